@@ -1,0 +1,130 @@
+"""The connection to PostgreSQL: one engine a process, and `transaction()`.
+
+PostgreSQL is the truth of the service. Errors that mean "no database" leave here as `Unavailable`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Engine, create_engine, event, exc
+from sqlalchemy.orm import Session
+
+from shared.errors import Unavailable
+
+# A connection that was used this recently is taken without asking the server whether it lives.
+TRUSTED_SECONDS = 1.0
+
+_engine: Engine | None = None
+
+
+def dumps(value: Any) -> str:
+    """JSON text for a json column."""
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def connect(
+    url: str, *, pool_size: int = 16, statement_timeout_seconds: int = 30, application: str = "runyard"
+) -> Engine:
+    """Make the process's engine. `url` is a `postgresql://` address."""
+    global _engine
+    engine = create_engine(
+        driver_url(url),
+        isolation_level="READ COMMITTED",
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=3,
+        pool_recycle=1800,
+        json_serializer=dumps,
+        json_deserializer=orjson.loads,
+        connect_args={
+            "connect_timeout": 3,
+            "application_name": application,
+            "keepalives_idle": 30,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 20_000,
+            "prepare_threshold": 2,
+            "options": (
+                f"-c statement_timeout={statement_timeout_seconds * 1000} -c lock_timeout=5000"
+                " -c idle_in_transaction_session_timeout=15000 -c timezone=UTC"
+            ),
+        },
+    )
+    _ping_when_idle(engine)
+    _engine = engine
+    return engine
+
+
+def driver_url(url: str) -> str:
+    """The address with the driver this project uses."""
+    for prefix in ("postgresql://", "postgres://"):
+        if url.startswith(prefix):
+            return "postgresql+psycopg://" + url.removeprefix(prefix)
+    return url
+
+
+def engine() -> Engine:
+    """The process's engine; `connect()` must have been called."""
+    if _engine is None:
+        raise RuntimeError("shared.database.connect() has not been called")
+    return _engine
+
+
+def _ping_when_idle(engine: Engine) -> None:
+    """Check a pooled connection before use, unless it worked a moment ago.
+
+    SQLAlchemy's own `pool_pre_ping` asks at every checkout: one more round-trip for each transaction.
+    """
+
+    @event.listens_for(engine, "checkout")
+    def on_checkout(dbapi_connection: Any, record: Any, proxy: Any) -> None:
+        if time.monotonic() - record.info.get("used_at", 0.0) < TRUSTED_SECONDS:
+            return
+        try:
+            dbapi_connection.autocommit = True
+            dbapi_connection.execute("")
+            dbapi_connection.autocommit = False
+        except Exception as error:  # the driver's errors all mean: this connection is gone
+            raise exc.DisconnectionError() from error
+
+    @event.listens_for(engine, "checkin")
+    def on_checkin(dbapi_connection: Any, record: Any) -> None:
+        record.info["used_at"] = time.monotonic()
+
+
+@contextmanager
+def transaction() -> Iterator[Session]:
+    """A session that commits at the end of the block, or rolls back when it raises."""
+    with translated(), Session(engine(), expire_on_commit=False) as session, session.begin():
+        yield session
+
+
+@contextmanager
+def connection() -> Iterator[Connection]:
+    """A Core connection in a transaction: for the run path, where the ORM costs too much."""
+    with translated(), engine().begin() as conn:
+        yield conn
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn "the database is not there" into Unavailable."""
+    try:
+        yield
+    except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+        if _is_transient(error):
+            raise Unavailable("database unavailable") from error
+        raise
+
+
+def _is_transient(error: exc.SQLAlchemyError) -> bool:
+    if isinstance(error, exc.TimeoutError):
+        return True
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    # None: never reached the server. 08: connection, 53: resources, 57P: shutdown, 25006: read-only
+    return state is None or state[:2] in ("08", "53") or state[:3] == "57P" or state == "25006"

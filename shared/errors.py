@@ -1,0 +1,116 @@
+"""The tree of domain errors. `web/errors.py` maps each class to a status.
+
+    RunyardError
+    ├── Refused                  the caller asked for something that cannot be
+    │   ├── Invalid              a value breaks a rule: names the field
+    │   ├── NotFound
+    │   ├── Conflict
+    │   ├── Unauthenticated
+    │   ├── Forbidden
+    │   ├── TooLarge
+    │   └── TooMany              a bound is reached: try again later
+    ├── Unavailable              a server we lean on does not answer
+    ├── BuildFailed              a revision's step failed: names the step
+    ├── Fenced                   somebody else owns this run or revision now
+    └── HostError                a graph host could not do its work
+        ├── HostDied
+        └── HostUnusable
+"""
+
+from __future__ import annotations
+
+
+class RunyardError(Exception):
+    """Something went wrong."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or type(self).__doc__ or "")
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+
+class Refused(RunyardError):
+    """The request cannot be carried out."""
+
+
+class Invalid(Refused):
+    """A value breaks a rule.
+
+    `loc` is the path of the offending value (`("body", "limit")`), `kind` the machine word of the rule.
+    `status` is 422 unless the contract wants 400 for this rule.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        loc: tuple[str | int, ...] = ("body",),
+        kind: str = "value_error",
+        status: int = 422,
+    ) -> None:
+        super().__init__(message)
+        self.loc = loc
+        self.kind = kind
+        self.status = status
+
+
+class NotFound(Refused):
+    """Not Found"""
+
+
+class Conflict(Refused):
+    """The request conflicts with the current state."""
+
+
+class Unauthenticated(Refused):
+    """Missing or unknown API key."""
+
+
+class Forbidden(Refused):
+    """This API key may not do that."""
+
+
+class TooLarge(Refused):
+    """The request is too large."""
+
+
+class TooMany(Refused):
+    """A limit is reached. Try again later."""
+
+    def __init__(self, message: str | None = None, *, retry_after_seconds: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Unavailable(RunyardError):
+    """A server this service needs does not answer."""
+
+
+class BuildFailed(RunyardError):
+    """A step of a build failed; the message is meant for the person who deployed.
+
+    `status` is the revision status the failure leads to.
+    """
+
+    def __init__(self, step: str, message: str, *, status: str = "BUILD_FAILED") -> None:
+        super().__init__(message)
+        self.step = step
+        self.status = status
+
+
+class Fenced(RunyardError):
+    """Another attempt owns this now; whatever was about to be written is void."""
+
+
+class HostError(RunyardError):
+    """A graph host could not do its work."""
+
+
+class HostDied(HostError):
+    """A graph host ended while it had work; the message names the signal or exit code."""
+
+
+class HostUnusable(HostError):
+    """A graph host could not be started."""

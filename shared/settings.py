@@ -1,0 +1,165 @@
+"""Every environment variable the service knows, read once at process start.
+
+`Settings.from_env(os.environ)` is the only reader; the result is frozen and handed down. A value that
+cannot be used stops the start with a sentence that names the variable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MIB = 1024 * 1024
+
+
+class BadSetting(ValueError):
+    """An environment variable holds a value that cannot be used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The service's configuration; durations are in seconds, sizes in bytes unless named otherwise."""
+
+    # Where things are
+    database_url: str | None = None  # None: `runyard up` starts the embedded PostgreSQL
+    redis_url: str | None = field(default=None, repr=False)  # None: the embedded Valkey
+    data_dir: Path = Path(".runyard")
+    cache_dir: Path = Path(".runyard/cache")
+    host: str = "127.0.0.1"
+    port: int = 8123
+    url: str = "http://127.0.0.1:8123"  # where clients reach the service
+
+    # Who may do what
+    api_key: str | None = field(default=None, repr=False)  # a bootstrap admin key, accepted as given
+    encryption_keys: tuple[str, ...] = field(default=(), repr=False)  # first encrypts, all decrypt
+
+    # Logs
+    log_level: str = "INFO"
+    log_format: str = "text"  # text or json
+
+    # Runs
+    pool: str = "default"
+    runner_slots: int = 2000
+    lease_seconds: float = 30.0
+    run_timeout_seconds: float = 3600.0
+    max_attempts: int = 3
+    event_retention_seconds: int = 900
+    heartbeat_seconds: float = 5.0
+    max_pending_per_thread: int = 1_000
+    max_pending_per_deployment: int = 100_000
+    max_body_bytes: int = 16 * MIB
+    max_archive_bytes: int = 200 * MIB
+
+    # Graph hosts
+    hosts_per_revision: int = 2
+    max_hosts: int = 16
+    host_idle_seconds: float = 600.0
+    host_start_seconds: float = 60.0
+    host_stall_seconds: float = 60.0
+    host_memory_mb: int = 1024
+    host_threads: int = 64
+    isolation: str = "auto"  # auto, require, none
+
+    # Builds
+    build_timeout_seconds: float = 900.0
+
+    # Names this process in leases and logs
+    worker: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Settings:
+        """Settings from environment variables; raises BadSetting naming the variable."""
+        values: dict[str, object] = {}
+        for spec in dataclasses.fields(cls):
+            name = VARIABLES.get(spec.name)
+            raw = _read(env, name) if name else None
+            if name and raw is not None:
+                values[spec.name] = _parse(name, raw, spec.type)
+        data_dir = Path(str(values.get("data_dir", cls.data_dir))).absolute()
+        values["data_dir"] = data_dir
+        values["cache_dir"] = Path(str(values.get("cache_dir", data_dir / "cache"))).absolute()
+        settings = cls(**values)  # type: ignore[arg-type]
+        if "url" not in values:
+            settings = dataclasses.replace(settings, url=f"http://{settings.host}:{settings.port}")
+        settings._check()
+        return settings
+
+    def _check(self) -> None:
+        for name, allowed in {
+            "isolation": ("auto", "require", "none"),
+            "log_format": ("text", "json"),
+            "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
+        }.items():
+            if getattr(self, name) not in allowed:
+                raise BadSetting(f"{VARIABLES[name]} must be one of {', '.join(allowed)}")
+        if not 0 < self.port < 65536:
+            raise BadSetting("RUNYARD_PORT must be between 1 and 65535")
+        if self.lease_seconds < 2:
+            raise BadSetting("RUNYARD_LEASE_SECONDS must be at least 2")
+
+
+# Field → environment variable. A setting is documented in the README under this name.
+VARIABLES = {
+    "database_url": "DATABASE_URL",
+    "redis_url": "REDIS_URL",
+    "data_dir": "RUNYARD_DATA_DIR",
+    "cache_dir": "RUNYARD_CACHE_DIR",
+    "host": "RUNYARD_HOST",
+    "port": "RUNYARD_PORT",
+    "url": "RUNYARD_URL",
+    "api_key": "RUNYARD_API_KEY",
+    "encryption_keys": "RUNYARD_ENCRYPTION_KEYS",
+    "log_level": "RUNYARD_LOG_LEVEL",
+    "log_format": "RUNYARD_LOG_FORMAT",
+    "pool": "RUNYARD_POOL",
+    "runner_slots": "RUNYARD_RUNNER_SLOTS",
+    "lease_seconds": "RUNYARD_LEASE_SECONDS",
+    "run_timeout_seconds": "RUNYARD_RUN_TIMEOUT_SECONDS",
+    "max_attempts": "RUNYARD_MAX_ATTEMPTS",
+    "event_retention_seconds": "RUNYARD_EVENT_RETENTION_SECONDS",
+    "max_pending_per_thread": "RUNYARD_MAX_PENDING_PER_THREAD",
+    "max_pending_per_deployment": "RUNYARD_MAX_PENDING_PER_DEPLOYMENT",
+    "max_body_bytes": "RUNYARD_MAX_BODY_BYTES",
+    "max_archive_bytes": "RUNYARD_MAX_ARCHIVE_BYTES",
+    "hosts_per_revision": "RUNYARD_HOSTS_PER_REVISION",
+    "max_hosts": "RUNYARD_MAX_HOSTS",
+    "host_idle_seconds": "RUNYARD_HOST_IDLE_SECONDS",
+    "host_start_seconds": "RUNYARD_HOST_START_SECONDS",
+    "host_stall_seconds": "RUNYARD_HOST_STALL_SECONDS",
+    "host_memory_mb": "RUNYARD_HOST_MEMORY_MB",
+    "host_threads": "RUNYARD_HOST_THREADS",
+    "isolation": "RUNYARD_ISOLATION",
+    "build_timeout_seconds": "RUNYARD_BUILD_TIMEOUT_SECONDS",
+}
+
+
+def _read(env: Mapping[str, str], name: str) -> str | None:
+    """The variable's value, or the content of the file that NAME_FILE points to."""
+    if env.get(name):
+        return env[name]
+    path = env.get(f"{name}_FILE")
+    if not path:
+        return None
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise BadSetting(f"{name}_FILE: cannot read {path}: {error.strerror}") from error
+
+
+def _parse(name: str, raw: str, kind: object) -> object:
+    try:
+        if kind == "int":
+            return int(raw)
+        if kind == "float":
+            return float(raw)
+    except ValueError as error:
+        raise BadSetting(f"{name} must be a number, not {raw!r}") from error
+    if kind == "Path":
+        return Path(raw)
+    if kind == "tuple[str, ...]":
+        return tuple(part.strip() for part in raw.split(",") if part.strip())
+    return raw

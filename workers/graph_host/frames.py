@@ -1,0 +1,102 @@
+"""The frames a runner and a graph host exchange over one socket, for both sides.
+
+A frame is a header (body length, kind, 16-byte id) and a body of bytes. The id is the run's, or the
+query's; zero where the frame belongs to neither. A body is either one JSON document, raw bytes, or
+*parts* (`pack`/`unpack`): a JSON document followed by blobs nobody on the way looks into.
+
+Down (runner → host)
+    RUN         parts: spec JSON, input JSON, [stored checkpoint: what ASK get_tuple answers]
+    CANCEL      JSON {"action": "interrupt" | "rollback"}
+    QUERY       JSON {"op": …}; answered by ANSWER with the same id
+    REPLY       answer to ASK or to a CHECKPOINT/WRITES that wants one: parts: JSON {"ask": n, …}, blobs
+    PING        empty; answered by PONG
+    STOP        empty: finish nothing, start nothing, exit 0
+
+Up (host → runner)
+    READY       JSON {"graphs": [graph_id …], "versions": {…}} or {"error": {"step", "message"}}
+    EVENT       event name, one line feed, JSON on one line
+    CHECKPOINT  parts: JSON {"ask": n | 0, …}, blobs
+    WRITES      parts: JSON {"ask": n | 0, …}, blobs
+    ASK         parts: JSON {"ask": n, "op": …}, blobs
+    DONE        parts: outcome JSON, values JSON
+    ANSWER      JSON: the answer to a QUERY
+    LOG         JSON {"level", "message", "logger"}; id of the run when known
+    PONG        empty
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+HEADER = struct.Struct(">IB16s")
+COUNT = struct.Struct(">I")
+NOBODY = bytes(16)
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+RUN, CANCEL, QUERY, REPLY, PING, STOP = range(1, 7)
+READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG = range(16, 25)
+KINDS = frozenset((*range(1, 7), *range(16, 25)))
+
+
+class BadFrame(Exception):
+    """The peer sent something that is not a frame."""
+
+
+def encode(kind: int, id: bytes, body: bytes) -> bytes:
+    """One frame as bytes."""
+    return HEADER.pack(len(body), kind, id) + body
+
+
+def pack(parts: Sequence[bytes]) -> bytes:
+    """Several blobs as one body."""
+    out = [COUNT.pack(len(parts))]
+    for part in parts:
+        out.append(COUNT.pack(len(part)))
+        out.append(part)
+    return b"".join(out)
+
+
+def unpack(body: bytes) -> list[bytes]:
+    """The blobs of a body made by `pack`; raises BadFrame."""
+    try:
+        (count,) = COUNT.unpack_from(body, 0)
+        parts, at = [], COUNT.size
+        for _ in range(count):
+            (size,) = COUNT.unpack_from(body, at)
+            at += COUNT.size
+            if at + size > len(body):
+                raise BadFrame("a part is longer than its frame")
+            parts.append(body[at : at + size])
+            at += size
+    except struct.error as error:
+        raise BadFrame("a frame's parts are cut off") from error
+    return parts
+
+
+class Decoder:
+    """Turns the bytes of a socket, in whatever pieces they arrive, into frames."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yield `(kind, id, body)` of every frame that is whole now; raises BadFrame."""
+        pending = self._pending
+        pending += data
+        at, end = 0, len(pending)
+        view = bytes(pending) if end - at < 1 << 20 else memoryview(pending)
+        try:
+            while end - at >= HEADER.size:
+                size, kind, id = HEADER.unpack_from(view, at)
+                if size > MAX_BODY_BYTES or kind not in KINDS:
+                    raise BadFrame(f"kind {kind} with {size} bytes")
+                start = at + HEADER.size
+                if end - start < size:
+                    break
+                at = start + size
+                yield kind, id, bytes(view[start:at])
+        finally:
+            if isinstance(view, memoryview):
+                view.release()
+            del pending[:at]
