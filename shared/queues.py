@@ -1,0 +1,136 @@
+"""The Celery producer: queue names, task names, and ringing.
+
+A message is a doorbell: it carries ids and may be lost, doubled or late. The row was committed before it
+is sent, so a ring that fails is logged, never an error to the caller, and never waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from uuid import UUID
+
+from celery import Celery
+from kombu import Queue
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from shared import bus
+
+log = logging.getLogger(__name__)
+
+BUILDS = "builds"
+EXECUTE_RUNS = "runs.execute"
+BUILD_REVISION = "builds.build"
+SWEEP = "upkeep.sweep"
+
+BREAKER_FAILURES, BREAKER_SECONDS = 2, 5.0
+RING_AT_ONCE = 50  # ids in one message
+
+celery = Celery("runyard")
+
+
+def runs_queue(pool: str) -> str:
+    return f"runs.{pool}"
+
+
+def queries_queue(pool: str) -> str:
+    return f"queries.{pool}"
+
+
+def configure(redis_url: str, *, pool: str = "default", socket_timeout_seconds: float = 10.0) -> Celery:
+    """Point the Celery app at the broker; the reasons for each value stand beside it."""
+    celery.conf.update(
+        broker_url=_broker_url(redis_url),
+        result_backend=None,
+        task_ignore_result=True,  # results are rows
+        task_acks_late=False,  # leases redeliver, not the broker: with gevent it never would
+        task_reject_on_worker_lost=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,  # a blip must not restart every run
+        worker_prefetch_multiplier=1,  # the bells of a dead worker wait for upkeep
+        task_publish_retry=False,  # the row is safe; the request must not wait
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,  # wait for Redis for ever
+        broker_transport_options={
+            "visibility_timeout": 43_200,
+            "socket_timeout": socket_timeout_seconds,
+            "socket_connect_timeout": 1,
+            "socket_keepalive": not redis_url.startswith("unix:"),
+            "health_check_interval": 10,
+            "global_keyprefix": bus.PREFIX + "celery:",
+        },
+        accept_content=["json"],  # no pickle from the broker
+        task_serializer="json",
+        worker_hijack_root_logger=False,
+        worker_send_task_events=False,
+        worker_enable_remote_control=True,
+        task_create_missing_queues=True,
+        task_default_queue=BUILDS,
+        task_queues=[Queue(BUILDS), Queue(runs_queue(pool)), Queue(queries_queue(pool))],
+        timezone="UTC",
+    )
+    return celery
+
+
+def _broker_url(redis_url: str) -> str:
+    """kombu's spelling of a unix socket address."""
+    if redis_url.startswith("unix:"):
+        return "redis+socket:" + redis_url.removeprefix("unix:")
+    return redis_url
+
+
+class Bell:
+    """Rings in the background: whoever rings goes on at once, and rings that meet travel together."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[str, str, str]] = deque()  # task, queue, id
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failures = 0
+        self._open_until = 0.0
+
+    def ring(self, task: str, queue: str, id: UUID | str) -> None:
+        self._waiting.append((task, queue, str(id)))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="bell", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def _loop(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            batches: dict[tuple[str, str], list[str]] = {}
+            while self._waiting:
+                task, queue, id = self._waiting.popleft()
+                batches.setdefault((task, queue), []).append(id)
+            for (task, queue), ids in batches.items():
+                for at in range(0, len(ids), RING_AT_ONCE):
+                    self._send(task, queue, ids[at : at + RING_AT_ONCE])
+
+    def _send(self, task: str, queue: str, ids: list[str]) -> None:
+        if time.monotonic() < self._open_until:
+            return  # upkeep rings again for rows nobody claimed
+        try:
+            celery.send_task(task, args=[ids], queue=queue)
+            self._failures = 0
+        except (OperationalError, RedisError, OSError) as error:
+            self._failures += 1
+            if self._failures >= BREAKER_FAILURES:
+                self._open_until = time.monotonic() + BREAKER_SECONDS
+            log.warning("could not ring %s for %d ids: %s", queue, len(ids), error)
+
+
+bell = Bell()
+
+
+def enqueue_run(pool: str, run_id: UUID | str) -> None:
+    """Tell the runners of a pool that a run waits for them."""
+    bell.ring(EXECUTE_RUNS, runs_queue(pool), run_id)
+
+
+def enqueue_build(revision_id: UUID | str) -> None:
+    """Tell the builders that a revision waits for them."""
+    bell.ring(BUILD_REVISION, BUILDS, revision_id)
