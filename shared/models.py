@@ -336,7 +336,8 @@ class Run(Base):
     graph_id: Mapped[str]
     status: Mapped[RunStatus] = mapped_column(Text)
     metadata_: Mapped[dict[str, Any]] = mapped_column("metadata", JSONB, server_default=EMPTY)
-    kwargs: Mapped[dict[str, Any]] = mapped_column(JSON)
+    input: Mapped[Any | None] = mapped_column(JSON)
+    kwargs: Mapped[dict[str, Any]] = mapped_column(JSON)  # all but the input, as the API shows it
     multitask_strategy: Mapped[str] = mapped_column(server_default="enqueue")
     # stateless with on_completion=delete: thread and run go when it ends, checkpoints stay in memory
     temporary: Mapped[bool] = mapped_column(server_default="false")
@@ -358,6 +359,7 @@ class Run(Base):
     seq_reserved: Mapped[int] = mapped_column(server_default="0")
     cancel_requested: Mapped[str | None]  # interrupt or rollback
     cancel_reason: Mapped[str | None]
+    deaths: Mapped[int] = mapped_column(server_default="0")  # attempts that were lost
     last_death: Mapped[str | None]  # how the host of the previous attempt died: the next gets its own
     idempotency_key: Mapped[str | None]
 

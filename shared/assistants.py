@@ -1,0 +1,424 @@
+"""Assistants: named, versioned configurations of a graph.
+
+A version is built from what the caller supplied; nothing of an earlier version's configuration is merged
+into it. One version is active; runs use the active version as it is when they are created.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4, uuid5
+
+from sqlalchemy import Connection, Select, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+
+from shared.deployments import DeploymentRef
+from shared.errors import Conflict, Invalid, NotFound
+from shared.models import Assistant, AssistantVersion, Graph
+
+# The clients compute default assistants' ids themselves: UUID version 5 of the graph id in this namespace.
+NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
+
+SORTABLE = {
+    "assistant_id": Assistant.assistant_id,
+    "created_at": Assistant.created_at,
+    "updated_at": Assistant.updated_at,
+    "name": AssistantVersion.name,
+    "graph_id": AssistantVersion.graph_id,
+}
+FIELDS = (
+    "assistant_id", "graph_id", "config", "context", "metadata", "name", "created_at", "updated_at",
+    "version", "description",
+)  # fmt: skip
+CONTENT = ("graph_id", "config", "context", "metadata", "name", "description")
+
+
+def default_id(graph_id: str) -> UUID:
+    """The id of a graph's default assistant."""
+    return uuid5(NAMESPACE, graph_id)
+
+
+def _active() -> Select[Any]:
+    return select(
+        Assistant.assistant_id,
+        AssistantVersion.graph_id,
+        AssistantVersion.config,
+        AssistantVersion.context,
+        AssistantVersion.metadata_,
+        AssistantVersion.name,
+        Assistant.created_at,
+        Assistant.updated_at,
+        Assistant.version,
+        AssistantVersion.description,
+        Assistant.last_version,
+    ).join_from(
+        Assistant,
+        AssistantVersion,
+        (AssistantVersion.deployment_id == Assistant.deployment_id)
+        & (AssistantVersion.assistant_id == Assistant.assistant_id)
+        & (AssistantVersion.version == Assistant.version),
+    )
+
+
+def record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """An assistant as the API shows it."""
+    return {name: row[name] for name in FIELDS}
+
+
+def get(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> Mapping[str, Any]:
+    """An assistant's active version; raises NotFound."""
+    query = _active().where(
+        Assistant.deployment_id == deployment_id, Assistant.assistant_id == assistant_id
+    )
+    row = conn.execute(query).mappings().one_or_none()
+    if row is None:
+        raise NotFound("Not Found")
+    return row
+
+
+def create(
+    conn: Connection,
+    deployment: DeploymentRef,
+    *,
+    graph_id: str,
+    assistant_id: UUID | None = None,
+    config: Mapping[str, Any] | None = None,
+    context: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    if_exists: str = "raise",
+) -> Mapping[str, Any]:
+    """A new assistant with version 1; raises NotFound (graph), Conflict (id taken)."""
+    require_graph(conn, deployment, graph_id)
+    assistant_id = assistant_id or uuid4()
+    made = conn.execute(
+        insert(Assistant)
+        .values(deployment_id=deployment.id, assistant_id=assistant_id)
+        .on_conflict_do_nothing()
+    )
+    if made.rowcount == 0:
+        if if_exists == "do_nothing":
+            return get(conn, deployment.id, assistant_id)
+        raise Conflict(f"Assistant {assistant_id} already exists")
+    config, context = one_thing(config or {}, context or {})
+    _add_version(
+        conn,
+        deployment.id,
+        assistant_id,
+        1,
+        graph_id=graph_id,
+        config=config,
+        context=context,
+        metadata=metadata or {},
+        name="Untitled" if name is None else name,
+        description=description,
+    )
+    return get(conn, deployment.id, assistant_id)
+
+
+def one_thing(
+    config: Mapping[str, Any], context: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """`context` and `config.configurable` are the same thing under two names: fill in the one not given."""
+    if context:
+        return {**config, "configurable": context}, context
+    return config, config.get("configurable", {})
+
+
+def _add_version(
+    conn: Connection, deployment_id: UUID, assistant_id: UUID, version: int, **content: Any
+) -> None:
+    content["metadata_"] = content.pop("metadata")
+    conn.execute(
+        insert(AssistantVersion).values(
+            deployment_id=deployment_id, assistant_id=assistant_id, version=version, **content
+        )
+    )
+
+
+def change(
+    conn: Connection, deployment: DeploymentRef, assistant_id: UUID, changes: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """A new active version; raises NotFound (assistant or graph).
+
+    `config` and `context` are one thing: sending either replaces it whole. Metadata is merged, everything
+    else is replaced when sent and carried over from the active version when not.
+    """
+    old = _lock(conn, deployment.id, assistant_id)
+    if "graph_id" in changes:
+        require_graph(conn, deployment, changes["graph_id"])
+    content = {name: changes.get(name, old[name]) for name in CONTENT}
+    content["metadata"] = {**old["metadata"], **changes.get("metadata", {})}
+    content["config"], content["context"] = _configuration(old, changes)
+    number = old["last_version"] + 1
+    _add_version(conn, deployment.id, assistant_id, number, **content)
+    _activate(conn, deployment.id, assistant_id, version=number, last_version=number)
+    return get(conn, deployment.id, assistant_id)
+
+
+def _configuration(
+    old: Mapping[str, Any], changes: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    config, context = changes.get("config"), changes.get("context")
+    if context:
+        return {**(config or {}), "configurable": context}, context
+    if config and "configurable" in config:
+        return config, config["configurable"]
+    if context is not None:
+        return (old["config"] if config is None else config), {}
+    if config is not None:
+        return config, old["context"]
+    return old["config"], old["context"]
+
+
+def _lock(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> Mapping[str, Any]:
+    locked = conn.execute(
+        select(Assistant.assistant_id)
+        .where(Assistant.deployment_id == deployment_id, Assistant.assistant_id == assistant_id)
+        .with_for_update()
+    )
+    if locked.one_or_none() is None:
+        raise NotFound(f"Assistant {assistant_id} not found")
+    return get(conn, deployment_id, assistant_id)
+
+
+def _activate(conn: Connection, deployment_id: UUID, assistant_id: UUID, **columns: Any) -> None:
+    conn.execute(
+        update(Assistant)
+        .where(Assistant.deployment_id == deployment_id, Assistant.assistant_id == assistant_id)
+        .values(updated_at=func.now(), **columns)
+    )
+
+
+def set_latest(
+    conn: Connection, deployment_id: UUID, assistant_id: UUID, version: int
+) -> Mapping[str, Any]:
+    """Make an existing version the active one; everything in it counts again. Raises NotFound."""
+    _lock(conn, deployment_id, assistant_id)
+    exists = conn.execute(
+        select(AssistantVersion.version).where(
+            AssistantVersion.deployment_id == deployment_id,
+            AssistantVersion.assistant_id == assistant_id,
+            AssistantVersion.version == version,
+        )
+    )
+    if exists.one_or_none() is None:
+        raise NotFound(f"Version {version} not found for assistant {assistant_id}")
+    _activate(conn, deployment_id, assistant_id, version=version)
+    return get(conn, deployment_id, assistant_id)
+
+
+def versions(
+    conn: Connection,
+    deployment_id: UUID,
+    assistant_id: UUID,
+    *,
+    metadata: Mapping[str, Any] | None,
+    limit: int,
+    offset: int,
+) -> list[dict[str, Any]]:
+    """An assistant's versions, newest first; raises NotFound."""
+    query = (
+        select(AssistantVersion)
+        .with_only_columns(
+            AssistantVersion.assistant_id,
+            AssistantVersion.graph_id,
+            AssistantVersion.config,
+            AssistantVersion.context,
+            AssistantVersion.metadata_,
+            AssistantVersion.name,
+            AssistantVersion.created_at,
+            AssistantVersion.version,
+            AssistantVersion.description,
+        )
+        .where(AssistantVersion.deployment_id == deployment_id, AssistantVersion.assistant_id == assistant_id)
+        .order_by(AssistantVersion.version.desc())
+        .limit(limit)
+        .offset(offset)
+    )
+    if metadata:
+        query = query.where(AssistantVersion.metadata_.contains(metadata))
+    rows = [dict(row) for row in conn.execute(query).mappings()]
+    if not rows:
+        try:
+            get(conn, deployment_id, assistant_id)
+        except NotFound:
+            raise NotFound(f"Assistant {assistant_id} not found") from None
+    return rows
+
+
+def _matching(deployment_id: UUID, filters: Mapping[str, Any]) -> list[Any]:
+    where = [Assistant.deployment_id == deployment_id]
+    if filters.get("metadata"):
+        where.append(AssistantVersion.metadata_.contains(filters["metadata"]))
+    if filters.get("graph_id") is not None:
+        where.append(AssistantVersion.graph_id == filters["graph_id"])
+    if filters.get("name"):
+        where.append(AssistantVersion.name.icontains(filters["name"], autoescape=True))
+    return where
+
+
+def search(
+    conn: Connection,
+    deployment: DeploymentRef,
+    *,
+    limit: int,
+    offset: int,
+    sort_by: str = "created_at",
+    sort_order: str = "desc",
+    **filters: Any,
+) -> list[Mapping[str, Any]]:
+    """Assistants that match all filters (`metadata`, `graph_id`, `name`); raises NotFound (graph)."""
+    if filters.get("graph_id") is not None:
+        require_graph(conn, deployment, filters["graph_id"])
+    column = SORTABLE[sort_by]
+    order = column.asc() if sort_order == "asc" else column.desc()
+    query = (
+        _active()
+        .where(*_matching(deployment.id, filters))
+        .order_by(order, Assistant.assistant_id)
+        .limit(limit)
+        .offset(offset)
+    )
+    return list(conn.execute(query).mappings())
+
+
+def count(conn: Connection, deployment: DeploymentRef, **filters: Any) -> int:
+    """How many assistants match all filters; raises NotFound (graph)."""
+    if filters.get("graph_id") is not None:
+        require_graph(conn, deployment, filters["graph_id"])
+    query = select(func.count()).select_from(
+        _active().where(*_matching(deployment.id, filters)).subquery()
+    )
+    return conn.execute(query).scalar_one()
+
+
+def delete(
+    conn: Connection, deployment_id: UUID, assistant_id: UUID, *, delete_threads: bool
+) -> tuple[list[tuple[UUID, UUID]], list[UUID]]:
+    """Delete an assistant with all its versions; raises NotFound.
+
+    The answer is what the caller still has to do: (thread id, run id) of its live runs, to be cancelled,
+    and the ids of its threads when those go too.
+    """
+    gone = conn.execute(
+        Assistant.__table__.delete().where(
+            Assistant.deployment_id == deployment_id, Assistant.assistant_id == assistant_id
+        )
+    )
+    if gone.rowcount == 0:
+        raise NotFound(f"Assistant with ID {assistant_id} not found")
+    key = {"deployment_id": deployment_id, "assistant_id": assistant_id}
+    live = conn.execute(
+        text(
+            "SELECT thread_id, run_id FROM run WHERE deployment_id = :deployment_id"
+            " AND assistant_id = :assistant_id AND status IN ('pending', 'running')"
+        ),
+        key,
+    ).all()
+    thread_ids: Sequence[UUID] = []
+    if delete_threads:
+        thread_ids = list(
+            conn.execute(
+                text(
+                    "SELECT thread_id FROM thread WHERE deployment_id = :deployment_id AND metadata @>"
+                    " jsonb_build_object('assistant_id', CAST(:assistant_id AS text))"
+                ),
+                {"deployment_id": deployment_id, "assistant_id": str(assistant_id)},
+            ).scalars()
+        )
+    return [(row.thread_id, row.run_id) for row in live], list(thread_ids)
+
+
+# --- graphs --------------------------------------------------------------------------------------
+
+
+def graph_ids(conn: Connection, deployment: DeploymentRef) -> list[str]:
+    """The graphs of the revision that serves."""
+    query = select(Graph.graph_id).where(Graph.revision_id == deployment.active_revision_id)
+    return sorted(conn.execute(query).scalars())
+
+
+def require_graph(conn: Connection, deployment: DeploymentRef, graph_id: str) -> None:
+    """Raise NotFound naming the graphs there are."""
+    known = graph_ids(conn, deployment)
+    if graph_id not in known:
+        raise NotFound(f"Graph {graph_id!r} not found. Expected one of: {known}")
+
+
+def graph(conn: Connection, deployment: DeploymentRef, assistant: str) -> Mapping[str, Any]:
+    """The stored graph of an assistant, given by its id or by a graph id; raises NotFound."""
+    graph_id = assistant
+    if (assistant_id := _as_uuid(assistant)) is not None:
+        graph_id = get(conn, deployment.id, assistant_id)["graph_id"]
+    query = select(Graph.graph_id, Graph.drawings, Graph.schemas, Graph.subgraphs).where(
+        Graph.revision_id == deployment.active_revision_id, Graph.graph_id == graph_id
+    )
+    row = conn.execute(query).mappings().one_or_none()
+    if row is None:
+        raise NotFound("Not Found")
+    return row
+
+
+# --- what a run needs ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """An assistant's active version and the revision that serves, as a run freezes them in."""
+
+    assistant_id: UUID
+    graph_id: str
+    config: dict[str, Any]
+    context: dict[str, Any]
+    metadata: dict[str, Any]
+    revision_id: UUID
+    pool: str
+
+
+RESOLVE = text(
+    """
+SELECT a.assistant_id, v.graph_id, v.config, v.context, v.metadata, d.active_revision_id, d.pool
+FROM deployment d
+LEFT JOIN assistant a ON a.deployment_id = d.id AND a.assistant_id = :assistant_id
+LEFT JOIN assistant_version v ON v.deployment_id = d.id AND v.assistant_id = a.assistant_id
+    AND v.version = a.version
+WHERE d.id = :deployment_id AND d.deleted_at IS NULL"""
+)
+
+
+def _as_uuid(value: str) -> UUID | None:
+    try:
+        return UUID(value)
+    except ValueError:
+        return None
+
+
+def resolve(conn: Connection, deployment: DeploymentRef, assistant: str) -> Resolved:
+    """The assistant a run names by id, or by graph id for a graph's default assistant.
+
+    Raises NotFound, Invalid (no such graph), Conflict (nothing serves yet).
+    """
+    assistant_id = _as_uuid(assistant)
+    row = conn.execute(
+        RESOLVE,
+        {"deployment_id": deployment.id, "assistant_id": assistant_id or default_id(assistant)},
+    ).one_or_none()
+    if row is None:
+        raise NotFound("Not Found")
+    if row.active_revision_id is None:
+        raise Conflict("The deployment has no serving revision yet. Poll its latest revision.")
+    if row.assistant_id is None:
+        if assistant_id is None and assistant not in (known := graph_ids(conn, deployment)):
+            raise Invalid(
+                f"Invalid assistant: {assistant!r}. Must be either:\n- A valid assistant UUID, or\n"
+                f"- One of the registered graphs: {', '.join(known)}",
+                loc=("body", "assistant_id"),
+            )
+        raise NotFound("Thread or assistant not found.")
+    return Resolved(
+        row.assistant_id, row.graph_id, row.config, row.context, row.metadata, row.active_revision_id, row.pool
+    )

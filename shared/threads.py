@@ -1,0 +1,249 @@
+"""Threads: a conversation's record, its status, and its newest state.
+
+The newest state is stored with the thread when a run ends, so that reading it needs no user code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Select, func, select, text
+from sqlalchemy.dialects.postgresql import insert
+from uuid_utils.compat import uuid7
+
+from shared.database import dumps
+from shared.errors import Conflict, NotFound
+from shared.models import Thread
+
+SORTABLE = {
+    "thread_id": Thread.thread_id,
+    "status": Thread.status,
+    "created_at": Thread.created_at,
+    "updated_at": Thread.updated_at,
+    "state_updated_at": Thread.state_updated_at,
+}
+COLUMNS = (
+    Thread.thread_id,
+    Thread.created_at,
+    Thread.updated_at,
+    Thread.state_updated_at,
+    Thread.metadata_,
+    Thread.status,
+    Thread.config,
+    Thread.values,
+    Thread.interrupts,
+    Thread.error,
+)
+
+
+def record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A thread as the API shows it; `error` and `interrupts` appear with the first ended run."""
+    shown = {
+        "thread_id": row["thread_id"],
+        "created_at": row["created_at"],
+        "updated_at": row["updated_at"],
+        "state_updated_at": row["state_updated_at"],
+        "metadata": row["metadata"],
+        "status": row["status"],
+        "config": row["config"],
+        "values": row["values"],
+    }
+    if row["interrupts"] is not None:
+        shown["error"] = row["error"]
+        shown["interrupts"] = row["interrupts"]
+    return shown
+
+
+def missing(thread_id: UUID) -> NotFound:
+    return NotFound(f"Thread with ID {thread_id} not found")
+
+
+def create(
+    conn: Connection,
+    deployment_id: UUID,
+    *,
+    thread_id: UUID | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    if_exists: str = "raise",
+) -> Mapping[str, Any]:
+    """A new thread, or the existing one with `do_nothing`; raises Conflict when the id is taken."""
+    thread_id = thread_id or uuid7()
+    row = (
+        conn.execute(
+            insert(Thread)
+            .values(deployment_id=deployment_id, thread_id=thread_id, metadata_=metadata or {})
+            .on_conflict_do_nothing()
+            .returning(*COLUMNS)
+        )
+        .mappings()
+        .one_or_none()
+    )
+    if row is not None:
+        return row
+    if if_exists == "do_nothing":
+        return get(conn, deployment_id, thread_id)
+    raise Conflict(f"Thread with ID {thread_id} already exists")
+
+
+def get(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Mapping[str, Any]:
+    """One thread's row; raises NotFound."""
+    row = conn.execute(_one(deployment_id, thread_id, *COLUMNS)).mappings().one_or_none()
+    if row is None:
+        raise missing(thread_id)
+    return row
+
+
+def _one(deployment_id: UUID, thread_id: UUID, *columns: Any) -> Select[Any]:
+    return select(*columns).where(Thread.deployment_id == deployment_id, Thread.thread_id == thread_id)
+
+
+def require(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
+    """Raise NotFound when there is no such thread."""
+    if conn.execute(_one(deployment_id, thread_id, Thread.thread_id)).one_or_none() is None:
+        raise missing(thread_id)
+
+
+def lock(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
+    """Hold the thread until the transaction ends; False when it does not exist."""
+    query = _one(deployment_id, thread_id, Thread.thread_id).with_for_update()
+    return conn.execute(query).one_or_none() is not None
+
+
+LOCK_ALL = text(
+    "SELECT 1 FROM thread WHERE (deployment_id, thread_id) IN"
+    " (SELECT * FROM unnest(CAST(:deployment_ids AS uuid[]), CAST(:thread_ids AS uuid[])))"
+    " ORDER BY deployment_id, thread_id FOR UPDATE"
+)
+
+
+def lock_all(conn: Connection, keys: Sequence[tuple[UUID, UUID]]) -> None:
+    """Hold several threads, always in the same order."""
+    conn.execute(
+        LOCK_ALL, {"deployment_ids": [key[0] for key in keys], "thread_ids": [key[1] for key in keys]}
+    )
+
+
+def update(
+    conn: Connection, deployment_id: UUID, thread_id: UUID, *, metadata: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Merge metadata at the top level; raises NotFound."""
+    row = (
+        conn.execute(
+            Thread.__table__.update()
+            .where(Thread.deployment_id == deployment_id, Thread.thread_id == thread_id)
+            .values(metadata=Thread.metadata_.op("||")(metadata), updated_at=func.now())
+            .returning(*COLUMNS)
+        )
+        .mappings()
+        .one_or_none()
+    )
+    if row is None:
+        raise NotFound("Not Found")
+    return row
+
+
+def delete(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[tuple[UUID, str | None]]:
+    """Delete a thread with all it has; the answer names its live runs and who executes them."""
+    if not lock(conn, deployment_id, thread_id):
+        raise missing(thread_id)
+    key = {"deployment_id": deployment_id, "thread_id": thread_id}
+    live = conn.execute(
+        text(
+            "DELETE FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
+            " RETURNING run_id, owner, status"
+        ),
+        key,
+    ).all()
+    conn.execute(
+        text("DELETE FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id"), key
+    )
+    return [(row.run_id, row.owner) for row in live if row.status in ("pending", "running")]
+
+
+def _matching(deployment_id: UUID, filters: Mapping[str, Any]) -> list[Any]:
+    where = [Thread.deployment_id == deployment_id]
+    if filters.get("ids"):
+        where.append(Thread.thread_id.in_(filters["ids"]))
+    if filters.get("metadata"):
+        where.append(Thread.metadata_.contains(filters["metadata"]))
+    if filters.get("status"):
+        where.append(Thread.status == filters["status"])
+    return where
+
+
+def search(
+    conn: Connection,
+    deployment_id: UUID,
+    *,
+    limit: int,
+    offset: int,
+    sort_by: str = "updated_at",
+    sort_order: str = "desc",
+    **filters: Any,
+) -> list[Mapping[str, Any]]:
+    """Threads that match all filters (`ids`, `metadata`, `status`)."""
+    column = SORTABLE[sort_by]
+    order = column.asc() if sort_order == "asc" else column.desc()
+    query = (
+        select(*COLUMNS)
+        .where(*_matching(deployment_id, filters))
+        .order_by(order, Thread.thread_id.desc())
+        .limit(limit)
+        .offset(offset)
+    )
+    return list(conn.execute(query).mappings())
+
+
+def count(conn: Connection, deployment_id: UUID, **filters: Any) -> int:
+    """How many threads match all filters."""
+    query = select(func.count()).select_from(Thread).where(*_matching(deployment_id, filters))
+    return conn.execute(query).scalar_one()
+
+
+SETTLE = text(
+    """
+UPDATE thread t SET updated_at = now(), error = CAST(:error AS json), status = CASE
+    WHEN EXISTS (SELECT 1 FROM run r WHERE r.deployment_id = t.deployment_id
+        AND r.thread_id = t.thread_id AND r.status IN ('pending', 'running')) THEN 'busy'
+    WHEN json_typeof(t.state -> 'next') = 'array' AND json_array_length(t.state -> 'next') > 0
+        THEN 'interrupted'
+    ELSE 'idle' END
+WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id"""
+)
+
+
+def settle(
+    conn: Connection, deployment_id: UUID, thread_id: UUID, *, error: Mapping[str, Any] | None = None
+) -> None:
+    """Derive the status again from the runs that are left and the state that is stored."""
+    conn.execute(
+        SETTLE,
+        {
+            "deployment_id": deployment_id,
+            "thread_id": thread_id,
+            "error": None if error is None else dumps(error),
+        },
+    )
+
+
+NO_STATE: dict[str, Any] = {
+    "next": [],
+    "tasks": [],
+    "metadata": None,
+    "created_at": None,
+    "checkpoint": None,
+    "parent_checkpoint": None,
+    "interrupts": [],
+    "checkpoint_id": None,
+    "parent_checkpoint_id": None,
+}
+
+
+def state(conn: Connection, deployment_id: UUID, thread_id: UUID) -> dict[str, Any]:
+    """The newest state as the API shows it; of a thread without checkpoints, the empty one."""
+    row = conn.execute(_one(deployment_id, thread_id, Thread.values, Thread.state)).one_or_none()
+    if row is None:
+        raise missing(thread_id)
+    return {"values": row.values if row.values is not None else {}, **(row.state or NO_STATE)}
