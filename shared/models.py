@@ -135,6 +135,8 @@ class Deployment(Base):
     source_config: Mapped[dict[str, Any]] = mapped_column(JSON, server_default=EMPTY)
     status: Mapped[DeploymentStatus] = mapped_column(Text)
     pool: Mapped[str] = mapped_column(server_default="default")
+    agent_id: Mapped[str | None]
+    agent_environment: Mapped[str | None]
     latest_revision_id: Mapped[UUID | None]
     active_revision_id: Mapped[UUID | None]
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
@@ -148,6 +150,14 @@ class Deployment(Base):
             "name",
             unique=True,
             postgresql_where=text("deleted_at IS NULL"),
+        ),
+        Index(
+            "uq_deployment_organization_id_agent",
+            "organization_id",
+            "agent_id",
+            "agent_environment",
+            unique=True,
+            postgresql_where=text("deleted_at IS NULL AND agent_id IS NOT NULL"),
         ),
     )
 

@@ -1,0 +1,435 @@
+"""The rules of deployments: create, find, change, delete; which revision a change makes.
+
+Deleting hides a deployment at once and stops its work; upkeep removes what is left of it in chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+from uuid_utils.compat import uuid7
+
+from shared import encryption, revisions, variables
+from shared.database import dumps
+from shared.errors import Conflict, Invalid, NotFound
+from shared.models import REVISION_ENDS, DeploymentStatus, RevisionStatus
+from shared.revisions import Moved
+
+SOURCE_CONFIG = (
+    "integration_id repo_url deployment_type build_on_push custom_url resource_spec listener_id"
+    " listener_config install_command build_command template_id"
+).split()
+REVISION_CONFIG = "repo_ref langgraph_config_path image_uri source_tarball_path repo_commit_sha".split()
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentRef:
+    """What the deployment API needs to know of a deployment."""
+
+    id: UUID
+    organization_id: UUID
+    name: str
+    pool: str
+    active_revision_id: UUID | None
+
+
+def resolve(conn: Connection, organization_id: UUID, name: str) -> DeploymentRef | None:
+    """The organization's deployment of that name, None when there is none."""
+    query = text(
+        "SELECT id, organization_id, name, pool, active_revision_id FROM deployment"
+        " WHERE organization_id = :organization_id AND name = :name AND deleted_at IS NULL"
+    )
+    row = conn.execute(query, {"organization_id": organization_id, "name": name}).one_or_none()
+    return DeploymentRef(*row) if row else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a PATCH or a new revision asks for; None and empty mean: as it is."""
+
+    display_name: str | None = None
+    source: str | None = None
+    source_config: Mapping[str, Any] = field(default_factory=dict)
+    revision_config: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Sequence[Mapping[str, str]] = ()
+    tracked_packages: Sequence[str] = ()
+    pool: str | None = None
+
+    @property
+    def makes_revision(self) -> bool:
+        return bool(
+            self.secrets
+            or any(value is not None for value in self.revision_config.values())
+            or self.source_config.get("resource_spec") is not None
+        )
+
+
+# --- creating ------------------------------------------------------------------------------------
+
+INSERT = text("""
+INSERT INTO deployment (id, organization_id, name, source, source_config, status, pool, agent_id,
+                        agent_environment)
+VALUES (:id, :organization_id, :name, :source, CAST(:source_config AS json), :status, :pool, :agent_id,
+        :agent_environment)
+ON CONFLICT DO NOTHING
+""")
+
+
+def create(
+    conn: Connection,
+    organization_id: UUID,
+    *,
+    name: str | None,
+    source: str,
+    source_config: Mapping[str, Any],
+    revision_config: Mapping[str, Any],
+    secrets: Sequence[Mapping[str, str]],
+    agent: Mapping[str, str] | None = None,
+    pool: str = "default",
+) -> UUID:
+    """A new deployment with its first revision, which waits in CREATING for its source."""
+    if revision_config.get("source_tarball_path"):
+        raise Invalid("source_tarball_path was not handed out for this deployment", status=400)
+    agent = agent or {}
+    name = name or "-".join(("agent", agent["agent_id"], agent["environment"]))
+    deployment_id = uuid7()
+    made = conn.execute(
+        INSERT,
+        {
+            "id": deployment_id,
+            "organization_id": organization_id,
+            "name": name,
+            "source": source,
+            "source_config": dumps(_filled(SOURCE_CONFIG, source_config)),
+            "status": DeploymentStatus.READY,
+            "pool": pool,
+            "agent_id": agent.get("agent_id"),
+            "agent_environment": agent.get("environment"),
+        },
+    )
+    if made.rowcount != 1:
+        what = "This agent" if agent else f"A deployment named {name!r}"
+        raise Conflict(f"{what} already exists in this environment." if agent else f"{what} already exists.")
+    revision_id = revisions.create(
+        conn,
+        deployment_id,
+        source=source,
+        config=_filled(REVISION_CONFIG, revision_config),
+        digest=None,
+    )
+    _set_secrets(conn, revision_id, secrets)
+    return deployment_id
+
+
+def _filled(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Every key of the contract, and whatever else was sent."""
+    return {**dict.fromkeys(names), **values}
+
+
+# --- changing ------------------------------------------------------------------------------------
+
+
+def change(
+    conn: Connection, organization_id: UUID, deployment_id: UUID, change: Change
+) -> tuple[UUID | None, list[Moved]]:
+    """Apply a PATCH; answers the revision it made or filled, if any, and what to announce."""
+    deployment = _lock(conn, organization_id, deployment_id)
+    given = {key: value for key, value in change.source_config.items() if value is not None}
+    conn.execute(
+        text(
+            "UPDATE deployment SET display_name = coalesce(:display_name, display_name),"
+            " pool = coalesce(:pool, pool), source_config = CAST(:source_config AS json), updated_at = now()"
+            " WHERE id = :id"
+        ),
+        {
+            "id": deployment_id,
+            "display_name": change.display_name,
+            "pool": change.pool,
+            "source_config": dumps({**deployment["source_config"], **given}),
+        },
+    )
+    if not change.makes_revision:
+        return None, []
+    return _next_revision(conn, deployment, change)
+
+
+def add_revision(
+    conn: Connection, organization_id: UUID, deployment_id: UUID, change: Change
+) -> tuple[UUID, list[Moved]]:
+    """A new revision, whether or not anything differs."""
+    return _next_revision(conn, _lock(conn, organization_id, deployment_id), change)
+
+
+def _next_revision(
+    conn: Connection, deployment: Mapping[str, Any], change: Change
+) -> tuple[UUID, list[Moved]]:
+    """The latest revision with the change applied: a new one, or the placeholder filled."""
+    deployment_id = deployment["id"]
+    latest = revisions.get(conn, deployment_id, deployment["latest_revision_id"])
+    given = {key: value for key, value in change.revision_config.items() if value is not None}
+    config = {**latest["source_revision_config"], **given}
+    if change.tracked_packages:
+        config["tracked_packages"] = list(change.tracked_packages)
+    digest = latest["archive_digest"]
+    if given.get("source_tarball_path"):
+        digest = _uploaded(conn, deployment_id, given["source_tarball_path"])
+    source = change.source or latest["source"]
+    is_placeholder = latest["status"] == RevisionStatus.CREATING and latest["archive_digest"] is None
+    if is_placeholder:
+        revision_id = latest["id"]
+        _fill(conn, revision_id, source=source, config=config, digest=digest)
+    else:
+        revision_id = revisions.create(conn, deployment_id, source=source, config=config, digest=digest)
+        if not change.secrets:
+            _copy_secrets(conn, latest["id"], revision_id)
+    if change.secrets:
+        _set_secrets(conn, revision_id, change.secrets)
+    return revision_id, revisions.start(conn, deployment_id, revision_id) if digest else []
+
+
+def _fill(conn: Connection, revision_id: UUID, *, source: str, config: Mapping[str, Any], digest: str | None) -> None:
+    query = text(
+        "UPDATE revision SET source = :source, source_revision_config = CAST(:config AS json),"
+        " archive_digest = :digest, updated_at = now() WHERE id = :id"
+    )
+    conn.execute(query, {"id": revision_id, "source": source, "config": dumps(config), "digest": digest})
+
+
+def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:
+    """The digest of what was put at the path; raises Invalid (400)."""
+    query = text("SELECT digest FROM upload WHERE object_path = :path AND deployment_id = :id")
+    row = conn.execute(query, {"path": object_path, "id": deployment_id}).one_or_none()
+    loc = ("body", "source_revision_config", "source_tarball_path")
+    if row is None:
+        raise Invalid("source_tarball_path was not handed out for this deployment", loc=loc, status=400)
+    if row.digest is None:
+        raise Invalid("nothing was uploaded to source_tarball_path", loc=loc, status=400)
+    return str(row.digest)
+
+
+def redeploy(
+    conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID
+) -> tuple[UUID, list[Moved]]:
+    """A new revision with another one's source, secrets and built artifact."""
+    _lock(conn, organization_id, deployment_id)
+    old = revisions.get(conn, deployment_id, revision_id)
+    if old["archive_digest"] is None:
+        raise Invalid("this revision has no source to deploy", status=400)
+    is_built = old["status"] == RevisionStatus.DEPLOYED
+    new_id = revisions.create(
+        conn,
+        deployment_id,
+        source=old["source"],
+        config=old["source_revision_config"],
+        digest=old["archive_digest"],
+        requirements=old["requirements"] if is_built else None,
+        python_version=old["python_version"] if is_built else None,
+        manifest=old["manifest"] if is_built else None,
+    )
+    _copy_secrets(conn, revision_id, new_id)
+    return new_id, revisions.start(conn, deployment_id, new_id)
+
+
+def interrupt(
+    conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID
+) -> list[Moved]:
+    """Stop a revision on its way; one that has ended stays as it is."""
+    _lock(conn, organization_id, deployment_id)
+    revisions.get(conn, deployment_id, revision_id)
+    return revisions.interrupt(conn, deployment_id, revision_id, reason="interrupted by a user")
+
+
+# --- secrets -------------------------------------------------------------------------------------
+
+
+def check_secrets(secrets: Sequence[Mapping[str, str]]) -> None:
+    """Raises Invalid (400) naming the variables a deployment may not set."""
+    names = [secret["name"] for secret in secrets]
+    if bad := variables.refused(names):
+        raise Invalid(
+            f"these names cannot be set by a deployment: {', '.join(sorted(set(bad)))}",
+            loc=("body", "secrets"),
+            status=400,
+        )
+
+
+def _set_secrets(conn: Connection, revision_id: UUID, secrets: Sequence[Mapping[str, str]]) -> None:
+    check_secrets(secrets)
+    conn.execute(text("DELETE FROM secret WHERE revision_id = :id"), {"id": revision_id})
+    values = {secret["name"]: secret["value"] for secret in secrets}  # of doubles the last wins
+    if values:
+        conn.execute(
+            text("INSERT INTO secret (revision_id, name, value) VALUES (:id, :name, :value)"),
+            [
+                {"id": revision_id, "name": name, "value": encryption.encrypt(value)}
+                for name, value in values.items()
+            ],
+        )
+
+
+def _copy_secrets(conn: Connection, old_id: UUID, new_id: UUID) -> None:
+    query = text(
+        "INSERT INTO secret (revision_id, name, value) SELECT :new, name, value FROM secret"
+        " WHERE revision_id = :old"
+    )
+    conn.execute(query, {"old": old_id, "new": new_id})
+
+
+def secrets_of(conn: Connection, revision_id: UUID) -> dict[str, str]:
+    """A revision's secrets in the clear: for builders and runners only."""
+    rows = conn.execute(text("SELECT name, value FROM secret WHERE revision_id = :id"), {"id": revision_id})
+    return {row.name: encryption.decrypt(row.value) for row in rows}
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+SELECT = """
+SELECT d.id, d.organization_id, d.name, d.display_name, d.source, d.source_config, d.status, d.pool,
+       d.agent_id, d.agent_environment, d.latest_revision_id, d.active_revision_id, d.created_at,
+       d.updated_at, r.source_revision_config,
+       coalesce((SELECT json_agg(s.name ORDER BY s.name) FROM secret s WHERE s.revision_id = r.id), '[]')
+           AS secret_names
+FROM deployment d LEFT JOIN revision r ON r.id = d.latest_revision_id
+WHERE d.organization_id = :organization_id
+"""
+
+
+def get(conn: Connection, organization_id: UUID, deployment_id: UUID) -> Mapping[str, Any]:
+    """One deployment, also while it is being deleted; raises NotFound."""
+    row = (
+        conn.execute(text(SELECT + " AND d.id = :id"), {"organization_id": organization_id, "id": deployment_id})
+        .mappings()
+        .one_or_none()
+    )
+    if row is None:
+        raise missing(deployment_id)
+    return row
+
+
+def require(conn: Connection, organization_id: UUID, deployment_id: UUID) -> None:
+    """Raises NotFound unless the organization has the deployment and it is not being deleted."""
+    _one_alive(conn, organization_id, deployment_id, "")
+
+
+def missing(deployment_id: UUID) -> NotFound:
+    return NotFound(f"Deployment ID {deployment_id} not found.")
+
+
+def _lock(conn: Connection, organization_id: UUID, deployment_id: UUID) -> Mapping[str, Any]:
+    return _one_alive(conn, organization_id, deployment_id, "FOR UPDATE")
+
+
+def _one_alive(conn: Connection, organization_id: UUID, deployment_id: UUID, suffix: str) -> Mapping[str, Any]:
+    query = text(
+        "SELECT id, latest_revision_id, source_config FROM deployment WHERE id = :id"
+        f" AND organization_id = :organization_id AND deleted_at IS NULL {suffix}"
+    )
+    values = {"id": deployment_id, "organization_id": organization_id}
+    row = conn.execute(query, values).mappings().one_or_none()
+    if row is None:
+        raise missing(deployment_id)
+    return row
+
+
+FILTERS = {
+    "name": "d.name = :name",
+    "name_contains": "strpos(d.name, :name_contains) > 0",
+    "status": "d.status = :status",
+    "deployment_type": "d.source_config ->> 'deployment_type' = :deployment_type",
+    "deployment_ids": "d.id = ANY(:deployment_ids)",
+    "agent_id": "d.agent_id = :agent_id",
+    "agent_environment": "d.agent_environment = :agent_environment",
+    # Deployments here have neither: a caller who filters by one of them gets none.
+    "image_version": "CAST(:image_version AS text) IS NULL",
+    "tag_value_ids": "CAST(:tag_value_ids AS text) IS NULL",
+}
+
+
+def search(
+    conn: Connection, organization_id: UUID, *, filters: Mapping[str, Any], limit: int, offset: int
+) -> list[Mapping[str, Any]]:
+    """The organization's deployments that match every filter, newest first."""
+    active = {name: value for name, value in filters.items() if value not in (None, "")}
+    where = "".join(f" AND {FILTERS[name]}" for name in active)
+    query = text(
+        SELECT + " AND d.deleted_at IS NULL" + where + " ORDER BY d.created_at DESC, d.id LIMIT :limit OFFSET :offset"
+    )
+    values = {**active, "organization_id": organization_id, "limit": limit, "offset": offset}
+    return list(conn.execute(query, values).mappings())
+
+
+# --- deleting ------------------------------------------------------------------------------------
+
+
+def delete(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list[Moved]:
+    """Hide the deployment, stop its revisions and its runs; upkeep removes the rest."""
+    _lock(conn, organization_id, deployment_id)
+    moved = revisions.interrupt_all(conn, deployment_id, reason="the deployment was deleted")
+    values = {"id": deployment_id, "status": DeploymentStatus.AWAITING_DELETE}
+    conn.execute(
+        text("UPDATE deployment SET deleted_at = now(), updated_at = now(), status = :status WHERE id = :id"), values
+    )
+    conn.execute(
+        text(
+            "UPDATE run SET status = 'interrupted', ended_at = now(), updated_at = now(),"
+            " cancel_reason = 'the deployment was deleted' WHERE deployment_id = :id AND status = 'pending'"
+        ),
+        values,
+    )
+    conn.execute(
+        text(
+            "UPDATE run SET cancel_requested = 'interrupt', cancel_reason = 'the deployment was deleted'"
+            " WHERE deployment_id = :id AND status = 'running'"
+        ),
+        values,
+    )
+    return moved
+
+
+PURGE_CHUNK = 200
+PURGE_GRACE_SECONDS = 60.0
+
+DELETED = text("""
+SELECT id FROM deployment d WHERE deleted_at IS NOT NULL
+  AND (deleted_at < now() - make_interval(secs => :grace)
+       OR NOT EXISTS (SELECT FROM run WHERE deployment_id = d.id AND status = 'running'))
+ORDER BY deleted_at LIMIT 5 FOR UPDATE SKIP LOCKED
+""")
+
+# Children first, so that no cascade is long.
+CHUNKS = (
+    "DELETE FROM thread WHERE deployment_id = :id AND thread_id IN"
+    " (SELECT thread_id FROM thread WHERE deployment_id = :id LIMIT :chunk)",
+    "DELETE FROM log_line WHERE id IN (SELECT id FROM log_line WHERE deployment_id = :id LIMIT :chunk * 20)",
+    "DELETE FROM assistant WHERE deployment_id = :id AND assistant_id IN"
+    " (SELECT assistant_id FROM assistant WHERE deployment_id = :id LIMIT :chunk)",
+    "DELETE FROM revision WHERE id IN (SELECT id FROM revision WHERE deployment_id = :id LIMIT :chunk)",
+)
+
+
+def purge_deleted(conn: Connection) -> int:
+    """Remove some of what deleted deployments left behind; the number of rows, 0 when nothing is left.
+
+    A deployment whose runs still stop is left alone for a while.
+    """
+    removed = 0
+    for deployment_id in conn.execute(DELETED, {"grace": PURGE_GRACE_SECONDS}).scalars().all():
+        values = {"id": deployment_id, "chunk": PURGE_CHUNK}
+        done = [conn.execute(text(chunk), values).rowcount for chunk in CHUNKS]
+        removed += sum(done)
+        if not any(done):
+            removed += conn.execute(text("DELETE FROM deployment WHERE id = :id"), values).rowcount
+    return removed
+
+
+def ended(conn: Connection, revision_id: UUID) -> tuple[str, str | None] | None:
+    """A revision's last status and message, None while it has not ended."""
+    query = text("SELECT status, status_message FROM revision WHERE id = :id")
+    row = conn.execute(query, {"id": revision_id}).one_or_none()
+    if row is None:
+        return RevisionStatus.INTERRUPTED, "the deployment was deleted"
+    return (row.status, row.status_message) if row.status in REVISION_ENDS else None

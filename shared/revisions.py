@@ -1,0 +1,386 @@
+"""The life of a revision: created, queued, claimed, moved through its build, ended.
+
+    CREATING ─┬─► QUEUED ─┬─► AWAITING_BUILD ─claim─► BUILDING ─► AWAITING_DEPLOY ─► DEPLOYING ─► DEPLOYED
+              │           └─► SKIPPED (a newer one)       └─► BUILD_FAILED                └─► DEPLOY_FAILED
+              └─ a built artifact starts at AWAITING_DEPLOY; any that has not ended can be INTERRUPTED
+
+A claim raises `attempt` and takes a lease. Whoever holds `(attempt, owner)` may move the revision; every
+other write is refused. Decisions between revisions of one deployment are taken with its row locked. All
+times are the database's. `Moved` is what to announce once the transaction has committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+from uuid_utils.compat import uuid7
+
+from shared.database import dumps
+from shared.errors import Fenced, NotFound
+from shared.events import RESERVED
+from shared.models import REVISION_ENDS, RevisionStatus
+
+IN_PROGRESS = (
+    RevisionStatus.AWAITING_BUILD,
+    RevisionStatus.BUILDING,
+    RevisionStatus.AWAITING_DEPLOY,
+    RevisionStatus.DEPLOYING,
+)
+CLAIMABLE = (RevisionStatus.AWAITING_BUILD, RevisionStatus.AWAITING_DEPLOY)
+MAX_ATTEMPTS = 3
+RING_AGAIN_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A revision's new status, to be told to its followers: `attempt` and `seq` place it in its log."""
+
+    revision_id: UUID
+    status: str
+    message: str | None
+    attempt: int
+    seq: int
+
+    @property
+    def is_end(self) -> bool:
+        return self.status in REVISION_ENDS
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A revision in the hands of one builder."""
+
+    revision_id: UUID
+    deployment_id: UUID
+    organization_id: UUID
+    pool: str
+    status: str
+    attempt: int
+    owner: str
+    floor: int  # event numbers up to this one may have been seen; RESERVED numbers above it are ours
+    archive_digest: str | None
+    config: Mapping[str, Any]
+    requirements: str | None
+    python_version: str | None
+    manifest: Mapping[str, Any] | None
+
+
+def lock_deployment(conn: Connection, deployment_id: UUID) -> None:
+    """Hold the deployment's row: revisions of it change their order only one at a time."""
+    conn.execute(text("SELECT 1 FROM deployment WHERE id = :id FOR UPDATE"), {"id": deployment_id})
+
+
+# --- creating ------------------------------------------------------------------------------------
+
+INSERT = text("""
+INSERT INTO revision (id, deployment_id, number, status, source, source_revision_config, archive_digest,
+                      requirements, python_version, manifest)
+VALUES (:id, :deployment_id,
+        (SELECT coalesce(max(number), 0) + 1 FROM revision WHERE deployment_id = :deployment_id),
+        'CREATING', :source, CAST(:config AS json), :digest, :requirements, :python_version,
+        CAST(:manifest AS json))
+""")
+
+
+def create(
+    conn: Connection,
+    deployment_id: UUID,
+    *,
+    source: str,
+    config: Mapping[str, Any],
+    digest: str | None,
+    requirements: str | None = None,
+    python_version: str | None = None,
+    manifest: Mapping[str, Any] | None = None,
+) -> UUID:
+    """A new revision in CREATING, the deployment's latest."""
+    revision_id = uuid7()
+    conn.execute(
+        INSERT,
+        {
+            "id": revision_id,
+            "deployment_id": deployment_id,
+            "source": source,
+            "config": dumps(config),
+            "digest": digest,
+            "requirements": requirements,
+            "python_version": python_version,
+            "manifest": None if manifest is None else dumps(manifest),
+        },
+    )
+    conn.execute(
+        text("UPDATE deployment SET latest_revision_id = :rid, updated_at = now() WHERE id = :id"),
+        {"rid": revision_id, "id": deployment_id},
+    )
+    return revision_id
+
+
+def start(conn: Connection, deployment_id: UUID, revision_id: UUID) -> list[Moved]:
+    """Put a prepared revision in line: older queued ones are skipped. The deployment must be locked."""
+    moved = _skip_queued(conn, deployment_id, except_id=revision_id)
+    if _has_one_in_progress(conn, deployment_id):
+        return [*moved, _move(conn, revision_id, RevisionStatus.QUEUED)]
+    return [*moved, _move(conn, revision_id, _first_step(conn, revision_id))]
+
+
+def _first_step(conn: Connection, revision_id: UUID) -> RevisionStatus:
+    built = text("SELECT requirements IS NOT NULL AND manifest IS NOT NULL FROM revision WHERE id = :id")
+    is_built = conn.execute(built, {"id": revision_id}).scalar_one()
+    return RevisionStatus.AWAITING_DEPLOY if is_built else RevisionStatus.AWAITING_BUILD
+
+
+def _has_one_in_progress(conn: Connection, deployment_id: UUID) -> bool:
+    query = text("SELECT EXISTS (SELECT FROM revision WHERE deployment_id = :id AND status = ANY(:statuses))")
+    return bool(conn.execute(query, {"id": deployment_id, "statuses": list(IN_PROGRESS)}).scalar())
+
+
+def _skip_queued(conn: Connection, deployment_id: UUID, *, except_id: UUID) -> list[Moved]:
+    query = text("SELECT id FROM revision WHERE deployment_id = :id AND status = 'QUEUED' AND id <> :except")
+    ids = conn.execute(query, {"id": deployment_id, "except": except_id}).scalars().all()
+    return [_move(conn, id, RevisionStatus.SKIPPED, "a newer revision took its place") for id in ids]
+
+
+def promote(conn: Connection, deployment_id: UUID) -> list[Moved]:
+    """The newest queued revision's turn, when nothing is in progress. The deployment must be locked."""
+    query = text("SELECT id FROM revision WHERE deployment_id = :id AND status = 'QUEUED' ORDER BY number DESC")
+    newest = conn.execute(query, {"id": deployment_id}).scalars().first()
+    if newest is None or _has_one_in_progress(conn, deployment_id):
+        return []
+    return start(conn, deployment_id, newest)
+
+
+MOVE = text("""
+UPDATE revision SET status = :status, status_message = :message, updated_at = now(), owner = NULL,
+       lease_until = NULL, rung_at = CASE WHEN :rings THEN clock_timestamp() ELSE rung_at END,
+       seq_reserved = seq_reserved + 2
+WHERE id = :id AND status <> ALL(:ends)
+RETURNING attempt, seq_reserved - 1 AS seq
+""")
+
+
+def _move(conn: Connection, revision_id: UUID, status: RevisionStatus, message: str | None = None) -> Moved:
+    """Set the status of a revision no builder holds, or take it from the one that does."""
+    row = conn.execute(
+        MOVE,
+        {
+            "id": revision_id,
+            "status": status,
+            "message": message,
+            "rings": status in CLAIMABLE,
+            "ends": [str(end) for end in REVISION_ENDS],
+        },
+    ).one_or_none()
+    if row is None:
+        raise Fenced(f"revision {revision_id} has ended")
+    # Odd numbers are the control plane's, even ones the builders': each fences off what came before.
+    return Moved(revision_id, status, message, row.attempt * 2 + 1, row.seq)
+
+
+def interrupt(conn: Connection, deployment_id: UUID, revision_id: UUID, *, reason: str) -> list[Moved]:
+    """Stop a revision that has not ended, and let the next one go. The deployment must be locked."""
+    try:
+        stopped = _move(conn, revision_id, RevisionStatus.INTERRUPTED, reason)
+    except Fenced:
+        return []
+    return [stopped, *promote(conn, deployment_id)]
+
+
+def interrupt_all(conn: Connection, deployment_id: UUID, *, reason: str) -> list[Moved]:
+    """Stop every revision of the deployment that has not ended. The deployment must be locked."""
+    query = text("SELECT id FROM revision WHERE deployment_id = :id AND status <> ALL(:ends)")
+    ids = conn.execute(query, {"id": deployment_id, "ends": [str(end) for end in REVISION_ENDS]})
+    return [_move(conn, id, RevisionStatus.INTERRUPTED, reason) for id in ids.scalars().all()]
+
+
+# --- building ------------------------------------------------------------------------------------
+
+CLAIM = text("""
+UPDATE revision r
+SET status = CASE r.status WHEN 'AWAITING_BUILD' THEN 'BUILDING' ELSE 'DEPLOYING' END,
+    attempt = r.attempt + 1, owner = :owner, seq_reserved = r.seq_reserved + :reserved,
+    lease_until = now() + make_interval(secs => :lease), updated_at = now()
+FROM deployment d
+WHERE r.id = :id AND d.id = r.deployment_id AND d.deleted_at IS NULL AND r.owner IS NULL
+  AND r.status = ANY(:claimable) AND (r.not_before IS NULL OR r.not_before <= now())
+RETURNING r.id, r.deployment_id, d.organization_id, d.pool, r.status, r.attempt,
+          r.seq_reserved - :reserved AS floor, r.archive_digest, r.source_revision_config, r.requirements,
+          r.python_version, r.manifest
+""")
+
+
+def claim(conn: Connection, revision_id: UUID, *, owner: str, lease_seconds: float) -> Claimed | None:
+    """Take a revision that waits for a builder; None when another delivery already has it."""
+    row = conn.execute(
+        CLAIM,
+        {
+            "id": revision_id,
+            "owner": owner,
+            "lease": lease_seconds,
+            "reserved": RESERVED,
+            "claimable": list(CLAIMABLE),
+        },
+    ).one_or_none()
+    if row is None:
+        return None
+    return Claimed(
+        revision_id=row.id,
+        deployment_id=row.deployment_id,
+        organization_id=row.organization_id,
+        pool=row.pool,
+        status=row.status,
+        attempt=row.attempt,
+        owner=owner,
+        floor=row.floor,
+        archive_digest=row.archive_digest,
+        config=row.source_revision_config,
+        requirements=row.requirements,
+        python_version=row.python_version,
+        manifest=row.manifest,
+    )
+
+
+HELD = "id = :id AND attempt = :attempt AND owner = :owner"
+
+
+def _held(claimed: Claimed) -> dict[str, Any]:
+    return {"id": claimed.revision_id, "attempt": claimed.attempt, "owner": claimed.owner}
+
+
+def renew(conn: Connection, claimed: Claimed, *, lease_seconds: float) -> bool:
+    """Keep the lease; False when the revision is not ours any more."""
+    query = text(f"UPDATE revision SET lease_until = now() + make_interval(secs => :lease) WHERE {HELD}")
+    return conn.execute(query, {**_held(claimed), "lease": lease_seconds}).rowcount == 1
+
+
+def reserve(conn: Connection, claimed: Claimed, upto: int) -> None:
+    """Make event numbers up to `upto` ours; raises Fenced."""
+    query = text(f"UPDATE revision SET seq_reserved = greatest(seq_reserved, :upto) WHERE {HELD}")
+    _require_one(conn.execute(query, {**_held(claimed), "upto": upto}).rowcount, claimed)
+
+
+def advance(conn: Connection, claimed: Claimed, status: RevisionStatus) -> None:
+    """The claimed revision's next step; raises Fenced."""
+    query = text(f"UPDATE revision SET status = :status, updated_at = now() WHERE {HELD}")
+    _require_one(conn.execute(query, {**_held(claimed), "status": status}).rowcount, claimed)
+
+
+def keep_artifact(
+    conn: Connection, claimed: Claimed, *, requirements: str, python_version: str, manifest: Mapping[str, Any]
+) -> None:
+    """Store what makes the revision's environment the same wherever it is made; raises Fenced."""
+    query = text(
+        "UPDATE revision SET requirements = :requirements, python_version = :python_version,"
+        f" manifest = CAST(:manifest AS json), updated_at = now() WHERE {HELD}"
+    )
+    values = {"requirements": requirements, "python_version": python_version, "manifest": dumps(manifest)}
+    _require_one(conn.execute(query, {**_held(claimed), **values}).rowcount, claimed)
+
+
+def end(conn: Connection, claimed: Claimed, status: RevisionStatus, message: str | None) -> list[Moved]:
+    """The claimed revision's last status, and the next one's turn; raises Fenced.
+
+    The deployment must be locked. Answers what happened to the others: the builder tells of its own.
+    """
+    query = text(
+        "UPDATE revision SET status = :status, status_message = :message, updated_at = now(), owner = NULL,"
+        f" lease_until = NULL WHERE {HELD}"
+    )
+    done = conn.execute(query, {**_held(claimed), "status": status, "message": message})
+    _require_one(done.rowcount, claimed)
+    return promote(conn, claimed.deployment_id)
+
+
+def give_back(conn: Connection, claimed: Claimed) -> None:
+    """Let another builder have it at once: this one stops."""
+    query = text(
+        "UPDATE revision SET status = CASE WHEN requirements IS NULL OR manifest IS NULL THEN 'AWAITING_BUILD'"
+        f" ELSE 'AWAITING_DEPLOY' END, owner = NULL, lease_until = NULL, rung_at = NULL WHERE {HELD}"
+    )
+    conn.execute(query, _held(claimed))
+
+
+def _require_one(rowcount: int, claimed: Claimed) -> None:
+    if rowcount != 1:
+        raise Fenced(f"revision {claimed.revision_id} is not attempt {claimed.attempt}'s any more")
+
+
+# --- upkeep --------------------------------------------------------------------------------------
+
+DUE = text("""
+UPDATE revision SET rung_at = clock_timestamp(), rings = rings + 1
+WHERE id IN (
+    SELECT id FROM revision
+    WHERE status = ANY(:claimable) AND owner IS NULL AND (not_before IS NULL OR not_before <= now())
+      AND (rung_at IS NULL OR rung_at < clock_timestamp() - make_interval(secs => :again * least(rings + 1, 12)))
+    ORDER BY created_at LIMIT :limit FOR UPDATE SKIP LOCKED)
+RETURNING id
+""")
+
+
+def due(conn: Connection, *, limit: int = 100) -> Sequence[UUID]:
+    """Revisions that wait for a builder and whose bell may have been lost; they count as rung now."""
+    values = {"claimable": list(CLAIMABLE), "again": RING_AGAIN_SECONDS, "limit": limit}
+    return conn.execute(DUE, values).scalars().all()
+
+
+EXPIRED = text("""
+SELECT id, deployment_id, status, attempt FROM revision
+WHERE owner IS NOT NULL AND status = ANY(:statuses) AND lease_until < now()
+ORDER BY lease_until LIMIT :limit
+""")
+
+
+def expire(conn: Connection, *, limit: int = 20) -> list[Moved]:
+    """Take revisions from builders whose lease ran out: to the next attempt, or to their end."""
+    moved: list[Moved] = []
+    for row in conn.execute(EXPIRED, {"statuses": list(IN_PROGRESS), "limit": limit}).all():
+        lock_deployment(conn, row.deployment_id)
+        still = text("SELECT 1 FROM revision WHERE id = :id AND attempt = :attempt AND lease_until < now()")
+        if conn.execute(still, {"id": row.id, "attempt": row.attempt}).first() is None:
+            continue
+        if row.attempt < MAX_ATTEMPTS:
+            moved.append(_move(conn, row.id, _first_step(conn, row.id)))
+            continue
+        is_deploying = row.status in (RevisionStatus.AWAITING_DEPLOY, RevisionStatus.DEPLOYING)
+        failed = RevisionStatus.DEPLOY_FAILED if is_deploying else RevisionStatus.BUILD_FAILED
+        why = f"abandoned: the builder died in each of {row.attempt} attempts"
+        moved += [_move(conn, row.id, failed, why), *promote(conn, row.deployment_id)]
+    return moved
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+COLUMNS = "r.id, r.created_at, r.updated_at, r.status, r.status_message, r.source, r.source_revision_config"
+
+
+def get(conn: Connection, deployment_id: UUID, revision_id: UUID) -> Mapping[str, Any]:
+    """One revision's row; raises NotFound."""
+    query = text(
+        f"SELECT {COLUMNS}, r.deployment_id, r.archive_digest, r.requirements, r.python_version, r.manifest,"
+        " r.attempt FROM revision r WHERE r.deployment_id = :deployment_id AND r.id = :id"
+    )
+    row = conn.execute(query, {"deployment_id": deployment_id, "id": revision_id}).mappings().one_or_none()
+    if row is None:
+        raise missing(revision_id)
+    return row
+
+
+def missing(revision_id: UUID) -> NotFound:
+    return NotFound(f"Revision ID {revision_id} not found.")
+
+
+def list_of(
+    conn: Connection, deployment_id: UUID, *, statuses: Sequence[str], limit: int, offset: int
+) -> list[Mapping[str, Any]]:
+    """A deployment's revisions, newest first."""
+    query = text(
+        f"SELECT {COLUMNS} FROM revision r WHERE r.deployment_id = :id"
+        " AND (cardinality(CAST(:statuses AS text[])) = 0 OR r.status = ANY(:statuses))"
+        " ORDER BY r.number DESC LIMIT :limit OFFSET :offset"
+    )
+    values = {"id": deployment_id, "statuses": list(statuses), "limit": limit, "offset": offset}
+    return list(conn.execute(query, values).mappings())

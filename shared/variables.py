@@ -1,0 +1,41 @@
+"""The environment variables a deployment may bring: which names are the platform's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+MAX_VALUE_BYTES = 64 * 1024
+
+# They would change what runs, or where the platform's own servers are looked for.
+FORBIDDEN = re.compile(r"DATABASE_URL|REDIS_URL|RUNYARD_.*|GRAPH_HOST_.*|LD_.*|PYTHON.*|UV_.*|BASH_ENV|ENV|IFS")
+
+# The hosted product keeps these for itself; the `langgraph deploy` command never sends them.
+RESERVED = frozenset(
+    """
+    LANGCHAIN_TRACING_V2 LANGSMITH_TRACING_V2 LANGCHAIN_ENDPOINT LANGCHAIN_PROJECT LANGSMITH_PROJECT
+    LANGSMITH_LANGGRAPH_GIT_REPO LANGGRAPH_GIT_REPO_PATH LANGCHAIN_API_KEY
+    LANGSMITH_CONTROL_PLANE_API_KEY POSTGRES_URI POSTGRES_PASSWORD DATABASE_URI
+    LANGSMITH_LANGGRAPH_GIT_REF LANGSMITH_LANGGRAPH_GIT_REF_SHA LANGGRAPH_AUTH_TYPE
+    LANGSMITH_AUTH_ENDPOINT LANGSMITH_TENANT_ID LANGSMITH_AUTH_VERIFY_TENANT_ID
+    LANGSMITH_HOST_PROJECT_ID LANGSMITH_HOST_PROJECT_NAME LANGSMITH_HOST_REVISION_ID LOG_JSON
+    LOG_DICT_TRACEBACKS REDIS_URI LANGCHAIN_CALLBACKS_BACKGROUND DD_TRACE_PSYCOPG_ENABLED
+    DD_TRACE_REDIS_ENABLED LANGSMITH_DEPLOYMENT_NAME LANGGRAPH_CLOUD_LICENSE_KEY
+    """.split()
+)
+
+
+def is_name(name: str) -> bool:
+    """Whether this can be the name of an environment variable."""
+    return NAME.fullmatch(name) is not None
+
+
+def is_forbidden(name: str) -> bool:
+    """Whether the variable would reach into the platform itself."""
+    return FORBIDDEN.fullmatch(name.upper()) is not None
+
+
+def refused(names: Iterable[str]) -> list[str]:
+    """The names among these that a deployment may not set."""
+    return [name for name in names if not is_name(name) or is_forbidden(name) or name in RESERVED]
