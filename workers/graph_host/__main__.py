@@ -1,0 +1,36 @@
+"""Starts the graph host: `ENV/bin/python path/to/graph_host --socket FD [--threads N]`.
+
+This directory must not stay on `sys.path`: a project may have modules of its own called `server` or
+`output`, and none of ours may be importable by its code. So the directory is taken off the path and made
+the package `graph_host` by hand.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from types import ModuleType
+
+PACKAGE = "graph_host"
+
+
+def boot() -> ModuleType:
+    """Make the package, and return its server module."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
+    spec = importlib.util.spec_from_file_location(
+        PACKAGE, os.path.join(here, "__init__.py"), submodule_search_locations=[here]
+    )
+    assert spec is not None and spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[PACKAGE] = package
+    spec.loader.exec_module(package)
+    return importlib.import_module(f"{PACKAGE}.server")
+
+
+if __name__ == "__main__":
+    # Before anything imports langgraph, which reads it once.
+    os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")
+    boot().main(sys.argv[1:])

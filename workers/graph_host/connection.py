@@ -1,0 +1,222 @@
+"""The host's end of the socket: frames out in batches, frames in by callback, requests that await a reply.
+
+Why not an asyncio transport: it would make one system call a frame. Here all frames of a loop tick leave
+in one, and while frames keep coming at most one send a millisecond is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from . import frames
+from .serialization import dumps, without_nul
+
+# Above this many waiting bytes the graphs are held back.
+HIGH_WATER = 1024 * 1024
+# While frames keep coming, sends are at least this far apart.
+BATCH_SECONDS = 0.001
+# How long one loop tick waits for a reader that does not read.
+HOLD_MS = 50
+READ_BYTES = 256 * 1024
+
+Handler = Callable[[int, bytes, bytes], None]
+
+
+class Connection:
+    """One socket to the runner. `send` may be called from any thread."""
+
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, handler: Handler) -> None:
+        sock.setblocking(False)
+        self.loop = loop
+        self._sock = sock
+        self._handler = handler
+        self._thread = threading.get_ident()
+        self._decoder = frames.Decoder()
+        self._out: list[bytes] = []
+        self._unsent = memoryview(b"")
+        self._waiting_bytes = 0
+        self._scheduled = False
+        self._sent_at = 0.0
+        self._drained: asyncio.Future[None] | None = None
+        self._lock = threading.Lock()
+        self._asks: dict[int, asyncio.Future[list[bytes]]] = {}
+        self._last_ask = 0
+        loop.add_reader(sock, self._readable)
+
+    def send(self, kind: int, id: bytes, body: bytes) -> None:
+        """Queue a frame."""
+        if threading.get_ident() == self._thread:
+            self._queue(frames.encode(kind, id, body))
+        else:
+            self.loop.call_soon_threadsafe(self._queue, frames.encode(kind, id, body))
+
+    def send_from_outside(self, kind: int, id: bytes, body: bytes) -> bool:
+        """Send a frame now, past a loop that is blocked; False when half a frame stands in the way."""
+        with self._lock:
+            if self._unsent:
+                return False
+            frame = frames.encode(kind, id, body)
+            try:
+                sent = self._sock.send(frame)
+            except BlockingIOError:
+                return False
+            self._unsent = memoryview(frame)[sent:]
+            return True
+
+    @property
+    def is_full(self) -> bool:
+        return self._waiting_bytes > HIGH_WATER
+
+    async def drained(self) -> None:
+        """Return once the runner has read enough."""
+        while self.is_full:
+            if self._drained is None:
+                self._drained = self.loop.create_future()
+            await self._drained
+
+    async def ask(self, kind: int, id: bytes, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
+        """Send a frame that wants a reply, and await its parts. To be called on any loop."""
+        if asyncio.get_running_loop() is self.loop:
+            return await self._ask(kind, id, header, blobs)
+        return await asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(self._ask(kind, id, header, blobs), self.loop)
+        )
+
+    async def _ask(self, kind: int, id: bytes, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
+        self._last_ask += 1
+        number = self._last_ask
+        future: asyncio.Future[list[bytes]] = self.loop.create_future()
+        self._asks[number] = future
+        try:
+            document = without_nul(dumps({**header, "ask": number}))
+            self.send(kind, id, frames.pack([document, *blobs]))
+            return await future
+        finally:
+            del self._asks[number]
+
+    def ask_blocking(self, kind: int, id: bytes, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
+        """Like `ask` for code that may not await: from any thread, even the loop's own.
+
+        An async node that calls a graph's sync `invoke` stands on the loop's thread. Nothing else would
+        ever read the reply, so it is read here; frames that come before it wait for the loop's next tick.
+        """
+        if threading.get_ident() != self._thread:
+            return asyncio.run_coroutine_threadsafe(self._ask(kind, id, header, blobs), self.loop).result()
+        self._last_ask += 1
+        number = self._last_ask
+        document = without_nul(dumps({**header, "ask": number}))
+        self._out.append(frames.encode(kind, id, frames.pack([document, *blobs])))
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN | select.POLLOUT)
+        early: list[tuple[int, bytes, bytes]] = []
+        reply: list[bytes] = []
+        while not reply:
+            self._push_out()
+            poll.modify(self._sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+            poll.poll()
+            for frame in list(self._decoder.feed(self._receive())):
+                parts = frames.unpack(frame[2]) if frame[0] == frames.REPLY else []
+                if parts and json.loads(parts[0]).get("ask") == number:
+                    reply = parts
+                else:
+                    early.append(frame)
+        for frame in early:
+            self.loop.call_soon(self._dispatch, *frame)
+        return reply
+
+    def flush_and_exit(self, code: int) -> None:
+        """Send what is queued, waiting for the reader, and end the process."""
+        try:
+            self._sock.setblocking(True)
+            self._sock.settimeout(5)
+            self._sock.sendall(b"".join([bytes(self._unsent), *self._out]))
+        except OSError:
+            code = code or 1
+        os._exit(code)
+
+    def _queue(self, frame: bytes) -> None:
+        self._out.append(frame)
+        self._waiting_bytes += len(frame)
+        if self._scheduled:
+            return
+        self._scheduled = True
+        due = self._sent_at + BATCH_SECONDS
+        if self.loop.time() >= due:
+            self.loop.call_soon(self._flush)
+        else:
+            self.loop.call_at(due, self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        self._push_out()
+        self._sent_at = self.loop.time()
+        if self._unsent:
+            self._scheduled = True
+            self._wait_for_reader()
+        if self._drained is not None and not self.is_full:
+            self._drained.set_result(None)
+            self._drained = None
+
+    def _push_out(self) -> None:
+        with self._lock:
+            data = memoryview(b"".join([self._unsent, *self._out])) if self._out else self._unsent
+            self._out.clear()
+            self._unsent = self._send_some(data)
+        self._waiting_bytes = len(self._unsent)
+
+    def _send_some(self, data: memoryview) -> memoryview:
+        try:
+            return data[self._sock.send(data) :]
+        except BlockingIOError:
+            return data
+        except OSError:
+            os._exit(1)  # the runner is gone
+
+    def _wait_for_reader(self) -> None:
+        """Try again when the socket takes more.
+
+        A graph that never waits for us would fill the queue between it and us without end. So above the
+        high-water mark every tick of the loop stands still for a while: nobody produces, memory stays.
+        """
+        if self._waiting_bytes <= HIGH_WATER:
+            self.loop.add_writer(self._sock, self._writable)
+            return
+        poll = select.poll()
+        poll.register(self._sock, select.POLLOUT)
+        poll.poll(HOLD_MS)
+        self.loop.call_soon(self._flush)
+
+    def _writable(self) -> None:
+        self.loop.remove_writer(self._sock)
+        self._flush()
+
+    def _readable(self) -> None:
+        for frame in list(self._decoder.feed(self._receive())):
+            self._dispatch(*frame)
+
+    def _receive(self) -> bytes:
+        try:
+            data = self._sock.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return b""
+        except OSError:
+            data = b""
+        if not data:
+            os._exit(1)  # the runner is gone: nobody wants what we do
+        return data
+
+    def _dispatch(self, kind: int, id: bytes, body: bytes) -> None:
+        if kind != frames.REPLY:
+            self._handler(kind, id, body)
+            return
+        parts = frames.unpack(body)
+        future = self._asks.get(json.loads(parts[0]).get("ask", 0))
+        if future is not None and not future.done():
+            future.set_result(parts)

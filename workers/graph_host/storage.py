@@ -1,0 +1,150 @@
+"""Where a run's checkpoints go: over the socket, or for a temporary run into this process's memory.
+
+Both take the same headers and blobs and answer in the same parts, so the saver has one way to read.
+
+A stored checkpoint in an answer is its record in the JSON (`thread_id`, `checkpoint_ns`, `checkpoint_id`,
+`parent_checkpoint_id`, `type`, `metadata`, `blobs`: [[channel, version, type] …], `writes`: [[task_id,
+channel, type] …]) and, in this order, its data, its blobs and its writes as the parts that follow.
+`get_tuple` answers with one record beside `found`; `list` with `items` and `more`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from . import frames
+from .connection import Connection
+from .serialization import dumps, without_nul
+
+
+class StorageFailed(Exception):
+    """The runner could not answer."""
+
+
+class Storage:
+    """Sends to the runner. `id` is the run's."""
+
+    def __init__(self, connection: Connection, id: bytes) -> None:
+        self._connection = connection
+        self._id = id
+        self.is_closed = False
+
+    @staticmethod
+    def head(parts: Sequence[bytes]) -> dict[str, Any]:
+        """The JSON of an answer; raises StorageFailed when it is an error."""
+        head: dict[str, Any] = json.loads(parts[0])
+        if "error" in head:
+            raise StorageFailed(head["error"])
+        return head
+
+    def send(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        """Store without waiting."""
+        if not self.is_closed:
+            document = without_nul(dumps({**header, "ask": 0}))
+            self._connection.send(kind, self._id, frames.pack([document, *blobs]))
+
+    async def ask(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
+        """Store or read, and wait for the answer."""
+        self._check_open()
+        return await self._connection.ask(kind, self._id, header, blobs)
+
+    def ask_blocking(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
+        """Like `ask`, from code that may not await."""
+        self._check_open()
+        return self._connection.ask_blocking(kind, self._id, header, blobs)
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise StorageFailed("the run is over")
+
+
+class MemoryStorage(Storage):
+    """Keeps the checkpoints of one temporary run."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self._checkpoints: dict[tuple[str, str], tuple[dict[str, Any], bytes]] = {}
+        self._blobs: dict[tuple[str, str, str], tuple[str, bytes]] = {}
+        self._writes: dict[tuple[str, str], dict[tuple[str, int], tuple[str, str, str, bytes]]] = {}
+
+    def send(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        if kind == frames.CHECKPOINT:
+            self._put(json.loads(dumps(header)), blobs)
+        else:
+            self._put_writes(header, blobs)
+
+    async def ask(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
+        return self.ask_blocking(kind, header, blobs)
+
+    def ask_blocking(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
+        if kind != frames.ASK:
+            self.send(kind, header, blobs)
+            return [b"{}"]
+        if header["op"] == "get_tuple":
+            return self._get(header)
+        if header["op"] == "list":
+            return self._list(header)
+        if header["op"] == "delete_thread":
+            for store in (self._checkpoints, self._blobs, self._writes):
+                store.clear()
+            return [b"{}"]
+        raise StorageFailed(f"{header['op']}: not on a temporary thread")
+
+    def _put(self, header: dict[str, Any], blobs: list[bytes]) -> None:
+        ns = header["checkpoint_ns"]
+        self._checkpoints[ns, header["checkpoint_id"]] = header, blobs[0]
+        for (channel, version, type_), data in zip(header["new"], blobs[1:], strict=True):
+            self._blobs[ns, channel, version] = type_, data
+
+    def _put_writes(self, header: dict[str, Any], blobs: list[bytes]) -> None:
+        stored = self._writes.setdefault((header["checkpoint_ns"], header["checkpoint_id"]), {})
+        for (idx, channel, type_), data in zip(header["writes"], blobs, strict=True):
+            key = (header["task_id"], idx)
+            if idx < 0 or key not in stored:
+                stored[key] = header["task_path"], channel, type_, data
+
+    def _get(self, question: dict[str, Any]) -> list[bytes]:
+        ns, wanted = question["checkpoint_ns"], question["checkpoint_id"]
+        ids = [id for own_ns, id in self._checkpoints if own_ns == ns]
+        if wanted:
+            ids = [id for id in ids if id == wanted]
+        if not ids:
+            return [b'{"found":false}']
+        record, blobs = self._record(ns, max(ids))
+        return [dumps({"found": True, **record}), *blobs]
+
+    def _list(self, question: dict[str, Any]) -> list[bytes]:
+        ns, before, wanted = question["checkpoint_ns"], question["before"], question["checkpoint_id"]
+        found = [
+            (own_ns, id)
+            for (own_ns, id), (header, _) in self._checkpoints.items()
+            if ns in (None, own_ns)
+            and (not wanted or id == wanted)
+            and (not before or id < before)
+            and all(header["metadata"].get(key) == value for key, value in question["filter"].items())
+        ]
+        found.sort(key=lambda key: key[1], reverse=True)
+        page = [self._record(*key) for key in found[: question["limit"]]]
+        head = {"items": [record for record, _ in page], "more": len(found) > len(page)}
+        return [dumps(head), *(blob for _, blobs in page for blob in blobs)]
+
+    def _record(self, ns: str, checkpoint_id: str) -> tuple[dict[str, Any], list[bytes]]:
+        header, data = self._checkpoints[ns, checkpoint_id]
+        writes = sorted(
+            ((path, task_id, idx, channel, type_, value))
+            for (task_id, idx), (path, channel, type_, value) in self._writes.get(
+                (ns, checkpoint_id), {}
+            ).items()
+        )
+        blobs = [(c, v, *self._blobs[ns, c, v]) for c, v in header["blobs"].items()]
+        record = {
+            key: header[key]
+            for key in (
+                "thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "type", "metadata",
+            )
+        }  # fmt: skip
+        record["blobs"] = [[channel, version, type_] for channel, version, type_, _ in blobs]
+        record["writes"] = [[task_id, channel, type_] for _, task_id, _, channel, type_, _ in writes]
+        return record, [data, *(blob[3] for blob in blobs), *(write[5] for write in writes)]
