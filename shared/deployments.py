@@ -433,3 +433,8 @@ def ended(conn: Connection, revision_id: UUID) -> tuple[str, str | None] | None:
     if row is None:
         return RevisionStatus.INTERRUPTED, "the deployment was deleted"
     return (row.status, row.status_message) if row.status in REVISION_ENDS else None
+
+
+# What upkeep calls, by the names it knows.
+due_builds = revisions.due
+expire_builds = revisions.expire

@@ -1,0 +1,104 @@
+"""Source archives, kept in PostgreSQL by their SHA-256 so that any builder or runner can fetch them.
+
+An upload is a place an archive may be put, authorised by a token in its address and by nothing else. An
+archive lives as long as a revision or a fresh upload refers to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared.errors import Conflict, NotFound
+
+CHUNK_BYTES = 1024 * 1024
+UPLOAD_SECONDS = 3600
+KEPT_SECONDS = 3600  # an archive nobody refers to yet may be about to be named in a PATCH
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to put an archive, and the name to call it by afterwards."""
+
+    token: str
+    object_path: str
+
+
+def open_place(conn: Connection, deployment_id: UUID) -> Place:
+    """A new place for one archive of the deployment."""
+    token = secrets.token_urlsafe(32)
+    object_path = f"{deployment_id}/{secrets.token_hex(16)}.tar.gz"
+    conn.execute(
+        text(
+            "INSERT INTO upload (object_path, deployment_id, token_hash, expires_at)"
+            " VALUES (:path, :id, :hash, now() + make_interval(secs => :seconds))"
+        ),
+        {"path": object_path, "id": deployment_id, "hash": _hash(token), "seconds": UPLOAD_SECONDS},
+    )
+    return Place(token, object_path)
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def find_place(conn: Connection, token: str) -> str:
+    """The object path a token stands for; raises NotFound, or Conflict when it has been used."""
+    query = text(
+        "SELECT u.object_path, u.digest FROM upload u JOIN deployment d ON d.id = u.deployment_id"
+        " WHERE u.token_hash = :hash AND u.expires_at > now() AND d.deleted_at IS NULL"
+    )
+    row = conn.execute(query, {"hash": _hash(token)}).one_or_none()
+    if row is None:
+        raise NotFound("This upload URL is not valid, or not any more.")
+    if row.digest is not None:
+        raise Conflict("This upload URL has been used. Ask for a new one.")
+    return str(row.object_path)
+
+
+def store(conn: Connection, object_path: str, path: Path, digest: str) -> None:
+    """Keep the file's bytes under its digest, and say that the place is filled."""
+    conn.execute(text("SET LOCAL lock_timeout = '60s'"))  # another upload of the same bytes may be under way
+    kept = text(
+        "INSERT INTO archive (digest, size) VALUES (:digest, :size)"
+        " ON CONFLICT (digest) DO UPDATE SET created_at = now() RETURNING (xmax = 0) AS is_new"
+    )
+    is_new = conn.execute(kept, {"digest": digest, "size": path.stat().st_size}).scalar_one()
+    if is_new:
+        insert = text("INSERT INTO archive_chunk (digest, n, data) VALUES (:digest, :n, :data)")
+        with path.open("rb") as file:
+            for n, data in enumerate(iter(lambda: file.read(CHUNK_BYTES), b"")):
+                conn.execute(insert, {"digest": digest, "n": n, "data": data})
+    filled = text("UPDATE upload SET digest = :digest WHERE object_path = :path AND digest IS NULL")
+    if conn.execute(filled, {"digest": digest, "path": object_path}).rowcount != 1:
+        raise Conflict("This upload URL has been used. Ask for a new one.")
+
+
+def chunks(conn: Connection, digest: str) -> Iterator[bytes]:
+    """An archive's bytes, a chunk at a time; raises NotFound."""
+    query = text("SELECT data FROM archive_chunk WHERE digest = :digest AND n = :n")
+    n = 0
+    while (data := conn.execute(query, {"digest": digest, "n": n}).scalar()) is not None:
+        yield bytes(data)
+        n += 1
+    if n == 0:
+        raise NotFound("the source archive is gone")
+
+
+REMOVE = text("""
+DELETE FROM archive a WHERE created_at < now() - make_interval(secs => :kept)
+  AND NOT EXISTS (SELECT FROM revision WHERE archive_digest = a.digest)
+  AND NOT EXISTS (SELECT FROM upload WHERE digest = a.digest AND expires_at > now())
+""")
+
+
+def remove_unused(conn: Connection) -> int:
+    """Remove archives nothing refers to, and upload places that have expired."""
+    conn.execute(text("DELETE FROM upload WHERE expires_at < now()"))
+    return conn.execute(REMOVE, {"kept": KEPT_SECONDS}).rowcount

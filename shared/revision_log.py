@@ -1,0 +1,215 @@
+"""What a revision has to tell: lines of its build and deployment logs, and its status as live events.
+
+Lines are rows; `lines()` reads them by filter and cursor. Events are `status` {"status", "message"},
+`log` {"timestamp", "level", "message"} and at last `end` {"status"}, in the revision's event log.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+from redis.exceptions import RedisError
+from sqlalchemy import Connection, text
+
+from shared import bus, deployments, events, queues
+from shared.database import connection
+from shared.errors import Invalid
+from shared.events import Batch, Event
+from shared.revisions import CLAIMABLE, Moved
+
+log = logging.getLogger(__name__)
+
+BUILD, DEPLOY = "build", "deploy"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+MAX_LINE = 8 * 1024
+RETENTION_SECONDS = 900
+CONTROL = "control-plane"  # writes events for revisions no builder holds
+
+# Terminal codes and other control characters are data here: shown, never obeyed.
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def clean(message: str) -> str:
+    """A line fit to be stored and shown: no control characters, no more than MAX_LINE characters."""
+    message = CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", message)
+    return message if len(message) <= MAX_LINE else message[:MAX_LINE] + " …"
+
+
+def scrubber(values: Iterable[str]) -> Callable[[str], str]:
+    """Replaces secret values in text; short ones would make everything unreadable and are left."""
+    wanted = sorted({value for value in values if len(value) >= 6}, key=len, reverse=True)
+    if not wanted:
+        return lambda message: message
+    pattern = re.compile("|".join(re.escape(value) for value in wanted))
+    return lambda message: pattern.sub("***", message)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line about to be stored."""
+
+    deployment_id: UUID
+    revision_id: UUID | None
+    kind: str
+    at: datetime
+    level: str
+    message: str
+    run_id: UUID | None = None
+
+
+class Clock:
+    """Times that never repeat, so that readers can go on from the newest line they have seen."""
+
+    def __init__(self) -> None:
+        self._last = datetime.min.replace(tzinfo=UTC)
+
+    def now(self) -> datetime:
+        self._last = max(datetime.now(UTC), self._last + timedelta(microseconds=1))
+        return self._last
+
+
+INSERT = text(
+    "INSERT INTO log_line (deployment_id, revision_id, run_id, kind, at, level, message)"
+    " SELECT * FROM unnest(CAST(:deployments AS uuid[]), CAST(:revisions AS uuid[]), CAST(:runs AS uuid[]),"
+    " CAST(:kinds AS text[]), CAST(:ats AS timestamptz[]), CAST(:levels AS text[]),"
+    " CAST(:messages AS text[])) AS line (deployment_id, revision_id, run_id, kind, at, level, message)"
+    " WHERE EXISTS (SELECT FROM deployment WHERE id = line.deployment_id)"
+)
+
+
+def append(conn: Connection, lines: Sequence[Line]) -> None:
+    """Store lines in one statement; those of a deployment that is gone are dropped."""
+    if not lines:
+        return
+    conn.execute(
+        INSERT,
+        {
+            "deployments": [line.deployment_id for line in lines],
+            "revisions": [line.revision_id for line in lines],
+            "runs": [line.run_id for line in lines],
+            "kinds": [line.kind for line in lines],
+            "ats": [line.at for line in lines],
+            "levels": [line.level for line in lines],
+            "messages": [line.message for line in lines],
+        },
+    )
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def lines(
+    conn: Connection,
+    deployment_id: UUID,
+    kind: str,
+    *,
+    revision_id: UUID | None = None,
+    order: str = "desc",
+    limit: int = 100,
+    offset: str | None = None,
+    level: str | None = None,
+    query: str | None = None,
+    start_time: datetime | None = None,
+    end_time: datetime | None = None,
+) -> tuple[list[Mapping[str, Any]], str | None]:
+    """Matching lines and the cursor of what follows; oldest first there is always a cursor."""
+    is_ascending = order == "asc"
+    where = ["deployment_id = :deployment_id", "kind = :kind"]
+    values: dict[str, Any] = {"deployment_id": deployment_id, "kind": kind, "limit": limit}
+    for name, value, condition in (
+        ("revision_id", revision_id, "revision_id = :revision_id"),
+        ("levels", level and list(LEVELS[LEVELS.index(level) :]), "level = ANY(:levels)"),
+        ("query", query, "strpos(lower(message), lower(:query)) > 0"),
+        # Clients send back a time they read as milliseconds: rounding must not hide a line.
+        ("start_time", start_time, "at >= CAST(:start_time AS timestamptz) - interval '1 microsecond'"),
+        ("end_time", end_time, "at <= CAST(:end_time AS timestamptz) + interval '1 microsecond'"),
+    ):
+        if value:
+            where.append(condition)
+            values[name] = value
+    if offset:
+        values["after_at"], values["after_id"] = _parse_cursor(offset)
+        where.append(f"(at, id) {'>' if is_ascending else '<'} (CAST(:after_at AS timestamptz), :after_id)")
+    direction = "ASC" if is_ascending else "DESC"
+    statement = (
+        f"SELECT id, at, level, message FROM log_line WHERE {' AND '.join(where)}"
+        f" ORDER BY at {direction}, id {direction} LIMIT :limit"
+    )
+    rows = list(conn.execute(text(statement), values).mappings())
+    if not rows:
+        return rows, offset if is_ascending else None
+    if not is_ascending and len(rows) < limit:
+        return rows, None
+    return rows, _cursor(rows[-1])
+
+
+def _cursor(row: Mapping[str, Any]) -> str:
+    return base64.urlsafe_b64encode(f"{row['at'].isoformat()} {row['id']}".encode()).decode().rstrip("=")
+
+
+def _parse_cursor(offset: str) -> tuple[datetime, int]:
+    try:
+        raw = base64.urlsafe_b64decode(offset + "=" * (-len(offset) % 4)).decode()
+        at, _, id = raw.partition(" ")
+        return datetime.fromisoformat(at), int(id)
+    except (ValueError, binascii.Error) as error:
+        raise Invalid("offset must be a next_offset of an earlier answer", loc=("body", "offset")) from error
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+def status_payload(status: str, message: str | None) -> bytes:
+    return events.payload("status", orjson.dumps({"status": status, "message": message}))
+
+
+def log_payload(line: Line) -> bytes:
+    data = {"timestamp": line.at, "level": line.level, "message": line.message}
+    return events.payload("log", orjson.dumps(data))
+
+
+def end_payload(status: str) -> bytes:
+    return events.payload(events.END, orjson.dumps({"status": status}))
+
+
+def announce(moved: Sequence[Moved]) -> None:
+    """Tell followers what a committed transaction changed, and ring for builders.
+
+    A bus that does not answer is logged only: the rows say the same, and upkeep rings again.
+    """
+    batches = []
+    for move in moved:
+        payloads = [status_payload(move.status, move.message)]
+        if move.is_end:
+            payloads.append(end_payload(move.status))
+        batches.append(
+            Batch(move.revision_id, move.attempt, CONTROL, move.seq, payloads, floor=move.seq - 1, final=move.is_end)
+        )
+    try:
+        if batches:
+            events.append(bus.client(), batches, retention_seconds=RETENTION_SECONDS)
+    except RedisError as error:
+        log.warning("could not announce the status of %d revisions: %s", len(moved), error)
+    for move in moved:
+        if move.status in CLAIMABLE:
+            queues.enqueue_build(move.revision_id)
+
+
+def last_events(revision_id: UUID) -> list[Event] | None:
+    """The last events of a revision whose log was lost, from its row; None while it lives."""
+    with connection() as conn:
+        ended = deployments.ended(conn, revision_id)
+    if ended is None:
+        return None
+    status, message = ended
+    payloads = (status_payload(status, message), end_payload(status))
+    return [Event(0, 0, name.decode(), data) for name, _, data in (p.partition(b"\n") for p in payloads)]
