@@ -1,0 +1,422 @@
+"""Checkpoints in PostgreSQL: written in bulk and fenced, read whole, never decoded.
+
+A host sends checkpoints as frames (`workers/graph_host/storage.py` describes headers and answers); here
+they become rows of `checkpoint`, `checkpoint_blob` and `checkpoint_write`. Many runs' frames are one
+statement: it locks the runs, and writes only what belongs to runs that are still their owner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+import orjson
+from sqlalchemy import Connection
+
+from shared.database import dumps
+
+# A list answer stops here, and says that there is more: frames have an upper bound.
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+
+Key = tuple[UUID, UUID]
+
+
+class ClaimedRun(Protocol):
+    """What a write must know of the run it is for."""
+
+    @property
+    def deployment_id(self) -> UUID: ...
+    @property
+    def thread_id(self) -> UUID: ...
+    @property
+    def run_id(self) -> UUID: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def owner(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One CHECKPOINT or WRITES frame of a run."""
+
+    deployment_id: UUID
+    thread_id: UUID
+    run_id: UUID
+    attempt: int
+    owner: str
+    head: Mapping[str, Any]
+    blobs: Sequence[bytes]
+
+    @classmethod
+    def of(cls, run: ClaimedRun, kind: int, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Write:
+        """A frame's content; ValueError when it is not of the run's own thread or not whole."""
+        if head["thread_id"] != str(run.thread_id):
+            raise ValueError("a checkpoint of a foreign thread")
+        items = len(head["writes"]) if "task_id" in head else 1 + len(head["new"])
+        if len(blobs) != items:
+            raise ValueError(f"{len(blobs)} blobs where {items} belong")
+        return cls(run.deployment_id, run.thread_id, run.run_id, run.attempt, run.owner, head, blobs)
+
+
+_WRITE = """
+WITH held AS (
+    SELECT run.run_id FROM run
+    JOIN unnest(%(run_ids)s::uuid[], %(attempts)s::bigint[], %(owners)s::text[]) AS mine (run_id, attempt, owner)
+        ON run.run_id = mine.run_id AND run.attempt = mine.attempt AND run.owner = mine.owner
+    WHERE run.status = 'running'
+    ORDER BY run.run_id
+    FOR SHARE OF run
+), checkpoints AS (
+    INSERT INTO checkpoint (deployment_id, thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id,
+                            run_id, type, data, blobs, metadata)
+    SELECT deployment_id, thread_id, ns, id, parent_id, run_id, type, data, blobs::json, metadata::jsonb
+    FROM unnest(%(c_run)s::uuid[], %(c_deployment)s::uuid[], %(c_thread)s::uuid[], %(c_ns)s::text[],
+                %(c_id)s::text[], %(c_parent)s::text[], %(c_type)s::text[], %(c_data)s::bytea[],
+                %(c_blobs)s::text[], %(c_metadata)s::text[])
+        AS c (run_id, deployment_id, thread_id, ns, id, parent_id, type, data, blobs, metadata)
+    WHERE run_id IN (SELECT run_id FROM held)
+    ON CONFLICT (deployment_id, thread_id, checkpoint_ns, checkpoint_id) DO UPDATE
+    SET parent_checkpoint_id = excluded.parent_checkpoint_id, run_id = excluded.run_id,
+        type = excluded.type, data = excluded.data, blobs = excluded.blobs, metadata = excluded.metadata
+), blobs AS (
+    INSERT INTO checkpoint_blob (deployment_id, thread_id, checkpoint_ns, channel, version, type, data)
+    SELECT deployment_id, thread_id, ns, channel, version, type, data
+    FROM unnest(%(b_run)s::uuid[], %(b_deployment)s::uuid[], %(b_thread)s::uuid[], %(b_ns)s::text[],
+                %(b_channel)s::text[], %(b_version)s::text[], %(b_type)s::text[], %(b_data)s::bytea[])
+        AS b (run_id, deployment_id, thread_id, ns, channel, version, type, data)
+    WHERE run_id IN (SELECT run_id FROM held)
+    ON CONFLICT (deployment_id, thread_id, checkpoint_ns, channel, version) DO NOTHING
+), writes AS (
+    INSERT INTO checkpoint_write (deployment_id, thread_id, checkpoint_ns, checkpoint_id, task_id, idx,
+                                  run_id, channel, type, data, task_path)
+    SELECT deployment_id, thread_id, ns, id, task_id, idx, run_id, channel, type, data, task_path
+    FROM unnest(%(w_run)s::uuid[], %(w_deployment)s::uuid[], %(w_thread)s::uuid[], %(w_ns)s::text[],
+                %(w_id)s::text[], %(w_task)s::text[], %(w_idx)s::bigint[], %(w_channel)s::text[],
+                %(w_type)s::text[], %(w_data)s::bytea[], %(w_path)s::text[])
+        AS w (run_id, deployment_id, thread_id, ns, id, task_id, idx, channel, type, data, task_path)
+    WHERE run_id IN (SELECT run_id FROM held)
+    ON CONFLICT (deployment_id, thread_id, checkpoint_ns, checkpoint_id, task_id, idx) DO UPDATE
+    SET channel = excluded.channel, type = excluded.type, data = excluded.data, task_path = excluded.task_path
+    WHERE checkpoint_write.idx < 0
+)
+SELECT run_id FROM held
+"""
+
+_C = ("run", "deployment", "thread", "ns", "id", "parent", "type", "data", "blobs", "metadata")
+_B = ("run", "deployment", "thread", "ns", "channel", "version", "type", "data")
+_W = ("run", "deployment", "thread", "ns", "id", "task", "idx", "channel", "type", "data", "path")
+
+
+def write(conn: Connection, writes: Sequence[Write]) -> set[UUID]:
+    """Store frames of running runs; the runs that are not their owner's any more, whose frames are dropped.
+
+    A frame may come twice: a checkpoint replaces itself, blobs and plain writes stay as they are, and of
+    the library's special writes (negative index: error, interrupt, resume) the newest holds.
+    """
+    checkpoints: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    blobs: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    pending: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for item in writes:
+        if "task_id" in item.head:
+            _add_writes(pending, item)
+        else:
+            _add_checkpoint(checkpoints, blobs, item)
+    runs = {item.run_id: item for item in writes}
+    parameters: dict[str, Any] = {
+        "run_ids": list(runs),
+        "attempts": [item.attempt for item in runs.values()],
+        "owners": [item.owner for item in runs.values()],
+        **_columns("c", _C, checkpoints.values()),
+        **_columns("b", _B, blobs.values()),
+        **_columns("w", _W, pending.values()),
+    }
+    held = set(conn.exec_driver_sql(_WRITE, parameters).scalars())
+    return set(runs) - held
+
+
+def _add_checkpoint(
+    checkpoints: dict[tuple[Any, ...], tuple[Any, ...]],
+    blobs: dict[tuple[Any, ...], tuple[Any, ...]],
+    item: Write,
+) -> None:
+    head, place = item.head, (item.run_id, item.deployment_id, item.thread_id)
+    ns, id = head["checkpoint_ns"], head["checkpoint_id"]
+    refers, metadata = dumps(head["blobs"]), dumps(head["metadata"])
+    parent = head["parent_checkpoint_id"]
+    checkpoints[*place, ns, id] = (*place, ns, id, parent, head["type"], item.blobs[0], refers, metadata)
+    for (channel, version, type_), data in zip(head["new"], item.blobs[1:], strict=True):
+        blobs.setdefault((*place, ns, channel, version), (*place, ns, channel, version, type_, data))
+
+
+def _add_writes(pending: dict[tuple[Any, ...], tuple[Any, ...]], item: Write) -> None:
+    head, place = item.head, (item.run_id, item.deployment_id, item.thread_id)
+    ns, id, task = head["checkpoint_ns"], head["checkpoint_id"], head["task_id"]
+    for (idx, channel, type_), data in zip(head["writes"], item.blobs, strict=True):
+        key, row = (*place, ns, id, task, idx), (*place, ns, id, task, idx, channel, type_, data, head["task_path"])
+        if idx < 0:
+            pending[key] = row
+        else:
+            pending.setdefault(key, row)
+
+
+def _columns(prefix: str, names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    return {f"{prefix}_{name}": list(column) for name, column in zip(names, columns, strict=True)}
+
+
+# How a stored checkpoint is read: one row with its blobs and writes as arrays.
+_RECORD = """
+SELECT c.deployment_id, c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.type, c.data,
+       c.metadata::text, b.channels, b.versions, b.types, b.data, w.tasks, w.channels, w.types, w.data
+FROM {source} AS c
+LEFT JOIN LATERAL (
+    SELECT array_agg(blob.channel) AS channels, array_agg(blob.version) AS versions,
+           array_agg(blob.type) AS types, array_agg(blob.data) AS data
+    FROM json_each_text(c.blobs) AS wanted (channel, version)
+    JOIN checkpoint_blob AS blob ON blob.deployment_id = c.deployment_id AND blob.thread_id = c.thread_id
+        AND blob.checkpoint_ns = c.checkpoint_ns AND blob.channel = wanted.channel
+        AND blob.version = wanted.version
+) AS b ON c.blobs::text <> '{{}}'
+LEFT JOIN LATERAL (
+    SELECT array_agg(task_id) AS tasks, array_agg(channel) AS channels, array_agg(type) AS types,
+           array_agg(data) AS data
+    FROM (
+        SELECT task_id, channel, type, data FROM checkpoint_write AS own
+        WHERE own.deployment_id = c.deployment_id AND own.thread_id = c.thread_id
+            AND own.checkpoint_ns = c.checkpoint_ns AND own.checkpoint_id = c.checkpoint_id
+        ORDER BY task_path COLLATE "C", task_id COLLATE "C", idx
+    ) AS ordered
+) AS w ON true
+"""
+
+_NEWEST = _RECORD.format(
+    source="""unnest(%(deployments)s::uuid[], %(threads)s::uuid[]) AS wanted (deployment_id, thread_id)
+CROSS JOIN LATERAL (
+    SELECT * FROM checkpoint AS one
+    WHERE one.deployment_id = wanted.deployment_id AND one.thread_id = wanted.thread_id
+        AND one.checkpoint_ns = ''
+    ORDER BY one.checkpoint_id DESC LIMIT 1
+)"""
+)
+
+
+def newest(conn: Connection, keys: Sequence[Key]) -> dict[Key, list[bytes]]:
+    """The newest root checkpoint of each (deployment, thread) that has one, as `answer` gives it."""
+    parameters = {"deployments": [key[0] for key in keys], "threads": [key[1] for key in keys]}
+    found = {}
+    for row in conn.exec_driver_sql(_NEWEST, parameters):
+        record, blobs = _record(row)
+        found[row[0], row[1]] = [orjson.dumps({"found": True, **record}), *blobs]
+    return found
+
+
+def answer(
+    conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], *, thread_id: UUID | None
+) -> list[bytes]:
+    """The parts that answer a host's ASK. It may touch only `thread_id`; None: any of the deployment."""
+    op = _OPERATIONS.get(ask["op"])
+    if op is None:
+        return [orjson.dumps({"error": f"unknown operation '{ask['op']}'"})]
+    named = [ask[key] for key in ("thread_id", "source", "target") if key in ask]
+    named += ask.get("thread_ids", ())
+    if thread_id is not None and any(name != str(thread_id) for name in named):
+        return [orjson.dumps({"error": "a run may reach its own thread's checkpoints only"})]
+    return op(conn, deployment_id, ask, thread_id)
+
+
+def _get_tuple(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:
+    rows = _select(conn, deployment_id, {**ask, "before": None, "filter": {}, "limit": 1})
+    if not rows:
+        return [b'{"found":false}']
+    record, blobs = _record(rows[0])
+    return [orjson.dumps({"found": True, **record}), *blobs]
+
+
+def _list(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:
+    limit = int(ask["limit"])
+    rows = _select(conn, deployment_id, {**ask, "limit": limit + 1})
+    records, parts, size = [], [], 0
+    for row in rows[:limit]:
+        record, blobs = _record(row)
+        size += sum(map(len, blobs))
+        if records and size > MAX_ANSWER_BYTES:
+            break
+        records.append(record)
+        parts += blobs
+    return [orjson.dumps({"items": records, "more": len(rows) > len(records)}), *parts]
+
+
+def _select(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any]) -> Sequence[Any]:
+    conditions = ["deployment_id = %(deployment)s", "thread_id = %(thread)s"]
+    parameters: dict[str, Any] = {
+        "deployment": deployment_id,
+        "thread": UUID(ask["thread_id"]),
+        "limit": ask["limit"],
+    }
+    for name, condition in {
+        "checkpoint_ns": "checkpoint_ns = %(checkpoint_ns)s",
+        "checkpoint_id": "checkpoint_id = %(checkpoint_id)s",
+        "before": "checkpoint_id < %(before)s",
+    }.items():
+        if ask.get(name) is not None:
+            conditions.append(condition)
+            parameters[name] = ask[name]
+    if ask["filter"]:
+        conditions.append("metadata @> %(filter)s::jsonb")
+        parameters["filter"] = dumps(ask["filter"])
+    source = f"""(
+    SELECT * FROM checkpoint WHERE {" AND ".join(conditions)} ORDER BY checkpoint_id DESC LIMIT %(limit)s
+)"""
+    statement = _RECORD.format(source=source) + "ORDER BY c.checkpoint_id DESC"
+    return conn.exec_driver_sql(statement, parameters).all()
+
+
+def _record(row: Any) -> tuple[dict[str, Any], list[bytes]]:
+    (_, thread_id, ns, id, parent_id, type_, data, metadata, *arrays) = row
+    channels, versions, types, blobs, tasks, w_channels, w_types, w_data = (array or [] for array in arrays)
+    record = {
+        "thread_id": str(thread_id),
+        "checkpoint_ns": ns,
+        "checkpoint_id": id,
+        "parent_checkpoint_id": parent_id,
+        "type": type_,
+        "metadata": orjson.Fragment(metadata),
+        "blobs": list(zip(channels, versions, types, strict=True)),
+        "writes": list(zip(tasks, w_channels, w_types, strict=True)),
+    }
+    return record, [data, *blobs, *w_data]
+
+
+_IN_THREADS = "deployment_id = %(deployment)s AND thread_id = ANY(%(threads)s)"
+_NO_BLOB_WITHOUT_CHECKPOINT = f"""
+DELETE FROM checkpoint_blob AS blob WHERE {_IN_THREADS} AND NOT EXISTS (
+    SELECT 1 FROM checkpoint AS c
+    WHERE c.deployment_id = blob.deployment_id AND c.thread_id = blob.thread_id
+        AND c.checkpoint_ns = blob.checkpoint_ns AND c.blobs ->> blob.channel = blob.version
+)"""
+_NO_WRITE_WITHOUT_CHECKPOINT = f"""
+DELETE FROM checkpoint_write AS own WHERE {_IN_THREADS} AND NOT EXISTS (
+    SELECT 1 FROM checkpoint AS c
+    WHERE c.deployment_id = own.deployment_id AND c.thread_id = own.thread_id
+        AND c.checkpoint_ns = own.checkpoint_ns AND c.checkpoint_id = own.checkpoint_id
+)"""
+
+
+def _sweep(conn: Connection, parameters: Mapping[str, Any]) -> None:
+    """Remove the blobs and writes that no checkpoint of the threads needs."""
+    conn.exec_driver_sql(_NO_WRITE_WITHOUT_CHECKPOINT, dict(parameters))
+    conn.exec_driver_sql(_NO_BLOB_WITHOUT_CHECKPOINT, dict(parameters))
+
+
+def delete_threads(conn: Connection, deployment_id: UUID, thread_ids: Sequence[UUID]) -> None:
+    """Remove every checkpoint of the threads."""
+    parameters = {"deployment": deployment_id, "threads": list(thread_ids)}
+    for table in ("checkpoint", "checkpoint_blob", "checkpoint_write"):
+        conn.exec_driver_sql(f"DELETE FROM {table} WHERE {_IN_THREADS}", parameters)
+
+
+def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> None:
+    """Remove what a run has stored, as if it had never run; blobs nothing refers to go too."""
+    parameters = {"deployment": deployment_id, "threads": [thread_id], "run": run_id}
+    for table in ("checkpoint", "checkpoint_write"):
+        conn.exec_driver_sql(f"DELETE FROM {table} WHERE {_IN_THREADS} AND run_id = %(run)s", parameters)
+    _sweep(conn, parameters)
+
+
+def keep_latest(conn: Connection, deployment_id: UUID, thread_ids: Sequence[UUID]) -> None:
+    """Remove all but the newest checkpoint of each namespace.
+
+    A namespace whose newest checkpoint holds a delta channel keeps all: its value is rebuilt from the
+    writes of its ancestors.
+    """
+    parameters = {"deployment": deployment_id, "threads": list(thread_ids)}
+    conn.exec_driver_sql(
+        f"""
+DELETE FROM checkpoint AS old USING (
+    SELECT DISTINCT ON (thread_id, checkpoint_ns) * FROM checkpoint WHERE {_IN_THREADS}
+    ORDER BY thread_id, checkpoint_ns, checkpoint_id DESC
+) AS kept
+WHERE old.deployment_id = kept.deployment_id AND old.thread_id = kept.thread_id
+    AND old.checkpoint_ns = kept.checkpoint_ns AND old.checkpoint_id < kept.checkpoint_id
+    AND kept.metadata -> 'counters_since_delta_snapshot' IS NULL""",
+        parameters,
+    )
+    _sweep(conn, parameters)
+
+
+def copy(conn: Connection, deployment_id: UUID, source: UUID, target: UUID) -> None:
+    """Give `target`, which exists, every checkpoint of `source` under the same ids."""
+    parameters = {"deployment": deployment_id, "source": source, "target": target}
+    for table, columns in {
+        "checkpoint": "checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, type, data, blobs, metadata",
+        "checkpoint_blob": "checkpoint_ns, channel, version, type, data",
+        "checkpoint_write": (
+            "checkpoint_ns, checkpoint_id, task_id, idx, run_id, channel, type, data, task_path"
+        ),
+    }.items():
+        conn.exec_driver_sql(
+            f"INSERT INTO {table} (deployment_id, thread_id, {columns})"
+            f" SELECT deployment_id, %(target)s, {columns} FROM {table}"
+            " WHERE deployment_id = %(deployment)s AND thread_id = %(source)s ON CONFLICT DO NOTHING",
+            parameters,
+        )
+
+
+def has_checkpoint_of_run(conn: Connection, run_id: UUID) -> bool:
+    """Whether a run has stored a checkpoint of its thread: then it can go on from there."""
+    statement = """
+SELECT EXISTS (
+    SELECT 1 FROM run JOIN checkpoint AS c ON c.deployment_id = run.deployment_id
+        AND c.thread_id = run.thread_id AND c.checkpoint_ns = '' AND c.run_id = run.run_id
+    WHERE run.run_id = %(run)s
+)"""
+    return bool(conn.exec_driver_sql(statement, {"run": run_id}).scalar())
+
+
+def _delete_thread(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:
+    delete_threads(conn, deployment_id, [UUID(ask["thread_id"])])
+    return [b"{}"]
+
+
+def _delete_for_runs(
+    conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], thread_id: UUID | None
+) -> list[bytes]:
+    """By the run id in the checkpoints' metadata: what user code knows a checkpoint's run by."""
+    parameters: dict[str, Any] = {"deployment": deployment_id, "runs": list(ask["run_ids"]), "thread": thread_id}
+    own = "" if thread_id is None else " AND thread_id = %(thread)s"
+    touched = conn.exec_driver_sql(
+        "DELETE FROM checkpoint WHERE deployment_id = %(deployment)s"
+        f" AND metadata ->> 'run_id' = ANY(%(runs)s){own} RETURNING thread_id",
+        parameters,
+    )
+    _sweep(conn, {"deployment": deployment_id, "threads": list(set(touched.scalars()))})
+    return [b"{}"]
+
+
+def _copy_thread(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:
+    copy(conn, deployment_id, UUID(ask["source"]), UUID(ask["target"]))
+    return [b"{}"]
+
+
+def _prune(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:
+    threads = [UUID(name) for name in ask["thread_ids"]]
+    if ask["strategy"] == "keep_latest":
+        keep_latest(conn, deployment_id, threads)
+    elif ask["strategy"] == "delete":
+        delete_threads(conn, deployment_id, threads)
+    else:
+        return [orjson.dumps({"error": f"unknown strategy '{ask['strategy']}'"})]
+    return [b"{}"]
+
+
+_OPERATIONS = {
+    "get_tuple": _get_tuple,
+    "list": _list,
+    "delete_thread": _delete_thread,
+    "delete_for_runs": _delete_for_runs,
+    "copy_thread": _copy_thread,
+    "prune": _prune,
+}
