@@ -1,1 +1,3 @@
-"""What both sides know: state, rules and channels. No HTTP and no user code."""
+
+
+__version__ = "0.1.0"

@@ -1,0 +1,16 @@
+"""Alembic's entry: runs inside the connection and transaction that shared.migrations hands over."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from shared.models import Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    compare_type=True,
+    compare_server_default=False,
+)
+with context.begin_transaction():
+    context.run_migrations()

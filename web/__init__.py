@@ -1,0 +1,1 @@
+"""Answers HTTP; never loads user code."""

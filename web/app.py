@@ -1,0 +1,76 @@
+"""create_app(settings): the one list of blueprints and handlers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from flask import Flask, Response, request
+from flask.globals import request_ctx
+from flask.json.provider import JSONProvider
+from werkzeug.exceptions import MethodNotAllowed, NotFound
+from werkzeug.routing import RequestRedirect
+
+from shared.settings import Settings
+from web import auth, control_plane, deployment_api, docs, errors, headers, health, openapi
+from web.addresses import Addresses, deployment_path
+
+JSON_OPTIONS = orjson.OPT_NON_STR_KEYS
+DEPLOYMENT_MOUNT = "/d/<deployment>"
+
+
+class Orjson(JSONProvider):
+    """Compact UTF-8; knows UUIDs, datetimes and dataclasses by itself."""
+
+    def dumps(self, obj: Any, **kwargs: Any) -> str:
+        return orjson.dumps(obj, option=JSON_OPTIONS).decode()
+
+    def loads(self, s: str | bytes, **kwargs: Any) -> Any:
+        return orjson.loads(s)
+
+    def response(self, *args: Any, **kwargs: Any) -> Response:
+        body = self._prepare_response_obj(args, kwargs)
+        return Response(orjson.dumps(body, option=JSON_OPTIONS), mimetype="application/json")
+
+
+def create_app(settings: Settings) -> Flask:
+    """The web application; the process has connected the database and Redis before its first request."""
+    app = Flask("runyard", static_folder=None)
+    app.config["SETTINGS"] = settings
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
+    app.config["MAX_FORM_MEMORY_SIZE"] = 64 * 1024
+    app.json = Orjson(app)
+    app.url_map.merge_slashes = False
+    app.wsgi_app = Addresses(app.wsgi_app)  # type: ignore[method-assign]
+
+    headers.register(app)
+    auth.register(app)
+    errors.register(app)
+    app.before_request(without_trailing_slash)
+
+    for blueprint in (health.bp, openapi.bp, docs.bp):
+        app.register_blueprint(blueprint)
+        app.register_blueprint(blueprint, url_prefix=DEPLOYMENT_MOUNT, name=f"deployment_{blueprint.name}")
+    app.register_blueprint(control_plane.bp)
+    app.register_blueprint(deployment_api.bp, url_prefix=DEPLOYMENT_MOUNT)
+    return app
+
+
+def without_trailing_slash() -> Response | None:
+    """In a deployment, send `…/threads/` to `…/threads`.
+
+    The target is relative: only the caller knows the prefix a proxy may have put before our path.
+    """
+    inner = deployment_path(request.path)
+    if not isinstance(request.routing_exception, NotFound) or not inner or not inner.endswith("/"):
+        return None
+    stripped = request.path.rstrip("/")
+    try:
+        request_ctx.url_adapter.match(stripped)  # type: ignore[union-attr]
+    except (NotFound, RequestRedirect):
+        return None
+    except MethodNotAllowed:
+        pass
+    query = request.query_string.decode()
+    target = "../" * (len(request.path) - len(stripped)) + stripped.rpartition("/")[2]
+    return Response(status=307, headers={"Location": f"{target}?{query}" if query else target})

@@ -1,0 +1,124 @@
+"""Header → Caller, before every route except the open ones.
+
+A key comes as `x-api-key` or as `Authorization: Bearer`. `X-Tenant-Id`, when sent, must name the
+organization behind the key. A key's role bounds what it may do: `read` looks, `run` also works with
+deployments (assistants, threads, runs), `deploy` also changes deployments, `admin` may do all.
+
+Why a valid key always passes, even from an address that failed often: behind a proxy all callers share one
+address, and 256 random bits are not guessed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from flask import Flask, current_app, g, request
+
+from shared import api_keys
+from shared.api_keys import Caller
+from shared.errors import Forbidden, TooMany, Unauthenticated
+from web.addresses import deployment_path
+
+OPEN_PATHS = frozenset({"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json"})
+OPEN_PREFIX = "/static/"
+UPLOAD_PREFIX = "/v2/uploads/"  # the token in the address is the right to put
+
+# POSTs that change nothing: their bodies are too large for a query string
+READING_ENDINGS = ("/search", "/count", "/history", "/versions", "/build_logs", "/deploy_logs", "/namespaces")
+READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+FAILURES_PER_MINUTE = 20
+MAX_ADDRESSES = 10_000
+
+
+def register(app: Flask) -> None:
+    """Authenticate every request of the app."""
+    app.extensions["runyard_failures"] = Failures()
+    app.before_request(authenticate)
+
+
+def caller() -> Caller:
+    """Who asks; only on routes that are not open."""
+    return g.caller
+
+
+def authenticate() -> None:
+    """Put the request's caller in its place, or refuse."""
+    if is_open(request.method, request.path):
+        return
+    g.caller = identify()
+    if g.caller is None:
+        raise Unauthenticated("Missing API key: send it as the header X-Api-Key")
+    if not g.caller.may(role_needed(request.method, request.path)):
+        raise Forbidden(f"This API key may only {g.caller.role}")
+
+
+def identify() -> Caller | None:
+    """The caller the headers name; None when they hold no key. Raises for a key that is refused."""
+    key = presented_key()
+    if not key:
+        return None
+    found = api_keys.authenticate(key, bootstrap=current_app.config["SETTINGS"].api_key)
+    if found is None:
+        _count_failure(request.remote_addr or "")
+        raise Unauthenticated("Unknown API key")
+    tenant = request.headers.get("X-Tenant-Id")
+    if tenant and tenant.lower() != str(found.organization_id) and tenant != found.organization_name:
+        raise Forbidden("This API key does not belong to the tenant named in X-Tenant-Id")
+    return found
+
+
+def presented_key() -> str | None:
+    key = request.headers.get("X-Api-Key")
+    if key:
+        return key.strip()
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def is_open(method: str, path: str) -> bool:
+    """Whether a route answers without a key."""
+    if method == "PUT" and path.startswith(UPLOAD_PREFIX):
+        return True
+    if method not in READING_METHODS:
+        return False
+    inner = deployment_path(path)
+    route = path if inner is None else inner
+    return route in OPEN_PATHS or route.startswith(OPEN_PREFIX)
+
+
+def role_needed(method: str, path: str) -> str:
+    if method in READING_METHODS or (method == "POST" and path.endswith(READING_ENDINGS)):
+        return "read"
+    return "deploy" if deployment_path(path) is None else "run"
+
+
+@dataclass
+class _Window:
+    opened_at: float
+    count: int = 0
+
+
+class Failures:
+    """Failed authentications by address, in windows of a minute."""
+
+    def __init__(self) -> None:
+        self._windows: dict[str, _Window] = {}
+
+    def add(self, address: str) -> int:
+        """Count one more; returns how many this minute has seen from there."""
+        now = time.monotonic()
+        window = self._windows.get(address)
+        if window is None or now - window.opened_at > 60:
+            if len(self._windows) >= MAX_ADDRESSES:
+                self._windows.clear()
+            window = self._windows[address] = _Window(now)
+        window.count += 1
+        return window.count
+
+
+def _count_failure(address: str) -> None:
+    failures: Failures = current_app.extensions["runyard_failures"]
+    if failures.add(address) > FAILURES_PER_MINUTE:
+        raise TooMany("Too many failed authentications from this address", retry_after_seconds=60)

@@ -1,0 +1,34 @@
+"""`/docs`: the API document as a page. Its viewer is served from here, so it works without the internet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flask import Blueprint, Response, send_from_directory
+
+bp = Blueprint("docs", __name__)
+
+STATIC = Path(__file__).parent / "static"
+
+# The viewer styles its own elements in the page, hence inline styles; scripts come from files alone.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+@bp.get("/docs")
+def get_docs(deployment: str | None = None) -> Response:
+    return send_page("docs.html")
+
+
+@bp.get("/static/<path:name>")
+def get_static(name: str, deployment: str | None = None) -> Response:
+    return send_from_directory(STATIC, name, max_age=86_400)
+
+
+def send_page(name: str) -> Response:
+    """A page of ours, whose addresses are relative: it knows no prefix it may be served under."""
+    response = send_from_directory(STATIC, name)
+    response.headers["Content-Security-Policy"] = POLICY
+    return response

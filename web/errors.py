@@ -1,0 +1,138 @@
+"""Domain errors as HTTP answers: the one table of class → status, and the two forms of a body.
+
+Control plane (`/v1`, `/v2`): a 422 is `{"detail": [{"loc", "msg", "type"}]}`, all else `{"detail": "…"}`.
+Deployment API and the rest: `{"detail": "…"}` always. A bug is `internal error` with the request id: its
+text is for the log alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from flask import Flask, Response, current_app, g, request
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, RequestEntityTooLarge
+
+from shared.errors import (
+    BuildFailed,
+    Conflict,
+    Fenced,
+    Forbidden,
+    HostDied,
+    HostError,
+    HostUnusable,
+    Invalid,
+    NotFound,
+    Refused,
+    RunyardError,
+    TooLarge,
+    TooMany,
+    Unauthenticated,
+    Unavailable,
+)
+from web.validation import SchemaViolation, Violation
+
+log = logging.getLogger(__name__)
+
+# An error has the status of its own class: adding a class means adding a line here.
+STATUSES: dict[type[RunyardError], int] = {
+    RunyardError: 500,
+    Refused: 400,
+    Invalid: 422,
+    NotFound: 404,
+    Conflict: 409,
+    Unauthenticated: 401,
+    Forbidden: 403,
+    TooLarge: 413,
+    TooMany: 429,
+    Unavailable: 503,
+    BuildFailed: 424,
+    Fenced: 409,
+    HostError: 424,
+    HostDied: 424,
+    HostUnusable: 424,
+}
+
+CONTROL_PLANE_PREFIXES = ("/v1/", "/v2/")
+UNAVAILABLE_RETRY_SECONDS = 2
+
+
+def register(app: Flask) -> None:
+    """Let every error of a request leave as one of our bodies."""
+    app.register_error_handler(RunyardError, on_domain_error)
+    app.register_error_handler(HTTPException, on_http_error)
+    app.register_error_handler(Exception, on_bug)
+
+
+def on_control_plane() -> bool:
+    """Whether the request is for the interface whose 422 bodies are lists."""
+    return request.path.startswith(CONTROL_PLANE_PREFIXES)
+
+
+def on_domain_error(error: RunyardError) -> Response:
+    status = status_of(error)
+    if status >= 500 and not isinstance(error, Unavailable):
+        return on_bug(error)
+    response = answer(status, detail_of(error, status))
+    if isinstance(error, TooMany):
+        response.headers["Retry-After"] = str(error.retry_after_seconds)
+    elif isinstance(error, Unavailable):
+        log.warning("unavailable: %s", error.message)
+        response.headers["Retry-After"] = str(UNAVAILABLE_RETRY_SECONDS)
+    elif isinstance(error, Unauthenticated):
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def status_of(error: RunyardError) -> int:
+    if isinstance(error, Invalid):
+        return error.status
+    for kind in type(error).__mro__:
+        if kind in STATUSES:
+            return STATUSES[kind]
+    raise AssertionError("every domain error descends from RunyardError")
+
+
+def detail_of(error: RunyardError, status: int) -> str | list[dict[str, Any]]:
+    """The `detail` of an error's body, in the form of the interface that was asked."""
+    if not isinstance(error, Invalid) or status != HTTPStatus.UNPROCESSABLE_ENTITY or not on_control_plane():
+        return error.message
+    if isinstance(error, SchemaViolation):
+        violations = error.violations
+    else:
+        violations = (Violation(error.loc, error.message, error.kind),)
+    return [{"loc": list(v.loc), "msg": v.message, "type": v.kind} for v in violations]
+
+
+def on_http_error(error: HTTPException) -> Response:
+    """What the router and the body reader refuse: unknown paths, methods, sizes."""
+    status = error.code or 500
+    if status >= 500:
+        return on_bug(error)
+    response = answer(status, _http_detail(error, status))
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    return response
+
+
+def _http_detail(error: HTTPException, status: int) -> str:
+    if isinstance(error, RequestEntityTooLarge):
+        limit = request.max_content_length or current_app.config["MAX_CONTENT_LENGTH"]
+        return f"The request body is larger than {limit} bytes"
+    return HTTPStatus(status).phrase
+
+
+def on_bug(error: Exception) -> Response:
+    """Anything unforeseen: the traceback goes to the log, an id to the caller."""
+    log.error("unhandled error in %s %s", request.method, request.path, exc_info=error)
+    body = {"detail": "internal error", "request_id": g.get("request_id")}
+    response = current_app.json.response(body)
+    response.status_code = 500
+    return response
+
+
+def answer(status: int, detail: str | list[dict[str, Any]]) -> Response:
+    response = current_app.json.response({"detail": detail})
+    response.status_code = status
+    return response

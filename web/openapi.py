@@ -1,0 +1,280 @@
+"""`/openapi.json`: both interfaces, written from the routes themselves.
+
+A route says with `@operation(…)` what the code cannot: its summary, schemas, status and refusals. The rest
+(path, method, parameters, description from the docstring) is read from the route, so that one without the
+decorator is documented too. The document at a deployment's own address holds that interface alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import orjson
+from apispec import APISpec
+from apispec.ext.marshmallow import MarshmallowPlugin
+from flask import Blueprint, Flask, Response, current_app, request
+from marshmallow import fields
+from werkzeug.routing import Rule
+
+from shared import __version__
+from web import auth
+from web.addresses import deployment_path
+from web.validation import (
+    ItemOrList,
+    JsonObject,
+    ListOf,
+    OneOf,
+    QueryBoolean,
+    QueryList,
+    Schema,
+    StrictBoolean,
+    StrictInteger,
+    StrictNumber,
+    StrictString,
+    UuidField,
+)
+
+bp = Blueprint("openapi", __name__)
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+JSON = "application/json"
+SSE = "text/event-stream"
+SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
+SKIPPED_BLUEPRINTS = frozenset({"docs", "deployment_docs"})
+DEPLOYMENT_ROOT = "/d/{deployment}"
+
+MEANINGS = {
+    400: "The request breaks a rule",
+    401: "Missing or unknown API key",
+    403: "The API key may not do that",
+    404: "Not found",
+    409: "Conflict with the current state",
+    413: "Too large",
+    422: "A value is missing or wrong",
+    424: "The graph's host could not answer",
+    429: "A limit is reached; see Retry-After",
+    503: "The database is unavailable; see Retry-After",
+    504: "The graph's host did not answer in time",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """What `@operation` says of a route."""
+
+    summary: str
+    body: type[Schema] | None = None
+    query: type[Schema] | None = None
+    answer: type[Schema] | dict[str, Any] | None = None  # a schema, or JSON Schema as it stands
+    many: bool = False  # the answer is an array of it
+    status: int = 200
+    errors: tuple[int, ...] = ()
+    sse: bool = False  # answers with server-sent events
+    media: str = JSON
+
+
+def operation(summary: str, **said: Any) -> Callable[[View], View]:
+    """Describe a route for the API document; the keywords are the fields of Operation."""
+
+    def attach(view: View) -> View:
+        view.__operation__ = Operation(summary=summary, **said)  # type: ignore[attr-defined]
+        return view
+
+    return attach
+
+
+@bp.get("/openapi.json")
+@operation("This document")
+def get_openapi(deployment: str | None = None) -> Response:
+    """The OpenAPI 3.1 description of the service, or of one deployment."""
+    text = orjson.dumps(document(current_app, deployment, mount=request.script_root))
+    return Response(text, mimetype=JSON)
+
+
+def document(app: Flask, deployment: str | None = None, *, mount: str = "") -> dict[str, Any]:
+    """The whole API, or what one deployment serves at its own address."""
+    spec = APISpec(
+        title="runyard" if deployment is None else f"runyard: {deployment}",
+        version=__version__,
+        openapi_version="3.1.0",
+        plugins=[_plugin()],
+        info={"description": "Deploy agent applications and run their graphs."},
+        servers=[{"url": mount + (f"/d/{deployment}" if deployment else "") or "/"}],
+        security=[{"api_key": []}, {"bearer": []}],
+    )
+    spec.components.security_scheme("api_key", {"type": "apiKey", "in": "header", "name": "X-Api-Key"})
+    spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
+    _add_error_schemas(spec)
+    for path, rule in sorted(_paths(app, deployment), key=lambda pair: pair[0]):
+        view = app.view_functions[rule.endpoint]
+        for method in sorted((rule.methods or set()) - SKIPPED_METHODS):
+            spec.path(path=path, operations={method.lower(): _describe(rule, method, path, view)})
+    return spec.to_dict()
+
+
+def _paths(app: Flask, deployment: str | None) -> Iterator[tuple[str, Rule]]:
+    for rule in app.url_map.iter_rules():
+        path = re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", rule.rule)
+        if rule.endpoint.partition(".")[0] in SKIPPED_BLUEPRINTS:
+            continue
+        if deployment is None:
+            yield path, rule
+        elif path.startswith(DEPLOYMENT_ROOT):
+            yield path.removeprefix(DEPLOYMENT_ROOT) or "/", rule
+
+
+def _describe(rule: Rule, method: str, path: str, view: Callable[..., Any]) -> dict[str, Any]:
+    """One method of one path."""
+    text = (view.__doc__ or "").strip()
+    said: Operation = getattr(view, "__operation__", None) or Operation(
+        summary=text.partition("\n")[0].rstrip(".") or rule.endpoint.rpartition(".")[2].replace("_", " ")
+    )
+    is_open = auth.is_open(method, rule.rule)
+    described: dict[str, Any] = {
+        "operationId": f"{rule.endpoint.replace('.', '_')}_{method.lower()}",
+        "tags": [_tag(rule)],
+        "summary": said.summary,
+        "parameters": [*_path_parameters(path), *_query_parameters(said)],
+        "responses": {str(said.status): _answer(said), **_refusals(said, rule, is_open)},
+    }
+    if text:
+        described["description"] = text
+    if said.body is not None:
+        described["requestBody"] = {"required": True, "content": {JSON: {"schema": said.body}}}
+    if is_open:
+        described["security"] = []
+    return described
+
+
+def _tag(rule: Rule) -> str:
+    """The resource a route belongs to: the name of its innermost blueprint."""
+    if deployment_path(rule.rule) is None and not rule.rule.startswith(("/v1/", "/v2/")):
+        return "system"
+    resource = rule.endpoint.split(".")[-2]
+    return "system" if resource.startswith("deployment_") else resource
+
+
+def _path_parameters(path: str) -> Iterator[dict[str, Any]]:
+    for name in re.findall(r"\{(\w+)\}", path):
+        is_id = name.endswith("_id") and name != "provider_id"
+        schema = {"type": "string", "format": "uuid"} if is_id else {"type": "string"}
+        yield {"in": "path", "name": name, "required": True, "schema": schema}
+
+
+def _query_parameters(said: Operation) -> list[dict[str, Any]]:
+    return [{"in": "query", "schema": said.query}] if said.query is not None else []
+
+
+def _answer(said: Operation) -> dict[str, Any]:
+    described: dict[str, Any] = {"description": "Done" if said.status == 204 else "The answer"}
+    if said.status in (202, 204) and said.answer is None:
+        return described
+    media = SSE if said.sse else said.media
+    schema: Any = said.answer if said.answer is not None else {}
+    described["content"] = {media: {"schema": {"type": "array", "items": schema} if said.many else schema}}
+    return described
+
+
+def _refusals(said: Operation, rule: Rule, is_open: bool) -> dict[str, Any]:
+    statuses = {*said.errors, *(() if is_open else (401, 403))}
+    takes_input = said.body is not None or said.query is not None or "_id>" in rule.rule
+    if takes_input:
+        statuses.add(422)
+    lists = rule.rule.startswith(("/v1/", "/v2/"))
+    return {
+        str(status): {
+            "description": MEANINGS.get(status, "Refused"),
+            "content": {
+                JSON: {"schema": _error_schema("Violations" if lists and status == 422 else "Error")}
+            },
+        }
+        for status in sorted(statuses)
+    }
+
+
+def _error_schema(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _add_error_schemas(spec: APISpec) -> None:
+    text = {"type": "string"}
+    spec.components.schema(
+        "Error", {"type": "object", "required": ["detail"], "properties": {"detail": text}}
+    )
+    place = {"type": "array", "items": {"anyOf": [text, {"type": "integer"}]}}
+    violation = {
+        "type": "object",
+        "required": ["loc", "msg", "type"],
+        "properties": {"loc": place, "msg": text, "type": text},
+    }
+    spec.components.schema(
+        "Violations",
+        {
+            "type": "object",
+            "required": ["detail"],
+            "properties": {"detail": {"type": "array", "items": violation}},
+        },
+    )
+
+
+def _plugin() -> MarshmallowPlugin:
+    """apispec's marshmallow plugin, with our fields explained to it."""
+
+    class Plugin(MarshmallowPlugin):
+        def init_spec(self, spec: APISpec) -> None:
+            super().init_spec(spec)
+            self.converter.add_attribute_function(_field_schema)  # type: ignore[union-attr]
+
+    return Plugin(schema_name_resolver=lambda schema: _schema_class(schema).__name__)
+
+
+def _schema_class(schema: Any) -> type:
+    return schema if isinstance(schema, type) else type(schema)
+
+
+class _Words:
+    """JSON Schema type of each field class; the first that matches an instance counts."""
+
+    TYPES: ClassVar[list[tuple[type[fields.Field], dict[str, Any]]]] = [
+        (StrictNumber, {"type": "number"}),
+        (StrictInteger, {"type": "integer"}),
+        (StrictBoolean, {"type": "boolean"}),
+        (QueryBoolean, {"type": "boolean"}),
+        (StrictString, {"type": "string"}),
+        (UuidField, {"type": "string", "format": "uuid"}),
+        (JsonObject, {"type": "object"}),
+    ]
+
+
+def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[str, Any]:
+    """A field of ours as JSON Schema."""
+    if isinstance(field, ListOf):
+        return _list_schema(converter, field)
+    found = next((dict(words) for kind, words in _Words.TYPES if isinstance(field, kind)), {})
+    bounds = {
+        "minimum": getattr(field, "minimum", None),
+        "maximum": getattr(field, "maximum", None),
+        "minLength": getattr(field, "min_length", None) or None,
+        "maxLength": getattr(field, "max_length", None),
+        "enum": list(field.choices) if isinstance(field, OneOf) else None,
+    }
+    found.update({name: bound for name, bound in bounds.items() if bound is not None})
+    if field.allow_none and "type" in found:
+        found["type"] = [found["type"], "null"]
+    return found
+
+
+def _list_schema(converter: Any, field: ListOf) -> dict[str, Any]:
+    inner = converter.field2property(field.inner)
+    array: dict[str, Any] = {"type": "array", "items": inner}
+    if field.max_items is not None:
+        array["maxItems"] = field.max_items
+    if isinstance(field, ItemOrList):
+        return {"anyOf": [inner, array]}
+    if isinstance(field, QueryList):
+        array["description"] = "A repeated key, a JSON array, or words between commas."
+    return array
