@@ -69,9 +69,7 @@ def record(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def get(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> Mapping[str, Any]:
     """An assistant's active version; raises NotFound."""
-    query = _active().where(
-        Assistant.deployment_id == deployment_id, Assistant.assistant_id == assistant_id
-    )
+    query = _active().where(Assistant.deployment_id == deployment_id, Assistant.assistant_id == assistant_id)
     row = conn.execute(query).mappings().one_or_none()
     if row is None:
         raise NotFound("Not Found")
@@ -168,7 +166,8 @@ def _configuration(
     if config and "configurable" in config:
         return config, config["configurable"]
     if context is not None:
-        return (old["config"] if config is None else config), {}
+        kept = old["config"] if config is None else config
+        return {key: value for key, value in kept.items() if key != "configurable"}, {}
     if config is not None:
         return config, old["context"]
     return old["config"], old["context"]
@@ -193,9 +192,7 @@ def _activate(conn: Connection, deployment_id: UUID, assistant_id: UUID, **colum
     )
 
 
-def set_latest(
-    conn: Connection, deployment_id: UUID, assistant_id: UUID, version: int
-) -> Mapping[str, Any]:
+def set_latest(conn: Connection, deployment_id: UUID, assistant_id: UUID, version: int) -> Mapping[str, Any]:
     """Make an existing version the active one; everything in it counts again. Raises NotFound."""
     _lock(conn, deployment_id, assistant_id)
     exists = conn.execute(
@@ -290,9 +287,7 @@ def count(conn: Connection, deployment: DeploymentRef, **filters: Any) -> int:
     """How many assistants match all filters; raises NotFound (graph)."""
     if filters.get("graph_id") is not None:
         require_graph(conn, deployment, filters["graph_id"])
-    query = select(func.count()).select_from(
-        _active().where(*_matching(deployment.id, filters)).subquery()
-    )
+    query = select(func.count()).select_from(_active().where(*_matching(deployment.id, filters)).subquery())
     return conn.execute(query).scalar_one()
 
 
@@ -420,5 +415,11 @@ def resolve(conn: Connection, deployment: DeploymentRef, assistant: str) -> Reso
             )
         raise NotFound("Thread or assistant not found.")
     return Resolved(
-        row.assistant_id, row.graph_id, row.config, row.context, row.metadata, row.active_revision_id, row.pool
+        row.assistant_id,
+        row.graph_id,
+        row.config,
+        row.context,
+        row.metadata,
+        row.active_revision_id,
+        row.pool,
     )

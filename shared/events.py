@@ -35,6 +35,7 @@ RUNNING_EXPIRY_SECONDS = 24 * 3600
 MAX_EVENT_BYTES = 1024 * 1024
 QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # a slow reader's queue before it must read the log
 PAGE = 500
+SELF_CHECK_SECONDS = 4.5  # a quiet reader looks whether it missed the very last message
 SILENCE_SECONDS = 6.0  # no answer to a PING for this long: the connection is dead
 
 END = "end"  # the name of a log's last event
@@ -155,7 +156,9 @@ def append(redis: Redis, batches: Sequence[Batch], *, retention_seconds: int) ->
     return [answer.decode() if isinstance(answer, bytes) else answer for answer in pipe.execute()]
 
 
-def close(id: UUID, *, attempt: int, owner: str, floor: int, payloads: Sequence[bytes], retention_seconds: int) -> None:
+def close(
+    id: UUID, *, attempt: int, owner: str, floor: int, payloads: Sequence[bytes], retention_seconds: int
+) -> None:
     """End the log of something nobody executes any more; readers learn of it at once.
 
     A failure is logged only: readers also find out from the row (see `follow`).
@@ -389,20 +392,21 @@ def follow(
     *,
     after: int | None,
     ended: Callable[[], Sequence[Event] | None],
-    quiet_seconds: float,
+    quiet_seconds: Callable[[], float],
 ) -> Iterator[list[Event]]:
     """A log's events in order from number `after`, in batches, to its last; [] on each quiet spell.
 
     `after` None means from now on. `ended()` answers from the row, for a log that was lost: the last
-    events to send, or None while the thing lives.
+    events to send, or None while the thing lives. `quiet_seconds()` is how long to wait for something new.
 
     The log is the truth. A message that is next in line is relayed as it is; on anything else (the
     subscription's confirmation, a gap, a quiet spell) what is missing is read from the log.
     """
     redis = bus.client()
-    reader.wait_confirmed(quiet_seconds)
+    reader.wait_confirmed(quiet_seconds())
     last = _newest(redis, id) if after is None else after
     stale = False
+    check_at = time.monotonic() + SELF_CHECK_SECONDS
     while True:
         if stale:
             for page in _catch_up(redis, id, last, from_start=after == 0):
@@ -411,9 +415,12 @@ def follow(
                 yield page
                 if page[-1].is_last:
                     return
-        events, stale = reader.take(quiet_seconds)
+        events, stale = reader.take(quiet_seconds())
         if not events and not stale:
             yield []  # a heartbeat, and the caller's chance to notice a closed socket
+            if time.monotonic() < check_at:
+                continue
+            check_at = time.monotonic() + SELF_CHECK_SECONDS
             final = _end_of_quiet(redis, id, last, ended)
             if final:
                 yield list(final)

@@ -454,6 +454,7 @@ class CheckpointWrite(Base):
     checkpoint_id: Mapped[str] = mapped_column(primary_key=True)
     task_id: Mapped[str] = mapped_column(primary_key=True)
     idx: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[UUID | None]  # the run that wrote it first: a rollback takes it away
     channel: Mapped[str]
     type: Mapped[str]
     data: Mapped[bytes] = mapped_column(LargeBinary)

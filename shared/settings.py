@@ -47,6 +47,7 @@ class Settings:
     lease_seconds: float = 30.0
     run_timeout_seconds: float = 3600.0
     max_attempts: int = 3
+    drain_seconds: float = 25.0  # how long a runner that stops lets its runs go on
     event_retention_seconds: int = 900
     heartbeat_seconds: float = 5.0
     max_pending_per_thread: int = 1_000
@@ -68,7 +69,7 @@ class Settings:
     build_timeout_seconds: float = 900.0
 
     # Names this process in leases and logs
-    worker: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
+    worker: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}")
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
@@ -120,6 +121,7 @@ VARIABLES = {
     "lease_seconds": "RUNYARD_LEASE_SECONDS",
     "run_timeout_seconds": "RUNYARD_RUN_TIMEOUT_SECONDS",
     "max_attempts": "RUNYARD_MAX_ATTEMPTS",
+    "drain_seconds": "RUNYARD_DRAIN_SECONDS",
     "event_retention_seconds": "RUNYARD_EVENT_RETENTION_SECONDS",
     "max_pending_per_thread": "RUNYARD_MAX_PENDING_PER_THREAD",
     "max_pending_per_deployment": "RUNYARD_MAX_PENDING_PER_DEPLOYMENT",

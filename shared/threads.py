@@ -144,22 +144,26 @@ def update(
     return row
 
 
-def delete(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[tuple[UUID, str | None]]:
-    """Delete a thread with all it has; the answer names its live runs and who executes them."""
+def delete(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[Any]:
+    """Delete a thread with all it has; raises NotFound.
+
+    The answer is the rows of its live runs (`run_id, owner, attempt, seq_reserved`): whoever executes or
+    follows them must be told.
+    """
     if not lock(conn, deployment_id, thread_id):
         raise missing(thread_id)
     key = {"deployment_id": deployment_id, "thread_id": thread_id}
-    live = conn.execute(
+    gone = conn.execute(
         text(
             "DELETE FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-            " RETURNING run_id, owner, status"
+            " RETURNING run_id, owner, status, attempt, seq_reserved"
         ),
         key,
     ).all()
     conn.execute(
         text("DELETE FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id"), key
     )
-    return [(row.run_id, row.owner) for row in live if row.status in ("pending", "running")]
+    return [run for run in gone if run.status in ("pending", "running")]
 
 
 def _matching(deployment_id: UUID, filters: Mapping[str, Any]) -> list[Any]:

@@ -1,0 +1,46 @@
+"""Interface B, at a deployment's address: assistants, threads and runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from uuid import UUID
+
+from flask import Blueprint, g
+
+from shared import deployments
+from shared.database import connection
+from shared.deployments import DeploymentRef
+from shared.errors import NotFound
+from web.auth import caller
+from web.deployment_api import assistants, runs, threads
+
+KNOWN_SECONDS = 1.0  # how long a deployment found by name is not looked up again
+
+_known: dict[tuple[UUID, str], tuple[float, DeploymentRef]] = {}
+
+bp = Blueprint("deployment_api", __name__)
+for resource in (assistants.bp, threads.bp, runs.bp):
+    bp.register_blueprint(resource)
+
+BLUEPRINTS = (bp,)
+
+
+@bp.url_value_preprocessor
+def take_deployment_name(endpoint: str | None, values: dict[str, Any] | None) -> None:
+    g.deployment_name = (values or {}).pop("deployment", None)
+
+
+@bp.before_request
+def find_deployment() -> None:
+    """The deployment of that name in the caller's organization."""
+    key = (caller().organization_id, g.deployment_name)
+    found_at, deployment = _known.get(key, (0.0, None))
+    if deployment is None or time.monotonic() - found_at > KNOWN_SECONDS:
+        with connection() as conn:
+            deployment = deployments.resolve(conn, *key)
+        if deployment is None:
+            _known.pop(key, None)
+            raise NotFound("Not Found")
+        _known[key] = (time.monotonic(), deployment)
+    g.deployment = deployment

@@ -1,0 +1,256 @@
+"""Assistants: create, read, change, versions, make one the latest, search, graph and schemas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, Response, jsonify, request
+
+from shared import assistants, runs, threads
+from shared.database import connection
+from shared.errors import Invalid, NotFound
+from web.deployment_api.control import tell
+from web.deployment_api.pages import deployment, page, selected, settings
+from web.openapi import operation
+from web.validation import (
+    JsonObject,
+    ListOf,
+    OneOf,
+    QueryBoolean,
+    Schema,
+    StrictInteger,
+    StrictString,
+    UuidField,
+    load,
+    load_query,
+    uuid_path,
+)
+
+bp = Blueprint("assistants", __name__)
+
+METADATA_BYTES = 64 * 1024
+CONFIG_BYTES = 256 * 1024
+
+
+class Config(Schema):
+    tags = ListOf(StrictString())
+    recursion_limit = StrictInteger(minimum=1)
+    configurable = JsonObject()
+    metadata = JsonObject(searchable=True)
+
+
+class ConfigField(JsonObject):
+    """A graph configuration: known keys are checked, the others kept as sent."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+        config = super()._deserialize(value, attr, data, **kwargs)
+        return {**config, **CONFIG.load(config)}
+
+
+CONFIG = Config()
+
+
+class AssistantContent(Schema):
+    config = ConfigField(max_bytes=CONFIG_BYTES)
+    context = JsonObject(max_bytes=CONFIG_BYTES)
+    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True)
+    name = StrictString(max_length=1024)
+    description = StrictString(max_length=65_536, allow_none=True)
+
+
+class AssistantCreate(AssistantContent):
+    graph_id = StrictString(required=True)
+    assistant_id = UuidField()
+    if_exists = OneOf("raise", "do_nothing")
+
+
+class AssistantPatch(AssistantContent):
+    graph_id = StrictString()
+
+
+class AssistantFilter(Schema):
+    metadata = JsonObject(searchable=True)
+    graph_id = StrictString()
+    name = StrictString()
+
+
+class AssistantSearch(AssistantFilter):
+    limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
+    offset = StrictInteger(minimum=0, load_default=0)
+    sort_by = OneOf(*assistants.SORTABLE, load_default="created_at")
+    sort_order = OneOf("asc", "desc", load_default="desc")
+    select = ListOf(OneOf(*assistants.FIELDS))
+
+
+class VersionSearch(Schema):
+    metadata = JsonObject(searchable=True)
+    limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
+    offset = StrictInteger(minimum=0, load_default=0)
+
+
+class VersionChoice(Schema):
+    version = StrictInteger(required=True, minimum=1)
+
+
+class DeleteQuery(Schema):
+    delete_threads = QueryBoolean()
+
+
+class SubgraphsQuery(Schema):
+    recurse = QueryBoolean(load_default=False)
+
+
+def refuse_two_configurations(body: dict[str, Any]) -> None:
+    """`context` and `config.configurable` are one thing: only one of them may be given."""
+    if body.get("context") and body.get("config", {}).get("configurable"):
+        raise Invalid(
+            "Cannot specify both configurable and context. Prefer setting context alone.",
+            loc=("body", "config", "configurable"),
+            status=400,
+        )
+
+
+@bp.post("/assistants")
+@operation("Create an assistant", body=AssistantCreate, errors=(400, 404, 409))
+def create_assistant() -> Response:
+    """A named configuration of a graph; its first version is 1."""
+    body = load(AssistantCreate)
+    refuse_two_configurations(body)
+    with connection() as conn:
+        row = assistants.create(conn, deployment(), **body)
+    return jsonify(assistants.record(row))
+
+
+@bp.get("/assistants/<assistant_id>")
+@operation("Get an assistant", errors=(404,))
+def get_assistant(assistant_id: str) -> Response:
+    key = uuid_path(assistant_id, "assistant_id")
+    with connection() as conn:
+        return jsonify(assistants.record(assistants.get(conn, deployment().id, key)))
+
+
+@bp.patch("/assistants/<assistant_id>")
+@operation("Change an assistant: a new version becomes active", body=AssistantPatch, errors=(400, 404))
+def change_assistant(assistant_id: str) -> Response:
+    key = uuid_path(assistant_id, "assistant_id")
+    body = load(AssistantPatch)
+    refuse_two_configurations(body)
+    with connection() as conn:
+        row = assistants.change(conn, deployment(), key, body)
+    return jsonify(assistants.record(row))
+
+
+@bp.delete("/assistants/<assistant_id>")
+@operation("Delete an assistant with all its versions", query=DeleteQuery, status=204, errors=(404,))
+def delete_assistant(assistant_id: str) -> tuple[str, int]:
+    key = uuid_path(assistant_id, "assistant_id")
+    delete_threads = request.args.get("delete_threads", "").lower() in ("true", "1")
+    with connection() as conn:
+        live, thread_ids = assistants.delete(conn, deployment().id, key, delete_threads=delete_threads)
+    for thread_id, run_id in live:
+        _cancel(thread_id, run_id)
+    for thread_id in thread_ids:
+        with connection() as conn:
+            threads.delete(conn, deployment().id, thread_id)
+    return "", 204
+
+
+def _cancel(thread_id: Any, run_id: Any) -> None:
+    try:
+        with connection() as conn:
+            stopped = runs.cancel(conn, deployment().id, thread_id, run_id, reason="assistant deleted")
+    except NotFound:
+        return  # it has ended by itself meanwhile
+    tell([stopped], settings().event_retention_seconds)
+
+
+@bp.post("/assistants/search")
+@operation("Search assistants", body=AssistantSearch, errors=(404,))
+def search_assistants() -> Response:
+    body = load(AssistantSearch)
+    select = body.pop("select", None)
+    paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
+    with connection() as conn:
+        rows = assistants.search(conn, deployment(), **paging, **body)
+        total = assistants.count(conn, deployment(), **body)
+    records = selected([assistants.record(row) for row in rows], select)
+    return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
+
+
+@bp.post("/assistants/count")
+@operation("Count assistants", body=AssistantFilter, errors=(404,))
+def count_assistants() -> Response:
+    body = load(AssistantFilter)
+    with connection() as conn:
+        return jsonify(assistants.count(conn, deployment(), **body))
+
+
+@bp.post("/assistants/<assistant_id>/versions")
+@operation("List an assistant's versions, newest first", body=VersionSearch, errors=(404,))
+def list_versions(assistant_id: str) -> Response:
+    key = uuid_path(assistant_id, "assistant_id")
+    body = load(VersionSearch)
+    with connection() as conn:
+        rows = assistants.versions(
+            conn,
+            deployment().id,
+            key,
+            metadata=body.get("metadata"),
+            limit=body["limit"],
+            offset=body["offset"],
+        )
+    return jsonify(rows)
+
+
+@bp.post("/assistants/<assistant_id>/latest")
+@operation("Make a version the active one", body=VersionChoice, errors=(404,))
+def set_latest_version(assistant_id: str) -> Response:
+    key = uuid_path(assistant_id, "assistant_id")
+    body = load(VersionChoice)
+    with connection() as conn:
+        row = assistants.set_latest(conn, deployment().id, key, body["version"])
+    return jsonify(assistants.record(row))
+
+
+@bp.get("/assistants/<assistant_id>/graph")
+@operation("Get the drawing of an assistant's graph", errors=(404,))
+def get_graph(assistant_id: str) -> Response:
+    depth = _xray(request.args.get("xray", "false"))
+    with connection() as conn:
+        drawings = assistants.graph(conn, deployment(), assistant_id)["drawings"]
+    return jsonify(drawings.get(depth) or drawings["all"])
+
+
+def _xray(value: str) -> str:
+    """Which stored drawing: no subgraphs opened, so many levels, or all."""
+    word = value.lower()
+    if word in ("false", "true"):
+        return "0" if word == "false" else "all"
+    if word.isascii() and word.isdigit() and int(word) > 0:
+        return str(int(word))
+    raise Invalid("Invalid xray value", loc=("query", "xray"))
+
+
+@bp.get("/assistants/<assistant_id>/schemas")
+@operation("Get the JSON schemas of an assistant's graph", errors=(404,))
+def get_schemas(assistant_id: str) -> Response:
+    with connection() as conn:
+        graph = assistants.graph(conn, deployment(), assistant_id)
+    return jsonify({"graph_id": graph["graph_id"], **graph["schemas"]})
+
+
+@bp.get("/assistants/<assistant_id>/subgraphs")
+@bp.get("/assistants/<assistant_id>/subgraphs/<path:namespace>")
+@operation("Get the schemas of an assistant's subgraphs", query=SubgraphsQuery, errors=(404,))
+def get_subgraphs(assistant_id: str, namespace: str | None = None) -> Response:
+    recurse = load_query(SubgraphsQuery)["recurse"]
+    with connection() as conn:
+        subgraphs = assistants.graph(conn, deployment(), assistant_id)["subgraphs"]
+    return jsonify(
+        {
+            name: schemas
+            for name, schemas in subgraphs.items()
+            if (recurse or "|" not in name.removeprefix(f"{namespace}|" if namespace else ""))
+            and (namespace is None or name == namespace or (recurse and name.startswith(f"{namespace}|")))
+        }
+    )

@@ -1,0 +1,154 @@
+"""Event logs → text/event-stream, and runs' answers → JSON behind keep-alive line feeds.
+
+A heartbeat goes out every few seconds by the clock, whether or not events flow. A client that is gone is
+noticed when a write fails or, where its going matters, by looking at its socket.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from flask import Response
+
+from shared.events import END, EXPIRED, Event
+
+HEARTBEAT = b": heartbeat\r\n\r\n"
+HISTORY_EXPIRED = b": history expired\r\n\r\n"
+KEEP_ALIVE = b"\n"
+WATCH_SECONDS = 1.0
+
+Batches = Iterable[list[Event]]
+
+
+class Clock:
+    """When the next heartbeat is due; `quiet_seconds` is how long a reader may wait for events."""
+
+    def __init__(self, heartbeat_seconds: float, *, watched: bool = False) -> None:
+        self._every = heartbeat_seconds
+        self._watched = watched
+        self._next = time.monotonic() + heartbeat_seconds
+
+    def quiet_seconds(self) -> float:
+        left = max(self._next - time.monotonic(), 0.0)
+        return min(left, WATCH_SECONDS) if self._watched else left
+
+    def strikes(self) -> bool:
+        """Whether a heartbeat is due now; the next one is due one period later."""
+        now = time.monotonic()
+        if now < self._next - 0.001:
+            return False
+        self._next += self._every
+        if self._next < now:
+            self._next = now + self._every
+        return True
+
+
+class ClientGone(Exception):
+    """The other end of the request's socket has been closed."""
+
+
+def watch(connection: socket.socket | None, batches: Batches) -> Iterator[list[Event]]:
+    """Pass batches on; raises ClientGone on a quiet spell after the client has left."""
+    for batch in batches:
+        if not batch and _is_closed(connection):
+            raise ClientGone
+        yield batch
+
+
+def _is_closed(connection: socket.socket | None) -> bool:
+    if connection is None:
+        return False
+    try:
+        readable, _, _ = select.select([connection], [], [], 0)
+        return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
+    except (OSError, ValueError):
+        return True
+
+
+def encode(event: Event, *, with_id: bool) -> bytes:
+    """One event as bytes; its data is one line, so nothing in it can look like a field."""
+    head = b"event: " + event.name.encode() + b"\r\ndata: " + event.data
+    if with_id and event.seq:
+        return head + b"\r\nid: %d\r\n\r\n" % event.seq
+    return head + b"\r\n\r\n"
+
+
+def body(
+    batches: Batches, clock: Clock, *, with_ids: bool, keep: Callable[[str], bool] | None = None
+) -> Iterator[bytes]:
+    """The stream's bytes: every batch in one write."""
+    for batch in batches:
+        out = []
+        for event in batch:
+            if event is EXPIRED:
+                out.append(HISTORY_EXPIRED)
+            elif event.name != END and (keep is None or keep(event.name)):
+                out.append(encode(event, with_id=with_ids))
+        if clock.strikes():
+            out.append(HEARTBEAT)
+        if out:
+            yield b"".join(out)
+
+
+def waiting(batches: Batches, clock: Clock, answer: Callable[[Event | None], bytes]) -> Iterator[bytes]:
+    """Line feeds until the run has ended, then its answer made from the log's last event."""
+    last: Event | None = None
+    for batch in batches:
+        if batch and batch[-1].is_last:
+            last = batch[-1]
+        if clock.strikes():
+            yield KEEP_ALIVE
+    yield answer(last)
+
+
+class Stream:
+    """An iterator for the server to send: closes what it holds, and says so when the client left early."""
+
+    def __init__(
+        self,
+        chunks: Iterator[bytes],
+        *,
+        holds: AbstractContextManager[Any],
+        on_disconnect: Callable[[], None] | None,
+    ) -> None:
+        self._chunks = chunks
+        self._holds = holds
+        self._on_disconnect = on_disconnect
+        self._ended = False
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._chunks)
+        except StopIteration:
+            self._ended = True
+            raise
+        except ClientGone:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """Called by the server at the end of the response, whatever the reason."""
+        self._holds.__exit__(None, None, None)
+        if not self._ended and self._on_disconnect is not None:
+            self._on_disconnect()
+
+
+def event_stream(stream: Stream, headers: dict[str, str]) -> Response:
+    """The response of a stream."""
+    response = Response(stream, content_type="text/event-stream; charset=utf-8", direct_passthrough=True)
+    response.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers})
+    return response
+
+
+def late_json(stream: Stream, headers: dict[str, str]) -> Response:
+    """The response of a wait: status and headers at once, the JSON when it is there."""
+    response = Response(stream, content_type="application/json", direct_passthrough=True)
+    response.headers.update(headers)
+    return response

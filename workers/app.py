@@ -1,0 +1,67 @@
+"""The Celery app that worker processes start from, and what a worker sets up when it starts.
+
+`celery -A workers.app worker -P gevent -Q runs.default,queries.default` is a runner,
+`… -Q builds` a builder, `celery -A workers.app beat` the bell-ringer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+from typing import Any
+
+from celery.signals import setup_logging, worker_init, worker_ready, worker_shutting_down
+
+from shared import bus, database, logs, queues
+from shared.settings import Settings
+
+settings = Settings.from_env(os.environ)
+app = queues.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
+app.conf.update(
+    imports=["workers.tasks"],
+    beat_schedule={"sweep": {"task": queues.SWEEP, "schedule": 10.0, "options": {"queue": queues.BUILDS}}},
+    beat_schedule_filename=str(settings.data_dir / "beat-schedule"),
+)
+
+PR_SET_DUMPABLE = 4
+
+
+@setup_logging.connect
+def configure_logging(**_: Any) -> None:
+    logs.configure(settings)
+
+
+@worker_init.connect
+def prepare(**_: Any) -> None:
+    """Connections of this process; its memory and environment are closed to other processes' eyes."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    if settings.database_url is None or settings.redis_url is None:
+        raise SystemExit(
+            "A worker needs DATABASE_URL and REDIS_URL: start it with `runyard up`, or set them."
+        )
+    database.connect(settings.database_url, application="runyard worker")
+    bus.connect(settings.redis_url)
+
+
+@worker_ready.connect
+def start(sender: Any, **_: Any) -> None:
+    """Begin to look after runs (a runner) and after what was left behind (runner and builder)."""
+    from workers import tasks  # made here: greenlets start with the worker, not with the import
+
+    consumed = set(sender.app.amqp.queues.consume_from)
+    tasks.start(settings, is_runner=queues.runs_queue(settings.pool) in consumed)
+
+
+@worker_shutting_down.connect
+def drain(**_: Any) -> None:
+    from workers import tasks  # see start()
+
+    tasks.drain()
+
+
+@atexit.register
+def close() -> None:
+    from workers import tasks  # see start()
+
+    tasks.close()

@@ -1,0 +1,183 @@
+"""Checkpoints and ends of runs, committed together: one transaction for all runs that wait for one.
+
+Frames of a run are written in the order in which they came. A run with `durability: sync` waits for each
+of its checkpoints; the others only lend them here, and a short run's checkpoints and its end travel in
+the same commit. Everything is fenced: what a run that is no longer ours wanted to write is dropped, and
+the run is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import gevent
+from gevent.event import AsyncResult
+from gevent.event import Event as Signal
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from shared import checkpoints, claims, threads
+from shared.checkpoints import Write
+from shared.claims import Claimed, Finish, Next
+from shared.database import connection
+from shared.errors import Fenced, Unavailable
+
+log = logging.getLogger(__name__)
+
+LINGER_SECONDS = 0.02  # how long a checkpoint nobody waits for may wait for company
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0
+
+
+class Owner(Protocol):
+    """What a run's execution offers to the committer."""
+
+    run: Claimed
+
+    def fence(self) -> None:
+        """The run is not ours any more."""
+
+    def written(self, ask: int) -> None:
+        """A checkpoint the graph waits for is stored."""
+
+    def unwritable(self, error: Exception) -> None:
+        """A checkpoint cannot be stored, now or ever."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One thing to commit: a frame of a run, or its end."""
+
+    owner: Owner
+    write: Write | None = None
+    ask: int = 0
+    end: Finish | None = None
+    rollback: dict[str, str] | None = None
+    result: AsyncResult | None = field(default=None)
+
+
+class Committer:
+    """Collects what runs want stored and commits it in batches, in order."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._entries: list[Entry] = []
+        self._wake = Signal()
+        self._urgent = Signal()
+        self._greenlet = gevent.spawn(self._run)
+
+    def store(self, owner: Owner, write: Write, ask: int) -> None:
+        """Store a checkpoint or its writes; `ask` not 0: `owner.written(ask)` follows."""
+        self._entries.append(Entry(owner, write=write, ask=ask))
+        if ask:
+            self._urgent.set()
+        self._wake.set()
+
+    def finish(self, owner: Owner, end: Finish) -> Next | None:
+        """Store a run's end after everything it stored before; raises Fenced."""
+        return self._await(Entry(owner, end=end, result=AsyncResult()))
+
+    def roll_back(self, owner: Owner, error: dict[str, str]) -> Next | None:
+        """Remove a run with everything it stored; raises Fenced."""
+        return self._await(Entry(owner, rollback=error, result=AsyncResult()))
+
+    def _await(self, entry: Entry) -> Next | None:
+        self._entries.append(entry)
+        self._urgent.set()
+        self._wake.set()
+        assert entry.result is not None
+        return entry.result.get()
+
+    def _run(self) -> None:
+        pause = PAUSE_SECONDS
+        while True:
+            self._wake.wait()
+            self._urgent.wait(LINGER_SECONDS)
+            self._wake.clear()
+            self._urgent.clear()
+            batch, self._entries = self._entries, []
+            try:
+                self._commit(batch)
+                pause = PAUSE_SECONDS
+            except Unavailable as error:
+                log.warning("checkpoints wait: %s", error)
+                self._entries[:0] = batch
+                self._wake.set()
+                gevent.sleep(pause)
+                pause = min(pause * 2, MAX_PAUSE_SECONDS)
+            except Exception:  # the outermost loop: a bug here must not stop every run of the process
+                log.exception("the committer failed")
+                for entry in batch:
+                    self._fail(entry, Fenced())
+
+    def _commit(self, batch: Sequence[Entry]) -> None:
+        try:
+            self._commit_together(batch)
+        except SQLAlchemyError:
+            if len({id(entry.owner) for entry in batch}) == 1:
+                raise
+            log.warning("a batch of checkpoints was refused, going on run by run", exc_info=True)
+            self._commit_one_by_one(batch)
+
+    def _commit_one_by_one(self, batch: Sequence[Entry]) -> None:
+        """Push the run whose data the database refuses out of the others' way."""
+        by_owner: dict[int, list[Entry]] = {}
+        for entry in batch:
+            by_owner.setdefault(id(entry.owner), []).append(entry)
+        for entries in by_owner.values():
+            try:
+                self._commit_together(entries)
+            except SQLAlchemyError as error:
+                log.exception("run %s: its checkpoints cannot be stored", entries[0].owner.run.run_id)
+                entries[0].owner.unwritable(error)
+                for entry in entries:
+                    self._fail(entry, error)
+
+    def _commit_together(self, batch: Sequence[Entry]) -> None:
+        writes = [entry.write for entry in batch if entry.write is not None]
+        ends = [entry.end for entry in batch if entry.end is not None]
+        ending = [entry for entry in batch if entry.write is None]
+        answers: dict[int, Next | None | Fenced] = {}
+        with connection() as conn:
+            if not any(entry.ask or entry.write is None for entry in batch):
+                conn.execute(claims.DO_NOT_WAIT_FOR_DISK)
+            if ending:
+                kept = [entry for entry in ending if not entry.owner.run.temporary]
+                if kept:
+                    threads.lock_all(conn, [(e.owner.run.deployment_id, e.owner.run.thread_id) for e in kept])
+            fenced = checkpoints.write(conn, writes) if writes else set()
+            done = claims.finish(conn, ends, owner=self._owner) if ends else {}
+            for entry in ending:
+                run_id = entry.owner.run.run_id
+                if entry.rollback is not None:
+                    answers[id(entry)] = _roll_back(conn, entry)
+                else:
+                    answers[id(entry)] = done[run_id] if run_id in done else Fenced()
+        for entry in batch:
+            if entry.write is not None:
+                if entry.owner.run.run_id in fenced:
+                    entry.owner.fence()
+                elif entry.ask:
+                    entry.owner.written(entry.ask)
+            elif entry.result is not None:
+                answer = answers[id(entry)]
+                if isinstance(answer, Fenced):
+                    entry.result.set_exception(answer)
+                else:
+                    entry.result.set(answer)
+
+    @staticmethod
+    def _fail(entry: Entry, error: Exception) -> None:
+        if entry.result is not None and not entry.result.ready():
+            entry.result.set_exception(error)
+
+
+def _roll_back(conn: Connection, entry: Entry) -> Next | None | Fenced:
+    run = entry.owner.run
+    if not claims.remove(conn, run):
+        return Fenced()
+    checkpoints.delete_run(conn, run.deployment_id, run.thread_id, run.run_id)
+    threads.settle(conn, run.deployment_id, run.thread_id, error=entry.rollback)
+    return claims.next_of(conn, run.deployment_id, run.thread_id)

@@ -1,0 +1,204 @@
+"""The write side of runs' event logs: numbers, batches, and resending what Redis may have lost.
+
+Runs add events and go on; one greenlet sends what all of them have added since its last call, in one
+round-trip. A Redis that is slow or away fills the logs' buffers, and a log that is full stops the reading
+from its graph host: the run slows down, nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from uuid import UUID
+
+import gevent
+from gevent.event import Event as Signal
+from redis import Redis
+from redis.exceptions import RedisError
+
+from shared import events
+from shared.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
+
+log = logging.getLogger(__name__)
+
+BATCH_EVENTS, BATCH_BYTES = 256, 256 * 1024
+RING_EVENTS, RING_BYTES = 5_000, 8 * 1024 * 1024
+FULL_EVENTS, FULL_BYTES = 5_000, 8 * 1024 * 1024
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
+RESERVE_MORE = 20 * RESERVED
+
+
+class RunLog:
+    """One attempt's events, from the first number of its reserved block on."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        id: UUID,
+        *,
+        attempt: int,
+        owner: str,
+        floor: int,
+        reserve: Callable[[int], bool],
+        on_fenced: Callable[[], None],
+    ) -> None:
+        self.id, self.attempt, self.owner = id, attempt, owner
+        self.is_open = False
+        self.ended = False  # the last event has been added
+        self.flushed = Signal()  # … and is in the log, or never will be
+        self.drained = Signal()
+        self.drained.set()
+        self._writer = writer
+        self._reserve = reserve
+        self._on_fenced = on_fenced
+        self._floor = floor
+        self._reserved = floor + RESERVED
+        self._sent = floor  # number of the last event that Redis has
+        self._ring: deque[bytes] = deque()  # the newest events sent, to be sent again if Redis forgets
+        self._ring_bytes = 0
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+
+    def add(self, payload: bytes) -> None:
+        """Take an event (`events.payload`); it is sent soon."""
+        if self.ended or self.flushed.is_set():
+            return
+        self._waiting.append(payload)
+        self._waiting_bytes += len(payload)
+        if len(self._waiting) > FULL_EVENTS or self._waiting_bytes > FULL_BYTES:
+            self.drained.clear()
+        self._writer.notice(self)
+
+    def end(self, payload: bytes) -> None:
+        """Add the last event."""
+        self.add(payload)
+        self.ended = True
+
+    def abandon(self) -> None:
+        """Send nothing any more: another attempt writes this log."""
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self.flushed.set()
+        self.drained.set()
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def next_batch(self) -> Batch | None:
+        """What to send now; None when there is nothing, or no numbers could be reserved."""
+        if not self._waiting:
+            return None
+        payloads: list[bytes] = []
+        size = 0
+        for payload in self._waiting:
+            if payloads and (len(payloads) >= BATCH_EVENTS or size + len(payload) > BATCH_BYTES):
+                break
+            payloads.append(payload)
+            size += len(payload)
+        last = self._sent + len(payloads)
+        if last > self._reserved:
+            if not self._reserve(last + RESERVE_MORE):
+                return None
+            self._reserved = last + RESERVE_MORE
+        final = self.ended and len(payloads) == len(self._waiting)
+        return Batch(
+            self.id,
+            self.attempt,
+            self.owner,
+            self._sent + 1,
+            payloads,
+            floor=None if self.is_open else self._floor,
+            final=final,
+        )
+
+    def settle(self, batch: Batch, answer: str) -> None:
+        """Draw the conclusion from the script's answer."""
+        if answer == OK:
+            self.is_open = True
+            self._advance(batch)
+        elif answer in (LOST, GAP):
+            self._rewind()
+        elif answer == DONE:
+            self.abandon()
+        elif answer == FENCED:
+            self.abandon()
+            self._on_fenced()
+        else:
+            raise ValueError(f"unknown answer {answer!r}")
+
+    def _advance(self, batch: Batch) -> None:
+        for _ in batch.payloads:
+            payload = self._waiting.popleft()
+            self._waiting_bytes -= len(payload)
+            self._ring.append(payload)
+            self._ring_bytes += len(payload)
+        while len(self._ring) > RING_EVENTS or self._ring_bytes > RING_BYTES:
+            self._ring_bytes -= len(self._ring.popleft())
+        self._sent += len(batch.payloads)
+        if batch.final:
+            self.flushed.set()
+        if len(self._waiting) <= FULL_EVENTS // 2 and self._waiting_bytes <= FULL_BYTES // 2:
+            self.drained.set()
+
+    def _rewind(self) -> None:
+        """Redis forgot this log: open it again and send what is still held."""
+        self._sent -= len(self._ring)
+        self._floor = self._sent
+        self._waiting.extendleft(reversed(self._ring))
+        self._waiting_bytes += self._ring_bytes
+        self._ring.clear()
+        self._ring_bytes = 0
+        self.is_open = False
+
+
+class Writer:
+    """Sends what runs have added, all runs in one call."""
+
+    def __init__(self, redis: Redis, *, retention_seconds: int) -> None:
+        self._redis = redis
+        self._retention = retention_seconds
+        self._dirty: dict[RunLog, None] = {}
+        self._wake = Signal()
+        self._greenlet = gevent.spawn(self._run)
+
+    def notice(self, run_log: RunLog) -> None:
+        self._dirty[run_log] = None
+        self._wake.set()
+
+    def _run(self) -> None:
+        pause = PAUSE_SECONDS
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            try:
+                self._send_all()
+                pause = PAUSE_SECONDS
+            except RedisError as error:
+                log.warning("events wait: Redis does not answer: %s", error)
+                gevent.sleep(pause)
+                pause = min(pause * 2, MAX_PAUSE_SECONDS)
+                self._wake.set()
+            except Exception:  # the outermost loop: without it every run's events would stop
+                log.exception("the event writer failed, going on")
+                gevent.sleep(MAX_PAUSE_SECONDS)
+                self._wake.set()
+
+    def _send_all(self) -> None:
+        while self._dirty:
+            logs, self._dirty = list(self._dirty), {}
+            batches = [(run_log, batch) for run_log in logs if (batch := run_log.next_batch())]
+            try:
+                answers = events.append(
+                    self._redis, [batch for _, batch in batches], retention_seconds=self._retention
+                )
+            except RedisError:
+                self._dirty.update(dict.fromkeys(logs))
+                raise
+            for (run_log, batch), answer in zip(batches, answers, strict=True):
+                run_log.settle(batch, answer)
+            waiting = [run_log for run_log in logs if run_log.has_waiting]
+            self._dirty.update(dict.fromkeys(waiting))
+            if waiting and len(waiting) == len(logs) and not batches:
+                gevent.sleep(PAUSE_SECONDS)  # no numbers could be reserved: the database is away

@@ -1,0 +1,423 @@
+"""The pool of graph hosts: start, choose, watch, evict. The one door to user code.
+
+A host is a child process that has one revision's graphs loaded (`workers/graph_host`), spoken to over a
+socketpair. It holds no credential. What it sends is treated as hostile: an unknown kind, a run it was not
+given or a frame too large ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+import gevent
+import gevent.subprocess
+import orjson
+from gevent.event import AsyncResult
+from gevent.lock import RLock
+
+from shared.errors import HostDied, HostUnusable
+from shared.settings import Settings
+from workers.graph_host import frames
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 256 * 1024
+PING_SECONDS = 1.0
+SLOW_SECONDS = 0.05  # an answer to a ping that takes longer speaks for starting another host
+STALLED_SECONDS = 5.0  # no answer for this long: no new runs
+TERM_SECONDS = 5.0
+
+
+class Guest(Protocol):
+    """A run in a host, as the host pool sees it."""
+
+    def received(self, kind: int, body: bytes) -> None:
+        """A frame of this run has come."""
+
+    def host_died(self, error: HostDied) -> None:
+        """The process that executed this run is gone."""
+
+    def wait_until_drained(self) -> None:
+        """Return when the run's events have room again."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCommand:
+    """How to start a revision's host: made by `workers/environments.py`."""
+
+    argv: list[str]
+    cwd: str
+    env: dict[str, str]
+
+
+class Output(Protocol):
+    """Where what user code prints goes."""
+
+    def __call__(self, level: str, message: str, run_id: UUID | None) -> None: ...
+
+
+class Host:
+    """One child process and the runs in it."""
+
+    def __init__(self, revision_id: UUID, command: HostCommand, settings: Settings, output: Output) -> None:
+        self.revision_id = revision_id
+        self.guests: dict[bytes, Guest] = {}
+        self.exclusive = False  # taken for one run whose last host died
+        self.last_used = time.monotonic()
+        self.delay = 0.0  # of its last answer to a ping
+        self.died: str | None = None
+        self._settings = settings
+        self._output = output
+        self._asked_at: float | None = None
+        self._warned = False
+        self._ready: AsyncResult = AsyncResult()
+        self._write_lock = RLock()
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = _start(command, theirs, settings)
+        except OSError as error:
+            ours.close()
+            raise HostUnusable(f"the graph host could not be started: {error}") from error
+        finally:
+            theirs.close()
+        self._socket = ours
+        self._greenlets = [gevent.spawn(self._read), gevent.spawn(self._watch_output)]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.died is None and self.silence < STALLED_SECONDS
+
+    @property
+    def silence(self) -> float:
+        """Seconds for which a ping has been unanswered."""
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+
+    def wait_ready(self) -> None:
+        """Return when the graphs are loaded; raises HostUnusable."""
+        try:
+            self._ready.get(timeout=self._settings.host_start_seconds)
+        except gevent.Timeout:
+            self.kill("did not get ready in time")
+            raise HostUnusable(
+                f"the graph host was not ready within {self._settings.host_start_seconds:.0f} s"
+            ) from None
+
+    def send(self, kind: int, id: bytes, body: bytes) -> None:
+        """Send one frame; raises HostDied."""
+        try:
+            with self._write_lock:
+                self._socket.sendall(frames.encode(kind, id, body))
+        except OSError as error:
+            self.kill(f"its socket failed: {error}")
+            raise HostDied(self.died) from error
+
+    def enter(self, id: bytes, guest: Guest, body: bytes) -> None:
+        """Start a run here; raises HostDied."""
+        if self.died is not None:
+            raise HostDied(self.died)
+        self.guests[id] = guest
+        self.last_used = time.monotonic()
+        self.send(frames.RUN, id, body)
+
+    def leave(self, id: bytes) -> None:
+        """Frames of this run are not expected any more."""
+        self.guests.pop(id, None)
+        self.last_used = time.monotonic()
+        if self.exclusive:
+            self.stop()
+
+    def ping(self) -> None:
+        """Ask whether the host's loop turns; act on silence."""
+        if self.died is not None or not self._ready.ready():
+            return
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            try:
+                self.send(frames.PING, frames.NOBODY, b"")
+            except HostDied:
+                return
+        elif self.silence > self._settings.host_stall_seconds:
+            self.kill(f"blocked for {self.silence:.0f} s: a node held the event loop")
+        elif self.silence > STALLED_SECONDS and not self._warned:
+            self._warned = True
+            self._output("WARNING", f"the event loop has been blocked for {self.silence:.0f} s", None)
+
+    def stop(self) -> None:
+        """End an idle host in good order."""
+        if self.died is None:
+            try:
+                self.send(frames.STOP, frames.NOBODY, b"")
+            except HostDied:
+                return
+            gevent.spawn(self._end_after, TERM_SECONDS)
+
+    def _end_after(self, seconds: float) -> None:
+        gevent.sleep(seconds)
+        self.kill("did not stop")
+
+    def kill(self, reason: str) -> None:
+        """End the process and everything it started; its runs are told."""
+        if self.died is None:
+            self._bury(reason)
+
+    def _bury(self, reason: str) -> None:
+        self.died = reason
+        if not self._ready.ready():
+            self._ready.set_exception(HostUnusable(reason))
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            self._process.kill()
+        self._socket.close()
+        gevent.spawn(self._process.wait)
+        guests, self.guests = list(self.guests.values()), {}
+        for guest in guests:
+            guest.host_died(HostDied(reason))
+
+    def _read(self) -> None:
+        decoder = frames.Decoder()
+        try:
+            while self.died is None:
+                data = self._socket.recv(READ_BYTES)
+                if not data:
+                    break
+                talkers: dict[bytes, None] = {}
+                for kind, id, body in decoder.feed(data):
+                    self._dispatch(kind, id, body)
+                    if kind == frames.EVENT:
+                        talkers[id] = None
+                for id in talkers:
+                    if guest := self.guests.get(id):
+                        guest.wait_until_drained()
+        except OSError:
+            pass  # the process is gone: said below
+        except (frames.BadFrame, orjson.JSONDecodeError, KeyError, ValueError) as error:
+            log.warning("host %s of revision %s sent nonsense: %s", self.pid, self.revision_id, error)
+            self.kill(f"sent a frame that cannot be read: {error}")
+        if self.died is None:
+            self._bury(self._how_it_ended())
+
+    def _dispatch(self, kind: int, id: bytes, body: bytes) -> None:
+        if kind == frames.PONG:
+            if self._asked_at is not None:
+                self.delay, self._asked_at, self._warned = time.monotonic() - self._asked_at, None, False
+        elif kind == frames.LOG:
+            self._log_line(id, body)
+        elif kind == frames.READY:
+            self._become_ready(orjson.loads(body))
+        elif guest := self.guests.get(id):
+            guest.received(kind, body)
+
+    def _log_line(self, id: bytes, body: bytes) -> None:
+        line = orjson.loads(body)
+        run_id = UUID(bytes=id) if id in self.guests else None
+        self._output(str(line["level"]), str(line["message"]), run_id)
+
+    def _become_ready(self, answer: dict[str, object]) -> None:
+        error = answer.get("error")
+        if error is None:
+            self._ready.set(answer)
+            return
+        message = error.get("message") if isinstance(error, dict) else error
+        self._output("ERROR", str(message), None)
+        self._ready.set_exception(HostUnusable(str(message)))
+
+    def _how_it_ended(self) -> str:
+        code = self._process.wait(timeout=TERM_SECONDS) if self._process.poll() is None else None
+        code = self._process.poll() if code is None else code
+        if code is None:
+            return "closed its socket"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        if code > 128 and code - 128 in set(signal.Signals):  # a sandbox tells of its child this way
+            return f"was killed by {signal.Signals(code - 128).name}"
+        return f"exited with code {code}"
+
+    def _watch_output(self) -> None:
+        stream = self._process.stdout
+        assert stream is not None
+        for line in iter(lambda: stream.readline(8192), b""):
+            self._output("INFO", line.decode("utf-8", "replace").rstrip("\n"), None)
+        stream.close()
+
+
+def _start(command: HostCommand, theirs: socket.socket, settings: Settings) -> gevent.subprocess.Popen:
+    argv = [part if part != "{socket}" else str(theirs.fileno()) for part in command.argv]
+    return gevent.subprocess.Popen(
+        argv,
+        cwd=command.cwd,
+        env=command.env,
+        stdin=gevent.subprocess.DEVNULL,
+        stdout=gevent.subprocess.PIPE,
+        stderr=gevent.subprocess.STDOUT,
+        pass_fds=(theirs.fileno(),),
+        start_new_session=True,
+    )
+
+
+@dataclass
+class _Flat:
+    """The hosts of one revision, and who is starting one."""
+
+    hosts: list[Host] = field(default_factory=list)
+    starting: AsyncResult | None = None
+
+
+class HostPool:
+    """All hosts of this runner."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        prepare: Callable[[UUID], tuple[HostCommand, Output]],
+    ) -> None:
+        """`prepare(revision_id)` makes sure the environment is here; raises HostUnusable."""
+        self._settings = settings
+        self._prepare = prepare
+        self._flats: dict[UUID, _Flat] = {}
+        self._lone: list[Host] = []
+        self._watcher = gevent.spawn(self._watch)
+
+    def acquire(self, revision_id: UUID, *, alone: bool = False) -> Host:
+        """The least busy healthy host of a revision, started if there is none; raises HostUnusable.
+
+        `alone`: a host that no other run is or will be on.
+        """
+        if alone:
+            host = self._open(revision_id)
+            host.exclusive = True
+            self._lone.append(host)
+            host.wait_ready()
+            return host
+        flat = self._flats.setdefault(revision_id, _Flat())
+        while not (host := _least_busy(flat)):
+            if len(flat.hosts) >= 2 * self._settings.hosts_per_revision:
+                return min(flat.hosts, key=lambda host: host.silence)
+            self._start_shared(revision_id, flat)
+        if self._wants_company(flat):
+            gevent.spawn(self._start_quietly, revision_id, flat)
+        return host
+
+    def _wants_company(self, flat: _Flat) -> bool:
+        return (
+            flat.starting is None
+            and len(flat.hosts) < self._settings.hosts_per_revision
+            and all(h.guests and (h.delay > SLOW_SECONDS or h.silence > SLOW_SECONDS) for h in flat.hosts)
+        )
+
+    def warm(self, revision_id: UUID) -> None:
+        """Have a host of this revision ready before anybody asks."""
+        flat = self._flats.setdefault(revision_id, _Flat())
+        if not flat.hosts and flat.starting is None:
+            self._start_quietly(revision_id, flat)
+
+    def _start_quietly(self, revision_id: UUID, flat: _Flat) -> None:
+        try:
+            self._start_shared(revision_id, flat)
+        except HostUnusable as error:
+            log.warning("revision %s: no host: %s", revision_id, error)
+
+    def _start_shared(self, revision_id: UUID, flat: _Flat) -> None:
+        """Start one host, or wait for the one that is being started; raises HostUnusable."""
+        if flat.starting is not None:
+            flat.starting.get()
+            return
+        flat.starting = started = AsyncResult()
+        try:
+            host = self._open(revision_id)
+            host.wait_ready()
+            flat.hosts.append(host)
+            started.set(host)
+        except HostUnusable as error:
+            started.set_exception(error)
+            raise
+        except Exception as error:
+            started.set_exception(HostUnusable(str(error)))
+            raise
+        finally:
+            flat.starting = None
+
+    def _open(self, revision_id: UUID) -> Host:
+        self._make_room()
+        command, output = self._prepare(revision_id)
+        log.info("starting a host of revision %s", revision_id)
+        return Host(revision_id, command, self._settings, output)
+
+    def _make_room(self) -> None:
+        hosts = [host for host in self.all() if host.died is None]
+        if len(hosts) < self._settings.max_hosts:
+            return
+        idle = sorted((host for host in hosts if not host.guests), key=lambda host: host.last_used)
+        if idle:
+            self._evict(idle[0], "makes room for another revision")
+
+    def _evict(self, host: Host, why: str) -> None:
+        log.info("host %s of revision %s stops: %s", host.pid, host.revision_id, why)
+        self._forget(host)
+        host.stop()
+
+    def _forget(self, host: Host) -> None:
+        hosts = self._lone if host.exclusive else self._flats[host.revision_id].hosts
+        hosts.remove(host)
+
+    def all(self) -> Iterator[Host]:
+        for flat in tuple(self._flats.values()):
+            yield from tuple(flat.hosts)
+        yield from tuple(self._lone)
+
+    def _watch(self) -> None:
+        while True:
+            gevent.sleep(PING_SECONDS)
+            try:
+                for host in self.all():
+                    self._look_after(host)
+            except Exception:  # the outermost loop: hosts must be watched whatever happens
+                log.exception("watching the hosts failed, going on")
+
+    def _look_after(self, host: Host) -> None:
+        if host.died is not None:
+            self._forget(host)
+            return
+        host.ping()
+        used = _resident_bytes(host.pid)
+        if used > self._settings.host_memory_mb * 1024 * 1024:
+            host.kill(f"used {used // 1024 // 1024} MiB, more than {self._settings.host_memory_mb} MiB")
+        elif not host.guests and time.monotonic() - host.last_used > self._settings.host_idle_seconds:
+            self._evict(host, "was idle")
+
+    def close(self) -> None:
+        """End every host."""
+        self._watcher.kill()
+        for host in self.all():
+            host.kill("the runner stops")
+
+
+def _least_busy(flat: _Flat) -> Host | None:
+    healthy = [host for host in flat.hosts if host.is_healthy]
+    if not healthy:
+        return None
+    return min(healthy, key=lambda host: (host.delay > SLOW_SECONDS, len(host.guests)))
+
+
+def _resident_bytes(pid: int) -> int:
+    """Memory of a process and all its descendants; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            own = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            children = file.read().split()
+    except (OSError, IndexError):
+        return 0
+    return own + sum(_resident_bytes(int(child)) for child in children)

@@ -1,0 +1,536 @@
+"""One run, from claim to end event, and the runner that executes many.
+
+`Execution.run()` is the story: claimed → in a graph host → ended, committed, told. Frames of the host
+come in between: events go to the log, checkpoints to the committer, unopened. A run whose lease is lost
+is dropped at once; whatever it still sends is refused (`shared/runs.py` has the conditions).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+import gevent
+import orjson
+from gevent.event import AsyncResult
+from gevent.pool import Group
+from redis.exceptions import RedisError
+from sqlalchemy.exc import IntegrityError
+
+from shared import bus, checkpoints, claims, events, queues
+from shared.checkpoints import Write
+from shared.claims import Claimed, Finish
+from shared.database import connection, dumps
+from shared.errors import Fenced, HostDied, HostError, RunyardError, Unavailable
+from shared.models import RunStatus, ThreadStatus
+from shared.settings import Settings
+from workers.checkpoints import Committer
+from workers.events import RunLog, Writer
+from workers.graph_host import frames
+from workers.hosts import Host, HostPool
+
+log = logging.getLogger(__name__)
+
+CANCEL_SECONDS = 10.0  # how long a host may take to stop a run
+RETRY_SECONDS = (1.0, 5.0)  # before the second and third attempt
+LOST_AFTER = 25 / 30  # of a lease without a renewal: we no longer trust it
+UNHEARD_SECONDS = 2.0
+
+
+def control_channel(owner: str) -> str:
+    return f"{bus.PREFIX}control:{owner}"
+
+
+def warm_channel(pool: str) -> str:
+    return f"{bus.PREFIX}warm:{pool}"
+
+
+class Execution:
+    """One attempt of one run in this runner."""
+
+    def __init__(self, runner: Runner, run: Claimed, stored: Sequence[bytes] | None) -> None:
+        self.run = run
+        self.held_at = time.monotonic()  # when the last successful renewal was sent
+        self._runner = runner
+        self._stored = stored  # the thread's newest checkpoint, as the host wants it
+        self._id = run.run_id.bytes
+        self._host: Host | None = None
+        self._outcome: AsyncResult = AsyncResult()  # DONE parts, or an exception
+        self._stopping: tuple[str, str | None] | None = None
+        self.log = RunLog(
+            runner.writer,
+            run.run_id,
+            attempt=run.attempt,
+            owner=run.owner,
+            floor=run.floor,
+            reserve=self._reserve,
+            on_fenced=self.fence,
+        )
+
+    # what happens to it from outside
+
+    def cancel(self, action: str, reason: str | None) -> None:
+        """Stop the graph; `timeout` and `handover` are the runner's own actions."""
+        if self._stopping is not None:
+            return
+        self._stopping = (action, reason)
+        if self._host is not None:
+            try:
+                self._host.send(frames.CANCEL, self._id, dumps({"action": action}).encode())
+            except HostDied:
+                return  # the death is the outcome
+            gevent.spawn_later(CANCEL_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        """The host did not answer a CANCEL: its loop is blocked. The run ends without it."""
+        if not self._outcome.ready():
+            self._outcome.set(None)
+
+    def fence(self) -> None:
+        if not self._outcome.ready():
+            self._outcome.set_exception(Fenced())
+
+    def written(self, ask: int) -> None:
+        if self._host is not None and self._host.died is None:
+            try:
+                self._host.send(frames.REPLY, self._id, frames.pack([dumps({"ask": ask}).encode()]))
+            except HostDied:
+                return
+
+    def unwritable(self, error: Exception) -> None:
+        if not self._outcome.ready():
+            self._outcome.set_exception(RunyardError(f"a checkpoint cannot be stored: {error}"))
+
+    def host_died(self, error: HostDied) -> None:
+        if not self._outcome.ready():
+            self._outcome.set_exception(error)
+
+    def wait_until_drained(self) -> None:
+        self.log.drained.wait()
+
+    def received(self, kind: int, body: bytes) -> None:
+        if self._outcome.ready():
+            return
+        if kind == frames.EVENT:
+            self.log.add(body)
+        elif kind in (frames.CHECKPOINT, frames.WRITES):
+            parts = frames.unpack(body)
+            head = orjson.loads(parts[0])
+            write = Write.of(self.run, kind, head, parts[1:])
+            self._runner.committer.store(self, write, head["ask"])
+        elif kind == frames.ASK:
+            gevent.spawn(self._answer, frames.unpack(body))
+        elif kind == frames.DONE:
+            self._outcome.set(frames.unpack(body))
+
+    def _answer(self, parts: list[bytes]) -> None:
+        ask = orjson.loads(parts[0])
+        try:
+            with connection() as conn:
+                answer = checkpoints.answer(conn, self.run.deployment_id, ask, thread_id=self.run.thread_id)
+        except Unavailable as error:
+            self.unwritable(error)
+            return
+        head = dumps({"ask": ask["ask"]}).encode()
+        if self._host is not None and self._host.died is None:
+            try:
+                self._host.send(frames.REPLY, self._id, frames.pack([head, *answer]))
+            except HostDied:
+                return
+
+    def _reserve(self, upto: int) -> bool:
+        try:
+            with connection() as conn:
+                return claims.reserve(
+                    conn, self.run.run_id, owner=self.run.owner, attempt=self.run.attempt, upto=upto
+                )
+        except Unavailable:
+            return False
+
+    # its story
+
+    def execute(self) -> None:
+        """Run the graph and record how it ended; nothing escapes but bugs."""
+        run = self.run
+        metadata = {"run_id": str(run.run_id), "attempt": run.attempt}
+        self.log.add(events.payload("metadata", dumps(metadata).encode()))
+        try:
+            parts = self._in_host()
+        except Fenced:
+            self._drop()
+        except HostError as death:
+            self._lost(death)
+        except RunyardError as error:
+            self._end(RunStatus.ERROR, ThreadStatus.ERROR, error=_error(error))
+        else:
+            self._ended(parts)
+
+    def _in_host(self) -> list[bytes] | None:
+        """The DONE parts of the host that executed this run; None when a stopped run gave no answer."""
+        run = self.run
+        host = self._runner.hosts.acquire(run.revision_id, alone=run.last_death is not None)
+        if self._stopping is not None:
+            return None
+        self._host = host
+        host.enter(self._id, self, self._order())
+        deadline = gevent.spawn_later(max(run.seconds_left, 0), self.cancel, "timeout", None)
+        try:
+            return self._outcome.get()
+        finally:
+            deadline.kill()
+            self._leave(host)
+
+    def _leave(self, host: Host) -> None:
+        if not self._outcome.ready() or self._outcome.exception is not None or self._outcome.value is None:
+            try:
+                host.send(frames.CANCEL, self._id, b'{"action":"interrupt"}')
+            except HostDied:
+                pass  # nothing to stop any more
+        host.leave(self._id)
+
+    def _order(self) -> bytes:
+        """The body of the RUN frame."""
+        run = self.run
+        with_checkpoint = self._stored is not None
+        spec = {
+            **run.kwargs,
+            "run_id": str(run.run_id),
+            "thread_id": str(run.thread_id),
+            "graph_id": run.graph_id,
+            "assistant_id": str(run.assistant_id),
+            "attempt": run.attempt,
+            "metadata": run.metadata,
+            "fresh": not with_checkpoint,
+            "resume_from_checkpoint": run.attempt > 1 and self._runner.has_checkpoint(run),
+        }
+        return frames.pack([dumps(spec).encode(), run.input, *(self._stored or ())])
+
+    def _ended(self, parts: list[bytes] | None) -> None:
+        """The host answered, or a stopped run is ended without its answer."""
+        outcome = _Outcome(parts)
+        if self._stopping is not None and not outcome.ended_by_itself:
+            self._stopped(outcome, *self._stopping)
+        elif outcome.status == "success":
+            self._end(RunStatus.SUCCESS, ThreadStatus(outcome.thread_status), outcome=outcome)
+        else:
+            self._end(RunStatus.ERROR, ThreadStatus.ERROR, outcome=outcome, error=outcome.error)
+
+    def _stopped(self, outcome: _Outcome, action: str, reason: str | None) -> None:
+        if action == "handover":
+            self._hand_over()
+        elif action == "rollback":
+            self._roll_back(reason)
+        elif action == "timeout":
+            seconds = self._runner.settings.run_timeout_seconds
+            error = {"error": "TimeoutError", "message": f"the run exceeded its limit of {seconds:.0f} s"}
+            self.log.add(events.payload("error", dumps(error).encode()))
+            self._end(RunStatus.TIMEOUT, ThreadStatus.ERROR, outcome=outcome, error=error)
+        else:
+            error = {"error": "UserInterrupt", "message": reason or "interrupt requested"}
+            self._end(RunStatus.INTERRUPTED, ThreadStatus.INTERRUPTED, outcome=outcome, error=error)
+
+    def _end(
+        self,
+        status: RunStatus,
+        thread_status: ThreadStatus,
+        *,
+        outcome: _Outcome | None = None,
+        error: dict[str, Any] | None = None,
+    ) -> None:
+        outcome = outcome or _Outcome(None)
+        end = Finish(
+            self.run, status, thread_status, error, outcome.values, outcome.state, outcome.interrupts
+        )
+        try:
+            following = self._runner.committer.finish(self, end)
+        except Fenced:
+            self._drop()
+            return
+        self.log.end(events.payload(events.END, _last_words(self.run, status, outcome.answer, error)))
+        self._runner.goes_on(following)
+
+    def _roll_back(self, reason: str | None) -> None:
+        error = {"error": "UserRollback", "message": reason or "rollback requested"}
+        if self.run.temporary:
+            self._end(RunStatus.INTERRUPTED, ThreadStatus.IDLE)
+            return
+        try:
+            following = self._runner.committer.roll_back(self, error)
+        except Fenced:
+            self._drop()
+            return
+        self.log.end(events.payload(events.END, _last_words(self.run, "rollback", None, None)))
+        self._runner.goes_on(following)
+
+    def _hand_over(self) -> None:
+        """This runner stops: somebody else goes on from the last checkpoint."""
+        self._give_back(delay=0.0, death=None, refund=True)
+
+    def _lost(self, death: HostError) -> None:
+        """The host died under the run, or could not be started."""
+        run = self.run
+        if self._stopping is not None:
+            self._stopped(_Outcome(None), *self._stopping)
+        elif run.deaths + 1 >= self._runner.settings.max_attempts or not isinstance(death, HostDied):
+            name = "RunAbandoned" if isinstance(death, HostDied) else "HostUnusable"
+            message = f"the graph host {death.message}" if isinstance(death, HostDied) else death.message
+            error = {"error": name, "message": message}
+            self.log.add(events.payload("error", dumps(error).encode()))
+            self._end(RunStatus.ERROR, ThreadStatus.ERROR, error=error)
+        else:
+            log.warning("run %s: its host %s, it goes back to the queue", run.run_id, death.message)
+            delay = RETRY_SECONDS[min(run.deaths, len(RETRY_SECONDS) - 1)]
+            self._give_back(delay=delay, death=death.message, refund=False)
+
+    def _give_back(self, *, delay: float, death: str | None, refund: bool) -> None:
+        self.log.abandon()
+        try:
+            with connection() as conn:
+                given = claims.give_back(conn, self.run, delay_seconds=delay, death=death, refund=refund)
+        except Unavailable as error:
+            log.warning("run %s: not given back, its lease will run out: %s", self.run.run_id, error)
+            return
+        if given and refund:
+            queues.enqueue_run(self.run_pool, self.run.run_id)
+        elif given:
+            gevent.spawn_later(delay, queues.enqueue_run, self.run_pool, self.run.run_id)
+
+    @property
+    def run_pool(self) -> str:
+        return self._runner.settings.pool
+
+    def _drop(self) -> None:
+        self.log.abandon()
+        log.warning("run %s: attempt %d is no longer ours", self.run.run_id, self.run.attempt)
+
+
+class _Outcome:
+    """What a host's DONE frame says; `parts` None: nothing is known."""
+
+    def __init__(self, parts: list[bytes] | None) -> None:
+        head: dict[str, Any] = {} if parts is None else orjson.loads(parts[0])
+        self.status: str | None = head.get("status")
+        self.thread_status: str = head.get("thread_status") or ThreadStatus.IDLE
+        self.error: dict[str, Any] | None = head.get("error")
+        self.values: str | None = None
+        self.state: str | None = None
+        self.interrupts: str | None = None
+        self.answer: bytes | None = None
+        if parts is not None:
+            self.answer = parts[2]
+            if head.get("state") is not None:
+                self.values = parts[1].decode()
+                self.state = dumps(head["state"])
+            self.interrupts = dumps(head.get("interrupts") or {})
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """It was over before the wish to stop it arrived."""
+        return self.status in ("success", "error")
+
+
+def _error(error: RunyardError) -> dict[str, str]:
+    return {"error": type(error).__name__, "message": error.message}
+
+
+def _last_words(run: Claimed, status: str, answer: bytes | None, error: dict[str, Any] | None) -> bytes:
+    """The log's end: the status and, for whoever waits for it, the run's answer."""
+    if answer is None:
+        answer = b"null" if error is None or status == "interrupted" else dumps({"__error__": error}).encode()
+    head = dumps({"run_id": str(run.run_id), "status": str(status)}).encode()
+    return head[:-1] + b',"output":' + answer + b"}"
+
+
+class Runner:
+    """Everything one runner process has: its executions, its hosts, its writers."""
+
+    def __init__(self, settings: Settings, hosts: HostPool) -> None:
+        self.settings = settings
+        self.hosts = hosts
+        self.writer = Writer(bus.client(), retention_seconds=settings.event_retention_seconds)
+        self.committer = Committer(settings.worker)
+        self.draining = False
+        self._executions: dict[UUID, Execution] = {}
+        self._heard_at = time.monotonic()
+        self._group = Group()
+        self._loops = [
+            gevent.spawn(self._forever, self._renew, settings.lease_seconds / 3),
+            gevent.spawn(self._forever, self._claim_unheard, 1.0),
+            gevent.spawn(self._listen),
+        ]
+
+    @property
+    def free_slots(self) -> int:
+        return self.settings.runner_slots - len(self._executions)
+
+    def ring(self, run_ids: Iterable[UUID]) -> None:
+        """Execute those of these runs that are ours to claim; returns when they have ended."""
+        self._heard_at = time.monotonic()
+        wanted = list(run_ids)[: max(self.free_slots, 0)]
+        if self.draining or not wanted:
+            return  # upkeep rings again
+        gevent.joinall([self._spawn(*item) for item in self._claim(wanted)])
+
+    def goes_on(self, following: claims.Next | None) -> None:
+        """A thread's next run may start: here if it is our pool's, else by its doorbell."""
+        if following is None:
+            return
+        if following.pool == self.settings.pool and not self.draining and self.free_slots > 0:
+            self._group.spawn(self.ring, [following.run_id])
+        else:
+            queues.enqueue_run(following.pool, following.run_id)
+
+    def _claim(self, run_ids: Sequence[UUID]) -> list[tuple[Claimed, Sequence[bytes] | None]]:
+        """Claim and load what was claimed; the database away: nothing, upkeep rings again."""
+        try:
+            return self._claim_once(run_ids)
+        except IntegrityError:
+            if len(run_ids) == 1:
+                return []
+            return [item for run_id in run_ids for item in self._claim([run_id])]
+        except Unavailable as error:
+            log.warning("cannot claim runs: %s", error)
+            return []
+
+    def _claim_once(self, run_ids: Sequence[UUID]) -> list[tuple[Claimed, Sequence[bytes] | None]]:
+        with connection() as conn:
+            claimed = claims.claim(conn, run_ids, **self._terms())
+            return _with_checkpoints(conn, claimed)
+
+    def _terms(self) -> dict[str, Any]:
+        return {
+            "owner": self.settings.worker,
+            "lease_seconds": self.settings.lease_seconds,
+            "run_timeout_seconds": self.settings.run_timeout_seconds,
+        }
+
+    def _claim_unheard(self) -> None:
+        """Nobody rang for a while: look for ourselves. Redis away delays runs, no more."""
+        quiet = time.monotonic() - self._heard_at > UNHEARD_SECONDS
+        if self.draining or self.free_slots <= 0 or not quiet:
+            return
+        try:
+            with connection() as conn:
+                claimed = claims.claim_waiting(
+                    conn,
+                    self.settings.pool,
+                    limit=min(self.free_slots, 50),
+                    waited_seconds=UNHEARD_SECONDS,
+                    **self._terms(),
+                )
+                found = _with_checkpoints(conn, claimed)
+        except IntegrityError:
+            return  # a run of that thread has just started elsewhere
+        for item in found:
+            self._spawn(*item)
+
+    def _spawn(self, run: Claimed, stored: Sequence[bytes] | None) -> gevent.Greenlet:
+        execution = Execution(self, run, stored)
+        self._executions[run.run_id] = execution
+        return self._group.spawn(self._execute, execution)
+
+    def _execute(self, execution: Execution) -> None:
+        try:
+            execution.execute()
+        except Exception:  # the outermost loop: our bug; the lease runs out and upkeep ends the run
+            log.exception("run %s: executing it failed", execution.run.run_id)
+        finally:
+            if self._executions.get(execution.run.run_id) is execution:
+                del self._executions[execution.run.run_id]
+
+    def has_checkpoint(self, run: Claimed) -> bool:
+        """Whether an earlier attempt of this run got as far as a checkpoint."""
+        with connection() as conn:
+            return checkpoints.has_checkpoint_of_run(conn, run.run_id)
+
+    # keeping what is ours
+
+    def _forever(self, step: Any, pause_seconds: float) -> None:
+        while True:
+            gevent.sleep(pause_seconds)
+            try:
+                step()
+            except Unavailable as error:
+                log.warning("%s: %s", step.__name__.strip("_"), error)
+            except Exception:  # the outermost loop: leases and bells must go on
+                log.exception("%s failed, going on", step.__name__)
+
+    def _renew(self) -> None:
+        mine = dict(self._executions)
+        if not mine:
+            return
+        sent_at = time.monotonic()
+        try:
+            with connection() as conn:
+                held = claims.renew(
+                    conn, list(mine), owner=self.settings.worker, lease_seconds=self.settings.lease_seconds
+                )
+        except Unavailable:
+            self._fence_stale(mine)
+            raise
+        for run_id, execution in mine.items():
+            hold = held.get(run_id)
+            if hold is None or hold.attempt != execution.run.attempt:
+                execution.fence()
+                continue
+            execution.held_at = sent_at
+            if hold.cancel_requested is not None:
+                execution.cancel(hold.cancel_requested, hold.cancel_reason)
+
+    def _fence_stale(self, mine: dict[UUID, Execution]) -> None:
+        limit = time.monotonic() - self.settings.lease_seconds * LOST_AFTER
+        for execution in mine.values():
+            if execution.held_at < limit:
+                execution.fence()
+
+    def _listen(self) -> None:
+        """Hear of cancels and of revisions to warm at once; a lost message costs only time."""
+        channels = (control_channel(self.settings.worker), warm_channel(self.settings.pool))
+        while True:
+            try:
+                with bus.client().pubsub(ignore_subscribe_messages=True) as pubsub:
+                    pubsub.subscribe(*channels)
+                    while True:
+                        message = pubsub.get_message(timeout=5.0)
+                        if message is not None:
+                            self._heard(message["channel"].decode(), message["data"])
+            except (RedisError, OSError) as error:
+                log.debug("the control channel is away: %s", error)
+                gevent.sleep(1.0)
+            except Exception:  # the outermost loop
+                log.exception("listening for control messages failed, going on")
+                gevent.sleep(1.0)
+
+    def _heard(self, channel: str, data: bytes) -> None:
+        if channel == warm_channel(self.settings.pool):
+            gevent.spawn(self.hosts.warm, UUID(data.decode()))
+            return
+        message = orjson.loads(data)
+        execution = self._executions.get(UUID(message["run_id"]))
+        if execution is not None:
+            execution.cancel(message["action"], message.get("reason"))
+
+    def drain(self) -> None:
+        """Take nothing new; after a while hand over what still runs."""
+        if self.draining:
+            return
+        self.draining = True
+        gevent.spawn_later(self.settings.drain_seconds, self._hand_over_all)
+
+    def _hand_over_all(self) -> None:
+        for execution in tuple(self._executions.values()):
+            execution.cancel("handover", None)
+
+    def close(self) -> None:
+        """End what is left; called when the process exits."""
+        self._group.join(timeout=1.0)
+        self.hosts.close()
+
+
+def _with_checkpoints(conn: Any, claimed: Sequence[Claimed]) -> list[tuple[Claimed, Sequence[bytes] | None]]:
+    keys = [(run.deployment_id, run.thread_id) for run in claimed if not run.temporary]
+    stored = checkpoints.newest(conn, keys) if keys else {}
+    return [(run, stored.get((run.deployment_id, run.thread_id))) for run in claimed]

@@ -1,0 +1,61 @@
+"""The Celery tasks: each is a name and one call.
+
+A task begins with a claim and returns silently when somebody else has it; Celery retries nothing.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from shared import queues
+from shared.settings import Settings
+from workers import builds, environments
+from workers.hosts import HostPool
+from workers.runs import Runner
+from workers.upkeep import Upkeep
+
+_runner: Runner | None = None
+_upkeep: Upkeep | None = None
+
+
+def start(settings: Settings, *, is_runner: bool) -> None:
+    """Set up what the tasks of this process work with."""
+    global _runner, _upkeep
+    if is_runner:
+        _runner = Runner(settings, HostPool(settings, environments.host_of(settings)))
+        _runner.warm_up()
+    else:
+        builds.configure(settings)
+    _upkeep = Upkeep(settings)
+    _upkeep.start()
+
+
+def drain() -> None:
+    """The worker stops: take nothing new."""
+    if _runner is not None:
+        _runner.drain()
+
+
+def close() -> None:
+    """The process exits."""
+    if _runner is not None:
+        _runner.close()
+
+
+@queues.celery.task(name=queues.EXECUTE_RUNS)
+def execute_runs(run_ids: list[str]) -> None:
+    if _runner is not None:
+        _runner.ring([UUID(run_id) for run_id in run_ids])
+
+
+@queues.celery.task(name=queues.BUILD_REVISION)
+def build_revisions(revision_ids: list[str]) -> None:
+    for revision_id in revision_ids:
+        builds.build(UUID(revision_id))
+
+
+@queues.celery.task(name=queues.SWEEP)
+def sweep() -> None:
+    """Beat's bell: upkeep does not depend on it, it only makes a first round come sooner."""
+    if _upkeep is not None:
+        _upkeep.tick_if_leading()

@@ -1,0 +1,167 @@
+"""Finds what was left behind and sets it going again; decides nothing a row does not say.
+
+A loop in every runner and builder, one leader at a time by an advisory lock in PostgreSQL. It needs
+neither beat nor the broker: doorbells that were lost are rung again, runs and builds whose owner died are
+taken over, what was deleted is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from shared import checkpoints, claims, deployments, events, queues, threads
+from shared.claims import Finish
+from shared.database import connection, dumps, engine, translated
+from shared.errors import RunyardError, Unavailable
+from shared.models import RunStatus, ThreadStatus
+from shared.settings import Settings
+
+log = logging.getLogger(__name__)
+
+LOCK = 7_201_942  # the leader's advisory lock: any number nobody else uses in this database
+TICK_SECONDS = 1.0
+RINGS_A_TICK = 200
+SLOW_EVERY = 60  # ticks between removals
+
+
+class Upkeep:
+    """The loop; `start()` and forget."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._ticks = 0
+
+    def start(self) -> None:
+        gevent.spawn(self._run)
+
+    def _run(self) -> None:
+        while True:
+            gevent.sleep(TICK_SECONDS)
+            try:
+                self._lead()
+            except (Unavailable, DBAPIError) as error:
+                log.warning("upkeep waits for the database: %s", error)
+            except Exception:  # the outermost loop: what is left behind must be found
+                log.exception("upkeep failed, going on")
+
+    def _lead(self) -> None:
+        """Work as long as the lock is ours; return when another process leads."""
+        with translated(), engine().connect() as conn:
+            if not conn.execute(text(f"SELECT pg_try_advisory_lock({LOCK})")).scalar_one():
+                return
+            conn.commit()
+            try:
+                while True:
+                    conn.execute(text("SELECT 1"))  # the lock lives as long as this connection
+                    conn.commit()
+                    self.tick()
+                    gevent.sleep(TICK_SECONDS)
+            finally:
+                if not conn.closed and not conn.invalidated:
+                    conn.execute(text(f"SELECT pg_advisory_unlock({LOCK})"))
+                    conn.commit()
+
+    def tick(self) -> None:
+        """One round; a step that fails does not keep the others from running."""
+        steps: list[Callable[[], Any]] = [self._abandoned_runs, self._unheard_runs, self._builds]
+        if self._ticks % SLOW_EVERY == 0:
+            steps.append(self._removals)
+        self._ticks += 1
+        for step in steps:
+            try:
+                step()
+            except Unavailable:
+                raise
+            except RunyardError as error:
+                log.warning("%s: %s", step.__name__.strip("_"), error)
+            except Exception:  # one step's bug must not stop the others
+                log.exception("%s failed", step.__name__)
+
+    def _unheard_runs(self) -> None:
+        with connection() as conn:
+            waiting = claims.unheard(conn, limit=RINGS_A_TICK)
+        for run in waiting:
+            queues.enqueue_run(run.pool, run.run_id)
+
+    def _abandoned_runs(self) -> None:
+        with connection() as conn:
+            rows = claims.abandoned(conn)
+        for row in rows:
+            with connection() as conn:
+                threads.lock(conn, row["deployment_id"], row["thread_id"])
+                if claims.release_abandoned(conn, row["run_id"], max_attempts=self._settings.max_attempts):
+                    log.warning("run %s: its owner is gone, it goes back to the queue", row["run_id"])
+                    continue
+            self._end_abandoned(row)
+
+    def _end_abandoned(self, row: Any) -> None:
+        """A run that nobody owns and that may not be tried again."""
+        with connection() as conn:
+            threads.lock(conn, row["deployment_id"], row["thread_id"])
+            run = claims.take_over(conn, row["run_id"], owner=self._settings.worker)
+            if run is None:
+                return
+            end = _final(run)
+            if run.cancel_requested == "rollback" and not run.temporary:
+                following = _remove(conn, run)
+            else:
+                following = claims.finish(conn, [end], owner=self._settings.worker).get(run.run_id)
+        log.warning("run %s: abandoned by its owner, it ended as %s", run.run_id, end.status)
+        payloads = []
+        if end.status in (RunStatus.ERROR, RunStatus.TIMEOUT):
+            payloads.append(events.payload("error", dumps(end.error).encode()))
+        output = {"__error__": end.error} if payloads else None
+        last = {"run_id": str(run.run_id), "status": str(end.status), "output": output}
+        payloads.append(events.payload(events.END, dumps(last).encode()))
+        events.close(
+            run.run_id,
+            attempt=run.attempt,
+            owner=run.owner,
+            floor=run.floor,
+            payloads=payloads,
+            retention_seconds=self._settings.event_retention_seconds,
+        )
+        if following is not None:
+            queues.enqueue_run(following.pool, following.run_id)
+
+    def _builds(self) -> None:
+        with connection() as conn:
+            deployments.expire_builds(conn)
+            due = deployments.due_builds(conn)
+        for revision_id in due:
+            queues.enqueue_build(revision_id)
+
+    def _removals(self) -> None:
+        with connection() as conn:
+            deployments.purge_deleted(conn)
+
+
+def _final(run: claims.Claimed) -> Finish:
+    if run.cancel_requested is not None:
+        error = {"error": "UserInterrupt", "message": "interrupt requested"}
+        return Finish(run, RunStatus.INTERRUPTED, ThreadStatus.INTERRUPTED, error)
+    if run.seconds_left <= 0:
+        error = {"error": "TimeoutError", "message": "the run exceeded its time limit"}
+        return Finish(run, RunStatus.TIMEOUT, ThreadStatus.ERROR, error)
+    message = f"{run.deaths + 1} attempts were lost: the runner or graph host died each time"
+    if run.last_death:
+        message += f" (last: {run.last_death})"
+    return Finish(run, RunStatus.ERROR, ThreadStatus.ERROR, {"error": "RunAbandoned", "message": message})
+
+
+def _remove(conn: Connection, run: claims.Claimed) -> claims.Next | None:
+    claims.remove(conn, run)
+    checkpoints.delete_run(conn, run.deployment_id, run.thread_id, run.run_id)
+    threads.settle(
+        conn,
+        run.deployment_id,
+        run.thread_id,
+        error={"error": "UserRollback", "message": "rollback requested"},
+    )
+    return claims.next_of(conn, run.deployment_id, run.thread_id)
