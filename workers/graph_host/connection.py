@@ -13,10 +13,8 @@ import select
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from . import frames
-from .serialization import dumps, without_nul
 
 # Above this many waiting bytes the graphs are held back.
 HIGH_WATER = 1024 * 1024
@@ -27,6 +25,8 @@ HOLD_MS = 50
 READ_BYTES = 256 * 1024
 
 Handler = Callable[[int, bytes, bytes], None]
+# The JSON of a question, given its number.
+Document = Callable[[int], bytes]
 
 
 class Connection:
@@ -81,50 +81,48 @@ class Connection:
                 self._drained = self.loop.create_future()
             await self._drained
 
-    async def ask(self, kind: int, id: bytes, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
-        """Send a frame that wants a reply, and await its parts. To be called on any loop."""
+    async def ask(self, kind: int, id: bytes, document: Document, blobs: list[bytes]) -> list[bytes]:
+        """Send a frame that wants a reply, and await the reply's parts. To be called on any loop."""
         if asyncio.get_running_loop() is self.loop:
-            return await self._ask(kind, id, header, blobs)
+            return await self._ask(kind, id, document, blobs)
         return await asyncio.wrap_future(
-            asyncio.run_coroutine_threadsafe(self._ask(kind, id, header, blobs), self.loop)
+            asyncio.run_coroutine_threadsafe(self._ask(kind, id, document, blobs), self.loop)
         )
 
-    async def _ask(self, kind: int, id: bytes, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
+    async def _ask(self, kind: int, id: bytes, document: Document, blobs: list[bytes]) -> list[bytes]:
         self._last_ask += 1
         number = self._last_ask
         future: asyncio.Future[list[bytes]] = self.loop.create_future()
         self._asks[number] = future
         try:
-            document = without_nul(dumps({**header, "ask": number}))
-            self.send(kind, id, frames.pack([document, *blobs]))
+            self.send(kind, id, frames.pack([document(number), *blobs]))
             return await future
         finally:
             del self._asks[number]
 
-    def ask_blocking(self, kind: int, id: bytes, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
+    def ask_blocking(self, kind: int, id: bytes, document: Document, blobs: list[bytes]) -> list[bytes]:
         """Like `ask` for code that may not await: from any thread, even the loop's own.
 
         An async node that calls a graph's sync `invoke` stands on the loop's thread. Nothing else would
         ever read the reply, so it is read here; frames that come before it wait for the loop's next tick.
         """
         if threading.get_ident() != self._thread:
-            return asyncio.run_coroutine_threadsafe(self._ask(kind, id, header, blobs), self.loop).result()
+            return asyncio.run_coroutine_threadsafe(self._ask(kind, id, document, blobs), self.loop).result()
         self._last_ask += 1
         number = self._last_ask
-        document = without_nul(dumps({**header, "ask": number}))
-        self._out.append(frames.encode(kind, id, frames.pack([document, *blobs])))
+        self._out.append(frames.encode(kind, id, frames.pack([document(number), *blobs])))
         poll = select.poll()
         poll.register(self._sock, select.POLLIN | select.POLLOUT)
         early: list[tuple[int, bytes, bytes]] = []
-        reply: list[bytes] = []
-        while not reply:
+        reply: list[bytes] | None = None
+        while reply is None:
             self._push_out()
             poll.modify(self._sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
             poll.poll()
             for frame in list(self._decoder.feed(self._receive())):
                 parts = frames.unpack(frame[2]) if frame[0] == frames.REPLY else []
                 if parts and json.loads(parts[0]).get("ask") == number:
-                    reply = parts
+                    reply = parts[1:]
                 else:
                     early.append(frame)
         for frame in early:
@@ -219,4 +217,4 @@ class Connection:
         parts = frames.unpack(body)
         future = self._asks.get(json.loads(parts[0]).get("ask", 0))
         if future is not None and not future.done():
-            future.set_result(parts)
+            future.set_result(parts[1:])

@@ -5,10 +5,12 @@ query's; zero where the frame belongs to neither. A body is either one JSON docu
 *parts* (`pack`/`unpack`): a JSON document followed by blobs nobody on the way looks into.
 
 Down (runner → host)
-    RUN         parts: spec JSON, input JSON, [stored checkpoint: what ASK get_tuple answers]
+    RUN         parts: spec JSON, input JSON, [the thread's newest stored root checkpoint, as ASK get_tuple
+                answers: its record, data, blobs, writes]
     CANCEL      JSON {"action": "interrupt" | "rollback"}
     QUERY       JSON {"op": …}; answered by ANSWER with the same id
-    REPLY       answer to ASK or to a CHECKPOINT/WRITES that wants one: parts: JSON {"ask": n, …}, blobs
+    REPLY       parts: JSON {"ask": n}; to an ASK, what shared.checkpoints.answer gives follows; to a
+                CHECKPOINT or WRITES with ask n, nothing: it says that this and all before it is stored
     PING        empty; answered by PONG
     STOP        empty: finish nothing, start nothing, exit 0
 
@@ -18,7 +20,7 @@ Up (host → runner)
     CHECKPOINT  parts: JSON {"ask": n | 0, …}, blobs
     WRITES      parts: JSON {"ask": n | 0, …}, blobs
     ASK         parts: JSON {"ask": n, "op": …}, blobs
-    DONE        parts: outcome JSON, values JSON
+    DONE        parts: outcome JSON, values JSON, the JSON a caller gets who waits for the run; last of a run
     ANSWER      JSON: the answer to a QUERY
     LOG         JSON {"level", "message", "logger"}; id of the run when known
     PONG        empty

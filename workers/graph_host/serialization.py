@@ -10,7 +10,8 @@ import base64
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
@@ -56,7 +57,7 @@ def plain(value: Any) -> Any:
         return _model_dict(value)
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return value._asdict()
-    if isinstance(value, (Set, deque, tuple)):
+    if isinstance(value, (AbstractSet, deque, tuple)):
         return list(value)
     if isinstance(value, BaseException):
         return {"error": type(value).__name__, "message": text_of(value)}

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import frames
-from .connection import Connection
+from .connection import Connection, Document
 from .serialization import dumps, without_nul
 
 
@@ -24,11 +24,24 @@ class StorageFailed(Exception):
 
 
 class Storage:
-    """Sends to the runner. `id` is the run's."""
+    """Sends to the runner. `id` is the run's.
 
-    def __init__(self, connection: Connection, id: bytes) -> None:
+    What was sent and not waited for may still be on its way when a question overtakes it. So a question
+    that follows it waits first for the answer to an empty write: writes are stored in order.
+    """
+
+    def __init__(self, connection: Connection, id: bytes, thread_id: str) -> None:
         self._connection = connection
+        self._barrier = {
+            "thread_id": thread_id,
+            "checkpoint_ns": "",
+            "checkpoint_id": "",
+            "task_id": "",
+            "task_path": "",
+            "writes": [],
+        }
         self._id = id
+        self._is_ahead = False  # something was sent that nobody has said to be stored
         self.is_closed = False
 
     @staticmethod
@@ -42,22 +55,32 @@ class Storage:
     def send(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> None:
         """Store without waiting."""
         if not self.is_closed:
-            document = without_nul(dumps({**header, "ask": 0}))
-            self._connection.send(kind, self._id, frames.pack([document, *blobs]))
+            self._is_ahead = True
+            self._connection.send(kind, self._id, frames.pack([_document(header)(0), *blobs]))
 
     async def ask(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
         """Store or read, and wait for the answer."""
         self._check_open()
-        return await self._connection.ask(kind, self._id, header, blobs)
+        if kind == frames.ASK and self._is_ahead:
+            self._is_ahead = False
+            await self._connection.ask(frames.WRITES, self._id, _document(self._barrier), [])
+        return await self._connection.ask(kind, self._id, _document(header), blobs)
 
     def ask_blocking(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
         """Like `ask`, from code that may not await."""
         self._check_open()
-        return self._connection.ask_blocking(kind, self._id, header, blobs)
+        if kind == frames.ASK and self._is_ahead:
+            self._is_ahead = False
+            self._connection.ask_blocking(frames.WRITES, self._id, _document(self._barrier), [])
+        return self._connection.ask_blocking(kind, self._id, _document(header), blobs)
 
     def _check_open(self) -> None:
         if self.is_closed:
             raise StorageFailed("the run is over")
+
+
+def _document(header: dict[str, Any]) -> Document:
+    return lambda number: without_nul(dumps({**header, "ask": number}))
 
 
 class MemoryStorage(Storage):
@@ -81,7 +104,7 @@ class MemoryStorage(Storage):
     def ask_blocking(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> list[bytes]:
         if kind != frames.ASK:
             self.send(kind, header, blobs)
-            return [b"{}"]
+            return []
         if header["op"] == "get_tuple":
             return self._get(header)
         if header["op"] == "list":

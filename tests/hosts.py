@@ -1,0 +1,168 @@
+"""A graph host as a real process, and the runner's end of its socket: for tests of the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import workers
+from workers.graph_host import frames
+
+PACKAGE = Path(workers.__file__).parent / "graph_host"
+ANSWER_SECONDS = 30
+MAX_EVENT_BYTES = 1 << 20
+
+Answer = Callable[["Run", int, list[bytes]], list[bytes] | None]
+
+
+@dataclass
+class Run:
+    """What the host said about one run."""
+
+    id: UUID = field(default_factory=uuid4)
+    thread_id: str = field(default_factory=lambda: str(uuid4()))
+    events: list[tuple[str, Any]] = field(default_factory=list)
+    stored: list[tuple[int, dict[str, Any], list[bytes]]] = field(default_factory=list)
+    logs: list[dict[str, Any]] = field(default_factory=list)
+    outcome: dict[str, Any] | None = None
+    values: Any = None
+    answer: Any = None
+
+    def named(self, name: str) -> list[Any]:
+        """The data of the events of this name."""
+        return [data for own, data in self.events if own == name]
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.events]
+
+
+class HostProcess:
+    """A started host. Frames are read only while a method waits for something."""
+
+    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+        self.process = process
+        self.logs: list[dict[str, Any]] = []
+        self.ready: dict[str, Any] = {}
+        self.pongs = 0
+        self.answer: Answer = lambda run, kind, parts: None
+        self._socket = sock
+        self._decoder = frames.Decoder()
+        self._runs: dict[bytes, Run] = {}
+
+    def wait_ready(self) -> dict[str, Any]:
+        self.read_until(lambda: bool(self.ready))
+        return self.ready
+
+    def start(self, graph_id: str, input: Any = None, *, run: Run | None = None, **spec: Any) -> Run:
+        """Send a RUN frame; `stored` are the parts of the thread's newest checkpoint."""
+        run = run or Run()
+        stored = spec.pop("stored", [])
+        document = {
+            "run_id": str(run.id),
+            "thread_id": run.thread_id,
+            "graph_id": graph_id,
+            "assistant_id": "a",
+            "attempt": 1,
+            "temporary": True,
+            "fresh": not stored,
+            "config": {},
+            "context": {},
+            "stream_mode": ["values"],
+            "metadata": {},
+            **spec,
+        }
+        self._runs[run.id.bytes] = run
+        body = frames.pack([json.dumps(document).encode(), json.dumps(input).encode(), *stored])
+        self.send(frames.RUN, run.id.bytes, body)
+        return run
+
+    def run(self, graph_id: str, input: Any = None, **spec: Any) -> Run:
+        """A run from its start to its end."""
+        run = self.start(graph_id, input, **spec)
+        self.wait_done(run)
+        return run
+
+    def wait_done(self, run: Run) -> Run:
+        self.read_until(lambda: run.outcome is not None)
+        return run
+
+    def cancel(self, run: Run) -> None:
+        self.send(frames.CANCEL, run.id.bytes, b'{"action":"interrupt"}')
+
+    def send(self, kind: int, id: bytes, body: bytes) -> None:
+        self._socket.sendall(frames.encode(kind, id, body))
+
+    def hang_up(self) -> None:
+        self._socket.close()
+
+    def read_until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            data = self._socket.recv(1 << 20)
+            if not data:
+                raise ConnectionError(f"the host ended with {self.process.wait()}")
+            for frame in list(self._decoder.feed(data)):
+                self._received(*frame)
+
+    def _received(self, kind: int, id: bytes, body: bytes) -> None:
+        run = self._runs.get(id, Run())
+        if kind == frames.READY:
+            self.ready = json.loads(body)
+        elif kind == frames.PONG:
+            self.pongs += 1
+        elif kind == frames.LOG:
+            (run.logs if id in self._runs else self.logs).append(json.loads(body))
+        elif kind == frames.EVENT:
+            name, _, data = body.partition(b"\n")
+            assert b"\n" not in data
+            run.events.append((name.decode(), json.loads(data)))
+        elif kind == frames.DONE:
+            outcome, values, answer = frames.unpack(body)
+            run.outcome, run.values, run.answer = map(json.loads, (outcome, values, answer))
+        else:
+            self._asked(run, id, kind, frames.unpack(body))
+
+    def _asked(self, run: Run, id: bytes, kind: int, parts: list[bytes]) -> None:
+        head = json.loads(parts[0])
+        if kind in (frames.CHECKPOINT, frames.WRITES):
+            run.stored.append((kind, head, parts[1:]))
+        answer = self.answer(run, kind, parts)
+        if head["ask"]:
+            found = [b'{"found":false}'] if answer is None and kind == frames.ASK else answer or []
+            self.send(frames.REPLY, id, frames.pack([json.dumps({"ask": head["ask"]}).encode(), *found]))
+
+
+@contextmanager
+def graph_host(
+    directory: Path, graphs: Mapping[str, Any], *, arguments: Sequence[str] = (), **config: Any
+) -> Iterator[HostProcess]:
+    """A host that works on `directory`; it is gone afterwards."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(ANSWER_SECONDS)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "GRAPH_HOST_CONFIG": json.dumps({"graphs": graphs, **config}),
+    }
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, str(PACKAGE), "--socket", str(theirs.fileno()), *arguments],
+            cwd=directory,
+            env=environment,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
+    try:
+        yield HostProcess(process, ours)
+    finally:
+        ours.close()
+        process.kill()
+        process.wait()

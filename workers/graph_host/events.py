@@ -1,0 +1,189 @@
+"""What `graph.astream` yields → EVENT frames, as the deployment API names and shapes them.
+
+An event is encoded here once; nobody on its way looks into it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
+
+from . import frames
+from .connection import Connection
+from .serialization import dumps
+
+Namespace = tuple[str, ...]
+
+INTERRUPT = "__interrupt__"
+
+
+class EventWriter:
+    """Writes the events of one run, and remembers its newest `values`."""
+
+    def __init__(self, connection: Connection, id: bytes, modes: Iterable[str], *, max_bytes: int) -> None:
+        self._connection = connection
+        self._id = id
+        self._modes = frozenset(modes)
+        self._max_bytes = max_bytes
+        self._names: dict[tuple[str, Namespace], bytes] = {}
+        self._held: dict[Namespace, dict[str, dict[str, Any]]] = {}
+        self._described: set[str] = set()
+        self._partial: dict[str, BaseMessageChunk] = {}
+        self._metadata: tuple[Any, bytes] = (None, b"")
+        self.values: Any = None
+        self.values_json: bytes | None = None
+        self.interrupts: list[Any] = []
+        self.is_closed = False
+        self._handlers: dict[str, Callable[[Namespace, Any], None]] = {"values": self._on_values}
+        for mode, handler in {
+            "updates": self._on_updates,
+            "custom": self._passed_on("custom"),
+            "tasks": self._passed_on("tasks"),
+            "checkpoints": self._on_checkpoint,
+            "debug": self._on_debug,
+            "tools": self._passed_on("tools"),
+        }.items():
+            if mode in self._modes:
+                self._handlers[mode] = handler
+        if "messages-tuple" in self._modes:
+            self._handlers["messages"] = self._on_message_tuple
+        elif "messages" in self._modes:
+            self._handlers["messages"] = self._on_message
+
+    @property
+    def graph_modes(self) -> list[str]:
+        """The modes to ask the graph library for. Always `values`: waiting callers get the last ones."""
+        return list(self._handlers)
+
+    def write(self, ns: Namespace, mode: str, payload: Any) -> None:
+        """Turn one chunk of the graph's stream into events."""
+        handler = self._handlers.get(mode)
+        if handler is not None:
+            handler(ns, payload)
+
+    def emit(self, name: str, ns: Namespace, data: bytes) -> None:
+        """Send one event; in place of one that is too large, an error event that says so."""
+        if self.is_closed:
+            return
+        if len(data) > self._max_bytes:
+            message = f"{name} event of {len(data)} bytes: the limit is {self._max_bytes} bytes"
+            name, ns, data = "error", (), dumps({"error": "EventTooLarge", "message": message})
+        key = (name, ns)
+        head = self._names.get(key)
+        if head is None:
+            head = self._names[key] = "|".join((name, *ns)).encode().replace(b"\n", b" ") + b"\n"
+        self._connection.send(frames.EVENT, self._id, head + data)
+
+    def finish(self) -> None:
+        """Send the interrupts that were held back: one event a namespace, after all else of the step."""
+        for ns, held in self._held.items():
+            if "updates" in held and "updates" in self._modes:
+                self.emit("updates", ns, dumps(held["updates"]))
+            if "values" in held:
+                self._values(ns, held["values"])
+        self._held.clear()
+
+    def _passed_on(self, name: str) -> Callable[[Namespace, Any], None]:
+        def handler(ns: Namespace, payload: Any) -> None:
+            self.emit(name, ns, dumps(payload))
+
+        return handler
+
+    def _on_values(self, ns: Namespace, payload: Any) -> None:
+        held = self._held.get(ns)
+        if isinstance(payload, dict) and INTERRUPT in payload:
+            self._hold(ns, "values", payload)
+        elif held is not None and "values" in held and isinstance(payload, dict):
+            # what the step's other tasks wrote, applied after the interrupt was reported
+            held["values"] = {**payload, INTERRUPT: held["values"][INTERRUPT]}
+        else:
+            self._values(ns, payload)
+
+    def _values(self, ns: Namespace, payload: Any) -> None:
+        data = None
+        if "values" in self._modes:
+            data = dumps(payload)
+            self.emit("values", ns, data)
+        if not ns:
+            self.values, self.values_json = payload, data
+            if isinstance(payload, dict) and INTERRUPT in payload:
+                self.interrupts = list(payload[INTERRUPT])
+
+    def _on_updates(self, ns: Namespace, payload: Any) -> None:
+        if isinstance(payload, dict) and payload.get(INTERRUPT):
+            self._hold(ns, "updates", payload)
+        else:
+            self.emit("updates", ns, dumps(payload))
+
+    def _hold(self, ns: Namespace, mode: str, payload: dict[str, Any]) -> None:
+        """Keep interrupts until the step's last one is known: they share one event."""
+        held = self._held.setdefault(ns, {})
+        earlier = held.get(mode, {}).get(INTERRUPT, ())
+        known = {interrupt.id for interrupt in earlier}
+        new = [interrupt for interrupt in payload[INTERRUPT] if interrupt.id not in known]
+        held[mode] = {**payload, INTERRUPT: [*earlier, *new]}
+
+    def _on_message_tuple(self, ns: Namespace, payload: Any) -> None:
+        message, metadata = payload
+        if self._metadata[0] is not metadata:
+            self._metadata = (metadata, dumps(metadata))
+        self.emit("messages", ns, b"[" + dumps(message) + b"," + self._metadata[1] + b"]")
+
+    def _on_message(self, ns: Namespace, payload: Any) -> None:
+        message, metadata = payload
+        if not isinstance(message, BaseMessage):
+            return
+        id = message.id or ""
+        if id not in self._described:
+            self._described.add(id)
+            self.emit("messages/metadata", ns, dumps({id: {"metadata": metadata}}))
+        if not isinstance(message, BaseMessageChunk):
+            self.emit("messages/complete", ns, dumps([message]))
+            return
+        so_far = self._partial.get(id)
+        whole = message if so_far is None else so_far + message
+        assert isinstance(whole, BaseMessageChunk)
+        self._partial[id] = whole
+        self.emit("messages/partial", ns, dumps([message_chunk_to_message(whole)]))
+
+    def _on_checkpoint(self, ns: Namespace, payload: Any) -> None:
+        self.emit("checkpoints", ns, dumps(_public(payload)))
+
+    def _on_debug(self, ns: Namespace, payload: Any) -> None:
+        if payload["type"] == "checkpoint":
+            inner = _public(payload["payload"])
+            inner["checkpoint"] = coordinates(inner.get("config"))
+            inner["parent_checkpoint"] = coordinates(inner.get("parent_config"))
+            payload = {**payload, "payload": inner}
+        self.emit("debug", ns, dumps(payload))
+
+    def on_library_event(self, event: dict[str, Any]) -> None:
+        """An item of `astream_events`."""
+        self.emit("events", (), dumps(event))
+
+
+def _public(payload: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint payload without what is internal in its configs."""
+    out = dict(payload)
+    for key in ("config", "parent_config"):
+        if out.get(key):
+            conf = out[key].get("configurable", {})
+            out[key] = {"configurable": {k: v for k, v in conf.items() if not k.startswith("__")}}
+    return out
+
+
+def coordinates(config: Any) -> dict[str, Any] | None:
+    """A checkpoint's place, of the config that addresses it."""
+    conf = (config or {}).get("configurable") or {}
+    if not conf.get("checkpoint_id"):
+        return None
+    out = {
+        "checkpoint_id": conf["checkpoint_id"],
+        "thread_id": conf.get("thread_id"),
+        "checkpoint_ns": conf.get("checkpoint_ns", ""),
+    }
+    if conf.get("checkpoint_map"):
+        out["checkpoint_map"] = conf["checkpoint_map"]
+    return out

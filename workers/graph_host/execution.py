@@ -1,0 +1,298 @@
+"""One run: from the spec in its RUN frame to its DONE frame."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.pregel import Pregel
+from langgraph.types import Command, Send
+
+from . import frames
+from .connection import Connection
+from .events import EventWriter
+from .loader import RUN, Entry
+from .outcome import Outcome, describe_error, finished_state, read_state
+from .output import Limiter, current_run_id
+from .saver import RunCheckpoints, current_run
+from .serialization import dumps, loads
+from .storage import MemoryStorage, Storage
+
+log = logging.getLogger("runyard")
+
+# How long a node may go on after it was cancelled before the run ends without it.
+GIVE_UP_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds in bytes."""
+
+    event_bytes: int = 1 << 20
+    state_bytes: int = 16 << 20
+    checkpoint_bytes: int = 32 << 20
+
+
+class Execution:
+    """A run in progress. `start()` makes its task; the DONE frame is sent exactly once."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        entry: Entry,
+        id: bytes,
+        spec: dict[str, Any],
+        input: bytes,
+        stored: list[bytes],
+        *,
+        limits: Limits,
+        limiter: Limiter,
+        versions: dict[str, str],
+    ) -> None:
+        self._connection = connection
+        self._entry = entry
+        self._id = id
+        self._spec = spec
+        self._input = input
+        self._limits = limits
+        self._limiter = limiter
+        self._metadata = _metadata(spec)
+        self._checkpoints = self._make_checkpoints(stored, versions)
+        modes = spec.get("stream_mode") or ["values"]
+        self._modes = frozenset([modes] if isinstance(modes, str) else modes)
+        self._events = EventWriter(connection, id, self._modes, max_bytes=limits.event_bytes)
+        self._cancelled = False
+        self._is_done = False
+        self._graph: Pregel | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._giving_up: asyncio.Task[None] | None = None
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin; the task never raises."""
+        self._task = self._connection.loop.create_task(self._run())
+        return self._task
+
+    def cancel(self) -> None:
+        """End the run soon. A node that ignores this is left behind after a while."""
+        if self._cancelled or self._is_done or self._task is None:
+            return
+        self._cancelled = True
+        self._task.cancel()
+        self._connection.loop.call_later(GIVE_UP_SECONDS, self._give_up)
+
+    def _make_checkpoints(self, stored: list[bytes], versions: dict[str, str]) -> RunCheckpoints:
+        spec = self._spec
+        is_temporary = bool(spec.get("temporary"))
+        configurable = (spec.get("config") or {}).get("configurable") or {}
+        newest = stored if stored and loads(stored[0]).get("found") else None
+        return RunCheckpoints(
+            thread_id=str(spec["thread_id"]),
+            storage=MemoryStorage() if is_temporary else Storage(self._connection, self._id, str(spec["thread_id"])),
+            metadata={
+                **self._metadata,
+                "user_id": configurable.get("user_id", ""),
+                "run_attempt": spec.get("attempt", 1),
+                "langgraph_version": versions["langgraph"],
+            },
+            waits=spec.get("durability") == "sync" and not is_temporary,
+            is_fresh=is_temporary or bool(spec.get("fresh")) or bool(stored and newest is None),
+            newest=newest,
+        )
+
+    async def _run(self) -> None:
+        current_run.set(self._checkpoints)
+        current_run_id.set(self._id)
+        try:
+            await self._stream_graph()
+        except asyncio.CancelledError as error:
+            outcome = Outcome("cancelled") if self._cancelled else Outcome("error", describe_error(error))
+        except BaseException as error:  # whatever the graph raises is the run's outcome
+            outcome = Outcome("cancelled") if self._cancelled else Outcome("error", describe_error(error))
+            log.info("run failed", exc_info=error)
+        else:
+            outcome = Outcome("cancelled" if self._cancelled else "success")
+        await self._finish(outcome)
+
+    async def _stream_graph(self) -> None:
+        config = self._config()
+        context = self._spec.get("context") or {}
+        entry = self._entry
+        if entry.graph is not None:
+            await self._stream(entry.graph, config, context)
+            return
+        async with entry.opened(config, RUN, context) as graph:
+            await self._stream(graph, config, context)
+
+    async def _stream(self, graph: Pregel, config: RunnableConfig, context: dict[str, Any]) -> None:
+        self._graph = graph
+        events, connection = self._events, self._connection
+        if "lifecycle" in self._modes:
+            events.emit("lifecycle", (), dumps({"event": "started", "namespace": []}))
+        options = self._options(graph, context)
+        source = self._with_library_events if "events" in self._modes else self._plain
+        async with contextlib.aclosing(source(graph, config, options)) as stream:
+            async for ns, mode, payload in stream:
+                events.write(ns, mode, payload)
+                if connection.is_full:
+                    await connection.drained()
+        self._checkpoints.is_over = True
+        events.finish()
+
+    def _options(self, graph: Pregel, context: dict[str, Any]) -> dict[str, Any]:
+        spec = self._spec
+        durability = spec.get("durability") or "async"
+        if spec.get("temporary") and not self._modes & {"checkpoints", "debug"}:
+            # Nobody reads what is between: with one checkpoint at the end the run is cheaper.
+            durability = "exit"
+            self._checkpoints.skips_root = True
+        return {
+            "stream_mode": self._events.graph_modes,
+            "subgraphs": bool(spec.get("subgraphs")),
+            "interrupt_before": spec.get("interrupt_before"),
+            "interrupt_after": spec.get("interrupt_after"),
+            "durability": durability,
+            "context": self._entry.context_for(graph, context),
+        }
+
+    async def _plain(
+        self, graph: Pregel, config: RunnableConfig, options: dict[str, Any]
+    ) -> AsyncIterator[tuple[tuple[str, ...], str, Any]]:
+        stream = graph.astream(self._graph_input(), config, **options)
+        async with contextlib.aclosing(stream):  # type: ignore[type-var]
+            if options["subgraphs"]:
+                async for chunk in stream:
+                    yield chunk  # type: ignore[misc]
+            else:
+                async for mode, payload in stream:
+                    yield (), mode, payload  # type: ignore[misc]
+
+    async def _with_library_events(
+        self, graph: Pregel, config: RunnableConfig, options: dict[str, Any]
+    ) -> AsyncIterator[tuple[tuple[str, ...], str, Any]]:
+        """The same chunks, out of the library's own event stream, which is passed on too."""
+        root = self._spec["run_id"]
+        stream = graph.astream_events(self._graph_input(), config, version="v2", **options)
+        async with contextlib.aclosing(stream):  # type: ignore[type-var]
+            async for event in stream:
+                if event["event"] == "on_chain_stream" and event["run_id"] == root:
+                    chunk = event["data"]["chunk"]
+                    yield chunk if options["subgraphs"] else ((), *chunk)
+                self._events.on_library_event(event)
+
+    def _config(self) -> RunnableConfig:
+        spec = self._spec
+        given = spec.get("config") or {}
+        config: RunnableConfig = {
+            "tags": list(given.get("tags") or ()),
+            "metadata": {**(given.get("metadata") or {}), **self._metadata},
+            "configurable": {**(given.get("configurable") or {}), "thread_id": str(spec["thread_id"])},
+            "run_id": UUID(spec["run_id"]),
+        }
+        if given.get("recursion_limit") is not None:
+            config["recursion_limit"] = given["recursion_limit"]
+        return config
+
+    def _graph_input(self) -> Any:
+        if self._spec.get("resume_from_checkpoint"):
+            return None
+        command = self._spec.get("command")
+        return _command(command) if command else loads(self._input)
+
+    def _give_up(self) -> None:
+        if not self._is_done:
+            log.warning("a node ignored the cancellation of its run: going on without it")
+            self._giving_up = self._connection.loop.create_task(self._abandon())
+
+    async def _abandon(self) -> None:
+        current_run.set(self._checkpoints)
+        current_run_id.set(self._id)
+        await self._finish(Outcome("cancelled"))
+
+    async def _finish(self, outcome: Outcome) -> None:
+        if self._is_done:
+            return
+        self._is_done = True
+        self._checkpoints.is_over = True
+        try:
+            await self._describe(outcome)
+        except BaseException as error:  # reading the state runs user code: serializers, reducers, schemas
+            log.exception("the state after the run could not be read")
+            if outcome.status == "success":
+                outcome.fail(describe_error(error))
+            outcome.unchanged = True
+        self._report(outcome)
+
+    async def _describe(self, outcome: Outcome) -> None:
+        """Fill in the thread's state after the run."""
+        if self._graph is None:
+            outcome.unchanged = True
+            return
+        events = self._events
+        saved = self._checkpoints.last.get("")
+        if outcome.status == "success" and saved and not events.interrupts and not self._may_stop():
+            values = events.values_json or dumps(events.values)
+            if events.values is not None:
+                outcome.use(finished_state(self._checkpoints.thread_id, saved), values)
+                return
+        state = await read_state(self._graph, self._checkpoints.thread_id)
+        outcome.use_snapshot(state, self._checkpoints.thread_id)
+
+    def _may_stop(self) -> bool:
+        """Whether a static breakpoint may have ended the run early."""
+        spec, graph = self._spec, self._graph
+        assert graph is not None
+        return bool(
+            spec.get("interrupt_before")
+            or spec.get("interrupt_after")
+            or graph.interrupt_before_nodes
+            or graph.interrupt_after_nodes
+        )
+
+    def _report(self, outcome: Outcome) -> None:
+        """Send the last events and DONE."""
+        events = self._events
+        if len(outcome.values) > self._limits.state_bytes:
+            size, limit = len(outcome.values), self._limits.state_bytes
+            outcome.fail({"error": "StateTooLarge", "message": f"state of {size} bytes: the limit is {limit} bytes"})
+            outcome.values, outcome.unchanged = b"null", True
+        if outcome.error and outcome.status == "error":
+            events.emit("error", (), dumps(outcome.error))
+        if "lifecycle" in self._modes:
+            events.emit("lifecycle", (), dumps(outcome.lifecycle()))
+        events.is_closed = True
+        self._checkpoints.storage.is_closed = True
+        answer = outcome.answer(events.values, events.values_json)
+        body = frames.pack([dumps(outcome.document()), outcome.values, answer])
+        self._limiter.forget(self._id)
+        self._connection.send(frames.DONE, self._id, body)
+
+
+def _metadata(spec: dict[str, Any]) -> dict[str, Any]:
+    """What messages and checkpoints say about the run they are of."""
+    return {
+        **((spec.get("config") or {}).get("metadata") or {}),
+        **(spec.get("metadata") or {}),
+        "run_id": str(spec["run_id"]),
+        "thread_id": str(spec["thread_id"]),
+        "graph_id": spec["graph_id"],
+        "assistant_id": str(spec["assistant_id"]),
+    }
+
+
+def _command(command: dict[str, Any]) -> Command[Any]:
+    update = command.get("update")
+    if isinstance(update, list):
+        update = [tuple(pair) if isinstance(pair, list) else pair for pair in update]
+    goto = command.get("goto")
+    targets = goto if isinstance(goto, list) else [goto] if goto else []
+    return Command(
+        update=update,
+        resume=command.get("resume"),
+        goto=[Send(t["node"], t.get("input")) if isinstance(t, dict) else t for t in targets],
+    )

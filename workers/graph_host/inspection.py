@@ -1,0 +1,110 @@
+"""What a revision's graphs look like: drawings and schemas, taken once when it is built."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from langchain_core.runnables.graph import Graph
+from langgraph.pregel import Pregel
+from pydantic import TypeAdapter, create_model
+
+from .loader import READ, Entry
+from .serialization import dumps, loads
+
+MAX_DEPTH = 10
+
+
+async def describe_all(entries: dict[str, Entry]) -> dict[str, Any]:
+    """Every graph's description; a factory's own error passes through."""
+    return {graph_id: await _describe(entry) for graph_id, entry in entries.items()}
+
+
+async def _describe(entry: Entry) -> dict[str, Any]:
+    async with _graph(entry) as graph:
+        subgraphs = [(name, inner) async for name, inner in graph.aget_subgraphs(recurse=True)]
+        return {
+            "description": entry.description,
+            "drawings": await _drawings(graph),
+            "schemas": {"graph_id": entry.graph_id, **schemas(graph)},
+            "subgraphs": {name: _subgraph_schemas(inner) for name, inner in subgraphs},
+        }
+
+
+@asynccontextmanager
+async def _graph(entry: Entry) -> AsyncIterator[Pregel]:
+    if entry.graph is not None:
+        yield entry.graph
+        return
+    async with entry.opened({"configurable": {"graph_id": entry.graph_id}}, READ, None) as graph:
+        yield graph
+
+
+async def _drawings(graph: Pregel) -> dict[str, Any]:
+    """Depth → drawing: "0" shows no subgraph's inside, "all" every one's."""
+    everything = _drawing(await graph.aget_graph(xray=True))
+    drawings = {"0": _drawing(await graph.aget_graph(xray=False))}
+    for depth in range(1, MAX_DEPTH + 1):
+        drawings[str(depth)] = _drawing(await graph.aget_graph(xray=depth))
+        if drawings[str(depth)] == everything:
+            break
+    drawings["all"] = everything
+    return drawings
+
+
+def _drawing(drawn: Graph) -> dict[str, Any]:
+    shape = drawn.to_json()
+    return {
+        "nodes": [_node(node) for node in shape["nodes"]],
+        "edges": [loads(dumps(edge)) for edge in shape["edges"]],
+    }
+
+
+def _node(node: dict[str, Any]) -> dict[str, Any]:
+    if node["id"] == "__end__":
+        return {"id": "__end__"}
+    data = node.get("data")
+    name = data.get("name") if isinstance(data, dict) else None
+    out = {"id": node["id"], "type": "runnable", "data": {"name": name or node["id"]}}
+    if node.get("metadata"):
+        out["metadata"] = loads(dumps(node["metadata"]))
+    return out
+
+
+def schemas(graph: Pregel) -> dict[str, Any]:
+    """The five JSON Schemas of a graph; null for one that cannot be made."""
+    context = _made(graph.get_context_jsonschema) if graph.context_schema is not None else None
+    return {
+        "input_schema": _made(graph.get_input_jsonschema),
+        "output_schema": _made(graph.get_output_jsonschema),
+        "state_schema": _made(lambda: _state_schema(graph)),
+        "config_schema": context,
+        "context_schema": context,
+    }
+
+
+def _subgraph_schemas(graph: Pregel) -> dict[str, Any]:
+    found = schemas(graph)
+    return {**found, "config_schema": found["config_schema"] or {}}
+
+
+def _state_schema(graph: Pregel) -> dict[str, Any]:
+    builder = getattr(graph, "builder", None)
+    declared = getattr(builder, "state_schema", None)
+    if declared is not None:
+        return TypeAdapter(declared).json_schema()
+    channels = {key: graph.channels[key] for key in graph.stream_channels_list}
+    fields: dict[str, Any] = {key: (getattr(channel, "UpdateType", Any), None) for key, channel in channels.items()}
+    return create_model(graph.get_name("State"), **fields).model_json_schema()
+
+
+def _made(make: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            schema = make()
+        except Exception:  # a type of the user's that pydantic cannot describe, in any way
+            return None
+    return None if schema is None else loads(dumps(schema))

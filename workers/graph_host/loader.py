@@ -1,0 +1,306 @@
+"""Graph entries of a revision (`path:attribute`) → graphs a run can use.
+
+An attribute may be a compiled graph, a builder, an entrypoint, or a function (plain, async or a context
+manager) that makes one for each use. Whatever it is, the graph a run gets saves through the platform's
+saver. What cannot be loaded raises LoadFailed with text for the person who deployed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+import typing
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
+
+from .saver import HostSaver
+from .serialization import text_of
+
+TRACEBACK_LINES = 30
+RUN, READ = "threads.create_run", "assistants.read"
+
+
+class LoadFailed(Exception):
+    """A graph cannot be loaded; the message is for the person who deployed."""
+
+
+class NotAGraph(Exception):
+    """A graph factory returned something that is no graph."""
+
+
+@dataclass
+class Entry:
+    """One graph of the revision: `graph` when it is the same for every use, else `factory` makes it."""
+
+    graph_id: str
+    description: str | None
+    saver: HostSaver
+    graph: Pregel | None = None
+    factory: Callable[..., Any] | None = None
+    config_parameter: inspect.Parameter | None = None
+    runtime_parameter: inspect.Parameter | None = None
+    context_keys: dict[type, frozenset[str] | None] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def opened(self, config: RunnableConfig, access: str, context: Any) -> AsyncIterator[Pregel]:
+        """The graph for one use; the factory's own errors pass through."""
+        assert self.factory is not None
+        args, kwargs = self._arguments(config, access, context)
+        made = self.factory(*args, **kwargs)
+        if inspect.isawaitable(made):
+            made = await made
+        if isinstance(made, AbstractAsyncContextManager) and not _is_graph(made):
+            async with made as inner:
+                yield self.prepared(inner)
+        elif isinstance(made, AbstractContextManager) and not _is_graph(made):
+            with made as inner:
+                yield self.prepared(inner)
+        else:
+            yield self.prepared(made)
+
+    def prepared(self, value: Any) -> Pregel:
+        """A graph that saves through the platform; raises NotAGraph."""
+        if isinstance(value, StateGraph):
+            value = value.compile()
+        if not isinstance(value, Pregel):
+            raise NotAGraph(f"graph '{self.graph_id}': {text_of(type(value), repr)} is not a graph")
+        return value.copy(update={"checkpointer": self.saver})
+
+    def context_for(self, graph: Pregel, context: dict[str, Any]) -> dict[str, Any] | None:
+        """The part of a run's context that the graph's schema knows."""
+        schema = graph.context_schema
+        if schema is None:
+            return context or None
+        if schema not in self.context_keys:
+            self.context_keys[schema] = _known_keys(schema)
+        keys = self.context_keys[schema]
+        if keys is not None:
+            context = {key: value for key, value in context.items() if key in keys}
+        return context if context or _works_empty(schema) else None
+
+    def _arguments(
+        self, config: RunnableConfig, access: str, context: Any
+    ) -> tuple[list[Any], dict[str, Any]]:
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        given = [(self.config_parameter, lambda: config)]
+        given.append((self.runtime_parameter, lambda: _server_runtime(access, context)))
+        present = [(parameter, value) for parameter, value in given if parameter is not None]
+        order = list(inspect.signature(self.factory).parameters) if len(present) > 1 else []  # type: ignore[arg-type]
+        if order:
+            present.sort(key=lambda item: order.index(item[0].name))
+        for parameter, value in present:
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                kwargs[parameter.name] = value()
+            else:
+                args.append(value())
+        return args, kwargs
+
+
+def load_all(graphs: dict[str, Any], saver: HostSaver) -> dict[str, Entry]:
+    """Load every entry; raises LoadFailed at the first that cannot be."""
+    modules: dict[str, ModuleType] = {}
+    return {graph_id: _load(graph_id, spec, saver, modules) for graph_id, spec in graphs.items()}
+
+
+def _load(graph_id: str, spec: Any, saver: HostSaver, modules: dict[str, ModuleType]) -> Entry:
+    description = None
+    if isinstance(spec, dict):
+        description, spec = spec.get("description"), spec.get("path")
+    location, _, attribute = str(spec).partition(":")
+    if not location or not attribute:
+        raise LoadFailed(f"graph '{graph_id}': '{spec}' is not of the form path:attribute")
+    module = _module(graph_id, location, modules)
+    if not hasattr(module, attribute):
+        raise LoadFailed(f"graph '{graph_id}': {location} has no '{attribute}'")
+    value = getattr(module, attribute)
+    entry = Entry(graph_id, description, saver)
+    if _is_graph(value):
+        try:
+            entry.graph = entry.prepared(value)
+        except Exception as error:  # a builder's own compile(), of any kind
+            raise LoadFailed(f"graph '{graph_id}' does not compile\n{user_traceback(error)}") from error
+    elif callable(value) and not isinstance(value, type):
+        _inspect_factory(entry, value)
+    else:
+        raise LoadFailed(f"graph '{graph_id}': '{attribute}' in {location} is no graph: {type(value).__name__}")
+    return entry
+
+
+def _is_graph(value: Any) -> bool:
+    return isinstance(value, (Pregel, StateGraph))
+
+
+def _module(graph_id: str, location: str, modules: dict[str, ModuleType]) -> ModuleType:
+    is_file = "/" in location or "\\" in location
+    try:
+        return _from_file(graph_id, location, modules) if is_file else importlib.import_module(location)
+    except LoadFailed:
+        raise
+    except BaseException as error:  # whatever the user's module does when it is imported
+        if isinstance(error, ModuleNotFoundError) and error.name == location:
+            hint = f"no module named '{location}'; a file is written with a slash: './{location}'"
+            raise LoadFailed(f"graph '{graph_id}': {hint}") from error
+        raise LoadFailed(f"graph '{graph_id}': {location} failed\n{user_traceback(error)}") from error
+
+
+def _from_file(graph_id: str, location: str, modules: dict[str, ModuleType]) -> ModuleType:
+    """The module of a file, executed once however many graphs it holds.
+
+    Once, not once for each graph: the classes of two executions are different classes with one name, and
+    a state restored from a checkpoint would be of whichever came last.
+    """
+    path = os.path.realpath(location)
+    if path in modules:
+        return modules[path]
+    if not os.path.isfile(path):
+        raise LoadFailed(f"graph '{graph_id}': no such file: {location}")
+    name = "__" + os.path.splitext(os.path.basename(path))[0]
+    if name in sys.modules:
+        name += "_" + hashlib.sha256(os.path.relpath(path).encode()).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise LoadFailed(f"graph '{graph_id}': {location} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    modules[path] = module
+    return module
+
+
+def _inspect_factory(entry: Entry, factory: Callable[..., Any]) -> None:
+    """Decide what each parameter gets; raises LoadFailed."""
+    where = f"graph '{entry.graph_id}': the factory"
+    hints = _hints(factory)
+    for parameter in _parameters(where, factory):
+        annotation = hints.get(parameter.name, parameter.annotation)
+        if _is_runtime(annotation):
+            if entry.runtime_parameter is not None:
+                raise LoadFailed(f"{where} takes the runtime twice")
+            entry.runtime_parameter = parameter
+        elif parameter.default is not inspect.Parameter.empty and entry.config_parameter is not None:
+            continue
+        elif entry.config_parameter is not None:
+            raise LoadFailed(
+                f"{where} takes {entry.config_parameter.name!r} and {parameter.name!r}: one parameter is given the"
+                " config, a second must be annotated ServerRuntime"
+            )
+        else:
+            entry.config_parameter = parameter
+    if entry.runtime_parameter is not None and _runtime_types() is None:
+        raise LoadFailed(f"{where} takes a ServerRuntime, which the project's langgraph-sdk does not have")
+    entry.factory = factory
+
+
+def _parameters(where: str, factory: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise LoadFailed(f"{where} has no readable signature") from error
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [parameter for parameter in parameters if parameter.kind not in variadic]
+
+
+def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    function = inspect.unwrap(factory)
+    if not inspect.isroutine(function):
+        function = type(factory).__call__
+    try:
+        return typing.get_type_hints(function)
+    except Exception:  # an annotation that cannot be evaluated: taken as written
+        return {}
+
+
+def _is_runtime(annotation: Any) -> bool:
+    if isinstance(annotation, str):
+        return annotation.split("[")[0].rsplit(".")[-1] == "ServerRuntime"
+    origin = typing.get_origin(annotation) or annotation
+    names = (getattr(annotation, "__name__", ""), getattr(origin, "__name__", ""))
+    return "ServerRuntime" in names
+
+
+def _runtime_types() -> tuple[Any, Any] | None:
+    """The classes behind ServerRuntime: for a run, and for anything else."""
+    try:
+        from langgraph_sdk import runtime
+    except ImportError:
+        return None
+    variants = {variant.__name__: variant for variant in _variants(getattr(runtime, "ServerRuntime", None))}
+    run = next((v for name, v in variants.items() if "Execution" in name), None)
+    read = next((v for name, v in variants.items() if "Read" in name), None)
+    return (run, read) if run and read else None
+
+
+def _variants(alias: Any) -> list[Any]:
+    union = getattr(alias, "__value__", alias)
+    return [typing.get_origin(variant) or variant for variant in typing.get_args(union)]
+
+
+def _server_runtime(access: str, context: Any) -> Any:
+    types = _runtime_types()
+    assert types is not None  # checked when the factory was loaded
+    run, read = types
+    if access == RUN:
+        return run(access_context=access, store=None, context=context)
+    return read(access_context=access, store=None)
+
+
+def _known_keys(schema: Any) -> frozenset[str] | None:
+    """The keys a context schema names; None when it takes any."""
+    fields = getattr(schema, "model_fields", None)
+    if fields is not None:
+        if schema.model_config.get("extra") == "allow":
+            return None
+        return frozenset(fields) | {field.alias for field in fields.values() if field.alias}
+    try:
+        hints = typing.get_type_hints(schema)
+    except Exception:  # an annotation that cannot be evaluated: its names are enough
+        hints = getattr(schema, "__annotations__", {})
+    return frozenset(hints) or None
+
+
+def _works_empty(schema: Any) -> bool:
+    """Whether the schema can be made of nothing; a graph that needs more sees None, as in its own tests."""
+    if typing.is_typeddict(schema) or schema is dict:
+        return True
+    try:
+        schema()
+    except Exception:  # the schema's own checks, of any kind
+        return False
+    return True
+
+
+def user_traceback(error: BaseException) -> str:
+    """The last lines of a traceback, without the frames of this package and the import machinery."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    shown = traceback.TracebackException.from_exception(error)
+    for part in _chain(shown):
+        part.stack = traceback.StackSummary.from_list(
+            [
+                frame
+                for frame in part.stack
+                if not frame.filename.startswith(here) and not frame.filename.startswith("<frozen importlib")
+            ]
+        )
+    lines = "".join(shown.format()).rstrip().splitlines()
+    return "\n".join(lines[-TRACEBACK_LINES:])
+
+
+def _chain(shown: traceback.TracebackException) -> list[traceback.TracebackException]:
+    parts, part = [], shown
+    while part is not None and part not in parts:
+        parts.append(part)
+        part = part.__cause__ or part.__context__  # type: ignore[assignment]
+    return parts

@@ -1,0 +1,172 @@
+"""How a run ended, and the thread's state after it, in the shapes of the deployment API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph.pregel import Pregel
+from langgraph.types import Interrupt, PregelTask, StateSnapshot
+
+from .events import INTERRUPT, coordinates
+from .saver import Saved
+from .serialization import dumps, loads, text_of
+
+
+@dataclass
+class Outcome:
+    """The content of a DONE frame.
+
+    `unchanged` says that the state could not be read: whoever keeps the thread's state keeps what it has.
+    """
+
+    status: str
+    error: dict[str, str] | None = None
+    thread_status: str = "idle"
+    interrupts: dict[str, list[dict[str, Any]]] | None = None
+    state: dict[str, Any] | None = None
+    values: bytes = b"null"
+    unchanged: bool = False
+
+    def __post_init__(self) -> None:
+        if self.status == "error":
+            self.thread_status = "error"
+
+    def fail(self, error: dict[str, str]) -> None:
+        self.status, self.error, self.thread_status = "error", error, "error"
+
+    def use(self, state: dict[str, Any], values: bytes) -> None:
+        """Take a state record."""
+        self.state, self.values = state, values
+        if self.status != "error":
+            self.thread_status = "interrupted" if state["next"] else "idle"
+
+    def use_snapshot(self, snapshot: StateSnapshot, thread_id: str) -> None:
+        """Take what the graph library says of the thread; a thread without checkpoints has no state."""
+        if coordinates(snapshot.config) is None or snapshot.created_at is None:
+            return
+        self.use(state_record(snapshot, thread_id), dumps(snapshot.values))
+        self.interrupts = interrupts_by_task(snapshot.tasks)
+
+    def document(self) -> dict[str, Any]:
+        """The JSON of the DONE frame."""
+        return {
+            "status": self.status,
+            "error": self.error,
+            "thread_status": self.thread_status,
+            "interrupts": self.interrupts or {},
+            "state": self.state,
+            "unchanged": self.unchanged,
+        }
+
+    def answer(self, values: Any, values_json: bytes | None) -> bytes:
+        """What a caller gets who waits for the run: its last values, or its error."""
+        if self.status == "error":
+            return dumps({"__error__": self.error})
+        if self.status == "cancelled" or values is None:
+            return self._stored_answer()
+        if values_json is not None:
+            return values_json
+        return self.values if self.state and INTERRUPT not in values else dumps(values)
+
+    def lifecycle(self) -> dict[str, Any]:
+        if self.status == "error":
+            return {"event": "failed", "namespace": [], "error": (self.error or {}).get("message")}
+        is_open = self.status == "cancelled" or self.thread_status == "interrupted"
+        return {"event": "interrupted" if is_open else "completed", "namespace": []}
+
+    def _stored_answer(self) -> bytes:
+        open_interrupts = self.state["interrupts"] if self.state else []
+        if self.status == "cancelled" or not open_interrupts:
+            return self.values
+        values = loads(self.values)
+        listed = [{**interrupt, "response_schema": None} for interrupt in open_interrupts]
+        return dumps({**(values if isinstance(values, dict) else {}), INTERRUPT: listed})
+
+
+async def read_state(graph: Pregel, thread_id: str) -> StateSnapshot:
+    """The thread's state; that of interrupted subgraphs too, whose tasks the interrupts belong to."""
+    snapshot = await graph.aget_state({"configurable": {"thread_id": thread_id}})
+    if any(task.interrupts and isinstance(task.state, dict) for task in snapshot.tasks):
+        snapshot = await graph.aget_state({"configurable": {"thread_id": thread_id}}, subgraphs=True)
+    return snapshot
+
+
+def state_record(snapshot: StateSnapshot, thread_id: str) -> dict[str, Any]:
+    """A state record without its values."""
+    checkpoint = coordinates(snapshot.config)
+    parent = coordinates(snapshot.parent_config)
+    return {
+        "next": list(snapshot.next),
+        "tasks": [_task_record(task, thread_id) for task in snapshot.tasks],
+        "metadata": snapshot.metadata,
+        "created_at": snapshot.created_at,
+        "checkpoint": checkpoint,
+        "parent_checkpoint": parent,
+        "interrupts": [interrupt_record(item) for item in snapshot.interrupts],
+        "checkpoint_id": checkpoint["checkpoint_id"] if checkpoint else None,
+        "parent_checkpoint_id": parent["checkpoint_id"] if parent else None,
+    }
+
+
+def finished_state(thread_id: str, saved: Saved) -> dict[str, Any]:
+    """The record of a run that came to its end: known without asking the graph library."""
+    id, parent_id = saved.checkpoint["id"], saved.parent_id
+    place = {"thread_id": thread_id, "checkpoint_ns": ""}
+    return {
+        "next": [],
+        "tasks": [],
+        "metadata": saved.metadata,
+        "created_at": saved.checkpoint["ts"],
+        "checkpoint": {"checkpoint_id": id, **place},
+        "parent_checkpoint": {"checkpoint_id": parent_id, **place} if parent_id else None,
+        "interrupts": [],
+        "checkpoint_id": id,
+        "parent_checkpoint_id": parent_id,
+    }
+
+
+def _task_record(task: PregelTask, thread_id: str) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "name": task.name,
+        "path": list(task.path),
+        "error": None if task.error is None else _error_text(task.error),
+        "interrupts": [interrupt_record(item) for item in task.interrupts],
+        "checkpoint": _subgraph_place(task.state, thread_id),
+        "state": None,
+        "result": task.result,
+    }
+
+
+def _subgraph_place(state: Any, thread_id: str) -> dict[str, Any] | None:
+    config = state.config if isinstance(state, StateSnapshot) else state
+    conf = (config or {}).get("configurable") or {}
+    if not conf.get("checkpoint_ns"):
+        return None
+    return {"thread_id": thread_id, "checkpoint_ns": conf["checkpoint_ns"]}
+
+
+def interrupts_by_task(tasks: tuple[PregelTask, ...]) -> dict[str, list[dict[str, Any]]]:
+    """Open interrupts by the innermost task that raised them."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for task in tasks:
+        inner = interrupts_by_task(task.state.tasks) if isinstance(task.state, StateSnapshot) else {}
+        if inner:
+            found.update(inner)
+        elif task.interrupts:
+            found[task.id] = [interrupt_record(item) for item in task.interrupts]
+    return found
+
+
+def interrupt_record(interrupt: Interrupt) -> dict[str, Any]:
+    return {"id": interrupt.id, "value": interrupt.value}
+
+
+def describe_error(error: BaseException) -> dict[str, str]:
+    """An exception's class and text."""
+    return {"error": type(error).__name__, "message": text_of(error)}
+
+
+def _error_text(error: Any) -> str:
+    return error if isinstance(error, str) else text_of(error, repr)

@@ -1,0 +1,206 @@
+"""The graph host's process: load the graphs, say READY, execute the runs the runner sends.
+
+Configuration comes as JSON in GRAPH_HOST_CONFIG, which is taken out of the environment before user code
+sees it: `graphs` (graph id → "path:attribute" or {"path", "description"}), `paths` (import directories
+after the working directory), `inspect` (describe the graphs and exit), `allowed_msgpack_modules`
+([[module, class] …] that checkpoints may hold beside the project's own), `limits`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import json
+import os
+import platform
+import re
+import select
+import signal
+import socket
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from typing import Any
+
+from . import frames, watch
+from .connection import Connection
+from .output import Limiter, capture
+
+CONFIG_VARIABLE = "GRAPH_HOST_CONFIG"
+OLDEST_LANGGRAPH = (1, 0)
+DEFAULT_THREADS = 64
+SWITCH_SECONDS = 0.001  # a thread that computes gives way to the loop this soon
+PR_SET_PDEATHSIG = 1
+
+EXIT_UNUSABLE = 3
+
+
+class Host:
+    """The loaded graphs and the runs in progress."""
+
+    def __init__(self, sock: socket.socket, config: dict[str, Any], threads: int) -> None:
+        self._config = config
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        self._loop.set_default_executor(ThreadPoolExecutor(threads, thread_name_prefix="node"))
+        self._early: list[tuple[int, bytes, bytes]] = []
+        self._entries: dict[str, Any] = {}
+        self._runs: dict[bytes, Any] = {}
+        self._connection = Connection(sock, self._loop, self._on_frame)
+        self._limiter: Limiter = capture(self._connection)
+        self._versions = {"python": platform.python_version(), "langgraph": _langgraph_version()}
+
+    def serve(self) -> None:
+        """Load, report, and work until told to stop. Does not return."""
+        self._load()
+        if self._config.get("inspect"):
+            self._report_inspection()
+        self._connection.send(
+            frames.READY, frames.NOBODY, _json({"graphs": list(self._entries), "versions": self._versions})
+        )
+        watch.start(self._loop, self._connection)
+        while True:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                # A node called sys.exit(). asyncio lets that through after the task has got it as its
+                # result, so the run fails like any other and the rest goes on.
+                continue
+
+    def _load(self) -> None:
+        if _numbers(self._versions["langgraph"]) < OLDEST_LANGGRAPH:
+            oldest = ".".join(map(str, OLDEST_LANGGRAPH))
+            found = self._versions["langgraph"] or "none"
+            self._unusable("environment", f"langgraph {oldest} or newer is needed: the project has {found}")
+        from . import loader, saver  # they import langgraph, whose version had to be checked first
+
+        limits = self._config.get("limits") or {}
+        allowed = [tuple(item) for item in self._config.get("allowed_msgpack_modules") or ()]
+        keeper = saver.HostSaver(allowed, max_bytes=limits.get("checkpoint_bytes", 32 << 20))
+        try:
+            self._entries = loader.load_all(self._config["graphs"], keeper)
+        except loader.LoadFailed as error:
+            self._unusable("load", str(error))
+        roots = [os.getcwd(), *self._config.get("paths", ())]
+        keeper.with_allowlist(saver.project_types([os.path.realpath(root) for root in roots]))
+
+    def _report_inspection(self) -> None:
+        from . import inspection, loader
+
+        try:
+            graphs = self._loop.run_until_complete(inspection.describe_all(self._entries))
+        except Exception as error:  # a graph factory's own error, of any kind
+            self._unusable("inspect", loader.user_traceback(error))
+        self._connection.send(frames.READY, frames.NOBODY, _json({"graphs": graphs, "versions": self._versions}))
+        self._connection.flush_and_exit(0)
+
+    def _unusable(self, step: str, message: str) -> None:
+        body = _json({"error": {"step": step, "message": message}})
+        self._connection.send(frames.READY, frames.NOBODY, body)
+        self._connection.flush_and_exit(EXIT_UNUSABLE)
+
+    def _on_frame(self, kind: int, id: bytes, body: bytes) -> None:
+        if kind == frames.RUN:
+            self._on_run(id, body)
+        elif kind == frames.CANCEL:
+            if id in self._runs:
+                self._runs[id].cancel()
+        elif kind == frames.PING:
+            self._connection.send(frames.PONG, id, b"")
+        elif kind == frames.STOP:
+            self._connection.flush_and_exit(0)
+        elif kind == frames.QUERY:
+            self._on_query(id, body)
+
+    def _on_run(self, id: bytes, body: bytes) -> None:
+        from .execution import Execution, Limits
+
+        document, input, *stored = frames.unpack(body)
+        spec = json.loads(document)
+        entry = self._entries.get(spec["graph_id"])
+        if entry is None:
+            names = ", ".join(self._entries)
+            error = {"error": "GraphNotFound", "message": f"no graph '{spec['graph_id']}': there are {names}"}
+            self._refuse(id, error)
+            return
+        execution = Execution(
+            self._connection,
+            entry,
+            id,
+            spec,
+            input,
+            stored,
+            limits=Limits(**(self._config.get("limits") or {})),
+            limiter=self._limiter,
+            versions=self._versions,
+        )
+        self._runs[id] = execution
+        execution.start().add_done_callback(lambda _: self._runs.pop(id, None))
+
+    def _refuse(self, id: bytes, error: dict[str, str]) -> None:
+        document = {
+            "status": "error",
+            "error": error,
+            "thread_status": "error",
+            "interrupts": {},
+            "state": None,
+            "unchanged": True,
+        }
+        self._connection.send(frames.EVENT, id, b"error\n" + _json(error))
+        parts = [_json(document), b"null", _json({"__error__": error})]
+        self._connection.send(frames.DONE, id, frames.pack(parts))
+
+    def _on_query(self, id: bytes, body: bytes) -> None:
+        op = json.loads(body).get("op")
+        error = {"error": "UnknownQuery", "message": f"this host cannot answer '{op}'"}
+        self._connection.send(frames.ANSWER, id, _json({"error": error}))
+
+
+def main(arguments: list[str]) -> None:
+    """The process's entry point."""
+    parser = argparse.ArgumentParser(prog="graph_host")
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--threads", type=int, default=DEFAULT_THREADS)
+    options = parser.parse_args(arguments)
+    config = json.loads(os.environ.pop(CONFIG_VARIABLE))
+    sock = socket.socket(fileno=options.socket)
+    sock.set_inheritable(False)
+    _die_with_the_runner(sock)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    sys.argv = ["graph_host"]
+    sys.path[:0] = [os.getcwd(), *config.get("paths", ())]
+    Host(sock, config, options.threads).serve()
+
+
+def _die_with_the_runner(sock: socket.socket) -> None:
+    """No run goes on when nobody can hear of it: by signal, and by the closed socket.
+
+    The socket is watched by a thread of its own, so that a graph that blocks the loop dies too.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    poll = select.poll()
+    poll.register(sock, getattr(select, "POLLRDHUP", 0) | select.POLLHUP)
+
+    def wait() -> None:
+        poll.poll()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="runner-watch", daemon=True).start()
+
+
+def _langgraph_version() -> str:
+    try:
+        return version("langgraph")
+    except ImportError:
+        return ""
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()
