@@ -20,7 +20,7 @@ def deployment_path(path: str) -> str | None:
     """The path inside a deployment (`/threads` of `/d/chat/threads`); None for what is not in one."""
     if not path.startswith(DEPLOYMENT_PREFIX):
         return None
-    name, slash, rest = path.removeprefix(DEPLOYMENT_PREFIX).partition("/")
+    _name, slash, rest = path.removeprefix(DEPLOYMENT_PREFIX).partition("/")
     return slash + rest if slash else "/"
 
 

@@ -1,4 +1,4 @@
-"""Is it up, which version, how much waits: `/ok`, `/`, `/info`, `/metrics`, also at each deployment's address.
+"""Is it up, which version, how much waits: `/ok`, `/info`, `/metrics`, also at a deployment's address.
 
 They answer without a key. With one, a deployment's address also tells what only its organization may know.
 """

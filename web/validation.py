@@ -20,6 +20,7 @@ import orjson
 from flask import request
 from marshmallow import EXCLUDE, ValidationError, fields
 from marshmallow import Schema as MarshmallowSchema
+from werkzeug.exceptions import RequestTimeout
 
 from shared.errors import Invalid
 
@@ -325,11 +326,18 @@ class QueryList(ListOf):
 
 def load(schema: type[Schema], *, optional: bool = False) -> dict[str, Any]:
     """The checked JSON body; with `optional` an empty body counts as `{}`."""
-    raw = request.get_data(cache=False)
+    raw = _raw_body()
     body = {} if optional and not raw.strip() else parse_body(raw)
     if not isinstance(body, dict):
         raise SchemaViolation([Violation(("body",), "must be an object", "dict_type")])
     return _checked(schema, body, "body")
+
+
+def _raw_body() -> bytes:
+    try:
+        return request.get_data(cache=False)
+    except TimeoutError as error:
+        raise RequestTimeout() from error
 
 
 def load_query(schema: type[Schema]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy import Text
 from sqlalchemy.dialects import postgresql
 
 revision = "0001"

@@ -1,0 +1,74 @@
+"""gunicorn's settings for the web process: `gunicorn -c web/gunicorn.py`. Each has its reason beside it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from gunicorn import glogging
+from gunicorn.http import wsgi
+from gunicorn.workers.base_async import AsyncWorker
+from gunicorn.workers.ggevent import GeventWorker
+
+from shared import logs
+from shared.settings import Settings
+
+settings = Settings.from_env(os.environ)
+
+# Longest silence of a peer that owes us bytes or does not take ours; streams write at every heartbeat.
+SOCKET_SECONDS = 300.0
+
+
+class Worker(GeventWorker):
+    """The gevent worker, with sockets that do not wait for ever."""
+
+    def handle(self, listener: socket.socket, client: socket.socket, addr: Any) -> None:
+        client.settimeout(SOCKET_SECONDS)
+        AsyncWorker.handle(self, listener, client, addr)
+
+
+class Response(wsgi.Response):
+    """An answer that does not tell which server gave it; gunicorn has no setting for that."""
+
+    def default_headers(self) -> list[str]:
+        return [header for header in super().default_headers() if not header.startswith("Server:")]
+
+
+class Logger(glogging.Logger):
+    """gunicorn's own lines, in the format of all other lines."""
+
+    def setup(self, cfg: Any) -> None:
+        super().setup(cfg)
+        logs.configure(settings)
+        self.error_log.handlers.clear()
+        self.error_log.propagate = True
+
+
+def post_worker_init(worker: Any) -> None:
+    """What is loaded by now stays for good: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+wsgi.Response = Response
+
+wsgi_app = "web.wsgi:app"
+bind = f"{settings.host}:{settings.port}"
+worker_class = Worker
+worker_connections = 2000
+timeout = 60  # of the worker's loop, not of a request
+graceful_timeout = 30
+keepalive = 75
+limit_request_line = 4094
+limit_request_fields = 64
+limit_request_field_size = 8190
+max_requests = 0  # restarting after so many would cut streams
+preload_app = False  # connections and greenlets belong to the worker
+control_socket_disable = True
+logger_class = Logger
+loglevel = settings.log_level.lower()
+accesslog = None
+worker_tmp_dir = "/dev/shm" if Path("/dev/shm").is_dir() else None  # its heartbeat must not wait for a disk

@@ -1,0 +1,43 @@
+"""What gunicorn loads: patches gevent first, then settings, logs, connections, the app."""
+
+from __future__ import annotations
+
+from gevent import monkey
+
+monkey.patch_all()
+
+import ctypes  # noqa: E402  the patch comes before every other import
+import os  # noqa: E402
+
+from shared import bus, database, logs, queues  # noqa: E402
+from shared.settings import BadSetting, Settings  # noqa: E402
+from web.app import create_app  # noqa: E402
+
+PR_SET_DUMPABLE = 4
+STATEMENT_TIMEOUT_SECONDS = 10
+BUS_TIMEOUT_SECONDS = 1.0  # a request must not wait for a bus that is away
+
+
+def close_memory() -> None:
+    """Keep other processes of this user from reading our memory and environment through /proc."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def connect(settings: Settings) -> None:
+    """This process's connections; they are opened on first use."""
+    if settings.database_url is None or settings.redis_url is None:
+        raise BadSetting("web needs DATABASE_URL and REDIS_URL: start it with `runyard up`, or set them")
+    database.connect(
+        settings.database_url,
+        statement_timeout_seconds=STATEMENT_TIMEOUT_SECONDS,
+        application="runyard web",
+    )
+    bus.connect(settings.redis_url, timeout_seconds=BUS_TIMEOUT_SECONDS)
+    queues.configure(settings.redis_url, pool=settings.pool, socket_timeout_seconds=BUS_TIMEOUT_SECONDS)
+
+
+close_memory()
+settings = Settings.from_env(os.environ)
+logs.configure(settings)
+connect(settings)
+app = create_app(settings)
