@@ -22,7 +22,12 @@ HIGH_WATER = 1024 * 1024
 BATCH_SECONDS = 0.001
 # How long one loop tick waits for a reader that does not read.
 HOLD_MS = 50
+# How long to wait for a reader to take more before looking again.
+IDLE_SECONDS = 3600.0
 READ_BYTES = 256 * 1024
+
+# Frames somebody waits for: they do not wait for company.
+AWAITED = frozenset((frames.DONE, frames.ASK, frames.PONG, frames.READY, frames.ANSWER))
 
 Handler = Callable[[int, bytes, bytes], None]
 # The JSON of a question, given its number.
@@ -42,7 +47,7 @@ class Connection:
         self._out: list[bytes] = []
         self._unsent = memoryview(b"")
         self._waiting_bytes = 0
-        self._scheduled = False
+        self._flushing: asyncio.Handle | None = None
         self._sent_at = 0.0
         self._drained: asyncio.Future[None] | None = None
         self._lock = threading.Lock()
@@ -53,9 +58,9 @@ class Connection:
     def send(self, kind: int, id: bytes, body: bytes) -> None:
         """Queue a frame."""
         if threading.get_ident() == self._thread:
-            self._queue(frames.encode(kind, id, body))
+            self._queue(kind, frames.encode(kind, id, body))
         else:
-            self.loop.call_soon_threadsafe(self._queue, frames.encode(kind, id, body))
+            self.loop.call_soon_threadsafe(self._queue, kind, frames.encode(kind, id, body))
 
     def send_from_outside(self, kind: int, id: bytes, body: bytes) -> bool:
         """Send a frame now, past a loop that is blocked; False when half a frame stands in the way."""
@@ -139,24 +144,25 @@ class Connection:
             code = code or 1
         os._exit(code)
 
-    def _queue(self, frame: bytes) -> None:
+    def _queue(self, kind: int, frame: bytes) -> None:
         self._out.append(frame)
         self._waiting_bytes += len(frame)
-        if self._scheduled:
-            return
-        self._scheduled = True
+        now = self.loop.time()
         due = self._sent_at + BATCH_SECONDS
-        if self.loop.time() >= due:
-            self.loop.call_soon(self._flush)
-        else:
-            self.loop.call_at(due, self._flush)
+        if self._flushing is None:
+            if now >= due or kind in AWAITED:
+                self._flushing = self.loop.call_soon(self._flush)
+            else:
+                self._flushing = self.loop.call_at(due, self._flush)
+        elif kind in AWAITED and isinstance(self._flushing, asyncio.TimerHandle):
+            self._flushing.cancel()
+            self._flushing = self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._scheduled = False
+        self._flushing = None
         self._push_out()
         self._sent_at = self.loop.time()
         if self._unsent:
-            self._scheduled = True
             self._wait_for_reader()
         if self._drained is not None and not self.is_full:
             self._drained.set_result(None)
@@ -185,14 +191,17 @@ class Connection:
         """
         if self._waiting_bytes <= HIGH_WATER:
             self.loop.add_writer(self._sock, self._writable)
+            self._flushing = self.loop.call_later(IDLE_SECONDS, self._flush)
             return
         poll = select.poll()
         poll.register(self._sock, select.POLLOUT)
         poll.poll(HOLD_MS)
-        self.loop.call_soon(self._flush)
+        self._flushing = self.loop.call_soon(self._flush)
 
     def _writable(self) -> None:
         self.loop.remove_writer(self._sock)
+        if self._flushing is not None:
+            self._flushing.cancel()
         self._flush()
 
     def _readable(self) -> None:

@@ -31,7 +31,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from . import frames
 from .serialization import text_of
-from .storage import Storage
+from .storage import MemoryStorage, Storage
 
 # A serialised value up to this size is cheaper inside the checkpoint than as a row of its own.
 INLINE_BYTES = 512
@@ -66,6 +66,18 @@ class RunCheckpoints:
     last: dict[str, Saved] = field(default_factory=dict)
     stored_blobs: set[tuple[str, str, str, str]] = field(default_factory=set)
     is_over: bool = False  # the graph has returned: what is in `last` changes no more
+    keeps_foreign: bool = False  # other threads' checkpoints are stored like our own
+    foreign: dict[str, MemoryStorage] = field(default_factory=dict)
+
+    def storage_of(self, thread_id: str) -> Storage:
+        """Where a thread's checkpoints are.
+
+        A node may invoke another graph under a thread id of its own making. There is no such thread
+        here: its checkpoints live as long as the run.
+        """
+        if thread_id == self.thread_id or self.keeps_foreign:
+            return self.storage
+        return self.foreign.setdefault(thread_id, MemoryStorage())
 
 
 current_run: ContextVar[RunCheckpoints] = ContextVar("current_run")
@@ -97,10 +109,11 @@ class HostSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         run = current_run.get()
         frame = self._put(run, config, checkpoint, metadata, new_versions)
+        storage = run.storage_of(config["configurable"]["thread_id"])
         if frame and run.waits:
-            await run.storage.ask(frames.CHECKPOINT, *frame)
+            await storage.ask(frames.CHECKPOINT, *frame)
         elif frame:
-            run.storage.send(frames.CHECKPOINT, *frame)
+            storage.send(frames.CHECKPOINT, *frame)
         return _config(config["configurable"], checkpoint["id"])
 
     def put(
@@ -112,10 +125,11 @@ class HostSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         run = current_run.get()
         frame = self._put(run, config, checkpoint, metadata, new_versions)
+        storage = run.storage_of(config["configurable"]["thread_id"])
         if frame and run.waits:
-            run.storage.ask_blocking(frames.CHECKPOINT, *frame)
+            storage.ask_blocking(frames.CHECKPOINT, *frame)
         elif frame:
-            run.storage.send(frames.CHECKPOINT, *frame)
+            storage.send(frames.CHECKPOINT, *frame)
         return _config(config["configurable"], checkpoint["id"])
 
     async def aput_writes(
@@ -146,7 +160,7 @@ class HostSaver(BaseCheckpointSaver[str]):
             "writes": items,
         }
         self._check_size(blobs)
-        run.storage.send(frames.WRITES, header, blobs)
+        run.storage_of(conf["thread_id"]).send(frames.WRITES, header, blobs)
 
     def _put(
         self,
@@ -250,14 +264,16 @@ class HostSaver(BaseCheckpointSaver[str]):
         known, found = self._from_memory(run, config)
         if known:
             return found
-        return self._one(run, await run.storage.ask(frames.ASK, _question(config), []))
+        storage = run.storage_of(config["configurable"]["thread_id"])
+        return self._one(run, await storage.ask(frames.ASK, _question(config), []))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         run = current_run.get()
         known, found = self._from_memory(run, config)
         if known:
             return found
-        return self._one(run, run.storage.ask_blocking(frames.ASK, _question(config), []))
+        storage = run.storage_of(config["configurable"]["thread_id"])
+        return self._one(run, storage.ask_blocking(frames.ASK, _question(config), []))
 
     async def alist(
         self,
@@ -270,7 +286,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         run = current_run.get()
         question: dict[str, Any] | None = _list_question(run, config, filter, before, limit)
         while question is not None:
-            parts = await run.storage.ask(frames.ASK, question, [])
+            parts = await run.storage_of(question["thread_id"]).ask(frames.ASK, question, [])
             for item in self._many(run, parts):
                 yield item
             question = _next_page(question, parts)
@@ -286,7 +302,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         run = current_run.get()
         question: dict[str, Any] | None = _list_question(run, config, filter, before, limit)
         while question is not None:
-            parts = run.storage.ask_blocking(frames.ASK, question, [])
+            parts = run.storage_of(question["thread_id"]).ask_blocking(frames.ASK, question, [])
             yield from self._many(run, parts)
             question = _next_page(question, parts)
 
@@ -312,12 +328,12 @@ class HostSaver(BaseCheckpointSaver[str]):
         return False, None
 
     def _one(self, run: RunCheckpoints, parts: Sequence[bytes]) -> CheckpointTuple | None:
-        head = run.storage.head(parts)
+        head = Storage.head(parts)
         return self._decode(run, head, iter(parts[1:])) if head.get("found") else None
 
     def _many(self, run: RunCheckpoints, parts: Sequence[bytes]) -> Iterator[CheckpointTuple]:
         blobs = iter(parts[1:])
-        for head in run.storage.head(parts)["items"]:
+        for head in Storage.head(parts)["items"]:
             yield self._decode(run, head, blobs)
 
     def _decode(self, run: RunCheckpoints, head: dict[str, Any], blobs: Iterator[bytes]) -> CheckpointTuple:
@@ -347,12 +363,14 @@ class HostSaver(BaseCheckpointSaver[str]):
     async def _do(self, question: dict[str, Any]) -> None:
         run = current_run.get()
         run.stored_blobs.clear()
-        run.storage.head(await run.storage.ask(frames.ASK, question, []))
+        storage = run.storage_of(question.get("thread_id", run.thread_id))
+        storage.head(await storage.ask(frames.ASK, question, []))
 
     def _do_blocking(self, question: dict[str, Any]) -> None:
         run = current_run.get()
         run.stored_blobs.clear()
-        run.storage.head(run.storage.ask_blocking(frames.ASK, question, []))
+        storage = run.storage_of(question.get("thread_id", run.thread_id))
+        storage.head(storage.ask_blocking(frames.ASK, question, []))
 
     async def adelete_thread(self, thread_id: str) -> None:
         await self._do({"op": "delete_thread", "thread_id": thread_id})
