@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import asynccontextmanager
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from contextlib import asynccontextmanager
+from typing import Any, get_type_hints, is_typeddict
 
 from langchain_core.runnables.graph import Graph
 from langgraph.pregel import Pregel
 from pydantic import TypeAdapter, create_model
+from typing_extensions import NotRequired, TypedDict
 
 from .loader import READ, Entry
 from .serialization import dumps, loads
@@ -93,6 +94,12 @@ def _subgraph_schemas(graph: Pregel) -> dict[str, Any]:
 def _state_schema(graph: Pregel) -> dict[str, Any]:
     builder = getattr(graph, "builder", None)
     declared = getattr(builder, "state_schema", None)
+    if declared is not None and is_typeddict(declared):
+        # pydantic refuses typing.TypedDict before Python 3.12, and takes this one everywhere
+        hints = get_type_hints(declared)
+        required = declared.__required_keys__
+        keys = {key: hint if key in required else NotRequired[hint] for key, hint in hints.items()}
+        return TypeAdapter(TypedDict(declared.__name__, keys)).json_schema()  # type: ignore[operator]
     if declared is not None:
         return TypeAdapter(declared).json_schema()
     channels = {key: graph.channels[key] for key in graph.stream_channels_list}

@@ -1,0 +1,391 @@
+"""Graphs that show one behaviour each."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import operator
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypedDict
+
+import shared
+import web
+import workers
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
+from langgraph.func import entrypoint, task
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.runtime import Runtime
+from langgraph.types import Command, Send, interrupt
+
+
+class State(TypedDict, total=False):
+    text: str
+    log: Annotated[list[Any], operator.add]
+
+
+def chain(*nodes: Any, state: Any = State, **options: Any) -> Any:
+    """A compiled graph of nodes one after the other."""
+    builder = StateGraph(state, **options)
+    before = START
+    for node in nodes:
+        builder.add_node(node)
+        builder.add_edge(before, node.__name__)
+        before = node.__name__
+    builder.add_edge(before, END)
+    return builder
+
+
+async def one(state: State) -> State:
+    return {"log": ["one"]}
+
+
+async def two(state: State) -> State:
+    return {"log": ["two"]}
+
+
+steps = chain(one, two).compile(checkpointer=InMemorySaver())
+builder = chain(one)
+stops_before_two = chain(one, two).compile(interrupt_before=["two"])
+
+
+def ask(state: State) -> State:
+    return {"log": [interrupt({"question": state.get("text")})]}
+
+
+asks = chain(one, ask, two).compile()
+
+
+def ask_again(state: State) -> State:
+    return {"log": [interrupt("again")]}
+
+
+def done(state: State) -> State:
+    return {"log": ["done"]}
+
+
+_fan = StateGraph(State)
+for _node in (ask, ask_again, done):
+    _fan.add_node(_node)
+    _fan.add_edge(START, _node.__name__)
+asks_twice = _fan.compile()
+
+child = chain(one, ask).compile()
+_parent = StateGraph(State)
+_parent.add_node(two)
+_parent.add_node("child", child)
+_parent.add_edge(START, "two")
+_parent.add_edge("two", "child")
+nested = _parent.compile()
+
+_outer = StateGraph(State)
+_outer.add_node("inner", chain(one, two).compile())
+_outer.add_edge(START, "inner")
+_outermost = StateGraph(State)
+_outermost.add_node("outer", _outer.compile())
+_outermost.add_edge(START, "outer")
+deep = _outermost.compile()
+
+
+def boom(state: State) -> State:
+    raise ValueError("boom happened")
+
+
+fails = chain(one, boom).compile()
+
+
+async def forever(state: State) -> State:
+    return forever_until_ten(state)
+
+
+def forever_until_ten(state: State) -> State:
+    return {"log": [len(state["log"])]}
+
+
+_loop = StateGraph(State)
+_loop.add_node(forever)
+_loop.add_edge(START, "forever")
+_loop.add_edge("forever", "forever")
+loops = _loop.compile()
+
+
+class Chat(TypedDict, total=False):
+    messages: Annotated[list[Any], add_messages]
+
+
+async def speak(state: Chat) -> Chat:
+    model = GenericFakeChatModel(messages=iter([AIMessage("hello big world", id="answer")]))
+    return {"messages": [await model.ainvoke(state["messages"])]}
+
+
+async def repeat(state: Chat) -> Chat:
+    return {"messages": [AIMessage("said before", id="whole")]}
+
+
+speaks = chain(speak, state=Chat).compile()
+repeats = chain(repeat, state=Chat).compile()
+
+
+async def write(state: State) -> State:
+    writer = get_stream_writer()
+    writer({"n": 1})
+    writer("text")
+    return {}
+
+
+writes = chain(write).compile()
+
+
+async def write_much(state: State) -> State:
+    get_stream_writer()("x" * 2_000_000)
+    return {"text": "went on"}
+
+
+writes_much = chain(write_much).compile()
+
+
+async def flood(state: State) -> State:
+    writer = get_stream_writer()
+    for number in range(200_000):
+        writer({"number": number, "padding": "x" * 200})
+        await asyncio.sleep(0)
+    return {}
+
+
+floods = chain(flood).compile()
+
+
+async def grow(state: State) -> State:
+    return {"text": "x" * 3_000_000}
+
+
+grows = chain(grow).compile()
+
+
+async def sleep(state: State) -> State:
+    get_stream_writer()("asleep")
+    await asyncio.sleep(60)
+    return {}
+
+
+def sleep_in_thread(state: State) -> State:
+    get_stream_writer()("asleep")
+    time.sleep(20)
+    return {}
+
+
+async def swallow(state: State) -> State:
+    get_stream_writer()("asleep")
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            continue
+
+
+sleeps = chain(one, sleep).compile()
+sleeps_in_thread = chain(one, sleep_in_thread).compile()
+swallows = chain(one, swallow).compile()
+
+
+def say(state: State) -> State:
+    print("printed")
+    print("bell\x07 and a half line", end="")
+    sys.stderr.write("to stderr\n")
+    logging.getLogger("project").info("logged %s", 1)
+    return {}
+
+
+says = chain(say).compile()
+
+
+def say_much(state: State) -> State:
+    for number in range(20_000):
+        print(number, "x" * 10_000)
+    return {}
+
+
+says_much = chain(say_much).compile()
+
+
+def leave(state: State) -> State:
+    sys.exit(7)
+
+
+async def leave_async(state: State) -> State:
+    sys.exit(7)
+
+
+def die(state: State) -> State:
+    os._exit(9)
+
+
+leaves = chain(leave).compile()
+leaves_async = chain(leave_async).compile()
+dies = chain(die).compile()
+
+
+def block(state: State) -> State:
+    return {"text": "blocked"}
+
+
+async def block_loop(state: State) -> State:
+    time.sleep(60)
+    return {}
+
+
+blocks = chain(block_loop).compile()
+
+
+def look(state: State, config: RunnableConfig) -> State:
+    names = [name for name in ("graph_host", "frames", "server", "saver") if importlib.util.find_spec(name)]
+    return {
+        "log": [
+            [shared.WORD, web.WORD, workers.WORD],
+            names,
+            dict(os.environ),
+            {key: value for key, value in config["configurable"].items() if not key.startswith("__")},
+            config["metadata"].get("topic"),
+            config["tags"],
+        ]
+    }
+
+
+looks = chain(look).compile()
+
+
+@dataclass
+class Settings:
+    model: str = "small"
+
+
+def show_context(state: State, runtime: Runtime[Settings]) -> State:
+    return {"log": [runtime.context.model]}
+
+
+shows_context = chain(show_context, context_schema=Settings).compile()
+
+
+@dataclass
+class Point:
+    x: int
+    tags: set[str] = field(default_factory=set)
+
+
+class Places(TypedDict, total=False):
+    anything: Any
+    kinds: list[str]
+
+
+async def make_point(state: Places) -> Places:
+    return {"anything": Point(1, {"a"})}
+
+
+async def check_point(state: Places) -> Places:
+    interrupt("look")
+    return {"kinds": [type(state["anything"]).__name__, str(isinstance(state["anything"], Point))]}
+
+
+points = chain(make_point, check_point, state=Places).compile()
+
+
+async def route(state: State) -> Command[Any]:
+    return Command(goto=[Send("one", {"text": "sent"}), Send("one", {})], update={"log": ["routed"]})
+
+
+_sends = StateGraph(State)
+_sends.add_node(route)
+_sends.add_node(one)
+_sends.add_edge(START, "route")
+sends = _sends.compile()
+
+
+@task
+async def double(number: int) -> int:
+    return number * 2
+
+
+@entrypoint()
+async def functional(number: int) -> int:
+    return await double(number) + 1
+
+
+async def invoke_inside(state: State) -> State:
+    own = chain(one).compile()
+    inner = await own.ainvoke({"text": "inner"}, {"configurable": {"thread_id": "my own thread"}})
+    return {"log": inner["log"]}
+
+
+invokes_inside = chain(invoke_inside).compile()
+
+
+def invoke_child_blocking(state: State) -> State:
+    return {"log": child_steps.invoke({"text": "inner"})["log"]}
+
+
+async def invoke_child_blocking_on_loop(state: State) -> State:
+    return {"log": child_steps.invoke({"text": "inner"})["log"]}
+
+
+child_steps = chain(done).compile()
+invokes_blocking = chain(invoke_child_blocking).compile()
+invokes_blocking_on_loop = chain(invoke_child_blocking_on_loop).compile()
+
+
+def plain_factory() -> Any:
+    return chain(one)
+
+
+async def async_factory(config: RunnableConfig) -> Any:
+    async def tell(state: State) -> State:
+        return {"log": [config["configurable"]["graph_id"]]}
+
+    return chain(tell).compile()
+
+
+entered: list[str] = []
+
+
+@asynccontextmanager
+async def managed_factory(config: dict[str, Any]) -> AsyncIterator[Any]:
+    entered.append("in")
+    yield chain(one).compile()
+    entered.append("out")
+
+
+@contextmanager
+def managed_sync_factory(anything) -> Iterator[Any]:  # noqa: ANN001 - a factory without annotations
+    yield chain(one).compile()
+
+
+class Factory:
+    def __call__(self, *, config: RunnableConfig) -> Any:
+        return chain(one)
+
+
+callable_instance = Factory()
+
+
+def failing_factory() -> Any:
+    raise RuntimeError("no graph today")
+
+
+def wrong_factory() -> Any:
+    return 42
+
+
+def two_unannotated(a, b):  # noqa: ANN001, ANN201 - what cannot be loaded
+    return chain(one)
+
+
+not_a_graph = 42

@@ -1,0 +1,3 @@
+"""A package of the project that shares its name with one of the platform."""
+
+WORD = "workers"
