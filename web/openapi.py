@@ -265,6 +265,8 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
     found.update({name: bound for name, bound in bounds.items() if bound is not None})
     if field.allow_none and "type" in found:
         found["type"] = [found["type"], "null"]
+        if "enum" in found:
+            found["enum"].append(None)
     return found
 
 

@@ -9,20 +9,19 @@ from shared import migrations
 from shared.settings import Settings
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> str | None:
+    """What went wrong, if anything."""
     url = Settings.from_env(os.environ).database_url
     if url is None:
-        print("DATABASE_URL must name the database to migrate", file=sys.stderr)
-        return 2
+        return "DATABASE_URL must name the database to migrate"
     match arguments:
         case []:
             migrations.upgrade(url)
         case ["new", subject]:
             migrations.write_version(url, subject)
         case _:
-            print(migrations.__doc__, file=sys.stderr)
-            return 2
-    return 0
+            return migrations.__doc__
+    return None
 
 
 if __name__ == "__main__":

@@ -1,0 +1,115 @@
+"""Who may call what: keys, tenants, roles, open paths."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from shared import api_keys
+from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.database import transaction
+from tests.contract.conftest import ADMIN_KEY, caller
+
+OPEN = {"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json", "/static/<path:name>"}
+OPEN_RULES = OPEN | {f"/d/<deployment>{path}" for path in OPEN}
+
+
+def key(role: str) -> str:
+    with transaction() as session:
+        return api_keys.create(session, DEFAULT_ORGANIZATION_ID, name=role, role=role)
+
+
+def routes(app: Flask) -> Iterator[tuple[str, str, str]]:
+    """Every rule and method, with a path that would match it."""
+    for rule in app.url_map.iter_rules():
+        path = re.sub(r"<[^>]*?(\w+)>", lambda match: str(uuid4()), rule.rule)
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}:
+            yield rule.rule, method, path
+
+
+def test_every_route_but_the_open_ones_needs_a_key(app: Flask, anonymous: FlaskClient) -> None:
+    for rule, method, path in routes(app):
+        is_upload = method == "PUT" and rule.startswith("/v2/uploads/")
+        if rule in OPEN_RULES or is_upload:
+            continue
+        response = anonymous.open(path, method=method)
+        assert (method, path, response.status_code) == (method, path, 401)
+        assert response.json == {"detail": "Missing API key: send it as the header X-Api-Key"}
+
+
+def test_every_route_refuses_an_unknown_key(app: Flask) -> None:
+    stranger = caller(app, "ryd_12345678_" + "A" * 43)
+    for rule, method, path in routes(app):
+        if rule not in OPEN_RULES and not rule.startswith("/v2/uploads/"):
+            assert stranger.open(path, method=method).status_code in (401, 429)
+
+
+@pytest.mark.parametrize("headers", [{"X-Api-Key": ADMIN_KEY}, {"Authorization": f"Bearer {ADMIN_KEY}"}])
+def test_a_key_opens(anonymous: FlaskClient, headers: dict[str, str]) -> None:
+    assert anonymous.get("/v2/nothing", headers=headers).status_code == 404
+
+
+def test_a_made_key_opens_until_it_is_revoked(app: Flask) -> None:
+    made = key("admin")
+    friend = caller(app, made)
+    assert friend.get("/v2/nothing").status_code == 404
+    with transaction() as session:
+        api_keys.revoke(session, DEFAULT_ORGANIZATION_ID, made.split("_")[1])
+    response = friend.get("/v2/nothing")
+    assert (response.status_code, response.json) == (401, {"detail": "Unknown API key"})
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("tenant", [str(DEFAULT_ORGANIZATION_ID), "default"])
+def test_a_tenant_must_be_the_keys_own(client: FlaskClient, tenant: str) -> None:
+    assert client.get("/v2/nothing", headers={"X-Tenant-Id": tenant}).status_code == 404
+    assert client.get("/v2/nothing", headers={"X-Tenant-Id": str(uuid4())}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("role", "method", "path", "allowed"),
+    [
+        ("read", "GET", "/v2/nothing", True),
+        ("read", "POST", "/v2/nothing", False),
+        ("read", "POST", "/v1/projects/x/build_logs", True),
+        ("read", "POST", "/d/chat/threads/search", True),
+        ("read", "POST", "/d/chat/threads", False),
+        ("run", "POST", "/d/chat/threads", True),
+        ("run", "POST", "/v2/nothing", False),
+        ("deploy", "POST", "/v2/nothing", True),
+        ("admin", "DELETE", "/v2/nothing", True),
+    ],
+)
+def test_a_role_bounds_what_a_key_may_do(
+    app: Flask, role: str, method: str, path: str, allowed: bool
+) -> None:
+    response = caller(app, key(role)).open(path, method=method)
+    assert (response.status_code != 403) is allowed
+
+
+def test_failing_often_is_answered_with_429(app: Flask) -> None:
+    stranger = caller(app, "wrong")
+    statuses = [stranger.get("/v2/nothing").status_code for _ in range(21)]
+    assert statuses == [401] * 20 + [429]
+    assert stranger.get("/v2/nothing").headers["Retry-After"] == "60"
+
+
+def test_a_valid_key_passes_from_an_address_that_failed_often(app: Flask, client: FlaskClient) -> None:
+    stranger = caller(app, "wrong")
+    for _ in range(25):
+        stranger.get("/v2/nothing")
+    assert client.get("/v2/nothing").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/v2/nothing/../../ok", "/static/../app.py", "/d/chat/static/../../x"])
+def test_an_open_path_cannot_be_climbed_out_of(anonymous: FlaskClient, path: str) -> None:
+    assert anonymous.get(path).status_code in (401, 404)
+
+
+def test_a_post_to_an_open_path_is_not_open(anonymous: FlaskClient) -> None:
+    assert anonymous.post("/ok").status_code == 401

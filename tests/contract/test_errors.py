@@ -1,0 +1,152 @@
+"""What every answer has in common: bodies of refusals, request ids, CORS, slashes, sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+import tests.factories as make
+from flask.testing import FlaskClient
+
+from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.settings import Settings
+from tests.contract.conftest import ADMIN_KEY, caller
+from web.app import create_app
+
+
+@pytest.fixture
+def chat(client: FlaskClient) -> FlaskClient:
+    """A client of a service that has a deployment called chat."""
+    make.deployment(organization_id=DEFAULT_ORGANIZATION_ID, name="chat")
+    return client
+
+
+@pytest.mark.parametrize(
+    "path", ["/nope", "/v2/nope", "/api-host/v2/nope", "/d/chat/nope", "/d/other/threads/search"]
+)
+def test_an_unknown_path_is_404(chat: FlaskClient, path: str) -> None:
+    response = chat.post(path, data=b"{}")
+    assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
+
+
+@pytest.mark.parametrize("path", ["/d/chat/threads", "/d/chat/assistants", "/d/chat/runs"])
+def test_a_wrong_method_is_405_and_names_the_right_ones(chat: FlaskClient, path: str) -> None:
+    response = chat.get(path)
+    assert (response.status_code, response.json) == (405, {"detail": "Method Not Allowed"})
+    assert "POST" in response.headers["Allow"]
+
+
+def test_a_deployments_trailing_slash_is_redirected(chat: FlaskClient) -> None:
+    response = chat.post("/d/chat/threads/?a=b%20c", data=b"{}")
+    assert (response.status_code, response.headers["Location"]) == (307, "../threads?a=b%20c")
+
+
+def test_a_trailing_slash_on_the_control_plane_is_the_same_route(client: FlaskClient) -> None:
+    assert client.get("/v2/deployments/").status_code == client.get("/v2/deployments").status_code == 200
+    assert client.get("/api-host/v2/deployments/").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v2//deployments", "//v2/deployments", "/d/chat//threads", "/d//threads"])
+def test_it_never_redirects_for_doubled_slashes(chat: FlaskClient, path: str) -> None:
+    assert chat.get(path).status_code in (404, 405)
+
+
+def test_a_deployments_422_is_a_string(chat: FlaskClient) -> None:
+    response = chat.post("/d/chat/threads/search", data=b'{"limit": "3"}')
+    assert (response.status_code, response.json) == (422, {"detail": "limit: must be an integer"})
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"a": NaN}', b'{"a": "\xff"}'])
+def test_a_deployment_says_invalid_json(chat: FlaskClient, raw: bytes) -> None:
+    response = chat.post("/d/chat/threads", data=raw)
+    assert (response.status_code, response.json) == (422, {"detail": "Invalid JSON in request body"})
+
+
+def test_the_control_planes_422_is_a_list(client: FlaskClient) -> None:
+    response = client.post("/v2/deployments", data=b'{"name": 5}')
+    assert response.status_code == 422
+    for item in response.json["detail"]:  # type: ignore[index]
+        assert set(item) == {"loc", "msg", "type"}
+        assert item["loc"][0] == "body"
+
+
+@pytest.mark.parametrize(
+    ("raw", "loc", "kind"), [(b"", ["body"], "missing"), (b'{"a" 1}', ["body", 5], "json_invalid")]
+)
+def test_the_control_plane_places_invalid_json(
+    client: FlaskClient, raw: bytes, loc: list[object], kind: str
+) -> None:
+    response = client.post("/v2/deployments", data=raw)
+    assert response.status_code == 422
+    [item] = response.json["detail"]  # type: ignore[index]
+    assert (item["loc"], item["type"]) == (loc, kind)
+
+
+def test_a_bad_id_in_a_control_plane_path_is_placed(client: FlaskClient) -> None:
+    response = client.get("/v2/deployments/nope")
+    assert response.status_code == 422
+    [item] = response.json["detail"]  # type: ignore[index]
+    assert (item["loc"], item["type"]) == (["path", "deployment_id"], "uuid_parsing")
+
+
+def test_a_body_that_is_too_large_is_413(client: FlaskClient, settings: Settings) -> None:
+    small = caller(create_app(replace(settings, api_key=ADMIN_KEY, max_body_bytes=1000)), ADMIN_KEY)
+    response = small.post("/v2/deployments", data=b"x" * 1001)
+    assert response.status_code == 413
+    assert response.json == {"detail": "The request body is larger than 1000 bytes"}
+
+
+def test_every_answer_has_a_request_id(client: FlaskClient) -> None:
+    assert UUID(client.get("/ok").headers["x-request-id"])
+    assert UUID(client.get("/v2/nope").headers["x-request-id"])
+
+
+def test_a_callers_request_id_is_echoed_when_it_is_a_uuid(client: FlaskClient) -> None:
+    sent = "0191e7a4-6b3e-7c3a-9d1e-0242ac120002"
+    assert client.get("/ok", headers={"x-request-id": sent}).headers["x-request-id"] == sent
+    assert client.get("/ok", headers={"x-request-id": "x"}).headers["x-request-id"] != "x"
+
+
+def test_a_browser_may_ask_whether_it_may_call(anonymous: FlaskClient) -> None:
+    response = anonymous.options(
+        "/d/chat/threads",
+        headers={
+            "Origin": "https://ui.example",
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "x-api-key,content-type",
+            "Access-Control-Request-Private-Network": "true",
+        },
+    )
+    assert (response.status_code, response.text) == (200, "OK")
+    headers = response.headers
+    assert headers["Access-Control-Allow-Origin"] == "*"
+    assert headers["Access-Control-Allow-Methods"] == "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+    assert headers["Access-Control-Allow-Headers"] == "x-api-key,content-type"
+    assert headers["Access-Control-Max-Age"] == "600"
+    assert headers["Access-Control-Allow-Private-Network"] == "true"
+
+
+def test_a_browser_may_read_what_reconnecting_needs(chat: FlaskClient) -> None:
+    response = chat.post("/d/chat/threads/search", data=b"{}", headers={"Origin": "https://ui.example"})
+    assert response.headers["Access-Control-Allow-Origin"] == "*"
+    exposed = response.headers["Access-Control-Expose-Headers"]
+    assert {"location", "content-location", "x-pagination-next"} <= set(exposed.split(", "))
+
+
+def test_without_an_origin_there_is_no_cors(chat: FlaskClient) -> None:
+    response = chat.post("/d/chat/threads/search", data=b"{}")
+    assert "Access-Control-Allow-Origin" not in response.headers
+    assert response.headers["Vary"] == "Origin"
+
+
+def test_the_control_plane_is_not_for_other_origins(client: FlaskClient) -> None:
+    response = client.get("/v2/deployments", headers={"Origin": "https://ui.example"})
+    assert "Access-Control-Allow-Origin" not in response.headers
+
+
+def test_answers_are_safe_to_open_in_a_browser(client: FlaskClient) -> None:
+    headers = client.get("/v2/deployments").headers
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert "Server" not in headers

@@ -1,0 +1,83 @@
+"""The API document and its page."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+
+@pytest.fixture
+def document(anonymous: FlaskClient) -> dict[str, Any]:
+    found: Any = anonymous.get("/openapi.json").json
+    return found
+
+
+def test_it_documents_every_route_of_both_interfaces(app: Flask, document: dict[str, Any]) -> None:
+    for rule in app.url_map.iter_rules():
+        if rule.rule.endswith(("/docs", "/static/<path:name>")):
+            continue
+        path = re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", rule.rule)
+        methods = {method.lower() for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}}
+        assert methods <= set(document["paths"][path]), path
+
+
+def test_every_operation_says_what_it_is(document: dict[str, Any]) -> None:
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert operation["summary"], (method, path)
+            assert operation["responses"], (method, path)
+
+
+def test_operation_ids_are_unique(document: dict[str, Any]) -> None:
+    ids = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_reference_leads_somewhere(anonymous: FlaskClient, document: dict[str, Any]) -> None:
+    text = anonymous.get("/openapi.json").text
+    for name in re.findall(r'"#/components/schemas/([^"]+)"', text):
+        assert name in document["components"]["schemas"]
+
+
+def test_bodies_have_their_rules(document: dict[str, Any]) -> None:
+    search = document["components"]["schemas"]["ThreadSearch"]["properties"]
+    assert search["limit"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 10}
+    assert document["components"]["schemas"]["RunCreate"]["required"] == ["assistant_id"]
+
+
+def test_each_interface_has_its_own_form_of_422(document: dict[str, Any]) -> None:
+    def form(path: str, method: str) -> str:
+        refusal = document["paths"][path][method]["responses"]["422"]
+        return str(refusal["content"]["application/json"]["schema"]["$ref"]).rpartition("/")[2]
+
+    assert form("/v2/deployments", "post") == "Violations"
+    assert form("/d/{deployment}/threads", "post") == "Error"
+
+
+def test_a_deployment_documents_itself(anonymous: FlaskClient) -> None:
+    document: Any = anonymous.get("/d/chat/openapi.json").json
+    assert document["servers"] == [{"url": "/d/chat"}]
+    assert "/threads" in document["paths"]
+    assert not any(path.startswith(("/v2", "/d/")) for path in document["paths"])
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            assert "deployment" not in [parameter["name"] for parameter in operation["parameters"]]
+
+
+@pytest.mark.parametrize("mount", ["", "/d/chat"])
+def test_the_page_needs_nothing_from_elsewhere(anonymous: FlaskClient, mount: str) -> None:
+    page = anonymous.get(f"{mount}/docs")
+    assert page.status_code == 200
+    assert "script-src 'self';" in page.headers["Content-Security-Policy"]
+    addresses = re.findall(r'(?:src|href|spec-url)="([^"]+)"', page.text)
+    assert addresses
+    for address in addresses:
+        assert anonymous.get(f"{mount}/{address}").status_code == 200
+
+
+def test_the_viewer_comes_with_its_licence(anonymous: FlaskClient) -> None:
+    assert "MIT License" in anonymous.get("/static/rapidoc-LICENSE.txt").text

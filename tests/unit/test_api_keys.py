@@ -1,0 +1,133 @@
+"""API keys: their form, what is kept of them, and when they stop working."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import select, update
+
+from shared import api_keys
+from shared.database import transaction
+from shared.errors import Invalid, NotFound
+from shared.models import ApiKey
+
+
+@pytest.fixture(autouse=True)
+def nothing_cached(db: Any) -> Iterator[None]:
+    api_keys.forget()
+    with transaction() as session:
+        api_keys.ensure_default_organization(session)
+    yield
+    api_keys.forget()
+
+
+def make(**options: Any) -> str:
+    with transaction() as session:
+        return api_keys.create(session, api_keys.DEFAULT_ORGANIZATION_ID, name="ci", **options)
+
+
+def row() -> ApiKey:
+    with transaction() as session:
+        return session.execute(select(ApiKey)).scalar_one()
+
+
+def test_a_key_has_an_id_and_256_random_bits() -> None:
+    assert re.fullmatch(r"ryd_[A-Za-z0-9]{8}_[A-Za-z0-9_-]{43}", make())
+
+
+def test_the_secret_is_not_kept() -> None:
+    key = make()
+    secret = key.split("_", 2)[2].encode()
+    stored = row()
+    assert stored.id in key
+    assert len(stored.secret_hash) == 32
+    assert secret not in stored.secret_hash
+
+
+def test_a_key_names_its_organization_and_role() -> None:
+    caller = api_keys.authenticate(make(role="run"))
+    assert caller is not None
+    assert caller.organization_id == api_keys.DEFAULT_ORGANIZATION_ID
+    assert caller.organization_name == "default"
+    assert (caller.may("read"), caller.may("run"), caller.may("deploy")) == (True, True, False)
+
+
+def test_it_refuses_an_unknown_role() -> None:
+    with pytest.raises(Invalid):
+        make(role="king")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda key: key[:-1] + ("A" if key[-1] != "A" else "B"),
+        lambda key: "ryd_" + "0" * 8 + key[12:],
+        lambda key: key[:-1],
+        lambda key: key + "A",
+        lambda key: key.replace("ryd_", "xyz_"),
+        lambda key: "",
+        lambda key: "ryd_\x00" + "0" * 7 + key[12:],
+        lambda key: "ryd_é" + "0" * 7 + key[12:],
+    ],
+)
+def test_it_knows_no_other_key(change: Any) -> None:
+    assert api_keys.authenticate(change(make())) is None
+
+
+def test_a_revoked_key_stops_working() -> None:
+    key = make()
+    assert api_keys.authenticate(key)
+    with transaction() as session:
+        api_keys.revoke(session, api_keys.DEFAULT_ORGANIZATION_ID, row().id)
+    assert api_keys.authenticate(key) is None
+
+
+def test_another_organization_cannot_revoke_a_key() -> None:
+    key = make()
+    with pytest.raises(NotFound), transaction() as session:
+        api_keys.revoke(session, uuid4(), row().id)
+    assert api_keys.authenticate(key)
+
+
+def test_a_key_expires() -> None:
+    assert api_keys.authenticate(make(lifetime=timedelta(hours=1)))
+    with transaction() as session:
+        session.execute(update(ApiKey).values(expires_at=ApiKey.created_at))
+    api_keys.forget()
+    assert api_keys.authenticate("ryd_" + row().id + "_" + "A" * 43) is None
+
+
+def test_an_expired_key_is_refused() -> None:
+    assert api_keys.authenticate(make(lifetime=timedelta(seconds=-1))) is None
+
+
+def test_a_known_key_is_believed_without_asking_again() -> None:
+    key = make()
+    first = api_keys.authenticate(key)
+    with transaction() as session:
+        session.execute(update(ApiKey).values(role="read"))
+    assert api_keys.authenticate(key) == first
+    api_keys.forget()
+    again = api_keys.authenticate(key)
+    assert again is not None
+    assert again.role == "read"
+
+
+def test_its_use_is_noted() -> None:
+    key = make()
+    assert row().last_used_at is None
+    api_keys.authenticate(key)
+    assert row().last_used_at is not None
+
+
+def test_the_operators_key_needs_no_row() -> None:
+    caller = api_keys.authenticate("as given", bootstrap="as given")
+    assert caller is not None
+    assert (caller.role, caller.organization_id) == ("admin", api_keys.DEFAULT_ORGANIZATION_ID)
+    assert api_keys.authenticate("as giveN", bootstrap="as given") is None
+    assert api_keys.authenticate("as given", bootstrap=None) is None

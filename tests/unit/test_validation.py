@@ -1,0 +1,268 @@
+"""Bodies, queries and path ids: what is taken, what is refused and with which words."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pytest
+from flask import Flask
+
+from shared.errors import Invalid
+from web.validation import (
+    MAX_ITEMS,
+    AnyJson,
+    ItemOrList,
+    JsonObject,
+    ListOf,
+    Nested,
+    OneOf,
+    QueryBoolean,
+    QueryInteger,
+    QueryList,
+    Schema,
+    SchemaViolation,
+    StrictBoolean,
+    StrictInteger,
+    StrictNumber,
+    StrictString,
+    UuidField,
+    load,
+    load_query,
+    parse_body,
+    uuid_path,
+)
+
+ID = "0191e7a4-6b3e-7c3a-9d1e-0242ac120002"
+
+
+class Part(Schema):
+    word = StrictString(required=True)
+
+
+class Everything(Schema):
+    count = StrictInteger(minimum=1, maximum=10)
+    share = StrictNumber(minimum=0)
+    wanted = StrictBoolean()
+    name = StrictString(min_length=1, max_length=5, pattern="[a-z]*")
+    note = StrictString(allow_none=True)
+    id = UuidField()
+    kind = OneOf("a", "b")
+    input = AnyJson()
+    metadata = JsonObject(max_bytes=50, searchable=True)
+    ids = ListOf(UuidField(), max_items=2)
+    modes = ItemOrList(OneOf("values", "updates"))
+    part = Nested(Part)
+    parts = ListOf(Nested(Part))
+
+
+class Query(Schema):
+    limit = QueryInteger(minimum=1, maximum=100, load_default=20)
+    deep = QueryBoolean(load_default=False)
+    select = QueryList(OneOf("a", "b"))
+    name = StrictString()
+
+
+class Required(Schema):
+    name = StrictString(required=True)
+    size = StrictInteger(required=True)
+
+
+def body(raw: bytes | object, schema: type[Schema] = Everything, **options: Any) -> dict[str, Any]:
+    data = raw if isinstance(raw, bytes) else orjson.dumps(raw)
+    with Flask("test").test_request_context("/", method="POST", data=data):
+        return load(schema, **options)
+
+
+def query(text: str) -> dict[str, Any]:
+    with Flask("test").test_request_context(f"/?{text}"):
+        return load_query(Query)
+
+
+def refused(raw: bytes | object, schema: type[Schema] = Everything) -> list[tuple[Any, str]]:
+    with pytest.raises(SchemaViolation) as caught:
+        body(raw, schema)
+    return [(violation.loc, violation.kind) for violation in caught.value.violations]
+
+
+def test_it_takes_what_the_schema_allows() -> None:
+    sent = {
+        "count": 3,
+        "share": 0.5,
+        "wanted": True,
+        "name": "abc",
+        "note": None,
+        "id": ID,
+        "kind": "a",
+        "input": None,
+        "metadata": {"a": [1]},
+        "ids": [ID],
+        "modes": "values",
+        "part": {"word": "x"},
+        "parts": [{"word": "y"}],
+    }
+    loaded = body(sent)
+    assert loaded == {**sent, "id": UUID(ID), "ids": [UUID(ID)], "modes": ["values"]}
+
+
+def test_it_ignores_unknown_fields() -> None:
+    assert body({"count": 1, "colour": "red", "part": {"word": "x", "y": 1}}) == {
+        "count": 1,
+        "part": {"word": "x"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [
+        ("count", "1", "int_type"),
+        ("count", True, "int_type"),
+        ("count", 1.0, "int_type"),
+        ("count", None, "int_type"),
+        ("count", 0, "greater_than_equal"),
+        ("count", 11, "less_than_equal"),
+        ("share", "0.5", "float_type"),
+        ("share", False, "float_type"),
+        ("wanted", 1, "bool_type"),
+        ("wanted", "true", "bool_type"),
+        ("name", 7, "string_type"),
+        ("name", None, "string_type"),
+        ("name", "", "string_too_short"),
+        ("name", "abcdef", "string_too_long"),
+        ("name", "ABC", "string_pattern_mismatch"),
+        ("note", "a\x00b", "value_error"),
+        ("id", "nope", "uuid_parsing"),
+        ("id", 5, "uuid_parsing"),
+        ("kind", "c", "literal_error"),
+        ("kind", ["a"], "literal_error"),
+        ("metadata", [], "dict_type"),
+        ("metadata", None, "dict_type"),
+        ("metadata", {"a": "x" * 60}, "too_long"),
+        ("metadata", {"a": "\x00"}, "value_error"),
+        ("metadata", {"\x00": 1}, "value_error"),
+        ("ids", ID, "list_type"),
+        ("ids", [ID, ID, ID], "too_long"),
+        ("modes", "sideways", "literal_error"),
+        ("part", [], "dict_type"),
+        ("part", None, "dict_type"),
+    ],
+)
+def test_it_refuses_what_breaks_a_rule(field: str, value: object, kind: str) -> None:
+    assert refused({field: value}) == [(("body", field), kind)]
+
+
+def test_an_escaped_backslash_is_no_nul_character() -> None:
+    assert body({"metadata": {"a": "\\u0000"}}) == {"metadata": {"a": "\\u0000"}}
+
+
+def test_it_names_every_place() -> None:
+    sent = {"ids": [ID, "x"], "part": {}, "parts": [{"word": 1}, {"word": "ok"}]}
+    assert refused(sent) == [
+        (("body", "ids", 1), "uuid_parsing"),
+        (("body", "part", "word"), "missing"),
+        (("body", "parts", 0, "word"), "string_type"),
+    ]
+
+
+def test_it_names_what_is_missing() -> None:
+    assert refused({}, Required) == [(("body", "name"), "missing"), (("body", "size"), "missing")]
+
+
+@pytest.mark.parametrize("raw", [b"[]", b'"text"', b"1", b"null"])
+def test_a_body_is_an_object(raw: bytes) -> None:
+    assert refused(raw) == [(("body",), "dict_type")]
+
+
+@pytest.mark.parametrize(
+    ("raw", "loc", "kind"),
+    [
+        (b"", ("body",), "missing"),
+        (b"  \n", ("body",), "missing"),
+        (b'{"a": }', ("body", 6), "json_invalid"),
+        (b"{'a': 1}", ("body", 1), "json_invalid"),
+        (b'{"a": NaN}', ("body", 6), "json_invalid"),
+        (b'{"a": Infinity}', ("body", 6), "json_invalid"),
+    ],
+)
+def test_it_refuses_what_is_not_json(raw: bytes, loc: Any, kind: str) -> None:
+    with pytest.raises(Invalid, match="Invalid JSON in request body") as caught:
+        body(raw)
+    assert (caught.value.loc, caught.value.kind) == (loc, kind)
+
+
+@pytest.mark.parametrize("raw", [b'{"a": "\xff"}', b'{"a": "\\ud800"}', b'{"a": 1e999}', b'{"a": 1', b"\x00"])
+def test_it_refuses_bytes_no_json_text_has(raw: bytes) -> None:
+    with pytest.raises(Invalid, match="Invalid JSON in request body"):
+        body(raw)
+
+
+def test_an_optional_body_may_be_empty() -> None:
+    assert body(b"", optional=True) == {}
+    with pytest.raises(Invalid):
+        body(b"{", optional=True)
+
+
+def test_it_refuses_deep_nesting() -> None:
+    assert parse_body(b"[" * 100 + b"]" * 100) is not None
+    with pytest.raises(Invalid, match="deeper than"):
+        parse_body(b"[" * 200 + b"]" * 200)
+    with pytest.raises(Invalid, match="Invalid JSON"):
+        parse_body(b"[" * 100_000)
+
+
+def test_brackets_in_text_are_no_nesting() -> None:
+    assert parse_body(orjson.dumps({"text": "[" * 1000 + "," * MAX_ITEMS}))
+
+
+def test_it_refuses_too_many_values() -> None:
+    with pytest.raises(Invalid, match="more than 100000 values"):
+        parse_body(orjson.dumps([0] * (MAX_ITEMS + 1)))
+
+
+@pytest.mark.parametrize("text", ["true", "True", "1"])
+def test_a_query_boolean_has_three_spellings(text: str) -> None:
+    assert query(f"deep={text}")["deep"] is True
+    assert query("deep=0")["deep"] is False
+
+
+@pytest.mark.parametrize("text", ["select=a&select=b", 'select=["a","b"]', "select=a,b", "select=a, b"])
+def test_a_query_list_has_three_spellings(text: str) -> None:
+    assert query(text)["select"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "loc", "kind"),
+    [
+        ("limit=x", ("query", "limit"), "int_parsing"),
+        ("limit=", ("query", "limit"), "int_parsing"),
+        ("limit=9999999999999999999999", ("query", "limit"), "int_parsing"),
+        ("limit=0", ("query", "limit"), "greater_than_equal"),
+        ("deep=yes", ("query", "deep"), "bool_parsing"),
+        ("select=a,c", ("query", "select", 1), "literal_error"),
+        ('select=["a"', ("query", "select"), "list_type"),
+        ("name=a%00b", ("query", "name"), "value_error"),
+    ],
+)
+def test_it_refuses_a_query_that_breaks_a_rule(text: str, loc: Any, kind: str) -> None:
+    with pytest.raises(SchemaViolation) as caught:
+        query(text)
+    assert [(v.loc, v.kind) for v in caught.value.violations] == [(loc, kind)]
+
+
+def test_a_query_has_defaults() -> None:
+    assert query("") == {"limit": 20, "deep": False}
+
+
+def test_a_path_id_is_a_uuid() -> None:
+    assert uuid_path(ID, "thread_id") == UUID(ID)
+    assert uuid_path(ID.upper(), "thread_id") == UUID(ID)
+
+
+@pytest.mark.parametrize(
+    "value", ["x", ID.replace("-", ""), f"{{{ID}}}", ID[:-1], "-" * 36, ID + "\n", "../" * 12]
+)
+def test_it_refuses_a_path_id_in_any_other_form(value: str) -> None:
+    with pytest.raises(Invalid, match="Invalid thread ID: must be a UUID") as caught:
+        uuid_path(value, "thread_id")
+    assert (caught.value.loc, caught.value.kind) == (("path", "thread_id"), "uuid_parsing")
