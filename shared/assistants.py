@@ -14,6 +14,7 @@ from uuid import UUID, uuid4, uuid5
 from sqlalchemy import Connection, Select, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
+from shared.database import query
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, Invalid, NotFound
 from shared.models import Assistant, AssistantVersion, Graph
@@ -374,15 +375,13 @@ class Resolved:
     pool: str
 
 
-RESOLVE = text(
-    """
+RESOLVE = """
 SELECT a.assistant_id, v.graph_id, v.config, v.context, v.metadata, d.active_revision_id, d.pool
 FROM deployment d
-LEFT JOIN assistant a ON a.deployment_id = d.id AND a.assistant_id = :assistant_id
+LEFT JOIN assistant a ON a.deployment_id = d.id AND a.assistant_id = %(assistant_id)s
 LEFT JOIN assistant_version v ON v.deployment_id = d.id AND v.assistant_id = a.assistant_id
     AND v.version = a.version
-WHERE d.id = :deployment_id AND d.deleted_at IS NULL"""
-)
+WHERE d.id = %(deployment_id)s AND d.deleted_at IS NULL"""
 
 
 def _as_uuid(value: str) -> UUID | None:
@@ -398,15 +397,13 @@ def resolve(conn: Connection, deployment: DeploymentRef, assistant: str) -> Reso
     Raises NotFound, Invalid (no such graph), Conflict (nothing serves yet).
     """
     assistant_id = _as_uuid(assistant)
-    row = conn.execute(
-        RESOLVE,
-        {"deployment_id": deployment.id, "assistant_id": assistant_id or default_id(assistant)},
-    ).one_or_none()
+    wanted = {"deployment_id": deployment.id, "assistant_id": assistant_id or default_id(assistant)}
+    row = query(conn, RESOLVE, wanted).fetchone()
     if row is None:
         raise NotFound("Not Found")
-    if row.active_revision_id is None:
+    if row["active_revision_id"] is None:
         raise Conflict("The deployment has no serving revision yet. Poll its latest revision.")
-    if row.assistant_id is None:
+    if row["assistant_id"] is None:
         if assistant_id is None and assistant not in (known := graph_ids(conn, deployment)):
             raise Invalid(
                 f"Invalid assistant: {assistant!r}. Must be either:\n- A valid assistant UUID, or\n"
@@ -414,12 +411,5 @@ def resolve(conn: Connection, deployment: DeploymentRef, assistant: str) -> Reso
                 loc=("body", "assistant_id"),
             )
         raise NotFound("Thread or assistant not found.")
-    return Resolved(
-        row.assistant_id,
-        row.graph_id,
-        row.config,
-        row.context,
-        row.metadata,
-        row.active_revision_id,
-        row.pool,
-    )
+    row["revision_id"] = row.pop("active_revision_id")
+    return Resolved(**row)

@@ -7,7 +7,7 @@ statement: it locks the runs, and writes only what belongs to runs that are stil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -15,7 +15,7 @@ from uuid import UUID
 import orjson
 from sqlalchemy import Connection
 
-from shared.database import dumps
+from shared.database import Driver, dumps, query
 
 # A list answer stops here, and says that there is more: frames have an upper bound.
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
@@ -66,7 +66,7 @@ WITH held AS (
     SELECT run.run_id FROM run
     JOIN unnest(%(run_ids)s::uuid[], %(attempts)s::bigint[], %(owners)s::text[]) AS mine (run_id, attempt, owner)
         ON run.run_id = mine.run_id AND run.attempt = mine.attempt AND run.owner = mine.owner
-    WHERE run.status = 'running'
+    WHERE run.status = 'running' OR run.run_id = ANY(%(ending)s::uuid[])
     ORDER BY run.run_id
     FOR SHARE OF run
 ), checkpoints AS (
@@ -110,11 +110,15 @@ _B = ("run", "deployment", "thread", "ns", "channel", "version", "type", "data")
 _W = ("run", "deployment", "thread", "ns", "id", "task", "idx", "channel", "type", "data", "path")
 
 
-def write(conn: Connection, writes: Sequence[Write]) -> set[UUID]:
-    """Store frames of running runs; the runs that are not their owner's any more, whose frames are dropped.
+def write(
+    conn: Connection | Driver, writes: Sequence[Write], *, ending: Sequence[UUID] = ()
+) -> Callable[[], set[UUID]]:
+    """Store frames of running runs; call the answer, once a pipeline is over, for the runs not stored.
 
-    A frame may come twice: a checkpoint replaces itself, blobs and plain writes stay as they are, and of
-    the library's special writes (negative index: error, interrupt, resume) the newest holds.
+    Those are not their owner's any more. `ending` names runs that their owner has ended earlier in the
+    same transaction. A frame may come twice: a checkpoint replaces itself, blobs and plain writes stay as
+    they are, and of the library's special writes (negative index: error, interrupt, resume) the newest
+    holds.
     """
     checkpoints: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     blobs: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -129,12 +133,13 @@ def write(conn: Connection, writes: Sequence[Write]) -> set[UUID]:
         "run_ids": list(runs),
         "attempts": [item.attempt for item in runs.values()],
         "owners": [item.owner for item in runs.values()],
+        "ending": list(ending),
         **_columns("c", _C, checkpoints.values()),
         **_columns("b", _B, blobs.values()),
         **_columns("w", _W, pending.values()),
     }
-    held = set(conn.exec_driver_sql(_WRITE, parameters).scalars())
-    return set(runs) - held
+    held = query(conn, _WRITE, parameters)
+    return lambda: set(runs) - {row["run_id"] for row in held}
 
 
 def _add_checkpoint(
@@ -203,14 +208,34 @@ CROSS JOIN LATERAL (
 )
 
 
-def newest(conn: Connection, keys: Sequence[Key]) -> dict[Key, list[bytes]]:
-    """The newest root checkpoint of each (deployment, thread) that has one, as `answer` gives it."""
-    parameters = {"deployments": [key[0] for key in keys], "threads": [key[1] for key in keys]}
+# The same for the threads of runs their owner has just claimed.
+NEWEST_OF_RUNS = _RECORD.format(
+    source="""(
+    SELECT DISTINCT deployment_id, thread_id FROM run
+    WHERE run_id = ANY(%(run_ids)s::uuid[]) AND owner = %(owner)s AND NOT temporary
+) AS wanted
+CROSS JOIN LATERAL (
+    SELECT * FROM checkpoint AS one
+    WHERE one.deployment_id = wanted.deployment_id AND one.thread_id = wanted.thread_id
+        AND one.checkpoint_ns = ''
+    ORDER BY one.checkpoint_id DESC LIMIT 1
+)"""
+)
+
+
+def by_thread(rows: Iterable[Any]) -> dict[Key, list[bytes]]:
+    """Rows of newest checkpoints, as `answer` gives each."""
     found = {}
-    for row in conn.exec_driver_sql(_NEWEST, parameters):
+    for row in rows:
         record, blobs = _record(row)
         found[row[0], row[1]] = [orjson.dumps({"found": True, **record}), *blobs]
     return found
+
+
+def newest(conn: Connection, keys: Sequence[Key]) -> dict[Key, list[bytes]]:
+    """The newest root checkpoint of each (deployment, thread) that has one, as `answer` gives it."""
+    parameters = {"deployments": [key[0] for key in keys], "threads": [key[1] for key in keys]}
+    return by_thread(conn.exec_driver_sql(_NEWEST, parameters))
 
 
 def answer(

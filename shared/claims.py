@@ -6,14 +6,16 @@ who lost the lease changes nothing. Locks are always taken thread first, then ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared.database import dumps
+from shared import checkpoints, threads
+from shared.database import Driver, dumps, pipelined, query
+from shared.errors import Fenced
 from shared.events import RESERVED
 from shared.models import RunStatus, ThreadStatus
 
@@ -41,81 +43,81 @@ class Claimed:
     cancel_requested: str | None = None
 
 
+Stored = list[bytes] | None  # a thread's newest checkpoint, as its graph host wants it
+
 _CLAIM = """
-UPDATE run r SET status = 'running', attempt = attempt + 1, owner = :owner,
-    lease_until = now() + make_interval(secs => :lease), updated_at = now(),
+UPDATE run r SET status = 'running', attempt = attempt + 1, owner = %(owner)s,
+    lease_until = now() + make_interval(secs => %(lease)s), updated_at = now(),
     started_at = coalesce(started_at, now()),
-    deadline_at = coalesce(deadline_at, now() + make_interval(secs => :run_timeout)),
-    seq_reserved = seq_reserved + :reserved
+    deadline_at = coalesce(deadline_at, now() + make_interval(secs => %(run_timeout)s)),
+    seq_reserved = seq_reserved + %(reserved)s
 WHERE {which} AND r.status = 'pending' AND r.cancel_requested IS NULL
   AND (r.not_before IS NULL OR r.not_before <= now())
   AND NOT EXISTS (
     SELECT 1 FROM run e WHERE e.deployment_id = r.deployment_id AND e.thread_id = r.thread_id
       AND e.created_seq < r.created_seq AND e.status IN ('pending', 'running'))
 RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
-    seq_reserved - :reserved AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs,
+    seq_reserved - %(reserved)s AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs,
     last_death, deaths, extract(epoch FROM deadline_at - now()) AS seconds_left
 """
-CLAIM = text(_CLAIM.format(which="r.run_id = ANY(:ids)"))
-CLAIM_WAITING = text(
-    _CLAIM.format(
-        which="""r.run_id IN (
-            SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = :pool
+CLAIM = _CLAIM.format(which="r.run_id = ANY(%(ids)s)")
+CLAIM_WAITING = _CLAIM.format(
+    which="""r.run_id IN (
+            SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s
               AND (w.not_before IS NULL OR w.not_before <= now())
-              AND coalesce(w.not_before, w.created_at) < now() - make_interval(secs => :waited)
-            ORDER BY w.run_id LIMIT :limit FOR UPDATE SKIP LOCKED)"""
-    )
+              AND coalesce(w.not_before, w.created_at) < now() - make_interval(secs => %(waited)s)
+            ORDER BY w.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED)"""
 )
 
 
-def claim(
-    conn: Connection, run_ids: Sequence[UUID], *, owner: str, lease_seconds: float, run_timeout_seconds: float
-) -> list[Claimed]:
-    """Take pending runs whose turn it is; those that others have are simply not in the answer.
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Under which conditions an owner claims."""
 
-    Raises IntegrityError when a run of the same thread is running after all (the unique index is the
-    guarantee, the order of creation only the rule): then claim one by one.
+    owner: str
+    lease_seconds: float
+    run_timeout_seconds: float
+
+
+def claim(run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Claimed, Stored]]:
+    """Take pending runs whose turn it is, with their threads' newest checkpoints, in one round-trip.
+
+    Runs that others have are simply not in the answer. Raises UniqueViolation when a run of the same
+    thread is running after all (the unique index is the guarantee, the order of creation only the rule):
+    then claim one by one. Raises Unavailable.
     """
-    return _claim(conn, CLAIM, owner, lease_seconds, run_timeout_seconds, ids=list(run_ids))
+    ids = list(run_ids)
+    with pipelined() as driver:
+        driver.execute(DO_NOT_WAIT_FOR_DISK)
+        rows = query(driver, CLAIM, {"ids": ids, **_terms(terms)})
+        newest = driver.execute(checkpoints.NEWEST_OF_RUNS, {"run_ids": ids, "owner": terms.owner})
+    return _with_stored(rows, checkpoints.by_thread(newest), terms)
 
 
 def claim_waiting(
-    conn: Connection,
-    pool: str,
-    *,
-    limit: int,
-    waited_seconds: float,
-    owner: str,
-    lease_seconds: float,
-    run_timeout_seconds: float,
-) -> list[Claimed]:
-    """Take runs nobody rang for (a lost message, Redis away) that have waited this long."""
-    return _claim(
-        conn, CLAIM_WAITING, owner, lease_seconds, run_timeout_seconds,
-        pool=pool, limit=limit, waited=waited_seconds,
-    )  # fmt: skip
+    conn: Connection, pool: str, terms: Terms, *, limit: int, waited_seconds: float
+) -> list[tuple[Claimed, Stored]]:
+    """The same for runs nobody rang for (a lost message, Redis away) that have waited this long."""
+    which = {"pool": pool, "limit": limit, "waited": waited_seconds}
+    rows = query(conn, CLAIM_WAITING, {**which, **_terms(terms)}).fetchall()
+    keys = [(row["deployment_id"], row["thread_id"]) for row in rows if not row["temporary"]]
+    return _with_stored(rows, checkpoints.newest(conn, keys) if keys else {}, terms)
 
 
-def _claim(
-    conn: Connection,
-    statement: Any,
-    owner: str,
-    lease_seconds: float,
-    run_timeout_seconds: float,
-    **which: Any,
-) -> list[Claimed]:
-    conn.execute(DO_NOT_WAIT_FOR_DISK)
-    rows = conn.execute(
-        statement,
-        {
-            "owner": owner,
-            "lease": lease_seconds,
-            "run_timeout": run_timeout_seconds,
-            "reserved": RESERVED,
-            **which,
-        },
-    ).mappings()
-    return [_claimed(row, owner) for row in rows]
+def _terms(terms: Terms) -> dict[str, Any]:
+    return {
+        "owner": terms.owner,
+        "lease": terms.lease_seconds,
+        "run_timeout": terms.run_timeout_seconds,
+        "reserved": RESERVED,
+    }
+
+
+def _with_stored(
+    rows: Iterable[dict[str, Any]], stored: Mapping[tuple[UUID, UUID], Stored], terms: Terms
+) -> list[tuple[Claimed, Stored]]:
+    runs = [_claimed(row, terms.owner) for row in rows]
+    return [(run, stored.get((run.deployment_id, run.thread_id))) for run in runs]
 
 
 def _claimed(row: Mapping[str, Any], owner: str) -> Claimed:
@@ -130,7 +132,7 @@ def _claimed(row: Mapping[str, Any], owner: str) -> Claimed:
 
 
 # A claim that a crash of PostgreSQL forgets leaves the run pending, and its owner finds itself fenced.
-DO_NOT_WAIT_FOR_DISK = text("SET LOCAL synchronous_commit = off")
+DO_NOT_WAIT_FOR_DISK = "SET LOCAL synchronous_commit = off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +190,22 @@ class Next:
     pool: str
 
 
-def finish(conn: Connection, ends: Sequence[Finish], *, owner: str) -> dict[UUID, Next | None]:
-    """End runs of one owner and store their threads' state; runs not in the answer were not ours.
+def finish(
+    driver: Connection | Driver, ends: Sequence[Finish], *, owner: str
+) -> Callable[[], dict[UUID, Next | None]]:
+    """End runs of one owner and store their threads' state. Temporary runs go with their thread.
 
-    The caller holds the threads' locks (`threads.lock_all`). Temporary runs go with their thread.
+    Call the answer, once a pipeline is over, for what was ended and what comes next in each thread; runs
+    not in it were not ours. The caller holds the threads' locks (`threads.lock_all`): only then does the
+    statement see every run that was created meanwhile.
     """
-    done: dict[UUID, Next | None] = {}
     kept = [end for end in ends if not end.run.temporary]
     gone = [end.run for end in ends if end.run.temporary]
+    ended: Iterable[dict[str, Any]] = ()
+    deleted: Iterable[dict[str, Any]] = ()
     if kept:
-        rows = conn.execute(
+        ended = query(
+            driver,
             FINISH,
             {
                 "owner": owner,
@@ -212,16 +220,19 @@ def finish(conn: Connection, ends: Sequence[Finish], *, owner: str) -> dict[UUID
                 "configs": [_thread_config(end.run.kwargs) for end in kept],
             },
         )
-        for row in rows:
-            done[row.run_id] = None if row.next_run_id is None else Next(row.next_run_id, row.pool)
     if gone:
-        rows = conn.execute(
-            DELETE_TEMPORARY,
-            {"owner": owner, "run_ids": [r.run_id for r in gone], "attempts": [r.attempt for r in gone]},
-        )
-        thread_ids = {row.thread_id for row in rows}
-        done.update((run.run_id, None) for run in gone if run.thread_id in thread_ids)
-    return done
+        attempts = [run.attempt for run in gone]
+        of_gone = {"owner": owner, "run_ids": [run.run_id for run in gone], "attempts": attempts}
+        deleted = query(driver, DELETE_TEMPORARY, of_gone)
+
+    def answer() -> dict[UUID, Next | None]:
+        done: dict[UUID, Next | None] = {row["run_id"]: None for row in deleted}
+        for row in ended:
+            waiting = row["next_run_id"]
+            done[row["run_id"]] = None if waiting is None else Next(waiting, row["pool"])
+        return done
+
+    return answer
 
 
 def _thread_config(kwargs: Mapping[str, Any]) -> str:
@@ -229,19 +240,18 @@ def _thread_config(kwargs: Mapping[str, Any]) -> str:
     return dumps({**config, "configurable": {}})
 
 
-FINISH = text(
-    """
+FINISH = """
 WITH f AS (
     SELECT * FROM unnest(
-        CAST(:run_ids AS uuid[]), CAST(:attempts AS bigint[]), CAST(:statuses AS text[]),
-        CAST(:errors AS text[]), CAST(:thread_statuses AS text[]), CAST(:values AS text[]),
-        CAST(:states AS text[]), CAST(:interrupts AS text[]), CAST(:configs AS text[])
+        CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(statuses)s AS text[]),
+        CAST(%(errors)s AS text[]), CAST(%(thread_statuses)s AS text[]), CAST(%(values)s AS text[]),
+        CAST(%(states)s AS text[]), CAST(%(interrupts)s AS text[]), CAST(%(configs)s AS text[])
     ) AS f(run_id, attempt, status, error, thread_status, new_values, new_state, new_interrupts, config)
 ), ended AS (
     UPDATE run r SET status = f.status, error = CAST(f.error AS json), ended_at = now(),
         updated_at = now(), lease_until = NULL
     FROM f
-    WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = :owner AND r.status = 'running'
+    WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
     RETURNING r.run_id, r.deployment_id, r.thread_id
 ), waiting AS (
     SELECT e.run_id, n.run_id AS next_run_id, n.pool
@@ -264,16 +274,14 @@ WITH f AS (
 )
 SELECT run_id, next_run_id, pool FROM waiting
 """
-)
 
-DELETE_TEMPORARY = text(
-    """
-DELETE FROM thread t USING run r, unnest(CAST(:run_ids AS uuid[]), CAST(:attempts AS bigint[])) AS f(run_id, attempt)
-WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = :owner AND r.status = 'running'
+DELETE_TEMPORARY = """
+DELETE FROM thread t
+USING run r, unnest(CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[])) AS f(run_id, attempt)
+WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
   AND t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
-RETURNING t.thread_id
+RETURNING f.run_id
 """
-)
 
 
 def give_back(
@@ -305,8 +313,12 @@ def give_back(
 # --- rolling back and going on ---------------------------------------------------------------------
 
 
-def remove(conn: Connection, run: Claimed) -> bool:
-    """Delete a running run's row: the first step of a rollback; False when it is not the owner's."""
+def roll_back(conn: Connection, run: Claimed, *, error: dict[str, Any]) -> Next | None:
+    """Undo a running run as if it had never been, but for the thread's `error`; raises Fenced.
+
+    The answer is the run that comes next in the thread.
+    """
+    threads.lock(conn, run.deployment_id, run.thread_id)
     gone = conn.execute(
         text(
             "DELETE FROM run WHERE run_id = :run_id AND attempt = :attempt AND owner = :owner"
@@ -314,7 +326,11 @@ def remove(conn: Connection, run: Claimed) -> bool:
         ),
         {"run_id": run.run_id, "attempt": run.attempt, "owner": run.owner},
     )
-    return gone.rowcount == 1
+    if gone.rowcount != 1:
+        raise Fenced
+    checkpoints.delete_run(conn, run.deployment_id, run.thread_id, run.run_id)
+    threads.settle(conn, run.deployment_id, run.thread_id, error=error)
+    return next_of(conn, run.deployment_id, run.thread_id)
 
 
 def next_of(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Next | None:
@@ -389,8 +405,8 @@ UPDATE run SET owner = :owner, attempt = attempt + 1, seq_reserved = seq_reserve
     lease_until = now() + interval '30 seconds', updated_at = now()
 WHERE run_id = :run_id AND status = 'running' AND lease_until < now()
 RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
-    seq_reserved - :reserved AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs, last_death, deaths,
-    extract(epoch FROM deadline_at - now()) AS seconds_left, cancel_requested"""
+    seq_reserved - :reserved AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs, last_death,
+    deaths, extract(epoch FROM deadline_at - now()) AS seconds_left, cancel_requested"""
             ),
             {"run_id": run_id, "owner": owner, "reserved": RESERVED},
         )

@@ -12,6 +12,7 @@ that remembers a higher number would otherwise drop the new attempt's events as 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -23,7 +24,7 @@ from typing import Any
 from uuid import UUID
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from shared import bus
 
@@ -130,30 +131,41 @@ def payload(name: str, data: bytes) -> bytes:
     return name.encode() + b"\n" + data
 
 
+SCRIPT_SHA = hashlib.sha1(APPEND.encode(), usedforsecurity=False).hexdigest()
+
+
 def append(redis: Redis, batches: Sequence[Batch], *, retention_seconds: int) -> list[str]:
     """Append batches of any number of logs in one round-trip; one answer each. Raises RedisError.
 
     Repeating a call is harmless: events already in the log are skipped.
     """
+    try:
+        answers = _call(redis, batches, retention_seconds)
+    except NoScriptError:  # a server that has just started does not know it yet
+        redis.script_load(APPEND)
+        answers = _call(redis, batches, retention_seconds)
+    return [answer.decode() if isinstance(answer, bytes) else answer for answer in answers]
+
+
+def _call(redis: Redis, batches: Sequence[Batch], retention_seconds: int) -> list[bytes | str]:
     pipe = redis.pipeline(transaction=False)
-    script = redis.register_script(APPEND)
     for batch in batches:
-        script(
-            keys=[log_key(batch.id), meta_key(batch.id)],
-            args=[
-                channel(batch.id),
-                batch.attempt,
-                batch.owner,
-                "" if batch.floor is None else batch.floor,
-                batch.first_seq,
-                int(batch.final),
-                retention_seconds if batch.final else RUNNING_EXPIRY_SECONDS,
-                KEPT_EVENTS,
-                *batch.payloads,
-            ],
-            client=pipe,
+        pipe.evalsha(
+            SCRIPT_SHA,
+            2,
+            log_key(batch.id),
+            meta_key(batch.id),
+            channel(batch.id),
+            batch.attempt,
+            batch.owner,
+            "" if batch.floor is None else batch.floor,
+            batch.first_seq,
+            int(batch.final),
+            retention_seconds if batch.final else RUNNING_EXPIRY_SECONDS,
+            KEPT_EVENTS,
+            *batch.payloads,
         )
-    return [answer.decode() if isinstance(answer, bytes) else answer for answer in pipe.execute()]
+    return pipe.execute()
 
 
 def close(

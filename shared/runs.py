@@ -20,7 +20,7 @@ from sqlalchemy import Connection, text
 from uuid_utils.compat import uuid7
 
 from shared import assistants, threads
-from shared.database import dumps
+from shared.database import dumps, query
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.events import RESERVED
@@ -127,28 +127,40 @@ def create(
         "multitask_strategy": request.multitask_strategy,
         "temporary": temporary,
         "pool": assistant.pool,
+        "max_pending": max_pending,
     }
-    row = None
-    if not stateless:
-        row = conn.execute(INSERT_ON_THREAD, values).mappings().one_or_none()
+    row = None if stateless else query(conn, INSERT_ON_THREAD, values).fetchone()
     if row is None:
-        if not stateless and request.if_not_exists != "create":
-            raise NotFound("Thread or assistant not found.")
-        values["new_thread_metadata"] = dumps({**metadata} if not stateless else metadata)
-        row = conn.execute(INSERT_WITH_THREAD, values).mappings().one_or_none()
-        if row is None:  # somebody made the thread between the two statements
-            row = conn.execute(INSERT_ON_THREAD, values).mappings().one()
-    if row["ahead"] >= max_pending:
-        raise TooMany(f"This thread has {max_pending} pending runs already.", retry_after_seconds=5)
+        if not stateless:
+            _check_absent(conn, deployment.id, thread_id, request, max_pending)
+        row = query(conn, INSERT_WITH_THREAD, values).fetchone()
+    if row is None:  # somebody made the thread between the two statements
+        row = query(conn, INSERT_ON_THREAD, values).fetchone()
+    if row is None:
+        raise Conflict(f"Thread {thread_id} is being created and deleted at the same time.")
     return Created(run_id, thread_id, assistant.pool, row["ahead"] == 0, row, displaced)
+
+
+def _check_absent(
+    conn: Connection, deployment_id: UUID, thread_id: UUID, request: RunRequest, max_pending: int
+) -> None:
+    """Why no run was inserted: return if the thread may be made now, else raise."""
+    try:
+        threads.require(conn, deployment_id, thread_id)
+    except NotFound:
+        if request.if_not_exists == "create":
+            return
+        raise NotFound("Thread or assistant not found.") from None
+    raise TooMany(f"This thread has {max_pending} pending runs already.", retry_after_seconds=5)
 
 
 _INSERT_RUN = """
 INSERT INTO run (run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, metadata,
                  input, kwargs, multitask_strategy, temporary, pool, created_seq, rung_at)
-SELECT :run_id, t.deployment_id, t.thread_id, :assistant_id, :revision_id, :graph_id, 'pending',
-       CAST(:assistant_metadata AS jsonb) || t.before || CAST(:metadata AS jsonb),
-       CAST(:input AS json), CAST(:kwargs AS json), :multitask_strategy, :temporary, :pool, t.last_seq, now()
+SELECT %(run_id)s, t.deployment_id, t.thread_id, %(assistant_id)s, %(revision_id)s, %(graph_id)s, 'pending',
+       CAST(%(assistant_metadata)s AS jsonb) || t.before || CAST(%(metadata)s AS jsonb),
+       CAST(%(input)s AS json), CAST(%(kwargs)s AS json), %(multitask_strategy)s, %(temporary)s, %(pool)s,
+       t.last_seq, now()
 FROM t
 RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,
           multitask_strategy, cancel_reason,
@@ -157,27 +169,30 @@ RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metad
 """
 # The subselect in RETURNING sees the table as it was before this statement: the runs ahead of this one.
 
-INSERT_ON_THREAD = text(
+INSERT_ON_THREAD = (
     """
 WITH old AS (
     SELECT metadata FROM thread
-    WHERE deployment_id = :deployment_id AND thread_id = :thread_id FOR UPDATE
+    WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s
+      AND (SELECT count(*) FROM run WHERE deployment_id = %(deployment_id)s
+           AND thread_id = %(thread_id)s AND status = 'pending') < %(max_pending)s
+    FOR UPDATE
 ), t AS (
     UPDATE thread SET status = 'busy', error = NULL, updated_at = now(), last_seq = last_seq + 1,
-        metadata = thread.metadata || CAST(:thread_metadata AS jsonb)
+        metadata = thread.metadata || CAST(%(thread_metadata)s AS jsonb)
     FROM old
-    WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+    WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s
     RETURNING deployment_id, thread_id, last_seq, old.metadata AS before
 )
 """
     + _INSERT_RUN
 )
 
-INSERT_WITH_THREAD = text(
+INSERT_WITH_THREAD = (
     """
 WITH t AS (
     INSERT INTO thread (deployment_id, thread_id, status, metadata, last_seq)
-    VALUES (:deployment_id, :thread_id, 'busy', CAST(:new_thread_metadata AS jsonb), 1)
+    VALUES (%(deployment_id)s, %(thread_id)s, 'busy', CAST(%(metadata)s AS jsonb), 1)
     ON CONFLICT DO NOTHING
     RETURNING deployment_id, thread_id, last_seq, CAST('{}' AS jsonb) AS before
 )

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Select, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from uuid_utils.compat import uuid7
 
-from shared.database import dumps
+from shared.database import Driver, dumps, query
 from shared.errors import Conflict, NotFound
 from shared.models import Thread
 
@@ -111,18 +111,17 @@ def lock(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
     return conn.execute(query).one_or_none() is not None
 
 
-LOCK_ALL = text(
-    "SELECT 1 FROM thread WHERE (deployment_id, thread_id) IN"
-    " (SELECT * FROM unnest(CAST(:deployment_ids AS uuid[]), CAST(:thread_ids AS uuid[])))"
+LOCK_ALL = (
+    "SELECT 1 AS held FROM thread WHERE (deployment_id, thread_id) IN"
+    " (SELECT * FROM unnest(CAST(%(deployment_ids)s AS uuid[]), CAST(%(thread_ids)s AS uuid[])))"
     " ORDER BY deployment_id, thread_id FOR UPDATE"
 )
 
 
-def lock_all(conn: Connection, keys: Sequence[tuple[UUID, UUID]]) -> None:
+def lock_all(driver: Connection | Driver, keys: Sequence[tuple[UUID, UUID]]) -> None:
     """Hold several threads, always in the same order."""
-    conn.execute(
-        LOCK_ALL, {"deployment_ids": [key[0] for key in keys], "thread_ids": [key[1] for key in keys]}
-    )
+    ids = {"deployment_ids": [key[0] for key in keys], "thread_ids": [key[1] for key in keys]}
+    query(driver, LOCK_ALL, ids)
 
 
 def update(

@@ -9,20 +9,20 @@ the run is told.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+from uuid import UUID
 
 import gevent
 from gevent.event import AsyncResult
 from gevent.event import Event as Signal
-from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
+from psycopg import Error as DatabaseError
 
 from shared import checkpoints, claims, threads
 from shared.checkpoints import Write
 from shared.claims import Claimed, Finish, Next
-from shared.database import connection
+from shared.database import pipelined
 from shared.errors import Fenced, Unavailable
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,6 @@ class Entry:
     write: Write | None = None
     ask: int = 0
     end: Finish | None = None
-    rollback: dict[str, str] | None = None
     result: AsyncResult | None = field(default=None)
 
 
@@ -77,13 +76,7 @@ class Committer:
 
     def finish(self, owner: Owner, end: Finish) -> Next | None:
         """Store a run's end after everything it stored before; raises Fenced."""
-        return self._await(Entry(owner, end=end, result=AsyncResult()))
-
-    def roll_back(self, owner: Owner, error: dict[str, str]) -> Next | None:
-        """Remove a run with everything it stored; raises Fenced."""
-        return self._await(Entry(owner, rollback=error, result=AsyncResult()))
-
-    def _await(self, entry: Entry) -> Next | None:
+        entry = Entry(owner, end=end, result=AsyncResult())
         self._entries.append(entry)
         self._urgent.set()
         self._wake.set()
@@ -115,7 +108,7 @@ class Committer:
     def _commit(self, batch: Sequence[Entry]) -> None:
         try:
             self._commit_together(batch)
-        except SQLAlchemyError:
+        except DatabaseError:
             if len({id(entry.owner) for entry in batch}) == 1:
                 raise
             log.warning("a batch of checkpoints was refused, going on run by run", exc_info=True)
@@ -129,55 +122,48 @@ class Committer:
         for entries in by_owner.values():
             try:
                 self._commit_together(entries)
-            except SQLAlchemyError as error:
+            except DatabaseError as error:
                 log.exception("run %s: its checkpoints cannot be stored", entries[0].owner.run.run_id)
                 entries[0].owner.unwritable(error)
                 for entry in entries:
                     self._fail(entry, error)
 
     def _commit_together(self, batch: Sequence[Entry]) -> None:
+        """One transaction in one round-trip: locks, ends, checkpoints, in the order in which locks are taken."""
         writes = [entry.write for entry in batch if entry.write is not None]
         ends = [entry.end for entry in batch if entry.end is not None]
-        ending = [entry for entry in batch if entry.write is None]
-        answers: dict[int, Next | None | Fenced] = {}
-        with connection() as conn:
-            if not any(entry.ask or entry.write is None for entry in batch):
-                conn.execute(claims.DO_NOT_WAIT_FOR_DISK)
-            if ending:
-                kept = [entry for entry in ending if not entry.owner.run.temporary]
-                if kept:
-                    threads.lock_all(conn, [(e.owner.run.deployment_id, e.owner.run.thread_id) for e in kept])
-            fenced = checkpoints.write(conn, writes) if writes else set()
-            done = claims.finish(conn, ends, owner=self._owner) if ends else {}
-            for entry in ending:
-                run_id = entry.owner.run.run_id
-                if entry.rollback is not None:
-                    answers[id(entry)] = _roll_back(conn, entry)
-                else:
-                    answers[id(entry)] = done[run_id] if run_id in done else Fenced()
+        kept = [end.run for end in ends if not end.run.temporary]
+        with pipelined() as driver:
+            if not ends and not any(entry.ask for entry in batch):
+                driver.execute(claims.DO_NOT_WAIT_FOR_DISK)
+            if kept:
+                threads.lock_all(driver, [(run.deployment_id, run.thread_id) for run in kept])
+            ended = claims.finish(driver, ends, owner=self._owner)
+            unwritten = checkpoints.write(driver, writes, ending=[run.run_id for run in kept])
+        self._tell_ended(batch, ended())
+        self._tell_written(batch, unwritten())
+
+    @staticmethod
+    def _tell_ended(batch: Sequence[Entry], done: Mapping[UUID, Next | None]) -> None:
         for entry in batch:
-            if entry.write is not None:
-                if entry.owner.run.run_id in fenced:
-                    entry.owner.fence()
-                elif entry.ask:
-                    entry.owner.written(entry.ask)
-            elif entry.result is not None:
-                answer = answers[id(entry)]
-                if isinstance(answer, Fenced):
-                    entry.result.set_exception(answer)
-                else:
-                    entry.result.set(answer)
+            if entry.end is None or entry.result is None:
+                continue
+            if entry.end.run.run_id in done:
+                entry.result.set(done[entry.end.run.run_id])
+            else:
+                entry.result.set_exception(Fenced())
+
+    @staticmethod
+    def _tell_written(batch: Sequence[Entry], fenced: set[UUID]) -> None:
+        for entry in batch:
+            if entry.write is None:
+                continue
+            if entry.owner.run.run_id in fenced:
+                entry.owner.fence()
+            elif entry.ask:
+                entry.owner.written(entry.ask)
 
     @staticmethod
     def _fail(entry: Entry, error: Exception) -> None:
         if entry.result is not None and not entry.result.ready():
             entry.result.set_exception(error)
-
-
-def _roll_back(conn: Connection, entry: Entry) -> Next | None | Fenced:
-    run = entry.owner.run
-    if not claims.remove(conn, run):
-        return Fenced()
-    checkpoints.delete_run(conn, run.deployment_id, run.thread_id, run.run_id)
-    threads.settle(conn, run.deployment_id, run.thread_id, error=entry.rollback)
-    return claims.next_of(conn, run.deployment_id, run.thread_id)

@@ -17,13 +17,13 @@ import gevent
 import orjson
 from gevent.event import AsyncResult
 from gevent.pool import Group
+from psycopg.errors import UniqueViolation
 from redis.exceptions import RedisError
-from sqlalchemy.exc import IntegrityError
 
 from shared import bus, checkpoints, claims, events, queues
 from shared.checkpoints import Write
-from shared.claims import Claimed, Finish
-from shared.database import connection, dumps
+from shared.claims import Claimed, Finish, Stored, Terms
+from shared.database import autocommit, connection, dumps
 from shared.errors import Fenced, HostDied, HostError, RunyardError, Unavailable
 from shared.models import RunStatus, ThreadStatus
 from shared.settings import Settings
@@ -51,7 +51,7 @@ def warm_channel(pool: str) -> str:
 class Execution:
     """One attempt of one run in this runner."""
 
-    def __init__(self, runner: Runner, run: Claimed, stored: Sequence[bytes] | None) -> None:
+    def __init__(self, runner: Runner, run: Claimed, stored: Stored) -> None:
         self.run = run
         self.held_at = time.monotonic()  # when the last successful renewal was sent
         self._runner = runner
@@ -258,7 +258,8 @@ class Execution:
             self._end(RunStatus.INTERRUPTED, ThreadStatus.IDLE)
             return
         try:
-            following = self._runner.committer.roll_back(self, error)
+            with connection() as conn:
+                following = claims.roll_back(conn, self.run, error=error)
         except Fenced:
             self._drop()
             return
@@ -355,6 +356,7 @@ class Runner:
         self.draining = False
         self._executions: dict[UUID, Execution] = {}
         self._heard_at = time.monotonic()
+        self._terms = Terms(settings.worker, settings.lease_seconds, settings.run_timeout_seconds)
         self._group = Group()
         self._loops = [
             gevent.spawn(self._forever, self._renew, settings.lease_seconds / 3),
@@ -383,11 +385,11 @@ class Runner:
         else:
             queues.enqueue_run(following.pool, following.run_id)
 
-    def _claim(self, run_ids: Sequence[UUID]) -> list[tuple[Claimed, Sequence[bytes] | None]]:
+    def _claim(self, run_ids: Sequence[UUID]) -> list[tuple[Claimed, Stored]]:
         """Claim and load what was claimed; the database away: nothing, upkeep rings again."""
         try:
-            return self._claim_once(run_ids)
-        except IntegrityError:
+            return claims.claim(run_ids, self._terms)
+        except UniqueViolation:
             if len(run_ids) == 1:
                 return []
             return [item for run_id in run_ids for item in self._claim([run_id])]
@@ -395,39 +397,26 @@ class Runner:
             log.warning("cannot claim runs: %s", error)
             return []
 
-    def _claim_once(self, run_ids: Sequence[UUID]) -> list[tuple[Claimed, Sequence[bytes] | None]]:
-        with connection() as conn:
-            claimed = claims.claim(conn, run_ids, **self._terms())
-            return _with_checkpoints(conn, claimed)
-
-    def _terms(self) -> dict[str, Any]:
-        return {
-            "owner": self.settings.worker,
-            "lease_seconds": self.settings.lease_seconds,
-            "run_timeout_seconds": self.settings.run_timeout_seconds,
-        }
-
     def _claim_unheard(self) -> None:
         """Nobody rang for a while: look for ourselves. Redis away delays runs, no more."""
         quiet = time.monotonic() - self._heard_at > UNHEARD_SECONDS
         if self.draining or self.free_slots <= 0 or not quiet:
             return
         try:
-            with connection() as conn:
-                claimed = claims.claim_waiting(
+            with autocommit() as conn:
+                found = claims.claim_waiting(
                     conn,
                     self.settings.pool,
+                    self._terms,
                     limit=min(self.free_slots, 50),
                     waited_seconds=UNHEARD_SECONDS,
-                    **self._terms(),
                 )
-                found = _with_checkpoints(conn, claimed)
-        except IntegrityError:
+        except UniqueViolation:
             return  # a run of that thread has just started elsewhere
         for item in found:
             self._spawn(*item)
 
-    def _spawn(self, run: Claimed, stored: Sequence[bytes] | None) -> gevent.Greenlet:
+    def _spawn(self, run: Claimed, stored: Stored) -> gevent.Greenlet:
         execution = Execution(self, run, stored)
         self._executions[run.run_id] = execution
         return self._group.spawn(self._execute, execution)
@@ -528,9 +517,3 @@ class Runner:
         """End what is left; called when the process exits."""
         self._group.join(timeout=1.0)
         self.hosts.close()
-
-
-def _with_checkpoints(conn: Any, claimed: Sequence[Claimed]) -> list[tuple[Claimed, Sequence[bytes] | None]]:
-    keys = [(run.deployment_id, run.thread_id) for run in claimed if not run.temporary]
-    stored = checkpoints.newest(conn, keys) if keys else {}
-    return [(run, stored.get((run.deployment_id, run.thread_id))) for run in claimed]

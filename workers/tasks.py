@@ -58,4 +58,4 @@ def build_revisions(revision_ids: list[str]) -> None:
 def sweep() -> None:
     """Beat's bell: upkeep does not depend on it, it only makes a first round come sooner."""
     if _upkeep is not None:
-        _upkeep.tick_if_leading()
+        _upkeep.wake()

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import gevent
-from sqlalchemy import Connection, text
+from gevent.event import Event as Signal
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from shared import checkpoints, claims, deployments, events, queues, threads
+from shared import claims, deployments, events, queues, threads
 from shared.claims import Finish
 from shared.database import connection, dumps, engine, translated
 from shared.errors import RunyardError, Unavailable
@@ -36,13 +37,22 @@ class Upkeep:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._ticks = 0
+        self._bell = Signal()
 
     def start(self) -> None:
         gevent.spawn(self._run)
 
+    def wake(self) -> None:
+        """Begin the next round now."""
+        self._bell.set()
+
+    def _pause(self) -> None:
+        self._bell.wait(TICK_SECONDS)
+        self._bell.clear()
+
     def _run(self) -> None:
         while True:
-            gevent.sleep(TICK_SECONDS)
+            self._pause()
             try:
                 self._lead()
             except (Unavailable, DBAPIError) as error:
@@ -61,7 +71,7 @@ class Upkeep:
                     conn.execute(text("SELECT 1"))  # the lock lives as long as this connection
                     conn.commit()
                     self.tick()
-                    gevent.sleep(TICK_SECONDS)
+                    self._pause()
             finally:
                 if not conn.closed and not conn.invalidated:
                     conn.execute(text(f"SELECT pg_advisory_unlock({LOCK})"))
@@ -109,9 +119,10 @@ class Upkeep:
                 return
             end = _final(run)
             if run.cancel_requested == "rollback" and not run.temporary:
-                following = _remove(conn, run)
+                error = {"error": "UserRollback", "message": "rollback requested"}
+                following = claims.roll_back(conn, run, error=error)
             else:
-                following = claims.finish(conn, [end], owner=self._settings.worker).get(run.run_id)
+                following = claims.finish(conn, [end], owner=self._settings.worker)().get(run.run_id)
         log.warning("run %s: abandoned by its owner, it ended as %s", run.run_id, end.status)
         payloads = []
         if end.status in (RunStatus.ERROR, RunStatus.TIMEOUT):
@@ -153,15 +164,3 @@ def _final(run: claims.Claimed) -> Finish:
     if run.last_death:
         message += f" (last: {run.last_death})"
     return Finish(run, RunStatus.ERROR, ThreadStatus.ERROR, {"error": "RunAbandoned", "message": message})
-
-
-def _remove(conn: Connection, run: claims.Claimed) -> claims.Next | None:
-    claims.remove(conn, run)
-    checkpoints.delete_run(conn, run.deployment_id, run.thread_id, run.run_id)
-    threads.settle(
-        conn,
-        run.deployment_id,
-        run.thread_id,
-        error={"error": "UserRollback", "message": "rollback requested"},
-    )
-    return claims.next_of(conn, run.deployment_id, run.thread_id)

@@ -54,7 +54,7 @@ class Pump(threading.Thread):
         thread_id = self._thread(head["thread_id"])
         write = Write(run.deployment_id, thread_id, run.run_id, run.attempt, str(run.owner), head, blobs)
         with connection() as conn:
-            assert checkpoints.write(conn, [write]) == set()
+            assert checkpoints.write(conn, [write])() == set()
         return []
 
     def _mapped(self, key: str, value: Any) -> Any:
