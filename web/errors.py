@@ -11,7 +11,7 @@ import logging
 from http import HTTPStatus
 from typing import Any
 
-from flask import Flask, Response, current_app, g, request
+from flask import Flask, Response, current_app, g, jsonify, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, RequestEntityTooLarge
 
 from shared.errors import (
@@ -126,13 +126,10 @@ def _http_detail(error: HTTPException, status: int) -> str:
 def on_bug(error: Exception) -> Response:
     """Anything unforeseen: the traceback goes to the log, an id to the caller."""
     log.error("unhandled error in %s %s", request.method, request.path, exc_info=error)
-    body = {"detail": "internal error", "request_id": g.get("request_id")}
-    response = current_app.json.response(body)
-    response.status_code = 500
-    return response
+    return answer(500, "internal error", request_id=g.get("request_id"))
 
 
-def answer(status: int, detail: str | list[dict[str, Any]]) -> Response:
-    response = current_app.json.response({"detail": detail})
+def answer(status: int, detail: str | list[dict[str, Any]], **more: Any) -> Response:
+    response = jsonify(detail=detail, **more)
     response.status_code = status
     return response

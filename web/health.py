@@ -5,7 +5,8 @@ They answer without a key. With one, a deployment's address also tells what only
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from flask import Blueprint, Response, jsonify, request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from sqlalchemy import Row, func, select, text
+from sqlalchemy import func, select, text
 
 from shared import __version__
 from shared.database import connection
@@ -76,15 +77,25 @@ def get_metrics(deployment: str | None = None) -> Response:
     return Response(generate_latest(registry), content_type=METRICS_TYPE)
 
 
-def queue_figures(deployment_id: UUID | None = None) -> list[Row[Any]]:
+@dataclass(frozen=True)
+class Figure:
+    """Runs of one pool in one status."""
+
+    pool: str
+    status: str
+    runs: int
+    oldest_seconds: float
+
+
+def queue_figures(deployment_id: UUID | None = None) -> list[Figure]:
     """Pending and running runs by pool, and for how many seconds the oldest has been so."""
     since = func.coalesce(Run.started_at, Run.created_at)
     query = (
         select(
             Run.pool,
             Run.status,
-            func.count().label("runs"),
-            func.extract("epoch", func.max(func.now() - since)).label("oldest_seconds"),
+            func.count(),
+            func.extract("epoch", func.max(func.now() - since)),
         )
         .where(Run.status.in_((RunStatus.PENDING, RunStatus.RUNNING)))
         .group_by(Run.pool, Run.status)
@@ -93,13 +104,14 @@ def queue_figures(deployment_id: UUID | None = None) -> list[Row[Any]]:
     if deployment_id is not None:
         query = query.where(Run.deployment_id == deployment_id)
     with connection() as conn:
-        return list(conn.execute(query))
+        rows = conn.execute(query).all()
+    return [Figure(pool, status, runs, float(oldest)) for pool, status, runs, oldest in rows]
 
 
 class Figures(Collector):
     """The figures as Prometheus gauges. They come from the rows, so every process tells the same."""
 
-    def __init__(self, figures: list[Row[Any]]) -> None:
+    def __init__(self, figures: Sequence[Figure]) -> None:
         self.figures = figures
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -110,16 +122,16 @@ class Figures(Collector):
         )
         for row in self.figures:
             runs.add_metric((row.pool, row.status), row.runs)
-            oldest.add_metric((row.pool, row.status), float(row.oldest_seconds))
+            oldest.add_metric((row.pool, row.status), row.oldest_seconds)
         yield runs
         yield oldest
 
 
-def _totals(figures: list[Row[Any]]) -> dict[str, Any]:
+def _totals(figures: Sequence[Figure]) -> dict[str, Any]:
     def total(status: RunStatus) -> int:
         return sum(row.runs for row in figures if row.status == status)
 
-    waits = [float(row.oldest_seconds) for row in figures if row.status == RunStatus.PENDING]
+    waits = [row.oldest_seconds for row in figures if row.status == RunStatus.PENDING]
     return {
         "n_pending": total(RunStatus.PENDING),
         "n_running": total(RunStatus.RUNNING),
@@ -127,7 +139,17 @@ def _totals(figures: list[Row[Any]]) -> dict[str, Any]:
     }
 
 
-def _deployment(name: str | None) -> Row[Any] | None:
+@dataclass(frozen=True)
+class Serving:
+    """A deployment and what it runs."""
+
+    id: UUID
+    organization_id: UUID
+    active_revision_id: UUID | None
+    requirements: str | None
+
+
+def _deployment(name: str | None) -> Serving | None:
     """The deployment at this address; None at the root, and for a caller without a key."""
     asking = identify() if name is not None else None
     if asking is None:
@@ -147,7 +169,7 @@ def _deployment(name: str | None) -> Row[Any] | None:
         found = conn.execute(query).one_or_none()
     if found is None:
         raise NotFound()
-    return found
+    return Serving(*found)
 
 
 def _pinned(requirements: str | None, package: str) -> str | None:

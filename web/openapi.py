@@ -135,7 +135,7 @@ def _describe(rule: Rule, method: str, path: str, view: Callable[..., Any]) -> d
     )
     is_open = auth.is_open(method, rule.rule)
     described: dict[str, Any] = {
-        "operationId": f"{rule.endpoint.replace('.', '_')}_{method.lower()}",
+        "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
         "tags": [_tag(rule)],
         "summary": said.summary,
         "parameters": [*_path_parameters(path), *_query_parameters(said)],

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from uuid import UUID
 
 import orjson
@@ -68,7 +68,9 @@ class SchemaViolation(Invalid):
         super().__init__(message, loc=first.loc, kind=first.kind)
 
 
-REQUIRED = {
+ErrorMessages = dict[str, str | list[Any] | dict[Any, Any]]
+
+REQUIRED: ErrorMessages = {
     "required": Rule("this field is required", "missing"),
     "null": Rule("must not be null", "value_error"),
 }
@@ -80,13 +82,13 @@ class Schema(MarshmallowSchema):
     class Meta:
         unknown = EXCLUDE
 
-    error_messages: ClassVar[dict[str, str]] = {"type": Rule("must be an object", "dict_type")}
+    error_messages = {"type": Rule("must be an object", "dict_type")}  # noqa: RUF012  as the base has it
 
 
 class Field(fields.Field):
     """A field whose refusals carry machine words; null has the word of its type."""
 
-    default_error_messages: ClassVar[dict[str, str]] = REQUIRED
+    default_error_messages: ErrorMessages = REQUIRED
     type_rule: ClassVar[Rule] = Rule("must be a valid value", "value_error")
 
     def _validate_missing(self, value: Any) -> None:
@@ -105,7 +107,7 @@ class StrictInteger(Field):
         self.minimum = minimum
         self.maximum = maximum
 
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
         if type(value) is not int:
             raise ValidationError([self.type_rule])
         return self._within(value)
@@ -275,7 +277,7 @@ class ItemOrList(ListOf):
 class Nested(fields.Nested):
     """An object with a schema of its own."""
 
-    default_error_messages: ClassVar[dict[str, str]] = {
+    default_error_messages: ErrorMessages = {  # noqa: RUF012  as the base has it
         "required": REQUIRED["required"],
         "null": Rule("must be an object", "dict_type"),
         "type": Rule("must be an object", "dict_type"),
@@ -388,7 +390,7 @@ def _instance(schema: type[Schema]) -> Schema:
 
 def _checked(schema: type[Schema], sent: Mapping[str, Any], part: str) -> dict[str, Any]:
     try:
-        return _instance(schema).load(sent)
+        return cast("dict[str, Any]", _instance(schema).load(sent))
     except ValidationError as error:
         raise SchemaViolation(list(_flatten(error.normalized_messages(), (part,)))) from error
 
