@@ -617,6 +617,19 @@ def test_a_factory_may_take_the_server_runtime(tmp_path: Path) -> None:
     assert run.values == {"a": ["threads.create_run", {"k": 1}, "u"]}
 
 
+def test_a_langgraph_that_is_too_old_is_refused_by_name(tmp_path: Path) -> None:
+    metadata = tmp_path / "langgraph-0.6.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: langgraph\nVersion: 0.6.1\n")
+
+    with graph_host(tmp_path, {"g": "./g.py:g"}) as host:
+        error = host.wait_ready()["error"]
+
+    assert error["step"] == "environment"
+    assert "1.0.10" in error["message"]
+    assert "0.6.1" in error["message"]
+
+
 # Inspection
 
 

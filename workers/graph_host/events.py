@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
+from langgraph.types import Interrupt
 
 from . import frames
 from .connection import Connection
@@ -121,8 +122,8 @@ class EventWriter:
         """Keep interrupts until the step's last one is known: they share one event."""
         held = self._held.setdefault(ns, {})
         earlier = held.get(mode, {}).get(INTERRUPT, ())
-        known = {interrupt.id for interrupt in earlier}
-        new = [interrupt for interrupt in payload[INTERRUPT] if interrupt.id not in known]
+        known = {item["id"] for item in earlier}
+        new = [_streamed(interrupt) for interrupt in payload[INTERRUPT] if interrupt.id not in known]
         held[mode] = {**payload, INTERRUPT: [*earlier, *new]}
 
     def _on_message_tuple(self, ns: Namespace, payload: Any) -> None:
@@ -162,6 +163,12 @@ class EventWriter:
     def on_library_event(self, event: dict[str, Any]) -> None:
         """An item of `astream_events`."""
         self.emit("events", (), dumps(event))
+
+
+def _streamed(interrupt: Interrupt) -> dict[str, Any]:
+    """An interrupt as events show it, also where the library knows no response schema yet."""
+    schema = getattr(interrupt, "response_schema", None)
+    return {"value": interrupt.value, "id": interrupt.id, "response_schema": schema}
 
 
 def _public(payload: dict[str, Any]) -> dict[str, Any]:

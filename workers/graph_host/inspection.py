@@ -76,10 +76,13 @@ def _node(node: dict[str, Any]) -> dict[str, Any]:
 
 def schemas(graph: Pregel) -> dict[str, Any]:
     """The five JSON Schemas of a graph; null for one that cannot be made."""
-    context = _made(graph.get_context_jsonschema) if graph.context_schema is not None else None
+    builder = getattr(graph, "builder", None)
+    context = None
+    if graph.context_schema is not None:
+        context = _made(graph.get_context_jsonschema, lambda: _of_type(graph.context_schema))
     return {
-        "input_schema": _made(graph.get_input_jsonschema),
-        "output_schema": _made(graph.get_output_jsonschema),
+        "input_schema": _made(graph.get_input_jsonschema, lambda: _of_type(builder.input_schema)),
+        "output_schema": _made(graph.get_output_jsonschema, lambda: _of_type(builder.output_schema)),
         "state_schema": _made(lambda: _state_schema(graph)),
         "config_schema": context,
         "context_schema": context,
@@ -94,24 +97,34 @@ def _subgraph_schemas(graph: Pregel) -> dict[str, Any]:
 def _state_schema(graph: Pregel) -> dict[str, Any]:
     builder = getattr(graph, "builder", None)
     declared = getattr(builder, "state_schema", None)
-    if declared is not None and is_typeddict(declared):
-        # pydantic refuses typing.TypedDict before Python 3.12, and takes this one everywhere
-        hints = get_type_hints(declared)
-        required = declared.__required_keys__
-        keys = {key: hint if key in required else NotRequired[hint] for key, hint in hints.items()}
-        return TypeAdapter(TypedDict(declared.__name__, keys)).json_schema()  # type: ignore[operator]
     if declared is not None:
-        return TypeAdapter(declared).json_schema()
+        return _of_type(declared)
     channels = {key: graph.channels[key] for key in graph.stream_channels_list}
     fields: dict[str, Any] = {key: (getattr(channel, "UpdateType", Any), None) for key, channel in channels.items()}
     return create_model(graph.get_name("State"), **fields).model_json_schema()
 
 
-def _made(make: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+def _of_type(declared: Any) -> dict[str, Any]:
+    """The schema of a state class.
+
+    pydantic refuses typing.TypedDict before Python 3.12, so one is rebuilt as the other TypedDict.
+    """
+    if is_typeddict(declared):
+        hints = get_type_hints(declared)
+        required = declared.__required_keys__
+        keys = {key: hint if key in required else NotRequired[hint] for key, hint in hints.items()}
+        declared = TypedDict(declared.__name__, keys)  # type: ignore[operator]
+    return TypeAdapter(declared).json_schema()
+
+
+def _made(*makers: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+    """What the first maker gives that does not fail."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            schema = make()
-        except Exception:  # a type of the user's that pydantic cannot describe, in any way
-            return None
-    return None if schema is None else loads(dumps(schema))
+        for make in makers:
+            try:
+                schema = make()
+            except Exception:  # a type of the user's that pydantic cannot describe, in any way
+                continue
+            return None if schema is None else loads(dumps(schema))
+    return None

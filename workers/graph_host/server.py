@@ -21,7 +21,7 @@ import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from . import frames, watch
@@ -29,7 +29,8 @@ from .connection import Connection
 from .output import Limiter, capture
 
 CONFIG_VARIABLE = "GRAPH_HOST_CONFIG"
-OLDEST_LANGGRAPH = (1, 0)
+# The oldest that the tests of this package pass with.
+OLDEST = {"langgraph": (1, 0, 10), "langgraph-checkpoint": (4, 1, 0)}
 DEFAULT_THREADS = 64
 SWITCH_SECONDS = 0.001  # a thread that computes gives way to the loop this soon
 PR_SET_PDEATHSIG = 1
@@ -50,7 +51,7 @@ class Host:
         self._runs: dict[bytes, Any] = {}
         self._connection = Connection(sock, self._loop, self._on_frame)
         self._limiter: Limiter = capture(self._connection)
-        self._versions = {"python": platform.python_version(), "langgraph": _langgraph_version()}
+        self._versions = {"python": platform.python_version(), "langgraph": _version("langgraph")}
 
     def serve(self) -> None:
         """Load, report, and work until told to stop. Does not return."""
@@ -70,10 +71,12 @@ class Host:
                 continue
 
     def _load(self) -> None:
-        if _numbers(self._versions["langgraph"]) < OLDEST_LANGGRAPH:
-            oldest = ".".join(map(str, OLDEST_LANGGRAPH))
-            found = self._versions["langgraph"] or "none"
-            self._unusable("environment", f"langgraph {oldest} or newer is needed: the project has {found}")
+        for package, oldest in OLDEST.items():
+            found = _version(package)
+            if _numbers(found) < oldest:
+                wanted = ".".join(map(str, oldest))
+                message = f"{package} {wanted} or newer is needed: the project has {found or 'none'}"
+                self._unusable("environment", message)
         from . import loader, saver  # they import langgraph, whose version had to be checked first
 
         limits = self._config.get("limits") or {}
@@ -191,15 +194,15 @@ def _die_with_the_runner(sock: socket.socket) -> None:
     threading.Thread(target=wait, name="runner-watch", daemon=True).start()
 
 
-def _langgraph_version() -> str:
+def _version(package: str) -> str:
     try:
-        return version("langgraph")
-    except ImportError:
+        return version(package)
+    except PackageNotFoundError:
         return ""
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
 
 
 def _json(value: Any) -> bytes:
