@@ -1,0 +1,127 @@
+"""The web process as the Procfile starts it: gunicorn with our settings, over a real socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+KEY = "an-operator-key-for-tests"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers(base: str) -> bool:
+    try:
+        return httpx.get(f"{base}/ok").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@contextmanager
+def started(database: str, data_dir: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """gunicorn and its address, with a bus that is away: nothing here needs one."""
+    port = free_port()
+    settings = {
+        "PATH": os.environ["PATH"],
+        "DATABASE_URL": database,
+        "REDIS_URL": "redis://127.0.0.1:1/0",
+        "RUNYARD_PORT": str(port),
+        "RUNYARD_API_KEY": KEY,
+        "RUNYARD_DATA_DIR": str(data_dir),
+    }
+    command = [sys.executable, "-m", "gunicorn", "-c", "web/gunicorn.py"]
+    with subprocess.Popen(command, cwd=ROOT, env=settings) as process:
+        try:
+            wait_until(lambda: answers(f"http://127.0.0.1:{port}"), timeout=30)
+            yield process, f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def served(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str]]:
+    with started(database, tmp_path_factory.mktemp("data")) as running:
+        yield running
+
+
+@pytest.fixture
+def base(served: tuple[Any, str]) -> str:
+    return served[1]
+
+
+@pytest.fixture
+def raw(base: str) -> Iterator[socket.socket]:
+    """A bare connection to the server."""
+    host, port = base.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        yield connection
+
+
+@pytest.fixture
+def http(base: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=base, headers={"x-api-key": KEY}) as client:
+        yield client
+
+
+def test_it_does_not_name_its_server(http: httpx.Client) -> None:
+    response = http.get("/ok")
+    assert response.json() == {"ok": True, "services": {}}
+    assert "server" not in response.headers
+
+
+def test_it_reaches_the_database(http: httpx.Client) -> None:
+    assert http.get("/ok?check_db=1").status_code == 200
+
+
+def test_a_connection_serves_many_requests(http: httpx.Client) -> None:
+    for _ in range(3):
+        response = http.get("/info")
+        assert response.headers["connection"] == "keep-alive"
+
+
+def test_it_bounds_the_request_line_and_headers(http: httpx.Client) -> None:
+    assert http.get("/ok?" + "x" * 5000).status_code in (400, 414)
+    assert http.get("/ok", headers={"x-long": "x" * 9000}).status_code in (400, 431)
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/..%2f..%2fapp.py", "/d/chat/threads%2f..", "/static/%2e%2e/app.py"]
+)
+def test_an_escaped_path_cannot_be_climbed_out_of(raw: socket.socket, path: str) -> None:
+    raw.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\n\r\n".encode())
+    assert raw.makefile("rb").readline().split()[1] == b"404"
+
+
+def test_a_slow_client_holds_up_nobody_else(raw: socket.socket, http: httpx.Client) -> None:
+    raw.sendall(b"POST /d/chat/threads HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    assert http.get("/ok").status_code == 200
+
+
+def test_another_process_of_the_user_cannot_look_into_it(served: tuple[Any, str]) -> None:
+    [worker] = psutil.Process(served[0].pid).children()
+    # the kernel gives to root what is closed to everybody else
+    assert Path(f"/proc/{worker.pid}/environ").stat().st_uid == 0
+
+
+def test_it_ends_when_told_to(database: str, tmp_path: Path) -> None:
+    with started(database, tmp_path) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=40) == 0
