@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -14,6 +18,8 @@ from shared import migrations
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.database import driver_url
 from shared.models import Base
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -48,3 +54,19 @@ def test_running_them_again_changes_nothing(empty: str) -> None:
     with create_engine(driver_url(empty), poolclass=NullPool).connect() as connection:
         organizations = connection.execute(text("SELECT id FROM organization")).scalars().all()
     assert organizations == [DEFAULT_ORGANIZATION_ID]
+
+
+def test_two_starters_take_turns(empty: str) -> None:
+    command = [sys.executable, "-m", "shared.migrations"]
+    environment = {**os.environ, "DATABASE_URL": empty}
+    started = [subprocess.Popen(command, cwd=ROOT, env=environment) for _ in range(2)]
+    assert [process.wait(timeout=60) for process in started] == [0, 0]
+    assert migrations.is_current(empty)
+
+
+def test_the_command_says_what_it_lacks() -> None:
+    command = [sys.executable, "-m", "shared.migrations"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DATABASE_URL")}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "DATABASE_URL must name the database" in ended.stderr
