@@ -1,0 +1,210 @@
+"""Graphs for tests of the whole platform: each shows one behaviour, its input carries the knobs."""
+
+import asyncio
+import ctypes
+import operator
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.config import get_stream_writer
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.runtime import Runtime
+from langgraph.types import interrupt
+
+
+class State(TypedDict, total=False):
+    text: str
+    n: int
+    seconds: float
+    how: str
+    file: str
+    log: Annotated[list[Any], operator.add]
+
+
+class Words(TypedDict, total=False):
+    word: str
+    loud: bool
+
+
+def chain(*nodes: Any, state: Any = State, **options: Any) -> Any:
+    """A compiled graph of nodes one after the other."""
+    builder = StateGraph(state, **options)
+    before = START
+    for node in nodes:
+        builder.add_node(node)
+        builder.add_edge(before, node.__name__)
+        before = node.__name__
+    builder.add_edge(before, END)
+    return builder.compile()
+
+
+async def node(state: State) -> State:
+    return {"log": [state.get("text", "")]}
+
+
+echo = chain(node)
+
+
+async def greet(state: State, runtime: Runtime[Words]) -> State:
+    context = runtime.context or {}
+    word = context.get("word", "nothing")
+    return {"log": [word.upper() if context.get("loud") else word]}
+
+
+greets = chain(greet, context_schema=Words)
+
+
+async def before(state: State) -> State:
+    return {"log": ["before"]}
+
+
+def ask(state: State) -> State:
+    return {"log": [interrupt({"question": "may I?"})]}
+
+
+async def after(state: State) -> State:
+    return {"log": ["after"]}
+
+
+asks = chain(before, ask, after)
+
+_outer = StateGraph(State)
+_outer.add_node("child", chain(before, after))
+_outer.add_edge(START, "child")
+_outer.add_edge("child", END)
+nested = _outer.compile()
+
+
+class Chat(TypedDict, total=False):
+    messages: Annotated[list[Any], add_messages]
+
+
+async def speak(state: Chat) -> Chat:
+    model = GenericFakeChatModel(messages=iter([AIMessage("hello big world")]))
+    return {"messages": [await model.ainvoke(state["messages"])]}
+
+
+speaks = chain(speak, state=Chat)
+
+
+async def write(state: State) -> State:
+    writer = get_stream_writer()
+    for i in range(state.get("n", 3)):
+        writer({"i": i})
+        await asyncio.sleep(state.get("seconds", 0))
+    return {"log": ["written"]}
+
+
+writes = chain(write)
+
+
+async def count(state: State) -> State:
+    """One step: says which, takes a while, and notes in a file that it ran."""
+    number = len(state.get("log", []))
+    get_stream_writer()({"step": number})
+    await asyncio.sleep(state.get("seconds", 0.1))
+    if state.get("file"):
+        with Path(state["file"]).open("a") as notes:
+            notes.write(f"{number}\n")
+    return {"log": [number]}
+
+
+_counts = StateGraph(State)
+_counts.add_node(count)
+_counts.add_edge(START, "count")
+_counts.add_conditional_edges("count", lambda state: END if len(state["log"]) >= state["n"] else "count")
+counts = _counts.compile()
+
+
+async def sleep(state: State) -> State:
+    get_stream_writer()("asleep")
+    await asyncio.sleep(state.get("seconds", 60))
+    return {"log": ["woke"]}
+
+
+sleeps = chain(before, sleep)
+
+
+async def block(state: State) -> State:
+    """What a careless author does: holds the event loop."""
+    get_stream_writer()("blocking")
+    await asyncio.sleep(0.2)
+    time.sleep(state.get("seconds", 60))
+    return {"log": ["done"]}
+
+
+blocks = chain(block)
+
+
+def boom(state: State) -> State:
+    raise ValueError("boom happened")
+
+
+fails = chain(before, boom)
+
+
+async def die(state: State) -> State:
+    """Ends the process, always or (with a file) only the first time."""
+    if state.get("file"):
+        mark = Path(state["file"])
+        if mark.exists():
+            return {"log": ["survived"]}
+        mark.write_text("x")
+    await asyncio.sleep(0.2)
+    if state.get("how") == "exit":
+        os._exit(7)
+    if state.get("how") == "segfault":
+        ctypes.string_at(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+dies = chain(before, die)
+
+
+async def hoard(state: State) -> State:
+    hoarded = []
+    while True:
+        hoarded.append(bytearray(16 * 1024 * 1024))
+        await asyncio.sleep(0.01)
+
+
+hoards = chain(hoard)
+
+
+def say(state: State) -> State:
+    print("hello from the kitchen")
+    for i in range(state.get("n", 0)):
+        print(f"line {i} " + "x" * 200)
+    return {"log": ["said"]}
+
+
+prints = chain(say)
+
+
+def peek(state: State) -> State:
+    """What user code can see of the platform."""
+    seen: dict[str, Any] = {"env": sorted(os.environ), "fds": sorted(os.listdir("/proc/self/fd"))}
+    seen["kitchen"] = os.environ.get("KITCHEN")
+    parent = os.getppid()
+    for name in ("environ", "maps"):
+        try:
+            seen[name] = bool(Path(f"/proc/{parent}/{name}").read_bytes())
+        except OSError as error:
+            seen[name] = type(error).__name__
+    for module in ("shared.models", "workers.runs", "web.app", "celery", "sqlalchemy"):
+        try:
+            __import__(module)
+            seen[module] = "importable"
+        except ImportError:
+            seen[module] = "hidden"
+    return {"log": [seen]}
+
+
+peeks = chain(peek)
