@@ -1,0 +1,1 @@
+"""Measures any server that speaks the deployment API, and the bare graphs, by the same scenarios."""

@@ -1,0 +1,155 @@
+"""`python -m bench`: measure a server, the bare graphs, or both; or compare what was measured before."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, ExitStack, aclosing
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from bench import report
+from bench.in_process import InProcess
+from bench.measuring import Row, our_process, processes_named
+from bench.scenarios import BY_DEFAULT, SCENARIOS
+from bench.server import Server
+from bench.session import Options, Session
+from bench.targets import Target, TargetError
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def names(text: str) -> list[str]:
+    chosen = text.split(",")
+    unknown = [name for name in chosen if name not in SCENARIOS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
+    return chosen
+
+
+def header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"not 'name: value': {text!r}")
+    return name.strip(), value.strip()
+
+
+def parser() -> argparse.ArgumentParser:
+    usage = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    what = usage.add_argument_group("what to measure")
+    what.add_argument("--base-url", help="address of a deployment of bench/graphs")
+    what.add_argument(
+        "--header", type=header, action="append", default=[], help="'name: value' for each request"
+    )
+    what.add_argument("--in-process", action="store_true", help="the bare graphs, with no server around them")
+    what.add_argument("--noisy-url", help="another deployment of bench/graphs, to burn CPU beside the first")
+    what.add_argument(
+        "--pid", action="append", default=[], help="NAME=PID: a process of the server, with its tree"
+    )
+    what.add_argument("--scenario", type=names, default=BY_DEFAULT, help=f"some of {','.join(SCENARIOS)}")
+    how = usage.add_argument_group("how much")
+    how.add_argument("--repeat", type=int, default=1, help="measure everything so many times")
+    for option in fields(Options):
+        kind: Any = {"int": int, "float": float, "str": str}.get(str(option.type), numbers)
+        shown = option.default if kind is not numbers else ",".join(map(str, option.default))
+        how.add_argument(
+            f"--{option.name.replace('_', '-')}", type=kind, default=option.default, help=f"default: {shown}"
+        )
+    told = usage.add_argument_group("what to tell")
+    told.add_argument("--label", default="server", help="the server's name in the tables")
+    told.add_argument("--out", type=Path, help="append each result to this file too, as a JSON line")
+    told.add_argument(
+        "--table", type=Path, nargs="+", metavar="FILE", help="measure nothing, show these results"
+    )
+    told.add_argument(
+        "--compare",
+        type=Path,
+        nargs=2,
+        metavar="FILE",
+        help="measure nothing, show the first over the second",
+    )
+    return usage
+
+
+class Results:
+    """Keeps each row, and writes it as soon as it is there."""
+
+    def __init__(self, *files: Any) -> None:
+        self.rows: list[Row] = []
+        self._files = files
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        for file in self._files:
+            print(json.dumps(row), file=file, flush=True)
+
+
+async def measure(target: Target, asked: argparse.Namespace, results: Results) -> None:
+    """All scenarios asked for, on one target; raises TargetError."""
+    options = Options(**{option.name: getattr(asked, option.name) for option in fields(Options)})
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(aclosing(target))
+        noisy = None
+        if asked.noisy_url and not target.shares_our_process:
+            noisy = await stack.enter_async_context(aclosing(Server(asked.noisy_url, dict(asked.header))))
+        processes = our_process() if target.shares_our_process else processes_named(asked.pid)
+        for repeat in range(asked.repeat):
+            session = Session(
+                target, options, processes=processes, emit=results.add, noisy=noisy, repeat=repeat
+            )
+            for name in asked.scenario:
+                if name != "coldstart":
+                    await session.check()
+                await SCENARIOS[name](session)
+
+
+def targets(asked: argparse.Namespace) -> list[Target]:
+    chosen: list[Target] = []
+    if asked.base_url:
+        chosen.append(Server(asked.base_url, dict(asked.header), asked.label))
+    if asked.in_process:
+        chosen.append(InProcess())
+    return chosen
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    usage = parser()
+    asked = usage.parse_args(arguments)
+    try:
+        if asked.table:
+            print(report.table(report.read(asked.table)))
+            return 0
+        if asked.compare:
+            print(report.comparison(*(report.read([path]) for path in asked.compare)))
+            return 0
+        if not (asked.base_url or asked.in_process):
+            usage.error("give --base-url, --in-process, or both")
+        run(asked)
+    except (TargetError, report.RowsError, OSError, ValueError) as failure:
+        print(f"bench: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def run(asked: argparse.Namespace) -> None:
+    """Measure the targets one after another, then show the tables; raises TargetError."""
+    by_target: list[list[Row]] = []
+    with ExitStack() as stack:
+        files = [sys.stdout, *([stack.enter_context(asked.out.open("a"))] if asked.out else [])]
+        for target in targets(asked):
+            results = Results(*files)
+            by_target.append(results.rows)
+            asyncio.run(measure(target, asked, results))
+    print("\n" + report.table([row for rows in by_target for row in rows]))
+    if len(by_target) == 2:
+        print("\n" + report.comparison(*by_target))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""The bare graphs in this process, as a target: what a run costs with no server around it.
+
+A run on a thread gets langgraph's in-memory checkpointer, a stateless one gets none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from bench.targets import Call, Event, Recorded
+
+GRAPHS = Path(__file__).parent / "graphs"
+NAMES = ("echo", "steps", "tokens", "llm", "idle", "block", "burn")
+# synchronous nodes run on the loop's default pool, whose size would else depend on the machine's cores
+THREADS = 32
+
+
+class InProcess:
+    label = "in-process"
+    shares_our_process = True
+
+    def __init__(self) -> None:
+        # here, because measuring a server needs no langgraph
+        from langgraph.checkpoint.memory import InMemorySaver
+
+        sys.path.insert(0, str(GRAPHS))
+        module = importlib.import_module("workloads")
+        saver = InMemorySaver()
+        self._stateless = {name: getattr(module, name) for name in NAMES}
+        self._threaded = {
+            name: graph.builder.compile(checkpointer=saver) for name, graph in self._stateless.items()
+        }
+        self._pool: ThreadPoolExecutor | None = None
+
+    async def create_thread(self) -> str:
+        return str(uuid4())
+
+    async def run(self, call: Call, *, timeout_seconds: float) -> Recorded:
+        self._use_threads()
+        outcome = Recorded(sent_at=time.time())
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                answer = await self._run(call, outcome.recorded)
+            if call.proof not in answer:
+                outcome.error = "not the answer expected"
+        except TimeoutError:
+            outcome.error = "timeout"
+        outcome.ended_at = time.time()
+        return outcome
+
+    async def aclose(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+
+    async def _run(self, call: Call, events: list[Event]) -> str:
+        """The whole answer as text."""
+        graph = (self._threaded if call.thread_id else self._stateless)[call.graph]
+        config = {"configurable": {"thread_id": call.thread_id}} if call.thread_id else None
+        if call.stream_mode is None:
+            return str(await graph.ainvoke(call.input, config))
+        name = "messages" if call.stream_mode == "messages-tuple" else call.stream_mode
+        async for data in graph.astream(call.input, config, stream_mode=name):
+            events.append(Event(time.time(), name, _as_on_the_wire(name, data)))
+        return str([event.data for event in events])
+
+    def _use_threads(self) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(THREADS)
+            asyncio.get_running_loop().set_default_executor(self._pool)
+
+
+def _as_on_the_wire(name: str, data: Any) -> Any:
+    return [{"content": data[0].content}, {}] if name == "messages" else data

@@ -1,0 +1,127 @@
+"""Rows → Markdown: a table of medians, and two targets side by side as ratios."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from bench.measuring import Row
+
+COLUMNS: dict[str, Sequence[str]] = {
+    "memory": ("memory_before_mb", "memory_mb", "errors"),
+    "latency": (
+        "metadata_ms_p50", "first_data_ms_p50", "whole_ms_p50", "whole_ms_p95", "whole_ms_p99",
+        "cpu_ms_per_run", "errors",
+    ),
+    "throughput": ("runs_per_second", "whole_ms_p50", "whole_ms_p99", "cpu_ms_per_run", "errors"),
+    "tokens": (
+        "events_per_second", "delay_ms_p50", "delay_ms_p99", "lost", "doubled", "disordered",
+        "cpu_ms_per_run", "errors",
+    ),
+    "paced": (
+        "delay_ms_p50", "delay_ms_p99", "behind_schedule_ms_p99", "lost", "doubled", "disordered",
+        "target_cores", "errors",
+    ),
+    "idle": (
+        "all_done_seconds", "whole_ms_p50", "whole_ms_p99", "memory_before_mb", "memory_mb", "target_cores",
+        "errors",
+    ),
+    "block": ("runs_per_second", "whole_ms_p50", "whole_ms_p99", "errors"),
+    "noisy": ("whole_ms_p50", "whole_ms_p95", "whole_ms_p99", "burner_runs", "errors"),
+    "aging": (
+        "runs_per_second", "whole_ms_p50", "whole_ms_p99", "times_the_first", "cpu_ms_per_run", "memory_mb",
+        "errors",
+    ),
+    "coldstart": ("listening_seconds", "first_run_seconds", "cpu_seconds", "memory_mb"),
+}  # fmt: skip
+CONDITIONS = ("client_cores", "other_cores")
+MORE_IS_BETTER = ("runs_per_second", "events_per_second", "burner_runs")
+
+Key = tuple[str, str]  # scenario and case
+
+
+class RowsError(Exception):
+    """A file does not hold rows of this benchmark."""
+
+
+def read(paths: Iterable[Path]) -> list[Row]:
+    """The rows of JSON-lines files; raises RowsError."""
+    rows = []
+    for path in paths:
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            try:
+                row = json.loads(line)
+                _ = row["scenario"], row["case"], row["label"]
+            except (ValueError, KeyError, TypeError) as broken:
+                raise RowsError(f"{path}:{number}: not a row of this benchmark") from broken
+            rows.append(row)
+    return rows
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One table a scenario: a line a case and label, each figure the median of its repeats."""
+    return "\n\n".join(_scenario(name, rows) for name in dict.fromkeys(row["scenario"] for row in rows))
+
+
+def _scenario(name: str, rows: Sequence[Row]) -> str:
+    of_case: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["scenario"] == name:
+            of_case[row["case"], row["label"]].append(row)
+    shown = [row for group in of_case.values() for row in group]
+    columns = [
+        column for column in (*COLUMNS.get(name, ()), *CONDITIONS) if any(column in row for row in shown)
+    ]
+    lines = [
+        [case, label, str(len(group)), *(_shown(median(group, column)) for column in columns)]
+        for (case, label), group in of_case.items()
+    ]
+    return f"### {name}\n\n" + _markdown(["case", "target", "repeats", *columns], lines)
+
+
+def comparison(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
+    """One line a figure that both have; a ratio is the first's median over the second's."""
+    lines = [
+        [scenario, case, metric, "more" if metric in MORE_IS_BETTER else "less", *figures]
+        for (scenario, case), metric, *figures in _ratios(_by_case(ours), _by_case(theirs))
+    ]
+    names = [" + ".join(dict.fromkeys(row["label"] for row in rows)) for rows in (ours, theirs)]
+    return _markdown(["scenario", "case", "figure", "better", *names, "ratio"], lines)
+
+
+def _ratios(
+    ours: dict[Key, list[Row]], theirs: dict[Key, list[Row]]
+) -> Iterator[tuple[Key, str, str, str, str]]:
+    for key in ours:
+        for metric in COLUMNS.get(key[0], ()):
+            first, second = median(ours[key], metric), median(theirs.get(key, []), metric)
+            if first is not None and second is not None:
+                ratio = first / second if second else None
+                yield key, metric, _shown(first), _shown(second), _shown(ratio)
+
+
+def _by_case(rows: Sequence[Row]) -> dict[Key, list[Row]]:
+    groups: dict[Key, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["scenario"], row["case"]].append(row)
+    return dict(groups)
+
+
+def median(rows: Sequence[Row], metric: str) -> float | None:
+    """The median of a figure over repeats; None when no row has it."""
+    values = [row[metric] for row in rows if row.get(metric) is not None]
+    return statistics.median(values) if values else None
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---"] * len(header)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *lines))

@@ -1,0 +1,57 @@
+"""A server that speaks the deployment API, known by its base address, as a target."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bench.client import Client, Reply
+from bench.targets import Call, TargetError
+
+
+class Server:
+    shares_our_process = False
+
+    def __init__(self, base_url: str, headers: dict[str, str], label: str = "server") -> None:
+        self.label = label
+        self._client = Client(base_url, headers)
+
+    async def create_thread(self) -> str:
+        reply = await self._client.post("/threads", {}, timeout_seconds=30)
+        if reply.error or reply.status != 200:
+            raise TargetError(f"POST /threads: {reply.error or reply.status} {reply.body[:300]!r}")
+        return json.loads(reply.body)["thread_id"]
+
+    async def run(self, call: Call, *, timeout_seconds: float) -> Reply:
+        root = f"/threads/{call.thread_id}/runs" if call.thread_id else "/runs"
+        path = f"{root}/{'stream' if call.stream_mode else 'wait'}"
+        reply = await self._client.post(path, _body(call), timeout_seconds=timeout_seconds)
+        reply.error = reply.error or _failure(call, reply)
+        return reply
+
+    async def is_listening(self) -> bool:
+        return await self._client.is_listening()
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+def _body(call: Call) -> dict[str, Any]:
+    body: dict[str, Any] = {"assistant_id": call.graph, "input": call.input}
+    if call.stream_mode:
+        body["stream_mode"] = [call.stream_mode]
+    if call.ends_with_client:
+        body["on_disconnect"] = "cancel"
+    return body
+
+
+def _failure(call: Call, reply: Reply) -> str:
+    """Why an answer that came whole still counts as an error; empty when it does not."""
+    body = reply.body
+    if reply.status != 200:
+        return f"status {reply.status}"
+    if b"event: error" in body or b'"__error__"' in body:
+        return "the run failed"
+    if call.proof.encode() not in body:
+        return "not the answer expected"
+    return ""
