@@ -160,7 +160,10 @@ def _add_writes(pending: dict[tuple[Any, ...], tuple[Any, ...]], item: Write) ->
     head, place = item.head, (item.run_id, item.deployment_id, item.thread_id)
     ns, id, task = head["checkpoint_ns"], head["checkpoint_id"], head["task_id"]
     for (idx, channel, type_), data in zip(head["writes"], item.blobs, strict=True):
-        key, row = (*place, ns, id, task, idx), (*place, ns, id, task, idx, channel, type_, data, head["task_path"])
+        key, row = (
+            (*place, ns, id, task, idx),
+            (*place, ns, id, task, idx, channel, type_, data, head["task_path"]),
+        )
         if idx < 0:
             pending[key] = row
         else:
@@ -401,7 +404,9 @@ SELECT EXISTS (
     return bool(conn.exec_driver_sql(statement, {"run": run_id}).scalar())
 
 
-def _delete_thread(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:
+def _delete_thread(
+    conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None
+) -> list[bytes]:
     delete_threads(conn, deployment_id, [UUID(ask["thread_id"])])
     return [b"{}"]
 
@@ -410,7 +415,11 @@ def _delete_for_runs(
     conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], thread_id: UUID | None
 ) -> list[bytes]:
     """By the run id in the checkpoints' metadata: what user code knows a checkpoint's run by."""
-    parameters: dict[str, Any] = {"deployment": deployment_id, "runs": list(ask["run_ids"]), "thread": thread_id}
+    parameters: dict[str, Any] = {
+        "deployment": deployment_id,
+        "runs": list(ask["run_ids"]),
+        "thread": thread_id,
+    }
     own = "" if thread_id is None else " AND thread_id = %(thread)s"
     touched = conn.exec_driver_sql(
         "DELETE FROM checkpoint WHERE deployment_id = %(deployment)s"
@@ -421,7 +430,9 @@ def _delete_for_runs(
     return [b"{}"]
 
 
-def _copy_thread(conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None) -> list[bytes]:
+def _copy_thread(
+    conn: Connection, deployment_id: UUID, ask: Mapping[str, Any], _: UUID | None
+) -> list[bytes]:
     copy(conn, deployment_id, UUID(ask["source"]), UUID(ask["target"]))
     return [b"{}"]
 

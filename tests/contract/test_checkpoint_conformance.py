@@ -20,7 +20,8 @@ from shared.models import Run, Thread
 from tests import factories
 from workers.graph_host import frames
 from workers.graph_host.connection import Connection
-from workers.graph_host.saver import HostSaver, RunCheckpoints, current_run
+from workers.graph_host.run_checkpoints import RunCheckpoints, current_run
+from workers.graph_host.saver import HostSaver
 from workers.graph_host.storage import Storage
 
 
@@ -115,5 +116,7 @@ def test_the_saver_passes_the_whole_conformance_suite(db: object) -> None:
 
     failures = {name: result.failures for name, result in report.results.items() if result.failures}
     assert failures == {}
-    assert {name: result.passed for name, result in report.results.items()} == dict.fromkeys(report.results, True)
+    assert {name: result.passed for name, result in report.results.items()} == dict.fromkeys(
+        report.results, True
+    )
     assert report.conformance_level() == "FULL"

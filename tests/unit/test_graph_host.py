@@ -14,13 +14,47 @@ from tests.hosts import HostProcess, Run, graph_host
 from workers.graph_host import frames
 
 HOSTED = Path(__file__).parent.parent / "projects" / "hosted"
-GRAPHS = (
-    "steps builder stops_before_two asks asks_twice nested deep fails loops speaks repeats writes writes_much"
-    " floods grows sleeps sleeps_in_thread swallows says says_much leaves leaves_async dies blocks looks"
-    " shows_context points sends functional invokes_inside invokes_blocking invokes_blocking_on_loop"
-    " plain_factory async_factory managed_factory managed_sync_factory callable_instance failing_factory"
-    " wrong_factory"
-).split()
+GRAPHS = [
+    "steps",
+    "builder",
+    "stops_before_two",
+    "asks",
+    "asks_twice",
+    "nested",
+    "deep",
+    "fails",
+    "loops",
+    "speaks",
+    "repeats",
+    "writes",
+    "writes_much",
+    "floods",
+    "grows",
+    "sleeps",
+    "sleeps_in_thread",
+    "swallows",
+    "says",
+    "says_much",
+    "leaves",
+    "leaves_async",
+    "dies",
+    "blocks",
+    "looks",
+    "shows_context",
+    "points",
+    "sends",
+    "functional",
+    "invokes_inside",
+    "invokes_blocking",
+    "invokes_blocking_on_loop",
+    "plain_factory",
+    "async_factory",
+    "managed_factory",
+    "managed_sync_factory",
+    "callable_instance",
+    "failing_factory",
+    "wrong_factory",
+]
 ALL = {name: f"./graphs.py:{name}" for name in GRAPHS}
 
 
@@ -101,7 +135,11 @@ def test_it_streams_values_and_updates(host: HostProcess) -> None:
         ("values", {"text": "a", "log": ["one", "two"]}),
     ]
     assert run.outcome is not None
-    assert (run.outcome["status"], run.outcome["thread_status"], run.outcome["error"]) == ("success", "idle", None)
+    assert (run.outcome["status"], run.outcome["thread_status"], run.outcome["error"]) == (
+        "success",
+        "idle",
+        None,
+    )
     assert run.values == run.answer == {"text": "a", "log": ["one", "two"]}
     assert run.outcome["state"]["next"] == []
 
@@ -160,7 +198,9 @@ def test_it_streams_tokens_as_tuples(host: HostProcess) -> None:
     assert metadata["langgraph_node"] == "speak"
     assert (metadata["run_id"], metadata["thread_id"]) == (str(run.id), run.thread_id)
     assert (metadata["graph_id"], metadata["assistant_id"], metadata["topic"]) == ("speaks", "a", "t")
-    assert {"langgraph_step", "langgraph_triggers", "langgraph_path", "langgraph_checkpoint_ns"} <= set(metadata)
+    assert {"langgraph_step", "langgraph_triggers", "langgraph_path", "langgraph_checkpoint_ns"} <= set(
+        metadata
+    )
     assert set(run.names) == {"messages"}
 
 
@@ -369,7 +409,9 @@ def test_a_run_that_fails_says_so_in_its_event_answer_and_state(host: HostProces
     ("graph_id", "input", "error"),
     [("loops", {"text": "a"}, "GraphRecursionError"), ("steps", None, "EmptyInputError")],
 )
-def test_the_librarys_errors_keep_their_names(host: HostProcess, graph_id: str, input: Any, error: str) -> None:
+def test_the_librarys_errors_keep_their_names(
+    host: HostProcess, graph_id: str, input: Any, error: str
+) -> None:
     run = host.run(graph_id, input, config={"recursion_limit": 5})
 
     assert run.answer["__error__"]["error"] == error

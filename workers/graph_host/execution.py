@@ -20,7 +20,7 @@ from .events import EventWriter
 from .loader import RUN, Entry
 from .outcome import Outcome, describe_error, finished_state, read_state
 from .output import Limiter, current_run_id
-from .saver import RunCheckpoints, current_run
+from .run_checkpoints import RunCheckpoints, current_run
 from .serialization import dumps, loads
 from .storage import MemoryStorage, Storage
 
@@ -93,7 +93,9 @@ class Execution:
         newest = stored if stored and loads(stored[0]).get("found") else None
         return RunCheckpoints(
             thread_id=str(spec["thread_id"]),
-            storage=MemoryStorage() if is_temporary else Storage(self._connection, self._id, str(spec["thread_id"])),
+            storage=MemoryStorage()
+            if is_temporary
+            else Storage(self._connection, self._id, str(spec["thread_id"])),
             metadata={
                 **self._metadata,
                 "user_id": configurable.get("user_id", ""),
@@ -259,7 +261,9 @@ class Execution:
         events = self._events
         if len(outcome.values) > self._limits.state_bytes:
             size, limit = len(outcome.values), self._limits.state_bytes
-            outcome.fail({"error": "StateTooLarge", "message": f"state of {size} bytes: the limit is {limit} bytes"})
+            outcome.fail(
+                {"error": "StateTooLarge", "message": f"state of {size} bytes: the limit is {limit} bytes"}
+            )
             outcome.values, outcome.unchanged = b"null", True
         if outcome.error and outcome.status == "error":
             events.emit("error", (), dumps(outcome.error))

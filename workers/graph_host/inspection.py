@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, get_type_hints, is_typeddict
+from typing import Any, NotRequired, get_type_hints, is_typeddict
 
 from langchain_core.runnables.graph import Graph
 from langgraph.pregel import Pregel
 from pydantic import TypeAdapter, create_model
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from .loader import READ, Entry
 from .serialization import dumps, loads
@@ -100,7 +100,9 @@ def _state_schema(graph: Pregel) -> dict[str, Any]:
     if declared is not None:
         return _of_type(declared)
     channels = {key: graph.channels[key] for key in graph.stream_channels_list}
-    fields: dict[str, Any] = {key: (getattr(channel, "UpdateType", Any), None) for key, channel in channels.items()}
+    fields: dict[str, Any] = {
+        key: (getattr(channel, "UpdateType", Any), None) for key, channel in channels.items()
+    }
     return create_model(graph.get_name("State"), **fields).model_json_schema()
 
 

@@ -9,7 +9,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from .events import INTERRUPT, coordinates
-from .saver import Saved
+from .run_checkpoints import Saved
 from .serialization import dumps, loads, text_of
 
 

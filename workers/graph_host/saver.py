@@ -3,18 +3,12 @@
 One saver serves every graph and run of the host; which run a call belongs to is known by context. A
 checkpoint leaves as one frame: small channel values inside its data, large ones as blobs by (channel,
 version), and only those that are not stored yet. Runs on a temporary thread keep theirs in memory.
-
-The rest of the host relies on this: an ASK is answered after the CHECKPOINT and WRITES frames that this
-run sent before it are stored.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -25,62 +19,28 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
-    copy_checkpoint,
 )
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from . import frames
-from .serialization import text_of
-from .storage import MemoryStorage, Storage
+from .run_checkpoints import (
+    RunCheckpoints,
+    Saved,
+    as_tuple,
+    config_of,
+    current_run,
+    list_question,
+    next_page,
+    tuple_question,
+)
+from .storage import Storage
 
 # A serialised value up to this size is cheaper inside the checkpoint than as a row of its own.
 INLINE_BYTES = 512
-PAGE = 50
 
 
 class CheckpointTooLarge(Exception):
     """A checkpoint exceeds the limit."""
-
-
-@dataclass
-class Saved:
-    """The newest checkpoint a run has put in one namespace, as the objects themselves."""
-
-    checkpoint: Checkpoint
-    metadata: dict[str, Any]
-    parent_id: str | None
-    writes: dict[tuple[str, int], tuple[str, str, Any, str]] = field(default_factory=dict)
-
-
-@dataclass
-class RunCheckpoints:
-    """What the saver knows about one run."""
-
-    thread_id: str
-    storage: Storage
-    metadata: dict[str, Any] = field(default_factory=dict)
-    waits: bool = False  # durability sync: a put returns when it is stored
-    is_fresh: bool = False  # the thread has no checkpoint at all
-    skips_root: bool = False  # nobody reads the root's checkpoints before the run is over
-    newest: list[bytes] | None = None  # the thread's newest stored checkpoint, until we add to it
-    last: dict[str, Saved] = field(default_factory=dict)
-    stored_blobs: set[tuple[str, str, str, str]] = field(default_factory=set)
-    is_over: bool = False  # the graph has returned: what is in `last` changes no more
-    keeps_foreign: bool = False  # other threads' checkpoints are stored like our own
-    foreign: dict[str, MemoryStorage] = field(default_factory=dict)
-
-    def storage_of(self, thread_id: str) -> Storage:
-        """Where a thread's checkpoints are.
-
-        A node may invoke another graph under a thread id of its own making. There is no such thread
-        here: its checkpoints live as long as the run.
-        """
-        if thread_id == self.thread_id or self.keeps_foreign:
-            return self.storage
-        return self.foreign.setdefault(thread_id, MemoryStorage())
-
-
-current_run: ContextVar[RunCheckpoints] = ContextVar("current_run")
 
 
 class HostSaver(BaseCheckpointSaver[str]):
@@ -114,7 +74,7 @@ class HostSaver(BaseCheckpointSaver[str]):
             await storage.ask(frames.CHECKPOINT, *frame)
         elif frame:
             storage.send(frames.CHECKPOINT, *frame)
-        return _config(config["configurable"], checkpoint["id"])
+        return config_of(config["configurable"], checkpoint["id"])
 
     def put(
         self,
@@ -130,7 +90,7 @@ class HostSaver(BaseCheckpointSaver[str]):
             storage.ask_blocking(frames.CHECKPOINT, *frame)
         elif frame:
             storage.send(frames.CHECKPOINT, *frame)
-        return _config(config["configurable"], checkpoint["id"])
+        return config_of(config["configurable"], checkpoint["id"])
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -265,7 +225,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         if known:
             return found
         storage = run.storage_of(config["configurable"]["thread_id"])
-        return self._one(run, await storage.ask(frames.ASK, _question(config), []))
+        return self._one(run, await storage.ask(frames.ASK, tuple_question(config), []))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         run = current_run.get()
@@ -273,7 +233,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         if known:
             return found
         storage = run.storage_of(config["configurable"]["thread_id"])
-        return self._one(run, storage.ask_blocking(frames.ASK, _question(config), []))
+        return self._one(run, storage.ask_blocking(frames.ASK, tuple_question(config), []))
 
     async def alist(
         self,
@@ -284,12 +244,12 @@ class HostSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         run = current_run.get()
-        question: dict[str, Any] | None = _list_question(run, config, filter, before, limit)
+        question: dict[str, Any] | None = list_question(run, config, filter, before, limit)
         while question is not None:
             parts = await run.storage_of(question["thread_id"]).ask(frames.ASK, question, [])
             for item in self._many(run, parts):
                 yield item
-            question = _next_page(question, parts)
+            question = next_page(question, parts)
 
     def list(
         self,
@@ -300,11 +260,11 @@ class HostSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         run = current_run.get()
-        question: dict[str, Any] | None = _list_question(run, config, filter, before, limit)
+        question: dict[str, Any] | None = list_question(run, config, filter, before, limit)
         while question is not None:
             parts = run.storage_of(question["thread_id"]).ask_blocking(frames.ASK, question, [])
             yield from self._many(run, parts)
-            question = _next_page(question, parts)
+            question = next_page(question, parts)
 
     def _from_memory(
         self, run: RunCheckpoints, config: RunnableConfig
@@ -317,7 +277,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         saved = run.last.get(ns)
         if saved is not None:
             if run.is_over and wanted in (None, saved.checkpoint["id"]):
-                return True, _as_tuple(run.thread_id, ns, saved)
+                return True, as_tuple(run.thread_id, ns, saved)
             return False, None
         if run.is_fresh and not wanted:
             return True, None
@@ -347,14 +307,16 @@ class HostSaver(BaseCheckpointSaver[str]):
         for channel, version, type_ in head["blobs"]:
             values[channel] = load((type_, next(blobs)))
             run.stored_blobs.add((thread_id, ns, channel, version))
-        writes = [(task_id, channel, load((type_, next(blobs)))) for task_id, channel, type_ in head["writes"]]
+        writes = [
+            (task_id, channel, load((type_, next(blobs)))) for task_id, channel, type_ in head["writes"]
+        ]
         conf = {"thread_id": thread_id, "checkpoint_ns": ns}
         parent_id = head["parent_checkpoint_id"]
         return CheckpointTuple(
-            _config(conf, head["checkpoint_id"]),
+            config_of(conf, head["checkpoint_id"]),
             checkpoint,
             head["metadata"],
-            _config(conf, parent_id) if parent_id else None,
+            config_of(conf, parent_id) if parent_id else None,
             writes,
         )
 
@@ -409,89 +371,3 @@ def _serializer(allowed: Collection[tuple[str, ...]]) -> JsonPlusSerializer:
 def _is_small(value: Any) -> bool:
     kind = type(value)
     return value is None or kind is bool or kind is int or kind is float or (kind is str and len(value) < 128)
-
-
-def _config(conf: Any, checkpoint_id: str) -> RunnableConfig:
-    return {
-        "configurable": {
-            "thread_id": conf["thread_id"],
-            "checkpoint_ns": conf.get("checkpoint_ns", ""),
-            "checkpoint_id": checkpoint_id,
-        }
-    }
-
-
-def _as_tuple(thread_id: str, ns: str, saved: Saved) -> CheckpointTuple:
-    conf = {"thread_id": thread_id, "checkpoint_ns": ns}
-    ordered = sorted(saved.writes.items(), key=lambda item: (item[1][3], *item[0]))
-    writes = [(task_id, channel, _as_stored(value)) for _, (task_id, channel, value, _) in ordered]
-    return CheckpointTuple(
-        _config(conf, saved.checkpoint["id"]),
-        copy_checkpoint(saved.checkpoint),
-        saved.metadata,  # type: ignore[arg-type]
-        _config(conf, saved.parent_id) if saved.parent_id else None,
-        writes,
-    )
-
-
-def _as_stored(value: Any) -> Any:
-    """An exception is stored as its repr; so it reads the same before and after."""
-    return text_of(value, repr) if isinstance(value, BaseException) else value
-
-
-def _question(config: RunnableConfig) -> dict[str, Any]:
-    conf = config["configurable"]
-    return {
-        "op": "get_tuple",
-        "thread_id": conf["thread_id"],
-        "checkpoint_ns": conf.get("checkpoint_ns", ""),
-        "checkpoint_id": conf.get("checkpoint_id"),
-    }
-
-
-def _list_question(
-    run: RunCheckpoints,
-    config: RunnableConfig | None,
-    filter: dict[str, Any] | None,
-    before: RunnableConfig | None,
-    limit: int | None,
-) -> dict[str, Any] | None:
-    if limit is not None and limit <= 0:
-        return None
-    conf = config["configurable"] if config else {}
-    return {
-        "op": "list",
-        "thread_id": conf.get("thread_id", run.thread_id),
-        "checkpoint_ns": conf.get("checkpoint_ns"),
-        "checkpoint_id": conf.get("checkpoint_id"),
-        "before": before["configurable"].get("checkpoint_id") if before else None,
-        "filter": filter or {},
-        "limit": PAGE if limit is None else min(limit, PAGE),
-        "wanted": limit,
-    }
-
-
-def _next_page(question: dict[str, Any], parts: Sequence[bytes]) -> dict[str, Any] | None:
-    """The question for what comes after this page; None when there is no more, or no more is wanted."""
-    head = Storage.head(parts)
-    items = head["items"]
-    wanted = question["wanted"]
-    if wanted is not None:
-        wanted -= len(items)
-    if not items or not head["more"] or wanted == 0:
-        return None
-    limit = PAGE if wanted is None else min(wanted, PAGE)
-    return {**question, "before": items[-1]["checkpoint_id"], "limit": limit, "wanted": wanted}
-
-
-def project_types(directories: Sequence[str]) -> set[tuple[str, str]]:
-    """Every class a loaded module of the project defines: what its own checkpoints may hold."""
-    found: set[tuple[str, str]] = set()
-    roots = tuple(directory.rstrip("/") + "/" for directory in directories)
-    for name, module in list(sys.modules.items()):
-        path = getattr(module, "__file__", None) or ""
-        if path.startswith(roots) and "/site-packages/" not in path:
-            for value in list(vars(module).values()):
-                if isinstance(value, type) and value.__module__ == name:
-                    found.add((name, value.__name__))
-    return found

@@ -149,7 +149,6 @@ def _simplify(value: Any, depth: int) -> Any:
         return _simplify(plain(value), depth + 1)
 
 
-
 def _key(key: Any) -> str:
     if isinstance(key, Enum):
         key = key.value

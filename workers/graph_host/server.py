@@ -87,7 +87,7 @@ class Host:
         except loader.LoadFailed as error:
             self._unusable("load", str(error))
         roots = [os.getcwd(), *self._config.get("paths", ())]
-        keeper.with_allowlist(saver.project_types([os.path.realpath(root) for root in roots]))
+        keeper.with_allowlist(loader.project_types([os.path.realpath(root) for root in roots]))
 
     def _report_inspection(self) -> None:
         from . import inspection, loader
@@ -96,7 +96,9 @@ class Host:
             graphs = self._loop.run_until_complete(inspection.describe_all(self._entries))
         except Exception as error:  # a graph factory's own error, of any kind
             self._unusable("inspect", loader.user_traceback(error))
-        self._connection.send(frames.READY, frames.NOBODY, _json({"graphs": graphs, "versions": self._versions}))
+        self._connection.send(
+            frames.READY, frames.NOBODY, _json({"graphs": graphs, "versions": self._versions})
+        )
         self._connection.flush_and_exit(0)
 
     def _unusable(self, step: str, message: str) -> None:

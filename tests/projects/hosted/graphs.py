@@ -14,9 +14,6 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
-import shared
-import web
-import workers
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
@@ -27,6 +24,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import Command, Send, interrupt
+
+import shared
+import web
+import workers
 
 
 class State(TypedDict, total=False):
@@ -364,7 +365,7 @@ async def managed_factory(config: dict[str, Any]) -> AsyncIterator[Any]:
 
 
 @contextmanager
-def managed_sync_factory(anything) -> Iterator[Any]:  # noqa: ANN001 - a factory without annotations
+def managed_sync_factory(anything) -> Iterator[Any]:
     yield chain(one).compile()
 
 
@@ -384,7 +385,7 @@ def wrong_factory() -> Any:
     return 42
 
 
-def two_unannotated(a, b):  # noqa: ANN001, ANN201 - what cannot be loaded
+def two_unannotated(a, b):
     return chain(one)
 
 

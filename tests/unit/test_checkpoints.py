@@ -1,0 +1,339 @@
+"""Checkpoints as rows: fenced writes in bulk, reading back, removing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import event, select, update
+
+from shared import checkpoints
+from shared.checkpoints import Write
+from shared.database import connection, engine, transaction
+from shared.models import CheckpointBlob, CheckpointWrite, Run
+from tests import factories
+from workers.graph_host import frames
+
+pytestmark = pytest.mark.usefixtures("db")
+
+
+@pytest.fixture
+def run() -> Run:
+    return running()
+
+
+def running() -> Run:
+    return factories.run(status="running", attempt=1, owner="here")
+
+
+def checkpoint(run: Run, id: str, parent: str | None = None, **fields: Any) -> Write:
+    """A CHECKPOINT frame; `blobs` are values by (channel, version), new in this one unless in `old`."""
+    values = fields.pop("blobs", {})
+    old = fields.pop("old", {})
+    head = {
+        "thread_id": str(run.thread_id),
+        "checkpoint_ns": "",
+        "checkpoint_id": id,
+        "parent_checkpoint_id": parent,
+        "type": "msgpack",
+        "blobs": {**old, **dict(values.keys())},
+        "new": [[channel, version, "bytes"] for channel, version in values],
+        "metadata": {"run_id": str(run.run_id), "step": 1},
+        **fields,
+    }
+    data = [f"data of {id}".encode(), *values.values()]
+    return Write.of(run, frames.CHECKPOINT, head, data)
+
+
+def writes(run: Run, id: str, items: dict[int, bytes], *, task: str = "t", path: str = "") -> Write:
+    """A WRITES frame of values by index."""
+    head = {
+        "thread_id": str(run.thread_id),
+        "checkpoint_ns": "",
+        "checkpoint_id": id,
+        "task_id": task,
+        "task_path": path,
+        "writes": [[idx, f"channel{idx}", "bytes"] for idx in items],
+    }
+    return Write.of(run, frames.WRITES, head, list(items.values()))
+
+
+def store(*items: Write) -> set[Any]:
+    with connection() as conn:
+        return checkpoints.write(conn, items)()
+
+
+def read(run: Run, **ask: Any) -> tuple[dict[str, Any], list[bytes]]:
+    question = {
+        "op": "get_tuple",
+        "thread_id": str(run.thread_id),
+        "checkpoint_ns": "",
+        "checkpoint_id": None,
+        **ask,
+    }
+    with connection() as conn:
+        head, *blobs = checkpoints.answer(conn, run.deployment_id, question, thread_id=run.thread_id)
+    return json.loads(head), blobs
+
+
+def listed(run: Run, **ask: Any) -> list[str]:
+    defaults = {"op": "list", "before": None, "filter": {}, "limit": 10}
+    return [item["checkpoint_id"] for item in read(run, **{**defaults, **ask})[0]["items"]]
+
+
+def count(table: type[Any]) -> int:
+    with transaction() as session:
+        return len(session.execute(select(table)).all())
+
+
+def test_a_checkpoint_comes_back_with_its_blobs_and_writes(run: Run) -> None:
+    store(
+        checkpoint(run, "1", blobs={("messages", "1"): b"old", ("facts", "1"): b"fact"}),
+        checkpoint(run, "2", "1", blobs={("messages", "2"): b"new"}, old={"facts": "1"}),
+        writes(run, "2", {0: b"b"}, task="b", path="~2"),
+        writes(run, "2", {0: b"a0", 1: b"a1"}, task="a", path="~1"),
+    )
+
+    head, blobs = read(run)
+
+    assert (head["found"], head["checkpoint_id"], head["parent_checkpoint_id"]) == (True, "2", "1")
+    assert (head["thread_id"], head["metadata"]["step"]) == (str(run.thread_id), 1)
+    assert blobs[0] == b"data of 2"
+    values = dict(zip([tuple(item) for item in head["blobs"]], blobs[1:3], strict=True))
+    assert values == {("messages", "2", "bytes"): b"new", ("facts", "1", "bytes"): b"fact"}
+    assert [task for task, _, _ in head["writes"]] == ["a", "a", "b"]
+    assert blobs[3:] == [b"a0", b"a1", b"b"]
+
+
+def test_an_empty_thread_has_no_checkpoint(run: Run) -> None:
+    assert read(run) == ({"found": False}, [])
+    assert listed(run) == []
+
+
+def test_frames_that_come_twice_change_nothing(run: Run) -> None:
+    first = [checkpoint(run, "1", blobs={("c", "1"): b"value"}), writes(run, "1", {0: b"w", -3: b"i"})]
+    store(*first)
+    before = read(run)
+
+    store(*first)
+    store(*first, *first)
+
+    assert read(run) == before
+
+
+def test_of_special_writes_the_newest_holds_and_of_plain_ones_the_first(run: Run) -> None:
+    store(checkpoint(run, "1"), writes(run, "1", {0: b"first", -3: b"first"}))
+
+    store(writes(run, "1", {0: b"second", -3: b"second"}))
+
+    assert sorted(read(run)[1][1:]) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"attempt": 2}, {"owner": "elsewhere"}, {"status": "success"}, {"status": "pending"}]
+)
+def test_only_the_owner_of_a_running_run_may_write(run: Run, change: dict[str, Any]) -> None:
+    other = running()
+    with transaction() as session:
+        session.execute(update(Run).where(Run.run_id == run.run_id).values(**change))
+
+    refused = store(checkpoint(run, "1"), writes(run, "1", {0: b"w"}), checkpoint(other, "1"))
+
+    assert refused == {run.run_id}
+    assert read(run)[0] == {"found": False}
+    assert read(other)[0]["found"]
+    assert count(CheckpointWrite) == 0
+
+
+def test_a_run_that_is_gone_is_refused(run: Run) -> None:
+    with transaction() as session:
+        session.delete(session.get(Run, run.run_id))
+
+    assert store(checkpoint(run, "1")) == {run.run_id}
+
+
+def test_nothing_to_write_still_says_whose_the_run_is(run: Run) -> None:
+    assert store(writes(run, "", {})) == set()
+
+
+def test_a_foreign_thread_or_a_blob_too_few_is_refused(run: Run) -> None:
+    with pytest.raises(ValueError, match="foreign"):
+        checkpoint(run, "1", thread_id=str(uuid4()))
+    with pytest.raises(ValueError, match="blobs"):
+        checkpoint(run, "1", new=[["c", "1", "bytes"]])
+
+
+def test_many_runs_are_read_in_one_statement() -> None:
+    runs = [running() for _ in range(5)]
+    store(*(checkpoint(run, "1", blobs={("c", "1"): b"v"}) for run in runs))
+    statements: list[str] = []
+
+    def count_statement(*args: Any) -> None:
+        statements.append(args[2])
+
+    event.listen(engine(), "before_cursor_execute", count_statement)
+    with connection() as conn:
+        found = checkpoints.newest(conn, [(run.deployment_id, run.thread_id) for run in runs])
+
+    event.remove(engine(), "before_cursor_execute", count_statement)
+    assert len(statements) == 1
+    assert set(found) == {(run.deployment_id, run.thread_id) for run in runs}
+    assert [parts[1:] for parts in found.values()] == [[b"data of 1", b"v"]] * 5
+
+
+def test_newest_is_what_the_host_would_be_told(run: Run) -> None:
+    empty = running()
+    store(
+        checkpoint(run, "1"),
+        checkpoint(run, "2", "1", blobs={("c", "1"): b"v"}),
+        checkpoint(run, "3", checkpoint_ns="child:1"),
+        writes(run, "2", {0: b"w"}),
+    )
+
+    keys = [(item.deployment_id, item.thread_id) for item in (run, empty)]
+    with connection() as conn:
+        found = checkpoints.newest(conn, keys)
+
+    assert list(found) == keys[:1]
+    head, *blobs = found[keys[0]]
+    assert (json.loads(head), blobs) == read(run)
+
+
+def test_it_lists_what_is_asked_for_newest_first(run: Run) -> None:
+    store(
+        checkpoint(run, "1", metadata={"source": "input", "step": -1}),
+        checkpoint(run, "2", "1", metadata={"source": "loop", "step": 0}),
+        checkpoint(run, "3", "2", metadata={"source": "loop", "step": 1}),
+        checkpoint(run, "4", checkpoint_ns="child:1", metadata={"source": "loop"}),
+    )
+
+    assert listed(run) == ["3", "2", "1"]
+    assert listed(run, checkpoint_ns=None) == ["4", "3", "2", "1"]
+    assert listed(run, before="3", limit=1) == ["2"]
+    assert listed(run, filter={"source": "loop"}) == ["3", "2"]
+    assert listed(run, checkpoint_id="2") == ["2"]
+    assert read(run, op="list", before=None, filter={}, limit=2)[0]["more"] is True
+    assert read(run, op="list", before=None, filter={}, limit=3)[0]["more"] is False
+
+
+def test_a_list_stops_before_it_is_too_large(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "MAX_ANSWER_BYTES", 12)
+    store(checkpoint(run, "1"), checkpoint(run, "2", "1"))
+
+    head, _ = read(run, op="list", before=None, filter={}, limit=10)
+
+    assert [item["checkpoint_id"] for item in head["items"]] == ["2"]
+    assert head["more"] is True
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        {"op": "get_tuple", "checkpoint_id": None},
+        {"op": "delete_thread"},
+        {"op": "copy_thread", "source": "", "target": ""},
+        {"op": "prune", "thread_ids": [str(uuid4())], "strategy": "delete"},
+        {"op": "drop_everything"},
+    ],
+)
+def test_a_run_reaches_its_own_thread_only(run: Run, ask: dict[str, Any]) -> None:
+    other = running()
+    store(checkpoint(other, "1"))
+
+    head, _ = read(run, **{**ask, "thread_id": str(other.thread_id)})
+
+    assert head["error"]
+    assert read(other)[0]["found"]
+
+
+def test_a_rolled_back_run_leaves_what_was_before(run: Run) -> None:
+    earlier = factories.run(status="running", attempt=1, owner="here")
+    with transaction() as session:
+        session.execute(
+            update(Run)
+            .where(Run.run_id == earlier.run_id)
+            .values(status="success", deployment_id=run.deployment_id, thread_id=run.thread_id)
+        )
+    earlier.deployment_id, earlier.thread_id = run.deployment_id, run.thread_id
+    _store_as_past(earlier, checkpoint(earlier, "1", blobs={("c", "1"): b"old"}), run)
+    before = read(run)
+    store(
+        checkpoint(run, "2", "1", blobs={("c", "2"): b"new"}),
+        checkpoint(run, "3", "2", old={"c": "1"}),
+        writes(run, "1", {-4: b"resume"}),
+        writes(run, "3", {0: b"w"}),
+    )
+
+    with connection() as conn:
+        assert checkpoints.has_checkpoint_of_run(conn, run.run_id)
+        checkpoints.delete_run(conn, run.deployment_id, run.thread_id, run.run_id)
+        assert not checkpoints.has_checkpoint_of_run(conn, run.run_id)
+
+    assert read(run) == before
+    assert (count(CheckpointBlob), count(CheckpointWrite)) == (1, 0)
+
+
+def _store_as_past(earlier: Run, write: Write, current: Run) -> None:
+    """Store what a run wrote that was the thread's running one before `current` was."""
+    for run, status in ((current, "pending"), (earlier, "running")):
+        _set_status(run, status)
+    assert store(write) == set()
+    for run, status in ((earlier, "success"), (current, "running")):
+        _set_status(run, status)
+
+
+def _set_status(run: Run, status: str) -> None:
+    with transaction() as session:
+        session.execute(update(Run).where(Run.run_id == run.run_id).values(status=status))
+
+
+def test_keeping_the_latest_keeps_what_it_refers_to(run: Run) -> None:
+    store(
+        checkpoint(run, "1", blobs={("c", "1"): b"old", ("d", "1"): b"kept"}),
+        checkpoint(run, "2", "1", blobs={("c", "2"): b"new"}, old={"d": "1"}),
+        writes(run, "1", {0: b"gone"}),
+        writes(run, "2", {0: b"kept"}),
+        checkpoint(run, "3", checkpoint_ns="child:1"),
+    )
+    before = read(run)
+
+    with connection() as conn:
+        checkpoints.keep_latest(conn, run.deployment_id, [run.thread_id])
+
+    assert read(run) == before
+    assert listed(run, checkpoint_ns=None) == ["3", "2"]
+    assert (count(CheckpointBlob), count(CheckpointWrite)) == (2, 1)
+
+
+def test_keeping_the_latest_spares_what_a_delta_channel_is_rebuilt_from(run: Run) -> None:
+    delta = {"counters_since_delta_snapshot": {"log": [1, 1]}}
+    store(checkpoint(run, "1"), checkpoint(run, "2", "1", metadata=delta), writes(run, "1", {0: b"w"}))
+
+    with connection() as conn:
+        checkpoints.keep_latest(conn, run.deployment_id, [run.thread_id])
+
+    assert listed(run) == ["2", "1"]
+
+
+def test_a_copy_holds_the_same(run: Run) -> None:
+    target = factories.thread(deployment_id=run.deployment_id)
+    store(checkpoint(run, "1", blobs={("c", "1"): b"v"}), writes(run, "1", {0: b"w"}))
+
+    with connection() as conn:
+        checkpoints.copy(conn, run.deployment_id, run.thread_id, target.thread_id)
+
+    head, blobs = read(run)
+    question = {
+        "op": "get_tuple",
+        "thread_id": str(target.thread_id),
+        "checkpoint_ns": "",
+        "checkpoint_id": None,
+    }
+    with connection() as conn:
+        copied, *copied_blobs = checkpoints.answer(
+            conn, run.deployment_id, question, thread_id=target.thread_id
+        )
+    assert json.loads(copied) == {**head, "thread_id": str(target.thread_id)}
+    assert copied_blobs == blobs

@@ -1,0 +1,131 @@
+"""What the saver knows about one run, and the questions it asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, copy_checkpoint
+
+from .serialization import text_of
+from .storage import MemoryStorage, Storage
+
+PAGE = 50
+
+
+@dataclass
+class Saved:
+    """The newest checkpoint a run has put in one namespace, as the objects themselves."""
+
+    checkpoint: Checkpoint
+    metadata: dict[str, Any]
+    parent_id: str | None
+    writes: dict[tuple[str, int], tuple[str, str, Any, str]] = field(default_factory=dict)
+
+
+@dataclass
+class RunCheckpoints:
+    """What the saver knows about one run."""
+
+    thread_id: str
+    storage: Storage
+    metadata: dict[str, Any] = field(default_factory=dict)
+    waits: bool = False  # durability sync: a put returns when it is stored
+    is_fresh: bool = False  # the thread has no checkpoint at all
+    skips_root: bool = False  # nobody reads the root's checkpoints before the run is over
+    newest: list[bytes] | None = None  # the thread's newest stored checkpoint, until we add to it
+    last: dict[str, Saved] = field(default_factory=dict)
+    stored_blobs: set[tuple[str, str, str, str]] = field(default_factory=set)
+    is_over: bool = False  # the graph has returned: what is in `last` changes no more
+    keeps_foreign: bool = False  # other threads' checkpoints are stored like our own
+    foreign: dict[str, MemoryStorage] = field(default_factory=dict)
+
+    def storage_of(self, thread_id: str) -> Storage:
+        """Where a thread's checkpoints are.
+
+        A node may invoke another graph under a thread id of its own making. There is no such thread
+        here: its checkpoints live as long as the run.
+        """
+        if thread_id == self.thread_id or self.keeps_foreign:
+            return self.storage
+        return self.foreign.setdefault(thread_id, MemoryStorage())
+
+
+current_run: ContextVar[RunCheckpoints] = ContextVar("current_run")
+
+
+def config_of(conf: Any, checkpoint_id: str) -> RunnableConfig:
+    """The config that addresses a checkpoint."""
+    return {
+        "configurable": {
+            "thread_id": conf["thread_id"],
+            "checkpoint_ns": conf.get("checkpoint_ns", ""),
+            "checkpoint_id": checkpoint_id,
+        }
+    }
+
+
+def as_tuple(thread_id: str, ns: str, saved: Saved) -> CheckpointTuple:
+    conf = {"thread_id": thread_id, "checkpoint_ns": ns}
+    ordered = sorted(saved.writes.items(), key=lambda item: (item[1][3], *item[0]))
+    writes = [(task_id, channel, _as_stored(value)) for _, (task_id, channel, value, _) in ordered]
+    return CheckpointTuple(
+        config_of(conf, saved.checkpoint["id"]),
+        copy_checkpoint(saved.checkpoint),
+        saved.metadata,  # type: ignore[arg-type]
+        config_of(conf, saved.parent_id) if saved.parent_id else None,
+        writes,
+    )
+
+
+def _as_stored(value: Any) -> Any:
+    """An exception is stored as its repr; so it reads the same before and after."""
+    return text_of(value, repr) if isinstance(value, BaseException) else value
+
+
+def tuple_question(config: RunnableConfig) -> dict[str, Any]:
+    conf = config["configurable"]
+    return {
+        "op": "get_tuple",
+        "thread_id": conf["thread_id"],
+        "checkpoint_ns": conf.get("checkpoint_ns", ""),
+        "checkpoint_id": conf.get("checkpoint_id"),
+    }
+
+
+def list_question(
+    run: RunCheckpoints,
+    config: RunnableConfig | None,
+    filter: dict[str, Any] | None,
+    before: RunnableConfig | None,
+    limit: int | None,
+) -> dict[str, Any] | None:
+    if limit is not None and limit <= 0:
+        return None
+    conf = config["configurable"] if config else {}
+    return {
+        "op": "list",
+        "thread_id": conf.get("thread_id", run.thread_id),
+        "checkpoint_ns": conf.get("checkpoint_ns"),
+        "checkpoint_id": conf.get("checkpoint_id"),
+        "before": before["configurable"].get("checkpoint_id") if before else None,
+        "filter": filter or {},
+        "limit": PAGE if limit is None else min(limit, PAGE),
+        "wanted": limit,
+    }
+
+
+def next_page(question: dict[str, Any], parts: Sequence[bytes]) -> dict[str, Any] | None:
+    """The question for what comes after this page; None when there is no more, or no more is wanted."""
+    head = Storage.head(parts)
+    items = head["items"]
+    wanted = question["wanted"]
+    if wanted is not None:
+        wanted -= len(items)
+    if not items or not head["more"] or wanted == 0:
+        return None
+    limit = PAGE if wanted is None else min(wanted, PAGE)
+    return {**question, "before": items[-1]["checkpoint_id"], "limit": limit, "wanted": wanted}
