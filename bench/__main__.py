@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +55,10 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--scenario", type=names, default=BY_DEFAULT, help=f"some of {','.join(SCENARIOS)}")
     how = usage.add_argument_group("how much")
     how.add_argument("--repeat", type=int, default=1, help="measure everything so many times")
-    for option in fields(Options):
-        kind: Any = {"int": int, "float": float, "str": str}.get(str(option.type), numbers)
-        shown = option.default if kind is not numbers else ",".join(map(str, option.default))
-        how.add_argument(
-            f"--{option.name.replace('_', '-')}", type=kind, default=option.default, help=f"default: {shown}"
-        )
+    for name, default in asdict(Options()).items():
+        kind = numbers if isinstance(default, tuple) else type(default)
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+        how.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=f"default: {shown}")
     told = usage.add_argument_group("what to tell")
     told.add_argument("--label", default="server", help="the server's name in the tables")
     told.add_argument("--out", type=Path, help="append each result to this file too, as a JSON line")

@@ -72,7 +72,7 @@ async def throughput(session: Session) -> None:
 
 class Token(NamedTuple):
     arrived_at: float
-    index: int
+    number: int
     made_at: float
 
 
@@ -98,10 +98,10 @@ class Delivery(NamedTuple):
 def delivery(tally: Tally, kind: str, expected: int) -> Delivery:
     """A run that failed lost all its events, whatever had arrived."""
     streams = [_tokens(outcome, kind) for outcome in tally.outcomes]
-    indexes = [[token.index for token in tokens] for tokens in streams]
-    distinct = sum(len(set(seen)) for seen in indexes)
-    received = sum(map(len, indexes))
-    disordered = sum(later < earlier for seen in indexes for earlier, later in pairwise(seen))
+    numbers = [[token.number for token in tokens] for tokens in streams]
+    distinct = sum(len(set(seen)) for seen in numbers)
+    received = sum(map(len, numbers))
+    disordered = sum(later < earlier for seen in numbers for earlier, later in pairwise(seen))
     return Delivery(received, tally.ended * expected - distinct, received - distinct, disordered, streams)
 
 
@@ -174,7 +174,7 @@ def _lags(seen: Delivery, interval_seconds: float) -> list[float]:
     A delay counts from an event's making; this also shows a graph that was held up.
     """
     return [
-        token.arrived_at - (tokens[0].made_at + (token.index - tokens[0].index) * interval_seconds)
+        token.arrived_at - (tokens[0].made_at + (token.number - tokens[0].number) * interval_seconds)
         for tokens in seen.streams
         for token in tokens
     ]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypedDict
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NotRequired, TypedDict
 
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
@@ -18,29 +18,27 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 
-class EchoState(TypedDict, total=False):
+class EchoState(TypedDict):
     text: str
-    reply: str
+    reply: NotRequired[str]
 
 
-class StepsState(TypedDict, total=False):
+class StepsState(TypedDict):
     steps_left: int
 
 
-class TokensState(TypedDict, total=False):
+class TokensState(TypedDict):
     count: int
     interval_seconds: float  # 0: as fast as the graph can
-    written: int
+    written: NotRequired[int]
 
 
-class SecondsState(TypedDict, total=False):
+class SecondsState(TypedDict):
     seconds: float
-    spent_seconds: float
+    spent_seconds: NotRequired[float]
 
 
-def single_node(
-    state: type, node: Callable[[Any], Awaitable[dict[str, Any]]] | Callable[[Any], dict[str, Any]]
-) -> CompiledStateGraph:
+def single_node(state: type, node: Callable[..., Any]) -> CompiledStateGraph:
     graph = StateGraph(state)
     graph.add_node("work", node)
     graph.add_edge(START, "work")
@@ -82,13 +80,13 @@ class TickingModel(BaseChatModel):
         return "ticking"
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("not streamed"))])
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(content="not streamed"))])
 
     async def _astream(
         self, messages: list[BaseMessage], *args: Any, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         async for index in paced(self.count, self.interval_seconds):
-            yield ChatGenerationChunk(message=AIMessageChunk(f"{index}:{time.time():.6f} "))
+            yield ChatGenerationChunk(message=AIMessageChunk(content=f"{index}:{time.time():.6f} "))
 
 
 async def ask_model(state: TokensState) -> dict[str, Any]:
