@@ -1,54 +1,93 @@
-"""Log format, and the ids bound around a request or task."""
+"""Log lines: one format for all processes, and the ids bound around a request or task.
+
+    with logs.bound(run_id=run.run_id):
+        log.info("claimed")          # … claimed run_id=0198…
+
+Text for terminals, one JSON object a line with RUNYARD_LOG_FORMAT=json.
+"""
 
 from __future__ import annotations
 
+import contextvars
 import logging
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
 
 import orjson
 
 from shared.settings import Settings
 
-_ids: ContextVar[dict[str, str] | None] = ContextVar("log_ids", default=None)
+_bound: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("bound", default={})  # noqa: B039
+
+# What every record has of itself; whatever else it carries came with `extra=`.
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "bound", "taskName"}
+
+# Libraries that tell at INFO what only they need to know.
+_CHATTY = ("httpx", "httpcore", "kombu", "amqp", "alembic", "celery.beat", "celery.worker.strategy")
 
 
 @contextmanager
-def bound(**ids: object) -> Iterator[None]:
-    """Put these ids on every line logged inside the block."""
-    token = _ids.set({**(_ids.get() or {}), **{name: str(value) for name, value in ids.items()}})
+def bound(**ids: Any) -> Iterator[None]:
+    """Add these ids to every line logged inside the block, by this greenlet or thread."""
+    token = _bound.set({**_bound.get(), **{name: str(value) for name, value in ids.items()}})
     try:
         yield
     finally:
-        _ids.reset(token)
+        _bound.reset(token)
 
 
 def configure(settings: Settings) -> None:
-    """Send the process's logs to stderr in the format the settings name."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
-    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    """Send everything to stderr in our format; called once, when a process starts."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.log_level)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
 
 
-class TextFormatter(logging.Formatter):
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+class TextLines(logging.Formatter):
+    """`12:04:33.120 WARNING workers.hosts: message run_id=…`"""
 
     def format(self, record: logging.LogRecord) -> str:
-        ids = " ".join(f"{name}={value}" for name, value in (_ids.get() or {}).items())
-        return f"{super().format(record)} {ids}".rstrip()
+        at = datetime.fromtimestamp(record.created, UTC)
+        ids = "".join(f" {name}={value}" for name, value in fields(record).items())
+        message = one_line(record.getMessage())
+        line = f"{at:%H:%M:%S}.{at.microsecond // 1000:03} {record.levelname} {record.name}: {message}{ids}"
+        return f"{line}\n{trace}" if (trace := self.trace(record)) else line
+
+    def trace(self, record: logging.LogRecord) -> str | None:
+        return self.formatException(record.exc_info) if record.exc_info else record.stack_info
 
 
-class JsonFormatter(logging.Formatter):
+class JsonLines(TextLines):
+    """One JSON object a line, for collectors."""
+
     def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "at": self.formatTime(record),
+        line: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **(_ids.get() or {}),
+            **fields(record),
         }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode()
+        if trace := self.trace(record):
+            line["trace"] = trace
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def fields(record: logging.LogRecord) -> dict[str, Any]:
+    """The bound ids, and what came with `extra=`."""
+    extra = {name: value for name, value in vars(record).items() if name not in _OWN}
+    return {**_bound.get(), **extra}
+
+
+def one_line(message: str) -> str:
+    """The message with control characters made visible: a payload must not forge lines or drive a terminal."""
+    if message.isprintable():
+        return message
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)

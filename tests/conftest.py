@@ -1,0 +1,95 @@
+"""Real servers for every test: the embedded PostgreSQL and Valkey, once a session; clean for each test."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from fakeredis import FakeRedis
+from redis import Redis
+from sqlalchemy import Engine, text
+
+from cli import embedded
+from shared import bus
+from shared import database as shared_database
+from shared.models import Base
+from shared.settings import Settings
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="session")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a PostgreSQL that lives as long as the session."""
+    yield from running(embedded.postgres(tmp_path_factory.mktemp("pg")))
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Valkey that lives as long as the session."""
+    yield from running(embedded.valkey(tmp_path_factory.mktemp("vk")))
+
+
+def running(server: embedded.Server) -> Iterator[str]:
+    """The server's address while it runs."""
+    process = subprocess.Popen(
+        server.command,
+        preexec_fn=partial(prepare_child, server),
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: server.is_ready(process.pid), what=f"{server.name} to start")
+        yield server.url
+    finally:
+        process.send_signal(server.stop_signal)
+        process.wait(timeout=20)
+
+
+def prepare_child(server: embedded.Server) -> None:
+    if server.before_exec:
+        server.before_exec()
+    embedded.die_with_parent(server.stop_signal)
+
+
+@pytest.fixture(scope="session")
+def _schema(database: str) -> Engine:
+    engine = shared_database.connect(database)
+    Base.metadata.create_all(engine)
+    return engine
+
+
+@pytest.fixture
+def db(_schema: Engine, database: str) -> Engine:
+    """The process's engine, on empty tables."""
+    tables = ", ".join(f'"{table.name}"' for table in Base.metadata.sorted_tables)
+    with _schema.begin() as connection:
+        connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
+    if shared_database._engine is not _schema:
+        shared_database._engine = _schema  # a test may have connected elsewhere
+    return _schema
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    """A client of an empty Valkey; also the process's own."""
+    client = bus.connect(redis_url)
+    client.flushall()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def fake_redis() -> FakeRedis:
+    """An empty Redis in memory, scripts included; also the process's own."""
+    client = FakeRedis(version=(7,))
+    bus.use(client)
+    return client
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings on which a test may build with `dataclasses.replace`."""
+    return Settings.from_env({"RUNYARD_DATA_DIR": str(tmp_path / "data")})

@@ -1,0 +1,141 @@
+"""Valid rows in one call each, committed; a test states only what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import insert, select, update
+from uuid_utils.compat import uuid7
+
+from shared import assistants
+from shared.database import connection
+from shared.deployments import DeploymentRef, resolve
+from shared.models import (
+    Assistant,
+    AssistantVersion,
+    Deployment,
+    DeploymentStatus,
+    Graph,
+    Organization,
+    Revision,
+    RevisionStatus,
+    Run,
+    RunStatus,
+    Thread,
+)
+
+
+def organization(name: str | None = None) -> UUID:
+    """An organization; its id."""
+    id = uuid7()
+    _insert(Organization, id=id, name=name or f"organization-{id}")
+    return id
+
+
+def deployment(
+    name: str = "app",
+    *,
+    organization_id: UUID | None = None,
+    pool: str = "default",
+    graphs: tuple[str, ...] = ("agent",),
+    serving: bool = True,
+) -> DeploymentRef:
+    """A deployment as the deployment API sees it, serving these graphs unless told otherwise."""
+    organization_id = organization_id or organization()
+    id = uuid7()
+    _insert(
+        Deployment,
+        id=id,
+        organization_id=organization_id,
+        name=name,
+        source="internal_source",
+        status=DeploymentStatus.READY,
+        pool=pool,
+    )
+    if serving:
+        revision_id = revision(id, graphs=graphs)
+        with connection() as conn:
+            conn.execute(
+                update(Deployment)
+                .where(Deployment.id == id)
+                .values(active_revision_id=revision_id, latest_revision_id=revision_id)
+            )
+        for graph_id in graphs:
+            assistant(id, graph_id, assistant_id=assistants.default_id(graph_id))
+    with connection() as conn:
+        found = resolve(conn, organization_id, name)
+    assert found is not None
+    return found
+
+
+def revision(
+    deployment_id: UUID,
+    *,
+    number: int = 1,
+    status: RevisionStatus = RevisionStatus.DEPLOYED,
+    graphs: tuple[str, ...] = ("agent",),
+    **columns: Any,
+) -> UUID:
+    """A revision with its graphs; its id."""
+    id = uuid7()
+    values = {"source": "internal_source", "requirements": "langgraph==1.2.22\n", **columns}
+    _insert(Revision, id=id, deployment_id=deployment_id, number=number, status=status, **values)
+    for graph_id in graphs:
+        _insert(Graph, revision_id=id, graph_id=graph_id, drawings={}, schemas={}, subgraphs={})
+    return id
+
+
+def assistant(deployment_id: UUID, graph_id: str = "agent", **columns: Any) -> UUID:
+    """An assistant at version 1; its id."""
+    id = columns.pop("assistant_id", None) or uuid7()
+    _insert(Assistant, deployment_id=deployment_id, assistant_id=id)
+    _insert(
+        AssistantVersion,
+        deployment_id=deployment_id,
+        assistant_id=id,
+        version=1,
+        graph_id=graph_id,
+        **{"name": graph_id, **columns},
+    )
+    return id
+
+
+def thread(deployment_id: UUID, **columns: Any) -> UUID:
+    """A thread; its id."""
+    id = columns.pop("thread_id", None) or uuid7()
+    _insert(Thread, deployment_id=deployment_id, thread_id=id, **columns)
+    return id
+
+
+def run(deployment: DeploymentRef, thread_id: UUID | None = None, **columns: Any) -> UUID:
+    """A pending run of the first graph, on a thread of its own unless one is named; its id."""
+    id = columns.pop("run_id", None) or uuid7()
+    thread_id = thread_id or thread(deployment.id)
+    with connection() as conn:
+        graph_id = conn.scalar(
+            select(Graph.graph_id).where(Graph.revision_id == deployment.active_revision_id)
+        )
+        seq = conn.scalar(
+            update(Thread)
+            .where(Thread.deployment_id == deployment.id, Thread.thread_id == thread_id)
+            .values(last_seq=Thread.last_seq + 1)
+            .returning(Thread.last_seq)
+        )
+    values = {
+        "assistant_id": assistants.default_id(graph_id or "agent"),
+        "revision_id": deployment.active_revision_id,
+        "graph_id": graph_id,
+        "status": RunStatus.PENDING,
+        "kwargs": {},
+        "pool": deployment.pool,
+        "created_seq": seq,
+        **columns,
+    }
+    _insert(Run, run_id=id, deployment_id=deployment.id, thread_id=thread_id, **values)
+    return id
+
+
+def _insert(model: Any, **values: Any) -> None:
+    with connection() as conn:
+        conn.execute(insert(model), values)

@@ -1,0 +1,22 @@
+"""Waiting for something to become true, instead of sleeping and hoping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+PAUSE_SECONDS = 0.02
+
+
+def wait_until(condition: Callable[[], T], timeout: float = 10, what: str | None = None) -> T:
+    """The condition's first true value; fails the test when it has none in time."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout} s in vain for {what or condition!r}; last: {value!r}")
+        time.sleep(PAUSE_SECONDS)
