@@ -6,9 +6,9 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-import tests.factories as make
 from flask.testing import FlaskClient
 
+import tests.factories as make
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.settings import Settings
 from tests.contract.conftest import ADMIN_KEY, caller

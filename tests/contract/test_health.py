@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-import tests.factories as make
 from flask.testing import FlaskClient
 
+import tests.factories as make
 from shared import __version__, database
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.settings import Settings
@@ -42,10 +44,16 @@ def test_a_stranger_learns_the_version_and_no_more(anonymous: FlaskClient, path:
 
 
 def test_its_owner_learns_what_a_deployment_runs(client: FlaskClient) -> None:
-    deployment = make.deployment(organization_id=DEFAULT_ORGANIZATION_ID, name="chat")
-    host = client.get("/d/chat/info").json["host"]  # type: ignore[index]
-    assert host["project_id"] == str(deployment.id)
-    assert host["tenant_id"] == str(DEFAULT_ORGANIZATION_ID)
+    deployment = make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID)
+    info: Any = client.get("/d/chat/info").json
+    assert info["langgraph_py_version"] == "1.2.22"
+    assert info["host"] == {
+        "kind": "self-hosted",
+        "project_id": str(deployment.id),
+        "tenant_id": str(DEFAULT_ORGANIZATION_ID),
+        "revision_id": str(deployment.active_revision_id),
+        "host_revision_id": str(deployment.active_revision_id),
+    }
 
 
 def test_another_deployment_is_unknown(client: FlaskClient) -> None:
@@ -60,8 +68,15 @@ def test_its_figures_are_for_prometheus(anonymous: FlaskClient) -> None:
 
 
 def test_its_figures_count_what_waits(client: FlaskClient) -> None:
-    run = make.run(status="pending")
-    totals = client.get("/metrics?format=json").json["queue"]  # type: ignore[index]
-    assert (totals["n_pending"], totals["n_running"]) == (1, 0)
-    labels = f'{{pool="{run.pool}",status="pending"}} 1.0'
-    assert f"runyard_runs{labels}" in client.get("/metrics").text
+    make.run(make.deployment(pool="gpu"))
+    totals: Any = client.get("/metrics?format=json").json
+    assert (totals["queue"]["n_pending"], totals["queue"]["n_running"]) == (1, 0)
+    assert 'runyard_runs{pool="gpu",status="pending"} 1.0' in client.get("/metrics").text
+
+
+def test_its_owner_sees_a_deployments_own_figures(client: FlaskClient) -> None:
+    make.run(make.deployment("busy", organization_id=DEFAULT_ORGANIZATION_ID))
+    make.deployment("idle", organization_id=DEFAULT_ORGANIZATION_ID)
+    for name, pending in (("busy", 1), ("idle", 0)):
+        totals: Any = client.get(f"/d/{name}/metrics?format=json").json
+        assert totals["queue"]["n_pending"] == pending
