@@ -14,7 +14,7 @@ from uuid import UUID, uuid4, uuid5
 from sqlalchemy import Connection, Select, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
-from shared.database import query
+from shared.database import Driver, query
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, Invalid, NotFound
 from shared.models import Assistant, AssistantVersion, Graph
@@ -332,10 +332,11 @@ def delete(
 # --- graphs --------------------------------------------------------------------------------------
 
 
-def graph_ids(conn: Connection, deployment: DeploymentRef) -> list[str]:
+def graph_ids(conn: Connection | Driver, deployment: DeploymentRef) -> list[str]:
     """The graphs of the revision that serves."""
-    query = select(Graph.graph_id).where(Graph.revision_id == deployment.active_revision_id)
-    return sorted(conn.execute(query).scalars())
+    statement = "SELECT graph_id FROM graph WHERE revision_id = %(revision_id)s ORDER BY graph_id"
+    rows = query(conn, statement, {"revision_id": deployment.active_revision_id})
+    return [row["graph_id"] for row in rows]
 
 
 def require_graph(conn: Connection, deployment: DeploymentRef, graph_id: str) -> None:
@@ -391,7 +392,7 @@ def _as_uuid(value: str) -> UUID | None:
         return None
 
 
-def resolve(conn: Connection, deployment: DeploymentRef, assistant: str) -> Resolved:
+def resolve(conn: Connection | Driver, deployment: DeploymentRef, assistant: str) -> Resolved:
     """The assistant a run names by id, or by graph id for a graph's default assistant.
 
     Raises NotFound, Invalid (no such graph), Conflict (nothing serves yet).

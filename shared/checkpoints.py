@@ -7,7 +7,7 @@ statement: it locks the runs, and writes only what belongs to runs that are stil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -112,13 +112,12 @@ _W = ("run", "deployment", "thread", "ns", "id", "task", "idx", "channel", "type
 
 def write(
     conn: Connection | Driver, writes: Sequence[Write], *, ending: Sequence[UUID] = ()
-) -> Callable[[], set[UUID]]:
-    """Store frames of running runs; call the answer, once a pipeline is over, for the runs not stored.
+) -> set[UUID]:
+    """Store frames of running runs; the runs that are not their owner's any more, whose frames are dropped.
 
-    Those are not their owner's any more. `ending` names runs that their owner has ended earlier in the
-    same transaction. A frame may come twice: a checkpoint replaces itself, blobs and plain writes stay as
-    they are, and of the library's special writes (negative index: error, interrupt, resume) the newest
-    holds.
+    `ending` names runs that their owner has ended earlier in the same transaction. A frame may come twice:
+    a checkpoint replaces itself, blobs and plain writes stay as they are, and of the library's special
+    writes (negative index: error, interrupt, resume) the newest holds.
     """
     checkpoints: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     blobs: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -138,8 +137,7 @@ def write(
         **_columns("b", _B, blobs.values()),
         **_columns("w", _W, pending.values()),
     }
-    held = query(conn, _WRITE, parameters)
-    return lambda: set(runs) - {row["run_id"] for row in held}
+    return set(runs) - {row["run_id"] for row in query(conn, _WRITE, parameters)}
 
 
 def _add_checkpoint(
@@ -211,34 +209,15 @@ CROSS JOIN LATERAL (
 )
 
 
-# The same for the threads of runs their owner has just claimed.
-NEWEST_OF_RUNS = _RECORD.format(
-    source="""(
-    SELECT DISTINCT deployment_id, thread_id FROM run
-    WHERE run_id = ANY(%(run_ids)s::uuid[]) AND owner = %(owner)s AND NOT temporary
-) AS wanted
-CROSS JOIN LATERAL (
-    SELECT * FROM checkpoint AS one
-    WHERE one.deployment_id = wanted.deployment_id AND one.thread_id = wanted.thread_id
-        AND one.checkpoint_ns = ''
-    ORDER BY one.checkpoint_id DESC LIMIT 1
-)"""
-)
-
-
-def by_thread(rows: Iterable[Any]) -> dict[Key, list[bytes]]:
-    """Rows of newest checkpoints, as `answer` gives each."""
+def newest(conn: Connection | Driver, keys: Sequence[Key]) -> dict[Key, list[bytes]]:
+    """The newest root checkpoint of each (deployment, thread) that has one, as `answer` gives it."""
+    parameters = {"deployments": [key[0] for key in keys], "threads": [key[1] for key in keys]}
+    own: Any = conn.connection.driver_connection if isinstance(conn, Connection) else conn
     found = {}
-    for row in rows:
+    for row in own.execute(_NEWEST, parameters):
         record, blobs = _record(row)
         found[row[0], row[1]] = [orjson.dumps({"found": True, **record}), *blobs]
     return found
-
-
-def newest(conn: Connection, keys: Sequence[Key]) -> dict[Key, list[bytes]]:
-    """The newest root checkpoint of each (deployment, thread) that has one, as `answer` gives it."""
-    parameters = {"deployments": [key[0] for key in keys], "threads": [key[1] for key in keys]}
-    return by_thread(conn.exec_driver_sql(_NEWEST, parameters))
 
 
 def answer(

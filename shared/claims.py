@@ -6,7 +6,7 @@ who lost the lease changes nothing. Locks are always taken thread first, then ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared import checkpoints, threads
-from shared.database import Driver, dumps, pipelined, query
+from shared.database import Driver, dumps, query
 from shared.errors import Fenced
 from shared.events import RESERVED
 from shared.models import RunStatus, ThreadStatus
@@ -79,45 +79,35 @@ class Terms:
     run_timeout_seconds: float
 
 
-def claim(run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Claimed, Stored]]:
-    """Take pending runs whose turn it is, with their threads' newest checkpoints, in one round-trip.
+def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Claimed, Stored]]:
+    """Take pending runs whose turn it is, with their threads' newest checkpoints.
 
     Runs that others have are simply not in the answer. Raises UniqueViolation when a run of the same
     thread is running after all (the unique index is the guarantee, the order of creation only the rule):
-    then claim one by one. Raises Unavailable.
+    then claim one by one.
     """
-    ids = list(run_ids)
-    with pipelined() as driver:
-        driver.execute(DO_NOT_WAIT_FOR_DISK)
-        rows = query(driver, CLAIM, {"ids": ids, **_terms(terms)})
-        newest = driver.execute(checkpoints.NEWEST_OF_RUNS, {"run_ids": ids, "owner": terms.owner})
-    return _with_stored(rows, checkpoints.by_thread(newest), terms)
+    return _claim(conn, CLAIM, terms, {"ids": list(run_ids)})
 
 
 def claim_waiting(
-    conn: Connection, pool: str, terms: Terms, *, limit: int, waited_seconds: float
+    conn: Driver, pool: str, terms: Terms, *, limit: int, waited_seconds: float
 ) -> list[tuple[Claimed, Stored]]:
     """The same for runs nobody rang for (a lost message, Redis away) that have waited this long."""
-    which = {"pool": pool, "limit": limit, "waited": waited_seconds}
-    rows = query(conn, CLAIM_WAITING, {**which, **_terms(terms)}).fetchall()
-    keys = [(row["deployment_id"], row["thread_id"]) for row in rows if not row["temporary"]]
-    return _with_stored(rows, checkpoints.newest(conn, keys) if keys else {}, terms)
+    return _claim(conn, CLAIM_WAITING, terms, {"pool": pool, "limit": limit, "waited": waited_seconds})
 
 
-def _terms(terms: Terms) -> dict[str, Any]:
-    return {
+def _claim(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> list[tuple[Claimed, Stored]]:
+    parameters = {
         "owner": terms.owner,
         "lease": terms.lease_seconds,
         "run_timeout": terms.run_timeout_seconds,
         "reserved": RESERVED,
+        **which,
     }
-
-
-def _with_stored(
-    rows: Iterable[dict[str, Any]], stored: Mapping[tuple[UUID, UUID], Stored], terms: Terms
-) -> list[tuple[Claimed, Stored]]:
-    runs = [_claimed(row, terms.owner) for row in rows]
-    return [(run, stored.get((run.deployment_id, run.thread_id))) for run in runs]
+    claimed = [_claimed(row, terms.owner) for row in query(conn, statement, parameters)]
+    keys = [(run.deployment_id, run.thread_id) for run in claimed if not run.temporary]
+    stored = checkpoints.newest(conn, keys) if keys else {}
+    return [(run, stored.get((run.deployment_id, run.thread_id))) for run in claimed]
 
 
 def _claimed(row: Mapping[str, Any], owner: str) -> Claimed:
@@ -129,10 +119,6 @@ def _claimed(row: Mapping[str, Any], owner: str) -> Claimed:
             "seconds_left": float(row["seconds_left"]),
         }
     )
-
-
-# A claim that a crash of PostgreSQL forgets leaves the run pending, and its owner finds itself fenced.
-DO_NOT_WAIT_FOR_DISK = "SET LOCAL synchronous_commit = off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,49 +176,40 @@ class Next:
     pool: str
 
 
-def finish(
-    driver: Connection | Driver, ends: Sequence[Finish], *, owner: str
-) -> Callable[[], dict[UUID, Next | None]]:
+def finish(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str) -> dict[UUID, Next | None]:
     """End runs of one owner and store their threads' state. Temporary runs go with their thread.
 
-    Call the answer, once a pipeline is over, for what was ended and what comes next in each thread; runs
-    not in it were not ours. The caller holds the threads' locks (`threads.lock_all`): only then does the
-    statement see every run that was created meanwhile.
+    The answer says what was ended and what comes next in each thread; runs not in it were not ours. The
+    caller holds the threads' locks (`threads.lock_all`): only then does the statement see every run that
+    was created meanwhile. An end waits for the disk, whatever the connection does otherwise.
     """
+    done: dict[UUID, Next | None] = {}
     kept = [end for end in ends if not end.run.temporary]
     gone = [end.run for end in ends if end.run.temporary]
-    ended: Iterable[dict[str, Any]] = ()
-    deleted: Iterable[dict[str, Any]] = ()
     if kept:
-        ended = query(
-            driver,
-            FINISH,
-            {
-                "owner": owner,
-                "run_ids": [end.run.run_id for end in kept],
-                "attempts": [end.run.attempt for end in kept],
-                "statuses": [str(end.status) for end in kept],
-                "errors": [None if end.error is None else dumps(end.error) for end in kept],
-                "thread_statuses": [str(end.thread_status) for end in kept],
-                "values": [end.values for end in kept],
-                "states": [end.state for end in kept],
-                "interrupts": [end.interrupts for end in kept],
-                "configs": [_thread_config(end.run.kwargs) for end in kept],
-            },
-        )
-    if gone:
-        attempts = [run.attempt for run in gone]
-        of_gone = {"owner": owner, "run_ids": [run.run_id for run in gone], "attempts": attempts}
-        deleted = query(driver, DELETE_TEMPORARY, of_gone)
-
-    def answer() -> dict[UUID, Next | None]:
-        done: dict[UUID, Next | None] = {row["run_id"]: None for row in deleted}
-        for row in ended:
+        parameters = {
+            "owner": owner,
+            "run_ids": [end.run.run_id for end in kept],
+            "attempts": [end.run.attempt for end in kept],
+            "statuses": [str(end.status) for end in kept],
+            "errors": [None if end.error is None else dumps(end.error) for end in kept],
+            "thread_statuses": [str(end.thread_status) for end in kept],
+            "values": [end.values for end in kept],
+            "states": [end.state for end in kept],
+            "interrupts": [end.interrupts for end in kept],
+            "configs": [_thread_config(end.run.kwargs) for end in kept],
+        }
+        for row in query(conn, FINISH, parameters):
             waiting = row["next_run_id"]
             done[row["run_id"]] = None if waiting is None else Next(waiting, row["pool"])
-        return done
-
-    return answer
+    if gone:
+        parameters = {
+            "owner": owner,
+            "run_ids": [run.run_id for run in gone],
+            "attempts": [run.attempt for run in gone],
+        }
+        done.update((row["run_id"], None) for row in query(conn, DELETE_TEMPORARY, parameters))
+    return done
 
 
 def _thread_config(kwargs: Mapping[str, Any]) -> str:
@@ -272,7 +249,7 @@ WITH f AS (
     FROM ended e JOIN f ON f.run_id = e.run_id JOIN waiting w ON w.run_id = e.run_id
     WHERE t.deployment_id = e.deployment_id AND t.thread_id = e.thread_id
 )
-SELECT run_id, next_run_id, pool FROM waiting
+SELECT run_id, next_run_id, pool, set_config('synchronous_commit', 'on', true) FROM waiting
 """
 
 DELETE_TEMPORARY = """
@@ -280,7 +257,7 @@ DELETE FROM thread t
 USING run r, unnest(CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[])) AS f(run_id, attempt)
 WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
   AND t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
-RETURNING f.run_id
+RETURNING f.run_id, set_config('synchronous_commit', 'on', true)
 """
 
 

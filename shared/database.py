@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.orm import Session
@@ -22,6 +23,7 @@ from shared.errors import Unavailable
 TRUSTED_SECONDS = 1.0
 
 _engine: Engine | None = None
+_quick: Engine | None = None
 
 
 def dumps(value: Any) -> str:
@@ -30,36 +32,60 @@ def dumps(value: Any) -> str:
 
 
 def connect(
-    url: str, *, pool_size: int = 16, statement_timeout_seconds: int = 30, application: str = "runyard"
+    url: str,
+    *,
+    pool_size: int = 16,
+    statement_timeout_seconds: int = 30,
+    application: str = "runyard",
+    waits_for_disk: bool = True,
 ) -> Engine:
-    """Make the process's engine. `url` is a `postgresql://` address."""
-    global _engine
-    engine = create_engine(
+    """Make the process's engines. `url` is a `postgresql://` address.
+
+    `waits_for_disk=False`: single statements on the driver return before they are on disk, unless they
+    say otherwise; a crash of PostgreSQL may then forget the last ones, never a part of one.
+    """
+    global _engine, _quick
+    options = (
+        f"-c statement_timeout={statement_timeout_seconds * 1000} -c lock_timeout=5000"
+        " -c idle_in_transaction_session_timeout=15000 -c timezone=UTC"
+    )
+    shared: dict[str, Any] = {
+        "pool_size": pool_size,
+        "max_overflow": 0,
+        "pool_timeout": 3,
+        "pool_recycle": 1800,
+        "pool_use_lifo": True,  # the connection used last has its statements prepared and its caches warm
+        "json_serializer": dumps,
+        "json_deserializer": orjson.loads,
+    }
+    arguments: dict[str, Any] = {
+        "connect_timeout": 3,
+        "application_name": application,
+        "keepalives_idle": 30,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 20_000,
+        "prepare_threshold": 2,
+    }
+    _engine = create_engine(
         driver_url(url),
         isolation_level="READ COMMITTED",
-        pool_size=pool_size,
-        max_overflow=0,
-        pool_timeout=3,
-        pool_recycle=1800,
-        json_serializer=dumps,
-        json_deserializer=orjson.loads,
-        connect_args={
-            "connect_timeout": 3,
-            "application_name": application,
-            "keepalives_idle": 30,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 20_000,
-            "prepare_threshold": 2,
-            "options": (
-                f"-c statement_timeout={statement_timeout_seconds * 1000} -c lock_timeout=5000"
-                " -c idle_in_transaction_session_timeout=15000 -c timezone=UTC"
-            ),
-        },
+        connect_args={**arguments, "options": options},
+        **shared,
     )
-    _ping_when_idle(engine)
-    _engine = engine
-    return engine
+    _quick = create_engine(
+        driver_url(url),
+        isolation_level="AUTOCOMMIT",
+        pool_reset_on_return=None,
+        connect_args={
+            **arguments,
+            "options": options + ("" if waits_for_disk else " -c synchronous_commit=off"),
+        },
+        **shared,
+    )
+    _ping_when_idle(_engine)
+    _ping_when_idle(_quick)
+    return _engine
 
 
 def driver_url(url: str) -> str:
@@ -89,11 +115,12 @@ def _ping_when_idle(engine: Engine) -> None:
             raise exc.DisconnectionError()
         if time.monotonic() - record.info.get("used_at", 0.0) < TRUSTED_SECONDS:
             return
+        autocommit = dbapi_connection.autocommit
         try:
             dbapi_connection.autocommit = True
             dbapi_connection.execute("")
-            dbapi_connection.autocommit = False
-        except Exception as error:  # the driver's errors all mean: this connection is gone
+            dbapi_connection.autocommit = autocommit
+        except psycopg.Error as error:
             raise exc.DisconnectionError() from error
 
     @event.listens_for(engine, "checkin")
@@ -115,34 +142,36 @@ def connection() -> Iterator[Connection]:
         yield conn
 
 
-@contextmanager
-def autocommit() -> Iterator[Connection]:
-    """A Core connection on which every statement is a transaction: one round-trip instead of three."""
-    with translated(), engine().connect() as conn:
-        yield conn.execution_options(isolation_level="AUTOCOMMIT")
-
-
 Driver = psycopg.Connection[Any]
 Rows = psycopg.Cursor[dict[str, Any]]
 
 
-def query(conn: Connection | Driver, statement: str, parameters: dict[str, Any]) -> Rows:
-    """Run a statement of the run path on the driver itself, in whatever transaction `conn` is.
-
-    What the toolkit does around a statement costs several times what the driver does. The statement
-    names its parameters `%(name)s` and is prepared after its second use; rows are dicts.
-    """
-    driver: Any = conn.connection.driver_connection if isinstance(conn, Connection) else conn
-    return driver.cursor(row_factory=dict_row).execute(statement, parameters)
-
-
 @contextmanager
-def pipelined() -> Iterator[Driver]:
-    """A transaction whose statements travel in one round-trip: read their results after the block."""
-    with autocommit() as conn:
-        driver: Any = conn.connection.driver_connection
-        with driver.pipeline(), driver.transaction():
-            yield driver
+def driver() -> Iterator[Driver]:
+    """The driver's own connection: every statement is a transaction, unless in its `transaction()`.
+
+    For the run path, where what a toolkit does around a statement costs several times the statement.
+    """
+    if _quick is None:
+        raise RuntimeError("shared.database.connect() has not been called")
+    with translated():
+        pooled = _quick.raw_connection()
+        connection: Any = pooled.driver_connection
+        try:
+            yield connection
+        finally:
+            if connection.info.transaction_status != TransactionStatus.IDLE:
+                pooled.invalidate()  # left in the middle of something
+            pooled.close()
+
+
+def query(conn: Connection | Driver, statement: str, parameters: dict[str, Any]) -> Rows:
+    """Run a statement on the driver itself, in whatever transaction `conn` is.
+
+    The statement names its parameters `%(name)s` and is prepared after its second use; rows are dicts.
+    """
+    own: Any = conn.connection.driver_connection if isinstance(conn, Connection) else conn
+    return own.cursor(row_factory=dict_row).execute(statement, parameters)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, text
 from uuid_utils.compat import uuid7
 
 from shared import assistants, threads
-from shared.database import dumps, query
+from shared.database import Driver, dumps, query
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.events import RESERVED
@@ -82,7 +82,7 @@ class Displaced:
 
 
 def create(
-    conn: Connection,
+    conn: Connection | Driver,
     deployment: DeploymentRef,
     request: RunRequest,
     *,
@@ -94,7 +94,7 @@ def create(
     """Insert a pending run with its configuration frozen in; a run without thread gets one of its own.
 
     Raises NotFound (thread or assistant), Conflict (strategy `reject` on a busy thread; nothing serves
-    yet), Invalid (unknown graph), TooMany.
+    yet), Invalid (unknown graph), TooMany. A strategy that displaces runs needs a transaction.
     """
     assistant = assistants.resolve(conn, deployment, request.assistant_id)
     stateless = thread_id is None
@@ -108,7 +108,7 @@ def create(
     }
     temporary = stateless and request.on_completion == "delete"
     displaced: Sequence[Displaced] = ()
-    if not stateless and request.multitask_strategy != "enqueue":
+    if not stateless and request.multitask_strategy != "enqueue" and isinstance(conn, Connection):
         displaced = _make_room(conn, deployment.id, thread_id, request.multitask_strategy, run_id)
     values = {
         "run_id": run_id,
@@ -142,7 +142,7 @@ def create(
 
 
 def _check_absent(
-    conn: Connection, deployment_id: UUID, thread_id: UUID, request: RunRequest, max_pending: int
+    conn: Connection | Driver, deployment_id: UUID, thread_id: UUID, request: RunRequest, max_pending: int
 ) -> None:
     """Why no run was inserted: return if the thread may be made now, else raise."""
     try:

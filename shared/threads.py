@@ -99,9 +99,11 @@ def _one(deployment_id: UUID, thread_id: UUID, *columns: Any) -> Select[Any]:
     return select(*columns).where(Thread.deployment_id == deployment_id, Thread.thread_id == thread_id)
 
 
-def require(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
+def require(conn: Connection | Driver, deployment_id: UUID, thread_id: UUID) -> None:
     """Raise NotFound when there is no such thread."""
-    if conn.execute(_one(deployment_id, thread_id, Thread.thread_id)).one_or_none() is None:
+    statement = "SELECT 1 FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s"
+    key = {"deployment_id": deployment_id, "thread_id": thread_id}
+    if query(conn, statement, key).fetchone() is None:
         raise missing(thread_id)
 
 

@@ -40,7 +40,7 @@ def prepare(**_: Any) -> None:
         raise SystemExit(
             "A worker needs DATABASE_URL and REDIS_URL: start it with `runyard up`, or set them."
         )
-    database.connect(settings.database_url, application="runyard worker")
+    database.connect(settings.database_url, application="runyard worker", waits_for_disk=False)
     bus.connect(settings.redis_url)
 
 

@@ -22,12 +22,13 @@ from psycopg import Error as DatabaseError
 from shared import checkpoints, claims, threads
 from shared.checkpoints import Write
 from shared.claims import Claimed, Finish, Next
-from shared.database import pipelined
+from shared.database import driver
 from shared.errors import Fenced, Unavailable
 
 log = logging.getLogger(__name__)
 
 LINGER_SECONDS = 0.02  # how long a checkpoint nobody waits for may wait for company
+WAIT_FOR_DISK = "SET LOCAL synchronous_commit = on"
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0
 
 
@@ -129,19 +130,24 @@ class Committer:
                     self._fail(entry, error)
 
     def _commit_together(self, batch: Sequence[Entry]) -> None:
-        """One transaction in one round-trip: locks, ends, checkpoints, in the order in which locks are taken."""
+        """Locks, ends, checkpoints: in the order in which locks are taken everywhere."""
         writes = [entry.write for entry in batch if entry.write is not None]
         ends = [entry.end for entry in batch if entry.end is not None]
         kept = [end.run for end in ends if not end.run.temporary]
-        with pipelined() as driver:
-            if not ends and not any(entry.ask for entry in batch):
-                driver.execute(claims.DO_NOT_WAIT_FOR_DISK)
-            if kept:
-                threads.lock_all(driver, [(run.deployment_id, run.thread_id) for run in kept])
-            ended = claims.finish(driver, ends, owner=self._owner)
-            unwritten = checkpoints.write(driver, writes, ending=[run.run_id for run in kept])
-        self._tell_ended(batch, ended())
-        self._tell_written(batch, unwritten())
+        with driver() as conn:
+            if not kept and not writes:
+                done, fenced = claims.finish(conn, ends, owner=self._owner), set()
+            else:
+                with conn.transaction():
+                    if kept:
+                        threads.lock_all(conn, [(run.deployment_id, run.thread_id) for run in kept])
+                    if any(entry.ask for entry in batch):
+                        conn.execute(WAIT_FOR_DISK)
+                    done = claims.finish(conn, ends, owner=self._owner)
+                    ending = [run.run_id for run in kept]
+                    fenced = checkpoints.write(conn, writes, ending=ending) if writes else set()
+        self._tell_ended(batch, done)
+        self._tell_written(batch, fenced)
 
     @staticmethod
     def _tell_ended(batch: Sequence[Entry], done: Mapping[UUID, Next | None]) -> None:

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 from shared import bus, checkpoints, claims, events, queues
 from shared.checkpoints import Write
 from shared.claims import Claimed, Finish, Stored, Terms
-from shared.database import autocommit, connection, dumps
+from shared.database import connection, driver, dumps
 from shared.errors import Fenced, HostDied, HostError, RunyardError, Unavailable
 from shared.models import RunStatus, ThreadStatus
 from shared.settings import Settings
@@ -388,7 +388,8 @@ class Runner:
     def _claim(self, run_ids: Sequence[UUID]) -> list[tuple[Claimed, Stored]]:
         """Claim and load what was claimed; the database away: nothing, upkeep rings again."""
         try:
-            return claims.claim(run_ids, self._terms)
+            with driver() as conn:
+                return claims.claim(conn, run_ids, self._terms)
         except UniqueViolation:
             if len(run_ids) == 1:
                 return []
@@ -403,7 +404,7 @@ class Runner:
         if self.draining or self.free_slots <= 0 or not quiet:
             return
         try:
-            with autocommit() as conn:
+            with driver() as conn:
                 found = claims.claim_waiting(
                     conn,
                     self.settings.pool,

@@ -122,7 +122,7 @@ class Upkeep:
                 error = {"error": "UserRollback", "message": "rollback requested"}
                 following = claims.roll_back(conn, run, error=error)
             else:
-                following = claims.finish(conn, [end], owner=self._settings.worker)().get(run.run_id)
+                following = claims.finish(conn, [end], owner=self._settings.worker).get(run.run_id)
         log.warning("run %s: abandoned by its owner, it ended as %s", run.run_id, end.status)
         payloads = []
         if end.status in (RunStatus.ERROR, RunStatus.TIMEOUT):

@@ -55,7 +55,7 @@ class Pump(threading.Thread):
         thread_id = self._thread(head["thread_id"])
         write = Write(run.deployment_id, thread_id, run.run_id, run.attempt, str(run.owner), head, blobs)
         with connection() as conn:
-            assert checkpoints.write(conn, [write])() == set()
+            assert checkpoints.write(conn, [write]) == set()
         return []
 
     def _mapped(self, key: str, value: Any) -> Any:
@@ -105,7 +105,9 @@ def connected(run: Run) -> Iterator[HostSaver]:
 
 
 def test_the_saver_passes_the_whole_conformance_suite(db: object) -> None:
-    run = factories.run(status="running", attempt=1, owner="here")
+    run_id = factories.run(factories.deployment(), status="running", attempt=1, owner="here")
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
 
     @checkpointer_test(name="runyard")
     async def saver() -> AsyncGenerator[HostSaver, None]:

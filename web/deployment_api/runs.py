@@ -16,7 +16,7 @@ from marshmallow import ValidationError
 from uuid_utils.compat import uuid7
 
 from shared import events, queues, runs, threads
-from shared.database import autocommit, connection, dumps
+from shared.database import connection, driver, dumps
 from shared.errors import Invalid, NotFound, Unavailable
 from shared.events import END, Event
 from shared.models import RunStatus
@@ -204,7 +204,7 @@ def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> Created:
     """Commit the run's row, then ring."""
     # What may displace other runs is several statements in one transaction, the rest one that inserts.
     alone = thread_id is None or asked.multitask_strategy == "enqueue"
-    with autocommit() if alone else connection() as conn:
+    with driver() if alone else connection() as conn:
         created = runs.create(
             conn,
             deployment(),
