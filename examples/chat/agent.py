@@ -1,0 +1,65 @@
+"""A chat that streams its answer. Without a provider's key it answers from a fake model."""
+
+import importlib
+import logging
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
+from langchain_core.messages import BaseMessage, SystemMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+# key → package, its chat model, the variable that names a model, the model when it is not set
+PROVIDERS = {
+    "OPENAI_API_KEY": ("langchain_openai", "ChatOpenAI", "OPENAI_MODEL", "gpt-4o-mini"),
+    "ANTHROPIC_API_KEY": ("langchain_anthropic", "ChatAnthropic", "ANTHROPIC_MODEL", "claude-haiku-4-5"),
+}
+
+
+@dataclass
+class Context:
+    """What an assistant of this graph can be told."""
+
+    instructions: str = "You are a friendly assistant. Keep it short."
+
+
+def model_for(messages: list[BaseMessage]) -> BaseChatModel:
+    """The model of the first provider whose key is set and whose package is installed, else a fake one."""
+    for key, (package, model, variable, default) in PROVIDERS.items():
+        if not os.environ.get(key):
+            continue
+        if find_spec(package) is None:
+            log.warning("%s is set, but %s is not installed: add it to requirements.txt", key, package)
+            continue
+        return getattr(importlib.import_module(package), model)(model=os.environ.get(variable, default))
+    return fake_model(messages)
+
+
+def fake_model(messages: list[BaseMessage]) -> BaseChatModel:
+    """Streams one prepared answer word by word."""
+    asked = sum(message.type == "human" for message in messages)
+    answer = (
+        f'You said: "{messages[-1].text}". That was message {asked} of this thread. '
+        "I am a fake model: set OPENAI_API_KEY or ANTHROPIC_API_KEY to talk to a real one."
+    )
+    return GenericFakeChatModel(messages=iter([answer]))
+
+
+async def answer(state: MessagesState, runtime: Runtime[Context]) -> dict[str, list[BaseMessage]]:
+    context = runtime.context or Context()
+    messages = state["messages"]
+    reply = await model_for(messages).ainvoke([SystemMessage(context.instructions), *messages])
+    return {"messages": [reply]}
+
+
+graph = (
+    StateGraph(MessagesState, context_schema=Context)
+    .add_node("answer", answer)
+    .add_edge(START, "answer")
+    .add_edge("answer", END)
+    .compile(name="chat")
+)

@@ -1,0 +1,203 @@
+"""Each example is a project as a user would write it: its file is valid, its graph runs in-process."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = ("approval", "chat", "research")
+
+
+@pytest.fixture(autouse=True)
+def own_modules() -> Iterator[None]:
+    """What an example imports is forgotten afterwards, and so is its folder."""
+    modules, path = dict(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - set(modules):
+        if str(EXAMPLES) in str(getattr(sys.modules[name], "__file__", None)):
+            del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+
+
+def described(name: str) -> dict[str, Any]:
+    return json.loads((EXAMPLES / name / "langgraph.json").read_text())
+
+
+def module(name: str) -> ModuleType:
+    """The module that the example's only graph is in, loaded from its file as a host does."""
+    path = EXAMPLES / name / described(name)["graphs"][name]["path"].partition(":")[0]
+    sys.path.insert(0, str(EXAMPLES / name))
+    spec = importlib.util.spec_from_file_location(f"example_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def graph(name: str) -> CompiledStateGraph[Any, Any, Any, Any]:
+    attribute = described(name)["graphs"][name]["path"].partition(":")[2]
+    return getattr(module(name), attribute)
+
+
+def streamed(graph: CompiledStateGraph[Any, Any, Any, Any], input: Any, **how: Any) -> list[Any]:
+    async def collect() -> list[Any]:
+        return [part async for part in graph.astream(input, **how)]
+
+    return asyncio.run(collect())
+
+
+def test_every_example_is_known_here() -> None:
+    assert sorted(path.parent.name for path in EXAMPLES.glob("*/langgraph.json")) == list(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_is_an_ordinary_project(name: str) -> None:
+    project = described(name)
+
+    assert set(project) <= {"dependencies", "graphs", "env", "python_version"}
+    assert project["dependencies"] == ["."]
+    assert list(project["graphs"]) == [name]
+    path, _, attribute = project["graphs"][name]["path"].partition(":")
+    assert (EXAMPLES / name / path).is_file()
+    assert attribute
+    assert project["graphs"][name]["description"]
+    brought = [EXAMPLES / name / file for file in ("requirements.txt", "pyproject.toml")]
+    assert [path for path in brought if path.is_file()], "an example says what it needs"
+    assert f"runyard deploy examples/{name}" in (EXAMPLES / name / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_imports_nothing_of_the_platform(name: str) -> None:
+    for path in (EXAMPLES / name).rglob("*.py"):
+        imported = re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+        assert not set(imported) & {"shared", "web", "workers", "cli"}, path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_s_schemas_and_drawing_can_be_taken(name: str) -> None:
+    loaded = graph(name)
+
+    assert loaded.get_input_jsonschema()["properties"]
+    assert loaded.get_output_jsonschema()["properties"]
+    assert loaded.get_graph(xray=True).nodes
+
+
+def test_chat_streams_an_answer_from_a_fake_model_word_by_word() -> None:
+    asked = {"messages": [{"role": "user", "content": "good morning"}]}
+
+    parts = streamed(graph("chat"), asked, stream_mode="messages")
+
+    words = [message.content for message, _ in parts]
+    assert len(words) > 10
+    assert 'You said: "good morning"' in "".join(words)
+
+
+def test_chat_remembers_its_thread() -> None:
+    chat = graph("chat")
+    chat.checkpointer = InMemorySaver()
+    config = {"configurable": {"thread_id": "1"}}
+
+    for text in ("one", "two"):
+        last = asyncio.run(chat.ainvoke({"messages": [{"role": "user", "content": text}]}, config))
+
+    assert "message 2 of this thread" in last["messages"][-1].content
+
+
+def test_chat_stays_with_the_fake_model_when_the_provider_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = module("chat")
+    agent.PROVIDERS = {"OPENAI_API_KEY": ("no_such_package", "ChatModel", "OPENAI_MODEL", "any")}
+    monkeypatch.setenv("OPENAI_API_KEY", "a key")
+
+    model = agent.model_for([HumanMessage("hi")])
+
+    assert model._llm_type == "generic-fake-chat-model"
+    assert "no_such_package is not installed" in caplog.text
+
+
+def test_chat_uses_a_provider_whose_key_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "provider_of_this_test.py").write_text(
+        "from langchain_core.language_models import ParrotFakeChatModel\n"
+        "class ChatModel(ParrotFakeChatModel):\n    model: str\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    agent = module("chat")
+    agent.PROVIDERS = {
+        "OPENAI_API_KEY": ("provider_of_this_test", "ChatModel", "OPENAI_MODEL", "its default")
+    }
+    monkeypatch.setenv("OPENAI_API_KEY", "a key")
+
+    assert agent.model_for([HumanMessage("hi")]).model == "its default"
+    monkeypatch.setenv("OPENAI_MODEL", "another")
+    assert agent.model_for([HumanMessage("hi")]).model == "another"
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "letter"),
+    [
+        ({"approve": True}, "paid 120.00 to Ada", "Dear Ada, we refund you 120.00."),
+        ({"approve": True, "letter": "Here."}, "paid 120.00 to Ada", "Here."),
+        ({"approve": False}, "declined the refund to Ada", "Dear Ada, we refund you 120.00."),
+        ("yes", "declined the refund to Ada", "Dear Ada, we refund you 120.00."),
+    ],
+)
+def test_approval_stops_for_a_person_and_goes_on(answer: Any, outcome: str, letter: str) -> None:
+    approval = graph("approval")
+    approval.checkpointer = InMemorySaver()
+    config = {"configurable": {"thread_id": "1"}}
+
+    asked = approval.invoke({"customer": "Ada", "amount": 120.0}, config)
+    done = approval.invoke(Command(resume=answer), config)
+
+    assert asked["__interrupt__"][0].value["amount"] == 120.0
+    assert "outcome" not in asked
+    assert (done["outcome"], done["letter"]) == (outcome, letter)
+
+
+def test_approval_pays_small_amounts_without_asking() -> None:
+    done = graph("approval").invoke({"customer": "Ada", "amount": 5.0})
+
+    assert done["outcome"] == "paid 5.00 to Ada"
+
+
+def test_research_tells_of_its_subgraphs_while_they_search() -> None:
+    parts = streamed(
+        graph("research"),
+        {"topic": "tea"},
+        context={"search_seconds": 0.0, "sources": 2},
+        stream_mode=["custom", "values"],
+        subgraphs=True,
+    )
+
+    told = [(namespace, data) for namespace, mode, data in parts if mode == "custom"]
+    assert len(told[0][1]["plan"]) == 3
+    assert [namespace for namespace, data in told if "plan" in data] == [()]
+    searched = {namespace for namespace, data in told if "found" in data}
+    assert len(searched) == 3
+    assert all(namespace[0].startswith("investigate:") for namespace in searched)
+    report = parts[-1][2]["report"]
+    assert report.startswith("# tea")
+    assert report.count("\n- ") == 3
