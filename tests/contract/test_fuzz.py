@@ -9,12 +9,12 @@ from uuid import uuid4
 
 import orjson
 import pytest
-import tests.factories as make
 from flask import Flask
 from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tests.factories as make
 from shared import bus
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
 from web.validation import Schema

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
