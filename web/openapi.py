@@ -91,37 +91,43 @@ def operation(summary: str, **said: Any) -> Callable[[View], View]:
 @operation("This document")
 def get_openapi(deployment: str | None = None) -> Response:
     """The OpenAPI 3.1 description of the service, or of one deployment."""
-    text = orjson.dumps(document(current_app, deployment, mount=request.script_root))
-    return Response(text, mimetype=JSON)
+    known: dict[bool, dict[str, Any]] = current_app.extensions.setdefault("runyard_openapi", {})
+    of_deployment = deployment is not None
+    if of_deployment not in known:  # the routes of an app never change: written once
+        known[of_deployment] = document(current_app, of_deployment=of_deployment)
+    found = dict(known[of_deployment])
+    if deployment is not None:
+        found["info"] = {**found["info"], "title": f"runyard: {deployment}"}
+    found["servers"] = [{"url": request.script_root + (f"/d/{deployment}" if deployment else "") or "/"}]
+    return Response(orjson.dumps(found), mimetype=JSON)
 
 
-def document(app: Flask, deployment: str | None = None, *, mount: str = "") -> dict[str, Any]:
-    """The whole API, or what one deployment serves at its own address."""
+def document(app: Flask, *, of_deployment: bool = False) -> dict[str, Any]:
+    """The whole API, or what a deployment serves at its own address."""
     spec = APISpec(
-        title="runyard" if deployment is None else f"runyard: {deployment}",
+        title="runyard",
         version=__version__,
         openapi_version="3.1.0",
         plugins=[_plugin()],
         info={"description": "Deploy agent applications and run their graphs."},
-        servers=[{"url": mount + (f"/d/{deployment}" if deployment else "") or "/"}],
         security=[{"api_key": []}, {"bearer": []}],
     )
     spec.components.security_scheme("api_key", {"type": "apiKey", "in": "header", "name": "X-Api-Key"})
     spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
     _add_error_schemas(spec)
-    for path, rule in sorted(_paths(app, deployment), key=lambda pair: pair[0]):
+    for path, rule in sorted(_paths(app, of_deployment), key=lambda pair: pair[0]):
         view = app.view_functions[rule.endpoint]
         for method in sorted((rule.methods or set()) - SKIPPED_METHODS):
             spec.path(path=path, operations={method.lower(): _describe(rule, method, path, view)})
     return spec.to_dict()
 
 
-def _paths(app: Flask, deployment: str | None) -> Iterator[tuple[str, Rule]]:
+def _paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
     for rule in app.url_map.iter_rules():
         path = re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", rule.rule)
         if rule.endpoint.partition(".")[0] in SKIPPED_BLUEPRINTS:
             continue
-        if deployment is None:
+        if not of_deployment:
             yield path, rule
         elif path.startswith(DEPLOYMENT_ROOT):
             yield path.removeprefix(DEPLOYMENT_ROOT) or "/", rule
