@@ -68,7 +68,7 @@ def db(_schema: Engine, database: str) -> Engine:
     with _schema.begin() as connection:
         connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
     if shared_database._engine is not _schema:
-        shared_database._engine = _schema  # a test may have connected elsewhere
+        shared_database.connect(database)  # a test may have connected elsewhere
     return _schema
 
 
