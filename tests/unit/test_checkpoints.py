@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import event, select, update
@@ -12,6 +12,7 @@ from sqlalchemy import event, select, update
 from shared import checkpoints
 from shared.checkpoints import Write
 from shared.database import connection, engine, transaction
+from shared.deployments import DeploymentRef
 from shared.models import CheckpointBlob, CheckpointWrite, Run
 from tests import factories
 from workers.graph_host import frames
@@ -24,8 +25,12 @@ def run() -> Run:
     return running()
 
 
-def running() -> Run:
-    return factories.run(status="running", attempt=1, owner="here")
+def running(deployment: DeploymentRef | None = None, thread_id: UUID | None = None) -> Run:
+    """A running run of ours, on a thread of its own unless one is named."""
+    deployment = deployment or factories.deployment()
+    run_id = factories.run(deployment, thread_id, status="running", attempt=1, owner="here")
+    with transaction() as session:
+        return session.get_one(Run, run_id)
 
 
 def checkpoint(run: Run, id: str, parent: str | None = None, **fields: Any) -> Write:
@@ -248,16 +253,14 @@ def test_a_run_reaches_its_own_thread_only(run: Run, ask: dict[str, Any]) -> Non
     assert read(other)[0]["found"]
 
 
-def test_a_rolled_back_run_leaves_what_was_before(run: Run) -> None:
-    earlier = factories.run(status="running", attempt=1, owner="here")
+def test_a_rolled_back_run_leaves_what_was_before() -> None:
+    deployment = factories.deployment()
+    thread_id = factories.thread(deployment.id)
+    earlier = running(deployment, thread_id)
+    store(checkpoint(earlier, "1", blobs={("c", "1"): b"old"}))
     with transaction() as session:
-        session.execute(
-            update(Run)
-            .where(Run.run_id == earlier.run_id)
-            .values(status="success", deployment_id=run.deployment_id, thread_id=run.thread_id)
-        )
-    earlier.deployment_id, earlier.thread_id = run.deployment_id, run.thread_id
-    _store_as_past(earlier, checkpoint(earlier, "1", blobs={("c", "1"): b"old"}), run)
+        session.execute(update(Run).values(status="success"))
+    run = running(deployment, thread_id)
     before = read(run)
     store(
         checkpoint(run, "2", "1", blobs={("c", "2"): b"new"}),
@@ -273,20 +276,6 @@ def test_a_rolled_back_run_leaves_what_was_before(run: Run) -> None:
 
     assert read(run) == before
     assert (count(CheckpointBlob), count(CheckpointWrite)) == (1, 0)
-
-
-def _store_as_past(earlier: Run, write: Write, current: Run) -> None:
-    """Store what a run wrote that was the thread's running one before `current` was."""
-    for run, status in ((current, "pending"), (earlier, "running")):
-        _set_status(run, status)
-    assert store(write) == set()
-    for run, status in ((earlier, "success"), (current, "running")):
-        _set_status(run, status)
-
-
-def _set_status(run: Run, status: str) -> None:
-    with transaction() as session:
-        session.execute(update(Run).where(Run.run_id == run.run_id).values(status=status))
 
 
 def test_keeping_the_latest_keeps_what_it_refers_to(run: Run) -> None:
@@ -318,22 +307,20 @@ def test_keeping_the_latest_spares_what_a_delta_channel_is_rebuilt_from(run: Run
 
 
 def test_a_copy_holds_the_same(run: Run) -> None:
-    target = factories.thread(deployment_id=run.deployment_id)
+    target = factories.thread(run.deployment_id)
     store(checkpoint(run, "1", blobs={("c", "1"): b"v"}), writes(run, "1", {0: b"w"}))
 
     with connection() as conn:
-        checkpoints.copy(conn, run.deployment_id, run.thread_id, target.thread_id)
+        checkpoints.copy(conn, run.deployment_id, run.thread_id, target)
 
     head, blobs = read(run)
     question = {
         "op": "get_tuple",
-        "thread_id": str(target.thread_id),
+        "thread_id": str(target),
         "checkpoint_ns": "",
         "checkpoint_id": None,
     }
     with connection() as conn:
-        copied, *copied_blobs = checkpoints.answer(
-            conn, run.deployment_id, question, thread_id=target.thread_id
-        )
-    assert json.loads(copied) == {**head, "thread_id": str(target.thread_id)}
+        copied, *copied_blobs = checkpoints.answer(conn, run.deployment_id, question, thread_id=target)
+    assert json.loads(copied) == {**head, "thread_id": str(target)}
     assert copied_blobs == blobs

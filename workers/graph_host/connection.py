@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable
+from typing import NoReturn
 
 from . import frames
 
@@ -134,7 +135,7 @@ class Connection:
             self.loop.call_soon(self._dispatch, *frame)
         return reply
 
-    def flush_and_exit(self, code: int) -> None:
+    def flush_and_exit(self, code: int) -> NoReturn:
         """Send what is queued, waiting for the reader, and end the process."""
         try:
             self._sock.setblocking(True)

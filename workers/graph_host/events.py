@@ -5,7 +5,7 @@ An event is encoded here once; nobody on its way looks into it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
@@ -160,7 +160,7 @@ class EventWriter:
             payload = {**payload, "payload": inner}
         self.emit("debug", ns, dumps(payload))
 
-    def on_library_event(self, event: dict[str, Any]) -> None:
+    def on_library_event(self, event: Mapping[str, Any]) -> None:
         """An item of `astream_events`."""
         self.emit("events", (), dumps(event))
 

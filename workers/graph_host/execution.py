@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -25,6 +25,8 @@ from .serialization import dumps, loads
 from .storage import MemoryStorage, Storage
 
 log = logging.getLogger("runyard")
+
+Chunk = tuple[tuple[str, ...], str, Any]  # namespace, mode, payload
 
 # How long a node may go on after it was cancelled before the run ends without it.
 GIVE_UP_SECONDS = 5.0
@@ -80,11 +82,12 @@ class Execution:
 
     def cancel(self) -> None:
         """End the run soon. A node that ignores this is left behind after a while."""
-        if self._cancelled or self._is_done or self._task is None:
+        if self._cancelled or self._task is None:
             return
         self._cancelled = True
         self._task.cancel()
-        self._connection.loop.call_later(GIVE_UP_SECONDS, self._give_up)
+        if not self._is_done:  # else it only reads the state, and ends without it
+            self._connection.loop.call_later(GIVE_UP_SECONDS, self._give_up)
 
     def _make_checkpoints(self, stored: list[bytes], versions: dict[str, str]) -> RunCheckpoints:
         spec = self._spec
@@ -116,7 +119,7 @@ class Execution:
             outcome = Outcome("cancelled") if self._cancelled else Outcome("error", describe_error(error))
         except BaseException as error:  # whatever the graph raises is the run's outcome
             outcome = Outcome("cancelled") if self._cancelled else Outcome("error", describe_error(error))
-            log.info("run failed", exc_info=error)
+            log.error("run failed", exc_info=error)
         else:
             outcome = Outcome("cancelled" if self._cancelled else "success")
         await self._finish(outcome)
@@ -164,7 +167,7 @@ class Execution:
 
     async def _plain(
         self, graph: Pregel, config: RunnableConfig, options: dict[str, Any]
-    ) -> AsyncIterator[tuple[tuple[str, ...], str, Any]]:
+    ) -> AsyncGenerator[Chunk, None]:
         stream = graph.astream(self._graph_input(), config, **options)
         async with contextlib.aclosing(stream):  # type: ignore[type-var]
             if options["subgraphs"]:
@@ -176,14 +179,14 @@ class Execution:
 
     async def _with_library_events(
         self, graph: Pregel, config: RunnableConfig, options: dict[str, Any]
-    ) -> AsyncIterator[tuple[tuple[str, ...], str, Any]]:
+    ) -> AsyncGenerator[Chunk, None]:
         """The same chunks, out of the library's own event stream, which is passed on too."""
         root = self._spec["run_id"]
         stream = graph.astream_events(self._graph_input(), config, version="v2", **options)
         async with contextlib.aclosing(stream):  # type: ignore[type-var]
             async for event in stream:
                 if event["event"] == "on_chain_stream" and event["run_id"] == root:
-                    chunk = event["data"]["chunk"]
+                    chunk: Any = event["data"].get("chunk")
                     yield chunk if options["subgraphs"] else ((), *chunk)
                 self._events.on_library_event(event)
 
@@ -204,7 +207,7 @@ class Execution:
         if self._spec.get("resume_from_checkpoint"):
             return None
         command = self._spec.get("command")
-        return _command(command) if command else loads(self._input)
+        return loads(self._input) if command is None else _command(command)
 
     def _give_up(self) -> None:
         if not self._is_done:
@@ -289,7 +292,10 @@ def _metadata(spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _command(command: dict[str, Any]) -> Command[Any]:
+def _command(command: dict[str, Any]) -> Command[Any] | None:
+    """The graph library's command; None, which goes on from the newest checkpoint, when it says nothing."""
+    if all(command.get(key) is None for key in ("update", "resume", "goto")):
+        return None
     update = command.get("update")
     if isinstance(update, list):
         update = [tuple(pair) if isinstance(pair, list) else pair for pair in update]

@@ -76,7 +76,7 @@ def _node(node: dict[str, Any]) -> dict[str, Any]:
 
 def schemas(graph: Pregel) -> dict[str, Any]:
     """The five JSON Schemas of a graph; null for one that cannot be made."""
-    builder = getattr(graph, "builder", None)
+    builder: Any = getattr(graph, "builder", None)
     context = None
     if graph.context_schema is not None:
         context = _made(graph.get_context_jsonschema, lambda: _of_type(graph.context_schema))
@@ -89,7 +89,7 @@ def schemas(graph: Pregel) -> dict[str, Any]:
     }
 
 
-def _subgraph_schemas(graph: Pregel) -> dict[str, Any]:
+def _subgraph_schemas(graph: Any) -> dict[str, Any]:
     found = schemas(graph)
     return {**found, "config_schema": found["config_schema"] or {}}
 

@@ -57,6 +57,11 @@ class RunCheckpoints:
 current_run: ContextVar[RunCheckpoints] = ContextVar("current_run")
 
 
+def place_of(config: RunnableConfig | None) -> dict[str, Any]:
+    """What a config addresses."""
+    return (config or {}).get("configurable") or {}
+
+
 def config_of(conf: Any, checkpoint_id: str) -> RunnableConfig:
     """The config that addresses a checkpoint."""
     return {
@@ -87,7 +92,7 @@ def _as_stored(value: Any) -> Any:
 
 
 def tuple_question(config: RunnableConfig) -> dict[str, Any]:
-    conf = config["configurable"]
+    conf = place_of(config)
     return {
         "op": "get_tuple",
         "thread_id": conf["thread_id"],
@@ -105,13 +110,13 @@ def list_question(
 ) -> dict[str, Any] | None:
     if limit is not None and limit <= 0:
         return None
-    conf = config["configurable"] if config else {}
+    conf = place_of(config)
     return {
         "op": "list",
         "thread_id": conf.get("thread_id", run.thread_id),
         "checkpoint_ns": conf.get("checkpoint_ns"),
         "checkpoint_id": conf.get("checkpoint_id"),
-        "before": before["configurable"].get("checkpoint_id") if before else None,
+        "before": place_of(before).get("checkpoint_id"),
         "filter": filter or {},
         "limit": PAGE if limit is None else min(limit, PAGE),
         "wanted": limit,

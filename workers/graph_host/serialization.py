@@ -55,8 +55,8 @@ def plain(value: Any) -> Any:
         return message_dict(value)
     if isinstance(value, BaseModel):
         return _model_dict(value)
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return value._asdict()
+    if isinstance(value, tuple) and (as_dict := getattr(value, "_asdict", None)):
+        return as_dict()
     if isinstance(value, (AbstractSet, deque, tuple)):
         return list(value)
     if isinstance(value, BaseException):

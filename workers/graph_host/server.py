@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ctypes
+import gc
 import json
 import os
 import platform
@@ -22,7 +23,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, NoReturn
 
 from . import frames, watch
 from .connection import Connection
@@ -62,6 +63,8 @@ class Host:
             frames.READY, frames.NOBODY, _json({"graphs": list(self._entries), "versions": self._versions})
         )
         watch.start(self._loop, self._connection)
+        gc.collect()
+        gc.freeze()  # what is loaded stays: the collector need not look at it again
         while True:
             try:
                 self._loop.run_forever()
@@ -101,7 +104,7 @@ class Host:
         )
         self._connection.flush_and_exit(0)
 
-    def _unusable(self, step: str, message: str) -> None:
+    def _unusable(self, step: str, message: str) -> NoReturn:
         body = _json({"error": {"step": step, "message": message}})
         self._connection.send(frames.READY, frames.NOBODY, body)
         self._connection.flush_and_exit(EXIT_UNUSABLE)
