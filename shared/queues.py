@@ -13,7 +13,7 @@ from collections import deque
 from uuid import UUID
 
 from celery import Celery
-from kombu import Queue
+from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
@@ -66,12 +66,16 @@ def configure(redis_url: str, *, pool: str = "default", socket_timeout_seconds: 
         worker_hijack_root_logger=False,
         worker_send_task_events=False,
         worker_enable_remote_control=True,
-        task_create_missing_queues=True,
+        task_create_missing_queues=True,  # another pool's
         task_default_queue=BUILDS,
-        task_queues=[Queue(BUILDS), Queue(runs_queue(pool)), Queue(queries_queue(pool))],
+        task_queues=[_queue(name) for name in (BUILDS, runs_queue(pool), queries_queue(pool))],
         timezone="UTC",
     )
     return celery
+
+
+def _queue(name: str) -> Queue:
+    return Queue(name, Exchange(name, type="direct"), routing_key=name)
 
 
 def _broker_url(redis_url: str) -> str:

@@ -144,11 +144,14 @@ class Execution:
     def _reserve(self, upto: int) -> bool:
         try:
             with connection() as conn:
-                return claims.reserve(
+                reserved = claims.reserve(
                     conn, self.run.run_id, owner=self.run.owner, attempt=self.run.attempt, upto=upto
                 )
         except Unavailable:
             return False
+        if not reserved:
+            self.fence()
+        return reserved
 
     # its story
 
@@ -163,6 +166,9 @@ class Execution:
             self._drop()
         except HostError as death:
             self._lost(death)
+        except Unavailable as error:
+            log.warning("run %s: %s, its lease will run out", run.run_id, error)
+            self._drop()
         except RunyardError as error:
             self._end(RunStatus.ERROR, ThreadStatus.ERROR, error=_error(error))
         else:
@@ -275,10 +281,9 @@ class Execution:
         run = self.run
         if self._stopping is not None:
             self._stopped(_Outcome(None), *self._stopping)
-        elif run.deaths + 1 >= self._runner.settings.max_attempts or not isinstance(death, HostDied):
-            name = "RunAbandoned" if isinstance(death, HostDied) else "HostUnusable"
-            message = f"the graph host {death.message}" if isinstance(death, HostDied) else death.message
-            error = {"error": name, "message": message}
+        elif run.deaths + 1 >= self._runner.settings.max_attempts:
+            message = f"the graph host {death.message}, {run.deaths + 1} times in a row"
+            error = {"error": "RunAbandoned", "message": message}
             self.log.add(events.payload("error", dumps(error).encode()))
             self._end(RunStatus.ERROR, ThreadStatus.ERROR, error=error)
         else:
