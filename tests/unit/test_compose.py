@@ -1,0 +1,120 @@
+"""docker-compose.yml says what the Procfile and the settings say: it cannot be run by the suite."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography.fernet import Fernet
+
+from cli.procfile import RELEASE, read
+from shared.settings import VARIABLES, Settings
+
+PROJECT = Path(__file__).parents[2]
+SERVERS = {"postgres", "redis"}
+PROCESSES = {line.name: line.command for line in read(PROJECT / "Procfile")}
+VARIABLE = re.compile(r"\$\{(\w+)(?::(?P<rule>[-?])(?P<text>[^}]*))?\}")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
+
+
+def interpolated(value: str, env: dict[str, str]) -> str:
+    """A value as compose makes it; a variable that is required and missing raises KeyError."""
+
+    def found(match: re.Match[str]) -> str:
+        return env.get(match[1]) or (match["text"] if match["rule"] == "-" else env[match[1]])
+
+    return VARIABLE.sub(found, value)
+
+
+def test_it_has_the_processes_of_the_procfile_and_the_two_servers(compose: dict[str, Any]) -> None:
+    assert set(compose["services"]) == set(PROCESSES) | SERVERS
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_process_has_its_command_of_the_procfile(compose: dict[str, Any], process: str) -> None:
+    assert compose["services"][process]["command"] == PROCESSES[process]
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_process_is_given_every_setting_and_nothing_else(compose: dict[str, Any], process: str) -> None:
+    assert set(compose["services"][process]["environment"]) == set(VARIABLES.values())
+
+
+@pytest.mark.parametrize("process", set(PROCESSES) - {RELEASE})
+def test_a_process_starts_after_the_migrations_and_again_when_it_dies(
+    compose: dict[str, Any], process: str
+) -> None:
+    service = compose["services"][process]
+
+    assert service["depends_on"][RELEASE] == {"condition": "service_completed_successfully"}
+    assert service["restart"] == "unless-stopped"
+
+
+def test_the_migrations_run_once(compose: dict[str, Any]) -> None:
+    assert compose["services"][RELEASE]["restart"] == "no"
+    assert set(compose["services"][RELEASE]["depends_on"]) == {"postgres"}
+
+
+def test_the_service_accepts_what_it_is_given(compose: dict[str, Any]) -> None:
+    operator = {
+        "POSTGRES_PASSWORD": "one",
+        "REDIS_PASSWORD": "two",
+        "RUNYARD_API_KEY": "three",
+        "RUNYARD_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
+    }
+    given = compose["services"]["web"]["environment"]
+
+    settings = Settings.from_env({name: interpolated(v, operator) for name, v in given.items() if v})
+
+    assert settings.database_url == "postgresql://runyard:one@postgres:5432/runyard"
+    assert settings.redis_url == "redis://:two@redis:6379/0"
+    assert (settings.api_key, settings.pool) == ("three", "default")
+    assert settings.encryption_keys == (operator["RUNYARD_ENCRYPTION_KEYS"],)
+    assert f"{settings.host}:{settings.port}" == "0.0.0.0:8123"
+    for name in operator:
+        assert name in (PROJECT / "docker-compose.yml").read_text().partition("\nname:")[0]
+
+
+@pytest.mark.parametrize("server", sorted(SERVERS))
+def test_a_server_has_a_password_keeps_its_data_and_is_not_reachable_from_outside(
+    compose: dict[str, Any], server: str
+) -> None:
+    service = compose["services"][server]
+    volume = service["volumes"][0].partition(":")[0]
+
+    assert "_PASSWORD" in str(service["environment"])
+    assert volume in compose["volumes"]
+    assert "ports" not in service
+
+
+def test_redis_keeps_what_it_has_and_evicts_nothing(compose: dict[str, Any]) -> None:
+    command = compose["services"]["redis"]["command"]
+
+    assert "--appendonly yes" in command
+    assert "--maxmemory-policy noeviction" in command
+    assert "--requirepass" in command
+
+
+def test_a_process_that_drains_is_given_the_time_to(compose: dict[str, Any]) -> None:
+    grace = compose["services"]["runner"]["stop_grace_period"]
+
+    assert int(grace.removesuffix("s")) > Settings().drain_seconds
+
+
+def test_the_image_has_every_package_and_file_the_processes_need(compose: dict[str, Any]) -> None:
+    recipe = compose["services"]["web"]["build"]["dockerfile_inline"]
+
+    for package in ("cli", "shared", "web", "workers"):
+        assert f"COPY {package} ./{package}" in recipe
+    assert "COPY requirements.lock" in recipe
+    assert "USER runyard" in recipe
+    data_dir = compose["services"]["web"]["environment"]["RUNYARD_DATA_DIR"]
+    assert f"-m 0700 {data_dir}" in recipe
+    assert f"data:{data_dir}" in compose["services"]["web"]["volumes"]
