@@ -282,8 +282,8 @@ class Execution:
         if self._stopping is not None:
             self._stopped(_Outcome(None), *self._stopping)
         elif run.deaths + 1 >= self._runner.settings.max_attempts:
-            message = f"the graph host {death.message}, {run.deaths + 1} times in a row"
-            error = {"error": "RunAbandoned", "message": message}
+            how = f"the graph host {death.message}" if isinstance(death, HostDied) else death.message
+            error = {"error": "RunAbandoned", "message": f"{how} ({run.deaths + 1} times in a row)"}
             self.log.add(events.payload("error", dumps(error).encode()))
             self._end(RunStatus.ERROR, ThreadStatus.ERROR, error=error)
         else:
