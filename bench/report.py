@@ -83,7 +83,7 @@ def _scenario(name: str, rows: Sequence[Row]) -> str:
 
 
 def comparison(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
-    """One line a figure that both have; a ratio is the first's median over the second's."""
+    """One line a figure that both have and that is not zero for both; a ratio is the first's median over the second's."""
     lines = [
         [scenario, case, metric, "more" if metric in MORE_IS_BETTER else "less", *figures]
         for (scenario, case), metric, *figures in _ratios(_by_case(ours), _by_case(theirs))
@@ -98,7 +98,7 @@ def _ratios(
     for key in ours:
         for metric in COLUMNS.get(key[0], ()):
             first, second = median(ours[key], metric), median(theirs.get(key, []), metric)
-            if first is not None and second is not None:
+            if first is not None and second is not None and (first or second):
                 ratio = first / second if second else None
                 yield key, metric, _shown(first), _shown(second), _shown(ratio)
 

@@ -321,13 +321,14 @@ def test_lost_doubled_and_disordered_events_are_counted() -> None:
 def test_a_comparison_is_of_medians() -> None:
     def rows(label: str, *figures: float) -> list[dict[str, Any]]:
         return [
-            {"scenario": "throughput", "case": "c", "label": label, "runs_per_second": figure}
+            {"scenario": "throughput", "case": "c", "label": label, "runs_per_second": figure, "errors": 0}
             for figure in figures
         ]
 
     text = report.comparison(rows("ours", 10, 30, 20), rows("theirs", 5))
 
     assert "| throughput | c | runs_per_second | more | 20 | 5 | 4 |" in text
+    assert "errors" not in text, "nothing to compare"
 
 
 def test_files_that_hold_something_else_are_refused(
