@@ -1,0 +1,263 @@
+"""One thing broken at a time, under runs in flight: all of them end, each event once, nothing stuck."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from celery import Celery
+from langgraph_sdk.client import SyncLangGraphClient
+
+from shared import queues
+from tests.stack import Stack
+from tests.waiting import wait_until
+
+KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
+LEASE_SECONDS = 3
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """A platform of this module's own, whose leases run out soon."""
+    with Stack(env={"RUNYARD_LEASE_SECONDS": str(LEASE_SECONDS), "RUNYARD_HOST_STALL_SECONDS": "4"}) as own:
+        own.deploy(KITCHEN, name="kitchen")
+        yield own
+
+
+@pytest.fixture
+def sdk(stack: Stack) -> SyncLangGraphClient:
+    return stack.sdk("kitchen")
+
+
+@pytest.fixture
+def thread_id(sdk: SyncLangGraphClient) -> str:
+    return sdk.threads.create()["thread_id"]
+
+
+class Follower(threading.Thread):
+    """A client that streams a resumable run to its end, coming back by itself when cut off."""
+
+    def __init__(self, stack: Stack, thread_id: str, graph: str, input: dict[str, Any]) -> None:
+        super().__init__(daemon=True)
+        self.parts: list[Any] = []
+        self.run_id: str | None = None
+        self._stream = stack.sdk("kitchen").runs.stream(
+            thread_id,
+            graph,
+            input=input,
+            stream_mode=["custom", "values"],
+            stream_resumable=True,
+            durability="sync",
+        )
+        self.start()
+
+    def run(self) -> None:
+        for part in self._stream:
+            self.parts.append(part)
+            if part.event == "metadata":
+                self.run_id = part.data["run_id"]
+
+    def steps(self) -> list[int]:
+        return [part.data["step"] for part in self.parts if part.event == "custom"]
+
+    def attempts(self) -> list[int]:
+        return [part.data["attempt"] for part in self.parts if part.event == "metadata"]
+
+    def end(self, timeout: float = 60) -> list[Any]:
+        self.join(timeout)
+        assert not self.is_alive(), f"the stream did not end; so far: {self.parts[-3:]}"
+        return self.parts
+
+
+def check_whole(sdk: SyncLangGraphClient, thread_id: str, follower: Follower, steps: int) -> None:
+    """The run succeeded, every step is in the state once, and no event came twice or out of order."""
+    parts = follower.end()
+    ids = [int(part.id) for part in parts]
+    assert ids == sorted(set(ids))
+    assert sdk.threads.get_state(thread_id)["values"]["log"] == list(range(steps))
+    assert [run["status"] for run in sdk.runs.list(thread_id)] == ["success"]
+    assert parts[-1].event == "values"
+    assert parts[-1].data["log"] == list(range(steps))
+
+
+# --- processes -----------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_when_its_runner_is_killed(
+    stack: Stack, sdk: SyncLangGraphClient, thread_id: str, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    follower = Follower(stack, thread_id, "counts", {"n": 8, "seconds": 0.3, "file": str(notes)})
+    wait_until(lambda: len(follower.steps()) >= 3)
+
+    stack.kill("runner")
+
+    check_whole(sdk, thread_id, follower, 8)
+    assert follower.attempts() == [1, 2]
+    ran = [int(line) for line in notes.read_text().split()]
+    assert ran == sorted(ran), "the second attempt goes on where the first one stopped"
+
+
+def test_a_client_goes_on_when_web_is_killed(
+    stack: Stack, sdk: SyncLangGraphClient, thread_id: str
+) -> None:
+    follower = Follower(stack, thread_id, "counts", {"n": 10, "seconds": 0.3})
+    wait_until(lambda: len(follower.steps()) >= 3)
+
+    stack.kill("web")
+
+    check_whole(sdk, thread_id, follower, 10)
+    assert follower.attempts() == [1]
+
+
+def test_a_host_that_dies_is_replaced(stack: Stack, sdk: SyncLangGraphClient, thread_id: str) -> None:
+    other = sdk.threads.create()["thread_id"]
+    beside = Follower(stack, other, "counts", {"n": 4, "seconds": 0.3})
+    mark = Path(stack.data_dir) / f"mark-{thread_id}"
+    for how in ("exit", "segfault", "kill"):
+        result = sdk.runs.wait(
+            sdk.threads.create()["thread_id"],
+            "dies",
+            input={"how": how, "file": str(mark) + how},
+            durability="sync",
+        )
+        assert result["log"] == ["before", "survived"]
+    check_whole(sdk, other, beside, 4)
+
+
+def test_a_run_that_kills_every_host_ends_as_an_error(sdk: SyncLangGraphClient, thread_id: str) -> None:
+    with pytest.raises(Exception, match="exited with code 7"):
+        sdk.runs.wait(thread_id, "dies", input={"how": "exit"})
+
+    assert sdk.runs.list(thread_id)[0]["status"] == "error"
+    thread = sdk.threads.get(thread_id)
+    assert thread["status"] == "error"
+    assert thread["error"]["error"] == "RunAbandoned"
+
+
+def test_a_node_that_blocks_the_loop_does_not_block_others(
+    sdk: SyncLangGraphClient, thread_id: str
+) -> None:
+    blocked = sdk.runs.create(thread_id, "blocks", input={"seconds": 60})
+    wait_until(lambda: sdk.runs.get(thread_id, blocked["run_id"])["status"] == "running")
+
+    assert sdk.runs.wait(None, "echo", input={"text": "still here"}) is not None
+
+    sdk.runs.cancel(thread_id, blocked["run_id"], wait=True)
+    assert sdk.runs.get(thread_id, blocked["run_id"])["status"] == "interrupted"
+
+
+def test_a_graph_that_hoards_memory_is_stopped(sdk: SyncLangGraphClient, thread_id: str) -> None:
+    with pytest.raises(Exception, match="MiB|killed|MemoryError"):
+        sdk.runs.wait(thread_id, "hoards", input={"text": "x"})
+
+    assert sdk.runs.list(thread_id)[0]["status"] == "error"
+
+
+# --- servers -------------------------------------------------------------------------------------
+
+
+def test_runs_survive_a_bus_that_restarts_with_empty_memory(
+    stack: Stack, sdk: SyncLangGraphClient, thread_id: str
+) -> None:
+    follower = Follower(stack, thread_id, "counts", {"n": 10, "seconds": 0.3})
+    wait_until(lambda: len(follower.steps()) >= 3)
+
+    stack.restart("valkey", empty=True)
+    created = sdk.runs.create(sdk.threads.create()["thread_id"], "echo", input={"text": "meanwhile"})
+
+    check_whole(sdk, thread_id, follower, 10)
+    assert follower.steps() == list(range(10))
+    wait_until(
+        lambda: sdk.runs.get(created["thread_id"], created["run_id"])["status"] == "success", timeout=20
+    )
+
+
+def test_runs_survive_a_database_that_restarts(
+    stack: Stack, sdk: SyncLangGraphClient, thread_id: str
+) -> None:
+    follower = Follower(stack, thread_id, "counts", {"n": 8, "seconds": 0.3})
+    wait_until(lambda: len(follower.steps()) >= 2)
+
+    stack.kill("postgres")
+
+    follower.end()
+    wait_until(lambda: _log(sdk, thread_id) == list(range(8)), timeout=30)
+    assert sdk.runs.list(thread_id)[0]["status"] == "success"
+
+
+def _log(sdk: SyncLangGraphClient, thread_id: str) -> list[int] | None:
+    try:
+        return sdk.threads.get_state(thread_id)["values"].get("log")
+    except (httpx.HTTPError, Exception):  # the database is away: ask again
+        return None
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def bell(stack: Stack) -> Celery:
+    return queues.configure(stack.redis_url)
+
+
+def test_a_message_that_comes_twice_changes_nothing(
+    stack: Stack, sdk: SyncLangGraphClient, thread_id: str
+) -> None:
+    run = sdk.runs.create(thread_id, "counts", input={"n": 3, "seconds": 0.2})
+    for _ in range(5):
+        bell(stack).send_task(queues.EXECUTE_RUNS, args=[[run["run_id"]]], queue=queues.runs_queue("default"))
+
+    sdk.runs.join(thread_id, run["run_id"])
+
+    assert sdk.threads.get_state(thread_id)["values"]["log"] == [0, 1, 2]
+    with psycopg.connect(stack.database_url) as conn:
+        attempt = conn.execute("SELECT attempt FROM run WHERE run_id = %s", (run["run_id"],)).fetchone()
+    assert attempt == (1,)
+
+
+def test_a_message_that_is_lost_is_not_missed(stack: Stack, sdk: SyncLangGraphClient, thread_id: str) -> None:
+    first = sdk.runs.create(thread_id, "counts", input={"n": 2, "seconds": 0.5})
+    with psycopg.connect(stack.database_url, autocommit=True) as conn:
+        conn.execute(
+            "INSERT INTO run SELECT (r2).* FROM (SELECT json_populate_record(r, json_build_object("
+            "'run_id', gen_random_uuid(), 'status', 'pending', 'attempt', 0, 'owner', NULL,"
+            " 'lease_until', NULL, 'created_seq', r.created_seq + 1)) AS r2 FROM run r"
+            " WHERE run_id = %s) AS made",
+            (first["run_id"],),
+        )
+
+    wait_until(
+        lambda: [run["status"] for run in sdk.runs.list(thread_id)] == ["success", "success"], timeout=20
+    )
+
+
+# --- what is left --------------------------------------------------------------------------------
+
+
+def test_user_code_sees_nothing_of_the_platform(sdk: SyncLangGraphClient) -> None:
+    seen = sdk.runs.wait(None, "peeks", input={"text": "x"})["log"][0]
+
+    assert seen["kitchen"] == "open"
+    assert not [name for name in seen["env"] if "URL" in name or name.startswith("RUNYARD")]
+    assert {seen[module] for module in ("shared.models", "workers.runs", "web.app", "celery")} == {"hidden"}
+    assert seen["environ"] != True  # noqa: E712 the error's name, or False for an empty file
+    assert os.environ.get("KITCHEN") is None
+
+
+def test_what_user_code_prints_is_in_the_log(stack: Stack, sdk: SyncLangGraphClient) -> None:
+    sdk.runs.wait(None, "prints", input={"n": 20_000})
+
+    def lines() -> list[str]:
+        found = stack.client.get(f"/v2/deployments?name=kitchen").json()["resources"][0]
+        answer = stack.client.post(
+            f"/v1/projects/{found['id']}/deploy_logs", json={"query": "hello from the kitchen"}
+        )
+        return [line["message"] for line in answer.json()["logs"]]
+
+    wait_until(lambda: any("hello from the kitchen" in line for line in lines()), timeout=15)
