@@ -93,9 +93,12 @@ class Checkpointed:
     """Plays the runner for durable runs: keeps what they store, and hands it back."""
 
     def __init__(self, host: HostProcess) -> None:
-        self.host = host
         self.thread_id = Run().thread_id
         self.stored: list[tuple[int, dict[str, Any], list[bytes]]] = []
+        self.move_to(host)
+
+    def move_to(self, host: HostProcess) -> None:
+        self.host = host
         host.answer = self._answer
 
     def run(self, graph_id: str, input: Any = None, **spec: Any) -> Run:
@@ -384,6 +387,28 @@ def test_a_class_that_is_not_the_projects_stays_data(tmp_path: Path) -> None:
         thread = Checkpointed(host)
         thread.run("g", {"kind": ""})
         assert thread.run("g", command={"resume": 1}).values["kind"] == "dict"
+
+
+def test_a_class_of_the_project_comes_back_in_a_host_that_has_not_imported_it(tmp_path: Path) -> None:
+    (tmp_path / "graphs.py").write_text(
+        "from typing import Any, TypedDict\nfrom langgraph.graph import StateGraph\n"
+        "from langgraph.types import interrupt\n"
+        "class S(TypedDict, total=False):\n    v: Any\n    kind: str\n"
+        "def make(s):\n    from places_of import Point\n    return {'v': Point(1)}\n"
+        "def look(s):\n    interrupt(1)\n    return {'kind': type(s['v']).__name__}\n"
+        "b = StateGraph(S).add_sequence([make, look]).set_entry_point('make')\n"
+    )
+    (tmp_path / "places_of.py").write_text(
+        "from dataclasses import dataclass\n\n@dataclass\nclass Point:\n    x: int\n"
+    )
+    with graph_host(tmp_path, {"g": "./graphs.py:b"}) as host:
+        host.wait_ready()
+        thread = Checkpointed(host)
+        thread.run("g", {"kind": ""})
+    with graph_host(tmp_path, {"g": "./graphs.py:b"}) as host:
+        host.wait_ready()
+        thread.move_to(host)
+        assert thread.run("g", command={"resume": 1}).values["kind"] == "Point"
 
 
 # How runs end

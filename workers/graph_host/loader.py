@@ -15,7 +15,7 @@ import os
 import sys
 import traceback
 import typing
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -306,16 +306,3 @@ def _chain(shown: traceback.TracebackException) -> list[traceback.TracebackExcep
         parts.append(part)
         part = part.__cause__ or part.__context__  # type: ignore[assignment]
     return parts
-
-
-def project_types(directories: Sequence[str]) -> set[tuple[str, str]]:
-    """Every class a loaded module of the project defines: what its own checkpoints may hold."""
-    found: set[tuple[str, str]] = set()
-    roots = tuple(directory.rstrip("/") + "/" for directory in directories)
-    for name, module in list(sys.modules.items()):
-        path = getattr(module, "__file__", None) or ""
-        if path.startswith(roots) and "/site-packages/" not in path:
-            for value in list(vars(module).values()):
-                if isinstance(value, type) and value.__module__ == name:
-                    found.add((name, value.__name__))
-    return found

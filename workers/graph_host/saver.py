@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -40,6 +40,10 @@ from .storage import Storage
 INLINE_BYTES = 512
 
 
+# The classes a checkpoint may hold beside the library's own: (module, class); True: any.
+Allowed = Collection[tuple[str, ...]] | Literal[True]
+
+
 class CheckpointTooLarge(Exception):
     """A checkpoint exceeds the limit."""
 
@@ -47,14 +51,14 @@ class CheckpointTooLarge(Exception):
 class HostSaver(BaseCheckpointSaver[str]):
     """Saves the checkpoints of whichever run is current."""
 
-    def __init__(self, allowed: Collection[tuple[str, ...]] = (), *, max_bytes: int = 32 << 20) -> None:
+    def __init__(self, allowed: Allowed = (), *, max_bytes: int = 32 << 20) -> None:
         super().__init__(serde=_serializer(allowed))
-        self._allowed = set(allowed)
+        self._allowed = None if allowed is True else set(allowed)
         self._max_bytes = max_bytes
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> HostSaver:
         """Allow these types too. langgraph asks at each run: one saver stays, only new types cost."""
-        if not self._allowed.issuperset(extra_allowlist):
+        if self._allowed is not None and not self._allowed.issuperset(extra_allowlist):
             self._allowed.update(extra_allowlist)
             self.serde = _serializer(self._allowed)
         return self
@@ -365,8 +369,9 @@ class HostSaver(BaseCheckpointSaver[str]):
         return f"{number + 1:010}.{random.getrandbits(40):010x}"
 
 
-def _serializer(allowed: Collection[tuple[str, ...]]) -> JsonPlusSerializer:
-    return JsonPlusSerializer(pickle_fallback=False, allowed_msgpack_modules=list(allowed))
+def _serializer(allowed: Allowed) -> JsonPlusSerializer:
+    modules = True if allowed is True else list(allowed)
+    return JsonPlusSerializer(pickle_fallback=False, allowed_msgpack_modules=modules)
 
 
 def _is_small(value: Any) -> bool:

@@ -3,7 +3,7 @@
 Configuration comes as JSON in GRAPH_HOST_CONFIG, which is taken out of the environment before user code
 sees it: `graphs` (graph id → "path:attribute" or {"path", "description"}), `paths` (import directories
 after the working directory), `inspect` (describe the graphs and exit), `allowed_msgpack_modules`
-([[module, class] …] that checkpoints may hold beside the project's own), `limits`.
+([[module, class] …] that checkpoints may hold beside the project's own; true: any), `limits`.
 """
 
 from __future__ import annotations
@@ -80,17 +80,19 @@ class Host:
                 wanted = ".".join(map(str, oldest))
                 message = f"{package} {wanted} or newer is needed: the project has {found or 'none'}"
                 self._unusable("environment", message)
-        from . import loader, saver  # they import langgraph, whose version had to be checked first
+        # They import langgraph, whose version had to be checked first.
+        from . import loader, project_types, saver
 
         limits = self._config.get("limits") or {}
-        allowed = [tuple(item) for item in self._config.get("allowed_msgpack_modules") or ()]
+        allowed = self._config.get("allowed_msgpack_modules") or ()
+        if allowed is not True:
+            allowed = [tuple(item) for item in allowed]
         keeper = saver.HostSaver(allowed, max_bytes=limits.get("checkpoint_bytes", 32 << 20))
         try:
             self._entries = loader.load_all(self._config["graphs"], keeper)
         except loader.LoadFailed as error:
             self._unusable("load", str(error))
-        roots = [os.getcwd(), *self._config.get("paths", ())]
-        keeper.with_allowlist(loader.project_types([os.path.realpath(root) for root in roots]))
+        keeper.with_allowlist(project_types.project_types([os.getcwd(), *self._config.get("paths", ())]))
 
     def _report_inspection(self) -> None:
         from . import inspection, loader
