@@ -1,0 +1,5 @@
+"""`python -m cli` is `runyard`."""
+
+from cli.main import app
+
+app()

@@ -1,0 +1,88 @@
+"""`runyard demo`: what `make run` and `make demo` do once the service answers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx
+
+from cli.client import Client
+from cli.deploy import Say, deploy
+from cli.errors import CommandFailed
+from cli.procfile import PROJECT
+from cli.project import Project
+from shared.settings import Settings
+
+EXAMPLE = PROJECT / "examples" / "chat"
+NAME = "chat"
+QUESTION = "What can you do?"
+
+
+def demo(settings: Settings, say: Say) -> None:
+    """Deploy the example and stream one run of it with the public SDK; CommandFailed when nothing streamed."""
+    assert settings.api_key is not None
+    with Client(settings.url, settings.api_key) as client:
+        record = deploy(client, Project.read(EXAMPLE), NAME, say)
+    say("")
+    say(f"{NAME} is DEPLOYED. One run of it, streamed with langgraph_sdk:")
+    events = stream(address_of(settings, record), settings.api_key, say)
+    if not events:
+        raise CommandFailed("The run ended without an event. The lines above tell why.")
+
+
+def address_of(settings: Settings, record: dict[str, object]) -> str:
+    """Where a deployment is served."""
+    config = record.get("source_config")
+    custom = config.get("custom_url") if isinstance(config, dict) else None
+    return str(custom or f"{settings.url}/d/{record['name']}")
+
+
+def stream(url: str, key: str, say: Say) -> int:
+    """Run the first graph on a new thread and show each event as it comes; how many came."""
+    from langgraph_sdk import get_sync_client  # takes half a second: only the demonstration needs it
+
+    started = time.monotonic()
+    client = get_sync_client(url=url, api_key=key)
+    count, failed = 0, None
+    try:
+        thread = client.threads.create()
+        chunks = client.runs.stream(
+            thread["thread_id"],
+            "agent",
+            input={"messages": [{"role": "user", "content": QUESTION}]},
+            stream_mode=["updates", "messages-tuple"],
+        )
+        for chunk in chunks:
+            count += 1
+            say(f"  {time.monotonic() - started:6.3f} s  {chunk.event:<10} {shorten(str(chunk.data))}")
+            failed = chunk.data if chunk.event == "error" else failed
+    except httpx.HTTPError as error:
+        raise CommandFailed(f"The run failed: {error}") from error
+    if failed:
+        raise CommandFailed(f"The run failed: {failed}")
+    return count
+
+
+def shorten(text: str, length: int = 100) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def addresses(settings: Settings, deployments: list[str]) -> list[str]:
+    """What to know once the service runs."""
+    rows = [
+        f"Control plane   {settings.url}/v2/deployments",
+        *(f"Deployment      {settings.url}/d/{name}" for name in deployments),
+        f"API docs        {settings.url}/docs",
+        f"API key         in {relative(settings.data_dir / 'admin.key')}"
+        if (settings.data_dir / "admin.key").exists()
+        else "API key         the one in RUNYARD_API_KEY",
+        "Another key     runyard keys create --name NAME",
+        "Deploy yours    runyard deploy DIRECTORY",
+    ]
+    return ["", *rows, ""]
+
+
+def relative(path: Path) -> str:
+    """The path as one would type it here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

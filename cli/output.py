@@ -1,0 +1,43 @@
+"""What the command line prints: the processes' lines with their names before them, and its own sentences."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import TextIO
+
+COLOURS = ("36", "33", "32", "35", "34", "31", "96", "93")
+WIDTH = 8
+
+
+class Lines:
+    """Whole lines, one at a time, from any thread."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._coloured = self._out.isatty() and "NO_COLOR" not in os.environ
+        self._names: list[str] = []
+        self._lock = threading.Lock()
+
+    def show(self, name: str, line: str) -> None:
+        """A line some process printed."""
+        prefix = f"{name:<{WIDTH}} │ "
+        if self._coloured:
+            if name not in self._names:
+                self._names.append(name)
+            colour = COLOURS[self._names.index(name) % len(COLOURS)]
+            prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
+        self._write(prefix + line)
+
+    def say(self, text: str = "") -> None:
+        """A sentence of our own."""
+        self._write(text)
+
+    def _write(self, text: str) -> None:
+        with self._lock:
+            try:
+                self._out.write(text + "\n")
+                self._out.flush()
+            except (BrokenPipeError, OSError):
+                return  # whoever read us has gone; the service has not

@@ -1,0 +1,39 @@
+"""The Procfile: the single list of the service's processes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+LINE = re.compile(r"^(?P<name>[a-z][a-z0-9-]*):\s*(?P<command>\S.*)$")
+RELEASE = "release"  # runs to its end before the others start
+
+
+class BadProcfile(ValueError):
+    """A line of the Procfile cannot be read."""
+
+
+@dataclass(frozen=True)
+class Line:
+    name: str
+    command: str  # for a shell: it may name variables
+
+    @property
+    def argv(self) -> list[str]:
+        """The shell hands over to the command, so that its process is the command's own."""
+        return ["/bin/sh", "-c", f"exec {self.command}"]
+
+
+def read(path: Path = PROJECT / "Procfile") -> list[Line]:
+    """The lines in order; raises BadProcfile."""
+    lines = []
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        if not text.strip() or text.startswith("#"):
+            continue
+        found = LINE.match(text)
+        if found is None:
+            raise BadProcfile(f"{path}, line {number}: not `name: command`: {text!r}")
+        lines.append(Line(found["name"], found["command"].strip()))
+    return lines

@@ -1,0 +1,179 @@
+"""A project directory on this machine: its configuration, its name, its secrets, its source archive.
+
+The archive never holds an `.env` file: secrets travel beside it. It holds regular files only, without what
+the ignore files of its top directories exclude.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dotenv import dotenv_values
+from pathspec import GitIgnoreSpec
+
+from cli.errors import CommandFailed
+from shared import variables
+
+CONFIG = "langgraph.json"
+ALWAYS_IGNORED = (
+    *("__pycache__/", ".git/", ".venv/", "venv/", "node_modules/", ".tox/", ".mypy_cache/", ".ruff_cache/"),
+    *(".pytest_cache/", ".runyard/", ".langgraph_api/"),
+)
+SECRET_FILES = re.compile(r"\.env(\..*)?")
+IGNORE_FILES = (".dockerignore", ".gitignore")
+MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Project:
+    """A directory with a configuration file."""
+
+    folder: Path
+    config_name: str
+    config: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path, config_name: str = CONFIG) -> Project:
+        """Raises CommandFailed when there is no usable configuration."""
+        path = folder / config_name
+        try:
+            config = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise CommandFailed(
+                f"{path} does not exist. Name the directory of a project, or write that file."
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandFailed(f"{path} cannot be read: {error}") from error
+        except ValueError as error:
+            raise CommandFailed(f"{path} is not JSON: {error}") from error
+        if not isinstance(config, dict):
+            raise CommandFailed(f"{path} must hold a JSON object")
+        return cls(folder.resolve(), config_name, config)
+
+    @property
+    def env_file(self) -> Path:
+        """The file that holds the variables, whether or not it exists."""
+        named = self.config.get("env")
+        return self.folder / named if isinstance(named, str) and named else self.folder / ".env"
+
+    def variables(self) -> dict[str, str]:
+        """What the configuration or its env file sets for the deployment, empty values left out."""
+        named = self.config.get("env")
+        if isinstance(named, dict) and named:
+            found: dict[str, str | None] = {str(name): str(value) for name, value in named.items()}
+        elif self.env_file.is_file():
+            found = dotenv_values(self.env_file)
+        else:
+            found = {}
+        return {name: value for name, value in found.items() if value}
+
+    def secrets(self) -> tuple[list[dict[str, str]], list[str]]:
+        """The variables as the control plane takes them, and the names it would refuse."""
+        found = self.variables()
+        refused = variables.refused(found)
+        sent = [{"name": name, "value": value} for name, value in found.items() if name not in refused]
+        return sent, sorted(refused)
+
+    # --- the archive -----------------------------------------------------------------------------
+
+    def folders(self) -> list[Path]:
+        """The project's directory, and the local dependencies outside it."""
+        found = [self.folder]
+        for entry in self.config.get("dependencies") or []:
+            if not isinstance(entry, str) or not entry.startswith("."):
+                continue
+            folder = (self.folder / entry).resolve()
+            if not folder.is_dir():
+                raise CommandFailed(f"{self.config_name}: the dependency {entry!r} is not a directory")
+            if not any(folder.is_relative_to(known) for known in found):
+                found.append(folder)
+        return found
+
+    def root(self) -> Path:
+        """What the archive's names are relative to."""
+        return Path(os.path.commonpath(self.folders()))
+
+    @property
+    def config_path(self) -> str:
+        """The configuration file's name within the archive."""
+        return (self.folder / self.config_name).relative_to(self.root()).as_posix()
+
+    def write_archive(self, file: BinaryIO) -> int:
+        """Write the source as a gzip tar; its size. Raises CommandFailed."""
+        root = self.root()
+        names: set[str] = set()
+        with (
+            gzip.GzipFile("source.tar", "wb", 6, file, 0) as packed,
+            tarfile.open(fileobj=packed, mode="w") as tar,
+        ):
+            for folder in self.folders():
+                for path in files(folder):
+                    name = path.relative_to(root).as_posix()
+                    if name not in names:
+                        names.add(name)
+                        _add(tar, path, name)
+        if self.config_path not in names:
+            raise CommandFailed(
+                f"{self.config_name} is excluded by an ignore file: it must be in the archive"
+            )
+        size = file.tell()
+        if size > MAX_ARCHIVE_BYTES:
+            raise CommandFailed(
+                f"The project packs to {size // 2**20} MiB; at most {MAX_ARCHIVE_BYTES // 2**20} MiB are accepted."
+                " Exclude what the graphs do not need with a .gitignore."
+            )
+        return size
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    try:
+        with path.open("rb") as source:
+            info = tar.gettarinfo(arcname=name, fileobj=source)
+            info.type = tarfile.REGTYPE  # a second hard link would be sent as a link
+            info.size = os.fstat(source.fileno()).st_size
+            info.uid = info.gid = 0
+            info.uname = info.gname = ""
+            tar.addfile(info, source)
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The regular files that belong to the project, in order."""
+    spec = ignored(folder)
+    for parent, subfolders, names in os.walk(folder):
+        here = Path(parent)
+        subfolders[:] = sorted(
+            name for name in subfolders
+            if not spec.match_file((here / name).relative_to(folder).as_posix() + "/")
+            and not (here / name).is_symlink()
+        )  # fmt: skip
+        for name in sorted(names):
+            path = here / name
+            if SECRET_FILES.fullmatch(name) or path.is_symlink() or not path.is_file():
+                continue
+            if not spec.match_file(path.relative_to(folder).as_posix()):
+                yield path
+
+
+def ignored(folder: Path) -> GitIgnoreSpec:
+    """What is left out of the archive: our own list, then the directory's ignore files."""
+    patterns = list(ALWAYS_IGNORED)
+    for name in IGNORE_FILES:
+        path = folder / name
+        if path.is_file():
+            patterns += path.read_text(errors="replace").splitlines()
+    return GitIgnoreSpec.from_lines(patterns)
+
+
+def deployment_name(text: str) -> str:
+    """The name a deployment gets from any text: lower case, digits and dashes."""
+    return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-") or "app"

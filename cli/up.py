@@ -1,0 +1,279 @@
+"""`runyard up`: the whole service on one machine, from nothing.
+
+The servers that no setting names come up from their wheels, the database is migrated if it lacks something,
+then every process of the Procfile starts; what dies is started again. Told to stop, it stops the processes,
+then the servers, and leaves nothing running.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import os
+import secrets
+import socket
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+
+from cli import embedded, procfile
+from cli.embedded import CannotStart
+from cli.output import Lines
+from cli.supervisor import Child, Died, Program, Supervisor, ended
+from shared.settings import Settings
+
+GRACE_SECONDS = 30.0
+SERVER_SECONDS = 30.0  # a recovery after a crash reads the log from the last checkpoint
+READY_SECONDS = 60.0
+LOCK_SECONDS = 15.0
+VERSIONS = procfile.PROJECT / "shared" / "migrations" / "versions"
+
+Visit = Callable[[Settings], int | None]
+
+
+def up(settings: Settings, lines: Lines, visit: Visit) -> int:
+    """Run the service until told to stop; the exit code.
+
+    `visit` runs in a thread of its own once the service answers: its result, unless None, ends the service.
+    """
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    settings.data_dir.chmod(0o700)
+    with _locked(settings.data_dir) as lock:
+        _require_free_port(settings)
+        supervisor = Supervisor(lines.show)
+        with supervisor.attentive():
+            return _serve(_with_keys(settings), lines, visit, supervisor, lock)
+
+
+def _serve(settings: Settings, lines: Lines, visit: Visit, supervisor: Supervisor, lock: int) -> int:
+    servers: list[Child] = []
+    processes: list[Child] = []
+    try:
+        settings = _start_servers(settings, supervisor, servers, lock)
+        environment = environment_of(settings)
+        if not supervisor.is_asked_to_stop:
+            _migrate(settings, supervisor, environment, lines)
+        for line in procfile.read():
+            if line.name != procfile.RELEASE and not supervisor.is_asked_to_stop:
+                processes.append(
+                    supervisor.start(Program(line.name, line.argv, environment, procfile.PROJECT))
+                )
+        answers = _answers(settings)
+        if not supervisor.wait_until(lambda: next(answers), seconds=READY_SECONDS):
+            if supervisor.is_asked_to_stop:
+                return 0
+            raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")
+        visitor = _Visitor(visit, settings, supervisor)
+        visitor.start()
+        while not supervisor.is_asked_to_stop:
+            supervisor.serve()
+        return visitor.exit_code or 0
+    finally:
+        lines.say("Stopping.")
+        supervisor.stop(processes, grace_seconds=GRACE_SECONDS)
+        supervisor.stop(list(reversed(servers)), grace_seconds=GRACE_SECONDS)
+
+
+# The folder and its keys
+
+
+@contextlib.contextmanager
+def _locked(data_dir: Path) -> Iterator[int]:
+    """Keep the data directory to ourselves. The servers inherit the lock: it lasts as long as one of them."""
+    path = data_dir / "lock"
+    with path.open("a+") as file:
+        waited = 0.0
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                owner = path.read_text().strip()
+                if (owner.isdecimal() and _is_alive(int(owner))) or waited > LOCK_SECONDS:
+                    raise CannotStart(
+                        f"{data_dir} is in use: runyard already runs there (process {owner or 'unknown'})."
+                        " Stop it, or choose another folder with RUNYARD_DATA_DIR."
+                    ) from None
+            waited += 0.1
+            threading.Event().wait(0.1)  # servers of a starter that was killed are on their way out
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield file.fileno()
+        file.truncate(0)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _with_keys(settings: Settings) -> Settings:
+    """The settings with an admin key and an encryption key, made once and kept in the data directory."""
+    if not settings.api_key:
+        key = embedded.secret_file(
+            settings.data_dir / "admin.key", lambda: f"ryd_admin_{secrets.token_urlsafe(32)}"
+        )
+        settings = replace(settings, api_key=key)
+    if not settings.encryption_keys:
+        key = embedded.secret_file(
+            settings.data_dir / "secret.key", lambda: base64.urlsafe_b64encode(os.urandom(32)).decode()
+        )
+        settings = replace(settings, encryption_keys=(key,))
+    return settings
+
+
+def _require_free_port(settings: Settings) -> None:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            raise CannotStart(
+                f"Port {settings.port} on {settings.host} cannot be used ({error.strerror})."
+                " Stop what listens there, or choose another with RUNYARD_PORT."
+            ) from error
+
+
+# The servers
+
+
+def _start_servers(settings: Settings, supervisor: Supervisor, started: list[Child], lock: int) -> Settings:
+    """Start those that no setting names, together; the settings with their addresses."""
+    waiting: list[tuple[embedded.Server, Child]] = []
+    if settings.redis_url is None:
+        server = embedded.valkey(settings.data_dir)
+        waiting.append((server, supervisor.start(_program(server, settings.data_dir, lock))))
+        settings = replace(settings, redis_url=server.url)
+        started.append(waiting[-1][1])
+    if settings.database_url is None:
+        server = embedded.postgres(settings.data_dir)
+        waiting.append((server, supervisor.start(_program(server, settings.data_dir, lock))))
+        settings = replace(settings, database_url=server.url)
+        started.append(waiting[-1][1])
+    for server, child in waiting:
+        _await_server(supervisor, server, child)
+    return settings
+
+
+def _program(server: embedded.Server, data_dir: Path, lock: int) -> Program:
+    return Program(
+        name=server.name,
+        argv=server.command,
+        environment=os.environ | server.environment,
+        folder=data_dir,
+        stop_signal=server.stop_signal,
+        death_signal=server.stop_signal,  # a server that loses its starter stops cleanly
+        before_exec=server.before_exec,
+        pass_fds=(lock,),
+    )
+
+
+def _await_server(supervisor: Supervisor, server: embedded.Server, child: Child) -> None:
+    try:
+        ready = supervisor.wait_until(
+            lambda: child.pid is not None and server.is_ready(child.pid), seconds=SERVER_SECONDS, needs=child
+        )
+    except Died as died:
+        raise CannotStart(f"{died}. Its last lines are above.") from died
+    if not ready and not supervisor.is_asked_to_stop:
+        raise CannotStart(f"{server.name} did not become ready within {SERVER_SECONDS:g} s.")
+
+
+def _migrate(
+    settings: Settings, supervisor: Supervisor, environment: Mapping[str, str], lines: Lines
+) -> None:
+    """Bring the database to this version of the code, if it is not there already."""
+    assert settings.database_url is not None
+    if _version_of(settings.database_url) == newest_version():
+        return
+    lines.say("Preparing the database.")
+    release = next(line for line in procfile.read() if line.name == procfile.RELEASE)
+    code = supervisor.run(Program(release.name, release.argv, environment, procfile.PROJECT))
+    if code != 0 and not supervisor.is_asked_to_stop:
+        raise CannotStart(f"The database could not be prepared: {release.command!r} {ended(code)}.")
+
+
+def _version_of(database_url: str) -> str | None:
+    """The version the database is at; asked of the driver alone, because importing Alembic takes its time."""
+    try:
+        with psycopg.connect(database_url, connect_timeout=5) as connection:
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except psycopg.errors.UndefinedTable:
+        return None
+    except psycopg.OperationalError as error:
+        raise CannotStart(f"The database of DATABASE_URL does not answer: {error}") from error
+    return row[0] if row else None
+
+
+def newest_version() -> str:
+    """The newest migration's number: its file's name begins with it."""
+    return max(path.stem.partition("_")[0] for path in VERSIONS.glob("[0-9]*.py"))
+
+
+# The processes
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """What the processes start with: ours, and every address and key that has been settled."""
+    places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    own = {
+        "PATH": os.pathsep.join(places),
+        "DATABASE_URL": settings.database_url or "",
+        "REDIS_URL": settings.redis_url or "",
+        "RUNYARD_DATA_DIR": str(settings.data_dir),
+        "RUNYARD_CACHE_DIR": str(settings.cache_dir),
+        "RUNYARD_HOST": settings.host,
+        "RUNYARD_PORT": str(settings.port),
+        "RUNYARD_URL": settings.url,
+        "RUNYARD_API_KEY": settings.api_key or "",
+        "RUNYARD_ENCRYPTION_KEYS": ",".join(settings.encryption_keys),
+        "RUNYARD_LOG_LEVEL": settings.log_level,
+        "RUNYARD_LOG_FORMAT": settings.log_format,
+        "PYTHONUNBUFFERED": "1",
+        "MALLOC_ARENA_MAX": "2",  # each thread's own heap costs memory that is never given back
+    }
+    return os.environ | own
+
+
+def _answers(settings: Settings) -> Iterator[bool]:
+    """Whether the service answers, each time it is asked."""
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    address = f"http://[{host}]:{settings.port}/ok" if ":" in host else f"http://{host}:{settings.port}/ok"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while True:
+        try:
+            with opener.open(address, timeout=1) as answer:
+                yield answer.status == 200
+        except (urllib.error.URLError, OSError):
+            yield False
+
+
+class _Visitor(threading.Thread):
+    """What is done with the service once it answers."""
+
+    def __init__(self, visit: Visit, settings: Settings, supervisor: Supervisor) -> None:
+        super().__init__(name="visitor", daemon=True)
+        self._visit, self._settings, self._supervisor = visit, settings, supervisor
+        self.exit_code: int | None = None
+
+    def run(self) -> None:
+        self.exit_code = 1  # what escapes is our bug, and ends the service with its traceback
+        try:
+            self.exit_code = self._visit(self._settings)
+        finally:
+            if self.exit_code is not None:
+                self._supervisor.ask_to_stop()
