@@ -67,7 +67,7 @@ def writes(run: Run, id: str, items: dict[int, bytes], *, task: str = "t", path:
 
 def store(*items: Write) -> set[Any]:
     with connection() as conn:
-        return checkpoints.write(conn, items)()
+        return checkpoints.write(conn, items)
 
 
 def read(run: Run, **ask: Any) -> tuple[dict[str, Any], list[bytes]]:
