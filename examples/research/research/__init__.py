@@ -1,1 +1,1 @@
-"""An agent that researches a topic: a plan, a subgraph for each question, a report."""
+"""The research example."""

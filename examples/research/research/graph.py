@@ -1,52 +1,45 @@
-"""A topic → questions, investigated side by side in subgraphs → a report."""
+"""Plan some questions, look them up side by side, write a report. Start it with `{"subject": "…"}`."""
+
+from __future__ import annotations
 
 import operator
-from typing import Annotated
+from typing import Annotated, TypedDict
 
-from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
-from typing_extensions import TypedDict
 
-from research.investigation import Context, investigation
-
-ASPECTS = ("What is {topic}?", "Who needs {topic}?", "What speaks against {topic}?")
+from research import lookup
 
 
-class Topic(TypedDict):
-    topic: str
-
-
-class State(Topic, total=False):
+class State(TypedDict, total=False):
+    subject: str
     questions: list[str]
     findings: Annotated[list[str], operator.add]
     report: str
 
 
-def plan(state: State) -> dict[str, list[str]]:
-    questions = [aspect.format(topic=state["topic"]) for aspect in ASPECTS]
-    get_stream_writer()({"plan": questions})
-    return {"questions": questions}
+def plan(state: State) -> State:
+    return {
+        "questions": [f"{word} {state['subject']}?" for word in ("What is", "Who uses", "What follows from")]
+    }
 
 
-def each_question(state: State) -> list[Send]:
-    return [Send("investigate", {"question": question}) for question in state["questions"]]
+def divide(state: State) -> list[Send]:
+    return [Send("lookup", {"question": question}) for question in state["questions"]]
 
 
-def write(state: State) -> dict[str, str]:
-    newest = state["findings"][-len(state["questions"]) :]  # a thread keeps those of earlier topics too
-    lines = [f"# {state['topic']}", "", *(f"- {finding}" for finding in newest)]
-    return {"report": "\n".join(lines)}
+def write(state: State) -> State:
+    return {"report": "\n".join([f"On {state['subject']}", *state["findings"]])}
 
 
 graph = (
-    StateGraph(State, input_schema=Topic, context_schema=Context)
+    StateGraph(State)
     .add_node("plan", plan)
-    .add_node("investigate", investigation)
+    .add_node("lookup", lookup.graph)
     .add_node("write", write)
     .add_edge(START, "plan")
-    .add_conditional_edges("plan", each_question, ["investigate"])
-    .add_edge("investigate", "write")
+    .add_conditional_edges("plan", divide, ["lookup"])
+    .add_edge("lookup", "write")
     .add_edge("write", END)
-    .compile(name="research")
+    .compile()
 )

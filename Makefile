@@ -1,0 +1,56 @@
+# Needs Python 3.11 or newer, git and make; everything else comes from the lock files.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+UV := $(BIN)/uv
+export UV_PYTHON_DOWNLOADS := never
+
+.PHONY: help install run demo test check format lock clean
+
+help:
+	@echo "make run      start everything, deploy an example, stream one run, keep serving until Ctrl-C"
+	@echo "make demo     the same, and stop after the run"
+	@echo "make test     the whole test suite"
+	@echo "make check    lint, format and types"
+	@echo "make install  only install;  make lock  resolve the dependencies anew;  make clean  remove what was made"
+
+install: $(STAMP)
+
+$(STAMP): requirements.lock requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed, and $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ echo "A virtual environment could not be made. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.lock || \
+		{ echo "The installer uv could not be downloaded: is there a way to the package index?" >&2; exit 1; }
+	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements-dev.lock || \
+		{ echo "The locked dependencies could not be installed; the lines above tell which." >&2; exit 1; }
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+run: install
+	@$(BIN)/runyard demo --keep
+
+demo: install
+	@$(BIN)/runyard demo
+
+test: install
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: install
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright
+
+format: install
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+# Without the index's address: whoever installs has their own.
+COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-annotate --no-header --upgrade
+lock:
+	@$(COMPILE) pyproject.toml -o requirements.lock
+	@$(COMPILE) pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
+
+clean:
+	rm -rf $(VENV) .runyard .cache .pytest_cache .ruff_cache *.egg-info
