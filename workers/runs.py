@@ -330,7 +330,8 @@ class _Outcome:
             if head.get("state") is not None:
                 self.values = parts[1].decode()
                 self.state = dumps(head["state"])
-            self.interrupts = dumps(head.get("interrupts") or {})
+            if not head.get("unchanged"):
+                self.interrupts = dumps(head.get("interrupts") or {})
 
     @property
     def ended_by_itself(self) -> bool:
