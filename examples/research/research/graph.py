@@ -1,45 +1,52 @@
-"""Plan some questions, look them up side by side, write a report. Start it with `{"subject": "…"}`."""
-
-from __future__ import annotations
+"""A topic → questions, investigated side by side in subgraphs → a report."""
 
 import operator
-from typing import Annotated, TypedDict
+from typing import Annotated
 
+from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
+from typing_extensions import TypedDict
 
-from research import lookup
+from research.investigation import Context, investigation
+
+ASPECTS = ("What is {topic}?", "Who needs {topic}?", "What speaks against {topic}?")
 
 
-class State(TypedDict, total=False):
-    subject: str
+class Topic(TypedDict):
+    topic: str
+
+
+class State(Topic, total=False):
     questions: list[str]
     findings: Annotated[list[str], operator.add]
     report: str
 
 
-def plan(state: State) -> State:
-    return {
-        "questions": [f"{word} {state['subject']}?" for word in ("What is", "Who uses", "What follows from")]
-    }
+def plan(state: State) -> dict[str, list[str]]:
+    questions = [aspect.format(topic=state["topic"]) for aspect in ASPECTS]
+    get_stream_writer()({"plan": questions})
+    return {"questions": questions}
 
 
-def divide(state: State) -> list[Send]:
-    return [Send("lookup", {"question": question}) for question in state["questions"]]
+def each_question(state: State) -> list[Send]:
+    return [Send("investigate", {"question": question}) for question in state["questions"]]
 
 
-def write(state: State) -> State:
-    return {"report": "\n".join([f"On {state['subject']}", *state["findings"]])}
+def write(state: State) -> dict[str, str]:
+    newest = state["findings"][-len(state["questions"]) :]  # a thread keeps those of earlier topics too
+    lines = [f"# {state['topic']}", "", *(f"- {finding}" for finding in newest)]
+    return {"report": "\n".join(lines)}
 
 
 graph = (
-    StateGraph(State)
+    StateGraph(State, input_schema=Topic, context_schema=Context)
     .add_node("plan", plan)
-    .add_node("lookup", lookup.graph)
+    .add_node("investigate", investigation)
     .add_node("write", write)
     .add_edge(START, "plan")
-    .add_conditional_edges("plan", divide, ["lookup"])
-    .add_edge("lookup", "write")
+    .add_conditional_edges("plan", each_question, ["investigate"])
+    .add_edge("investigate", "write")
     .add_edge("write", END)
-    .compile()
+    .compile(name="research")
 )
