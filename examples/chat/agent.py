@@ -1,13 +1,17 @@
 """A chat that streams its answer. Without a provider's key it answers from a fake model."""
 
+import asyncio
 import importlib
 import logging
 import os
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
 from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.outputs import ChatGenerationChunk
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
 
@@ -19,12 +23,23 @@ PROVIDERS = {
     "ANTHROPIC_API_KEY": ("langchain_anthropic", "ChatAnthropic", "ANTHROPIC_MODEL", "claude-haiku-4-5"),
 }
 
+WORD_SECONDS = 0.03  # about the pace of a real model
+
 
 @dataclass
 class Context:
     """What an assistant of this graph can be told."""
 
     instructions: str = "You are a friendly assistant. Keep it short."
+
+
+class FakeModel(GenericFakeChatModel):
+    """Streams a prepared answer word by word, at a pace one can watch."""
+
+    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+        for chunk in self._stream(*args, **kwargs):
+            await asyncio.sleep(WORD_SECONDS)
+            yield chunk
 
 
 def model_for(messages: list[BaseMessage]) -> BaseChatModel:
@@ -40,13 +55,13 @@ def model_for(messages: list[BaseMessage]) -> BaseChatModel:
 
 
 def fake_model(messages: list[BaseMessage]) -> BaseChatModel:
-    """Streams one prepared answer word by word."""
+    """One that has its answer to the last message ready."""
     asked = sum(message.type == "human" for message in messages)
     answer = (
         f'You said: "{messages[-1].text}". That was message {asked} of this thread. '
         "I am a fake model: set OPENAI_API_KEY or ANTHROPIC_API_KEY to talk to a real one."
     )
-    return GenericFakeChatModel(messages=iter([answer]))
+    return FakeModel(messages=iter([answer]))
 
 
 async def answer(state: MessagesState, runtime: Runtime[Context]) -> dict[str, list[BaseMessage]]:

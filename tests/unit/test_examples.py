@@ -134,7 +134,7 @@ def test_chat_stays_with_the_fake_model_when_the_provider_is_not_installed(
 
     model = agent.model_for([HumanMessage("hi")])
 
-    assert model._llm_type == "generic-fake-chat-model"
+    assert isinstance(model, agent.FakeModel)
     assert "no_such_package is not installed" in caplog.text
 
 
