@@ -15,18 +15,20 @@ from cli.project import Project
 from shared.settings import Settings
 
 EXAMPLE = PROJECT / "examples" / "chat"
-NAME = "chat"
+NAME = GRAPH = "chat"
 QUESTION = "What can you do?"
 
 
 def demo(settings: Settings, say: Say) -> None:
     """Deploy the example and stream one run of it with the public SDK; CommandFailed when nothing streamed."""
     assert settings.api_key is not None
+    project = Project.read(EXAMPLE)
     with Client(settings.url, settings.api_key) as client:
-        record = deploy(client, Project.read(EXAMPLE), NAME, say)
+        record = deploy(client, project, NAME, say)
     say("")
     say(f"{NAME} is DEPLOYED. One run of it, streamed with langgraph_sdk:")
-    events = stream(address_of(settings, record), settings.api_key, say)
+    graph_id = next(iter(project.config["graphs"]))
+    events = stream(address_of(settings, record), settings.api_key, graph_id, say)
     if not events:
         raise CommandFailed("The run ended without an event. The lines above tell why.")
 
@@ -39,7 +41,7 @@ def address_of(settings: Settings, record: dict[str, object]) -> str:
 
 
 def stream(url: str, key: str, say: Say) -> int:
-    """Run the first graph on a new thread and show each event as it comes; how many came."""
+    """Run the example's graph on a new thread and show each event as it comes; how many came."""
     from langgraph_sdk import get_sync_client  # takes half a second: only the demonstration needs it
 
     started = time.monotonic()
@@ -49,7 +51,7 @@ def stream(url: str, key: str, say: Say) -> int:
         thread = client.threads.create()
         chunks = client.runs.stream(
             thread["thread_id"],
-            "agent",
+            GRAPH,
             input={"messages": [{"role": "user", "content": QUESTION}]},
             stream_mode=["updates", "messages-tuple"],
         )
