@@ -389,7 +389,14 @@ class Run(Base):
         Index("ix_run_thread", "deployment_id", "thread_id", "created_seq"),
         Index("ix_run_pending", "pool", "not_before", postgresql_where=text("status = 'pending'")),
         Index("ix_run_running", "lease_until", postgresql_where=text("status = 'running'")),
-        Index("ix_run_created_at", "deployment_id", "created_at"),
+        # what is ahead of a run and what comes next, however many runs the thread has seen
+        Index(
+            "ix_run_live",
+            "deployment_id",
+            "thread_id",
+            "created_seq",
+            postgresql_where=text("status IN ('pending', 'running')"),
+        ),
         Index(
             "uq_run_idempotency_key",
             "deployment_id",

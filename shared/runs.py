@@ -19,7 +19,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 from uuid_utils.compat import uuid7
 
-from shared import assistants, threads
+from shared import assistants, checkpoints, threads
 from shared.database import Driver, dumps, query
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
@@ -72,13 +72,22 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Displaced:
-    """A run that a cancel ended in place (`owner` None) or whose owner must be told."""
+    """A run that was ended in place (`owner` None) or whose owner must be told.
+
+    `is_gone`: the row was deleted, so nobody else will end the run's event log.
+    """
 
     run_id: UUID
     owner: str | None
     action: str
     attempt: int
     seq_reserved: int
+    reason: str | None = None
+    is_gone: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.owner is None or self.is_gone
 
 
 def create(
@@ -258,6 +267,11 @@ def _make_room(
     return [_stop(conn, row, strategy, reason) for row in live]
 
 
+def first_words(run_id: UUID, attempt: int) -> bytes:
+    """The data of the `metadata` event with which an attempt begins."""
+    return dumps({"run_id": str(run_id), "attempt": attempt}).encode()
+
+
 # --- reading -------------------------------------------------------------------------------------
 
 
@@ -335,7 +349,7 @@ def _live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[M
     return list(
         conn.execute(
             text(
-                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved FROM run"
+                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary FROM run"
                 " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
                 " AND status IN ('pending', 'running') ORDER BY created_seq FOR UPDATE"
             ),
@@ -376,13 +390,17 @@ def cancel(
 
 def _stop(conn: Connection, row: Mapping[str, Any], action: str, reason: str | None) -> Displaced:
     key = {"run_id": row["run_id"], "action": action, "reason": reason}
+    owner = None
     if row["status"] == RunStatus.RUNNING:
+        owner = row["owner"]
         conn.execute(
             text("UPDATE run SET cancel_requested = :action, cancel_reason = :reason WHERE run_id = :run_id"),
             key,
         )
+    elif row["temporary"]:
+        threads.remove(conn, row["deployment_id"], row["thread_id"])
     elif action == "rollback":
-        conn.execute(text("DELETE FROM run WHERE run_id = :run_id"), key)
+        _remove(conn, row)
     else:
         conn.execute(
             text(
@@ -391,18 +409,28 @@ def _stop(conn: Connection, row: Mapping[str, Any], action: str, reason: str | N
             ),
             {**key, "reserved": RESERVED},
         )
-    owner = row["owner"] if row["status"] == RunStatus.RUNNING else None
-    return Displaced(row["run_id"], owner, action, row["attempt"], row["seq_reserved"])
+    return Displaced(row["run_id"], owner, action, row["attempt"], row["seq_reserved"], reason)
+
+
+def _remove(conn: Connection, row: Mapping[str, Any]) -> None:
+    """Take a run away with the checkpoints it has written."""
+    conn.execute(text("DELETE FROM run WHERE run_id = :run_id"), {"run_id": row["run_id"]})
+    if row["attempt"]:
+        checkpoints.delete_run(conn, row["deployment_id"], row["thread_id"], row["run_id"])
 
 
 def delete(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> Displaced | None:
-    """Delete a run's row; the answer is its owner, to be told, when it was running."""
+    """Delete a run with its checkpoints; the answer is the run when it was live. Raises NotFound.
+
+    The thread keeps its values. What a run leaves on its thread stays too, unless the run was live.
+    """
     threads.lock(conn, deployment_id, thread_id)
     row = (
         conn.execute(
             text(
-                "DELETE FROM run WHERE run_id = :run_id AND deployment_id = :deployment_id"
-                " AND thread_id = :thread_id RETURNING status, owner, attempt, seq_reserved"
+                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary"
+                " FROM run WHERE run_id = :run_id AND deployment_id = :deployment_id"
+                " AND thread_id = :thread_id FOR UPDATE"
             ),
             {"run_id": run_id, "deployment_id": deployment_id, "thread_id": thread_id},
         )
@@ -411,7 +439,12 @@ def delete(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID)
     )
     if row is None:
         raise NotFound("Run not found")
-    threads.settle(conn, deployment_id, thread_id)
+    if row["temporary"]:
+        threads.remove(conn, deployment_id, thread_id)
+    else:
+        _remove(conn, row)
     if row["status"] not in LIVE:
         return None
-    return Displaced(run_id, row["owner"], "rollback", row["attempt"], row["seq_reserved"])
+    threads.settle(conn, deployment_id, thread_id)
+    owner = row["owner"] if row["status"] == RunStatus.RUNNING else None
+    return Displaced(run_id, owner, "rollback", row["attempt"], row["seq_reserved"], is_gone=True)

@@ -20,7 +20,7 @@ from gevent.pool import Group
 from psycopg.errors import UniqueViolation
 from redis.exceptions import RedisError
 
-from shared import bus, checkpoints, claims, events, queues
+from shared import bus, checkpoints, claims, events, queues, runs
 from shared.checkpoints import Write
 from shared.claims import Claimed, Finish, Stored, Terms
 from shared.database import connection, driver, dumps
@@ -158,8 +158,7 @@ class Execution:
     def execute(self) -> None:
         """Run the graph and record how it ended; nothing escapes but bugs."""
         run = self.run
-        metadata = {"run_id": str(run.run_id), "attempt": run.attempt}
-        self.log.add(events.payload("metadata", dumps(metadata).encode()))
+        self.log.add(events.payload("metadata", runs.first_words(run.run_id, run.attempt)))
         try:
             parts = self._in_host()
         except Fenced:
