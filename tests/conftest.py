@@ -17,6 +17,7 @@ from shared import bus
 from shared import database as shared_database
 from shared.models import Base
 from shared.settings import Settings
+from tests.stack import Stack
 from tests.waiting import wait_until
 
 
@@ -93,3 +94,17 @@ def fake_redis() -> FakeRedis:
 def settings(tmp_path: Path) -> Settings:
     """Settings on which a test may build with `dataclasses.replace`."""
     return Settings.from_env({"RUNYARD_DATA_DIR": str(tmp_path / "data")})
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """The whole platform, one for the session: a test that breaks it takes `fresh_stack`."""
+    with Stack() as running:
+        yield running
+
+
+@pytest.fixture
+def fresh_stack() -> Iterator[Stack]:
+    """A platform of the test's own."""
+    with Stack() as running:
+        yield running

@@ -1,0 +1,234 @@
+"""The whole platform as `runyard up` starts it, on a free port and in a folder of its own, for tests over HTTP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+import psutil
+from langgraph_sdk import get_sync_client
+from langgraph_sdk.client import SyncLangGraphClient
+
+from cli import embedded
+from cli.client import Client
+from cli.deploy import deploy
+from cli.procfile import PROJECT
+from cli.project import Project
+from tests.waiting import wait_until
+
+START_SECONDS = 60
+STOP_SECONDS = 45
+TAIL_LINES = 80
+
+# What of each process' command line tells it apart.
+MARKS = {
+    "web": "web/gunicorn.py",
+    "runner": "runner@",
+    "builder": "builder@",
+    "beat": "workers.app beat",
+    "postgres": "bin/postgres -D",
+    "valkey": "valkey-server",
+    "host": "workers/graph_host",
+}
+# Settings of whoever runs the tests do not belong to the platform under test.
+FOREIGN = ("RUNYARD_", "DATABASE_URL", "REDIS_URL", "LANGGRAPH_", "LANGSMITH_", "LANGCHAIN_")
+
+
+class Stack:
+    """A running platform; `with Stack() as stack`, or start() and stop()."""
+
+    def __init__(self, data_dir: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="runyard-") if data_dir is None else None
+        self.data_dir = data_dir or Path(self._temporary.name if self._temporary else "")
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = self.data_dir / "up.log"
+        self._env = dict(env or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Stack:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is not None:
+                print(self.tail())
+            self.stop()
+        finally:
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+    # --- starting and stopping -------------------------------------------------------------------
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What `runyard` commands about this platform are started with."""
+        outside = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        return {
+            **outside,
+            "RUNYARD_PORT": str(self.port),
+            "RUNYARD_DATA_DIR": str(self.data_dir),
+            "RUNYARD_CACHE_DIR": str(PROJECT / ".cache"),
+            "RUNYARD_LOG_LEVEL": "INFO",
+            **self._env,
+        }
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "cli", "up"],
+                cwd=PROJECT,
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            wait_until(self._is_ready, START_SECONDS, what="the platform to answer")
+        except AssertionError:
+            print(self.tail())
+            self.stop()
+            raise
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        code = self._process.poll()
+        assert code is None, f"`runyard up` ended with exit code {code}"
+        return self.is_up() and bool(self.pids("runner")) and b"API docs" in self.log.read_bytes()
+
+    def is_up(self) -> bool:
+        """Whether web answers."""
+        try:
+            return httpx.get(f"{self.url}/ok", timeout=2).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def stop(self) -> int:
+        """Stop it as Ctrl-C does; fails when it leaves a process behind. Its exit code."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        process.send_signal(signal.SIGINT)
+        try:
+            code = process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(
+                f"`runyard up` did not stop within {STOP_SECONDS} s\n{self.tail()}"
+            ) from None
+        _, left = psutil.wait_procs(family, timeout=5)
+        for orphan in left:
+            orphan.kill()
+        assert not left, f"left behind: {left}\n{self.tail()}"
+        return code
+
+    def kill_up(self) -> None:
+        """`kill -9` of `runyard up` itself; waits until its children are gone too."""
+        assert self._process is not None
+        family = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+        _, left = psutil.wait_procs(family, timeout=20)
+        assert not left, f"outlived `runyard up`: {left}"
+
+    # --- looking and breaking --------------------------------------------------------------------
+
+    @property
+    def up_pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def pids(self, name: str) -> list[int]:
+        """The processes of that name, those of their children that bear it too, oldest first."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        found = []
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            try:
+                if MARKS[name] in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return [process.pid for process in sorted(found, key=lambda process: process.create_time())]
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> list[int]:
+        """Send every process of that name a signal (a kill); their ids."""
+        pids = self.pids(name)
+        assert pids, f"no {name} runs"
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+        return pids
+
+    def tail(self, lines: int = TAIL_LINES) -> str:
+        """The last lines of its log."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join([f"--- {self.log}", *text.splitlines()[-lines:]])
+
+    # --- using -----------------------------------------------------------------------------------
+
+    @property
+    def api_key(self) -> str:
+        return self._env.get("RUNYARD_API_KEY") or (self.data_dir / "admin.key").read_text().strip()
+
+    @property
+    def database_url(self) -> str:
+        return self._env.get("DATABASE_URL") or embedded.postgres_url(self.data_dir)
+
+    @property
+    def redis_url(self) -> str:
+        url = self._env.get("REDIS_URL") or embedded.valkey_url(self.data_dir)
+        assert url is not None
+        return url
+
+    def client(self) -> Client:
+        """The control plane."""
+        return Client(self.url, self.api_key)
+
+    def deploy(self, directory: Path | str, name: str | None = None) -> str:
+        """Deploy a project and wait until it serves; its name."""
+        folder = Path(directory)
+        name = name or folder.name
+        with self.client() as client:
+            deploy(client, Project.read(folder), name, print)
+        return name
+
+    def sdk(self, name: str, api_key: str | None = None) -> SyncLangGraphClient:
+        """The public SDK's client of a deployment."""
+        return get_sync_client(url=f"{self.url}/d/{name}", api_key=api_key or self.api_key)
+
+    def cli(self, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """A `runyard` command about this platform."""
+        return subprocess.run(
+            [sys.executable, "-m", "cli", *arguments],
+            cwd=PROJECT,
+            env=self.environment | {"RUNYARD_URL": self.url},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
