@@ -385,7 +385,13 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("run_id", name=op.f("pk_run")),
     )
-    op.create_index("ix_run_created_at", "run", ["deployment_id", "created_at"], unique=False)
+    op.create_index(
+        "ix_run_live",
+        "run",
+        ["deployment_id", "thread_id", "created_seq"],
+        unique=False,
+        postgresql_where=sa.text("status IN ('pending', 'running')"),
+    )
     op.create_index(
         "ix_run_pending",
         "run",
