@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
@@ -178,6 +180,17 @@ class Stack:
                 continue
         return pids
 
+    def restart(self, name: str, *, empty: bool = False) -> None:
+        """Kill a process and wait for its successor; `empty` takes away what Valkey had on disk."""
+        os.kill(self.up_pid, signal.SIGSTOP)  # or the successor might find the old files
+        try:
+            old = self.kill(name)
+            if empty:
+                shutil.rmtree(self.data_dir / "valkey" / "appendonlydir")
+        finally:
+            os.kill(self.up_pid, signal.SIGCONT)
+        wait_until(lambda: (new := self.pids(name)) and not set(new) & set(old), 30, what=f"another {name}")
+
     def tail(self, lines: int = TAIL_LINES) -> str:
         """The last lines of its log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
@@ -199,15 +212,16 @@ class Stack:
         assert url is not None
         return url
 
-    def client(self) -> Client:
-        """The control plane."""
-        return Client(self.url, self.api_key)
+    @cached_property
+    def client(self) -> httpx.Client:
+        """Plain HTTP with the admin key."""
+        return httpx.Client(base_url=self.url, headers={"X-Api-Key": self.api_key}, timeout=30)
 
     def deploy(self, directory: Path | str, name: str | None = None) -> str:
         """Deploy a project and wait until it serves; its name."""
         folder = Path(directory)
         name = name or folder.name
-        with self.client() as client:
+        with Client(self.url, self.api_key) as client:
             deploy(client, Project.read(folder), name, print)
         return name
 
