@@ -25,7 +25,9 @@ class Settings:
     """The service's configuration; durations are in seconds, sizes in bytes unless named otherwise."""
 
     # Where things are
-    database_url: str | None = None  # None: `runyard up` starts the embedded PostgreSQL
+    database_url: str | None = field(
+        default=None, repr=False
+    )  # None: `runyard up` starts the embedded PostgreSQL
     redis_url: str | None = field(default=None, repr=False)  # None: the embedded Valkey
     data_dir: Path = Path(".runyard")
     cache_dir: Path = Path(".runyard/cache")

@@ -1,0 +1,53 @@
+"""The Procfile serves every queue, and everything it names exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cli.procfile import PROJECT, BadProcfile, Line, read
+from shared import queues
+
+LINES = {line.name: line.command for line in read()}
+
+
+def consumed() -> set[str]:
+    """The queues the worker lines name, with the variables' defaults filled in."""
+    found: set[str] = set()
+    for command in LINES.values():
+        for names in re.findall(r"-Q (\S+)", command):
+            found |= set(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", names).split(","))
+    return found
+
+
+def test_it_has_the_processes_of_the_design() -> None:
+    assert list(LINES) == ["release", "web", "runner", "builder", "beat"]
+
+
+def test_every_queue_is_served() -> None:
+    assert consumed() == {queues.BUILDS, queues.runs_queue("default"), queues.queries_queue("default")}
+
+
+@pytest.mark.parametrize("process", ["runner", "builder"])
+def test_a_worker_runs_on_greenlets_under_its_own_name(process: str) -> None:
+    assert "-P gevent" in LINES[process]
+    assert f"-n {process}@%h" in LINES[process]
+
+
+def test_what_it_starts_exists() -> None:
+    assert (PROJECT / "web" / "gunicorn.py").is_file()
+    assert (PROJECT / "workers" / "app.py").is_file()
+    assert (PROJECT / "shared" / "migrations" / "__main__.py").is_file()
+
+
+def test_the_shell_hands_over_to_the_command() -> None:
+    assert Line("web", "gunicorn -c x").argv == ["/bin/sh", "-c", "exec gunicorn -c x"]
+
+
+def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
+    bad = tmp_path / "Procfile"
+    bad.write_text("# a comment\n\nweb: serve\nnonsense\n")
+    with pytest.raises(BadProcfile, match="line 4"):
+        read(bad)

@@ -1,0 +1,83 @@
+"""Settings: defaults, refusals, files, and what is never shown."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from shared.settings import VARIABLES, BadSetting, Settings
+
+INTERNAL = {"worker", "heartbeat_seconds"}
+
+
+def test_without_any_variable_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.from_env({})
+    assert settings.port == 8123
+    assert settings.data_dir == tmp_path / ".runyard"
+    assert settings.cache_dir == tmp_path / ".runyard" / "cache"
+    assert settings.url == "http://127.0.0.1:8123"
+    assert settings.database_url is None
+    assert settings.redis_url is None
+
+
+def test_every_field_has_a_variable_of_its_own() -> None:
+    assert {spec.name for spec in fields(Settings)} - INTERNAL == set(VARIABLES)
+    assert len(set(VARIABLES.values())) == len(VARIABLES)
+
+
+def test_the_address_follows_the_port_unless_it_is_given() -> None:
+    assert Settings.from_env({"RUNYARD_PORT": "9000"}).url == "http://127.0.0.1:9000"
+    given = Settings.from_env({"RUNYARD_PORT": "9000", "RUNYARD_URL": "https://agents.example"})
+    assert given.url == "https://agents.example"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RUNYARD_PORT", "many"),
+        ("RUNYARD_PORT", "0"),
+        ("RUNYARD_PORT", "70000"),
+        ("RUNYARD_LEASE_SECONDS", "1"),
+        ("RUNYARD_LEASE_SECONDS", "long"),
+        ("RUNYARD_ISOLATION", "some"),
+        ("RUNYARD_LOG_FORMAT", "xml"),
+        ("RUNYARD_LOG_LEVEL", "LOUD"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(BadSetting, match=name):
+        Settings.from_env({name: value})
+
+
+def test_an_empty_value_counts_as_none() -> None:
+    assert Settings.from_env({"DATABASE_URL": "", "RUNYARD_PORT": ""}).database_url is None
+
+
+def test_a_secret_can_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("from-a-file\n")
+    assert Settings.from_env({"RUNYARD_API_KEY_FILE": str(path)}).api_key == "from-a-file"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="RUNYARD_API_KEY_FILE"):
+        Settings.from_env({"RUNYARD_API_KEY_FILE": str(tmp_path / "none")})
+
+
+def test_several_encryption_keys_are_split() -> None:
+    assert Settings.from_env({"RUNYARD_ENCRYPTION_KEYS": "new, old"}).encryption_keys == ("new", "old")
+
+
+def test_secrets_are_not_in_its_repr() -> None:
+    secret = Settings.from_env(
+        {
+            "RUNYARD_API_KEY": "hush-a",
+            "RUNYARD_ENCRYPTION_KEYS": "hush-b",
+            "REDIS_URL": "redis://:hush-c@host/0",
+            "DATABASE_URL": "postgresql://user:hush-d@host/db",
+        }
+    )
+    assert "hush" not in repr(secret)
