@@ -37,6 +37,7 @@ MAX_EVENT_BYTES = 1024 * 1024
 QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # a slow reader's queue before it must read the log
 PAGE = 500
 SELF_CHECK_SECONDS = 4.5  # a quiet reader looks whether it missed the very last message
+SETTLE_SECONDS = 1.5  # between the row's end and a log without one: longer than a writer pauses
 SILENCE_SECONDS = 6.0  # no answer to a PING for this long: the connection is dead
 
 END = "end"  # the name of a log's last event
@@ -75,6 +76,8 @@ def channel(id: UUID) -> bytes:
 
 # KEYS log, meta. ARGV channel, attempt, owner, floor ('' = already open), first seq, final, expiry, kept,
 # then one payload an event (name, line feed, JSON). Answers OK, LOST, FENCED, DONE or GAP.
+# An attempt that opens its own log again beyond what the log holds leaves a hole: the next entry must not
+# name the last one held as the one before it, or readers would not learn that history is missing.
 APPEND = """
 local meta = redis.call('HMGET', KEYS[2], 'attempt', 'owner', 'seq', 'tail', 'end')
 local attempt, seq, tail = tonumber(meta[1]), tonumber(meta[3] or 0), tonumber(meta[4] or 0)
@@ -82,7 +85,10 @@ local mine = tonumber(ARGV[2])
 if ARGV[4] ~= '' then
   if attempt and (attempt > mine or (attempt == mine and meta[2] ~= ARGV[3])) then return 'FENCED' end
   local floor = tonumber(ARGV[4])
-  if floor > seq then seq = floor end
+  if floor > seq then
+    seq = floor
+    if attempt == mine then tail = floor end
+  end
   redis.call('HSET', KEYS[2], 'attempt', ARGV[2], 'owner', ARGV[3], 'seq', seq, 'tail', tail)
 else
   if not attempt then return 'LOST' end
@@ -228,23 +234,29 @@ class Reader:
         self.stale = not unseen
         self._events: deque[Event] = deque()
         self._bytes = 0
+        self._lock = threading.Lock()
         self._ready = threading.Event()
 
     def push(self, events: Sequence[Event], size: int) -> None:
-        if self.stale:
-            return
-        if len(self._events) + len(events) > QUEUE_EVENTS or self._bytes + size > QUEUE_BYTES:
-            self.mark_stale()
-            return
-        self._events.extend(events)
-        self._bytes += size
+        with self._lock:
+            if self.stale:
+                return
+            if len(self._events) + len(events) > QUEUE_EVENTS or self._bytes + size > QUEUE_BYTES:
+                self._drop()
+            else:
+                self._events.extend(events)
+                self._bytes += size
         self._ready.set()
 
     def mark_stale(self) -> None:
+        with self._lock:
+            self._drop()
+        self._ready.set()
+
+    def _drop(self) -> None:
         self.stale = True
         self._events.clear()
         self._bytes = 0
-        self._ready.set()
 
     def confirm(self) -> None:
         if not self.unseen:
@@ -259,9 +271,10 @@ class Reader:
         while not self._events and not self.stale and (left := deadline - time.monotonic()) > 0:
             self._ready.wait(left)
             self._ready.clear()
-        self._ready.clear()
-        events, self._events, self._bytes = list(self._events), deque(), 0
-        stale, self.stale = self.stale, False
+        with self._lock:
+            self._ready.clear()
+            events, self._events, self._bytes = list(self._events), deque(), 0
+            stale, self.stale = self.stale, False
         return events, stale
 
     def wait_confirmed(self, timeout_seconds: float) -> bool:
@@ -279,7 +292,7 @@ class Hub:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._readers: dict[bytes, set[Reader]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # commands must be sent in the order in which readers come and go
         self._connection: Any = None
         self._thread: threading.Thread | None = None
 
@@ -301,29 +314,33 @@ class Hub:
         if self._thread is None:
             self._thread = threading.Thread(target=self._listen_forever, name="events-hub", daemon=True)
             self._thread.start()
-        readers = self._readers.setdefault(reader.channel, set())
-        if any(other.confirmed for other in readers):
-            reader.confirm()
-        readers.add(reader)
-        if len(readers) == 1:
-            self._send("SUBSCRIBE", reader.channel)
+        with self._lock:
+            readers = self._readers.setdefault(reader.channel, set())
+            if any(other.confirmed for other in readers):
+                reader.confirm()
+            readers.add(reader)
+            if self._connection is None:
+                reader.unseen = False  # subscribed some time later: events may come before
+            elif len(readers) == 1:
+                self._send("SUBSCRIBE", reader.channel)
 
     def _remove(self, reader: Reader) -> None:
-        readers = self._readers.get(reader.channel, set())
-        readers.discard(reader)
-        if not readers and self._readers.pop(reader.channel, None) is not None:
-            self._send("UNSUBSCRIBE", reader.channel)
+        with self._lock:
+            readers = self._readers.get(reader.channel, set())
+            readers.discard(reader)
+            if not readers and self._readers.pop(reader.channel, None) is not None:
+                self._send("UNSUBSCRIBE", reader.channel)
 
     def _send(self, *command: object) -> None:
-        with self._lock:
-            connection = self._connection
-            if connection is None:
-                return  # the listener subscribes to everything when it has connected
-            try:
-                connection.send_command(*command)
-            except (RedisError, OSError):
-                self._connection = None  # the listener's read fails too, and it reconnects
-                connection.disconnect()
+        """Send a command if there is a connection; the caller holds the lock."""
+        connection = self._connection
+        if connection is None:
+            return  # the listener subscribes to everything when it has connected
+        try:
+            connection.send_command(*command)
+        except (RedisError, OSError):
+            self._connection = None  # the listener's read fails too, and it reconnects
+            connection.disconnect()
 
     def _listen_forever(self) -> None:
         pause = 0.05
@@ -336,11 +353,17 @@ class Hub:
                 log.warning("lost the event bus, reconnecting: %s", error)
             except Exception:  # the outermost loop: a bug here must not end every stream of the process
                 log.exception("the event hub failed, reconnecting")
-            self._connection = None
-            for reader in self._all():
-                reader.confirmed = False
+            self._hang_up()
             time.sleep(pause)
             pause = min(pause * 2, 1.0)
+
+    def _hang_up(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.disconnect()
+            for reader in self._all():
+                reader.confirmed = reader.unseen = False
 
     def _connect(self) -> None:
         pool = self._redis.connection_pool
@@ -364,7 +387,8 @@ class Hub:
                 if type(error).__name__ != "TimeoutError" or asked_at:
                     raise
                 asked_at = time.monotonic()
-                self._send("PING")
+                with self._lock:
+                    self._send("PING")
                 continue
             asked_at = 0.0
             self._dispatch(message)
@@ -384,7 +408,7 @@ class Hub:
                     reader.confirm()
 
     def _all(self) -> list[Reader]:
-        return [reader for readers in self._readers.values() for reader in tuple(readers)]
+        return [reader for readers in tuple(self._readers.values()) for reader in tuple(readers)]
 
 
 _hub: Hub | None = None
@@ -415,10 +439,17 @@ def follow(
     subscription's confirmation, a gap, a quiet spell) what is missing is read from the log.
     """
     redis = bus.client()
+    is_new = reader.unseen
     reader.wait_confirmed(quiet_seconds())
-    last = _newest(redis, id) if after is None else after
+    last = after
+    while last is None:
+        last = _newest(redis, id)
+        if last is None:
+            reader.take(quiet_seconds())
+            yield []
     stale = False
-    check_at = time.monotonic() + SELF_CHECK_SECONDS
+    ended_with: int | None = None  # the row had ended when this was the log's last event
+    check_at = time.monotonic() + (SELF_CHECK_SECONDS if is_new else 0)
     while True:
         if stale:
             for page in _catch_up(redis, id, last, from_start=after == 0):
@@ -427,23 +458,24 @@ def follow(
                 yield page
                 if page[-1].is_last:
                     return
-        events, stale = reader.take(quiet_seconds())
+        events, stale = reader.take(min(quiet_seconds(), max(check_at - time.monotonic(), 0)))
         if not events and not stale:
             yield []  # a heartbeat, and the caller's chance to notice a closed socket
             if time.monotonic() < check_at:
                 continue
-            check_at = time.monotonic() + SELF_CHECK_SECONDS
-            final = _end_of_quiet(redis, id, last, ended)
-            if final:
+            final = _end_without_log(redis, id, last, ended)
+            if final and ended_with == last:
                 yield list(final)
                 return
+            ended_with = last if final else None
+            check_at = time.monotonic() + (SETTLE_SECONDS if final else SELF_CHECK_SECONDS)
             stale = True
             continue
         fresh: list[Event] = []
         for event in events:
             if event.seq <= last:
                 continue
-            if event.seq != last + 1 and event.after != last:
+            if event.seq != last + 1 and (event.after != last or last == 0):
                 stale = True
                 break
             fresh.append(event)
@@ -454,11 +486,12 @@ def follow(
                 return
 
 
-def _newest(redis: Redis, id: UUID) -> int:
+def _newest(redis: Redis, id: UUID) -> int | None:
+    """The newest event's number, None when Redis does not answer."""
     try:
         return position(redis, id)
     except RedisError:
-        return 0
+        return None
 
 
 def _catch_up(redis: Redis, id: UUID, last: int, *, from_start: bool) -> Iterator[list[Event]]:
@@ -480,15 +513,15 @@ def _catch_up(redis: Redis, id: UUID, last: int, *, from_start: bool) -> Iterato
         yield page
 
 
-def _end_of_quiet(
+def _end_without_log(
     redis: Redis, id: UUID, last: int, ended: Callable[[], Sequence[Event] | None]
 ) -> Sequence[Event] | None:
-    """The last events of a log that will not get any more, None while it may or has more to read."""
-    try:
-        newest = position(redis, id)
-        has_end = bool(redis.hexists(meta_key(id), "end"))
-    except RedisError:
-        newest, has_end = 0, False
-    if newest > last or (has_end and newest != last):
+    """The last events of what has ended by its row and added nothing to its log; None otherwise.
+
+    Asked twice before it is believed: the row ends first, its log a moment later, and a writer that has
+    just got Redis back may still hold the last events.
+    """
+    newest = _newest(redis, id)
+    if newest is None or newest > last:
         return None
     return ended()

@@ -46,6 +46,7 @@ class RunLog:
         self.id, self.attempt, self.owner = id, attempt, owner
         self.is_open = False
         self.ended = False  # the last event has been added
+        self._closing = False  # nothing will be added; another attempt goes on
         self.flushed = Signal()  # … and is in the log, or never will be
         self.drained = Signal()
         self.drained.set()
@@ -75,6 +76,13 @@ class RunLog:
         self.add(payload)
         self.ended = True
 
+    def hand_over(self, timeout_seconds: float) -> None:
+        """Send what waits, as far as that goes, then nothing any more: another attempt goes on."""
+        self._closing = True
+        if self._waiting:
+            self.flushed.wait(timeout_seconds)
+        self.abandon()
+
     def abandon(self) -> None:
         """Send nothing any more: another attempt writes this log."""
         self._waiting.clear()
@@ -98,7 +106,7 @@ class RunLog:
             payloads.append(payload)
             size += len(payload)
         last = self._sent + len(payloads)
-        if last > self._reserved:
+        if last > self._reserved and not self.ended:  # after a run's end nobody goes on with its numbers
             if not self._reserve(last + RESERVE_MORE):
                 return None
             self._reserved = last + RESERVE_MORE
@@ -115,6 +123,8 @@ class RunLog:
 
     def settle(self, batch: Batch, answer: str) -> None:
         """Draw the conclusion from the script's answer."""
+        if self.flushed.is_set():
+            return  # abandoned while the call was under way
         if answer == OK:
             self.is_open = True
             self._advance(batch)
@@ -137,7 +147,7 @@ class RunLog:
         while len(self._ring) > RING_EVENTS or self._ring_bytes > RING_BYTES:
             self._ring_bytes -= len(self._ring.popleft())
         self._sent += len(batch.payloads)
-        if batch.final:
+        if batch.final or (self._closing and not self._waiting):
             self.flushed.set()
         if len(self._waiting) <= FULL_EVENTS // 2 and self._waiting_bytes <= FULL_BYTES // 2:
             self.drained.set()
@@ -188,16 +198,16 @@ class Writer:
     def _send_all(self) -> None:
         while self._dirty:
             logs, self._dirty = list(self._dirty), {}
-            batches = [(run_log, batch) for run_log in logs if (batch := run_log.next_batch())]
             try:
+                batches = [(run_log, batch) for run_log in logs if (batch := run_log.next_batch())]
                 answers = events.append(
                     self._redis, [batch for _, batch in batches], retention_seconds=self._retention
                 )
-            except RedisError:
+                for (run_log, batch), answer in zip(batches, answers, strict=True):
+                    run_log.settle(batch, answer)
+            except BaseException:
                 self._dirty.update(dict.fromkeys(logs))
                 raise
-            for (run_log, batch), answer in zip(batches, answers, strict=True):
-                run_log.settle(batch, answer)
             waiting = [run_log for run_log in logs if run_log.has_waiting]
             self._dirty.update(dict.fromkeys(waiting))
             if waiting and len(waiting) == len(logs) and not batches:
