@@ -1,0 +1,126 @@
+"""Tests in a process that gevent has patched, as runners are: one child, which runs them one by one.
+
+    from tests.greened import child, greened
+
+    @greened
+    def test_it(world): ...
+
+The body runs in the child, on an empty database and an empty Valkey; what it raises fails the test.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BOOT = "from gevent import monkey; monkey.patch_all(); from tests import greened; greened.serve()"
+
+
+@dataclass(frozen=True)
+class World:
+    """What a test in the child works with."""
+
+    database_url: str
+    redis_url: str
+    tmp_path: Path
+
+
+class Child:
+    """The patched process, as the tests see it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", BOOT], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, path: Path, name: str, world: World) -> None:
+        """Run a test of a module; AssertionError with the child's traceback when it fails."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        asked = [str(path), name, world.database_url, world.redis_url, str(world.tmp_path)]
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the patched process ended with {self._process.wait()}"
+        error = json.loads(answer)
+        assert error is None, error
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def child() -> Iterator[Child]:
+    child = Child()
+    yield child
+    child.stop()
+
+
+def greened(test: Callable[[World], None]) -> Callable[..., None]:
+    """Run this test in the module's patched process."""
+
+    def run_in_child(
+        child: Child, db: object, redis: object, database: str, redis_url: str, tmp_path: Path
+    ) -> None:
+        path = Path(test.__code__.co_filename)
+        child.run(path, test.__name__, World(database, redis_url, tmp_path))
+
+    functools.update_wrapper(run_in_child, test, assigned=("__name__", "__doc__", "__module__"), updated=())
+    del run_in_child.__wrapped__  # pytest would ask the test itself for its fixtures
+    run_in_child.body = test  # type: ignore[attr-defined]
+    return run_in_child
+
+
+# --- in the child --------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Run tests by name until the parent has no more."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    modules: dict[str, Any] = {}
+    connected: tuple[str, str] | None = None
+    for line in sys.stdin:
+        path, name, database_url, redis_url, tmp_path = json.loads(line)
+        if connected != (database_url, redis_url):
+            _connect(database_url, redis_url)
+            connected = (database_url, redis_url)
+        error = None
+        try:
+            if path not in modules:
+                modules[path] = _load(path)
+            getattr(modules[path], name).body(World(database_url, redis_url, Path(tmp_path)))
+        except BaseException:  # whatever a test raises is told to the parent
+            error = traceback.format_exc()
+        answers.write(json.dumps(error) + "\n")
+        answers.flush()
+
+
+def _connect(database_url: str, redis_url: str) -> None:
+    from shared import bus, database, queues
+
+    database.connect(database_url)
+    bus.connect(redis_url)
+    queues.configure(redis_url)
+
+
+def _load(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"greened_{Path(path).stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
