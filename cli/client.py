@@ -52,6 +52,7 @@ class Client:
 
     def __init__(self, url: str, key: str) -> None:
         self.url = url
+        self._has_answered = False
         self._http = httpx.Client(base_url=url, headers={"X-Api-Key": key}, timeout=30)
 
     def __enter__(self) -> Client:
@@ -148,12 +149,13 @@ class Client:
             try:
                 answer = self._http.request(method, path, params=params, json=body)
             except httpx.HTTPError as error:
-                if last:
+                if last or not self._has_answered:  # a wrong address will not become right
                     raise CommandFailed(
                         f"{self.url} does not answer ({error}). Is the service running there?"
                         " Start it with `runyard up`, or name its address with RUNYARD_URL."
                     ) from error
             else:
+                self._has_answered = True
                 if answer.status_code < 500 or last:
                     _require_success(answer)
                     return answer.json() if answer.content else None

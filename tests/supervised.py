@@ -1,0 +1,29 @@
+"""A supervisor of two programs given as shell commands, in a process of its own: for tests/unit/test_supervisor.py.
+
+python -m tests.supervised GRACE_SECONDS COMMAND [COMMAND]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from cli.output import Lines
+from cli.supervisor import Program, Supervisor
+
+
+def main(grace_seconds: float, commands: list[str]) -> None:
+    lines = Lines()
+    supervisor = Supervisor(lines.show)
+    with supervisor.attentive():
+        for number, command in enumerate(commands):
+            supervisor.start(Program(f"p{number}", ["/bin/sh", "-c", command], os.environ, Path.cwd()))
+        while not supervisor.is_asked_to_stop:
+            supervisor.serve()
+        supervisor.stop(grace_seconds=grace_seconds)
+    lines.say("left cleanly")
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), sys.argv[2:])

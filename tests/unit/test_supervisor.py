@@ -1,0 +1,123 @@
+"""What is supervised is kept running, and leaves nothing behind, however the supervisor ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cli.procfile import PROJECT
+from tests.waiting import wait_until
+
+Start = Callable[..., "Supervised"]
+
+
+class Supervised:
+    """A supervisor in a process of its own, with what it printed."""
+
+    def __init__(self, folder: Path, *commands: str, grace_seconds: float = 5) -> None:
+        self._output = folder / "output"
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.supervised", str(grace_seconds), *commands],
+                cwd=PROJECT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def lines(self) -> list[str]:
+        return self._output.read_text().splitlines()
+
+    def said(self, text: str) -> list[str]:
+        return [line for line in self.lines() if text in line]
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def end(self, number: signal.Signals) -> list[psutil.Process]:
+        """Send it this signal; what outlives it."""
+        family = self.family()
+        self.process.send_signal(number)
+        self.process.wait(20)
+        _, left = psutil.wait_procs(family, timeout=10)
+        return left
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Supervised] = []
+
+    def run(*commands: str, grace_seconds: float = 5) -> Supervised:
+        started.append(Supervised(tmp_path, *commands, grace_seconds=grace_seconds))
+        return started[-1]
+
+    yield run
+    for supervised in started:
+        if supervised.process.poll() is None:
+            supervised.process.kill()
+            supervised.process.wait()
+
+
+def test_it_shows_each_line_behind_its_program_s_name(start: Start) -> None:
+    supervised = start(
+        "echo one; echo two >&2; printf unfinished; exec sleep 60", "echo other; exec sleep 60"
+    )
+    wait_until(lambda: supervised.said("two") and supervised.said("other"))
+    assert supervised.said("one") == ["p0       │ one"]
+    assert supervised.said("other") == ["p1       │ other"]
+    assert supervised.end(signal.SIGTERM) == []
+    assert supervised.said("unfinished") == ["p0       │ unfinished"]
+
+
+def test_it_starts_again_what_ends_and_says_why(start: Start) -> None:
+    supervised = start("echo up; exit 3")
+    wait_until(lambda: len(supervised.said("│ up")) >= 2)
+    assert supervised.said("ended with exit code 3; it starts again in 0.5 s")
+    wait_until(lambda: supervised.said("it starts again in 1 s"))
+    assert supervised.end(signal.SIGINT) == []
+
+
+def test_it_starts_again_what_is_killed(start: Start) -> None:
+    supervised = start("echo $$; exec sleep 60")
+    pid = int(wait_until(lambda: supervised.said("p0"))[0].split()[-1])
+    psutil.Process(pid).kill()
+    wait_until(lambda: supervised.said("was killed by SIGKILL"))
+    wait_until(lambda: len(supervised.said("p0")) >= 3)
+    assert supervised.end(signal.SIGTERM) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_lets_its_programs_end_in_their_own_way(
+    start: Start, number: signal.Signals
+) -> None:
+    supervised = start("trap 'echo tidied; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+    wait_until(lambda: supervised.said("ready"))
+    assert supervised.end(number) == []
+    assert supervised.process.returncode == 0
+    assert supervised.said("tidied")
+    assert supervised.lines()[-1] == "left cleanly"
+
+
+def test_what_does_not_stop_in_time_is_killed_with_its_children(start: Start) -> None:
+    supervised = start("trap '' TERM; sleep 60 & echo ready; while :; do sleep 0.05; done", grace_seconds=0.2)
+    wait_until(lambda: supervised.said("ready"))
+    assert supervised.end(signal.SIGTERM) == []
+    assert supervised.lines()[-1] == "left cleanly"
+
+
+def test_a_process_that_left_its_group_does_not_stay_behind(start: Start) -> None:
+    supervised = start("setsid sleep 60 & echo ready; exec sleep 60")
+    wait_until(lambda: supervised.said("ready") and len(supervised.family()) >= 2)
+    assert supervised.end(signal.SIGTERM) == []
+
+
+def test_its_programs_die_with_it(start: Start) -> None:
+    supervised = start("echo ready; exec sleep 60", "echo ready; exec sleep 60")
+    wait_until(lambda: len(supervised.said("ready")) == 2)
+    assert supervised.end(signal.SIGKILL) == []
