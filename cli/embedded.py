@@ -149,8 +149,15 @@ def _make_cluster(folder: Path, identity: _Identity) -> None:
             " your own."
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.exists():
-        folder.rmdir()
+    try:
+        if folder.exists():
+            folder.rmdir()
+    except OSError as error:
+        found = ", ".join(sorted(path.name for path in folder.iterdir())[:5])
+        raise CannotStart(
+            f"{folder} is not a PostgreSQL folder but holds {found}. Move it away, or choose another folder with"
+            " RUNYARD_DATA_DIR."
+        ) from error
     made.rename(folder)
 
 

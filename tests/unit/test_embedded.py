@@ -1,0 +1,129 @@
+"""The embedded servers: private, durable, and startable again however they ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+from redis import AuthenticationError, Redis
+from redis.exceptions import RedisError
+
+from cli import embedded
+from tests.conftest import prepare_child
+from tests.waiting import wait_until
+
+
+@contextmanager
+def running(server: embedded.Server) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        server.command,
+        preexec_fn=partial(prepare_child, server),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: server.is_ready(process.pid))
+        yield process
+    finally:
+        process.send_signal(server.stop_signal)
+        process.wait(20)
+
+
+def listening_on_tcp(pid: int) -> bool:
+    """Whether this process listens on any TCP socket."""
+    inodes = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                return True
+    return False
+
+
+def test_postgresql_keeps_what_was_committed_when_it_is_killed(tmp_path: Path) -> None:
+    server = embedded.postgres(tmp_path)
+    with running(server) as process:
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE kept (n int)")
+            connection.execute("INSERT INTO kept VALUES (7)")
+        process.kill()
+        process.wait()
+    again = embedded.postgres(tmp_path)
+    with running(again), psycopg.connect(again.url) as connection:
+        assert connection.execute("SELECT n FROM kept").fetchall() == [(7,)]
+
+
+def test_postgresql_listens_in_its_private_folder_alone(tmp_path: Path) -> None:
+    server = embedded.postgres(tmp_path)
+    with running(server) as process:
+        assert not listening_on_tcp(process.pid)
+        assert (tmp_path / "postgres").stat().st_mode & 0o077 == 0
+        with psycopg.connect(server.url) as connection:
+            settings = dict(connection.execute("SELECT name, setting FROM pg_settings").fetchall())
+    assert settings["fsync"] == settings["synchronous_commit"] == settings["full_page_writes"] == "on"
+
+
+def test_valkey_keeps_what_it_was_told_and_wants_its_password(tmp_path: Path) -> None:
+    server = embedded.valkey(tmp_path)
+    with running(server) as process:
+        assert not listening_on_tcp(process.pid)
+        Redis.from_url(server.url).set("kept", 7)
+        with pytest.raises(AuthenticationError):
+            Redis(unix_socket_path=str(tmp_path / "valkey" / "valkey.sock")).get("kept")
+        assert Redis.from_url(server.url).config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+    assert embedded.valkey_url(tmp_path) == server.url
+    with running(embedded.valkey(tmp_path)):
+        assert Redis.from_url(server.url).get("kept") == b"7"
+
+
+def test_a_long_path_gets_a_short_private_socket_folder(tmp_path: Path) -> None:
+    deep = tmp_path / ("a" * 60) / ("b" * 60)
+    deep.mkdir(parents=True)
+    server = embedded.valkey(deep)
+    with running(server):
+        assert Redis.from_url(server.url).ping()
+    with pytest.raises(RedisError):
+        Redis.from_url(server.url).ping()
+    assert embedded.valkey_url(deep) == server.url
+
+
+def test_a_cluster_cut_short_is_made_anew(tmp_path: Path) -> None:
+    half = tmp_path / "postgres.new"
+    half.mkdir()
+    (half / "PG_VERSION").write_text("18\n")
+    server = embedded.postgres(tmp_path)
+    with running(server), psycopg.connect(server.url) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_cluster_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "postgres").mkdir()
+    (tmp_path / "postgres" / "something").touch()
+    with pytest.raises(embedded.CannotStart, match="something"):
+        embedded.postgres(tmp_path)
+
+
+def test_a_secret_is_made_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "keys" / "one"
+    assert embedded.secret_file(path, lambda: "first") == "first"
+    assert embedded.secret_file(path, lambda: "second") == "first"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_stale_socket_is_not_ready(tmp_path: Path) -> None:
+    server = embedded.valkey(tmp_path)
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(tmp_path / "valkey" / "valkey.sock"))
+    assert not server.is_ready(os.getpid())
+    with running(server) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not server.is_ready(process.pid)
