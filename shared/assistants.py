@@ -97,8 +97,9 @@ def create(
         insert(Assistant)
         .values(deployment_id=deployment.id, assistant_id=assistant_id)
         .on_conflict_do_nothing()
+        .returning(Assistant.assistant_id)
     )
-    if made.rowcount == 0:
+    if made.one_or_none() is None:
         if if_exists == "do_nothing":
             return get(conn, deployment.id, assistant_id)
         raise Conflict(f"Assistant {assistant_id} already exists")
@@ -195,15 +196,8 @@ def _activate(conn: Connection, deployment_id: UUID, assistant_id: UUID, **colum
 
 def set_latest(conn: Connection, deployment_id: UUID, assistant_id: UUID, version: int) -> Mapping[str, Any]:
     """Make an existing version the active one; everything in it counts again. Raises NotFound."""
-    _lock(conn, deployment_id, assistant_id)
-    exists = conn.execute(
-        select(AssistantVersion.version).where(
-            AssistantVersion.deployment_id == deployment_id,
-            AssistantVersion.assistant_id == assistant_id,
-            AssistantVersion.version == version,
-        )
-    )
-    if exists.one_or_none() is None:
+    last = _lock(conn, deployment_id, assistant_id)["last_version"]
+    if not 1 <= version <= last:  # no single version is ever deleted
         raise NotFound(f"Version {version} not found for assistant {assistant_id}")
     _activate(conn, deployment_id, assistant_id, version=version)
     return get(conn, deployment_id, assistant_id)

@@ -349,7 +349,8 @@ def _live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[M
     return list(
         conn.execute(
             text(
-                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary FROM run"
+                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary"
+                " FROM run"
                 " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
                 " AND status IN ('pending', 'running') ORDER BY created_seq FOR UPDATE"
             ),
@@ -446,5 +447,18 @@ def delete(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID)
     if row["status"] not in LIVE:
         return None
     threads.settle(conn, deployment_id, thread_id)
+    return _gone(row)
+
+
+def delete_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[Displaced]:
+    """Delete a thread with all it has; the answer is the runs that were live. Raises NotFound."""
+    if not threads.lock(conn, deployment_id, thread_id):
+        raise threads.missing(thread_id)
+    live = _live_runs(conn, deployment_id, thread_id)
+    threads.remove(conn, deployment_id, thread_id)
+    return [_gone(row) for row in live]
+
+
+def _gone(row: Mapping[str, Any]) -> Displaced:
     owner = row["owner"] if row["status"] == RunStatus.RUNNING else None
-    return Displaced(run_id, owner, "rollback", row["attempt"], row["seq_reserved"], is_gone=True)
+    return Displaced(row["run_id"], owner, "rollback", row["attempt"], row["seq_reserved"], is_gone=True)

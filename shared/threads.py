@@ -39,7 +39,7 @@ COLUMNS = (
 
 
 def record(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A thread as the API shows it; `error` and `interrupts` appear with the first ended run."""
+    """A thread as the API shows it; `error` and `interrupts` appear with the first run that ends."""
     shown = {
         "thread_id": row["thread_id"],
         "created_at": row["created_at"],
@@ -50,9 +50,9 @@ def record(row: Mapping[str, Any]) -> dict[str, Any]:
         "config": row["config"],
         "values": row["values"],
     }
-    if row["interrupts"] is not None:
+    if row["interrupts"] is not None or row["error"] is not None:
         shown["error"] = row["error"]
-        shown["interrupts"] = row["interrupts"]
+        shown["interrupts"] = row["interrupts"] or {}
     return shown
 
 
@@ -145,26 +145,12 @@ def update(
     return row
 
 
-def delete(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[Any]:
-    """Delete a thread with all it has; raises NotFound.
-
-    The answer is the rows of its live runs (`run_id, owner, attempt, seq_reserved`): whoever executes or
-    follows them must be told.
-    """
-    if not lock(conn, deployment_id, thread_id):
-        raise missing(thread_id)
-    key = {"deployment_id": deployment_id, "thread_id": thread_id}
-    gone = conn.execute(
-        text(
-            "DELETE FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-            " RETURNING run_id, owner, status, attempt, seq_reserved"
-        ),
-        key,
-    ).all()
+def remove(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
+    """Take a thread away; what belongs to it goes with it."""
     conn.execute(
-        text("DELETE FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id"), key
+        text("DELETE FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id"),
+        {"deployment_id": deployment_id, "thread_id": thread_id},
     )
-    return [run for run in gone if run.status in ("pending", "running")]
 
 
 def _matching(deployment_id: UUID, filters: Mapping[str, Any]) -> list[Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
 
-from shared import assistants, runs, threads
+from shared import assistants, claims, runs
 from shared.database import connection
 from shared.errors import Invalid, NotFound
-from web.deployment_api.control import tell
-from web.deployment_api.pages import deployment, page, selected, settings
+from web.deployment_api.control import ring, tell
+from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
 from web.openapi import operation
 from web.validation import (
     JsonObject,
@@ -76,7 +77,7 @@ class AssistantFilter(Schema):
 
 class AssistantSearch(AssistantFilter):
     limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
-    offset = StrictInteger(minimum=0, load_default=0)
+    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
     sort_by = OneOf(*assistants.SORTABLE, load_default="created_at")
     sort_order = OneOf("asc", "desc", load_default="desc")
     select = ListOf(OneOf(*assistants.FIELDS))
@@ -85,11 +86,11 @@ class AssistantSearch(AssistantFilter):
 class VersionSearch(Schema):
     metadata = JsonObject(searchable=True)
     limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
-    offset = StrictInteger(minimum=0, load_default=0)
+    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
 
 
 class VersionChoice(Schema):
-    version = StrictInteger(required=True, minimum=1)
+    version = StrictInteger(required=True)
 
 
 class DeleteQuery(Schema):
@@ -150,18 +151,28 @@ def delete_assistant(assistant_id: str) -> tuple[str, int]:
     for thread_id, run_id in live:
         _cancel(thread_id, run_id)
     for thread_id in thread_ids:
-        with connection() as conn:
-            threads.delete(conn, deployment().id, thread_id)
+        _delete_thread(thread_id)
     return "", 204
 
 
-def _cancel(thread_id: Any, run_id: Any) -> None:
+def _cancel(thread_id: UUID, run_id: UUID) -> None:
     try:
         with connection() as conn:
             stopped = runs.cancel(conn, deployment().id, thread_id, run_id, reason="assistant deleted")
+            following = claims.next_of(conn, deployment().id, thread_id)
     except NotFound:
         return  # it has ended by itself meanwhile
     tell([stopped], settings().event_retention_seconds)
+    ring(following)
+
+
+def _delete_thread(thread_id: UUID) -> None:
+    try:
+        with connection() as conn:
+            live = runs.delete_thread(conn, deployment().id, thread_id)
+    except NotFound:
+        return  # somebody else has deleted it meanwhile
+    tell(live, settings().event_retention_seconds)
 
 
 @bp.post("/assistants/search")
@@ -224,8 +235,10 @@ def get_graph(assistant_id: str) -> Response:
 def _xray(value: str) -> str:
     """Which stored drawing: no subgraphs opened, so many levels, or all."""
     word = value.lower()
-    if word in ("false", "true"):
-        return "0" if word == "false" else "all"
+    if word in ("false", "0"):
+        return "0"
+    if word == "true":
+        return "all"
     if word.isascii() and word.isdigit() and int(word) > 0:
         return str(int(word))
     raise Invalid("Invalid xray value", loc=("query", "xray"))
@@ -247,10 +260,12 @@ def get_subgraphs(assistant_id: str, namespace: str | None = None) -> Response:
     with connection() as conn:
         subgraphs = assistants.graph(conn, deployment(), assistant_id)["subgraphs"]
     return jsonify(
-        {
-            name: schemas
-            for name, schemas in subgraphs.items()
-            if (recurse or "|" not in name.removeprefix(f"{namespace}|" if namespace else ""))
-            and (namespace is None or name == namespace or (recurse and name.startswith(f"{namespace}|")))
-        }
+        {name: schemas for name, schemas in subgraphs.items() if _is_asked_for(name, namespace, recurse)}
     )
+
+
+def _is_asked_for(name: str, namespace: str | None, recurse: bool) -> bool:
+    """Whether this subgraph is the one named, or directly in the graph; with `recurse` also any below."""
+    if namespace is None:
+        return recurse or "|" not in name
+    return name == namespace or (recurse and name.startswith(f"{namespace}|"))

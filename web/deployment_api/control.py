@@ -5,36 +5,48 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from shared import bus, events
+from shared import bus, events, queues
+from shared.claims import Next
 from shared.database import dumps
 from shared.runs import Displaced
 
 log = logging.getLogger(__name__)
 
 
-def tell(stopped: Sequence[Displaced], retention_seconds: int, *, reason: str | None = None) -> None:
-    """After the commit: a hint to the owner of each running run, an end of its log for each pending one.
+def tell(stopped: Sequence[Displaced], retention_seconds: int) -> None:
+    """After the commit: a hint to the owner of each running run, an end of its log for each that is over.
 
     Both may be lost: a renewal carries the wish too, and readers find the end in the row.
     """
     for run in stopped:
         if run.owner is not None:
-            _hint(run, reason)
-        else:
-            last = {"run_id": str(run.run_id), "status": "interrupted", "output": None}
-            events.close(
-                run.run_id,
-                attempt=run.attempt,
-                owner="cancel",
-                floor=run.seq_reserved,
-                payloads=[events.payload(events.END, dumps(last).encode())],
-                retention_seconds=retention_seconds,
-            )
+            _hint(run)
+        if run.is_over:
+            _end_log(run, retention_seconds)
 
 
-def _hint(run: Displaced, reason: str | None) -> None:
-    message = {"run_id": str(run.run_id), "action": run.action, "reason": reason}
+def _hint(run: Displaced) -> None:
+    message = {"run_id": str(run.run_id), "action": run.action, "reason": run.reason}
     try:
         bus.client().publish(f"{bus.PREFIX}control:{run.owner}", dumps(message))
     except bus.RedisError as error:
         log.warning("run %s: its owner learns of the cancel with the next renewal: %s", run.run_id, error)
+
+
+def _end_log(run: Displaced, retention_seconds: int) -> None:
+    """The next attempt, which nobody can claim any more, has the right to end the log."""
+    last = {"run_id": str(run.run_id), "status": "interrupted", "output": None}
+    events.close(
+        run.run_id,
+        attempt=run.attempt + 1,
+        owner="cancel",
+        floor=run.seq_reserved,
+        payloads=[events.payload(events.END, dumps(last).encode())],
+        retention_seconds=retention_seconds,
+    )
+
+
+def ring(following: Next | None) -> None:
+    """After the commit: a run was in the way of another one, whose turn it is now."""
+    if following is not None:
+        queues.enqueue_run(following.pool, following.run_id)

@@ -6,47 +6,34 @@ log need not be read first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from itertools import chain
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
 
 from flask import Blueprint, Response, g, jsonify, request
-from marshmallow import ValidationError
 from uuid_utils.compat import uuid7
 
-from shared import events, queues, runs, threads
-from shared.database import connection, driver, dumps
-from shared.errors import Invalid, NotFound, Unavailable
-from shared.events import END, Event
+from shared import claims, events, queues, runs
+from shared.database import connection, driver
+from shared.errors import Invalid
+from shared.events import Event
 from shared.models import RunStatus
 from shared.runs import Created, RunRequest
 from web import sse
-from web.deployment_api.assistants import (
-    CONFIG_BYTES,
-    METADATA_BYTES,
-    ConfigField,
-    refuse_two_configurations,
-)
-from web.deployment_api.control import tell
+from web.deployment_api.control import ring, tell
+from web.deployment_api.following import Follower, location
 from web.deployment_api.pages import deployment, selected, settings
-from web.deployment_api.threads import refuse
+from web.deployment_api.run_request import RunCreate, refuse_namespaces, run_request
 from web.openapi import operation
 from web.validation import (
-    AnyJson,
-    Field,
-    ItemOrList,
-    JsonObject,
     OneOf,
     QueryBoolean,
     QueryInteger,
     QueryList,
-    Rule,
     Schema,
-    StrictBoolean,
+    SchemaViolation,
     StrictString,
-    load,
     load_query,
     uuid_path,
 )
@@ -84,7 +71,7 @@ class CancelQuery(Schema):
 @bp.post("/threads/<thread_id>/runs")
 @operation("Create a run on a thread", body=RunCreate, errors=(400, 404, 409, 429))
 def create_run(thread_id: str) -> Response:
-    return _in_background(_thread(thread_id))
+    return _in_background(_new_runs_thread(thread_id))
 
 
 @bp.post("/runs")
@@ -96,7 +83,7 @@ def create_stateless_run() -> Response:
 @bp.post("/threads/<thread_id>/runs/stream")
 @operation("Create a run on a thread and stream its events", body=RunCreate, sse=True, errors=(400, 404, 409))
 def stream_run(thread_id: str) -> Response:
-    return _streamed(_thread(thread_id))
+    return _streamed(_new_runs_thread(thread_id))
 
 
 @bp.post("/runs/stream")
@@ -108,7 +95,7 @@ def stream_stateless_run() -> Response:
 @bp.post("/threads/<thread_id>/runs/wait")
 @operation("Create a run on a thread and wait for its output", body=RunCreate, errors=(400, 404, 409))
 def wait_for_run(thread_id: str) -> Response:
-    return _awaited(_thread(thread_id))
+    return _awaited(_new_runs_thread(thread_id))
 
 
 @bp.post("/runs/wait")
@@ -118,7 +105,11 @@ def wait_for_stateless_run() -> Response:
 
 
 def _thread(thread_id: str) -> UUID:
-    return uuid_path(thread_id, "thread_id", message="Invalid thread ID: must be a UUID")
+    return uuid_path(thread_id, "thread_id")
+
+
+def _new_runs_thread(thread_id: str) -> UUID:
+    return uuid_path(thread_id, "thread_id", message="Invalid thread ID")
 
 
 def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> Created:
@@ -183,7 +174,7 @@ def _awaited(thread_id: UUID | None) -> Response:
 @operation("List a thread's runs, newest first", query=ListQuery, errors=(404,))
 def list_runs(thread_id: str) -> Response:
     key = _thread(thread_id)
-    query = load_query(ListQuery)
+    query = _list_query()
     select = query.get("select")
     unknown = [name for name in select or () if name not in RUN_FIELDS]
     if unknown:
@@ -200,6 +191,16 @@ def list_runs(thread_id: str) -> Response:
             status=query.get("status"),
         )
     return jsonify(selected([runs.record(row) for row in rows], select))
+
+
+def _list_query() -> dict[str, Any]:
+    """The checked query; a limit or an offset that is no number is a 400 here."""
+    try:
+        return load_query(ListQuery)
+    except SchemaViolation as error:
+        if error.violations[0].kind != "int_parsing":
+            raise
+        raise Invalid(error.message, loc=error.loc, kind=error.kind, status=400) from error
 
 
 @bp.get("/threads/<thread_id>/runs/<run_id>")
@@ -221,8 +222,10 @@ def delete_run(thread_id: str, run_id: str) -> tuple[str, int]:
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
     with connection() as conn:
         stopped = runs.delete(conn, deployment().id, thread_key, run_key)
+        following = claims.next_of(conn, deployment().id, thread_key) if stopped else None
     if stopped is not None:
         tell([stopped], settings().event_retention_seconds)
+    ring(following)
     return "", 204
 
 
@@ -241,6 +244,8 @@ def join_stateless_run(run_id: str) -> Response:
 def _joined(row: Any) -> Response:
     cancels = load_query(JoinQuery)["cancel_on_disconnect"]
     follower = Follower(row["run_id"], row["thread_id"], cancels=cancels)
+    if row["status"] not in runs.LIVE:
+        return follower.answer_at_once(follower.stored_output())
     with ExitStack() as stack:
         reader = stack.enter_context(events.hub().reader(follower.run_id))
         return follower.answer(reader, stack.pop_all(), after=0)
@@ -261,15 +266,18 @@ def join_stateless_stream(run_id: str) -> Response:
 
 def _joined_stream(row: Any, thread_id: UUID | None) -> Response:
     query = load_query(JoinQuery)
-    if query.get("namespace"):
-        raise Invalid("namespace: not supported by this server", loc=("query", "namespace"))
+    refuse_namespaces()
     follower = Follower(row["run_id"], row["thread_id"], cancels=query["cancel_on_disconnect"])
     resumable = row["kwargs"]["resumable"]
     after = _position(request.headers.get("Last-Event-ID"), row)
     with ExitStack() as stack:
         reader = stack.enter_context(events.hub().reader(follower.run_id))
-        if row["status"] not in runs.LIVE and not resumable:
-            batches: Any = iter(())
+        newest, is_whole = follower.extent()
+        if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
+            after = min(after, newest)
+        is_over = row["status"] not in runs.LIVE
+        if is_over and (after is None or not resumable or (is_whole and after == newest)):
+            batches: Iterator[list[Event]] = iter(())
         else:
             batches = follower.batches(reader, after=after)
         body = sse.body(batches, follower.clock, with_ids=resumable, keep=_filter(query.get("stream_mode")))
@@ -318,23 +326,29 @@ def _filter(modes: list[str] | None) -> Callable[[str], bool] | None:
 def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
     query = load_query(CancelQuery)
-    reason = query.get("reason")
-    path = f"{query['action']} requested via POST {location(thread_key, run_key)}/cancel"
+    reason = _reason(query, location(thread_key, run_key, "/cancel"))
     with ExitStack() as stack:
-        reader = stack.enter_context(events.hub().reader(run_key)) if query["wait"] else None
+        reader = stack.enter_context(events.hub().reader(run_key))
+        follower = Follower(run_key, thread_key, cancels=False)
+        before, _ = follower.extent()
         with connection() as conn:
             stopped = runs.cancel(
-                conn, deployment().id, thread_key, run_key, action=query["action"], reason=reason or path
+                conn, deployment().id, thread_key, run_key, action=query["action"], reason=reason
             )
-        tell([stopped], settings().event_retention_seconds, reason=reason or path)
-        if reader is None:
+            following = claims.next_of(conn, deployment().id, thread_key)
+        tell([stopped], settings().event_retention_seconds)
+        ring(following)
+        if not query["wait"]:
             return "", 202
-        follower = Follower(run_key, thread_key, cancels=False)
-        body = sse.waiting(follower.batches(reader, after=None), follower.clock, lambda last: b"{}")
-        return sse.late_json(
-            follower.stream(body, stack.pop_all()),
-            {
-                "Location": location(thread_key, run_key, "/join"),
-                "Content-Location": location(thread_key, run_key),
-            },
-        )
+        if stopped.is_over:
+            return follower.answer_at_once({})
+        return follower.answer(reader, stack.pop_all(), after=before, says=lambda last: b"{}")
+
+
+def _reason(query: dict[str, Any], path: str) -> str:
+    reason = f"{query['action']} requested via POST {path}"
+    if "reason" not in query:
+        return reason
+    if query["action"] == "rollback":
+        raise Invalid("reason: only with the action interrupt", loc=("query", "reason"))
+    return f"{query['reason']}: {reason}"

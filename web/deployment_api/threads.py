@@ -6,16 +6,14 @@ from typing import Any
 
 from flask import Blueprint, Response, jsonify, request
 
-from shared import threads
+from shared import runs, threads
 from shared.database import connection
 from shared.errors import Invalid
-from shared.runs import Displaced
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.control import tell
-from web.deployment_api.pages import deployment, page, selected, settings
+from web.deployment_api.pages import MAX_OFFSET, deployment, page, refuse, selected, settings
 from web.openapi import operation
 from web.validation import (
-    AnyJson,
     JsonObject,
     ListOf,
     OneOf,
@@ -45,41 +43,35 @@ class ThreadCreate(Schema):
     thread_id = UuidField()
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True)
     if_exists = OneOf("raise", "do_nothing")
-    ttl = AnyJson()
-    supersteps = AnyJson()
+    # refused while they are not served
+    ttl = JsonObject()
+    supersteps = ListOf(JsonObject())
 
 
 class ThreadPatch(Schema):
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, load_default=dict)
-    ttl = AnyJson()
+    ttl = JsonObject()  # refused while it is not served
 
 
 class ThreadFilter(Schema):
     metadata = JsonObject(searchable=True)
-    values = AnyJson()
+    values = JsonObject()  # refused while it is not served
     status = OneOf("idle", "busy", "interrupted", "error")
 
 
 class ThreadSearch(ThreadFilter):
     ids = ListOf(StrictString())
     limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
-    offset = StrictInteger(minimum=0, load_default=0)
+    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
     sort_by = OneOf(*threads.SORTABLE, load_default="updated_at")
     sort_order = OneOf("asc", "desc", load_default="desc")
     select = ListOf(OneOf(*FIELDS, "context"))
-    extract = AnyJson()
+    extract = JsonObject()  # refused while it is not served
 
 
 class StateQuery(Schema):
     subgraphs = QueryBoolean(load_default=False)
     select = QueryList(StrictString())
-
-
-def refuse(body: dict[str, Any], *names: str) -> None:
-    """Fields that mean something the service does not do yet are refused, never ignored."""
-    for name in names:
-        if body.pop(name, None):
-            raise Invalid(f"{name}: not supported by this server", loc=("body", name))
 
 
 @bp.post("/threads")
@@ -117,9 +109,8 @@ def change_thread(thread_id: str) -> Response | tuple[str, int]:
 def delete_thread(thread_id: str) -> tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
     with connection() as conn:
-        live = threads.delete(conn, deployment().id, key)
-    stopped = [Displaced(run.run_id, run.owner, "rollback", run.attempt, run.seq_reserved) for run in live]
-    tell(stopped, settings().event_retention_seconds)
+        live = runs.delete_thread(conn, deployment().id, key)
+    tell(live, settings().event_retention_seconds)
     return "", 204
 
 
@@ -175,7 +166,7 @@ def _selected_state(state: dict[str, Any], select: list[str] | None) -> dict[str
         if name.startswith("values."):
             key = name.removeprefix("values.")
             shown.setdefault("values", {})
-            if key in state["values"]:
+            if isinstance(state["values"], dict) and key in state["values"]:
                 shown["values"][key] = state["values"][key]
         elif name in STATE_FIELDS:
             shown[name] = state[name]

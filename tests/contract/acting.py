@@ -1,0 +1,78 @@
+"""The runner's part, played by a test: claim a run, write its events, end it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from shared import bus, claims, events, threads
+from shared.claims import Claimed, Finish, Terms
+from shared.database import driver
+from shared.models import RunStatus, ThreadStatus
+
+RETENTION_SECONDS = 900
+
+
+class Actor:
+    """Who executes one run."""
+
+    def __init__(self, run_id: str | UUID, owner: str = "actor") -> None:
+        with driver() as conn:
+            claimed = claims.claim(conn, [UUID(str(run_id))], Terms(owner, 30, 3600))
+        self.run: Claimed = claimed[0][0]
+        self._next = self.run.floor + 1
+        self._floor: int | None = self.run.floor
+        self.emit("metadata", {"run_id": str(self.run.run_id), "attempt": self.run.attempt})
+
+    def emit(self, name: str, data: Any, *, final: bool = False) -> None:
+        """Append one event to the run's log."""
+        raw = data if isinstance(data, bytes) else orjson.dumps(data)
+        payload = events.payload(name, raw)
+        batch = events.Batch(
+            self.run.run_id, self.run.attempt, self.run.owner, self._next, [payload], self._floor, final
+        )
+        answers = events.append(bus.client(), [batch], retention_seconds=RETENTION_SECONDS)
+        assert answers == [events.OK], answers
+        self._next, self._floor = self._next + 1, None
+
+    def finish(
+        self,
+        values: Any = None,
+        *,
+        status: RunStatus = RunStatus.SUCCESS,
+        thread_status: ThreadStatus = ThreadStatus.IDLE,
+        error: dict[str, str] | None = None,
+        interrupts: dict[str, Any] | None = None,
+        state: dict[str, Any] | None = None,
+        output: Any = None,
+    ) -> None:
+        """End the run: its row first, then its log."""
+        if error is not None and status is not RunStatus.INTERRUPTED:
+            self.emit("error", error)
+        end = Finish(
+            self.run,
+            status,
+            thread_status,
+            error,
+            None if values is None else orjson.dumps(values).decode(),
+            None if state is None else orjson.dumps(state).decode(),
+            orjson.dumps(interrupts or {}).decode(),
+        )
+        with driver() as conn, conn.transaction():
+            threads.lock_all(conn, [(self.run.deployment_id, self.run.thread_id)])
+            assert self.run.run_id in claims.finish(conn, [end], owner=self.run.owner)
+        self.end(status, output)
+
+    def end(self, status: str, output: Any = None) -> None:
+        """End the log alone."""
+        head = orjson.dumps({"run_id": str(self.run.run_id), "status": str(status)})
+        self.emit(events.END, head[:-1] + b',"output":' + orjson.dumps(output) + b"}", final=True)
+
+
+def act(run_id: str | UUID, values: Any, **more: Any) -> None:
+    """A whole run that streams and returns these values."""
+    actor = Actor(run_id)
+    actor.emit("values", values)
+    actor.finish(values, output=values, **more)

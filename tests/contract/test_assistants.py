@@ -1,0 +1,460 @@
+"""Assistants on the wire: records, versions, search, graphs, refusals."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import update
+
+from shared import assistants
+from shared.database import connection
+from shared.models import Graph
+from tests.contract.acting import Actor
+from tests.contract.conftest import Api
+
+FIELDS = [
+    "assistant_id", "graph_id", "config", "context", "metadata", "name", "created_at", "updated_at",
+    "version", "description",
+]  # fmt: skip
+MISSING = "00000000-0000-0000-0000-00000000dead"
+
+
+@pytest.fixture
+def made(api: Api) -> dict[str, Any]:
+    """An assistant at version 1."""
+    body = {"graph_id": "agent", "context": {"word": "one"}, "name": "first", "metadata": {"team": "a"}}
+    return api.post("/assistants", {**body, "description": "says one"}).json
+
+
+# --- create ----------------------------------------------------------------------------------------
+
+
+def test_a_new_assistant_has_defaults_and_the_contracts_key_order(api: Api) -> None:
+    response = api.post("/assistants", {"graph_id": "agent"})
+
+    record = response.json
+    assert response.status_code == 200
+    assert list(record) == FIELDS
+    assert UUID(record["assistant_id"]).version == 4
+    assert {name: record[name] for name in FIELDS[1:6]} == {
+        "graph_id": "agent", "config": {}, "context": {}, "metadata": {}, "name": "Untitled",
+    }  # fmt: skip
+    assert (record["version"], record["description"]) == (1, None)
+    assert record["created_at"] == record["updated_at"]
+    assert record["created_at"].endswith("+00:00")
+    assert datetime.fromisoformat(record["created_at"]).utcoffset() is not None
+
+
+def test_everything_that_can_be_set_is_kept(api: Api) -> None:
+    sent = {
+        "graph_id": "agent",
+        "assistant_id": str(uuid4()),
+        "config": {"tags": ["a"], "recursion_limit": 7, "own": {"kept": [1, None]}},
+        "metadata": {"deep": {"a": None}},
+        "name": "",
+        "description": "d",
+    }
+
+    record = api.post("/assistants", sent).json
+
+    assert {name: record[name] for name in sent} == sent
+    assert api.get(f"/assistants/{sent['assistant_id']}").json == record
+
+
+@pytest.mark.parametrize("sent", [{"context": {"a": 1}}, {"config": {"configurable": {"a": 1}}}])
+def test_context_and_configurable_are_one_thing(api: Api, sent: dict[str, Any]) -> None:
+    record = api.post("/assistants", {"graph_id": "agent", **sent}).json
+    assert (record["context"], record["config"]) == ({"a": 1}, {"configurable": {"a": 1}})
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+def test_context_beside_configurable_is_400(api: Api, made: dict[str, Any], method: str) -> None:
+    path = "/assistants" if method == "POST" else f"/assistants/{made['assistant_id']}"
+    body = {"graph_id": "agent", "context": {"a": 1}, "config": {"configurable": {"b": 1}}}
+    response = api.call(method, path, body)
+    assert response.status_code == 400
+    assert response.json["detail"].startswith("Cannot specify both configurable and context.")
+
+
+def test_an_unknown_graph_is_404_and_names_those_there_are(api: Api, made: dict[str, Any]) -> None:
+    detail = {"detail": "Graph 'nope' not found. Expected one of: ['agent', 'other']"}
+    for response in (
+        api.post("/assistants", {"graph_id": "nope"}),
+        api.patch(f"/assistants/{made['assistant_id']}", {"graph_id": "nope"}),
+        api.post("/assistants/search", {"graph_id": "nope"}),
+        api.post("/assistants/count", {"graph_id": "nope"}),
+    ):
+        assert (response.status_code, response.json) == (404, detail)
+
+
+def test_a_taken_id_is_409_or_the_existing_record(api: Api, made: dict[str, Any]) -> None:
+    body = {"graph_id": "other", "assistant_id": made["assistant_id"], "name": "second"}
+
+    refused = api.post("/assistants", body)
+    again = api.post("/assistants", {**body, "if_exists": "do_nothing"})
+
+    detail = f"Assistant {made['assistant_id']} already exists"
+    assert (refused.status_code, refused.json) == (409, {"detail": detail})
+    assert (again.status_code, again.json) == (200, made)
+    assert api.post(f"/assistants/{made['assistant_id']}/versions").json[0]["version"] == 1
+
+
+# --- get and the ids -------------------------------------------------------------------------------
+
+
+def test_default_assistants_have_the_ids_clients_compute(api: Api) -> None:
+    assert str(assistants.default_id("echo")) == "046b5dc7-2108-582c-9c6c-31d556d138f0"
+    assert str(assistants.default_id("agent")) == "fe096781-5601-53d2-b2f6-0d3403f7e9ca"
+    record = api.get("/assistants/fe096781-5601-53d2-b2f6-0d3403f7e9ca").json
+    assert (record["graph_id"], record["name"], record["version"]) == ("agent", "agent", 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "detail"),
+    [
+        ("GET", "", None, "Not Found"),
+        ("GET", "/graph", None, "Not Found"),
+        ("GET", "/schemas", None, "Not Found"),
+        ("GET", "/subgraphs", None, "Not Found"),
+        ("PATCH", "", {}, f"Assistant {MISSING} not found"),
+        ("POST", "/latest", {"version": 1}, f"Assistant {MISSING} not found"),
+        ("POST", "/versions", {}, f"Assistant {MISSING} not found"),
+        ("DELETE", "", None, f"Assistant with ID {MISSING} not found"),
+    ],
+)
+def test_an_unknown_assistant_is_404(api: Api, method: str, path: str, body: Any, detail: str) -> None:
+    response = api.call(method, f"/assistants/{MISSING}{path}", body)
+    assert (response.status_code, response.json) == (404, {"detail": detail})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [("GET", "", None), ("PATCH", "", {}), ("DELETE", "", None), ("POST", "/versions", {})],
+)
+def test_only_uuids_name_an_assistant(api: Api, method: str, path: str, body: Any) -> None:
+    response = api.call(method, f"/assistants/agent{path}", body)
+    assert (response.status_code, response.json) == (
+        422,
+        {"detail": "Invalid assistant ID: must be a UUID"},
+    )
+
+
+def test_a_strangers_assistant_looks_like_a_missing_one(
+    api: Api, neighbour: Api, made: dict[str, Any]
+) -> None:
+    path = f"/assistants/{made['assistant_id']}"
+    for method, end, body in (
+        ("GET", "", None), ("GET", "/graph", None), ("PATCH", "", {"name": "x"}), ("DELETE", "", None),
+        ("POST", "/versions", {}), ("POST", "/latest", {"version": 1}),
+    ):  # fmt: skip
+        theirs = neighbour.call(method, path + end, body)
+        unknown = neighbour.call(method, f"/assistants/{MISSING}{end}", body)
+        assert theirs.status_code == unknown.status_code == 404
+        assert theirs.text.replace(made["assistant_id"], MISSING) == unknown.text
+    assert neighbour.post("/assistants/search", {"name": "first"}).json == []
+    assert api.get(path).json == made
+
+
+# --- versions --------------------------------------------------------------------------------------
+
+
+def change(api: Api, made: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+    response = api.patch(f"/assistants/{made['assistant_id']}", body)
+    assert response.status_code == 200
+    return response.json
+
+
+def test_a_new_context_replaces_everything_of_the_old(api: Api) -> None:
+    config = {"tags": ["t"], "recursion_limit": 9, "configurable": {"word": "one", "loud": True}}
+    made = api.post("/assistants", {"graph_id": "agent", "config": config}).json
+
+    changed = change(api, made, {"context": {"word": "two"}})
+
+    assert changed["version"] == 2
+    assert changed["context"] == {"word": "two"}
+    assert changed["config"] == {"configurable": {"word": "two"}}
+    assert changed["created_at"] == made["created_at"]
+    assert changed["updated_at"] > made["updated_at"]
+
+
+@pytest.mark.parametrize(
+    ("body", "config", "context"),
+    [
+        ({"context": {}}, {"tags": ["t"]}, {}),
+        ({"config": {"configurable": {"b": 2}}}, {"configurable": {"b": 2}}, {"b": 2}),
+        ({"config": {"recursion_limit": 3}}, {"recursion_limit": 3}, {"a": 1}),
+        ({"config": {}}, {}, {"a": 1}),
+        ({"name": "n"}, {"tags": ["t"], "configurable": {"a": 1}}, {"a": 1}),
+        ({}, {"tags": ["t"], "configurable": {"a": 1}}, {"a": 1}),
+    ],
+)
+def test_what_a_change_makes_of_config_and_context(
+    api: Api, body: dict[str, Any], config: dict[str, Any], context: dict[str, Any]
+) -> None:
+    before = {"tags": ["t"], "configurable": {"a": 1}}
+    made = api.post("/assistants", {"graph_id": "agent", "config": before}).json
+    changed = change(api, made, body)
+    assert (changed["version"], changed["config"], changed["context"]) == (2, config, context)
+
+
+def test_metadata_is_merged_and_the_rest_replaced(api: Api, made: dict[str, Any]) -> None:
+    changed = change(
+        api, made, {"metadata": {"more": {"b": 1}, "team": None}, "name": "n", "graph_id": "other"}
+    )
+    assert changed["metadata"] == {"team": None, "more": {"b": 1}}
+    assert (changed["name"], changed["graph_id"], changed["description"]) == ("n", "other", "says one")
+    assert change(api, made, {"description": None})["description"] is None
+
+
+def test_latest_brings_back_a_whole_version(api: Api, made: dict[str, Any]) -> None:
+    later = {"context": {"word": "two"}, "name": "n", "description": None, "graph_id": "other"}
+    change(api, made, {**later, "metadata": {"team": "b"}})
+
+    restored = api.post(f"/assistants/{made['assistant_id']}/latest", {"version": 1}).json
+
+    assert {**restored, "updated_at": None} == {**made, "updated_at": None}
+    assert restored["updated_at"] > made["updated_at"]
+    assert api.get(f"/assistants/{made['assistant_id']}").json == restored
+
+
+def test_numbers_go_on_after_going_back_and_unsent_fields_come_from_the_active_version(
+    api: Api, made: dict[str, Any]
+) -> None:
+    change(api, made, {"context": {"word": "two"}})
+    api.post(f"/assistants/{made['assistant_id']}/latest", {"version": 1})
+
+    changed = change(api, made, {"name": "third"})
+
+    assert (changed["version"], changed["context"]) == (3, {"word": "one"})
+    listed = api.post(f"/assistants/{made['assistant_id']}/versions", {}).json
+    assert [version["version"] for version in listed] == [3, 2, 1]
+
+
+def test_versions_are_listed_newest_first_without_updated_at(api: Api, made: dict[str, Any]) -> None:
+    for number in range(3):
+        change(api, made, {"metadata": {"odd": number % 2 == 0}})
+    path = f"/assistants/{made['assistant_id']}/versions"
+
+    listed = api.post(path, {"limit": 2, "offset": 1}).json
+
+    assert [version["version"] for version in listed] == [3, 2]
+    assert list(listed[0]) == [name for name in FIELDS if name != "updated_at"]
+    assert [v["version"] for v in api.post(path, {"metadata": {"odd": True}}).json] == [4, 2]
+    assert api.post(path, {"metadata": {"no": 1}}).json == []
+    assert api.call("POST", path).status_code == 422
+
+
+@pytest.mark.parametrize("version", [0, -1, 99, 2**63])
+def test_an_unknown_version_is_404(api: Api, made: dict[str, Any], version: int) -> None:
+    response = api.post(f"/assistants/{made['assistant_id']}/latest", {"version": version})
+    detail = f"Version {version} not found for assistant {made['assistant_id']}"
+    assert (response.status_code, response.json) == (404, {"detail": detail})
+
+
+# --- search and count ------------------------------------------------------------------------------
+
+
+def test_search_pages_with_the_true_total(api: Api) -> None:
+    for number in range(5):
+        api.post("/assistants", {"graph_id": "agent", "name": f"n{number}", "metadata": {"mark": 1}})
+    wanted = {"metadata": {"mark": 1}, "sort_by": "name", "sort_order": "asc", "select": ["name"]}
+
+    first = api.post("/assistants/search", {**wanted, "limit": 2})
+    last = api.post("/assistants/search", {**wanted, "limit": 2, "offset": 4})
+
+    assert first.json == [{"name": "n0"}, {"name": "n1"}]
+    assert (first.headers["X-Pagination-Total"], first.headers["X-Pagination-Next"]) == ("5", "2")
+    assert last.json == [{"name": "n4"}]
+    assert last.headers["X-Pagination-Total"] == "5"
+    assert "X-Pagination-Next" not in last.headers
+    assert api.post("/assistants/count", {"metadata": {"mark": 1}}).json == 5
+
+
+def test_search_is_newest_first_and_ten_long(api: Api) -> None:
+    ids = [api.post("/assistants", {"graph_id": "agent"}).json["assistant_id"] for _ in range(11)]
+    found = [record["assistant_id"] for record in api.post("/assistants/search", {}).json]
+    assert found == ids[:0:-1]
+
+
+def test_filters_must_all_match(api: Api) -> None:
+    make = {"graph_id": "agent", "name": "Blue_Bird", "metadata": {"a": {"b": 1, "c": 2}, "d": [1]}}
+    made = api.post("/assistants", make).json
+    api.post("/assistants", {"graph_id": "other", "name": "BlueXBird", "metadata": {"a": {"b": 1}}})
+
+    def found(**filters: Any) -> list[str]:
+        return [record["name"] for record in api.post("/assistants/search", filters).json]
+
+    assert found(name="blue_b") == ["Blue_Bird"]
+    assert found(name="BLUE", graph_id="other") == ["BlueXBird"]
+    assert found(metadata={"a": {"b": 1}}, graph_id="agent") == ["Blue_Bird"]
+    assert found(metadata={"a": {"b": 1}, "d": [1]}) == ["Blue_Bird"]
+    assert found(metadata={"a": {"b": 2}}) == []
+    change(api, made, {"name": "renamed"})
+    assert found(name="blue_b") == [], "only the active version counts"
+
+
+# --- delete ----------------------------------------------------------------------------------------
+
+
+def test_delete_takes_all_versions_and_cancels_live_runs(api: Api, made: dict[str, Any]) -> None:
+    change(api, made, {})
+    thread_id = api.post("/threads").json["thread_id"]
+    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": made["assistant_id"]}).json
+
+    response = api.delete(f"/assistants/{made['assistant_id']}?delete_threads=perhaps")
+
+    assert (response.status_code, response.data) == (204, b"")
+    assert api.get(f"/assistants/{made['assistant_id']}").status_code == 404
+    assert api.get(f"/threads/{thread_id}/runs/{run['run_id']}").json["status"] == "interrupted"
+    assert api.get(f"/threads/{thread_id}").json["status"] == "idle"
+
+
+def test_delete_can_take_the_threads_too(api: Api, made: dict[str, Any]) -> None:
+    thread_id, kept = (api.post("/threads").json["thread_id"] for _ in range(2))
+    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": made["assistant_id"]}).json
+    Actor(run["run_id"])
+
+    assert api.delete(f"/assistants/{made['assistant_id']}?delete_threads=true").status_code == 204
+
+    assert api.get(f"/threads/{thread_id}").status_code == 404
+    assert api.get(f"/threads/{kept}").status_code == 200
+
+
+def test_a_deleted_default_assistant_makes_runs_by_graph_id_404(api: Api) -> None:
+    api.delete(f"/assistants/{assistants.default_id('agent')}")
+    response = api.post("/runs", {"assistant_id": "agent"})
+    assert (response.status_code, response.json) == (404, {"detail": "Thread or assistant not found."})
+
+
+# --- graph and schemas -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def drawn(api: Api) -> Api:
+    """The graph `agent` has drawings, schemas and nested subgraphs."""
+    drawings = {depth: {"nodes": [{"id": depth}], "edges": []} for depth in ("0", "1", "all")}
+    names = ("input_schema", "output_schema", "state_schema", "config_schema", "context_schema")
+    schemas = {name: {"title": name} for name in names}
+    subgraphs = {name: {"title": name} for name in ("child", "child|inner", "child|inner|low", "sister")}
+    with connection() as conn:
+        conn.execute(
+            update(Graph)
+            .where(Graph.graph_id == "agent")
+            .values(drawings=drawings, schemas=schemas, subgraphs=subgraphs)
+        )
+    return api
+
+
+@pytest.mark.parametrize(
+    ("query", "depth"),
+    [("", "0"), ("?xray=false", "0"), ("?xray=0", "0"), ("?xray=1", "1"), ("?xray=true", "all"),
+     ("?xray=True", "all"), ("?xray=9", "all")],
+)  # fmt: skip
+@pytest.mark.parametrize("assistant", ["agent", str(assistants.default_id("agent"))])
+def test_a_graph_is_drawn_to_the_depth_asked_for(drawn: Api, assistant: str, query: str, depth: str) -> None:
+    response = drawn.get(f"/assistants/{assistant}/graph{query}")
+    assert response.json == {"nodes": [{"id": depth}], "edges": []}
+
+
+@pytest.mark.parametrize("xray", ["abc", "-1", "1.5", "", "²"])
+def test_an_invalid_xray_is_422(drawn: Api, xray: str) -> None:
+    response = drawn.get("/assistants/agent/graph", query_string={"xray": xray})
+    assert (response.status_code, response.json) == (422, {"detail": "Invalid xray value"})
+
+
+def test_all_six_schema_keys_are_there(drawn: Api) -> None:
+    for assistant in ("agent", assistants.default_id("agent")):
+        record = drawn.get(f"/assistants/{assistant}/schemas").json
+        assert list(record) == [
+            "graph_id", "input_schema", "output_schema", "state_schema", "config_schema", "context_schema"
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("", ["child", "sister"]),
+        ("?recurse=true", ["child", "child|inner", "child|inner|low", "sister"]),
+        ("/child", ["child"]),
+        ("/child%7Cinner", ["child|inner"]),
+        ("/child?recurse=1", ["child", "child|inner", "child|inner|low"]),
+        ("/nobody", []),
+    ],
+)
+def test_subgraphs_by_name(drawn: Api, path: str, names: list[str]) -> None:
+    assert list(drawn.get(f"/assistants/agent/subgraphs{path}").json) == names
+
+
+# --- bad bodies ------------------------------------------------------------------------------------
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("", {}, "graph_id"),
+    ("", {"graph_id": 5}, "graph_id"),
+    ("", {"graph_id": None}, "graph_id"),
+    ("", {"assistant_id": "x"}, "assistant_id"),
+    ("", {"assistant_id": 1}, "assistant_id"),
+    ("", {"assistant_id": None}, "assistant_id"),
+    ("", {"config": None}, "config"),
+    ("", {"config": []}, "config"),
+    ("", {"config": {"recursion_limit": "5"}}, "config.recursion_limit"),
+    ("", {"config": {"recursion_limit": True}}, "config.recursion_limit"),
+    ("", {"config": {"tags": "t"}}, "config.tags"),
+    ("", {"config": {"tags": [1]}}, "config.tags.0"),
+    ("", {"config": {"configurable": []}}, "config.configurable"),
+    ("", {"context": None}, "context"),
+    ("", {"context": "x"}, "context"),
+    ("", {"metadata": None}, "metadata"),
+    ("", {"metadata": [1]}, "metadata"),
+    ("", {"metadata": {"a": "\x00"}}, "metadata"),
+    ("", {"metadata": {"\x00": 1}}, "metadata"),
+    ("", {"metadata": {"a": "x" * 70_000}}, "metadata"),
+    ("", {"name": 1}, "name"),
+    ("", {"name": None}, "name"),
+    ("", {"name": "\x00"}, "name"),
+    ("", {"description": 1}, "description"),
+    ("", {"if_exists": "replace"}, "if_exists"),
+    ("", {"if_exists": None}, "if_exists"),
+    ("/search", {"limit": 0}, "limit"),
+    ("/search", {"limit": 1001}, "limit"),
+    ("/search", {"limit": "5"}, "limit"),
+    ("/search", {"limit": None}, "limit"),
+    ("/search", {"offset": -1}, "offset"),
+    ("/search", {"offset": 2**63}, "offset"),
+    ("/search", {"sort_by": "context"}, "sort_by"),
+    ("/search", {"sort_order": "up"}, "sort_order"),
+    ("/search", {"select": "name"}, "select"),
+    ("/search", {"select": ["nope"]}, "select.0"),
+    ("/search", {"metadata": []}, "metadata"),
+    ("/search", {"name": 5}, "name"),
+    ("/count", {"metadata": None}, "metadata"),
+    ("/count", {"graph_id": 5}, "graph_id"),
+    ("/ID/latest", {}, "version"),
+    ("/ID/latest", {"version": "1"}, "version"),
+    ("/ID/latest", {"version": 1.0}, "version"),
+    ("/ID/latest", {"version": True}, "version"),
+    ("/ID/latest", {"version": None}, "version"),
+    ("/ID/versions", {"limit": 0}, "limit"),
+    ("/ID/versions", {"offset": 2**63}, "offset"),
+    ("/ID/versions", {"metadata": "x"}, "metadata"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "field"), BAD)
+def test_a_bad_body_is_422_and_names_the_field(api: Api, path: str, body: dict[str, Any], field: str) -> None:
+    if not path and body and "graph_id" not in body:
+        body = {"graph_id": "agent", **body}
+    response = api.post(f"/assistants{path.replace('ID', str(assistants.default_id('agent')))}", body)
+    assert response.status_code == 422
+    assert response.json["detail"].startswith(f"{field}: "), response.json
+
+
+def test_a_refused_change_makes_no_version(api: Api, made: dict[str, Any]) -> None:
+    assert api.patch(f"/assistants/{made['assistant_id']}", {"metadata": None}).status_code == 422
+    assert api.get(f"/assistants/{made['assistant_id']}").json == made
+
+
+def test_unknown_fields_are_ignored(api: Api) -> None:
+    assert api.post("/assistants", {"graph_id": "agent", "nonsense": 1}).status_code == 200

@@ -1,0 +1,155 @@
+"""One client that follows one run: its events as a stream, or its output at the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import chain
+from typing import Any
+from uuid import UUID
+
+from flask import Response, jsonify, request
+from redis.exceptions import RedisError
+
+from shared import bus, claims, events, runs, threads
+from shared.database import connection, dumps
+from shared.errors import NotFound, Unavailable
+from shared.events import END, Event
+from shared.models import RunStatus
+from web import sse
+from web.deployment_api.control import ring, tell
+from web.deployment_api.pages import deployment, settings
+
+log = logging.getLogger(__name__)
+
+FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
+END_OF_LOG = Event(0, 0, END, b"{}")
+
+
+def location(thread_id: UUID | None, run_id: UUID, suffix: str = "") -> str:
+    """A path from the deployment's own root: clients join it to the base address they know."""
+    root = "" if thread_id is None else f"/threads/{thread_id}"
+    return f"{root}/runs/{run_id}{suffix}"
+
+
+class Follower:
+    """One client that follows one run: what it needs after the request's context is gone."""
+
+    def __init__(self, run_id: UUID, thread_id: UUID, *, cancels: bool) -> None:
+        self.run_id, self.thread_id = run_id, thread_id
+        self.deployment_id = deployment().id
+        self.settings = settings()
+        self.cancels = cancels
+        self.clock = sse.Clock(self.settings.heartbeat_seconds, watched=cancels)
+
+    def batches(self, reader: events.Reader, *, after: int | None) -> Iterator[list[Event]]:
+        """The run's events; watches the client's socket where its going matters."""
+        followed = events.follow(
+            reader, self.run_id, after=after, ended=self.ended, quiet_seconds=self.clock.quiet_seconds
+        )
+        return sse.watch(request.environ.get("gunicorn.socket"), followed) if self.cancels else followed
+
+    def batches_of_new(self, reader: events.Reader, *, starts_at_once: bool) -> Iterator[list[Event]]:
+        """A new run's events. The first one is known before it happens, unless other runs are ahead."""
+        if not starts_at_once:
+            return self.batches(reader, after=0)
+        first = Event(1, 0, "metadata", runs.first_words(self.run_id, 1))
+        return chain([[first]], self.batches(reader, after=1))
+
+    def stream(self, body: Iterator[bytes], holds: AbstractContextManager[Any]) -> sse.Stream:
+        return sse.Stream(body, holds=holds, on_disconnect=self.cancel if self.cancels else None)
+
+    def answer(
+        self,
+        reader: events.Reader,
+        holds: AbstractContextManager[Any],
+        *,
+        after: int | None,
+        says: Callable[[Event | None], bytes] | None = None,
+    ) -> Response:
+        """Line feeds until the run has ended, then its output or what `says` makes of its last event."""
+        body = sse.waiting(self.batches(reader, after=after), self.clock, says or self.output)
+        return sse.late_json(self.stream(body, holds), self._headers())
+
+    def answer_at_once(self, output: Any) -> Response:
+        """The same for a run that has ended."""
+        response = jsonify(output)
+        response.headers.update(self._headers())
+        return response
+
+    def _headers(self) -> dict[str, str]:
+        return {
+            "Location": location(self.thread_id, self.run_id, "/join"),
+            "Content-Location": location(self.thread_id, self.run_id),
+        }
+
+    def extent(self) -> tuple[int, bool]:
+        """The number of the log's newest event (0: it holds nothing), and whether nothing will be added."""
+        try:
+            newest, end = bus.client().hmget(events.meta_key(self.run_id), "seq", "end")  # type: ignore[misc]
+        except RedisError:
+            return 0, False
+        return int(newest or 0), end is not None
+
+    def ended(self) -> Sequence[Event] | None:
+        """The end of a log that was lost, made from the row; None while the run lives."""
+        try:
+            with connection() as conn:
+                row = runs.get(conn, self.deployment_id, self.run_id)
+        except NotFound:
+            return [END_OF_LOG]
+        except Unavailable:
+            return None
+        if row["status"] in runs.LIVE:
+            return None
+        lost = [events.EXPIRED] if row["attempt"] and not self.extent()[0] else []
+        if row["status"] in FAILED and row["error"]:
+            return [*lost, Event(0, 0, "error", dumps(row["error"]).encode()), END_OF_LOG]
+        return [*lost, END_OF_LOG]
+
+    def output(self, last: Event | None) -> bytes:
+        """What a wait or join answers."""
+        if last is not None:
+            told = last.data.partition(b',"output":')[2][:-1]
+            if told and told != b"null":
+                return told
+        return dumps(self.stored_output()).encode()
+
+    def stored_output(self) -> Any:
+        """The same from the rows, for a log that says nothing of it.
+
+        Never null: a client looks for keys in it.
+        """
+        try:
+            with connection() as conn:
+                row = runs.get(conn, self.deployment_id, self.run_id)
+                thread = threads.get(conn, self.deployment_id, row["thread_id"])
+        except NotFound:
+            return {}
+        if row["status"] in FAILED:
+            return {"__error__": row["error"]}
+        values = {} if thread["values"] is None else thread["values"]
+        open_interrupts = [
+            {**item, "response_schema": None}
+            for items in (thread["interrupts"] or {}).values()
+            for item in items
+        ]
+        if not open_interrupts:
+            return values
+        return {**(values if isinstance(values, dict) else {}), "__interrupt__": open_interrupts}
+
+    def cancel(self) -> None:
+        """The client has gone and wanted the run to go with it."""
+        reason = "client disconnected from the run stream (on_disconnect=cancel)"
+        try:
+            with connection() as conn:
+                stopped = runs.cancel(conn, self.deployment_id, self.thread_id, self.run_id, reason=reason)
+                following = claims.next_of(conn, self.deployment_id, self.thread_id)
+        except NotFound:
+            return  # it had ended
+        except Unavailable as error:
+            log.warning("run %s: not cancelled when its client left: %s", self.run_id, error)
+            return
+        tell([stopped], self.settings.event_retention_seconds)
+        ring(following)
