@@ -362,6 +362,16 @@ def search(
     return list(conn.execute(query, values).mappings())
 
 
+def recently_used(conn: Connection, pool: str, *, limit: int) -> list[UUID]:
+    """The serving revisions of the pool's deployments that had a run last, then the newest ones."""
+    query = text(
+        "SELECT active_revision_id FROM deployment d WHERE pool = :pool AND deleted_at IS NULL"
+        " AND active_revision_id IS NOT NULL ORDER BY (SELECT max(updated_at) FROM thread"
+        " WHERE deployment_id = d.id) DESC NULLS LAST, updated_at DESC LIMIT :limit"
+    )
+    return list(conn.execute(query, {"pool": pool, "limit": limit}).scalars())
+
+
 # --- deleting ------------------------------------------------------------------------------------
 
 

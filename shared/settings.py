@@ -69,6 +69,8 @@ class Settings:
 
     # Builds
     build_timeout_seconds: float = 900.0
+    # what build steps and graph hosts take over from this environment: addresses, certificates, locale
+    passed_on: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     # Names this process in leases and logs
     worker: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}")
@@ -84,6 +86,7 @@ class Settings:
                 values[spec.name] = _parse(name, raw, spec.type)
         data_dir = Path(str(values.get("data_dir", cls.data_dir))).absolute()
         values["data_dir"] = data_dir
+        values["passed_on"] = {name: env[name] for name in PASSED_ON if env.get(name)}
         values["cache_dir"] = Path(str(values.get("cache_dir", data_dir / "cache"))).absolute()
         settings = cls(**values)  # type: ignore[arg-type]
         if "url" not in values:
@@ -104,6 +107,15 @@ class Settings:
         if self.lease_seconds < 2:
             raise BadSetting("RUNYARD_LEASE_SECONDS must be at least 2")
 
+
+# Variables of the service's own environment that user code and the package installer get to see.
+PASSED_ON = (
+    "PATH", "LANG", "LC_ALL", "TZ",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+    "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS", "UV_NATIVE_TLS",
+    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL",
+)  # fmt: skip
 
 # Field → environment variable. A setting is documented in the README under this name.
 VARIABLES = {

@@ -18,18 +18,20 @@ import gevent
 from gevent.event import AsyncResult
 from gevent.event import Event as Signal
 from psycopg import Error as DatabaseError
+from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 
 from shared import checkpoints, claims, threads
 from shared.checkpoints import Write
 from shared.claims import Claimed, Finish, Next
-from shared.database import driver
-from shared.errors import Fenced, Unavailable
+from shared.database import Driver, driver
+from shared.errors import Fenced, RunyardError, Unavailable
 
 log = logging.getLogger(__name__)
 
 LINGER_SECONDS = 0.02  # how long a checkpoint nobody waits for may wait for company
 WAIT_FOR_DISK = "SET LOCAL synchronous_commit = on"
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0
+TRY_AGAIN = (DeadlockDetected, LockNotAvailable, SerializationFailure)  # the whole transaction
 
 
 class Owner(Protocol):
@@ -49,13 +51,14 @@ class Owner(Protocol):
 
 @dataclass(slots=True)
 class Entry:
-    """One thing to commit: a frame of a run, or its end."""
+    """One thing to commit: a frame of a run, its end, or neither: who waits for all before it."""
 
     owner: Owner
     write: Write | None = None
     ask: int = 0
     end: Finish | None = None
     result: AsyncResult | None = field(default=None)
+    retried: bool = False  # an earlier commit's answer was lost: it may have been carried out
 
 
 class Committer:
@@ -76,13 +79,22 @@ class Committer:
         self._wake.set()
 
     def finish(self, owner: Owner, end: Finish) -> Next | None:
-        """Store a run's end after everything it stored before; raises Fenced."""
-        entry = Entry(owner, end=end, result=AsyncResult())
-        self._entries.append(entry)
+        """Store a run's end after everything it stored before.
+
+        Raises Fenced, or RunyardError when the database refuses what is to be stored.
+        """
+        return self._wait(owner, end)
+
+    def settle(self, owner: Owner) -> None:
+        """Return when everything this run stored before is committed or refused."""
+        self._wait(owner, None)
+
+    def _wait(self, owner: Owner, end: Finish | None) -> Next | None:
+        result = AsyncResult()
+        self._entries.append(Entry(owner, end=end, result=result))
         self._urgent.set()
         self._wake.set()
-        assert entry.result is not None
-        return entry.result.get()
+        return result.get()
 
     def _run(self) -> None:
         pause = PAUSE_SECONDS
@@ -97,6 +109,8 @@ class Committer:
                 pause = PAUSE_SECONDS
             except Unavailable as error:
                 log.warning("checkpoints wait: %s", error)
+                for entry in batch:
+                    entry.retried = True
                 self._entries[:0] = batch
                 self._wake.set()
                 gevent.sleep(pause)
@@ -109,9 +123,9 @@ class Committer:
     def _commit(self, batch: Sequence[Entry]) -> None:
         try:
             self._commit_together(batch)
+        except TRY_AGAIN as error:
+            raise Unavailable(f"another transaction was in the way: {error}") from error
         except DatabaseError:
-            if len({id(entry.owner) for entry in batch}) == 1:
-                raise
             log.warning("a batch of checkpoints was refused, going on run by run", exc_info=True)
             self._commit_one_by_one(batch)
 
@@ -123,11 +137,19 @@ class Committer:
         for entries in by_owner.values():
             try:
                 self._commit_together(entries)
+            except TRY_AGAIN as error:
+                raise Unavailable(f"another transaction was in the way: {error}") from error
             except DatabaseError as error:
-                log.exception("run %s: its checkpoints cannot be stored", entries[0].owner.run.run_id)
-                entries[0].owner.unwritable(error)
-                for entry in entries:
-                    self._fail(entry, error)
+                self._refuse(entries, error)
+
+    def _refuse(self, entries: Sequence[Entry], error: DatabaseError) -> None:
+        """The database will not have this; nothing of the run that came later may be stored either."""
+        owner = entries[0].owner
+        log.warning("run %s: what it wants to store is refused: %s", owner.run.run_id, error)
+        owner.unwritable(error)
+        self._entries = [entry for entry in self._entries if entry.owner is not owner or entry.write is None]
+        for entry in entries:
+            self._fail(entry, RunyardError(f"the database refuses it: {error}"))
 
     def _commit_together(self, batch: Sequence[Entry]) -> None:
         """Locks, ends, checkpoints: in the order in which locks are taken everywhere."""
@@ -137,6 +159,7 @@ class Committer:
         with driver() as conn:
             if not kept and not writes:
                 done, fenced = claims.finish(conn, ends, owner=self._owner), set()
+                done |= self._done_before(conn, batch, done)
             else:
                 with conn.transaction():
                     if kept:
@@ -144,17 +167,29 @@ class Committer:
                     if any(entry.ask for entry in batch):
                         conn.execute(WAIT_FOR_DISK)
                     done = claims.finish(conn, ends, owner=self._owner)
+                    done |= self._done_before(conn, batch, done)
                     ending = [run.run_id for run in kept]
                     fenced = checkpoints.write(conn, writes, ending=ending) if writes else set()
         self._tell_ended(batch, done)
         self._tell_written(batch, fenced)
 
+    def _done_before(
+        self, conn: Driver, batch: Sequence[Entry], done: Mapping[UUID, Next | None]
+    ) -> dict[UUID, Next | None]:
+        """Ends that an earlier commit carried out, whose answer was lost."""
+        unsure = [entry.end.run for entry in batch if entry.retried and entry.end is not None]
+        unsure = [run for run in unsure if run.run_id not in done]
+        found = claims.ended_before(conn, unsure, owner=self._owner) if unsure else set()
+        return dict.fromkeys(found)  # upkeep rings for what comes next
+
     @staticmethod
     def _tell_ended(batch: Sequence[Entry], done: Mapping[UUID, Next | None]) -> None:
         for entry in batch:
-            if entry.end is None or entry.result is None:
+            if entry.result is None or entry.result.ready():
                 continue
-            if entry.end.run.run_id in done:
+            if entry.end is None:
+                entry.result.set(None)
+            elif entry.end.run.run_id in done:
                 entry.result.set(done[entry.end.run.run_id])
             else:
                 entry.result.set_exception(Fenced())

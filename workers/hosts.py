@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import gevent
@@ -25,6 +25,7 @@ from gevent.lock import RLock
 
 from shared.errors import HostDied, HostUnusable
 from shared.settings import Settings
+from workers import sandbox
 from workers.graph_host import frames
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ PING_SECONDS = 1.0
 SLOW_SECONDS = 0.05  # an answer to a ping that takes longer speaks for starting another host
 STALLED_SECONDS = 5.0  # no answer for this long: no new runs
 TERM_SECONDS = 5.0
+# What reading a frame can raise when its sender is not our graph host any more.
+NONSENSE = (frames.BadFrame, ValueError, LookupError, TypeError, AttributeError)
 
 
 class Guest(Protocol):
@@ -104,10 +107,10 @@ class Host:
         """Seconds for which a ping has been unanswered."""
         return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
 
-    def wait_ready(self) -> None:
-        """Return when the graphs are loaded; raises HostUnusable."""
+    def wait_ready(self) -> dict[str, Any]:
+        """What the host says of itself once its graphs are loaded; raises HostUnusable."""
         try:
-            self._ready.get(timeout=self._settings.host_start_seconds)
+            return self._ready.get(timeout=self._settings.host_start_seconds)
         except gevent.Timeout:
             self.kill("did not get ready in time")
             raise HostUnusable(
@@ -144,15 +147,18 @@ class Host:
             return
         if self._asked_at is None:
             self._asked_at = time.monotonic()
-            try:
-                self.send(frames.PING, frames.NOBODY, b"")
-            except HostDied:
-                return
+            gevent.spawn(self._send_ping)  # a full socket may hold the sender: silence must be noticed then
         elif self.silence > self._settings.host_stall_seconds:
             self.kill(f"blocked for {self.silence:.0f} s: a node held the event loop")
         elif self.silence > STALLED_SECONDS and not self._warned:
             self._warned = True
             self._output("WARNING", f"the event loop has been blocked for {self.silence:.0f} s", None)
+
+    def _send_ping(self) -> None:
+        try:
+            self.send(frames.PING, frames.NOBODY, b"")
+        except HostDied:
+            return
 
     def stop(self) -> None:
         """End an idle host in good order."""
@@ -203,8 +209,8 @@ class Host:
                         guest.wait_until_drained()
         except OSError:
             pass  # the process is gone: said below
-        except (frames.BadFrame, orjson.JSONDecodeError, KeyError, ValueError) as error:
-            log.warning("host %s of revision %s sent nonsense: %s", self.pid, self.revision_id, error)
+        except NONSENSE as error:
+            log.warning("host %s of revision %s sent nonsense: %r", self.pid, self.revision_id, error)
             self.kill(f"sent a frame that cannot be read: {error}")
         if self.died is None:
             self._bury(self._how_it_ended())
@@ -233,11 +239,12 @@ class Host:
         message = error.get("message") if isinstance(error, dict) else error
         self._output("ERROR", str(message), None)
         self._ready.set_exception(HostUnusable(str(message)))
+        self.kill("could not load the project")
 
     def _how_it_ended(self) -> str:
-        code = self._process.wait(timeout=TERM_SECONDS) if self._process.poll() is None else None
-        code = self._process.poll() if code is None else code
-        if code is None:
+        try:
+            code = self._process.wait(timeout=TERM_SECONDS)
+        except gevent.subprocess.TimeoutExpired:
             return "closed its socket"
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
@@ -264,6 +271,7 @@ def _start(command: HostCommand, theirs: socket.socket, settings: Settings) -> g
         stderr=gevent.subprocess.STDOUT,
         pass_fds=(theirs.fileno(),),
         start_new_session=True,
+        preexec_fn=sandbox.confine,
     )
 
 
@@ -303,8 +311,9 @@ class HostPool:
             return host
         flat = self._flats.setdefault(revision_id, _Flat())
         while not (host := _least_busy(flat)):
-            if len(flat.hosts) >= 2 * self._settings.hosts_per_revision:
-                return min(flat.hosts, key=lambda host: host.silence)
+            alive = [host for host in flat.hosts if host.died is None]
+            if len(alive) >= 2 * self._settings.hosts_per_revision:
+                return min(alive, key=lambda host: host.silence)
             self._start_shared(revision_id, flat)
         if self._wants_company(flat):
             gevent.spawn(self._start_quietly, revision_id, flat)
@@ -370,7 +379,8 @@ class HostPool:
 
     def _forget(self, host: Host) -> None:
         hosts = self._lone if host.exclusive else self._flats[host.revision_id].hosts
-        hosts.remove(host)
+        if host in hosts:
+            hosts.remove(host)
 
     def all(self) -> Iterator[Host]:
         for flat in tuple(self._flats.values()):

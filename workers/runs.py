@@ -20,7 +20,7 @@ from gevent.pool import Group
 from psycopg.errors import UniqueViolation
 from redis.exceptions import RedisError
 
-from shared import bus, checkpoints, claims, events, queues, runs
+from shared import bus, checkpoints, claims, deployments, events, queues, runs
 from shared.checkpoints import Write
 from shared.claims import Claimed, Finish, Stored, Terms
 from shared.database import connection, driver, dumps
@@ -38,6 +38,9 @@ CANCEL_SECONDS = 10.0  # how long a host may take to stop a run
 RETRY_SECONDS = (1.0, 5.0)  # before the second and third attempt
 LOST_AFTER = 25 / 30  # of a lease without a renewal: we no longer trust it
 UNHEARD_SECONDS = 2.0
+WARM_AT_START = 2
+FLUSH_SECONDS = 2.0  # how long a run that goes elsewhere may wait for its last events to be sent
+CLOSE_SECONDS = 5.0
 
 
 def control_channel(owner: str) -> str:
@@ -58,7 +61,9 @@ class Execution:
         self._stored = stored  # the thread's newest checkpoint, as the host wants it
         self._id = run.run_id.bytes
         self._host: Host | None = None
-        self._outcome: AsyncResult = AsyncResult()  # DONE parts, or an exception
+        self._outcome: AsyncResult = (
+            AsyncResult()
+        )  # an _Outcome, None when a stopped run gave none, or an error
         self._stopping: tuple[str, str | None] | None = None
         self.log = RunLog(
             runner.writer,
@@ -124,7 +129,7 @@ class Execution:
         elif kind == frames.ASK:
             gevent.spawn(self._answer, frames.unpack(body))
         elif kind == frames.DONE:
-            self._outcome.set(frames.unpack(body))
+            self._outcome.set(_Outcome(frames.unpack(body)))
 
     def _answer(self, parts: list[bytes]) -> None:
         ask = orjson.loads(parts[0])
@@ -160,7 +165,7 @@ class Execution:
         run = self.run
         self.log.add(events.payload("metadata", runs.first_words(run.run_id, run.attempt)))
         try:
-            parts = self._in_host()
+            outcome = self._in_host()
         except Fenced:
             self._drop()
         except HostError as death:
@@ -171,16 +176,18 @@ class Execution:
         except RunyardError as error:
             self._end(RunStatus.ERROR, ThreadStatus.ERROR, error=_error(error))
         else:
-            self._ended(parts)
+            self._ended(outcome or _Outcome(None))
 
-    def _in_host(self) -> list[bytes] | None:
-        """The DONE parts of the host that executed this run; None when a stopped run gave no answer."""
+    def _in_host(self) -> _Outcome | None:
+        """What the host that executed this run says of it; None when a stopped run gave no answer."""
         run = self.run
+        order = self._order()
         host = self._runner.hosts.acquire(run.revision_id, alone=run.last_death is not None)
-        if self._stopping is not None:
-            return None
+        if self._stopping is not None or self._outcome.ready():  # while the host started
+            host.leave(self._id)
+            return self._outcome.get() if self._outcome.ready() else None
         self._host = host
-        host.enter(self._id, self, self._order())
+        host.enter(self._id, self, order)
         deadline = gevent.spawn_later(max(run.seconds_left, 0), self.cancel, "timeout", None)
         try:
             return self._outcome.get()
@@ -213,9 +220,8 @@ class Execution:
         }
         return frames.pack([dumps(spec).encode(), run.input, *(self._stored or ())])
 
-    def _ended(self, parts: list[bytes] | None) -> None:
+    def _ended(self, outcome: _Outcome) -> None:
         """The host answered, or a stopped run is ended without its answer."""
-        outcome = _Outcome(parts)
         if self._stopping is not None and not outcome.ended_by_itself:
             self._stopped(outcome, *self._stopping)
         elif outcome.status == "success":
@@ -254,6 +260,12 @@ class Execution:
         except Fenced:
             self._drop()
             return
+        except RunyardError as refusal:
+            if outcome.values is None:
+                raise  # not the graph's doing: upkeep ends the run
+            self.log.add(events.payload("error", dumps(_error(refusal)).encode()))
+            self._end(RunStatus.ERROR, ThreadStatus.ERROR, error=_error(refusal))
+            return
         self.log.end(events.payload(events.END, _last_words(self.run, status, outcome.answer, error)))
         self._runner.goes_on(following)
 
@@ -291,17 +303,29 @@ class Execution:
             self._give_back(delay=delay, death=death.message, refund=False)
 
     def _give_back(self, *, delay: float, death: str | None, refund: bool) -> None:
-        self.log.abandon()
+        """Back to the queue, with all that this attempt had done; a run to be stopped ends here."""
+        run = self.run
         try:
+            self._runner.committer.settle(self)
             with connection() as conn:
-                given = claims.give_back(conn, self.run, delay_seconds=delay, death=death, refund=refund)
-        except Unavailable as error:
-            log.warning("run %s: not given back, its lease will run out: %s", self.run.run_id, error)
+                held = claims.renew(
+                    conn, [run.run_id], owner=run.owner, lease_seconds=self._runner.settings.lease_seconds
+                ).get(run.run_id)
+            if held is not None and held.attempt == run.attempt and held.cancel_requested is not None:
+                self._stopping = (held.cancel_requested, held.cancel_reason)
+                self._stopped(_Outcome(None), *self._stopping)
+                return
+            self.log.hand_over(FLUSH_SECONDS)
+            with connection() as conn:
+                given = claims.give_back(conn, run, delay_seconds=delay, death=death, refund=refund)
+        except RunyardError as error:
+            log.warning("run %s: not given back, its lease will run out: %s", run.run_id, error)
+            self.log.abandon()
             return
         if given and refund:
-            queues.enqueue_run(self.run_pool, self.run.run_id)
+            queues.enqueue_run(self.run_pool, run.run_id)
         elif given:
-            gevent.spawn_later(delay, queues.enqueue_run, self.run_pool, self.run.run_id)
+            gevent.spawn_later(delay, queues.enqueue_run, self.run_pool, run.run_id)
 
     @property
     def run_pool(self) -> str:
@@ -365,6 +389,7 @@ class Runner:
         self._group = Group()
         self._loops = [
             gevent.spawn(self._forever, self._renew, settings.lease_seconds / 3),
+            gevent.spawn(self._forever, self._fence_stale, 1.0),
             gevent.spawn(self._forever, self._claim_unheard, 1.0),
             gevent.spawn(self._listen),
         ]
@@ -458,14 +483,10 @@ class Runner:
         if not mine:
             return
         sent_at = time.monotonic()
-        try:
-            with connection() as conn:
-                held = claims.renew(
-                    conn, list(mine), owner=self.settings.worker, lease_seconds=self.settings.lease_seconds
-                )
-        except Unavailable:
-            self._fence_stale(mine)
-            raise
+        with connection() as conn:
+            held = claims.renew(
+                conn, list(mine), owner=self.settings.worker, lease_seconds=self.settings.lease_seconds
+            )
         for run_id, execution in mine.items():
             hold = held.get(run_id)
             if hold is None or hold.attempt != execution.run.attempt:
@@ -475,9 +496,10 @@ class Runner:
             if hold.cancel_requested is not None:
                 execution.cancel(hold.cancel_requested, hold.cancel_reason)
 
-    def _fence_stale(self, mine: dict[UUID, Execution]) -> None:
+    def _fence_stale(self) -> None:
+        """Stop what upkeep may soon give to somebody else; a renewal that hangs does not hold this up."""
         limit = time.monotonic() - self.settings.lease_seconds * LOST_AFTER
-        for execution in mine.values():
+        for execution in tuple(self._executions.values()):
             if execution.held_at < limit:
                 execution.fence()
 
@@ -508,6 +530,17 @@ class Runner:
         if execution is not None:
             execution.cancel(message["action"], message.get("reason"))
 
+    def warm_up(self) -> None:
+        """Start hosts of the deployments that were in use last, before anybody asks."""
+        try:
+            with connection() as conn:
+                revision_ids = deployments.recently_used(conn, self.settings.pool, limit=WARM_AT_START)
+        except Unavailable as error:
+            log.warning("nothing is warmed: %s", error)
+            return
+        for revision_id in revision_ids:
+            self.hosts.warm(revision_id)
+
     def drain(self) -> None:
         """Take nothing new; after a while hand over what still runs."""
         if self.draining:
@@ -520,6 +553,8 @@ class Runner:
             execution.cancel("handover", None)
 
     def close(self) -> None:
-        """End what is left; called when the process exits."""
-        self._group.join(timeout=1.0)
+        """Hand over what is left and end the hosts; called when the process exits."""
+        self.draining = True
+        self._hand_over_all()
+        self._group.join(timeout=CLOSE_SECONDS)
         self.hosts.close()

@@ -5,27 +5,38 @@ A task begins with a claim and returns silently when somebody else has it; Celer
 
 from __future__ import annotations
 
+import logging
 from uuid import UUID
 
-from shared import queues
+import gevent
+
+from shared import encryption, queues
 from shared.settings import Settings
-from workers import builds, environments
+from workers import environments, sandbox
+from workers.builds import Builder
+from workers.deploy_log import DeployLog
 from workers.hosts import HostPool
 from workers.runs import Runner
 from workers.upkeep import Upkeep
 
+log = logging.getLogger(__name__)
+
 _runner: Runner | None = None
+_builder: Builder | None = None
 _upkeep: Upkeep | None = None
 
 
 def start(settings: Settings, *, is_runner: bool) -> None:
     """Set up what the tasks of this process work with."""
-    global _runner, _upkeep
+    global _runner, _builder, _upkeep
+    encryption.configure(settings.encryption_keys)
+    log.info("isolation level %d", sandbox.level(settings.isolation))
     if is_runner:
-        _runner = Runner(settings, HostPool(settings, environments.host_of(settings)))
-        _runner.warm_up()
+        prepare = environments.host_of(settings, DeployLog())
+        _runner = Runner(settings, HostPool(settings, prepare))
+        gevent.spawn(_runner.warm_up)
     else:
-        builds.configure(settings)
+        _builder = Builder(settings)
     _upkeep = Upkeep(settings)
     _upkeep.start()
 
@@ -50,8 +61,9 @@ def execute_runs(run_ids: list[str]) -> None:
 
 @queues.celery.task(name=queues.BUILD_REVISION)
 def build_revisions(revision_ids: list[str]) -> None:
-    for revision_id in revision_ids:
-        builds.build(UUID(revision_id))
+    if _builder is not None:
+        for revision_id in revision_ids:
+            _builder.build(UUID(revision_id))
 
 
 @queues.celery.task(name=queues.SWEEP)

@@ -16,7 +16,7 @@ from gevent.event import Event as Signal
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from shared import claims, deployments, events, queues, threads
+from shared import archives, claims, deployments, events, queues, revision_log, threads
 from shared.claims import Finish
 from shared.database import connection, dumps, engine, translated
 from shared.errors import RunyardError, Unavailable
@@ -128,7 +128,8 @@ class Upkeep:
         if end.status in (RunStatus.ERROR, RunStatus.TIMEOUT):
             payloads.append(events.payload("error", dumps(end.error).encode()))
         output = {"__error__": end.error} if payloads else None
-        last = {"run_id": str(run.run_id), "status": str(end.status), "output": output}
+        status = "rollback" if run.cancel_requested == "rollback" else str(end.status)
+        last = {"run_id": str(run.run_id), "status": status, "output": output}
         payloads.append(events.payload(events.END, dumps(last).encode()))
         events.close(
             run.run_id,
@@ -143,14 +144,16 @@ class Upkeep:
 
     def _builds(self) -> None:
         with connection() as conn:
-            deployments.expire_builds(conn)
+            moved = deployments.expire_builds(conn)
             due = deployments.due_builds(conn)
+        revision_log.announce(moved)
         for revision_id in due:
             queues.enqueue_build(revision_id)
 
     def _removals(self) -> None:
         with connection() as conn:
             deployments.purge_deleted(conn)
+            archives.remove_unused(conn)
 
 
 def _final(run: claims.Claimed) -> Finish:

@@ -1,0 +1,56 @@
+"""The argv of each build step. Pure: runs nothing, reads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from workers.manifest import PipConfig
+
+# The graph host needs the library whether or not a project names it.
+BASE_REQUIREMENTS = ("langgraph>=1.0.10,<2", "langgraph-checkpoint>=4.1,<5")
+
+
+def create_environment(uv: str, env: Path, python: str) -> list[str]:
+    """An empty virtual environment."""
+    return [uv, "venv", "--quiet", "--python", python, "--no-project", str(env)]
+
+
+def resolve(uv: str, inputs: Sequence[Path], output: Path, python: str, index: PipConfig | None) -> list[str]:
+    """The exact versions that satisfy the inputs: requirement files and project files."""
+    return [
+        uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python", python,
+        "--output-file", str(output), *_index(index), *map(str, inputs),
+    ]  # fmt: skip
+
+
+def install(uv: str, requirements: Path, env_python: Path, index: PipConfig | None) -> list[str]:
+    """Exactly the resolved versions."""
+    return [
+        uv, "pip", "install", "--python", str(env_python), "--link-mode", "hardlink", "--no-deps",
+        "--compile-bytecode", *_index(index), "--requirement", str(requirements),
+    ]  # fmt: skip
+
+
+def install_package(uv: str, directory: Path, env_python: Path, index: PipConfig | None) -> list[str]:
+    """A local directory as an editable package; what it depends on is installed already."""
+    return [
+        uv, "pip", "install", "--python", str(env_python), "--link-mode", "hardlink", "--no-deps",
+        *_index(index), "--editable", str(directory),
+    ]  # fmt: skip
+
+
+def graph_host(env_python: Path, package: Path, *, threads: int) -> list[str]:
+    """A graph host; `{socket}` is replaced by the number of the inherited socket."""
+    return [str(env_python), str(package), "--socket", "{socket}", "--threads", str(threads)]
+
+
+def _index(index: PipConfig | None) -> list[str]:
+    if index is None:
+        return []
+    argv = [] if index.index_url is None else ["--index-url", index.index_url]
+    for url in index.extra_index_urls:
+        argv += ["--extra-index-url", url]
+    for link in index.find_links:
+        argv += ["--find-links", link]
+    return argv

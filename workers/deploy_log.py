@@ -1,0 +1,80 @@
+"""Lines of user code and of its hosts, on their way to the deployment's log.
+
+Whoever writes goes on at once; one greenlet stores what has gathered. A database that is away costs lines
+beyond a bound, which are counted and said.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from uuid import UUID
+
+import gevent
+from gevent.event import Event as Signal
+
+from shared.database import connection
+from shared.errors import Unavailable
+from shared.revision_log import DEPLOY, Clock, Line, append, clean, scrubber
+from workers.hosts import Output
+
+log = logging.getLogger(__name__)
+
+MOST_LINES = 20_000
+AT_ONCE = 500
+PAUSE_SECONDS = 0.2
+
+
+class DeployLog:
+    """The process's one writer of deployment logs."""
+
+    def __init__(self) -> None:
+        self._lines: deque[Line] = deque()
+        self._dropped = 0
+        self._clock = Clock()
+        self._wake = Signal()
+        self._greenlet = gevent.spawn(self._run)
+
+    def of(self, deployment_id: UUID, revision_id: UUID, secrets: Iterable[str]) -> Output:
+        """A function that takes lines of one revision; its secret values are blotted out."""
+        scrub = scrubber(secrets)
+
+        def write(level: str, message: str, run_id: UUID | None) -> None:
+            if len(self._lines) >= MOST_LINES:
+                self._dropped += 1
+                return
+            known = level if level in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL") else "INFO"
+            text = clean(scrub(message))
+            line = Line(deployment_id, revision_id, DEPLOY, self._clock.now(), known, text, run_id)
+            self._lines.append(line)
+            self._wake.set()
+
+        return write
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            gevent.sleep(PAUSE_SECONDS)
+            self._wake.clear()
+            try:
+                self._store()
+            except Unavailable as error:
+                log.warning("deployment logs wait: %s", error)
+                self._wake.set()
+                gevent.sleep(1.0)
+            except Exception:  # the outermost loop: logs must not stop for one bad line
+                log.exception("storing deployment logs failed, going on")
+
+    def _store(self) -> None:
+        while self._lines:
+            batch = [self._lines.popleft() for _ in range(min(AT_ONCE, len(self._lines)))]
+            try:
+                with connection() as conn:
+                    append(conn, batch)
+            except Unavailable:
+                self._lines.extendleft(reversed(batch))
+                raise
+        if self._dropped:
+            log.warning("%d lines of deployment logs were dropped", self._dropped)
+            self._dropped = 0

@@ -1,0 +1,258 @@
+"""Reads `langgraph.json`: every key is honoured, refused with a reason, or said to be without meaning here."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from shared import variables
+from shared.errors import BuildFailed
+
+STEP = "configuration"
+DEFAULT_PATH = "langgraph.json"
+
+# Keys that describe a container image, a user interface or an editor: nothing here corresponds to them.
+WITHOUT_MEANING = (
+    "dockerfile_lines", "base_image", "image_distro", "api_version", "keep_pkg_tools", "ui", "ui_config",
+    "priority", "_INTERNAL_docker_tag", "$schema",
+)  # fmt: skip
+NOT_SERVED = ("source", "store", "checkpointer", "auth", "encryption", "http", "webhooks", "node_version")
+HONOURED = ("dependencies", "graphs", "env", "python_version", "pip_config_file", "pip_installer")
+MOVED = ("project_root", "package")
+SCRIPTS = (".ts", ".mts", ".cts", ".js", ".mjs", ".cjs")
+RESERVED_PACKAGES = frozenset(
+    "src langgraph-api langgraph_api langgraph langchain-core langchain_core pydantic orjson fastapi"
+    " uvicorn psycopg httpx langsmith".split()
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a project's configuration asks for; paths are relative to the unpacked archive."""
+
+    directory: PurePosixPath  # of the configuration file: where the graphs run
+    graphs: Mapping[str, Mapping[str, Any]]  # graph id → {"path": "module:attribute", "description"}
+    requirements: tuple[str, ...] = ()  # given to the installer as they are
+    packages: tuple[PurePosixPath, ...] = ()  # local directories with a pyproject.toml or setup.py
+    plain: tuple[PurePosixPath, ...] = ()  # local directories that are only put on the path
+    env: Mapping[str, str] = field(default_factory=dict)
+    python_version: str | None = None
+    index: PipConfig | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def import_paths(self) -> list[PurePosixPath]:
+        """Directories to import from, beside the working directory."""
+        return [path for path in self.plain if path != self.directory]
+
+
+@dataclass(frozen=True)
+class PipConfig:
+    """What a pip configuration file says of where packages come from."""
+
+    index_url: str | None = None
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+
+
+def refused(reason: str) -> BuildFailed:
+    return BuildFailed(STEP, reason)
+
+
+def read(root: Path, config_path: str | None) -> Manifest:
+    """The manifest of an unpacked project; raises BuildFailed naming the key."""
+    relative = _inside(PurePosixPath(), config_path or DEFAULT_PATH, "the configuration file")
+    config = _load(root / relative, str(relative))
+    directory = relative.parent
+    for key in MOVED:
+        if config.get(key):
+            raise refused(f"{key}: this key belongs into 'source' now")
+    for key in NOT_SERVED:
+        if config.get(key):
+            raise refused(f"{key}: not supported by this server")
+    requirements, packages, plain = _dependencies(root, directory, config.get("dependencies", []))
+    return Manifest(
+        directory=directory,
+        graphs=_graphs(root, directory, config.get("graphs")),
+        requirements=requirements,
+        packages=packages,
+        plain=plain,
+        env=_env(config.get("env", {})),
+        python_version=_python_version(config.get("python_version")),
+        index=_pip_config(root, directory, config.get("pip_config_file")),
+        warnings=tuple(_warnings(config)),
+    )
+
+
+def _load(path: Path, name: str) -> dict[str, Any]:
+    try:
+        config = orjson.loads(path.read_bytes())
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise refused(f"{name} is not in the archive") from error
+    except orjson.JSONDecodeError as error:
+        raise refused(f"{name} is not valid JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise refused(f"{name} must hold a JSON object")
+    return config
+
+
+def _warnings(config: Mapping[str, Any]) -> list[str]:
+    said = [f"{key}: has no meaning here and is ignored" for key in WITHOUT_MEANING if config.get(key)]
+    known = {*WITHOUT_MEANING, *NOT_SERVED, *HONOURED, *MOVED}
+    said += [f"{key}: unknown key, ignored" for key in config if key not in known]
+    if isinstance(config.get("env"), str):
+        said.append(
+            f"env: {config['env']!r} is not read on the server; the deploy command sends its variables"
+        )
+    if config.get("pip_installer") == "pip":
+        said.append("pip_installer: packages are installed by uv")
+    return said
+
+
+def _inside(directory: PurePosixPath, path: str, what: str) -> PurePosixPath:
+    """A path of the project, from the archive's root on; raises BuildFailed when it leads outside."""
+    if not path or path.startswith("/") or "\\" in path:
+        raise refused(f"{what} {path!r} must be a relative path")
+    parts: list[str] = list(directory.parts)
+    for part in PurePosixPath(path).parts:
+        if part != "..":
+            parts.append(part)
+        elif parts:
+            parts.pop()
+        else:
+            raise refused(f"{what} {path!r} leads outside the archive")
+    return PurePosixPath(*parts)
+
+
+def _dependencies(
+    root: Path, directory: PurePosixPath, entries: Any
+) -> tuple[tuple[str, ...], tuple[PurePosixPath, ...], tuple[PurePosixPath, ...]]:
+    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
+        raise refused("dependencies: must be an array of strings")
+    if not entries:
+        raise refused('dependencies: must not be empty; `["."]` is the project itself')
+    requirements: list[str] = []
+    packages: list[PurePosixPath] = []
+    plain: list[PurePosixPath] = []
+    for entry in entries:
+        if not entry.startswith("."):
+            requirements.append(_requirement(entry))
+            continue
+        path = _inside(directory, entry, "dependencies:")
+        if not (root / path).is_dir():
+            raise refused(f"dependencies: {entry!r} is not a directory of the archive")
+        if (root / path / "pyproject.toml").is_file() or (root / path / "setup.py").is_file():
+            packages.append(path)
+        else:
+            plain.append(_plain(root, path, entry))
+    return tuple(requirements), tuple(packages), tuple(plain)
+
+
+def _requirement(entry: str) -> str:
+    if re.match(r"\s*-", entry) or "\n" in entry:
+        raise refused(f"dependencies: {entry!r} is not a package requirement")
+    for url in re.findall(r"https?://\S+", entry):
+        if urlsplit(url).username:
+            raise refused("dependencies: a URL must not hold a user name or password")
+    return entry
+
+
+def _plain(root: Path, path: PurePosixPath, entry: str) -> PurePosixPath:
+    here = root / path
+    names = {child.name for child in here.iterdir() if child.is_dir() and any(child.glob("*.py"))}
+    if clash := sorted(names & RESERVED_PACKAGES):
+        raise refused(f"dependencies: {entry!r} holds a package named {clash[0]!r}, which is reserved")
+    if (here / "__init__.py").is_file() and path.parts:
+        if "-" in path.name:
+            raise refused(f"dependencies: {entry!r} cannot be imported: its name has a hyphen")
+        return path.parent
+    return path
+
+
+def _graphs(root: Path, directory: PurePosixPath, graphs: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(graphs, dict) or not graphs:
+        raise refused('graphs: must be a non-empty object of graph id → "./file.py:attribute"')
+    return {graph_id: _graph(root, directory, graph_id, entry) for graph_id, entry in graphs.items()}
+
+
+def _graph(root: Path, directory: PurePosixPath, graph_id: str, entry: Any) -> dict[str, Any]:
+    where = f"graphs.{graph_id}"
+    description = None
+    if isinstance(entry, dict):
+        description = entry.get("description")
+        if description is not None and not isinstance(description, str):
+            raise refused(f"{where}.description: must be a string")
+        entry = entry.get("path")
+    if not isinstance(entry, str):
+        raise refused(f'{where}: must be "module:attribute" or an object with a "path"')
+    module, _, attribute = entry.partition(":")
+    if not module or not attribute:
+        raise refused(f'{where}: {entry!r} must have the form "./file.py:attribute"')
+    if module.endswith(SCRIPTS):
+        raise refused(f"{where}: {module!r} is a JavaScript graph, which this server does not run")
+    if "/" in module or "\\" in module:
+        path = _inside(directory, module, f"{where}:")
+        if not (root / path).is_file():
+            raise refused(f"{where}: the file {module!r} is not in the archive")
+    elif module.endswith(".py"):
+        raise refused(f"{where}: write './{module}:{attribute}' for a file; {module!r} names a module")
+    return {"path": entry, "description": description}
+
+
+def _env(env: Any) -> dict[str, str]:
+    if isinstance(env, str):
+        return {}
+    if not isinstance(env, dict):
+        raise refused("env: must be an object of strings or the path of a file")
+    values = {name: value if isinstance(value, str) else str(value) for name, value in env.items()}
+    if bad := variables.refused(values):
+        raise refused(f"env: these names cannot be set by a deployment: {', '.join(sorted(bad))}")
+    return values
+
+
+def _python_version(wanted: Any) -> str | None:
+    if wanted is None:
+        return None
+    match = re.fullmatch(r"(\d+)\.(\d+)(-[a-z]+)?", wanted) if isinstance(wanted, str) else None
+    if match is None or "bullseye" in wanted:
+        raise refused(f'python_version: {wanted!r} must have the form "3.11"')
+    version = (int(match[1]), int(match[2]))
+    if version < (3, 11):
+        raise refused(f"python_version: {wanted} is too old, 3.11 is the oldest that is supported")
+    if version != sys.version_info[:2]:
+        here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        raise refused(f"python_version: {wanted} is not installed on this server, which has {here}")
+    return f"{version[0]}.{version[1]}"
+
+
+def _pip_config(root: Path, directory: PurePosixPath, path: Any) -> PipConfig | None:
+    if path is None:
+        return None
+    if not isinstance(path, str):
+        raise refused("pip_config_file: must be a path")
+    relative = _inside(directory, path, "pip_config_file:")
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string((root / relative).read_text())
+    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        raise refused(f"pip_config_file: {path!r} cannot be read: {error}") from error
+    found: dict[str, str] = {}
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            found.update(parser.items(section))
+    urls = " ".join(found.get(key, "") for key in ("index-url", "extra-index-url", "find-links")).split()
+    if any(urlsplit(url).username for url in urls):
+        raise refused("pip_config_file: a URL must not hold a user name or password")
+    return PipConfig(
+        found.get("index-url"),
+        tuple(found.get("extra-index-url", "").split()),
+        tuple(found.get("find-links", "").split()),
+    )
