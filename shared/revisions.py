@@ -361,7 +361,7 @@ def get(conn: Connection, deployment_id: UUID, revision_id: UUID) -> Mapping[str
     """One revision's row; raises NotFound."""
     query = text(
         f"SELECT {COLUMNS}, r.deployment_id, r.archive_digest, r.requirements, r.python_version, r.manifest,"
-        " r.attempt FROM revision r WHERE r.deployment_id = :deployment_id AND r.id = :id"
+        " r.attempt, r.seq_reserved FROM revision r WHERE r.deployment_id = :deployment_id AND r.id = :id"
     )
     row = conn.execute(query, {"deployment_id": deployment_id, "id": revision_id}).mappings().one_or_none()
     if row is None:

@@ -9,7 +9,7 @@ monkey.patch_all()
 import ctypes  # noqa: E402  the patch comes before every other import
 import os  # noqa: E402
 
-from shared import bus, database, logs, queues  # noqa: E402
+from shared import bus, database, encryption, logs, queues  # noqa: E402
 from shared.settings import BadSetting, Settings  # noqa: E402
 from web.app import create_app  # noqa: E402
 
@@ -39,5 +39,6 @@ def connect(settings: Settings) -> None:
 close_memory()
 settings = Settings.from_env(os.environ)
 logs.configure(settings)
+encryption.configure(settings.encryption_keys)
 connect(settings)
 app = create_app(settings)

@@ -1,0 +1,208 @@
+"""Deployments: create, list, read, change, delete one or many."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from flask import Blueprint, Response, jsonify
+
+from shared import deployments, revision_log
+from shared.database import connection
+from shared.deployments import Change
+from shared.errors import Invalid, NotFound
+from shared.models import DeploymentStatus
+from web.auth import caller
+from web.control_plane.records import MAX_OFFSET, deployment_record, page
+from web.control_plane.sources import (
+    DEFAULT_TYPE,
+    ENVIRONMENTS,
+    NAME,
+    POOL,
+    SOURCES,
+    AgentIdentity,
+    DeploymentType,
+    RevisionContent,
+    SecretItem,
+    SourceConfig,
+    SourceRevisionConfig,
+    refuse_fixed,
+    refuse_unsupported,
+)
+from web.openapi import operation
+from web.validation import (
+    JsonObject,
+    ListOf,
+    Nested,
+    OneOf,
+    QueryBoolean,
+    QueryInteger,
+    QueryList,
+    Schema,
+    StrictString,
+    UuidField,
+    load,
+    load_query,
+    uuid_path,
+)
+
+bp = Blueprint("deployments", __name__)
+
+MAX_PAGE = 100
+
+
+class DeploymentCreate(Schema):
+    name = StrictString(pattern=NAME, max_length=255, allow_none=True)
+    agent = Nested(AgentIdentity, allow_none=True)
+    source = OneOf(*SOURCES, required=True)
+    source_config = Nested(SourceConfig, allow_none=True)
+    source_revision_config = Nested(SourceRevisionConfig, allow_none=True)
+    secrets = ListOf(Nested(SecretItem), max_items=500, allow_none=True)
+    secret_references = ListOf(JsonObject(), allow_none=True)
+    pool = StrictString(pattern=POOL, max_length=63, allow_none=True)
+
+
+class DeploymentPatch(RevisionContent):
+    display_name = StrictString(min_length=1, max_length=1024, allow_none=True)
+    pool = StrictString(pattern=POOL, max_length=63, allow_none=True)
+
+
+class DeploymentSearch(Schema):
+    name = StrictString()
+    name_contains = StrictString()
+    status = OneOf(*map(str, DeploymentStatus))
+    deployment_type = DeploymentType()
+    deployment_ids = QueryList(UuidField(), max_items=1000)
+    image_version = StrictString()
+    tag_value_ids = StrictString()
+    agent_id = StrictString()
+    agent_environment = OneOf(*ENVIRONMENTS)
+    remote_reconciled = QueryBoolean()
+    limit = QueryInteger(minimum=1, maximum=MAX_PAGE, load_default=20)
+    offset = QueryInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+
+
+class DeploymentDelete(Schema):
+    delete_tracing_project = QueryBoolean(load_default=False)
+
+
+class DeploymentsDelete(DeploymentDelete):
+    deployment_ids = QueryList(UuidField(), max_items=100, required=True)
+
+
+@bp.post("/v2/deployments")
+@operation("Create a deployment", body=DeploymentCreate, status=201, errors=(400, 409))
+def create_deployment() -> tuple[Response, int]:
+    """Its first revision waits for source: ask for an upload URL, put the archive there, name it in a PATCH."""
+    body = load(DeploymentCreate)
+    _require_one_name(body)
+    refuse_unsupported(body, source=body["source"])
+    config = body.get("source_config") or {}
+    if config.get("custom_url"):
+        raise Invalid(
+            "custom_url is set by this service.", loc=("body", "source_config", "custom_url"), status=400
+        )
+    with connection() as conn:
+        deployment_id = deployments.create(
+            conn,
+            caller().organization_id,
+            name=body.get("name"),
+            source=body["source"],
+            source_config={**config, "deployment_type": config.get("deployment_type") or DEFAULT_TYPE},
+            revision_config=body.get("source_revision_config") or {},
+            secrets=body.get("secrets") or (),
+            agent=body.get("agent"),
+            pool=body.get("pool") or "default",
+        )
+        row = deployments.get(conn, caller().organization_id, deployment_id)
+    return jsonify(deployment_record(row)), 201
+
+
+def _require_one_name(body: dict[str, Any]) -> None:
+    if not body.get("name") and not body.get("agent"):
+        raise Invalid("this field is required", loc=("body", "name"), kind="missing")
+    if body.get("name") and body.get("agent"):
+        raise Invalid("must not be given with agent: the service names it", loc=("body", "name"))
+
+
+@bp.get("/v2/deployments")
+@operation("List deployments, newest first", query=DeploymentSearch)
+def list_deployments() -> Response:
+    """A deployment is listed when it matches every filter that is not empty."""
+    query = {name: value for name, value in load_query(DeploymentSearch).items() if value != []}
+    limit, offset = query.pop("limit"), query.pop("offset")
+    query.pop("remote_reconciled", None)  # nothing here is reconciled from elsewhere
+    with connection() as conn:
+        rows = deployments.search(conn, caller().organization_id, filters=query, limit=limit, offset=offset)
+    return page([deployment_record(row) for row in rows], offset=offset)
+
+
+@bp.delete("/v2/deployments")
+@operation("Delete deployments", query=DeploymentsDelete)
+def delete_deployments() -> tuple[Response, int]:
+    """200 when all are deleted, 207 when some are not: `failed` says which and why."""
+    deleted: list[UUID] = []
+    failed: list[dict[str, Any]] = []
+    for deployment_id in dict.fromkeys(load_query(DeploymentsDelete)["deployment_ids"]):
+        try:
+            _delete(deployment_id)
+        except NotFound as error:
+            failed.append({"id": deployment_id, "detail": error.message})
+        else:
+            deleted.append(deployment_id)
+    return jsonify(deleted=deleted, failed=failed), 207 if failed else 200
+
+
+@bp.get("/v2/deployments/<deployment_id>")
+@operation("Get a deployment", errors=(404,))
+def get_deployment(deployment_id: str) -> Response:
+    """One that is being deleted is shown, as AWAITING_DELETE, until nothing is left of it."""
+    key = uuid_path(deployment_id, "deployment_id")
+    with connection() as conn:
+        return jsonify(deployment_record(deployments.get(conn, caller().organization_id, key)))
+
+
+@bp.patch("/v2/deployments/<deployment_id>")
+@operation("Change a deployment, perhaps by a new revision", body=DeploymentPatch, errors=(400, 404))
+def change_deployment(deployment_id: str) -> Response:
+    """Source, its configuration, secrets or a resource_spec make a new revision, the latest at once.
+
+    null and empty mean: as it is. Secrets replace the whole set.
+    """
+    key = uuid_path(deployment_id, "deployment_id")
+    body = load(DeploymentPatch)
+    with connection() as conn:
+        _, moved = deployments.change(conn, caller().organization_id, key, change_of(conn, key, body))
+        row = deployments.get(conn, caller().organization_id, key)
+    revision_log.announce(moved)
+    return jsonify(deployment_record(row))
+
+
+def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
+    """The change a body asks for; raises Invalid (400) when it cannot be made, and NotFound."""
+    refuse_unsupported(body, source=body.get("revision_source"))
+    current = deployment_record(deployments.get(conn, caller().organization_id, deployment_id))
+    return Change(
+        display_name=body.get("display_name"),
+        source=body.get("revision_source"),
+        source_config=refuse_fixed(body.get("source_config"), current["source_config"]),
+        revision_config=body.get("source_revision_config") or {},
+        secrets=body.get("secrets") or (),
+        tracked_packages=body.get("tracked_packages") or (),
+        pool=body.get("pool"),
+    )
+
+
+@bp.delete("/v2/deployments/<deployment_id>")
+@operation("Delete a deployment", query=DeploymentDelete, status=204, errors=(404,))
+def delete_deployment(deployment_id: str) -> tuple[str, int]:
+    """It is gone from lists and its name is free at once; its runs are stopped."""
+    load_query(DeploymentDelete)
+    _delete(uuid_path(deployment_id, "deployment_id"))
+    return "", 204
+
+
+def _delete(deployment_id: UUID) -> None:
+    with connection() as conn:
+        moved = deployments.delete(conn, caller().organization_id, deployment_id)
+    revision_log.announce(moved)

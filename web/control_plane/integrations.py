@@ -1,0 +1,67 @@
+"""What clients of the hosted product also ask for and this service does not have: it answers so plainly.
+
+Listeners (clusters of others), GitHub installations, and a container registry to push images to.
+"""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, jsonify
+
+from shared import deployments
+from shared.database import connection
+from shared.errors import Invalid, NotFound
+from web.auth import caller
+from web.control_plane.records import MAX_OFFSET, page
+from web.openapi import operation
+from web.validation import QueryInteger, Schema, load_query, uuid_path
+
+bp = Blueprint("integrations", __name__)
+
+
+class ListenerSearch(Schema):
+    limit = QueryInteger(minimum=1, maximum=100, load_default=20)
+    offset = QueryInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+
+
+@bp.get("/v2/listeners")
+@operation("List listeners: there are none", query=ListenerSearch)
+def list_listeners() -> Response:
+    return page([], offset=load_query(ListenerSearch)["offset"])
+
+
+@bp.post("/v2/listeners")
+@operation("Create a listener: not supported", errors=(400,))
+def create_listener() -> Response:
+    raise Invalid("Listeners are not supported by this service.", status=400)
+
+
+@bp.get("/v2/listeners/<listener_id>")
+@bp.patch("/v2/listeners/<listener_id>")
+@bp.delete("/v2/listeners/<listener_id>")
+@operation("Find a listener: there are none", errors=(404,))
+def find_listener(listener_id: str) -> Response:
+    raise NotFound(f"Listener ID {uuid_path(listener_id, 'listener_id')} not found.")
+
+
+@bp.get("/v1/integrations/github/install")
+@operation("List GitHub installations: there are none")
+def list_installations() -> Response:
+    return jsonify([])
+
+
+@bp.get("/v1/integrations/github/<integration_id>/repos")
+@operation("List an installation's repositories: there are none")
+def list_repositories(integration_id: str) -> Response:
+    return jsonify([])
+
+
+@bp.post("/v2/deployments/<deployment_id>/push-token")
+@operation("Get a token to push an image with: not supported", errors=(400, 404))
+def create_push_token(deployment_id: str) -> Response:
+    key = uuid_path(deployment_id, "deployment_id")
+    with connection() as conn:
+        deployments.require(conn, caller().organization_id, key)
+    raise Invalid(
+        "This service has no image registry: upload the source instead (`langgraph deploy --remote`).",
+        status=400,
+    )

@@ -1,0 +1,86 @@
+"""Rows as the control plane shows them, and the page a list is answered with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flask import Response, current_app, jsonify, request
+
+from shared.encryption import MASK
+from shared.settings import Settings
+from web.addresses import DEPLOYMENT_PREFIX
+
+MAX_OFFSET = 2**62  # the database counts in 64 bits
+
+
+def settings() -> Settings:
+    """The service's settings."""
+    found: Settings = current_app.config["SETTINGS"]
+    return found
+
+
+def base_url() -> str:
+    """Where clients reach the service: as its operator named it, else as this caller did.
+
+    A service that listens on every address of a machine cannot know its own name.
+    """
+    known = settings()
+    is_named = known.url != f"http://{known.host}:{known.port}"
+    return known.url.rstrip("/") if is_named or not request.host else f"{request.scheme}://{request.host}"
+
+
+def deployment_record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A deployment; its secrets by name alone, its address once it serves."""
+    agent = {"agent_id": row["agent_id"], "environment": row["agent_environment"]}
+    serves = row["active_revision_id"] is not None
+    address = f"{base_url()}{DEPLOYMENT_PREFIX}{row['name']}"
+    return {
+        "id": row["id"],
+        "tenant_id": row["organization_id"],
+        "name": row["name"],
+        "display_name": row["display_name"],
+        "source": row["source"],
+        "source_config": {**row["source_config"], "custom_url": address if serves else None},
+        "source_revision_config": row["source_revision_config"] or {},
+        "secrets": [{"name": name, "value": MASK} for name in row["secret_names"]],
+        "secret_references": [],
+        "status": row["status"],
+        "latest_revision_id": row["latest_revision_id"],
+        "active_revision_id": row["active_revision_id"],
+        "image_version": None,
+        "is_preview": False,
+        "is_managed_deep_agent": False,
+        "agent": agent if row["agent_id"] else None,
+        "pool": row["pool"],
+        "created_at": row["created_at"],
+        "updated_at": row["updated_at"],
+    }
+
+
+def revision_record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A revision, with what became of it."""
+    return {
+        "id": row["id"],
+        "created_at": row["created_at"],
+        "updated_at": row["updated_at"],
+        "status": row["status"],
+        "status_message": row["status_message"],
+        "source": row["source"],
+        "source_revision_config": {"tracked_packages": [], **row["source_revision_config"]},
+    }
+
+
+def log_record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of a log; its time in milliseconds, with the microseconds that order it."""
+    return {
+        "id": str(row["id"]),
+        "timestamp": round(row["at"].timestamp() * 1000, 3),
+        "level": row["level"],
+        "message": row["message"],
+    }
+
+
+def page(records: Sequence[Mapping[str, Any]], *, offset: int) -> Response:
+    """A page of a list; `offset` in the answer is where the next page begins."""
+    return jsonify(resources=records, offset=offset + len(records))

@@ -1,0 +1,139 @@
+"""Revisions: list, read, create, deploy again, interrupt, follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from flask import Blueprint, Response, jsonify, request
+from sqlalchemy import Connection
+
+from shared import deployments, events, revision_log, revisions
+from shared.database import connection
+from shared.models import RevisionStatus
+from web import sse
+from web.auth import caller
+from web.control_plane.deployments import MAX_PAGE, change_of
+from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record, settings
+from web.control_plane.sources import RevisionContent
+from web.openapi import operation
+from web.validation import OneOf, QueryBoolean, QueryInteger, QueryList, Schema, load, load_query, uuid_path
+
+bp = Blueprint("revisions", __name__)
+
+
+class RevisionCreate(RevisionContent):
+    pass
+
+
+class RevisionSearch(Schema):
+    # A larger limit is answered with a full page: clients send what their user typed.
+    limit = QueryInteger(minimum=1, load_default=20)
+    offset = QueryInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+    status = QueryList(OneOf(*map(str, RevisionStatus)), load_default=list)
+    remote_reconciled = QueryBoolean()
+
+
+def find_revision(conn: Connection, deployment_id: str, revision_id: str) -> Mapping[str, Any]:
+    """A revision of one of the caller's deployments; raises NotFound."""
+    deployment_key = uuid_path(deployment_id, "deployment_id")
+    revision_key = uuid_path(revision_id, "revision_id")
+    deployments.require(conn, caller().organization_id, deployment_key)
+    return revisions.get(conn, deployment_key, revision_key)
+
+
+@bp.get("/v2/deployments/<deployment_id>/revisions")
+@operation("List a deployment's revisions, newest first", query=RevisionSearch, errors=(404,))
+def list_revisions(deployment_id: str) -> Response:
+    key = uuid_path(deployment_id, "deployment_id")
+    query = load_query(RevisionSearch)
+    with connection() as conn:
+        deployments.require(conn, caller().organization_id, key)
+        rows = revisions.list_of(
+            conn,
+            key,
+            statuses=query["status"],
+            limit=min(query["limit"], MAX_PAGE),
+            offset=query["offset"],
+        )
+    return page([revision_record(row) for row in rows], offset=query["offset"])
+
+
+@bp.post("/v2/deployments/<deployment_id>/revisions")
+@operation("Create a revision", body=RevisionCreate, status=201, errors=(400, 404))
+def create_revision(deployment_id: str) -> tuple[Response, int]:
+    """The latest revision again, with what is sent changed."""
+    key = uuid_path(deployment_id, "deployment_id")
+    body = load(RevisionCreate)
+    with connection() as conn:
+        change = change_of(conn, key, body)
+        revision_id, moved = deployments.add_revision(conn, caller().organization_id, key, change)
+        row = revisions.get(conn, key, revision_id)
+    revision_log.announce(moved)
+    return jsonify(revision_record(row)), 201
+
+
+@bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>")
+@operation("Get a revision", errors=(404,))
+def get_revision(deployment_id: str, revision_id: str) -> Response:
+    with connection() as conn:
+        return jsonify(revision_record(find_revision(conn, deployment_id, revision_id)))
+
+
+@bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy")
+@operation("Deploy a revision again", errors=(400, 404))
+def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
+    """A new revision with its source and secrets; what was built once is not built again."""
+    deployment_key = uuid_path(deployment_id, "deployment_id")
+    revision_key = uuid_path(revision_id, "revision_id")
+    with connection() as conn:
+        _, moved = deployments.redeploy(conn, caller().organization_id, deployment_key, revision_key)
+        row = deployments.get(conn, caller().organization_id, deployment_key)
+    revision_log.announce(moved)
+    return jsonify(deployment_record(row))
+
+
+@bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/interrupt")
+@bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/interrupt")
+@operation("Interrupt a revision", errors=(404,))
+def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
+    """Stop one that is on its way; what serves goes on serving. One that has ended stays as it is."""
+    deployment_key = uuid_path(deployment_id, "deployment_id")
+    revision_key = uuid_path(revision_id, "revision_id")
+    with connection() as conn:
+        moved = deployments.interrupt(conn, caller().organization_id, deployment_key, revision_key)
+        row = revisions.get(conn, deployment_key, revision_key)
+    revision_log.announce(moved)
+    return jsonify(revision_record(row))
+
+
+@bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>/stream")
+@operation("Follow a revision: its statuses and build log", sse=True, errors=(404,))
+def stream_revision(deployment_id: str, revision_id: str) -> Response:
+    """Events `status` and `log` from the first one, or after Last-Event-ID; closes when the revision ends."""
+    with connection() as conn:
+        row = find_revision(conn, deployment_id, revision_id)
+    id: UUID = row["id"]
+    clock = sse.Clock(settings().heartbeat_seconds)
+    with ExitStack() as stack:
+        reader = stack.enter_context(events.hub().reader(id))
+        batches = events.follow(
+            reader,
+            id,
+            after=_position(request.headers.get("Last-Event-ID"), row["seq_reserved"]),
+            ended=partial(revision_log.last_events, id),
+            quiet_seconds=clock.quiet_seconds,
+        )
+        body = sse.body(batches, clock, with_ids=True)
+        return sse.event_stream(sse.Stream(body, holds=stack.pop_all(), on_disconnect=None), {})
+
+
+def _position(last_event_id: str | None, reserved: int) -> int:
+    """The number to go on after; what no event of this revision can have had means: from the first."""
+    text = (last_event_id or "").strip()
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        return 0
+    return int(text) if int(text) <= reserved else 0

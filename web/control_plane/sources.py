@@ -1,0 +1,139 @@
+"""What a caller may say of a deployment's source: the schemas, and what this service does not build from.
+
+Why some fields are taken and others refused: a field that means nothing for uploaded source is kept and
+shown again, as clients expect; one that would have to change what is built is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from marshmallow import ValidationError
+
+from shared import variables
+from shared.errors import Invalid
+from web.validation import (
+    JsonObject,
+    ListOf,
+    Nested,
+    OneOf,
+    Rule,
+    Schema,
+    StrictBoolean,
+    StrictString,
+)
+
+SOURCES = ("github", "external_docker", "internal_docker", "internal_source", "internal_template")
+SUPPORTED = "internal_source"
+RENAMED_TYPES = {"serverless": "dev_zero", "dedicated": "prod"}
+TYPES = ("dev", "prod", "dev_free", "dev_zero", "dev_free_zero")
+DEFAULT_TYPE = "prod"
+ENVIRONMENTS = ("development", "staging", "production")
+NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"
+POOL = r"[a-z0-9][a-z0-9_-]*"
+SPEC_BYTES = 64 * 1024
+MAX_SECRETS = 500
+
+FIXED = ("integration_id", "repo_url", "deployment_type", "custom_url", "template_id")
+UNSUPPORTED_CONFIG = ("listener_id", "listener_config", "install_command", "build_command")
+
+
+class DeploymentType(OneOf):
+    """A deployment type, under its newer name too."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(*TYPES, *RENAMED_TYPES, **kwargs)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        word = super()._deserialize(value, attr, data, **kwargs)
+        return RENAMED_TYPES.get(word, word)
+
+
+class SecretValue(StrictString):
+    """Text that fits into a process's environment."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        if len(text.encode()) > variables.MAX_VALUE_BYTES:
+            rule = f"must have at most {variables.MAX_VALUE_BYTES} bytes"
+            raise ValidationError([Rule(rule, "string_too_long")])
+        return text
+
+
+class SecretItem(Schema):
+    name = StrictString(required=True, min_length=1)
+    value = SecretValue(required=True)
+
+
+class SourceConfig(Schema):
+    integration_id = StrictString(allow_none=True)
+    repo_url = StrictString(allow_none=True)
+    deployment_type = DeploymentType(allow_none=True)
+    build_on_push = StrictBoolean(allow_none=True)
+    custom_url = StrictString(allow_none=True)
+    resource_spec = JsonObject(allow_none=True, max_bytes=SPEC_BYTES, searchable=True)
+    listener_id = StrictString(allow_none=True)
+    listener_config = JsonObject(allow_none=True, max_bytes=SPEC_BYTES, searchable=True)
+    install_command = StrictString(allow_none=True)
+    build_command = StrictString(allow_none=True)
+    template_id = StrictString(allow_none=True)
+
+
+class SourceRevisionConfig(Schema):
+    repo_ref = StrictString(allow_none=True)
+    langgraph_config_path = StrictString(min_length=1, max_length=1024, allow_none=True)
+    image_uri = StrictString(allow_none=True)
+    source_tarball_path = StrictString(min_length=1, allow_none=True)
+
+
+class AgentIdentity(Schema):
+    agent_id = StrictString(required=True, pattern=NAME, max_length=200)
+    environment = OneOf(*ENVIRONMENTS, required=True)
+
+
+class RevisionContent(Schema):
+    """What both a PATCH and a new revision may hold."""
+
+    revision_source = OneOf(*SOURCES, allow_none=True)
+    source_config = Nested(SourceConfig, allow_none=True)
+    source_revision_config = Nested(SourceRevisionConfig, allow_none=True)
+    secrets = ListOf(Nested(SecretItem), max_items=MAX_SECRETS, allow_none=True)
+    secret_references = ListOf(JsonObject(), allow_none=True)
+    tracked_packages = ListOf(StrictString(max_length=1024), max_items=1000, allow_none=True)
+
+
+def refuse_unsupported(body: Mapping[str, Any], *, source: str | None) -> None:
+    """Raises Invalid (400) for what would have to be built from something else than uploaded source."""
+    if source not in (None, SUPPORTED):
+        raise _unsupported(
+            f"The source {source!r} is not supported by this service: upload the source"
+            f" ({SUPPORTED!r}; `langgraph deploy --remote`).",
+            "source" if "source" in body else "revision_source",
+        )
+    if (body.get("source_revision_config") or {}).get("image_uri"):
+        raise _unsupported(
+            "Images are not supported by this service: upload the source (`langgraph deploy --remote`).",
+            "source_revision_config",
+            "image_uri",
+        )
+    if body.get("secret_references"):
+        raise _unsupported(
+            "secret_references are not supported by this service: send secrets.", "secret_references"
+        )
+    for name in UNSUPPORTED_CONFIG:
+        if (body.get("source_config") or {}).get(name):
+            raise _unsupported(f"{name} is not supported by this service.", "source_config", name)
+
+
+def refuse_fixed(sent: Mapping[str, Any] | None, current: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a source_config may change; raises Invalid (400) for what a deployment keeps for good."""
+    sent = sent or {}
+    for name in FIXED:
+        if sent.get(name) is not None and sent[name] != current.get(name):
+            raise _unsupported(f"{name} of a deployment cannot be changed.", "source_config", name)
+    return {name: value for name, value in sent.items() if name not in FIXED}
+
+
+def _unsupported(message: str, *place: str) -> Invalid:
+    return Invalid(message, loc=("body", *place), status=400)

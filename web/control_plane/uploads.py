@@ -1,0 +1,82 @@
+"""Uploads: hand out a place for a source archive, and take what is put there."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flask import Blueprint, Response, jsonify, request
+from werkzeug.exceptions import RequestTimeout
+
+from shared import archives, deployments
+from shared.database import connection
+from shared.errors import Invalid
+from web.auth import UPLOAD_PREFIX, caller
+from web.control_plane.records import base_url, settings
+from web.openapi import operation
+from web.validation import Schema, StrictBoolean, load, uuid_path
+
+bp = Blueprint("uploads", __name__)
+
+READ_BYTES = 1024 * 1024
+MEDIA_TYPE = "application/gzip"
+
+
+class UploadUrl(Schema):
+    supports_upload_headers = StrictBoolean(load_default=False)
+
+
+@bp.post("/v2/deployments/<deployment_id>/upload-url")
+@operation("Get a place to put a source archive", body=UploadUrl, errors=(404,))
+def create_upload_url(deployment_id: str) -> Response:
+    """PUT a gzip tar to `upload_url` within the hour, without a key; then name `object_path` in a PATCH."""
+    key = uuid_path(deployment_id, "deployment_id")
+    body = load(UploadUrl, optional=True)
+    with connection() as conn:
+        deployments.require(conn, caller().organization_id, key)
+        place = archives.open_place(conn, key)
+    answer: dict[str, Any] = {
+        "upload_url": f"{base_url()}{UPLOAD_PREFIX}{place.token}",
+        "object_path": place.object_path,
+    }
+    if body["supports_upload_headers"]:
+        # Without headers of ours, clients send those of a storage service.
+        answer["upload_headers"] = {"Content-Type": MEDIA_TYPE}
+    return jsonify(answer)
+
+
+@bp.put(f"{UPLOAD_PREFIX}<token>")
+@operation("Put a source archive", errors=(400, 404, 409, 413))
+def put_archive(token: str) -> Response:
+    """The body is the archive. Each address takes one."""
+    with connection() as conn:
+        object_path = archives.find_place(conn, token)
+    request.max_content_length = settings().max_archive_bytes
+    with _kept_body() as (path, digest):
+        with connection() as conn:
+            archives.store(conn, object_path, path, digest)
+        size = path.stat().st_size
+    return jsonify(object_path=object_path, sha256=digest, size=size)
+
+
+@contextmanager
+def _kept_body() -> Iterator[tuple[Path, str]]:
+    """The request's body as a file that lives for this block, and its digest; never whole in memory."""
+    folder = settings().data_dir / "uploads"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".tar.gz") as file:
+        try:
+            while data := request.stream.read(READ_BYTES):
+                digest.update(data)
+                file.write(data)
+        except TimeoutError as error:
+            raise RequestTimeout() from error
+        file.flush()
+        if not file.tell():
+            raise Invalid("the archive is empty", status=400)
+        yield Path(file.name), digest.hexdigest()
