@@ -24,19 +24,28 @@ def resolve(uv: str, inputs: Sequence[Path], output: Path, python: str, index: P
     ]  # fmt: skip
 
 
-def install(uv: str, requirements: Path, env_python: Path, index: PipConfig | None) -> list[str]:
+def install(
+    uv: str,
+    requirements: Path,
+    env_python: Path,
+    index: PipConfig | None,
+    *,
+    link_mode: str,
+    compile_bytecode: bool,
+) -> list[str]:
     """Exactly the resolved versions."""
     return [
-        uv, "pip", "install", "--python", str(env_python), "--link-mode", "hardlink", "--no-deps",
-        "--compile-bytecode", *_index(index), "--requirement", str(requirements),
+        uv, "pip", "install", "--python", str(env_python), "--link-mode", link_mode, "--no-deps",
+        *(["--compile-bytecode"] if compile_bytecode else []), *_index(index),
+        "--requirement", str(requirements),
     ]  # fmt: skip
 
 
 def install_package(uv: str, directory: Path, env_python: Path, index: PipConfig | None) -> list[str]:
     """A local directory as an editable package; what it depends on is installed already."""
     return [
-        uv, "pip", "install", "--python", str(env_python), "--link-mode", "hardlink", "--no-deps",
-        *_index(index), "--editable", str(directory),
+        uv, "pip", "install", "--python", str(env_python), "--no-deps", *_index(index),
+        "--editable", str(directory),
     ]  # fmt: skip
 
 

@@ -168,7 +168,8 @@ class _Maker:
                 self._resolve(found)
             else:
                 self._workspace.requirements.write_text(requirements)
-            self._install(found)
+            # A first build is followed by an inspection, which leaves the bytecode of what is imported.
+            self._install(found, compile_bytecode=requirements is not None)
             return Made(self._workspace, found, self._workspace.requirements.read_text())
 
     def _resolve(self, found: Manifest) -> None:
@@ -186,11 +187,21 @@ class _Maker:
         argv = commands.resolve(self._uv, inputs, self._workspace.requirements, python, found.index)
         self._run("requirements", argv)
 
-    def _install(self, found: Manifest) -> None:
+    def _install(self, found: Manifest, *, compile_bytecode: bool) -> None:
         names = self._workspace.requirements.read_text().split("\n")
         self._say("INFO", f"installing {sum('==' in name or '@' in name for name in names)} packages")
         python = self._workspace.python
-        self._run("install", commands.install(self._uv, self._workspace.requirements, python, found.index))
+        # Across the mounts of a sandbox files cannot be linked.
+        link_mode = "hardlink" if sandbox.level(self._settings.isolation) < 2 else "copy"
+        argv = commands.install(
+            self._uv,
+            self._workspace.requirements,
+            python,
+            found.index,
+            link_mode=link_mode,
+            compile_bytecode=compile_bytecode,
+        )
+        self._run("install", argv)
         for path in found.packages:
             directory = self._workspace.project / path
             self._say("INFO", f"installing the package in {str(path)!r}")
@@ -281,7 +292,7 @@ def host_command(
         **variables,
         "HOME": str(workspace.home),
         "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        **({} if inspect else {"PYTHONDONTWRITEBYTECODE": "1"}),
         "VIRTUAL_ENV": str(workspace.env),
         "MALLOC_ARENA_MAX": "2",  # many threads, each with an arena of its own, would look like a leak
         "GRAPH_HOST_CONFIG": orjson.dumps(config).decode(),
@@ -290,8 +301,8 @@ def host_command(
     argv = sandbox.wrap(
         commands.graph_host(workspace.python, GRAPH_HOST, threads=settings.host_threads),
         isolation=settings.isolation,
-        readonly=[workspace.project, workspace.env, GRAPH_HOST],
-        writable=[workspace.home],
+        readonly=[workspace.project, GRAPH_HOST, *([] if inspect else [workspace.env])],
+        writable=[workspace.home, *([workspace.env] if inspect else [])],
         cwd=cwd,
     )
     return HostCommand(argv, str(cwd), env)

@@ -558,3 +558,4 @@ class Runner:
         self._hand_over_all()
         self._group.join(timeout=CLOSE_SECONDS)
         self.hosts.close()
+        self._group.join(timeout=1.0)  # what a host that did not listen was working on
