@@ -320,8 +320,9 @@ def _make_default_assistants(
             insert(Assistant)
             .values(deployment_id=deployment_id, assistant_id=assistant_id)
             .on_conflict_do_nothing()
-        )
-        if made.rowcount:
+            .returning(Assistant.assistant_id)
+        ).one_or_none()
+        if made is not None:
             conn.execute(
                 insert(AssistantVersion).values(
                     deployment_id=deployment_id,
