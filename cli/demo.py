@@ -40,8 +40,8 @@ def address_of(settings: Settings, record: dict[str, object]) -> str:
     return str(custom or f"{settings.url}/d/{record['name']}")
 
 
-def stream(url: str, key: str, say: Say) -> int:
-    """Run the example's graph on a new thread and show each event as it comes; how many came."""
+def stream(url: str, key: str, graph_id: str, say: Say) -> int:
+    """Run this graph on a new thread and show each event as it comes; how many came."""
     from langgraph_sdk import get_sync_client  # takes half a second: only the demonstration needs it
 
     started = time.monotonic()
@@ -51,7 +51,7 @@ def stream(url: str, key: str, say: Say) -> int:
         thread = client.threads.create()
         chunks = client.runs.stream(
             thread["thread_id"],
-            GRAPH,
+            graph_id,
             input={"messages": [{"role": "user", "content": QUESTION}]},
             stream_mode=["updates", "messages-tuple"],
         )
