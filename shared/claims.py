@@ -64,8 +64,11 @@ CLAIM = _CLAIM.format(which="r.run_id = ANY(%(ids)s)")
 CLAIM_WAITING = _CLAIM.format(
     which="""r.run_id IN (
             SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s
-              AND (w.not_before IS NULL OR w.not_before <= now())
+              AND w.cancel_requested IS NULL AND (w.not_before IS NULL OR w.not_before <= now())
               AND coalesce(w.not_before, w.created_at) < now() - make_interval(secs => %(waited)s)
+              AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = w.deployment_id
+                AND e.thread_id = w.thread_id AND e.created_seq < w.created_seq
+                AND e.status IN ('pending', 'running'))
             ORDER BY w.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED)"""
 )
 
@@ -261,11 +264,30 @@ RETURNING f.run_id, set_config('synchronous_commit', 'on', true)
 """
 
 
+def ended_before(conn: Driver, runs: Sequence[Claimed], *, owner: str) -> set[UUID]:
+    """Which of these runs have ended as this owner's, or are gone: for a commit whose answer was lost."""
+    rows = query(
+        conn,
+        """
+SELECT f.run_id FROM unnest(CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[])) AS f(run_id, attempt)
+LEFT JOIN run r ON r.run_id = f.run_id
+WHERE r.run_id IS NULL OR (r.owner = %(owner)s AND r.attempt = f.attempt
+    AND r.status NOT IN ('pending', 'running'))""",
+        {
+            "owner": owner,
+            "run_ids": [run.run_id for run in runs],
+            "attempts": [run.attempt for run in runs],
+        },
+    )
+    return {row["run_id"] for row in rows}
+
+
 def give_back(
     conn: Connection, run: Claimed, *, delay_seconds: float, death: str | None, refund: bool = False
 ) -> bool:
-    """Return a run to the queue for another attempt; False when it is no longer the owner's.
+    """Return a run to the queue for another attempt.
 
+    False when it is no longer the owner's, or somebody wants it stopped: then it must be ended instead.
     `refund` is for a runner that stops in good order: the attempt does not count against the limit.
     """
     done = conn.execute(
@@ -274,6 +296,7 @@ def give_back(
             " not_before = now() + make_interval(secs => :delay), rung_at = now(), rings = 0,"
             " last_death = :death, deaths = deaths + :died"
             " WHERE run_id = :run_id AND attempt = :attempt AND owner = :owner AND status = 'running'"
+            " AND cancel_requested IS NULL"
         ),
         {
             "run_id": run.run_id,
