@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import orjson
@@ -76,6 +77,7 @@ def test_no_bytes_are_answered_with_a_5xx(
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(alphabet=st.characters(codec="utf-8"), max_size=40), query=st.text(max_size=40))
 def test_no_address_is_answered_with_a_5xx(chat: FlaskClient, text: str, query: str) -> None:
+    text = quote(text)
     for path in (f"/d/chat/{text}", f"/d/{text}/threads/{text}", f"/v2/deployments/{text}"):
         response = chat.get(path, query_string={"limit": query, "offset": query, "select": query})
         assert response.status_code < 500, response.text
