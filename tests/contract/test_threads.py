@@ -1,0 +1,373 @@
+"""Threads on the wire: records, changes, search, the newest state, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from flask import Flask
+
+import tests.factories as make
+from shared import bus, events
+from shared.models import RunStatus, ThreadStatus
+from tests.contract.acting import Actor, act
+from tests.contract.conftest import ADMIN_KEY, Api, caller
+
+FIELDS = [
+    "thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "status", "config", "values",
+]  # fmt: skip
+MISSING = "00000000-0000-0000-0000-00000000dead"
+NO_STATE = {
+    "values": {}, "next": [], "tasks": [], "metadata": None, "created_at": None, "checkpoint": None,
+    "parent_checkpoint": None, "interrupts": [], "checkpoint_id": None, "parent_checkpoint_id": None,
+}  # fmt: skip
+
+
+def new(api: Api, **body: Any) -> dict[str, Any]:
+    response = api.post("/threads", body)
+    assert response.status_code == 200, response.text
+    return response.json
+
+
+# --- create ----------------------------------------------------------------------------------------
+
+
+def test_a_new_thread_is_the_contracts_sample(api: Api) -> None:
+    record = new(api)
+
+    assert list(record) == FIELDS
+    assert UUID(record["thread_id"]).version == 7
+    assert record["created_at"] == record["updated_at"] == record["state_updated_at"]
+    assert record["created_at"].endswith("+00:00")
+    assert {name: record[name] for name in FIELDS[4:]} == {
+        "metadata": {}, "status": "idle", "config": {}, "values": None,
+    }  # fmt: skip
+
+
+def test_an_id_and_metadata_are_taken(api: Api) -> None:
+    thread_id = str(uuid4())
+    record = new(api, thread_id=thread_id.upper(), metadata={"a": {"b": None}}, supersteps=[], ttl={})
+    assert (record["thread_id"], record["metadata"]) == (thread_id, {"a": {"b": None}})
+
+
+def test_a_taken_id_is_409_or_the_existing_record(api: Api) -> None:
+    made = new(api, metadata={"a": 1})
+    body = {"thread_id": made["thread_id"], "metadata": {"b": 1}}
+
+    refused = api.post("/threads", body)
+    again = api.post("/threads", {**body, "if_exists": "do_nothing"})
+
+    detail = f"Thread with ID {made['thread_id']} already exists"
+    assert (refused.status_code, refused.json) == (409, {"detail": detail})
+    assert (again.status_code, again.json) == (200, made)
+
+
+def test_an_oversize_body_is_413(api: Api, app: Flask) -> None:
+    app.config["MAX_CONTENT_LENGTH"] = 1000
+    response = api.post("/threads", {"metadata": {"a": "x" * 1000}})
+    assert (response.status_code, response.json) == (
+        413,
+        {"detail": "The request body is larger than 1000 bytes"},
+    )
+
+
+# --- get, patch, delete ----------------------------------------------------------------------------
+
+
+def test_a_patch_merges_metadata_and_moves_updated_at_alone(api: Api) -> None:
+    made = new(api, metadata={"a": 1, "b": {"c": 1}})
+
+    changed = api.patch(f"/threads/{made['thread_id']}", {"metadata": {"a": None, "b": {"d": 2}}}).json
+
+    assert changed["metadata"] == {"a": None, "b": {"d": 2}}
+    assert changed["updated_at"] > made["updated_at"]
+    assert changed["state_updated_at"] == made["state_updated_at"]
+    assert api.get(f"/threads/{made['thread_id']}?include=ttl,nonsense").json == changed
+
+
+def test_a_minimal_patch_is_204_and_empty(api: Api) -> None:
+    made = new(api)
+    path = f"/threads/{made['thread_id']}"
+    response = api.patch(path, {"metadata": {"a": 1}}, headers={"Prefer": "return=minimal"})
+    assert (response.status_code, response.data) == (204, b"")
+    assert api.get(path).json["metadata"] == {"a": 1}
+
+
+def test_delete_is_204_and_takes_everything(api: Api) -> None:
+    thread_id = new(api)["thread_id"]
+    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json
+    act(run["run_id"], {})
+
+    response = api.delete(f"/threads/{thread_id}")
+
+    assert (response.status_code, response.data) == (204, b"")
+    assert api.get(f"/threads/{thread_id}").status_code == 404
+    assert api.get(f"/runs/{run['run_id']}/join").status_code == 404
+    assert api.delete(f"/threads/{thread_id}").status_code == 404
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_delete_ends_live_runs_and_their_logs(api: Api, started: bool) -> None:
+    thread_id = new(api)["thread_id"]
+    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json
+    if started:
+        Actor(run["run_id"])
+
+    api.delete(f"/threads/{thread_id}")
+
+    *_, last = events.logged(bus.client(), UUID(run["run_id"]), 0)
+    assert last.is_last
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "detail"),
+    [
+        ("GET", "", f"Thread with ID {MISSING} not found"),
+        ("GET", "/state", f"Thread with ID {MISSING} not found"),
+        ("DELETE", "", f"Thread with ID {MISSING} not found"),
+        ("PATCH", "", "Not Found"),
+        ("GET", "/runs", f"Thread with ID {MISSING} not found"),
+    ],
+)
+def test_an_unknown_thread_is_404(api: Api, method: str, path: str, detail: str) -> None:
+    response = api.call(method, f"/threads/{MISSING}{path}", {} if method == "PATCH" else None)
+    assert (response.status_code, response.json) == (404, {"detail": detail})
+
+
+@pytest.mark.parametrize("bad", ["x", "123", MISSING[:-1], "{" + MISSING[:-2] + "}"])
+@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("PATCH", ""), ("DELETE", ""), ("GET", "/state")])
+def test_a_bad_thread_id_is_422(api: Api, method: str, path: str, bad: str) -> None:
+    response = api.call(method, f"/threads/{bad}{path}", {})
+    assert (response.status_code, response.json) == (422, {"detail": "Invalid thread ID: must be a UUID"})
+
+
+def test_a_strangers_thread_looks_like_a_missing_one(api: Api, neighbour: Api) -> None:
+    made = new(api, metadata={"secret": 1})
+    sister = Api(api.client, make.deployment("sister", organization_id=api.deployment.organization_id))
+    for stranger in (neighbour, sister):
+        for method, end, body in (
+            ("GET", "", None), ("GET", "/state", None), ("PATCH", "", {"metadata": {}}), ("DELETE", "", None),
+            ("GET", "/runs", None), ("POST", "/runs", {"assistant_id": "agent"}),
+        ):  # fmt: skip
+            theirs = stranger.call(method, f"/threads/{made['thread_id']}{end}", body)
+            unknown = stranger.call(method, f"/threads/{MISSING}{end}", body)
+            assert theirs.status_code == unknown.status_code == 404
+            assert theirs.text.replace(made["thread_id"], MISSING) == unknown.text
+        assert stranger.post("/threads/search", {"ids": [made["thread_id"]]}).json == []
+        assert stranger.post("/threads/count", {"metadata": {"secret": 1}}).json == 0
+    assert api.get(f"/threads/{made['thread_id']}").json == made
+
+
+def test_a_strangers_deployment_looks_like_a_missing_one(app: Flask, api: Api, neighbour: Api) -> None:
+    make.deployment("theirs", organization_id=neighbour.deployment.organization_id)
+    ours = caller(app, ADMIN_KEY)
+    theirs, unknown = (ours.post(f"/d/{name}/threads", data=b"{}") for name in ("theirs", "nobodys"))
+    assert (theirs.status_code, theirs.data) == (unknown.status_code, unknown.data)
+    assert theirs.json == {"detail": "Not Found"}
+
+
+def test_the_same_thread_id_may_exist_in_two_deployments(api: Api, neighbour: Api) -> None:
+    thread_id = new(api)["thread_id"]
+    new(neighbour, thread_id=thread_id, metadata={"mine": 1})
+    assert api.get(f"/threads/{thread_id}").json["metadata"] == {}
+
+
+# --- what a run leaves -----------------------------------------------------------------------------
+
+
+def test_a_thread_after_an_interrupted_run(api: Api) -> None:
+    made = new(api)
+    path = f"/threads/{made['thread_id']}"
+    body = {"assistant_id": "agent", "config": {"tags": ["t"], "metadata": {"m": 1}}}
+    run = api.post(f"{path}/runs", body).json
+    busy = api.get(path).json
+    item = {"id": "4afa2b22", "value": {"question": "ok?"}}
+
+    Actor(run["run_id"]).finish(
+        {"q": "ok?"}, thread_status=ThreadStatus.INTERRUPTED, interrupts={"c519": [item]}
+    )
+
+    record = api.get(path).json
+    assert (busy["status"], busy["values"], "error" in busy) == ("busy", None, False)
+    assert list(record) == [*FIELDS, "error", "interrupts"]
+    assert record["status"] == "interrupted"
+    assert record["metadata"] == {"graph_id": "agent", "assistant_id": run["assistant_id"]}
+    assert record["config"] == {"tags": ["t"], "configurable": {}}
+    assert (record["values"], record["error"]) == ({"q": "ok?"}, None)
+    assert record["interrupts"] == {"c519": [item]}
+    assert record["updated_at"] == record["state_updated_at"] > made["updated_at"]
+
+
+def test_a_failed_run_leaves_its_error_until_the_next_one(api: Api) -> None:
+    thread_id = new(api)["thread_id"]
+    error = {"error": "ValueError", "message": "boom"}
+    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json
+    Actor(run["run_id"]).finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=error)
+    failed = api.get(f"/threads/{thread_id}").json
+
+    api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"})
+
+    assert (failed["status"], failed["error"]) == ("error", error)
+    record = api.get(f"/threads/{thread_id}").json
+    assert (record["status"], record["error"]) == ("busy", None)
+
+
+# --- state -----------------------------------------------------------------------------------------
+
+
+def test_the_state_of_a_thread_without_checkpoints_is_empty(api: Api) -> None:
+    response = api.get(f"/threads/{new(api)['thread_id']}/state")
+    assert (response.status_code, response.json) == (200, NO_STATE)
+    assert list(response.json) == list(NO_STATE)
+
+
+@pytest.fixture
+def stored(api: Api) -> str:
+    """The id of a thread whose newest state waits in a subgraph."""
+    thread_id = new(api)["thread_id"]
+    task = {"id": "t", "name": "child", "interrupts": [], "checkpoint": None, "state": {"values": {"in": 1}}}
+    state = {**NO_STATE, "next": ["child"], "tasks": [task], "checkpoint_id": "c", "metadata": {"step": 1}}
+    del state["values"]
+    make.run(api.deployment, UUID(thread_id), status=RunStatus.SUCCESS)
+    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json
+    Actor(run["run_id"]).finish(
+        {"a": 1, "b": 2}, thread_status=ThreadStatus.INTERRUPTED, state=state, interrupts={}
+    )
+    return thread_id
+
+
+def test_the_state_is_the_one_of_the_last_run(api: Api, stored: str) -> None:
+    state = api.get(f"/threads/{stored}/state").json
+    assert (state["values"], state["next"], state["checkpoint_id"]) == ({"a": 1, "b": 2}, ["child"], "c")
+    assert state["tasks"][0]["state"] is None
+    with_subgraphs = api.get(f"/threads/{stored}/state?subgraphs=true").json
+    assert with_subgraphs["tasks"][0]["state"] == {"values": {"in": 1}}
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("select=next&select=metadata", {"next": ["child"], "metadata": {"step": 1}}),
+        ("select=next,metadata", {"next": ["child"], "metadata": {"step": 1}}),
+        ('select=["next"]', {"next": ["child"]}),
+        ("select=values.b&select=values.nope", {"values": {"b": 2}}),
+    ],
+)
+def test_select_leaves_the_rest_out(api: Api, stored: str, query: str, shown: dict[str, Any]) -> None:
+    assert api.get(f"/threads/{stored}/state?{query}").json == shown
+
+
+# --- search and count ------------------------------------------------------------------------------
+
+
+def test_search_pages_with_the_true_total(api: Api) -> None:
+    ids = sorted(new(api, metadata={"mark": 1})["thread_id"] for _ in range(3))
+    new(api)
+    wanted = {"metadata": {"mark": 1}, "sort_by": "thread_id", "sort_order": "asc", "limit": 2}
+
+    first = api.post("/threads/search", {**wanted, "select": ["thread_id", "context"]})
+    last = api.post("/threads/search", {**wanted, "offset": 2})
+    beyond = api.post("/threads/search", {**wanted, "offset": 9})
+
+    assert first.json == [{"thread_id": id} for id in ids[:2]]
+    assert (first.headers["X-Pagination-Total"], first.headers["X-Pagination-Next"]) == ("3", "2")
+    assert [record["thread_id"] for record in last.json] == ids[2:]
+    for response in (last, beyond):
+        assert response.headers["X-Pagination-Total"] == "3"
+        assert "X-Pagination-Next" not in response.headers
+    assert api.post("/threads/count", {"metadata": {"mark": 1}}).json == 3
+
+
+def test_search_is_by_last_change_first_and_ten_long(api: Api) -> None:
+    ids = [new(api)["thread_id"] for _ in range(11)]
+    api.patch(f"/threads/{ids[3]}", {"metadata": {}})
+    found = [record["thread_id"] for record in api.post("/threads/search").json]
+    rest = [id for id in reversed(ids) if id != ids[3]]
+    assert found == [ids[3], *rest[:9]]
+
+
+def test_filters_must_all_match(api: Api) -> None:
+    one = new(api, metadata={"a": {"b": 1, "c": 2}})["thread_id"]
+    two = new(api, metadata={"a": {"b": 1}})["thread_id"]
+    api.post(f"/threads/{two}/runs", {"assistant_id": "agent"})
+
+    def found(**filters: Any) -> set[str]:
+        assert api.post("/threads/count", {k: v for k, v in filters.items() if k != "ids"}).status_code == 200
+        return {record["thread_id"] for record in api.post("/threads/search", filters).json}
+
+    assert found() == found(ids=[], metadata={}) == {one, two}
+    assert found(ids=[two, MISSING]) == {two}
+    assert found(metadata={"a": {"b": 1}}) == {one, two}
+    assert found(metadata={"a": {"b": 1}}, status="busy") == {two}
+    assert found(metadata={"a": {"c": 2}}, status="busy") == set()
+
+
+def test_search_with_a_bad_id_is_400(api: Api) -> None:
+    response = api.post("/threads/search", {"ids": ["bad"]})
+    assert (response.status_code, response.json) == (400, {"detail": "Invalid thread ID bad"})
+
+
+# --- bad bodies ------------------------------------------------------------------------------------
+
+BAD: list[tuple[str, str, dict[str, Any], str]] = [
+    ("POST", "", {"thread_id": "x"}, "thread_id"),
+    ("POST", "", {"thread_id": 5}, "thread_id"),
+    ("POST", "", {"thread_id": None}, "thread_id"),
+    ("POST", "", {"metadata": None}, "metadata"),
+    ("POST", "", {"metadata": "x"}, "metadata"),
+    ("POST", "", {"metadata": {"a": ["\x00"]}}, "metadata"),
+    ("POST", "", {"metadata": {"a": "x" * 70_000}}, "metadata"),
+    ("POST", "", {"if_exists": "replace"}, "if_exists"),
+    ("POST", "", {"if_exists": None}, "if_exists"),
+    ("POST", "", {"ttl": 5}, "ttl"),
+    ("POST", "", {"ttl": None}, "ttl"),
+    ("POST", "", {"ttl": {"ttl": 5}}, "ttl"),
+    ("POST", "", {"supersteps": {}}, "supersteps"),
+    ("POST", "", {"supersteps": [5]}, "supersteps.0"),
+    ("POST", "", {"supersteps": [{"updates": []}]}, "supersteps"),
+    ("PATCH", "/ID", {"metadata": None}, "metadata"),
+    ("PATCH", "/ID", {"metadata": []}, "metadata"),
+    ("PATCH", "/ID", {"ttl": {"ttl": 1}}, "ttl"),
+    ("POST", "/search", {"ids": "x"}, "ids"),
+    ("POST", "/search", {"ids": [5]}, "ids.0"),
+    ("POST", "/search", {"metadata": None}, "metadata"),
+    ("POST", "/search", {"metadata": {"\x00": 1}}, "metadata"),
+    ("POST", "/search", {"values": 5}, "values"),
+    ("POST", "/search", {"values": {"a": 1}}, "values"),
+    ("POST", "/search", {"status": "running"}, "status"),
+    ("POST", "/search", {"status": None}, "status"),
+    ("POST", "/search", {"limit": 0}, "limit"),
+    ("POST", "/search", {"limit": 1001}, "limit"),
+    ("POST", "/search", {"limit": 1.5}, "limit"),
+    ("POST", "/search", {"offset": -1}, "offset"),
+    ("POST", "/search", {"offset": 2**63}, "offset"),
+    ("POST", "/search", {"sort_by": "metadata"}, "sort_by"),
+    ("POST", "/search", {"sort_order": 1}, "sort_order"),
+    ("POST", "/search", {"select": ["nope"]}, "select.0"),
+    ("POST", "/search", {"extract": {"a": "values.x"}}, "extract"),
+    ("POST", "/search", {"extract": []}, "extract"),
+    ("POST", "/count", {"status": "no"}, "status"),
+    ("POST", "/count", {"metadata": 1}, "metadata"),
+    ("POST", "/count", {"values": {"a": 1}}, "values"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "field"), BAD)
+def test_a_bad_body_is_422_and_names_the_field(
+    api: Api, method: str, path: str, body: dict[str, Any], field: str
+) -> None:
+    response = api.call(method, f"/threads{path.replace('ID', new(api)['thread_id'])}", body)
+    assert response.status_code == 422
+    assert response.json["detail"].startswith(f"{field}: "), response.json
+
+
+@pytest.mark.parametrize("query", ["subgraphs=perhaps", "select=nope", 'select=["values"'])
+def test_a_bad_state_query_is_422(api: Api, query: str) -> None:
+    assert api.get(f"/threads/{new(api)['thread_id']}/state?{query}").status_code == 422
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"5", b"null", b'"x"'])
+def test_a_body_must_be_an_object(api: Api, raw: bytes) -> None:
+    response = api.client.post("/d/chat/threads", data=raw)
+    assert (response.status_code, response.json) == (422, {"detail": "must be an object"})
