@@ -53,5 +53,5 @@ def _failure(call: Call, reply: Reply) -> str:
     if b"event: error" in body or b'"__error__"' in body:
         return "the run failed"
     if call.proof.encode() not in body:
-        return "not the answer expected"
+        return f"not the answer expected: {body.strip()[:40].decode(errors='replace')}"
     return ""
