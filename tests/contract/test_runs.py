@@ -1,0 +1,726 @@
+"""Runs on the wire: create, read, wait, join, cancel, delete, strategies, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from flask import Flask
+from sqlalchemy import select
+
+import tests.factories as make
+from shared import assistants, bus, claims, events
+from shared.database import connection, driver
+from shared.models import Checkpoint, Run, RunStatus, ThreadStatus
+from tests.contract.acting import Actor, act
+from tests.contract.conftest import Api, Rings
+
+FIELDS = [
+    "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
+    "multitask_strategy", "langsmith_session_name", "cancel_reason",
+]  # fmt: skip
+MISSING = "00000000-0000-0000-0000-00000000dead"
+BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
+AGENT = str(assistants.default_id("agent"))
+
+
+@pytest.fixture
+def thread_id(api: Api) -> str:
+    return api.post("/threads").json["thread_id"]
+
+
+def start(api: Api, thread_id: str, **body: Any) -> dict[str, Any]:
+    response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body})
+    assert response.status_code == 200, response.text
+    return response.json
+
+
+def status_of(api: Api, run: dict[str, Any]) -> str | None:
+    response = api.get(f"/threads/{run['thread_id']}/runs/{run['run_id']}")
+    return None if response.status_code == 404 else response.json["status"]
+
+
+def thread(api: Api, thread_id: str) -> dict[str, Any]:
+    return api.get(f"/threads/{thread_id}").json
+
+
+# --- create ----------------------------------------------------------------------------------------
+
+
+def test_a_new_run_has_the_contracts_record_and_headers(api: Api, thread_id: str, rings: Rings) -> None:
+    response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", "input": {"a": "\x00"}})
+
+    run = response.json
+    assert response.status_code == 200
+    assert list(run) == FIELDS
+    assert UUID(run["run_id"]).version == 7
+    assert (run["thread_id"], run["assistant_id"], run["status"]) == (thread_id, AGENT, "pending")
+    assert run["metadata"] == {"graph_id": "agent", "assistant_id": AGENT}
+    assert (run["multitask_strategy"], run["langsmith_session_name"], run["cancel_reason"]) == (
+        "enqueue", None, None,
+    )  # fmt: skip
+    assert response.headers["Content-Location"] == f"/threads/{thread_id}/runs/{run['run_id']}"
+    assert "Location" not in response.headers
+    assert api.get(f"/threads/{thread_id}/runs/{run['run_id']}").json == run
+    assert rings.heard == [("runs.default", run["run_id"])]
+
+
+def test_kwargs_have_the_contracts_defaults(api: Api, thread_id: str) -> None:
+    request_id = str(uuid4())
+    body = {"assistant_id": "agent", "input": {"a": 1}}
+    run = api.post(f"/threads/{thread_id}/runs", body, headers={"x-request-id": request_id}).json
+    assert run["kwargs"] == {
+        "input": {"a": 1},
+        "command": None,
+        "config": {
+            "configurable": {
+                "run_id": run["run_id"],
+                "thread_id": thread_id,
+                "graph_id": "agent",
+                "assistant_id": AGENT,
+                "user_id": "",
+                "langgraph_auth_user": None,
+                "langgraph_auth_user_id": "",
+                "langgraph_auth_permissions": [],
+                "langgraph_request_id": request_id,
+            }
+        },
+        "context": {},
+        "stream_mode": ["values"],
+        "interrupt_before": None,
+        "interrupt_after": None,
+        "webhook": None,
+        "feedback_keys": None,
+        "temporary": False,
+        "subgraphs": False,
+        "resumable": False,
+        "checkpoint_during": True,
+        "durability": "async",
+    }
+
+
+def test_a_runs_configuration_goes_over_the_assistants(api: Api, thread_id: str) -> None:
+    config = {"tags": ["a"], "recursion_limit": 5, "configurable": {"word": "one", "deep": {"x": 1}}}
+    made = api.post("/assistants", {"graph_id": "agent", "config": config, "metadata": {"who": "assistant"}})
+    api.patch(f"/threads/{thread_id}", {"metadata": {"who": "thread", "mood": "thread"}})
+
+    run = start(
+        api,
+        thread_id,
+        assistant_id=made.json["assistant_id"],
+        context={"deep": {"y": 2}},
+        config={"tags": ["b"], "metadata": {"from": "config"}},
+        metadata={"mood": "run", "graph_id": "mine"},
+    )
+
+    kwargs = run["kwargs"]
+    assert kwargs["context"] == {"word": "one", "deep": {"y": 2}}
+    assert (kwargs["config"]["tags"], kwargs["config"]["recursion_limit"]) == (["b"], 5)
+    assert kwargs["config"]["configurable"]["word"] == "one"
+    assert kwargs["config"]["configurable"]["deep"] == {"y": 2}
+    assert run["metadata"] == {
+        "who": "thread", "from": "config", "mood": "run", "graph_id": "mine",
+        "assistant_id": made.json["assistant_id"],
+    }  # fmt: skip
+
+
+def test_a_run_freezes_the_active_version(api: Api, thread_id: str) -> None:
+    made = api.post("/assistants", {"graph_id": "agent", "context": {"word": "one"}}).json
+    path = f"/assistants/{made['assistant_id']}"
+    api.patch(path, {"context": {"word": "two"}})
+    second = start(api, thread_id, assistant_id=made["assistant_id"])
+
+    api.post(f"{path}/latest", {"version": 1})
+
+    first = start(api, thread_id, assistant_id=made["assistant_id"])
+    assert second["kwargs"]["context"] == {"word": "two"}
+    assert first["kwargs"]["context"] == {"word": "one"}
+    assert api.get(f"/threads/{thread_id}/runs/{second['run_id']}").json["kwargs"] == second["kwargs"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "name", "stored"),
+    [
+        ({"stream_mode": "updates"}, "stream_mode", ["updates"]),
+        ({"stream_mode": ["tools", "lifecycle"]}, "stream_mode", ["tools", "lifecycle"]),
+        ({"stream_mode": []}, "stream_mode", ["values"]),
+        ({"stream_mode": None}, "stream_mode", ["values"]),
+        ({"checkpoint_during": False}, "durability", "exit"),
+        ({"checkpoint_during": True}, "durability", "async"),
+        ({"checkpoint_during": False, "durability": "sync"}, "durability", "sync"),
+        ({"durability": "exit"}, "checkpoint_during", False),
+        ({"interrupt_before": "*"}, "interrupt_before", "*"),
+        ({"interrupt_after": ["a", "b"]}, "interrupt_after", ["a", "b"]),
+        ({"stream_subgraphs": True}, "subgraphs", True),
+        ({"stream_resumable": True}, "resumable", True),
+        ({"command": {}}, "command", None),
+        ({"command": {"resume": None}}, "command", None),
+        ({"command": {"resume": False}}, "command", {"resume": False}),
+        ({"command": {"resume": {"id": 1}, "unknown": 1}}, "command", {"resume": {"id": 1}}),
+        ({"command": {"update": [["a", 1]], "goto": "n"}}, "command", {"update": [["a", 1]], "goto": "n"}),
+        ({"command": {"goto": ["a", {"node": "b", "input": 1}]}}, "command",
+         {"goto": ["a", {"node": "b", "input": 1}]}),
+        ({"input": None}, "input", None),
+        ({"input": [1, "x"]}, "input", [1, "x"]),
+        ({"after_seconds": 0, "checkpoint": {}, "webhook": None, "feedback_keys": []}, "webhook", None),
+        ({"after_seconds": -3, "strict_resume": False, "langsmith_tracer": {"a": 1}}, "webhook", None),
+    ],
+)  # fmt: skip
+def test_what_a_body_becomes(api: Api, thread_id: str, sent: dict[str, Any], name: str, stored: Any) -> None:
+    assert start(api, thread_id, **sent)["kwargs"][name] == stored
+
+
+def test_a_thread_is_made_when_asked_for(api: Api) -> None:
+    thread_id = str(uuid4())
+    refused = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", "if_not_exists": "reject"})
+    run = start(api, thread_id, if_not_exists="create", metadata={"a": 1})
+
+    assert (refused.status_code, refused.json) == (404, {"detail": "Thread or assistant not found."})
+    made = thread(api, thread_id)
+    assert (made["status"], made["thread_id"]) == ("busy", run["thread_id"])
+    assert made["metadata"] == {"a": 1, "graph_id": "agent", "assistant_id": AGENT}
+
+
+@pytest.mark.parametrize(("on_completion", "temporary"), [(None, True), ("delete", True), ("keep", False)])
+def test_a_run_without_a_thread_has_one_of_its_own(
+    api: Api, on_completion: str | None, temporary: bool
+) -> None:
+    response = api.post("/runs", {"assistant_id": "agent", "on_completion": on_completion})
+
+    run = response.json
+    assert response.headers["Content-Location"] == f"/runs/{run['run_id']}"
+    assert run["kwargs"]["temporary"] is temporary
+    assert thread(api, run["thread_id"])["status"] == "busy"
+    act(run["run_id"], {"a": 1})
+    assert api.get(f"/threads/{run['thread_id']}").status_code == (404 if temporary else 200)
+    assert status_of(api, run) == (None if temporary else "success")
+
+
+def test_a_thread_waits_no_more_runs_than_allowed(api: Api, app: Flask, thread_id: str) -> None:
+    object.__setattr__(app.config["SETTINGS"], "max_pending_per_thread", 2)
+    for _ in range(2):
+        start(api, thread_id)
+    response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"})
+    assert response.status_code == 429
+    assert int(response.headers["Retry-After"]) > 0
+
+
+CREATING = ["/threads/{}/runs", "/threads/{}/runs/stream", "/threads/{}/runs/wait"]
+
+
+@pytest.mark.parametrize("path", CREATING)
+def test_creating_on_a_missing_thread_or_assistant_is_404(api: Api, thread_id: str, path: str) -> None:
+    detail = {"detail": "Thread or assistant not found."}
+    for thread_key, assistant in ((MISSING, "agent"), (thread_id, MISSING)):
+        response = api.post(path.format(thread_key), {"assistant_id": assistant})
+        assert (response.status_code, response.json) == (404, detail)
+    assert thread(api, thread_id)["status"] == "idle"
+
+
+@pytest.mark.parametrize("path", CREATING)
+def test_creating_under_a_bad_thread_id_is_422(api: Api, path: str) -> None:
+    response = api.post(path.format("nope"), {"assistant_id": "agent"})
+    assert (response.status_code, response.json) == (422, {"detail": "Invalid thread ID"})
+
+
+@pytest.mark.parametrize("path", ["/runs", "/runs/stream", "/runs/wait"])
+def test_an_unknown_graph_name_is_422(api: Api, path: str) -> None:
+    response = api.post(path, {"assistant_id": "nope"})
+    detail = (
+        "Invalid assistant: 'nope'. Must be either:\n- A valid assistant UUID, or\n"
+        "- One of the registered graphs: agent, other"
+    )
+    assert (response.status_code, response.json) == (422, {"detail": detail})
+
+
+def test_a_deployment_that_serves_nothing_yet_is_409(api: Api) -> None:
+    new = make.deployment("new", organization_id=api.deployment.organization_id, serving=False)
+    assert Api(api.client, new).post("/runs", {"assistant_id": "agent"}).status_code == 409
+
+
+def test_context_beside_configurable_is_400(api: Api) -> None:
+    body = {"assistant_id": "agent", "context": {"a": 1}, "config": {"configurable": {"b": 1}}}
+    assert api.post("/runs", body).status_code == 400
+    body["config"] = {"configurable": {}}
+    assert api.post("/runs", body).status_code == 200
+
+
+def test_an_oversize_body_is_413(api: Api, app: Flask) -> None:
+    app.config["MAX_CONTENT_LENGTH"] = 1000
+    response = api.post("/runs", {"assistant_id": "agent", "input": "x" * 1000})
+    assert (response.status_code, response.json) == (
+        413,
+        {"detail": "The request body is larger than 1000 bytes"},
+    )
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"assistant_id": None}, "assistant_id"),
+    ({"assistant_id": 5}, "assistant_id"),
+    ({"assistant_id": ""}, "assistant_id"),
+    ({"assistant_id": "\x00"}, "assistant_id"),
+    ({"command": "resume"}, "command"),
+    ({"command": []}, "command"),
+    ({"command": {"update": "x"}}, "command.update"),
+    ({"command": {"update": [["a"]]}}, "command.update"),
+    ({"command": {"goto": 5}}, "command.goto"),
+    ({"command": {"goto": {"input": 1}}}, "command.goto"),
+    ({"command": {"goto": [["a"]]}}, "command.goto"),
+    ({"metadata": None}, "metadata"),
+    ({"metadata": "x"}, "metadata"),
+    ({"metadata": {"a": "\x00"}}, "metadata"),
+    ({"metadata": {"a": "x" * 70_000}}, "metadata"),
+    ({"config": None}, "config"),
+    ({"config": {"recursion_limit": 1.5}}, "config.recursion_limit"),
+    ({"config": {"metadata": {"a": "\x00"}}}, "config.metadata"),
+    ({"config": {"configurable": {"checkpoint_id": "x"}}}, "config.configurable.checkpoint_id"),
+    ({"context": None}, "context"),
+    ({"context": []}, "context"),
+    ({"interrupt_before": "node"}, "interrupt_before"),
+    ({"interrupt_after": [1]}, "interrupt_after"),
+    ({"stream_mode": "nope"}, "stream_mode"),
+    ({"stream_mode": 5}, "stream_mode"),
+    ({"stream_mode": ["values", "nope"]}, "stream_mode.1"),
+    ({"stream_subgraphs": 1}, "stream_subgraphs"),
+    ({"stream_subgraphs": None}, "stream_subgraphs"),
+    ({"stream_resumable": "true"}, "stream_resumable"),
+    ({"multitask_strategy": "wait"}, "multitask_strategy"),
+    ({"if_not_exists": True}, "if_not_exists"),
+    ({"on_completion": "complete"}, "on_completion"),
+    ({"on_disconnect": "stop"}, "on_disconnect"),
+    ({"durability": "never"}, "durability"),
+    ({"checkpoint_during": 0}, "checkpoint_during"),
+    ({"langsmith_tracer": "x"}, "langsmith_tracer"),
+    # of the right type, and not served
+    ({"webhook": "https://example.com"}, "webhook"),
+    ({"after_seconds": 1}, "after_seconds"),
+    ({"checkpoint": {"checkpoint_id": "x"}}, "checkpoint"),
+    ({"checkpoint_id": "x"}, "checkpoint_id"),
+    ({"feedback_keys": ["a"]}, "feedback_keys"),
+    ({"strict_resume": True}, "strict_resume"),
+    # of the wrong type
+    ({"webhook": ""}, "webhook"),
+    ({"webhook": 5}, "webhook"),
+    ({"after_seconds": "1"}, "after_seconds"),
+    ({"after_seconds": False}, "after_seconds"),
+    ({"checkpoint": "x"}, "checkpoint"),
+    ({"checkpoint_id": 5}, "checkpoint_id"),
+    ({"feedback_keys": "a"}, "feedback_keys"),
+    ({"strict_resume": 1}, "strict_resume"),
+]
+
+
+@pytest.mark.parametrize(("body", "field"), BAD)
+def test_a_bad_body_is_422_and_names_the_field(api: Api, body: dict[str, Any], field: str) -> None:
+    response = api.post("/runs", {"assistant_id": "agent", **body})
+    assert response.status_code == 422
+    assert response.json["detail"].startswith(f"{field}: "), response.json
+    with connection() as conn:
+        assert conn.execute(select(Run.run_id)).all() == []
+
+
+@pytest.mark.parametrize("path", ["/runs", "/runs/stream", "/runs/wait"])
+def test_every_creating_call_checks_its_body(api: Api, path: str) -> None:
+    assert api.post(path, {}).json == {"detail": "assistant_id: this field is required"}
+    assert api.call("POST", path).json == {"detail": "Invalid JSON in request body"}
+    refused = api.post(f"{path}?namespace=", {"assistant_id": "agent"})
+    assert (refused.status_code, refused.json["detail"][:10]) == (422, "namespace:")
+
+
+# --- strategies ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_reject_refuses_on_a_busy_thread(api: Api, thread_id: str, started: bool) -> None:
+    first = start(api, thread_id, multitask_strategy="reject")
+    if started:
+        Actor(first["run_id"])
+    response = api.post(
+        f"/threads/{thread_id}/runs", {"assistant_id": "agent", "multitask_strategy": "reject"}
+    )
+    assert (response.status_code, response.json) == (409, {"detail": BUSY})
+    assert len(api.get(f"/threads/{thread_id}/runs").json) == 1
+    assert status_of(api, first) == ("running" if started else "pending")
+
+
+def test_enqueue_waits_its_turn(api: Api, thread_id: str) -> None:
+    first, second = start(api, thread_id), start(api, thread_id)
+    with driver() as conn:
+        early = claims.claim(conn, [UUID(second["run_id"])], claims.Terms("w", 30, 60))
+    assert early == []
+    act(first["run_id"], {})
+    assert thread(api, thread_id)["status"] == "busy"
+    act(second["run_id"], {})
+    assert thread(api, thread_id)["status"] == "idle"
+
+
+@pytest.mark.parametrize(("strategy", "left"), [("interrupt", "interrupted"), ("rollback", None)])
+def test_a_strategy_ends_pending_runs_in_place(
+    api: Api, thread_id: str, strategy: str, left: str | None
+) -> None:
+    old = [start(api, thread_id) for _ in range(2)]
+    new = start(api, thread_id, multitask_strategy=strategy)
+
+    assert [status_of(api, run) for run in old] == [left, left]
+    assert status_of(api, new) == "pending"
+    assert thread(api, thread_id)["status"] == "busy"
+    for run in old:
+        assert [e.name for e in events.logged(bus.client(), UUID(run["run_id"]), 0)] == ["end"]
+    act(new["run_id"], {})
+
+
+@pytest.mark.parametrize("strategy", ["interrupt", "rollback"])
+def test_a_strategy_asks_the_owner_to_stop_a_running_run(api: Api, thread_id: str, strategy: str) -> None:
+    old = start(api, thread_id)
+    Actor(old["run_id"], owner="w7")
+    with bus.client().pubsub(ignore_subscribe_messages=True) as heard:
+        heard.subscribe(f"{bus.PREFIX}control:w7")
+        heard.get_message(timeout=5)
+        new = start(api, thread_id, multitask_strategy=strategy)
+        message = heard.get_message(timeout=5)
+
+    reason = f"superseded by run {new['run_id']} (multitask_strategy={strategy})"
+    assert message is not None
+    assert message["data"].decode() == (
+        f'{{"run_id":"{old["run_id"]}","action":"{strategy}","reason":"{reason}"}}'
+    )
+    with connection() as conn:
+        held = claims.renew(conn, [UUID(old["run_id"])], owner="w7", lease_seconds=30)
+    assert held[UUID(old["run_id"])].cancel_requested == strategy
+    assert held[UUID(old["run_id"])].cancel_reason == reason
+    assert status_of(api, old) == "running"
+
+
+# --- get and list ----------------------------------------------------------------------------------
+
+
+def test_runs_are_listed_newest_first(api: Api, thread_id: str) -> None:
+    runs = [start(api, thread_id) for _ in range(11)]
+    act(runs[0]["run_id"], {})
+    ids = [run["run_id"] for run in reversed(runs)]
+    path = f"/threads/{thread_id}/runs"
+
+    assert [run["run_id"] for run in api.get(path).json] == ids[:10]
+    assert [run["run_id"] for run in api.get(f"{path}?limit=2&offset=1").json] == ids[1:3]
+    assert [run["run_id"] for run in api.get(f"{path}?status=success").json] == [ids[-1]]
+    assert len(api.get(f"{path}?status=pending&limit=1000").json) == 10
+    assert api.get(f"{path}?status=nonsense").json == []
+
+
+@pytest.mark.parametrize(
+    "query", ["select=run_id&select=status", 'select=["run_id","status"]', "select=run_id,status"]
+)
+def test_list_selects_in_every_spelling(api: Api, thread_id: str, query: str) -> None:
+    run = start(api, thread_id)
+    found = api.get(f"/threads/{thread_id}/runs?{query}").json
+    assert found == [{"run_id": run["run_id"], "status": "pending"}]
+
+
+def test_a_bad_list_query_is_refused(api: Api, thread_id: str) -> None:
+    path = f"/threads/{thread_id}/runs"
+    assert api.get(f"{path}?limit=abc").status_code == 400
+    assert api.get(f"{path}?offset=abc").status_code == 400
+    assert api.get(f"{path}?limit=0").status_code == 422
+    assert api.get(f"{path}?offset=-1").status_code == 422
+    response = api.get(f"{path}?select=x")
+    assert response.status_code == 422
+    assert response.json["detail"].startswith("Invalid select columns: ['x']. Expected: {")
+
+
+def test_a_run_is_found_on_its_own_thread_only(api: Api, thread_id: str) -> None:
+    run = start(api, thread_id)
+    other = api.post("/threads").json["thread_id"]
+    for method, path in (("GET", ""), ("GET", "/join"), ("GET", "/stream")):
+        response = api.call(method, f"/threads/{other}/runs/{run['run_id']}{path}")
+        assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
+
+
+CALLS = [("GET", ""), ("GET", "/join"), ("GET", "/stream"), ("DELETE", ""), ("POST", "/cancel")]
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+def test_a_bad_run_id_is_422(api: Api, thread_id: str, method: str, path: str) -> None:
+    response = api.call(method, f"/threads/{thread_id}/runs/nope{path}")
+    assert (response.status_code, response.json) == (422, {"detail": "Invalid run ID: must be a UUID"})
+    response = api.call(method, f"/threads/nope/runs/{MISSING}{path}")
+    assert (response.status_code, response.json) == (422, {"detail": "Invalid thread ID: must be a UUID"})
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+def test_a_strangers_run_looks_like_a_missing_one(
+    api: Api, neighbour: Api, thread_id: str, method: str, path: str
+) -> None:
+    run = start(api, thread_id)
+    theirs = neighbour.call(method, f"/threads/{thread_id}/runs/{run['run_id']}{path}")
+    unknown = neighbour.call(method, f"/threads/{thread_id}/runs/{MISSING}{path}")
+    assert (theirs.status_code, theirs.data) == (unknown.status_code, unknown.data)
+    assert theirs.status_code == 404
+    for end in ("join", "stream"):
+        assert neighbour.get(f"/runs/{run['run_id']}/{end}").status_code == 404
+    assert status_of(api, run) == "pending"
+
+
+# --- cancel ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize(("action", "left"), [("interrupt", "interrupted"), ("rollback", None)])
+def test_a_pending_run_is_cancelled_in_place(
+    api: Api, thread_id: str, action: str, left: str | None, wait: bool
+) -> None:
+    run = start(api, thread_id)
+    path = f"/threads/{thread_id}/runs/{run['run_id']}"
+
+    response = api.call("POST", f"{path}/cancel?action={action}&wait={int(wait)}")
+
+    assert (response.status_code, response.data) == ((200, b"{}") if wait else (202, b""))
+    if wait:
+        assert response.headers["Location"] == f"{path}/join"
+        assert response.headers["Content-Location"] == path
+    assert status_of(api, run) == left
+    record = thread(api, thread_id)
+    assert (record["status"], record.get("error")) == ("idle", None)
+    again = api.call("POST", f"{path}/cancel")
+    assert again.status_code == 404
+
+
+def test_cancelling_says_which_404_it_is(api: Api, thread_id: str) -> None:
+    run = start(api, thread_id)
+    act(run["run_id"], {})
+    ended = api.call("POST", f"/threads/{thread_id}/runs/{run['run_id']}/cancel")
+    unknown = api.call("POST", f"/threads/{thread_id}/runs/{MISSING}/cancel")
+    assert (ended.status_code, unknown.status_code) == (404, 404)
+    assert ended.json["detail"].startswith("No matching runs to cancel.")
+    assert unknown.json == {"detail": "No runs found to cancel."}
+
+
+def test_cancelling_a_running_run_asks_its_owner_and_can_wait_for_it(api: Api, thread_id: str) -> None:
+    run = start(api, thread_id)
+    actor = Actor(run["run_id"])
+    path = f"/threads/{thread_id}/runs/{run['run_id']}"
+
+    response = api.call("POST", f"{path}/cancel?wait=true&action=interrupt&reason=taken")
+
+    record = api.get(path).json
+    reason = f"taken: interrupt requested via POST {path}/cancel"
+    assert (record["status"], record["cancel_reason"]) == ("running", reason)
+    error = {"error": "UserInterrupt", "message": reason}
+    actor.finish({"a": 1}, status=RunStatus.INTERRUPTED, thread_status=ThreadStatus.INTERRUPTED, error=error)
+    assert (response.status_code, response.json) == (200, {})
+    assert response.headers["Location"] == f"{path}/join"
+    assert status_of(api, run) == "interrupted"
+    ended = thread(api, thread_id)
+    assert (ended["status"], ended["error"], ended["values"]) == ("interrupted", error, {"a": 1})
+
+
+def test_a_rolled_back_run_leaves_its_error_on_the_thread(api: Api, thread_id: str) -> None:
+    run = start(api, thread_id)
+    actor = Actor(run["run_id"])
+    error = {"error": "UserRollback", "message": "rollback requested"}
+    with connection() as conn:
+        claims.roll_back(conn, actor.run, error=error)
+    record = thread(api, thread_id)
+    assert (record["status"], record["error"], record["interrupts"]) == ("idle", error, {})
+
+
+def test_the_run_behind_a_cancelled_one_is_rung_for(api: Api, thread_id: str, rings: Rings) -> None:
+    first, second = start(api, thread_id), start(api, thread_id)
+    rings.heard.clear()
+    api.call("POST", f"/threads/{thread_id}/runs/{first['run_id']}/cancel")
+    assert rings.heard == [("runs.default", second["run_id"])]
+    assert thread(api, thread_id)["status"] == "busy"
+
+
+def test_a_cancelled_stateless_run_takes_its_thread_along(api: Api) -> None:
+    run = api.post("/runs", {"assistant_id": "agent"}).json
+    path = f"/threads/{run['thread_id']}/runs/{run['run_id']}/cancel"
+    assert api.call("POST", path).status_code == 202
+    assert api.get(f"/threads/{run['thread_id']}").status_code == 404
+
+
+@pytest.mark.parametrize("query", ["action=stop", "wait=perhaps", "action=rollback&reason=taken"])
+def test_a_bad_cancel_query_is_422(api: Api, thread_id: str, query: str) -> None:
+    run = start(api, thread_id)
+    response = api.call("POST", f"/threads/{thread_id}/runs/{run['run_id']}/cancel?{query}")
+    assert response.status_code == 422
+    assert status_of(api, run) == "pending"
+
+
+# --- delete ----------------------------------------------------------------------------------------
+
+
+def checkpoint(api: Api, run: dict[str, Any], checkpoint_id: str) -> None:
+    make._insert(
+        Checkpoint,
+        deployment_id=api.deployment.id,
+        thread_id=UUID(run["thread_id"]),
+        checkpoint_ns="",
+        checkpoint_id=checkpoint_id,
+        run_id=UUID(run["run_id"]),
+        type="msgpack",
+        data=b"",
+    )
+
+
+def test_a_deleted_run_takes_its_checkpoints_and_leaves_the_values(api: Api, thread_id: str) -> None:
+    first, second = start(api, thread_id), start(api, thread_id)
+    error = {"error": "ValueError", "message": "boom"}
+    act(first["run_id"], {"a": 1})
+    actor = Actor(second["run_id"])
+    actor.finish({"a": 2}, status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=error)
+    checkpoint(api, first, "c1")
+    checkpoint(api, second, "c2")
+    before = thread(api, thread_id)
+
+    response = api.delete(f"/threads/{thread_id}/runs/{first['run_id']}")
+
+    assert (response.status_code, response.data) == (204, b"")
+    assert thread(api, thread_id) == before
+    with connection() as conn:
+        assert conn.scalars(select(Checkpoint.checkpoint_id)).all() == ["c2"]
+    again = api.delete(f"/threads/{thread_id}/runs/{first['run_id']}")
+    assert (again.status_code, again.json) == (404, {"detail": "Run not found"})
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_deleting_a_live_run_frees_the_thread_and_ends_its_log(
+    api: Api, thread_id: str, started: bool, rings: Rings
+) -> None:
+    run, waiting = start(api, thread_id), start(api, thread_id)
+    actor = Actor(run["run_id"]) if started else None
+    rings.heard.clear()
+
+    assert api.delete(f"/threads/{thread_id}/runs/{run['run_id']}").status_code == 204
+
+    assert status_of(api, run) is None
+    assert rings.heard == [("runs.default", waiting["run_id"])]
+    *_, last = events.logged(bus.client(), UUID(run["run_id"]), 0)
+    assert last.is_last
+    if actor is not None:
+        with pytest.raises(AssertionError, match="FENCED"):
+            actor.emit("values", {})
+    act(waiting["run_id"], {})
+    assert thread(api, thread_id)["status"] == "idle"
+
+
+# --- wait and join ---------------------------------------------------------------------------------
+
+FAILURE = {"error": "ValueError", "message": "boom"}
+INTERRUPT = {"id": "4a", "value": {"q": 1}}
+ENDS: list[tuple[dict[str, Any], Any]] = [
+    ({"values": {"a": 1}, "output": {"a": 1}}, {"a": 1}),
+    ({"values": {"a": 1}}, {"a": 1}),
+    ({"values": [1, 2]}, [1, 2]),
+    ({"values": {}}, {}),
+    ({}, {}),
+    (
+        {"values": {"a": 1}, "thread_status": ThreadStatus.INTERRUPTED, "interrupts": {"t": [INTERRUPT]}},
+        {"a": 1, "__interrupt__": [{**INTERRUPT, "response_schema": None}]},
+    ),
+    (
+        {"thread_status": ThreadStatus.INTERRUPTED, "interrupts": {"t": [INTERRUPT]}},
+        {"__interrupt__": [{**INTERRUPT, "response_schema": None}]},
+    ),
+    ({"status": RunStatus.ERROR, "thread_status": ThreadStatus.ERROR, "error": FAILURE},
+     {"__error__": FAILURE}),
+    ({"status": RunStatus.TIMEOUT, "thread_status": ThreadStatus.ERROR, "error": FAILURE},
+     {"__error__": FAILURE}),
+    ({"values": {"a": 1}, "status": RunStatus.INTERRUPTED, "thread_status": ThreadStatus.INTERRUPTED,
+      "error": {"error": "UserInterrupt", "message": "m"}}, {"a": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("end", "output"), ENDS)
+def test_a_wait_answers_how_the_run_ended(api: Api, thread_id: str, end: dict[str, Any], output: Any) -> None:
+    response = api.post(f"/threads/{thread_id}/runs/wait", {"assistant_id": "agent"})
+    run_id = api.get(f"/threads/{thread_id}/runs").json[0]["run_id"]
+
+    Actor(run_id).finish(**end)
+
+    path = f"/threads/{thread_id}/runs/{run_id}"
+    assert response.status_code == 200
+    assert response.headers["Content-Location"] == path
+    assert response.headers["Location"] == f"{path}/join"
+    assert response.content_type == "application/json"
+    assert response.json == output
+
+
+@pytest.mark.parametrize(("end", "output"), ENDS)
+def test_a_join_of_an_ended_run_answers_the_same_without_its_log(
+    api: Api, thread_id: str, end: dict[str, Any], output: Any
+) -> None:
+    run = start(api, thread_id)
+    Actor(run["run_id"]).finish(**end)
+    bus.client().flushall()
+    path = f"/threads/{thread_id}/runs/{run['run_id']}"
+    for address in (f"{path}/join", f"/runs/{run['run_id']}/join"):
+        response = api.get(address)
+        assert (response.status_code, response.json) == (200, output)
+        assert response.headers["Content-Location"] == path
+        assert response.headers["Location"] == f"{path}/join"
+
+
+def test_a_join_of_a_live_run_waits_for_its_output(api: Api, thread_id: str) -> None:
+    run = start(api, thread_id)
+    actor = Actor(run["run_id"])
+    response = api.get(f"/threads/{thread_id}/runs/{run['run_id']}/join")
+    actor.finish({"a": 1}, output={"a": 1})
+    assert response.json == {"a": 1}
+
+
+def test_a_wait_without_a_thread_names_the_thread_it_made(api: Api) -> None:
+    response = api.post("/runs/wait", {"assistant_id": "agent"})
+    with connection() as conn:
+        run = conn.execute(select(Run.run_id, Run.thread_id)).one()
+    act(run.run_id, {"a": 1})
+    path = f"/threads/{run.thread_id}/runs/{run.run_id}"
+    assert response.headers["Content-Location"] == path
+    assert response.headers["Location"] == f"{path}/join"
+    assert response.json == {"a": 1}
+
+
+def test_line_feeds_go_before_the_answer(api: Api, app: Flask, thread_id: str) -> None:
+    object.__setattr__(app.config["SETTINGS"], "heartbeat_seconds", 0.02)
+    response = api.post(f"/threads/{thread_id}/runs/wait", {"assistant_id": "agent"}, buffered=False)
+    run_id = api.get(f"/threads/{thread_id}/runs").json[0]["run_id"]
+    chunks = response.iter_encoded()
+
+    waiting = [next(chunks) for _ in range(3)]
+    act(run_id, {"a": 1})
+    rest = b"".join(chunks)
+
+    assert waiting == [b"\n"] * 3
+    assert rest.lstrip(b"\n") == b'{"a":1}'
+    response.close()
+
+
+def test_a_run_deleted_under_a_wait_answers_an_object(api: Api, thread_id: str) -> None:
+    response = api.post(f"/threads/{thread_id}/runs/wait", {"assistant_id": "agent"})
+    run_id = api.get(f"/threads/{thread_id}/runs").json[0]["run_id"]
+    api.delete(f"/threads/{thread_id}/runs/{run_id}")
+    assert response.json == {}
+
+
+@pytest.mark.parametrize(("leaves", "status"), [("cancel", "interrupted"), ("continue", "pending")])
+def test_a_client_that_leaves_a_wait_cancels_if_it_said_so(
+    api: Api, thread_id: str, leaves: str, status: str
+) -> None:
+    body = {"assistant_id": "agent", "on_disconnect": leaves}
+    api.post(f"/threads/{thread_id}/runs/wait", body, buffered=False).close()
+    run = api.get(f"/threads/{thread_id}/runs").json[0]
+    assert run["status"] == status
+    if leaves == "cancel":
+        assert run["cancel_reason"] == "client disconnected from the run stream (on_disconnect=cancel)"
+
+
+@pytest.mark.parametrize(
+    ("value", "status"), [("1", "interrupted"), ("true", "interrupted"), ("0", "pending")]
+)
+def test_a_client_that_leaves_a_join_cancels_if_it_said_so(
+    api: Api, thread_id: str, value: str, status: str
+) -> None:
+    run = start(api, thread_id)
+    path = f"/threads/{thread_id}/runs/{run['run_id']}/join"
+    api.get(f"{path}?cancel_on_disconnect={value}", buffered=False).close()
+    assert status_of(api, run) == status
