@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -57,13 +59,22 @@ def stream(url: str, key: str, graph_id: str, say: Say) -> int:
         )
         for chunk in chunks:
             count += 1
-            say(f"  {time.monotonic() - started:6.3f} s  {chunk.event:<10} {shorten(str(chunk.data))}")
+            say(
+                f"  {time.monotonic() - started:6.3f} s  {chunk.event:<10} {shorten(essence(chunk.event, chunk.data))}"
+            )
             failed = chunk.data if chunk.event == "error" else failed
     except httpx.HTTPError as error:
         raise CommandFailed(f"The run failed: {error}") from error
     if failed:
         raise CommandFailed(f"The run failed: {failed}")
     return count
+
+
+def essence(event: str, data: Any) -> str:
+    """Of a message its text, of anything else all of it."""
+    if event.startswith("messages") and isinstance(data, list) and data:
+        return repr(data[0].get("content", ""))
+    return json.dumps(data, ensure_ascii=False)
 
 
 def shorten(text: str, length: int = 100) -> str:

@@ -26,7 +26,16 @@ _bound: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("boun
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "bound", "taskName"}
 
 # Libraries that tell at INFO what only they need to know.
-_CHATTY = ("httpx", "httpcore", "kombu", "amqp", "alembic", "celery.beat", "celery.worker.strategy")
+_CHATTY = (
+    "httpx",
+    "httpcore",
+    "kombu",
+    "amqp",
+    "alembic",
+    "celery.beat",
+    "celery.worker.strategy",
+    "celery.app.trace",
+)
 
 
 @contextmanager

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import gevent
 from gunicorn import glogging
 from gunicorn.http import wsgi
 from gunicorn.workers.base_async import AsyncWorker
@@ -23,7 +26,31 @@ SOCKET_SECONDS = 300.0
 
 
 class Worker(GeventWorker):
-    """The gevent worker, with sockets that do not wait for ever."""
+    """The gevent worker, with sockets that do not wait for ever, also not for the next request when it stops."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.idle: dict[gevent.Greenlet, gevent.Timeout] = {}
+
+    @contextmanager
+    def timeout_ctx(self) -> Iterator[None]:
+        """Around the wait for a connection's next request."""
+        here = gevent.getcurrent()
+        with gevent.Timeout(self.cfg.keepalive if self.alive else 0, False) as timeout:
+            self.idle[here] = timeout
+            try:
+                yield
+            finally:
+                del self.idle[here]
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Idle connections would hold up the worker's end until the graceful time-out."""
+        super().handle_exit(sig, frame)
+        gevent.spawn(self.close_idle)
+
+    def close_idle(self) -> None:
+        for greenlet, timeout in list(self.idle.items()):
+            gevent.get_hub().loop.run_callback(greenlet.throw, timeout)
 
     def handle(self, listener: socket.socket, client: socket.socket, addr: Any) -> None:
         client.settimeout(SOCKET_SECONDS)

@@ -126,3 +126,10 @@ def test_it_ends_when_told_to(database: str, tmp_path: Path) -> None:
     with started(database, tmp_path) as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=40) == 0
+
+
+def test_an_idle_connection_does_not_hold_up_its_end(database: str, tmp_path: Path) -> None:
+    with started(database, tmp_path) as (process, base), httpx.Client(base_url=base) as client:
+        assert client.get("/ok").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=15) == 0, "shorter than the graceful time-out"

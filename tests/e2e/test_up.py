@@ -1,0 +1,141 @@
+"""`runyard up`, `demo`, `deploy` and `keys`, as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+import psycopg
+
+from cli.procfile import PROJECT
+from cli.up import newest_version
+from tests.stack import Stack, free_port
+from tests.waiting import wait_until
+
+CHAT = PROJECT / "examples" / "chat"
+
+
+def test_it_runs_every_process_of_the_procfile(stack: Stack) -> None:
+    for name in ("web", "runner", "builder", "beat", "postgres", "valkey"):
+        wait_until(lambda name=name: stack.pids(name), what=name)
+
+
+def test_it_prepares_the_database(stack: Stack) -> None:
+    with psycopg.connect(stack.database_url) as connection:
+        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    assert row == (newest_version(),)
+
+
+def test_its_secrets_are_its_owner_s_alone(stack: Stack) -> None:
+    assert stat.S_IMODE(stack.data_dir.stat().st_mode) == 0o700
+    for name in ("admin.key", "secret.key", "valkey/password", "valkey/valkey.conf"):
+        assert stat.S_IMODE((stack.data_dir / name).stat().st_mode) == 0o600, name
+    assert stack.api_key not in stack.log.read_text()
+
+
+def test_only_web_listens_on_the_network(stack: Stack) -> None:
+    family = [psutil.Process(stack.up_pid), *psutil.Process(stack.up_pid).children(recursive=True)]
+    ports = {
+        connection.laddr.port
+        for process in family
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert ports == {stack.port}
+
+
+def test_a_second_one_on_the_same_folder_says_so(stack: Stack) -> None:
+    second = run_up({**stack.environment, "RUNYARD_PORT": str(free_port())})
+    assert second.returncode == 1
+    assert f"process {stack.up_pid}" in second.stderr
+    assert "RUNYARD_DATA_DIR" in second.stderr
+
+
+def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        ran = run_up({**os.environ, "RUNYARD_PORT": port, "RUNYARD_DATA_DIR": str(tmp_path)})
+    assert ran.returncode == 1
+    assert f"Port {port}" in ran.stderr
+    assert "RUNYARD_PORT" in ran.stderr
+
+
+def test_a_database_that_does_not_answer_is_a_sentence(tmp_path: Path) -> None:
+    ran = run_up(
+        {
+            **os.environ,
+            "RUNYARD_PORT": str(free_port()),
+            "RUNYARD_DATA_DIR": str(tmp_path),
+            "DATABASE_URL": "postgresql://nobody@127.0.0.1:9/none",
+        }
+    )
+    assert ran.returncode == 1
+    assert "DATABASE_URL" in ran.stderr
+
+
+def run_up(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli", "up"],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_key_made_while_it_runs_is_accepted_at_once(stack: Stack) -> None:
+    made = stack.cli("keys", "create", "--name", "ci")
+    assert made.returncode == 0, made.stderr
+    answer = httpx.get(f"{stack.url}/v2/deployments", headers={"X-Api-Key": made.stdout.strip()})
+    assert answer.status_code == 200
+
+
+def test_a_project_deploys_lists_and_goes_by_the_command_line(stack: Stack) -> None:
+    deployed = stack.cli("deploy", str(CHAT), "--name", "From The Line", timeout=120)
+    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
+    assert f"{stack.url}/d/from-the-line" in deployed.stdout
+    assert "from-the-line" in stack.cli("list", "--json").stdout
+    built = stack.cli("logs", "from-the-line", "--type", "build")
+    assert built.returncode == 0, built.stderr
+    assert built.stdout
+    assert stack.cli("delete", "from-the-line", "--force").returncode == 0
+    assert "from-the-line" not in stack.cli("list", "--json").stdout
+
+
+def test_what_dies_is_started_again_and_the_data_survives_a_kill(fresh_stack: Stack) -> None:
+    fresh_stack.deploy(CHAT, name="chat")
+    for name in ("web", "beat", "valkey", "postgres"):
+        fresh_stack.restart(name)
+    wait_until(fresh_stack.is_up, 30)
+
+    fresh_stack.kill_up()
+    fresh_stack.start()
+
+    threads = fresh_stack.sdk("chat").threads
+    assert wait_until(lambda: threads.create()["thread_id"])
+
+
+def test_a_demo_shows_events_and_leaves_nothing(tmp_path: Path) -> None:
+    stack = Stack(tmp_path)  # for its environment: nothing is started
+    before = {process.pid for process in psutil.process_iter()}
+    ran = stack.cli("demo", timeout=110)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "DEPLOYED" in ran.stdout
+    assert "messages" in ran.stdout
+    assert f"{stack.url}/d/chat" in ran.stdout
+    left = [
+        process
+        for process in psutil.process_iter(["environ"])
+        if process.pid not in before and str(tmp_path) in str(process.info["environ"])
+    ]
+    assert left == []
