@@ -185,7 +185,7 @@ WITH old AS (
     WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s
       AND (SELECT count(*) FROM run WHERE deployment_id = %(deployment_id)s
            AND thread_id = %(thread_id)s AND status = 'pending') < %(max_pending)s
-    FOR UPDATE
+    FOR NO KEY UPDATE
 ), t AS (
     UPDATE thread SET status = 'busy', error = NULL, updated_at = now(), last_seq = last_seq + 1,
         metadata = thread.metadata || CAST(%(thread_metadata)s AS jsonb)

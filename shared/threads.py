@@ -108,15 +108,19 @@ def require(conn: Connection | Driver, deployment_id: UUID, thread_id: UUID) -> 
 
 
 def lock(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
-    """Hold the thread until the transaction ends; False when it does not exist."""
-    query = _one(deployment_id, thread_id, Thread.thread_id).with_for_update()
+    """Hold the thread until the transaction ends; False when it does not exist.
+
+    NO KEY UPDATE, because who writes a run's checkpoints holds the run and then refers to the thread: a
+    full FOR UPDATE would stop it there, and wait for its run in turn.
+    """
+    query = _one(deployment_id, thread_id, Thread.thread_id).with_for_update(key_share=True)
     return conn.execute(query).one_or_none() is not None
 
 
 LOCK_ALL = (
     "SELECT 1 AS held FROM thread WHERE (deployment_id, thread_id) IN"
     " (SELECT * FROM unnest(CAST(%(deployment_ids)s AS uuid[]), CAST(%(thread_ids)s AS uuid[])))"
-    " ORDER BY deployment_id, thread_id FOR UPDATE"
+    " ORDER BY deployment_id, thread_id FOR NO KEY UPDATE"
 )
 
 
