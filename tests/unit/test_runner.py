@@ -1,0 +1,542 @@
+"""A runner end to end: real PostgreSQL, Valkey and graph hosts, the project of sample graphs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import gevent
+import orjson
+from sqlalchemy import text
+
+import workers
+from shared import bus, claims, events, queues, runs, threads
+from shared.database import connection
+from shared.deployments import DeploymentRef
+from shared.events import Event
+from shared.settings import Settings
+from tests import factories
+from tests.greened import World, child, greened
+from workers import runs as execution
+from workers.hosts import Host, HostCommand, HostPool
+from workers.runs import Runner
+from workers.upkeep import Upkeep
+
+__all__ = ["child"]
+
+KITCHEN = Path(workers.__file__).parents[1] / "tests/projects/kitchen"
+GRAPHS = ("echo", "asks", "writes", "counts", "sleeps", "blocks", "fails", "dies")
+HOST = Path(workers.__file__).parent / "graph_host"
+
+
+def prepare(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
+    """What the environments' builder would answer: this interpreter is the project's environment."""
+    config = {"graphs": {name: f"./kitchen.py:{name}" for name in GRAPHS}}
+    env = {"PATH": os.environ["PATH"], "GRAPH_HOST_CONFIG": json.dumps(config)}
+    command = HostCommand([sys.executable, str(HOST), "--socket", "{socket}"], str(KITCHEN), env)
+    return command, lambda level, message, run_id: None
+
+
+def until(condition: Callable[[], Any], timeout: float = 20) -> Any:
+    """The condition's first true value, letting the other greenlets go on meanwhile."""
+    with gevent.Timeout(timeout, AssertionError(f"waited {timeout} s in vain")):
+        while not (value := condition()):
+            gevent.sleep(0.01)
+        return value
+
+
+class SharedHosts(HostPool):
+    """Hosts that outlive a test: every test's revision is the same project."""
+
+    REVISION = uuid4()
+
+    def acquire(self, revision_id: UUID, *, alone: bool = False) -> Host:
+        return super().acquire(self.REVISION, alone=alone)
+
+    def warm(self, revision_id: UUID) -> None:
+        super().warm(self.REVISION)
+
+    def close(self) -> None:
+        """They go with the process."""
+
+
+shared_hosts: list[SharedHosts] = []
+
+
+class Bench:
+    """A runner, a deployment, and what a client would do."""
+
+    def __init__(self, world: World, **settings: Any) -> None:
+        defaults = {"lease_seconds": 5.0, "worker": f"runner-{uuid4().hex[:6]}", "hosts_per_revision": 1}
+        base = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
+        self.settings = dataclasses.replace(base, **{**defaults, **settings})
+        self.deployment: DeploymentRef = factories.deployment(graphs=GRAPHS)
+        self.runner = self.new_runner(self.settings)
+
+    def new_runner(self, settings: Settings) -> Runner:
+        if not shared_hosts:
+            shared_hosts.append(SharedHosts(settings, prepare))
+        return Runner(settings, shared_hosts[0])
+
+    def create(
+        self,
+        graph: str,
+        input: Any = None,
+        *,
+        thread: UUID | None = None,
+        stateless: bool = False,
+        **fields: Any,
+    ) -> UUID:
+        """A pending run's id; nobody has been rung."""
+        request = runs.RunRequest(assistant_id=graph, input=input or {}, if_not_exists="create", **fields)
+        with connection() as conn:
+            created = runs.create(
+                conn, self.deployment, request, thread_id=None if stateless else thread or uuid4()
+            )
+        return created.run_id
+
+    def start(self, graph: str, input: Any = None, **fields: Any) -> UUID:
+        run_id = self.create(graph, input, **fields)
+        gevent.spawn(self.runner.ring, [run_id])
+        return run_id
+
+    def row(self, run_id: UUID) -> dict[str, Any] | None:
+        with connection() as conn:
+            found = conn.execute(text("SELECT * FROM run WHERE run_id = :id"), {"id": run_id})
+            row = found.mappings().one_or_none()
+        return None if row is None else dict(row)
+
+    def thread(self, run_id: UUID) -> dict[str, Any]:
+        row = self.row(run_id)
+        assert row is not None
+        with connection() as conn:
+            return dict(threads.get(conn, self.deployment.id, row["thread_id"]))
+
+    def status(self, run_id: UUID) -> str | None:
+        row = self.row(run_id)
+        return None if row is None else row["status"]
+
+    def wait(self, run_id: UUID, *, timeout: float = 20) -> list[Event]:
+        """The run's events once the last is in the log."""
+
+        def whole() -> list[Event] | None:
+            found = list(events.logged(bus.client(), run_id, 0))
+            return found if found and found[-1].is_last else None
+
+        return until(whole, timeout)
+
+    def wait_for_event(self, run_id: UUID, data: bytes) -> None:
+        until(lambda: any(data in event.data for event in events.logged(bus.client(), run_id, 0)))
+
+    def cancel(self, run_id: UUID, action: str, *, tell: bool = True) -> None:
+        row = self.row(run_id)
+        assert row is not None
+        with connection() as conn:
+            stopped = runs.cancel(conn, self.deployment.id, row["thread_id"], run_id, action=action)
+        if tell:
+            message = orjson.dumps({"run_id": str(run_id), "action": action, "reason": None})
+            bus.client().publish(execution.control_channel(stopped.owner or ""), message)
+
+    def hosts(self) -> list[int]:
+        return [host.pid for host in self.runner.hosts.all() if host.died is None and not host.exclusive]
+
+
+@contextmanager
+def bench(world: World, **settings: Any) -> Iterator[Bench]:
+    execution.RETRY_SECONDS = (0.1, 0.1)
+    made = Bench(world, **settings)
+    try:
+        yield made
+    finally:
+        gevent.killall(made.runner._loops)
+        made.runner.close()
+
+
+def names(found: list[Event]) -> list[str]:
+    return [event.name for event in found]
+
+
+def last(found: list[Event]) -> Any:
+    return orjson.loads(found[-1].data)
+
+
+@greened
+def test_a_run_succeeds(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.start("echo", {"text": "hi"})
+        found = b.wait(run_id)
+
+        assert names(found)[0] == "metadata"
+        assert [event.seq for event in found] == list(range(1, len(found) + 1))
+        assert last(found)["status"] == "success"
+        assert last(found)["output"]["log"] == ["hi"]
+        assert b.status(run_id) == "success"
+        thread = b.thread(run_id)
+        assert (thread["status"], thread["values"]["log"]) == ("idle", ["hi"])
+
+
+@greened
+def test_a_graph_that_raises_is_an_error_and_not_tried_again(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.start("fails")
+        found = b.wait(run_id)
+
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["attempt"], row["error"]["error"]) == ("error", 1, "ValueError")
+        assert "error" in names(found)
+        assert b.thread(run_id)["status"] == "error"
+
+
+@greened
+def test_a_graph_that_asks_interrupts_its_thread(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.start("asks")
+        b.wait(run_id)
+
+        assert b.status(run_id) == "success"
+        thread = b.thread(run_id)
+        assert thread["status"] == "interrupted"
+        assert thread["interrupts"]
+
+
+@greened
+def test_a_temporary_run_leaves_no_row(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.start("echo", {"text": "hi"}, stateless=True)
+
+        assert last(b.wait(run_id))["output"]["log"] == ["hi"]
+        assert b.row(run_id) is None
+
+
+@greened
+def test_a_run_with_more_events_than_were_reserved_reaches_its_end(world: World) -> None:
+    with bench(world) as b:
+        kept = b.start("writes", {"n": 1300}, stream_mode=["custom"])
+        gone = b.start("writes", {"n": 1300}, stream_mode=["custom"], stateless=True)
+
+        for run_id in (kept, gone):
+            found = b.wait(run_id)
+            assert names(found).count("custom") == 1300
+            assert [event.seq for event in found] == list(range(1, len(found) + 1))
+        row = b.row(kept)
+        assert row is not None
+        assert row["seq_reserved"] >= 1300
+
+
+@greened
+def test_events_wait_while_redis_has_forgotten_them(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.start("writes", {"n": 40, "seconds": 0.02}, stream_mode=["custom"])
+        b.wait_for_event(run_id, b'{"i":10}')
+        bus.client().flushall()
+        found = b.wait(run_id)
+
+        assert [event.seq for event in found] == list(range(1, len(found) + 1))
+        assert names(found).count("custom") == 40
+
+
+@greened
+def test_a_cancelled_run_is_interrupted(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.start("sleeps", stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+        b.cancel(run_id, "interrupt")
+        b.wait(run_id)
+
+        assert b.status(run_id) == "interrupted"
+        thread = b.thread(run_id)
+        assert (thread["status"], thread["values"]["log"]) == ("interrupted", ["before"])
+
+
+@greened
+def test_a_cancel_nobody_told_of_is_seen_at_the_next_renewal(world: World) -> None:
+    with bench(world, lease_seconds=3.0) as b:
+        run_id = b.start("sleeps", stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+        b.cancel(run_id, "interrupt", tell=False)
+        b.wait(run_id)
+
+        assert b.status(run_id) == "interrupted"
+
+
+@greened
+def test_a_run_rolled_back_leaves_the_thread_as_it_was(world: World) -> None:
+    with bench(world) as b:
+        thread_id = uuid4()
+        b.wait(b.start("echo", {"text": "kept"}, thread=thread_id))
+        run_id = b.start("sleeps", stream_mode=["custom"], thread=thread_id)
+        b.wait_for_event(run_id, b"asleep")
+        b.cancel(run_id, "rollback")
+        found = b.wait(run_id)
+
+        assert last(found)["status"] == "rollback"
+        assert b.row(run_id) is None
+        with connection() as conn:
+            thread = threads.get(conn, b.deployment.id, thread_id)
+            foreign = conn.execute(text("SELECT count(*) FROM checkpoint WHERE run_id = :id"), {"id": run_id})
+            assert foreign.scalar_one() == 0
+        assert thread["status"] == "idle"
+        assert thread["values"]["log"] == ["kept"]
+
+
+@greened
+def test_a_run_past_its_deadline_times_out(world: World) -> None:
+    with bench(world, run_timeout_seconds=1.0) as b:
+        run_id = b.start("sleeps")
+        found = b.wait(run_id)
+
+        assert b.status(run_id) == "timeout"
+        assert orjson.loads(found[-2].data)["error"] == "TimeoutError"
+        assert b.thread(run_id)["status"] == "error"
+
+
+@greened
+def test_a_run_whose_host_was_killed_goes_on_from_its_checkpoint(world: World) -> None:
+    with bench(world) as b:
+        notes = world.tmp_path / "notes"
+        run_id = b.start("counts", {"n": 8, "file": str(notes), "seconds": 0.15}, durability="sync")
+        until(lambda: notes.exists() and len(notes.read_text().split()) >= 3)
+        os.kill(b.hosts()[0], signal.SIGKILL)
+        found = b.wait(run_id)
+
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["attempt"], row["deaths"]) == ("success", 2, 1)
+        assert b.thread(run_id)["values"]["log"] == list(range(8))
+        done = [int(number) for number in notes.read_text().split()]
+        assert len(done) <= 9  # no more than the interrupted step came twice
+        numbers = [event.seq for event in found]
+        assert numbers == sorted(set(numbers))
+        attempts = [orjson.loads(e.data)["attempt"] for e in found if e.name == "metadata"]
+        assert attempts == [1, 2]
+
+
+@greened
+def test_only_the_runs_of_the_dead_host_are_tried_again_and_alone(world: World) -> None:
+    with bench(world) as b:
+        mark = world.tmp_path / "mark"
+        bystander = b.start("sleeps", {"seconds": 1.5}, stream_mode=["custom"])
+        b.wait_for_event(bystander, b"asleep")
+        poison = b.start("dies", {"file": str(mark)})
+        b.wait(poison)
+
+        assert b.status(poison) == "success"
+        b.wait(bystander)
+        row = b.row(bystander)
+        assert row is not None
+        assert (row["status"], row["attempt"]) == ("success", 2)
+
+
+@greened
+def test_the_third_death_ends_a_run(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.start("dies", {"how": "kill"})
+        found = b.wait(run_id)
+
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["attempt"], row["error"]["error"]) == ("error", 3, "RunAbandoned")
+        assert "SIGKILL" in row["error"]["message"]
+        assert orjson.loads(found[-2].data)["error"] == "RunAbandoned"
+
+
+@greened
+def test_a_run_cancelled_while_its_host_dies_ends(world: World) -> None:
+    with bench(world, lease_seconds=30.0) as b:
+        run_id = b.start("sleeps", stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+        b.cancel(run_id, "interrupt", tell=False)
+        os.kill(b.hosts()[0], signal.SIGKILL)
+        b.wait(run_id)
+
+        assert b.status(run_id) == "interrupted"
+
+
+@greened
+def test_a_message_delivered_twice_changes_nothing(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.create("writes", {"n": 5, "seconds": 0.05}, stream_mode=["custom"])
+        for _ in range(3):
+            gevent.spawn(b.runner.ring, [run_id, run_id])
+        found = b.wait(run_id)
+        b.runner.ring([run_id])
+
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["attempt"]) == ("success", 1)
+        assert names(found).count("custom") == 5
+
+
+@greened
+def test_a_run_nobody_rang_for_is_claimed(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.create("echo", {"text": "hi"})
+        b.wait(run_id)
+
+        assert b.status(run_id) == "success"
+
+
+@greened
+def test_runs_of_a_thread_go_in_order(world: World) -> None:
+    with bench(world) as b:
+        thread_id = uuid4()
+        ids = [b.create("echo", {"text": str(n)}, thread=thread_id) for n in range(5)]
+        gevent.spawn(b.runner.ring, list(reversed(ids)))
+        for run_id in ids:
+            b.wait(run_id)
+
+        assert b.thread(ids[-1])["values"]["log"] == ["0", "1", "2", "3", "4"]
+
+
+@greened
+def test_a_runner_that_drains_hands_its_runs_over(world: World) -> None:
+    with bench(world, drain_seconds=0.1) as b:
+        notes = world.tmp_path / "notes"
+        run_id = b.start("counts", {"n": 8, "file": str(notes), "seconds": 0.15}, stream_mode=["custom"])
+        until(lambda: notes.exists() and len(notes.read_text().split()) >= 3)
+        b.runner.drain()
+        until(lambda: b.status(run_id) == "pending")
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["attempt"], row["deaths"], row["owner"]) == (1, 0, None)
+
+        heir = b.new_runner(dataclasses.replace(b.settings, worker="heir"))
+        try:
+            gevent.spawn(heir.ring, [run_id])
+            found = b.wait(run_id)
+            assert b.status(run_id) == "success"
+            assert b.thread(run_id)["values"]["log"] == list(range(8))
+            steps = [orjson.loads(event.data)["step"] for event in found if event.name == "custom"]
+            assert sorted(set(steps)) == list(range(8))
+        finally:
+            heir.close()
+
+
+@greened
+def test_a_draining_runner_takes_nothing(world: World) -> None:
+    with bench(world) as b:
+        b.runner.drain()
+        run_id = b.create("echo")
+        b.runner.ring([run_id])
+
+        assert b.status(run_id) == "pending"
+
+
+@greened
+def test_a_runner_that_closes_gives_its_runs_back(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.start("sleeps", stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+        b.runner.close()
+
+        assert b.status(run_id) == "pending"
+
+
+@greened
+def test_a_zombie_stops_and_writes_nothing(world: World) -> None:
+    with bench(world, lease_seconds=2.0) as b:
+        run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+        with connection() as conn:  # upkeep gave it to somebody else meanwhile
+            conn.execute(
+                text("UPDATE run SET owner = 'other', attempt = attempt + 1 WHERE run_id = :id"),
+                {"id": run_id},
+            )
+        until(lambda: not b.runner._executions)
+
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["owner"]) == ("running", "other")
+
+
+@greened
+def test_a_run_deleted_under_its_runner_stops(world: World) -> None:
+    with bench(world, lease_seconds=2.0) as b:
+        run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+        with connection() as conn:
+            conn.execute(text("DELETE FROM run WHERE run_id = :id"), {"id": run_id})
+        until(lambda: not b.runner._executions)
+
+
+@greened
+def test_a_lease_that_cannot_be_renewed_is_given_up(world: World) -> None:
+    with bench(world, lease_seconds=6.0) as b:
+        b.runner._loops[0].kill()  # as if the renewal hung
+        run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+
+        until(lambda: not b.runner._executions)
+        assert b.status(run_id) == "running"  # upkeep's now
+
+
+@greened
+def test_a_run_whose_runner_died_is_taken_up_by_another(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.create("echo", {"text": "hi"})
+        with connection() as conn:  # a runner that was killed at once
+            conn.execute(
+                text(
+                    "UPDATE run SET status = 'running', owner = 'dead', attempt = 1, seq_reserved = 500,"
+                    " deadline_at = now() + interval '1 hour', lease_until = now() - interval '1 second'"
+                    " WHERE run_id = :id"
+                ),
+                {"id": run_id},
+            )
+        Upkeep(b.settings).tick()
+        assert b.status(run_id) == "pending"
+        found = b.wait(run_id)
+
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["attempt"], row["deaths"]) == ("success", 2, 1)
+        assert found[0].seq == 501
+
+
+@greened
+def test_a_runner_has_no_more_runs_than_slots(world: World) -> None:
+    with bench(world, runner_slots=2) as b:
+        ids = [b.create("sleeps", {"seconds": 0.3}) for _ in range(5)]
+        gevent.spawn(b.runner.ring, ids)
+        until(lambda: b.runner._executions)
+        assert sum(b.status(run_id) == "running" for run_id in ids) <= 2
+        for run_id in ids:
+            b.wait(run_id)
+
+
+@greened
+def test_warming_starts_a_host(world: World) -> None:
+    with bench(world) as b:
+        revision_id = str(b.deployment.active_revision_id)
+        until(
+            lambda: (
+                bus.client().publish(execution.warm_channel(b.settings.pool), revision_id)
+                and gevent.sleep(0.1) is None
+                and b.hosts()
+            )
+        )
+
+        assert len(b.hosts()) == 1
+
+
+@greened
+def test_the_next_run_of_another_pool_is_rung(world: World) -> None:
+    with bench(world) as b:
+        rung: list[tuple[str, str, str]] = []
+        queues.bell.ring = lambda task, queue, id: rung.append((task, queue, str(id)))  # type: ignore[method-assign]
+        other = uuid4()
+        try:
+            b.runner.goes_on(claims.Next(other, "gpu"))
+        finally:
+            del queues.bell.ring
+
+        assert rung == [(queues.EXECUTE_RUNS, "runs.gpu", str(other))]
