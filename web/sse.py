@@ -64,8 +64,9 @@ def _is_closed(connection: socket.socket | None) -> bool:
     if connection is None:
         return False
     try:
-        readable, _, _ = select.select([connection], [], [], 0)
-        return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
+        poll = select.poll()  # select() refuses descriptors above 1023
+        poll.register(connection, select.POLLIN)
+        return bool(poll.poll(0)) and not connection.recv(1, socket.MSG_PEEK)
     except (OSError, ValueError):
         return True
 
