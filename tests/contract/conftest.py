@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 import tests.factories as make
-from shared import api_keys, bus, events, queues
+from shared import api_keys, bus, encryption, events, queues
 from shared.database import transaction
 from shared.deployments import DeploymentRef
 from shared.settings import Settings
@@ -61,6 +62,11 @@ class Api:
         raw = None if body is None else orjson.dumps(body)
         return self.client.open(f"/d/{self.deployment.name}{path}", method=method, data=raw, **more)
 
+    def set(self, **changes: Any) -> None:
+        """Change the service's settings."""
+        config = self.client.application.config
+        config["SETTINGS"] = replace(config["SETTINGS"], **changes)
+
     def get(self, path: str, **more: Any) -> TestResponse:
         return self.call("GET", path, **more)
 
@@ -107,7 +113,9 @@ def api(
     deployment = make.deployment(
         organization_id=api_keys.DEFAULT_ORGANIZATION_ID, name="chat", graphs=("agent", "other")
     )
-    return Api(client, deployment)
+    api = Api(client, deployment)
+    api.set(heartbeat_seconds=0.05)  # Flask's client returns with the first bytes of a body
+    return api
 
 
 @pytest.fixture
@@ -117,3 +125,81 @@ def neighbour(app: Flask, api: Api) -> Api:
     with transaction() as session:
         key = api_keys.create(session, organization_id, name="neighbour")
     return Api(caller(app, key), make.deployment(organization_id=organization_id, name="chat"))
+
+
+class ControlPlane:
+    """The control plane as one caller sees it."""
+
+    def __init__(self, client: FlaskClient) -> None:
+        self.client = client
+
+    def call(self, method: str, path: str, body: Any = None, **more: Any) -> TestResponse:
+        raw = None if body is None else orjson.dumps(body)
+        return self.client.open(path, method=method, data=raw, **more)
+
+    def get(self, path: str, **query: Any) -> TestResponse:
+        return self.call("GET", path, query_string=query)
+
+    def post(self, path: str, body: Any = None) -> TestResponse:
+        return self.call("POST", path, {} if body is None else body)
+
+    def create(self, name: str = "chat", **more: Any) -> Any:
+        """A new deployment that waits for its source; its record."""
+        body = {"source_config": {"deployment_type": "dev"}, "source_revision_config": {}, "secrets": []}
+        response = self.post("/v2/deployments", {**body, "name": name, "source": "internal_source", **more})
+        assert response.status_code == 201, response.text
+        return response.json
+
+    def change(self, deployment: Any, **body: Any) -> Any:
+        response = self.call("PATCH", f"/v2/deployments/{deployment['id']}", body)
+        assert response.status_code == 200, response.text
+        return response.json
+
+    def upload(self, deployment: Any, content: bytes = b"an archive") -> str:
+        """Put an archive where the service wants it; its object path."""
+        place = self.post(f"/v2/deployments/{deployment['id']}/upload-url")
+        assert place.status_code == 200, place.text
+        found: Any = place.json
+        put = self.client.application.test_client().put(found["upload_url"], data=content)
+        assert put.status_code == 200, put.text
+        return str(found["object_path"])
+
+    def deploy(self, deployment: Any, content: bytes = b"an archive", **body: Any) -> Any:
+        """Upload and name the archive: the latest revision is on its way; the deployment's record."""
+        config = {
+            "source_tarball_path": self.upload(deployment, content),
+            "langgraph_config_path": "langgraph.json",
+        }
+        return self.change(deployment, source_revision_config=config, **body)
+
+    def revision(self, deployment: Any, revision_id: str | None = None) -> Any:
+        """A revision's record; the latest one unless another is named."""
+        revision_id = revision_id or deployment["latest_revision_id"]
+        response = self.get(f"/v2/deployments/{deployment['id']}/revisions/{revision_id}")
+        assert response.status_code == 200, response.text
+        return response.json
+
+    def revisions(self, deployment: Any, **query: Any) -> list[Any]:
+        response = self.get(f"/v2/deployments/{deployment['id']}/revisions", **query)
+        assert response.status_code == 200, response.text
+        found: Any = response.json
+        return list(found["resources"])
+
+
+@pytest.fixture
+def control(
+    client: FlaskClient, redis: Any, rings: Rings, _hub: events.Hub, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ControlPlane]:
+    """The control plane, empty, with a key to keep secrets with."""
+    monkeypatch.setattr(events, "_hub", _hub)
+    encryption.configure([encryption.new_key()])
+    yield ControlPlane(client)
+    encryption.configure([])
+
+
+@pytest.fixture
+def stranger(app: Flask, control: ControlPlane) -> ControlPlane:
+    """The same service as another organization sees it."""
+    organization_id = make.organization()
+    with transaction() as session:
+        return ControlPlane(caller(app, api_keys.create(session, organization_id, name="stranger")))

@@ -197,8 +197,8 @@ def test_a_run_without_a_thread_has_one_of_its_own(
     assert status_of(api, run) == (None if temporary else "success")
 
 
-def test_a_thread_waits_no_more_runs_than_allowed(api: Api, app: Flask, thread_id: str) -> None:
-    object.__setattr__(app.config["SETTINGS"], "max_pending_per_thread", 2)
+def test_a_thread_waits_no_more_runs_than_allowed(api: Api, thread_id: str) -> None:
+    api.set(max_pending_per_thread=2)
     for _ in range(2):
         start(api, thread_id)
     response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"})
@@ -680,8 +680,7 @@ def test_a_wait_without_a_thread_names_the_thread_it_made(api: Api) -> None:
     assert response.json == {"a": 1}
 
 
-def test_line_feeds_go_before_the_answer(api: Api, app: Flask, thread_id: str) -> None:
-    object.__setattr__(app.config["SETTINGS"], "heartbeat_seconds", 0.02)
+def test_line_feeds_go_before_the_answer(api: Api, thread_id: str) -> None:
     response = api.post(f"/threads/{thread_id}/runs/wait", {"assistant_id": "agent"}, buffered=False)
     run_id = api.get(f"/threads/{thread_id}/runs").json[0]["run_id"]
     chunks = response.iter_encoded()
