@@ -1,0 +1,562 @@
+"""Deployments and their revisions over HTTP: what is accepted, what is shown, what follows from what."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+
+from shared import deployments
+from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.database import connection
+from tests.contract.conftest import ControlPlane, Rings
+
+
+def detail(response: Any) -> Any:
+    return response.json["detail"]
+
+
+def place(response: Any) -> tuple[list[Any], str]:
+    """Where the one violation is, and its word."""
+    assert response.status_code == 422, response.text
+    [item] = detail(response)
+    return item["loc"], item["type"]
+
+
+def set_status(revision_id: str, status: str) -> None:
+    """What a builder would have done."""
+    with connection() as conn:
+        conn.execute(text("UPDATE revision SET status = :s WHERE id = :id"), {"s": status, "id": revision_id})
+
+
+def set_serving(deployment: Any, revision_id: str) -> None:
+    set_status(revision_id, "DEPLOYED")
+    with connection() as conn:
+        conn.execute(
+            text("UPDATE deployment SET active_revision_id = :rid WHERE id = :id"),
+            {"rid": revision_id, "id": deployment["id"]},
+        )
+
+
+# --- creating ------------------------------------------------------------------------------------
+
+
+def test_a_new_deployment_is_shown_whole(control: ControlPlane) -> None:
+    made = control.create(
+        "my-agent",
+        source_config={"deployment_type": "dev_zero"},
+        secrets=[{"name": "OPENAI_API_KEY", "value": "sk-a-secret"}],
+    )
+    for name in ("created_at", "updated_at"):
+        assert datetime.fromisoformat(made[name]).tzinfo is not None
+    revision_id = made["latest_revision_id"]
+    assert revision_id
+    shown = {key: value for key, value in made.items() if not key.endswith("_at")}
+    assert shown == {
+        "id": made["id"],
+        "tenant_id": str(DEFAULT_ORGANIZATION_ID),
+        "name": "my-agent",
+        "display_name": None,
+        "source": "internal_source",
+        "source_config": {
+            "integration_id": None,
+            "repo_url": None,
+            "deployment_type": "dev_zero",
+            "build_on_push": None,
+            "custom_url": None,
+            "resource_spec": None,
+            "listener_id": None,
+            "listener_config": None,
+            "install_command": None,
+            "build_command": None,
+            "template_id": None,
+        },
+        "source_revision_config": {
+            "repo_ref": None,
+            "langgraph_config_path": None,
+            "image_uri": None,
+            "source_tarball_path": None,
+            "repo_commit_sha": None,
+        },
+        "secrets": [{"name": "OPENAI_API_KEY", "value": "********"}],
+        "secret_references": [],
+        "status": "READY",
+        "latest_revision_id": revision_id,
+        "active_revision_id": None,
+        "image_version": None,
+        "is_preview": False,
+        "is_managed_deep_agent": False,
+        "agent": None,
+        "pool": "default",
+    }
+    assert control.get(f"/v2/deployments/{made['id']}").json == made
+
+
+def test_its_first_revision_waits_for_source(control: ControlPlane, rings: Rings) -> None:
+    made = control.create()
+    revision = control.revision(made)
+    assert revision["status"] == "CREATING"
+    assert revision["status_message"] is None
+    assert revision["source"] == "internal_source"
+    assert revision["source_revision_config"]["tracked_packages"] == []
+    assert [row["id"] for row in control.revisions(made)] == [revision["id"]]
+    assert rings.heard == []
+
+
+def test_little_is_enough_to_create_one(control: ControlPlane) -> None:
+    response = control.post("/v2/deployments", {"name": "a", "source": "internal_source"})
+    assert response.status_code == 201
+    created: Any = response.json
+    assert created["source_config"]["deployment_type"] == "prod"
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"), [("serverless", "dev_zero"), ("dedicated", "prod"), ("dev_free_zero", "dev_free_zero")]
+)
+def test_a_type_has_one_name(control: ControlPlane, sent: str, kept: str) -> None:
+    made = control.create(source_config={"deployment_type": sent})
+    assert made["source_config"]["deployment_type"] == kept
+    listed: Any = control.get("/v2/deployments", deployment_type=sent).json
+    assert [row["id"] for row in listed["resources"]] == [made["id"]]
+
+
+def test_a_resource_spec_is_kept_as_sent(control: ControlPlane) -> None:
+    spec = {"min_scale": 0, "cpu": 0.5, "labels": {"team": "a"}, "newer": [1]}
+    made = control.create(source_config={"resource_spec": spec, "unknown": 1})
+    assert made["source_config"]["resource_spec"] == spec
+    assert "unknown" not in made["source_config"]
+
+
+def test_an_agent_is_named_by_the_service(control: ControlPlane) -> None:
+    agent = {"agent_id": "a-1", "environment": "staging"}
+    made = control.create(None, agent=agent)  # type: ignore[arg-type]
+    assert made["agent"] == agent
+    assert made["name"] == "agent-a-1-staging"
+    listed: Any = control.get("/v2/deployments", agent_id="a-1", agent_environment="staging").json
+    assert [row["id"] for row in listed["resources"]] == [made["id"]]
+    again = control.post("/v2/deployments", {"agent": agent, "source": "internal_source"})
+    assert again.status_code == 409
+
+
+def test_a_name_is_taken_once(control: ControlPlane, stranger: ControlPlane) -> None:
+    control.create("chat")
+    again = control.post("/v2/deployments", {"name": "chat", "source": "internal_source"})
+    assert (again.status_code, detail(again)) == (409, "A deployment named 'chat' already exists.")
+    stranger.create("chat")
+
+
+@pytest.mark.parametrize(
+    ("body", "loc", "kind"),
+    [
+        ({"name": "a"}, ["body", "source"], "missing"),
+        ({"source": "internal_source"}, ["body", "name"], "missing"),
+        ({"source": "internal_source", "name": "-a"}, ["body", "name"], "string_pattern_mismatch"),
+        ({"source": "internal_source", "name": "a/b"}, ["body", "name"], "string_pattern_mismatch"),
+        ({"source": "internal_source", "name": "a" * 256}, ["body", "name"], "string_too_long"),
+        ({"source": "disk", "name": "a"}, ["body", "source"], "literal_error"),
+        (
+            {"source": "internal_source", "name": "a", "secrets": [{"name": "A"}]},
+            ["body", "secrets", 0, "value"],
+            "missing",
+        ),
+        (
+            {"source": "internal_source", "name": "a", "source_config": {"build_on_push": "yes"}},
+            ["body", "source_config", "build_on_push"],
+            "bool_type",
+        ),
+        (
+            {"source": "internal_source", "agent": {"agent_id": "a", "environment": "home"}},
+            ["body", "agent", "environment"],
+            "literal_error",
+        ),
+    ],
+)
+def test_a_violation_is_placed(control: ControlPlane, body: Any, loc: list[Any], kind: str) -> None:
+    assert place(control.post("/v2/deployments", body)) == (loc, kind)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"source": "github", "source_config": {"repo_url": "https://git.example/a"}},
+        {"source": "external_docker", "source_revision_config": {"image_uri": "a@sha256:b"}},
+        {"source": "internal_docker"},
+        {"source": "internal_source", "source_revision_config": {"image_uri": "a@sha256:b"}},
+        {"source": "internal_source", "source_revision_config": {"source_tarball_path": "a/b"}},
+        {"source": "internal_source", "source_config": {"custom_url": "https://a.example"}},
+        {"source": "internal_source", "source_config": {"install_command": "npm i"}},
+        {"source": "internal_source", "source_config": {"listener_id": str(uuid4())}},
+        {"source": "internal_source", "secret_references": [{"name": "A"}]},
+    ],
+)
+def test_what_it_cannot_do_is_refused_in_words(control: ControlPlane, body: Any) -> None:
+    response = control.post("/v2/deployments", {"name": "a", **body})
+    assert response.status_code == 400
+    assert isinstance(detail(response), str)
+    assert control.get("/v2/deployments").json == {"resources": [], "offset": 0}
+
+
+# --- secrets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["DATABASE_URL", "RUNYARD_API_KEY", "LD_PRELOAD", "POSTGRES_URI", "a-b", "1A"]
+)
+def test_the_platforms_own_variables_cannot_be_set(control: ControlPlane, name: str) -> None:
+    secrets = [{"name": "FINE", "value": "1"}, {"name": name, "value": "1"}]
+    response = control.post("/v2/deployments", {"name": "a", "source": "internal_source", "secrets": secrets})
+    assert response.status_code == 400
+    assert name in detail(response)
+    assert "FINE" not in detail(response)
+
+
+def test_secrets_are_never_shown_nor_stored_in_the_clear(control: ControlPlane) -> None:
+    made = control.create(secrets=[{"name": "TOKEN", "value": "a-very-secret-value"}])
+    for path in ("/v2/deployments", f"/v2/deployments/{made['id']}"):
+        assert "a-very-secret-value" not in control.get(path).text
+    with connection() as conn:
+        stored = conn.execute(text("SELECT value FROM secret")).scalar_one()
+        assert b"a-very-secret-value" not in bytes(stored)
+        kept = deployments.secrets_of(conn, made["latest_revision_id"])
+    assert kept == {"TOKEN": "a-very-secret-value"}
+
+
+def test_secrets_carry_over_until_they_are_replaced(control: ControlPlane) -> None:
+    made = control.create(secrets=[{"name": "A", "value": "1"}, {"name": "B", "value": "2"}])
+    deployed = control.deploy(made, secrets=[])
+    assert [secret["name"] for secret in deployed["secrets"]] == ["A", "B"]
+    changed = control.change(made, secrets=[{"name": "C", "value": "3"}])
+    assert changed["latest_revision_id"] != deployed["latest_revision_id"]
+    assert changed["secrets"] == [{"name": "C", "value": "********"}]
+    with connection() as conn:
+        assert deployments.secrets_of(conn, deployed["latest_revision_id"]) == {"A": "1", "B": "2"}
+        assert deployments.secrets_of(conn, changed["latest_revision_id"]) == {"C": "3"}
+
+
+# --- changing ------------------------------------------------------------------------------------
+
+
+def test_source_fills_the_revision_that_waits_for_it(control: ControlPlane, rings: Rings) -> None:
+    made = control.create()
+    deployed = control.deploy(made, revision_source="internal_source", tracked_packages=["google-adk:1"])
+    assert deployed["latest_revision_id"] == made["latest_revision_id"]
+    revision = control.revision(deployed)
+    assert revision["status"] == "AWAITING_BUILD"
+    assert revision["source_revision_config"]["langgraph_config_path"] == "langgraph.json"
+    assert revision["source_revision_config"]["tracked_packages"] == ["google-adk:1"]
+    assert rings.heard == [("builds", revision["id"])]
+
+
+def test_what_comes_while_one_is_built_waits_and_the_last_one_wins(
+    control: ControlPlane, rings: Rings
+) -> None:
+    made = control.create()
+    first = control.deploy(made)["latest_revision_id"]
+    second = control.deploy(made)["latest_revision_id"]
+    third = control.deploy(made)["latest_revision_id"]
+    shown = [(row["id"], row["status"]) for row in control.revisions(made)]
+    assert shown == [(third, "QUEUED"), (second, "SKIPPED"), (first, "AWAITING_BUILD")]
+    assert rings.heard == [("builds", first)]
+
+
+def test_the_same_values_again_are_a_new_revision(control: ControlPlane) -> None:
+    made = control.create()
+    deployed = control.deploy(made)
+    config = deployed["source_revision_config"]
+    changed = control.change(
+        made, source_config={"build_on_push": True}, source_revision_config={**config, "repo_ref": "main"}
+    )
+    assert changed["latest_revision_id"] != deployed["latest_revision_id"]
+    assert changed["source_config"]["build_on_push"] is True
+    assert control.revisions(made, limit=1)[0]["id"] == changed["latest_revision_id"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"display_name": "My agent"},
+        {"source_config": {"build_on_push": False}},
+        {"source_config": None, "source_revision_config": None, "secrets": None, "display_name": None},
+        {"source_revision_config": {"repo_ref": None}, "secrets": [], "pool": "gpu"},
+    ],
+)
+def test_some_changes_make_no_revision(control: ControlPlane, body: Any) -> None:
+    made = control.create()
+    deployed = control.deploy(made)
+    changed = control.change(made, **body)
+    assert changed["latest_revision_id"] == deployed["latest_revision_id"]
+    assert changed["display_name"] == body.get("display_name")
+    assert changed["pool"] == body.get("pool", "default")
+    assert len(control.revisions(made)) == 1
+
+
+def test_a_resource_spec_makes_a_revision(control: ControlPlane) -> None:
+    made = control.create(source_config={"resource_spec": {"cpu": 1, "memory_mb": 1}})
+    deployed = control.deploy(made)
+    changed = control.change(made, source_config={"resource_spec": {"cpu": 2}})
+    assert changed["latest_revision_id"] != deployed["latest_revision_id"]
+    assert changed["source_config"]["resource_spec"] == {"cpu": 2}
+
+
+def test_what_is_fixed_may_be_sent_back_but_not_changed(control: ControlPlane) -> None:
+    made = control.create()
+    assert control.change(made, source_config=made["source_config"])["source_config"] == made["source_config"]
+    for name, value in {"deployment_type": "prod", "custom_url": "https://a.example"}.items():
+        response = control.call("PATCH", f"/v2/deployments/{made['id']}", {"source_config": {name: value}})
+        assert (response.status_code, detail(response)) == (400, f"{name} of a deployment cannot be changed.")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"revision_source": "internal_docker"},
+        {"source_revision_config": {"image_uri": "a@sha256:b"}},
+        {"source_revision_config": {"source_tarball_path": "elsewhere/a.tar.gz"}},
+    ],
+)
+def test_a_change_it_cannot_make_is_refused_and_changes_nothing(control: ControlPlane, body: Any) -> None:
+    made = control.create()
+    response = control.call("PATCH", f"/v2/deployments/{made['id']}", {"display_name": "New", **body})
+    assert response.status_code == 400
+    assert control.get(f"/v2/deployments/{made['id']}").json == made
+
+
+def test_its_address_is_shown_once_it_serves(control: ControlPlane) -> None:
+    made = control.create("chat")
+    deployed = control.deploy(made)
+    assert deployed["source_config"]["custom_url"] is None
+    set_serving(made, deployed["latest_revision_id"])
+    shown: Any = control.get(f"/v2/deployments/{made['id']}").json
+    assert shown["source_config"]["custom_url"] == "http://localhost/d/chat"
+    assert shown["active_revision_id"] == deployed["latest_revision_id"]
+
+
+# --- listing -------------------------------------------------------------------------------------
+
+
+def names(control: ControlPlane, **query: Any) -> list[str]:
+    response = control.get("/v2/deployments", **query)
+    assert response.status_code == 200, response.text
+    found: Any = response.json
+    return [row["name"] for row in found["resources"]]
+
+
+def test_lists_come_in_pages_newest_first(control: ControlPlane) -> None:
+    for name in ("a", "b", "c"):
+        control.create(name)
+    first: Any = control.get("/v2/deployments", limit=2).json
+    assert ([row["name"] for row in first["resources"]], first["offset"]) == (["c", "b"], 2)
+    second: Any = control.get("/v2/deployments", limit=2, offset=first["offset"]).json
+    assert ([row["name"] for row in second["resources"]], second["offset"]) == (["a"], 3)
+    assert control.get("/v2/deployments", offset=3).json == {"resources": [], "offset": 3}
+
+
+def test_filters_are_all_met(control: ControlPlane) -> None:
+    made = {name: control.create(name) for name in ("app", "app-two", "other")}
+    assert names(control, name="app", name_contains="app") == ["app"]
+    assert names(control, name_contains="app") == ["app-two", "app"]
+    assert names(control, name_contains="", name="", agent_id="", tag_value_ids="") == [
+        "other",
+        "app-two",
+        "app",
+    ]
+    assert names(control, name_contains="%") == []
+    assert names(control, status="READY", name="other") == ["other"]
+    assert names(control, status="AWAITING_DELETE") == []
+    assert names(control, deployment_type="prod") == []
+    assert names(control, deployment_type="dev", name="app") == ["app"]
+    ids = f"{made['app']['id']},{made['other']['id']}"
+    assert names(control, deployment_ids=ids) == ["other", "app"]
+    assert names(control, deployment_ids="") == ["other", "app-two", "app"]
+    assert names(control, image_version="1") == []
+
+
+@pytest.mark.parametrize(
+    ("query", "loc"),
+    [
+        ({"limit": 0}, ["query", "limit"]),
+        ({"limit": 101}, ["query", "limit"]),
+        ({"offset": -1}, ["query", "offset"]),
+        ({"deployment_ids": "x"}, ["query", "deployment_ids", 0]),
+        ({"status": "FINE"}, ["query", "status"]),
+    ],
+)
+def test_a_bad_filter_is_placed(control: ControlPlane, query: Any, loc: list[Any]) -> None:
+    assert place(control.get("/v2/deployments", **query))[0] == loc
+
+
+def test_revisions_are_listed_by_status_and_page(control: ControlPlane) -> None:
+    made = control.create()
+    ids = [control.deploy(made)["latest_revision_id"] for _ in range(4)]
+    assert [row["id"] for row in control.revisions(made)] == ids[::-1]
+    assert [row["id"] for row in control.revisions(made, limit=1, offset=1)] == [ids[2]]
+    assert [row["id"] for row in control.revisions(made, status="SKIPPED,QUEUED")] == ids[:0:-1]
+    assert len(control.revisions(made, limit=5000)) == 4
+    bad = control.get(f"/v2/deployments/{made['id']}/revisions", status="NEW")
+    assert place(bad) == (["query", "status", 0], "literal_error")
+
+
+# --- revisions -----------------------------------------------------------------------------------
+
+
+def test_a_revision_can_be_asked_for(control: ControlPlane) -> None:
+    made = control.create()
+    first = control.deploy(made)["latest_revision_id"]
+    response = control.post(f"/v2/deployments/{made['id']}/revisions", {})
+    assert response.status_code == 201
+    created: Any = response.json
+    assert created["id"] != first
+    assert created["status"] == "QUEUED"
+    assert control.revisions(made, limit=1)[0] == created
+
+
+def test_a_built_revision_is_deployed_again_without_building(control: ControlPlane, rings: Rings) -> None:
+    made = control.create(secrets=[{"name": "A", "value": "1"}])
+    first = control.deploy(made)["latest_revision_id"]
+    with connection() as conn:
+        conn.execute(text("UPDATE revision SET requirements = 'langgraph==1', manifest = '{}'"))
+    set_serving(made, first)
+    control.change(made, secrets=[{"name": "A", "value": "2"}])
+    set_status(control.revisions(made)[0]["id"], "DEPLOYED")
+    response = control.post(f"/v2/deployments/{made['id']}/revisions/{first}/redeploy")
+    assert response.status_code == 200
+    shown: Any = response.json
+    latest = shown["latest_revision_id"]
+    assert latest not in (first, None)
+    assert control.revision(shown)["status"] == "AWAITING_DEPLOY"
+    assert ("builds", latest) in rings.heard
+    with connection() as conn:
+        assert deployments.secrets_of(conn, latest) == {"A": "1"}
+
+
+def test_a_revision_without_source_cannot_be_deployed_again(control: ControlPlane) -> None:
+    made = control.create()
+    path = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/redeploy"
+    response = control.post(path)
+    assert (response.status_code, detail(response)) == (400, "this revision has no source to deploy")
+
+
+@pytest.mark.parametrize("root", ["/v1/projects", "/v2/deployments"])
+def test_an_interrupted_revision_lets_the_next_one_go(control: ControlPlane, root: str) -> None:
+    made = control.create()
+    first = control.deploy(made)["latest_revision_id"]
+    second = control.deploy(made)["latest_revision_id"]
+    path = f"{root}/{made['id']}/revisions/{first}/interrupt"
+    response = control.post(path)
+    assert response.status_code == 200
+    assert response.json == control.revision(made, first)
+    assert control.revision(made, first)["status"] == "INTERRUPTED"
+    assert control.revision(made, first)["status_message"] == "interrupted by a user"
+    assert control.revision(made, second)["status"] == "AWAITING_BUILD"
+    assert control.post(path).json == response.json
+
+
+# --- deleting ------------------------------------------------------------------------------------
+
+
+def test_a_deleted_deployment_is_gone_from_lists_and_its_name_is_free(control: ControlPlane) -> None:
+    made = control.create("chat")
+    control.deploy(made)
+    response = control.call(
+        "DELETE", f"/v2/deployments/{made['id']}", query_string="delete_tracing_project=true"
+    )
+    assert (response.status_code, response.data) == (204, b"")
+    assert names(control) == []
+    shown: Any = control.get(f"/v2/deployments/{made['id']}").json
+    assert shown["status"] == "AWAITING_DELETE"
+    assert control.create("chat")["id"] != made["id"]
+    again = control.call("DELETE", f"/v2/deployments/{made['id']}")
+    assert (again.status_code, detail(again)) == (404, f"Deployment ID {made['id']} not found.")
+
+
+def test_nothing_can_be_done_with_a_deleted_deployment(control: ControlPlane) -> None:
+    made = control.create()
+    revision_id = control.deploy(made)["latest_revision_id"]
+    control.call("DELETE", f"/v2/deployments/{made['id']}")
+    deployment, revision = f"/v2/deployments/{made['id']}", f"/revisions/{revision_id}"
+    assert control.call("PATCH", deployment, {"display_name": "x"}).status_code == 404
+    for path in ("/upload-url", "/push-token", "/revisions", f"{revision}/redeploy", f"{revision}/interrupt"):
+        assert control.post(deployment + path).status_code == 404
+    for path in ("/revisions", revision, f"{revision}/stream"):
+        assert control.get(deployment + path).status_code == 404
+    with connection() as conn:
+        assert conn.execute(text("SELECT status FROM revision")).scalars().all() == ["INTERRUPTED"]
+
+
+def test_several_are_deleted_at_once(control: ControlPlane) -> None:
+    a, b = control.create("a"), control.create("b")
+    missing = str(uuid4())
+    path = "/v2/deployments"
+    response = control.call("DELETE", path, query_string={"deployment_ids": [a["id"], missing]})
+    assert response.status_code == 207
+    assert response.json == {
+        "deleted": [a["id"]],
+        "failed": [{"id": missing, "detail": f"Deployment ID {missing} not found."}],
+    }
+    response = control.call("DELETE", path, query_string={"deployment_ids": [b["id"]]})
+    assert (response.status_code, response.json) == (200, {"deleted": [b["id"]], "failed": []})
+    assert place(control.call("DELETE", path)) == (["query", "deployment_ids"], "missing")
+
+
+# --- others --------------------------------------------------------------------------------------
+
+
+def test_another_organizations_deployment_is_as_if_it_were_not(
+    control: ControlPlane, stranger: ControlPlane
+) -> None:
+    made = control.create()
+    revision_id = control.deploy(made)["latest_revision_id"]
+    deployment = f"/v2/deployments/{made['id']}"
+    revision = f"{deployment}/revisions/{revision_id}"
+    calls = [
+        ("GET", deployment),
+        ("PATCH", deployment),
+        ("DELETE", deployment),
+        ("GET", f"{deployment}/revisions"),
+        ("POST", f"{deployment}/revisions"),
+        ("GET", revision),
+        ("GET", f"{revision}/stream"),
+        ("POST", f"{revision}/redeploy"),
+        ("POST", f"{revision}/interrupt"),
+        ("POST", f"{deployment}/upload-url"),
+        ("POST", f"{deployment}/push-token"),
+        ("POST", f"/v1/projects/{made['id']}/deploy_logs"),
+        ("POST", f"/v1/projects/{made['id']}/revisions/{revision_id}/build_logs"),
+    ]
+    for method, path in calls:
+        response = stranger.call(method, path, {})
+        assert (path, response.status_code) == (path, 404)
+        assert response.json == {"detail": f"Deployment ID {made['id']} not found."}
+    assert names(stranger) == []
+    assert control.revision(made)["status"] == "AWAITING_BUILD"
+
+
+def test_a_revision_of_another_deployment_is_not_found(control: ControlPlane) -> None:
+    a, b = control.create("a"), control.create("b")
+    response = control.get(f"/v2/deployments/{a['id']}/revisions/{b['latest_revision_id']}")
+    assert (response.status_code, detail(response)) == (
+        404,
+        f"Revision ID {b['latest_revision_id']} not found.",
+    )
+    bad = control.get(f"/v2/deployments/{a['id']}/revisions/nope")
+    assert place(bad) == (["path", "revision_id"], "uuid_parsing")
+
+
+def test_it_is_the_same_under_api_host(control: ControlPlane) -> None:
+    made = control.create()
+    assert control.get(f"/api-host/v2/deployments/{made['id']}").json == made
+
+
+def test_it_says_that_it_has_no_listeners_registry_or_github(control: ControlPlane) -> None:
+    assert control.get("/v2/listeners", limit=100, offset=0).json == {"resources": [], "offset": 0}
+    assert control.get(f"/v2/listeners/{uuid4()}").status_code == 404
+    assert control.post("/v2/listeners", {}).status_code == 400
+    assert control.get("/v1/integrations/github/install").json == []
+    assert control.get(f"/v1/integrations/github/{uuid4()}/repos").json == []
+    token = control.post(f"/v2/deployments/{control.create()['id']}/push-token")
+    assert token.status_code == 400
+    assert "--remote" in detail(token)

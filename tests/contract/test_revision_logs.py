@@ -1,0 +1,232 @@
+"""A revision's logs: pages of lines, and the live stream of its way."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pytest
+from redis import Redis
+
+from shared import revision_log
+from shared.database import connection
+from shared.revision_log import BUILD, DEPLOY, Line
+from tests.contract.conftest import ControlPlane
+
+START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture
+def deployment(control: ControlPlane) -> Any:
+    return control.deploy(control.create())
+
+
+def write(
+    deployment: Any, *messages: str, kind: str = BUILD, level: str = "INFO", at: datetime = START
+) -> None:
+    """Lines of the latest revision, a microsecond apart."""
+    with connection() as conn:
+        revision_log.append(
+            conn,
+            [
+                Line(
+                    deployment_id=UUID(deployment["id"]),
+                    revision_id=UUID(deployment["latest_revision_id"]),
+                    kind=kind,
+                    at=at + timedelta(microseconds=n),
+                    level=level,
+                    message=message,
+                )
+                for n, message in enumerate(messages)
+            ],
+        )
+
+
+def read(control: ControlPlane, deployment: Any, kind: str = BUILD, **body: Any) -> Any:
+    path = f"/v1/projects/{deployment['id']}/revisions/{deployment['latest_revision_id']}/{kind}_logs"
+    response = control.post(path, body)
+    assert response.status_code == 200, response.text
+    return response.json
+
+
+def messages(answer: Any) -> list[str]:
+    return [line["message"] for line in answer["logs"]]
+
+
+# --- pages ---------------------------------------------------------------------------------------
+
+
+def test_a_line_is_shown_with_a_stable_id_and_its_time(control: ControlPlane, deployment: Any) -> None:
+    write(deployment, "hello", at=START + timedelta(microseconds=123456))
+    answer = read(control, deployment)
+    [line] = answer["logs"]
+    milliseconds = START.timestamp() * 1000 + 123.456
+    assert {**line, "id": ""} == {"id": "", "timestamp": milliseconds, "level": "INFO", "message": "hello"}
+    assert isinstance(line["id"], str)
+    assert line["id"]
+    assert answer["next_offset"] is None
+    assert read(control, deployment) == answer
+
+
+def test_the_newest_lines_come_first_unless_asked_otherwise(control: ControlPlane, deployment: Any) -> None:
+    write(deployment, "a", "b", "c")
+    assert messages(read(control, deployment, limit=2)) == ["c", "b"]
+    assert messages(read(control, deployment, limit=2, order="asc")) == ["a", "b"]
+
+
+def test_pages_follow_each_other(control: ControlPlane, deployment: Any) -> None:
+    write(deployment, "a", "b", "c")
+    first = read(control, deployment, limit=2)
+    second = read(control, deployment, limit=2, offset=first["next_offset"])
+    assert (messages(second), second["next_offset"]) == (["a"], None)
+
+
+def test_a_log_can_be_followed_by_its_cursor(control: ControlPlane, deployment: Any) -> None:
+    write(deployment, "a", "b")
+    first = read(control, deployment, order="asc", limit=50)
+    assert messages(first) == ["a", "b"]
+    quiet = read(control, deployment, order="asc", limit=50, offset=first["next_offset"])
+    assert quiet == {"logs": [], "next_offset": first["next_offset"]}
+    write(deployment, "c", at=START + timedelta(seconds=1))
+    assert messages(read(control, deployment, order="asc", offset=quiet["next_offset"])) == ["c"]
+
+
+def test_a_log_can_be_followed_by_the_newest_time_seen(control: ControlPlane, deployment: Any) -> None:
+    write(deployment, "a", "b", "c")
+    seen = read(control, deployment, order="asc")["logs"]
+    since = datetime.fromtimestamp(seen[1]["timestamp"] / 1000, UTC).isoformat()
+    assert messages(read(control, deployment, order="asc", start_time=since))[-2:] == ["b", "c"]
+
+
+def test_lines_are_filtered(control: ControlPlane, deployment: Any) -> None:
+    write(deployment, "Downloading A", "building b")
+    write(deployment, "failed", level="ERROR", at=START + timedelta(minutes=1))
+    assert messages(read(control, deployment, query="DOWNload")) == ["Downloading A"]
+    assert messages(read(control, deployment, query="%")) == []
+    assert messages(read(control, deployment, level="WARNING")) == ["failed"]
+    assert messages(read(control, deployment, start_time="2026-01-02T03:05:05Z")) == ["failed"]
+    assert messages(read(control, deployment, end_time="2026-01-02T03:04:05")) == [
+        "building b",
+        "Downloading A",
+    ]
+    assert messages(read(control, deployment, end_time="2026-01-02T00:00:00")) == []
+
+
+def test_no_body_asks_for_everything(control: ControlPlane, deployment: Any) -> None:
+    write(deployment, "a")
+    path = f"/v1/projects/{deployment['id']}/revisions/{deployment['latest_revision_id']}/build_logs"
+    answer: Any = control.call("POST", path).json
+    assert messages(answer) == ["a"]
+    nulls = {"order": None, "limit": None, "offset": None, "level": None, "start_time": None}
+    assert read(control, deployment, **nulls) == answer
+
+
+def test_each_kind_has_its_own_log(control: ControlPlane, deployment: Any) -> None:
+    write(deployment, "built")
+    write(deployment, "serves", kind=DEPLOY)
+    assert messages(read(control, deployment, BUILD)) == ["built"]
+    assert messages(read(control, deployment, DEPLOY)) == ["serves"]
+    whole: Any = control.post(f"/v1/projects/{deployment['id']}/deploy_logs").json
+    assert messages(whole) == ["serves"]
+
+
+@pytest.mark.parametrize(
+    ("body", "loc"),
+    [
+        ({"order": "up"}, ["body", "order"]),
+        ({"limit": 0}, ["body", "limit"]),
+        ({"limit": 1001}, ["body", "limit"]),
+        ({"level": "info"}, ["body", "level"]),
+        ({"offset": "not one of ours"}, ["body", "offset"]),
+        ({"start_time": "yesterday"}, ["body", "start_time"]),
+        ({"end_time": 5}, ["body", "end_time"]),
+        ({"start_time": "0001-01-01T00:00:00+14:00"}, ["body", "start_time"]),
+    ],
+)
+def test_a_bad_wish_is_placed(control: ControlPlane, deployment: Any, body: Any, loc: list[str]) -> None:
+    response = control.post(f"/v1/projects/{deployment['id']}/deploy_logs", body)
+    assert response.status_code == 422
+    assert [item["loc"] for item in response.json["detail"]] == [loc]  # type: ignore[index]
+
+
+def test_what_a_build_prints_is_cleaned_and_scrubbed() -> None:
+    assert revision_log.clean("\x1b[31mred\x1b[0m") == "\\x1b[31mred\\x1b[0m"
+    assert revision_log.scrubber(["sk-secret", "x"])("key sk-secret x") == "key *** x"
+
+
+# --- the stream ----------------------------------------------------------------------------------
+
+
+def events_of(raw: bytes) -> list[tuple[str | None, str, Any]]:
+    """Id, name and data of each event; comments are left out."""
+    found = []
+    for block in raw.decode().split("\r\n\r\n"):
+        fields = dict(
+            line.split(": ", 1) for line in block.split("\r\n") if line and not line.startswith(":")
+        )
+        if fields:
+            found.append((fields.get("id"), fields["event"], orjson.loads(fields["data"])))
+    return found
+
+
+def stream(control: ControlPlane, deployment: Any, **headers: str) -> Any:
+    path = f"/v2/deployments/{deployment['id']}/revisions/{deployment['latest_revision_id']}/stream"
+    return control.call("GET", path, headers=headers)
+
+
+def interrupt(control: ControlPlane, deployment: Any) -> None:
+    path = f"/v2/deployments/{deployment['id']}/revisions/{deployment['latest_revision_id']}/interrupt"
+    assert control.post(path).status_code == 200
+
+
+STOPPED = {"status": "INTERRUPTED", "message": "interrupted by a user"}
+
+
+def test_a_revisions_way_is_streamed_from_the_start(control: ControlPlane, deployment: Any) -> None:
+    interrupt(control, deployment)
+    response = stream(control, deployment)
+    assert response.status_code == 200
+    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    assert response.headers["Cache-Control"] == "no-store"
+    told = events_of(response.data)
+    assert [(name, data) for _, name, data in told] == [
+        ("status", {"status": "AWAITING_BUILD", "message": None}),
+        ("status", STOPPED),
+    ]
+    ids = [int(id) for id, _, _ in told if id]
+    assert len(ids) == 2
+    assert ids == sorted(ids)
+
+
+def test_a_stream_goes_on_where_it_was_left(control: ControlPlane, deployment: Any) -> None:
+    interrupt(control, deployment)
+    [(first, _, _), _] = events_of(stream(control, deployment).data)
+    rest = events_of(stream(control, deployment, **{"Last-Event-ID": str(first)}).data)
+    assert [data for _, _, data in rest] == [STOPPED]
+
+
+@pytest.mark.parametrize("id", ["999999", "x", "-1", ""])
+def test_an_id_nobody_gave_means_from_the_start(control: ControlPlane, deployment: Any, id: str) -> None:
+    interrupt(control, deployment)
+    assert len(events_of(stream(control, deployment, **{"Last-Event-ID": id}).data)) == 2
+
+
+def test_a_live_stream_tells_what_happens_and_closes_at_the_end(
+    control: ControlPlane, deployment: Any
+) -> None:
+    chunks = stream(control, deployment).iter_encoded()
+    [(_, _, first)] = events_of(next(chunk for chunk in chunks if b"event:" in chunk))
+    assert first["status"] == "AWAITING_BUILD"
+    interrupt(control, deployment)
+    rest = events_of(b"".join(chunks))
+    assert [data for _, _, data in rest] == [STOPPED]
+
+
+def test_the_row_tells_the_end_when_the_log_was_lost(
+    control: ControlPlane, deployment: Any, redis: Redis
+) -> None:
+    interrupt(control, deployment)
+    redis.flushall()
+    assert events_of(stream(control, deployment).data) == [(None, "status", STOPPED)]

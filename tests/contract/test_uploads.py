@@ -1,0 +1,182 @@
+"""Uploads: a place for an archive, what it takes, and what may be deployed from it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import text
+
+from shared import archives
+from shared.database import connection
+from tests.contract.conftest import ADMIN_KEY, ControlPlane, caller
+from web.app import create_app
+
+
+@pytest.fixture
+def deployment(control: ControlPlane) -> Any:
+    return control.create()
+
+
+def place(control: ControlPlane, deployment: Any, **body: Any) -> Any:
+    response = control.post(f"/v2/deployments/{deployment['id']}/upload-url", body)
+    assert response.status_code == 200, response.text
+    return response.json
+
+
+def stored() -> dict[str, bytes]:
+    """Every archive by its digest."""
+    with connection() as conn:
+        digests = conn.execute(text("SELECT digest FROM archive")).scalars().all()
+        return {digest: b"".join(archives.chunks(conn, digest)) for digest in digests}
+
+
+def test_a_place_is_an_absolute_address_and_a_name(control: ControlPlane, deployment: Any) -> None:
+    given = place(control, deployment, supports_upload_headers=True)
+    assert given["upload_url"].startswith("http://localhost/v2/uploads/")
+    assert len(given["upload_url"].rpartition("/")[2]) >= 32
+    assert given["object_path"].startswith(deployment["id"])
+    assert given["upload_headers"] == {"Content-Type": "application/gzip"}
+
+
+def test_a_client_that_knows_no_headers_gets_none(control: ControlPlane, deployment: Any) -> None:
+    response = control.call("POST", f"/v2/deployments/{deployment['id']}/upload-url")
+    given: Any = response.json
+    assert set(given) == {"upload_url", "object_path"}
+
+
+def test_an_operators_own_address_wins(app: Flask, control: ControlPlane, deployment: Any) -> None:
+    named = replace(app.config["SETTINGS"], url="https://agents.example/yard/")
+    given = place(ControlPlane(caller(create_app(named), ADMIN_KEY)), deployment)
+    assert given["upload_url"].startswith("https://agents.example/yard/v2/uploads/")
+
+
+def test_the_token_is_not_stored(control: ControlPlane, deployment: Any) -> None:
+    token = place(control, deployment)["upload_url"].rpartition("/")[2]
+    with connection() as conn:
+        row = conn.execute(text("SELECT * FROM upload")).one()
+    assert token not in repr(tuple(row))
+
+
+def test_an_archive_is_put_without_a_key_and_kept_whole(
+    control: ControlPlane, deployment: Any, anonymous: FlaskClient, app: Flask
+) -> None:
+    content = gzip.compress(os.urandom(2 * 1024 * 1024 + 17), 1)
+    given = place(control, deployment)
+    response = anonymous.put(
+        given["upload_url"], data=content, headers={"Content-Type": "application/gzip", "Connection": "close"}
+    )
+    digest = hashlib.sha256(content).hexdigest()
+    assert response.status_code == 200
+    assert response.json == {"object_path": given["object_path"], "sha256": digest, "size": len(content)}
+    assert stored() == {digest: content}
+    assert list((app.config["SETTINGS"].data_dir / "uploads").iterdir()) == []
+
+
+def test_an_archive_may_come_in_chunks(
+    control: ControlPlane, deployment: Any, anonymous: FlaskClient
+) -> None:
+    response = anonymous.put(
+        place(control, deployment)["upload_url"],
+        input_stream=io.BytesIO(b"in chunks"),
+        environ_overrides={"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"},
+    )
+    assert response.status_code == 200
+    assert list(stored().values()) == [b"in chunks"]
+
+
+def test_the_same_archive_is_kept_once(control: ControlPlane, deployment: Any) -> None:
+    control.upload(deployment, b"same")
+    control.upload(control.create("other"), b"same")
+    assert list(stored().values()) == [b"same"]
+
+
+def test_a_place_takes_one_archive(control: ControlPlane, deployment: Any, anonymous: FlaskClient) -> None:
+    url = place(control, deployment)["upload_url"]
+    assert anonymous.put(url, data=b"first").status_code == 200
+    again = anonymous.put(url, data=b"second")
+    assert (again.status_code, again.json) == (
+        409,
+        {"detail": "This upload URL has been used. Ask for a new one."},
+    )
+    assert list(stored().values()) == [b"first"]
+
+
+def test_an_unknown_or_expired_place_takes_nothing(
+    control: ControlPlane, deployment: Any, anonymous: FlaskClient
+) -> None:
+    url = place(control, deployment)["upload_url"]
+    assert anonymous.put("/v2/uploads/guessed", data=b"x").status_code == 404
+    with connection() as conn:
+        conn.execute(text("UPDATE upload SET expires_at = now() - interval '1 second'"))
+    assert anonymous.put(url, data=b"x").status_code == 404
+    assert stored() == {}
+
+
+def test_a_place_ends_with_its_deployment(
+    control: ControlPlane, deployment: Any, anonymous: FlaskClient
+) -> None:
+    url = place(control, deployment)["upload_url"]
+    control.call("DELETE", f"/v2/deployments/{deployment['id']}")
+    assert anonymous.put(url, data=b"x").status_code == 404
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_larger_archive_is_413_and_the_place_stays_open(
+    app: Flask, control: ControlPlane, deployment: Any, chunked: bool
+) -> None:
+    small = create_app(replace(app.config["SETTINGS"], max_archive_bytes=1000)).test_client()
+    url = place(control, deployment)["upload_url"]
+    terminated = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+    if chunked:
+        response = small.put(url, input_stream=io.BytesIO(b"x" * 1001), environ_overrides=terminated)
+    else:
+        response = small.put(url, data=b"x" * 1001)
+    assert (response.status_code, response.json) == (
+        413,
+        {"detail": "The request body is larger than 1000 bytes"},
+    )
+    assert stored() == {}
+    assert small.put(url, data=b"x" * 1000).status_code == 200
+
+
+def test_an_archive_may_be_larger_than_other_bodies(
+    app: Flask, control: ControlPlane, deployment: Any
+) -> None:
+    small = create_app(replace(app.config["SETTINGS"], max_body_bytes=10)).test_client()
+    assert small.put(place(control, deployment)["upload_url"], data=b"x" * 1000).status_code == 200
+
+
+def test_an_empty_archive_is_refused(control: ControlPlane, deployment: Any, anonymous: FlaskClient) -> None:
+    url = place(control, deployment)["upload_url"]
+    response = anonymous.put(url, data=b"")
+    assert (response.status_code, response.json) == (400, {"detail": "the archive is empty"})
+
+
+def test_only_what_was_put_can_be_deployed(control: ControlPlane, deployment: Any) -> None:
+    def refusal(path: str) -> Any:
+        body = {"source_revision_config": {"source_tarball_path": path}}
+        response = control.call("PATCH", f"/v2/deployments/{deployment['id']}", body)
+        assert response.status_code == 400
+        return response.json["detail"]  # type: ignore[index]
+
+    assert refusal(place(control, deployment)["object_path"]) == (
+        "nothing was uploaded to source_tarball_path"
+    )
+    not_ours = "source_tarball_path was not handed out for this deployment"
+    assert refusal(control.upload(control.create("other"))) == not_ours
+    assert refusal("../../etc/passwd") == not_ours
+
+
+def test_an_unknown_deployment_has_no_place(control: ControlPlane) -> None:
+    id = uuid4()
+    response = control.post(f"/v2/deployments/{id}/upload-url")
+    assert (response.status_code, response.json) == (404, {"detail": f"Deployment ID {id} not found."})
