@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -58,42 +57,34 @@ class Builder:
 
     def _build(self, claimed: Claimed) -> None:
         log.info("revision %s: attempt %d", claimed.revision_id, claimed.attempt)
-        story = _Build(self, claimed)
+        renewal = gevent.spawn(self._renew, claimed, gevent.getcurrent())
         try:
-            with self._held(claimed), story.log:
+            build = _Build(self, claimed, renewal)
+            with build.log:
                 try:
-                    story.tell()
+                    build.tell()
                 except BuildFailed as failure:
-                    story.fail(failure)
+                    build.fail(failure)
         except Fenced:
             log.warning("revision %s: not attempt %d's any more", claimed.revision_id, claimed.attempt)
         except Unavailable as error:
             log.warning("revision %s: left to the next attempt: %s", claimed.revision_id, error)
-
-    @contextmanager
-    def _held(self, claimed: Claimed) -> Iterator[None]:
-        """Keep the lease while the block runs; raises Fenced in it when the lease is lost."""
-        me = gevent.getcurrent()
-        every = self.settings.lease_seconds / 3
-
-        def renew() -> None:
-            while True:
-                gevent.sleep(every)
-                try:
-                    with connection() as conn:
-                        ours = revisions.renew(conn, claimed, lease_seconds=self.settings.lease_seconds)
-                except Unavailable as error:
-                    log.warning("revision %s: its lease was not renewed: %s", claimed.revision_id, error)
-                    continue
-                if not ours:
-                    gevent.kill(me, Fenced(), block=False)
-                    return
-
-        renewal = gevent.spawn(renew)
-        try:
-            yield
         finally:
             renewal.kill()
+
+    def _renew(self, claimed: Claimed, builder: gevent.Greenlet) -> None:
+        """Keep the lease; the builder gets Fenced when it is lost."""
+        while True:
+            gevent.sleep(self.settings.lease_seconds / 3)
+            try:
+                with connection() as conn:
+                    ours = revisions.renew(conn, claimed, lease_seconds=self.settings.lease_seconds)
+            except Unavailable as error:
+                log.warning("revision %s: its lease was not renewed: %s", claimed.revision_id, error)
+                continue
+            if not ours:
+                gevent.kill(builder, Fenced())
+                return
 
 
 class BuildLog:
@@ -179,9 +170,10 @@ class BuildLog:
 class _Build:
     """One attempt's story."""
 
-    def __init__(self, builder: Builder, claimed: Claimed) -> None:
+    def __init__(self, builder: Builder, claimed: Claimed, renewal: gevent.Greenlet) -> None:
         self._settings = builder.settings
         self._claimed = claimed
+        self._renewal = renewal  # ends before the revision does: an ended one has no lease
         with connection() as conn:
             self._secrets = deployments.secrets_of(conn, claimed.revision_id)
         self.log = BuildLog(builder.writer, claimed, self._secrets)
@@ -250,6 +242,7 @@ class _Build:
     def _switch(self, graphs: Mapping[str, Mapping[str, Any]]) -> None:
         """From here on this revision serves; all of it in one transaction."""
         claimed = self._claimed
+        self._renewal.kill()
         with connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
             moved = revisions.end(conn, claimed, RevisionStatus.DEPLOYED, None)
@@ -283,6 +276,7 @@ class _Build:
         lines = failure.message.splitlines()
         reason = f"{failure.step}: {lines[0] if lines else 'failed'}"
         self.log.say("ERROR", f"step {failure.step!r} failed: {failure.message}")
+        self._renewal.kill()
         with connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
             moved = revisions.end(conn, claimed, status, reason)

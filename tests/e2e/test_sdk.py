@@ -404,7 +404,7 @@ def test_each_durability_ends_in_the_same_state(
 def test_a_missing_thread_is_made_when_asked_to(sdk: SyncLangGraphClient) -> None:
     thread_id = str(uuid4())
     with pytest.raises(NotFoundError):
-        sdk.runs.wait(thread_id, "echo", input={"text": "x"})
+        sdk.runs.create(thread_id, "echo", input={"text": "x"})
 
     sdk.runs.wait(thread_id, "echo", input={"text": "x"}, if_not_exists="create")
 
