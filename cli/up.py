@@ -33,6 +33,7 @@ GRACE_SECONDS = 30.0
 SERVER_SECONDS = 30.0  # a recovery after a crash reads the log from the last checkpoint
 READY_SECONDS = 60.0
 LOCK_SECONDS = 15.0
+FIRST = ("web", "runner")  # what a run needs: on a small machine the others would slow their start
 VERSIONS = procfile.PROJECT / "shared" / "migrations" / "versions"
 
 Visit = Callable[[Settings], int | None]
@@ -60,16 +61,9 @@ def _serve(settings: Settings, lines: Lines, visit: Visit, supervisor: Superviso
         environment = environment_of(settings)
         if not supervisor.is_asked_to_stop:
             _migrate(settings, supervisor, environment, lines)
-        for line in procfile.read():
-            if line.name != procfile.RELEASE and not supervisor.is_asked_to_stop:
-                processes.append(
-                    supervisor.start(Program(line.name, line.argv, environment, procfile.PROJECT))
-                )
-        answers = _answers(settings)
-        if not supervisor.wait_until(lambda: next(answers), seconds=READY_SECONDS):
-            if supervisor.is_asked_to_stop:
-                return 0
-            raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")
+        _start_processes(settings, supervisor, environment, processes)
+        if supervisor.is_asked_to_stop:
+            return 0
         visitor = _Visitor(visit, settings, supervisor)
         visitor.start()
         while not supervisor.is_asked_to_stop:
@@ -247,6 +241,21 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "MALLOC_ARENA_MAX": "2",  # each thread's own heap costs memory that is never given back
     }
     return os.environ | own
+
+
+def _start_processes(
+    settings: Settings, supervisor: Supervisor, environment: Mapping[str, str], started: list[Child]
+) -> None:
+    """Start every line of the Procfile, those a run needs first; return when web answers."""
+    lines = [line for line in procfile.read() if line.name != procfile.RELEASE]
+    answers = _answers(settings)
+    for is_first in (True, False):
+        for line in lines:
+            if (line.name in FIRST) is is_first and not supervisor.is_asked_to_stop:
+                started.append(supervisor.start(Program(line.name, line.argv, environment, procfile.PROJECT)))
+        ready = supervisor.wait_until(lambda: next(answers), seconds=READY_SECONDS)
+        if not ready and not supervisor.is_asked_to_stop:
+            raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")
 
 
 def _answers(settings: Settings) -> Iterator[bool]:
