@@ -40,7 +40,7 @@ test: install
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: install
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright --pythonpath $(BIN)/python
 
 format: install
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -39,17 +39,6 @@ def test_its_secrets_are_its_owner_s_alone(stack: Stack) -> None:
     assert stack.api_key not in stack.log.read_text()
 
 
-def test_only_web_listens_on_the_network(stack: Stack) -> None:
-    family = [psutil.Process(stack.up_pid), *psutil.Process(stack.up_pid).children(recursive=True)]
-    ports = {
-        connection.laddr.port
-        for process in family
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
-    assert ports == {stack.port}
-
-
 def test_a_second_one_on_the_same_folder_says_so(stack: Stack) -> None:
     second = run_up({**stack.environment, "RUNYARD_PORT": str(free_port())})
     assert second.returncode == 1
