@@ -55,7 +55,7 @@ class Follower:
         if not starts_at_once:
             return self.batches(reader, after=0)
         first = Event(1, 0, "metadata", runs.first_words(self.run_id, 1))
-        return chain([[first]], self.batches(reader, after=1))
+        return chain([[first]], _without_first(self.batches(reader, after=0)))
 
     def stream(self, body: Iterator[bytes], holds: AbstractContextManager[Any]) -> sse.Stream:
         return sse.Stream(body, holds=holds, on_disconnect=self.cancel if self.cancels else None)
@@ -153,3 +153,13 @@ class Follower:
             return
         tell([stopped], self.settings.event_retention_seconds)
         ring(following)
+
+
+def _without_first(batches: Iterator[list[Event]]) -> Iterator[list[Event]]:
+    """What comes after event 1, which was told already; a run ended before it began has its end there."""
+    for batch in batches:
+        if batch:
+            yield [event for event in batch if event.seq != 1 or event.is_last]
+            break
+        yield batch
+    yield from batches

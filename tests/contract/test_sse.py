@@ -1,0 +1,392 @@
+"""Streams on the wire: bytes, headers, heartbeats, joining and resuming."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pytest
+from sqlalchemy import text
+from werkzeug.test import TestResponse
+
+from shared import bus
+from shared.database import connection
+from shared.models import RunStatus, ThreadStatus
+from tests.contract.acting import Actor, act
+from tests.contract.conftest import Api
+
+HEARTBEAT = ": heartbeat\r\n\r\n"
+EXPIRED = ": history expired\r\n\r\n"
+FAILURE = {"error": "ValueError", "message": "boom"}
+
+
+@pytest.fixture
+def thread_id(api: Api) -> str:
+    return api.post("/threads").json["thread_id"]
+
+
+def start(api: Api, thread_id: str, **body: Any) -> str:
+    return api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body}).json["run_id"]
+
+
+def stream(api: Api, thread_id: str, **body: Any) -> tuple[TestResponse, str]:
+    """An open stream of a new run, and the run's id."""
+    path = f"/threads/{thread_id}/runs/stream"
+    response = api.post(path, {"assistant_id": "agent", **body}, buffered=False)
+    assert response.status_code == 200, response.text
+    return response, api.get(f"/threads/{thread_id}/runs").json[0]["run_id"]
+
+
+def text_of(response: TestResponse) -> str:
+    """What is left of a stream, without its heartbeats."""
+    return response.text.replace(HEARTBEAT, "")
+
+
+def sse(name: str, data: Any, id: int | None = None) -> str:
+    tail = "" if id is None else f"id: {id}\r\n"
+    return f"event: {name}\r\ndata: {orjson.dumps(data).decode()}\r\n{tail}\r\n"
+
+
+def first(run_id: str, attempt: int = 1, id: int | None = None) -> str:
+    return sse("metadata", {"run_id": run_id, "attempt": attempt}, id)
+
+
+# --- bytes and headers -----------------------------------------------------------------------------
+
+
+def test_a_stream_is_the_contracts_sample(api: Api, thread_id: str) -> None:
+    response, run_id = stream(api, thread_id)
+    actor = Actor(run_id)
+    actor.emit("values", {"q": "é\u2028\n", "log": []})
+    actor.emit("updates|child:1|inner:2", {"pre": None})
+    actor.finish({"q": ""})
+
+    path = f"/threads/{thread_id}/runs/{run_id}"
+    assert response.headers["Location"] == f"{path}/stream"
+    assert response.headers["Content-Location"] == path
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers["X-Accel-Buffering"] == "no"
+    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    assert text_of(response) == (
+        first(run_id)
+        + 'event: values\r\ndata: {"q":"é\u2028\\n","log":[]}\r\n\r\n'
+        + 'event: updates|child:1|inner:2\r\ndata: {"pre":null}\r\n\r\n'
+    )
+
+
+def test_a_resumable_stream_has_ids_that_rise(api: Api, thread_id: str) -> None:
+    response, run_id = stream(api, thread_id, stream_resumable=True)
+    act(run_id, {"a": 1})
+    assert text_of(response) == first(run_id, id=1) + sse("values", {"a": 1}, 2)
+
+
+def test_a_stream_without_a_thread_names_the_run_alone(api: Api) -> None:
+    response = api.post("/runs/stream", {"assistant_id": "agent"}, buffered=False)
+    path = response.headers["Content-Location"]
+    run_id = path.removeprefix("/runs/")
+    assert str(UUID(run_id)) == run_id
+    assert response.headers["Location"] == f"{path}/stream"
+    act(run_id, {"a": 1})
+    assert text_of(response) == first(run_id) + sse("values", {"a": 1})
+
+
+def test_a_failed_run_ends_with_its_error(api: Api, thread_id: str) -> None:
+    response, run_id = stream(api, thread_id)
+    Actor(run_id).finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
+    assert text_of(response) == first(run_id) + sse("error", FAILURE)
+
+
+def test_a_run_is_over_when_its_stream_closes(api: Api, thread_id: str) -> None:
+    response, run_id = stream(api, thread_id)
+    act(run_id, {})
+    assert text_of(response)
+    assert api.get(f"/threads/{thread_id}/runs/{run_id}").json["status"] == "success"
+
+
+def test_heartbeats_are_comments_and_go_on_between_events(api: Api, thread_id: str) -> None:
+    response, run_id = stream(api, thread_id, stream_resumable=True)
+    chunks = response.iter_encoded()
+
+    def beats(chunks: Iterator[bytes], wanted: int) -> list[bytes]:
+        return [
+            chunk for chunk in (next(chunks) for _ in range(wanted)) if chunk.endswith(HEARTBEAT.encode())
+        ]
+
+    assert next(chunks).startswith(b"event: metadata")
+    assert beats(chunks, 3) == [HEARTBEAT.encode()] * 3
+    actor = Actor(run_id)
+    actor.emit("values", {"a": 1})
+    while b"event: values" not in next(chunks):
+        pass
+    assert beats(chunks, 2) == [HEARTBEAT.encode()] * 2
+    actor.finish({})
+    assert b"".join(chunks).replace(HEARTBEAT.encode(), b"") == b""
+    response.close()
+
+
+def test_heartbeats_do_not_wait_for_a_quiet_spell(api: Api, thread_id: str) -> None:
+    response, run_id = stream(api, thread_id)
+    actor = Actor(run_id)
+    chunks = response.iter_encoded()
+    seen, number = b"", 0
+    while HEARTBEAT.encode() not in seen:
+        actor.emit("custom", number)
+        number += 1
+        seen += next(chunks)
+    actor.finish({})
+    assert b"event: custom" in seen + b"".join(chunks)
+    response.close()
+
+
+# --- who ends it -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["interrupt", "rollback"])
+def test_cancelling_a_pending_run_closes_its_stream_without_an_error(
+    api: Api, thread_id: str, action: str
+) -> None:
+    start(api, thread_id)
+    response, run_id = stream(api, thread_id)  # waits behind the first
+    api.call("POST", f"/threads/{thread_id}/runs/{run_id}/cancel?action={action}")
+    assert text_of(response) == ""
+
+
+@pytest.mark.parametrize("strategy", ["interrupt", "rollback"])
+def test_a_displaced_run_s_stream_closes_without_an_error(api: Api, thread_id: str, strategy: str) -> None:
+    response, run_id = stream(api, thread_id)
+    start(api, thread_id, multitask_strategy=strategy)
+    assert text_of(response) == first(run_id)
+
+
+def test_deleting_the_thread_closes_the_stream_of_a_running_run(api: Api, thread_id: str) -> None:
+    response, run_id = stream(api, thread_id)
+    Actor(run_id)
+    api.delete(f"/threads/{thread_id}")
+    assert text_of(response) == first(run_id)
+
+
+def test_an_enqueued_run_s_stream_has_everything_when_its_turn_comes(api: Api, thread_id: str) -> None:
+    ahead = start(api, thread_id)
+    response, run_id = stream(api, thread_id)
+    act(ahead, {"a": 1})
+    act(run_id, {"a": 2})
+    assert text_of(response) == first(run_id) + sse("values", {"a": 2})
+
+
+def test_another_attempt_says_so_under_higher_ids(api: Api, thread_id: str) -> None:
+    response, run_id = stream(api, thread_id, stream_resumable=True)
+    actor = Actor(run_id)
+    actor.emit("values", {"a": 1})
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET status = 'pending', owner = NULL, not_before = NULL"))
+    again = Actor(run_id, owner="another")
+    again.finish({"a": 2})
+    assert text_of(response) == (
+        first(run_id, id=1) + sse("values", {"a": 1}, 2) + first(run_id, attempt=2, id=501)
+    )
+
+
+@pytest.mark.parametrize(("leaves", "status"), [("cancel", "interrupted"), ("continue", "pending")])
+def test_a_client_that_leaves_cancels_if_it_said_so(
+    api: Api, thread_id: str, leaves: str, status: str
+) -> None:
+    response, run_id = stream(api, thread_id, on_disconnect=leaves)
+    response.close()
+    assert api.get(f"/threads/{thread_id}/runs/{run_id}").json["status"] == status
+
+
+def test_a_client_that_stays_to_the_end_cancels_nothing(api: Api, thread_id: str) -> None:
+    response, run_id = stream(api, thread_id, on_disconnect="cancel")
+    act(run_id, {})
+    assert text_of(response)
+    assert api.get(f"/threads/{thread_id}/runs/{run_id}").json["status"] == "success"
+
+
+def test_a_client_that_leaves_a_joined_stream_cancels_if_it_said_so(api: Api, thread_id: str) -> None:
+    run_id = start(api, thread_id)
+    path = f"/threads/{thread_id}/runs/{run_id}"
+    api.get(f"{path}/stream", buffered=False).close()
+    assert api.get(path).json["status"] == "pending"
+    api.get(f"{path}/stream?cancel_on_disconnect=1", buffered=False).close()
+    assert api.get(path).json["status"] == "interrupted"
+
+
+# --- joining and resuming --------------------------------------------------------------------------
+
+
+def join(api: Api, run_id: str, last: str | None = None, query: str = "") -> TestResponse:
+    headers = {} if last is None else {"Last-Event-ID": last}
+    response = api.get(f"/runs/{run_id}/stream{query}", headers=headers, buffered=False)
+    assert response.status_code == 200, response.text
+    return response
+
+
+ALL = [("metadata", 1), ("values", 2), ("updates", 3)]
+
+
+def names(response: TestResponse) -> list[tuple[str, int]]:
+    """Names and ids of a resumable stream's events."""
+    events = [event.split("\r\n") for event in text_of(response).split("\r\n\r\n") if event]
+    return [(lines[0].removeprefix("event: "), int(lines[2].removeprefix("id: "))) for lines in events]
+
+
+@pytest.fixture
+def ended(api: Api, thread_id: str) -> str:
+    """A resumable run that has ended; its visible events are `ALL`."""
+    run_id = start(api, thread_id, stream_resumable=True)
+    actor = Actor(run_id)
+    actor.emit("values", {"a": 1})
+    actor.emit("updates", {"n": {"a": 1}})
+    actor.finish({"a": 1})
+    return run_id
+
+
+POSITIONS = [
+    ("-1", ALL), ("-", ALL), ("0", ALL), (" -1 ", ALL), ("1", ALL[1:]), ("2", ALL[2:]), ("3", []),
+    ("4", []), ("50", []), ("9999", []), ("9" * 40, []), ("nonsense", []), ("1.5", []), ("²", []), ("", []),
+    (None, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("last", "seen"), POSITIONS)
+def test_an_ended_resumable_run_replays_from_an_id(
+    api: Api, ended: str, last: str | None, seen: list[tuple[str, int]]
+) -> None:
+    assert names(join(api, ended, last)) == seen
+
+
+@pytest.mark.parametrize(("last", "seen"), POSITIONS)
+def test_a_live_resumable_run_replays_from_an_id_and_goes_on(
+    api: Api, thread_id: str, last: str | None, seen: list[tuple[str, int]]
+) -> None:
+    run_id = start(api, thread_id, stream_resumable=True)
+    actor = Actor(run_id)
+    actor.emit("values", {"a": 1})
+    actor.emit("updates", {"n": 1})
+    response = join(api, run_id, last)
+    actor.emit("custom", 1)
+    actor.finish({})
+    assert names(response) == [*seen, ("custom", 4)]
+
+
+def test_both_addresses_of_a_run_s_stream_work(api: Api, thread_id: str, ended: str) -> None:
+    path = f"/threads/{thread_id}/runs/{ended}"
+    short, long = join(api, ended), api.get(f"{path}/stream", headers={"Last-Event-ID": "-1"})
+    assert short.headers["Location"] == f"/runs/{ended}/stream"
+    assert short.headers["Content-Location"] == f"/runs/{ended}"
+    assert long.headers["Location"] == f"{path}/stream"
+    assert long.headers["Content-Location"] == path
+    assert names(long) == ALL
+
+
+def test_an_ended_run_that_is_not_resumable_streams_nothing(api: Api, thread_id: str) -> None:
+    run_id = start(api, thread_id)
+    act(run_id, {})
+    assert text_of(join(api, run_id, "-1")) == ""
+
+
+def test_a_pending_run_is_joined_from_its_start(api: Api, thread_id: str) -> None:
+    run_id = start(api, thread_id)
+    response = join(api, run_id)
+    act(run_id, {"a": 1})
+    assert text_of(response) == first(run_id) + sse("values", {"a": 1})
+
+
+def test_a_running_run_that_is_not_resumable_is_joined_from_now_on(api: Api, thread_id: str) -> None:
+    run_id = start(api, thread_id)
+    actor = Actor(run_id)
+    response = join(api, run_id, "0")
+    actor.emit("values", {"a": 1})
+    actor.finish({})
+    assert text_of(response) == sse("values", {"a": 1})
+
+
+def test_a_failed_run_replays_its_error(api: Api, thread_id: str) -> None:
+    run_id = start(api, thread_id, stream_resumable=True)
+    Actor(run_id).finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
+    assert text_of(join(api, run_id, "0")) == first(run_id, id=1) + sse("error", FAILURE, 2)
+    assert text_of(join(api, run_id, "1")) == sse("error", FAILURE, 2)
+    assert text_of(join(api, run_id, "2")) == ""
+
+
+def test_an_expired_log_says_so_and_ends_as_the_row_does(api: Api, thread_id: str, ended: str) -> None:
+    failed = start(api, thread_id, stream_resumable=True)
+    Actor(failed).finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
+    bus.client().flushall()
+    assert text_of(join(api, ended, "2")) == EXPIRED
+    assert text_of(join(api, failed, "-1")) == EXPIRED + sse("error", FAILURE)
+    assert text_of(join(api, failed)) == ""
+
+
+def test_a_log_that_begins_late_says_so(api: Api, ended: str) -> None:
+    bus.client().xtrim(f"{bus.PREFIX}{{{ended}}}:log", minid="0-3", approximate=False)
+    assert text_of(join(api, ended, "0")) == EXPIRED + sse("updates", {"n": {"a": 1}}, 3)
+    assert names(join(api, ended, "2")) == [("updates", 3)]
+
+
+def test_an_id_from_before_redis_lost_everything_still_counts(api: Api, thread_id: str) -> None:
+    run_id = start(api, thread_id, stream_resumable=True)
+    Actor(run_id)
+    bus.client().flushall()
+    response = join(api, run_id, "120")
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET status = 'pending', owner = NULL"))
+    Actor(run_id, owner="another").finish({})
+    assert text_of(response) == EXPIRED + first(run_id, attempt=2, id=501)
+
+
+@pytest.mark.parametrize(
+    ("query", "seen"),
+    [
+        ("", ALL),
+        ("?stream_mode=values", ALL[1:2]),
+        ("?stream_mode=values&stream_mode=updates", ALL[1:]),
+        ('?stream_mode=["values","updates"]', ALL[1:]),
+        ("?stream_mode=values,updates", ALL[1:]),
+        ("?stream_mode=metadata", ALL[:1]),
+        ("?stream_mode=nonsense", []),
+        ("?checkpoint_id=x", ALL),
+    ],
+)
+def test_only_the_modes_asked_for_come(api: Api, ended: str, query: str, seen: list[tuple[str, int]]) -> None:
+    assert names(join(api, ended, "-1", query)) == seen
+
+
+@pytest.mark.parametrize(
+    ("mode", "seen"),
+    [
+        ("messages", ["messages/metadata", "messages/partial|child:1", "messages/complete", "messages"]),
+        ("messages-tuple", ["messages"]),
+        ("values", ["values|child:1"]),
+    ],
+)
+def test_a_mode_s_events_of_subgraphs_belong_to_it(
+    api: Api, thread_id: str, mode: str, seen: list[str]
+) -> None:
+    run_id = start(api, thread_id, stream_resumable=True)
+    actor = Actor(run_id)
+    for name in (
+        "messages/metadata", "messages/partial|child:1", "messages/complete", "messages", "values|child:1",
+    ):  # fmt: skip
+        actor.emit(name, [])
+    actor.finish({})
+    assert [name for name, _ in names(join(api, run_id, "0", f"?stream_mode={mode}"))] == seen
+
+
+@pytest.mark.parametrize("query", ["?namespace=a", "?namespace=", "?cancel_on_disconnect=perhaps"])
+def test_what_a_join_cannot_do_is_422(api: Api, ended: str, query: str) -> None:
+    assert api.get(f"/runs/{ended}/stream{query}").status_code == 422
+
+
+@pytest.mark.parametrize("end", ["stream", "join"])
+def test_following_an_unknown_run_is_404(api: Api, end: str) -> None:
+    response = api.get(f"/runs/00000000-0000-0000-0000-00000000dead/{end}")
+    assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
+    assert api.get(f"/runs/nope/{end}").json == {"detail": "Invalid run ID: must be a UUID"}
+
+
+def test_a_retention_that_ends_takes_the_log(api: Api, ended: str) -> None:
+    for key in bus.client().keys(f"{bus.PREFIX}{{{ended}}}:*"):
+        assert 0 < bus.client().ttl(key) <= 900
