@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
-from shared.errors import RunyardError
+from shared.errors import RunyardError, Unavailable
 from shared.settings import BadSetting
 
 MASK = "********"
@@ -60,5 +60,5 @@ def rotate(stored: bytes) -> bytes:
 
 def _require() -> MultiFernet:
     if _cipher is None:
-        raise BadSetting("RUNYARD_ENCRYPTION_KEYS is not set, and secrets are never stored in the clear")
+        raise Unavailable("secrets cannot be kept: the service's operator has not set RUNYARD_ENCRYPTION_KEYS")
     return _cipher

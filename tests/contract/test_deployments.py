@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from shared import deployments
+from shared import deployments, encryption
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.database import connection
 from tests.contract.conftest import ControlPlane, Rings
@@ -222,6 +222,15 @@ def test_secrets_are_never_shown_nor_stored_in_the_clear(control: ControlPlane) 
         assert b"a-very-secret-value" not in bytes(stored)
         kept = deployments.secrets_of(conn, made["latest_revision_id"])
     assert kept == {"TOKEN": "a-very-secret-value"}
+
+
+def test_without_a_key_secrets_are_refused_and_nothing_is_made(control: ControlPlane) -> None:
+    encryption.configure([])
+    body = {"name": "a", "source": "internal_source", "secrets": [{"name": "A", "value": "1"}]}
+    response = control.post("/v2/deployments", body)
+    assert response.status_code == 503
+    assert "RUNYARD_ENCRYPTION_KEYS" in detail(response)
+    assert names(control) == []
 
 
 def test_secrets_carry_over_until_they_are_replaced(control: ControlPlane) -> None:

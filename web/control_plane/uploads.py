@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from flask import Blueprint, Response, jsonify, request
-from werkzeug.exceptions import RequestTimeout
+from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 
 from shared import archives, deployments
 from shared.database import connection
@@ -76,7 +76,18 @@ def _kept_body() -> Iterator[tuple[Path, str]]:
                 file.write(data)
         except TimeoutError as error:
             raise RequestTimeout() from error
+        except RequestEntityTooLarge:
+            _take_the_rest()
+            raise
         file.flush()
         if not file.tell():
             raise Invalid("the archive is empty", status=400)
         yield Path(file.name), digest.hexdigest()
+
+
+def _take_the_rest() -> None:
+    """A client that is cut off while it sends never reads why: take what follows, within bounds."""
+    left = 2 * settings().max_archive_bytes
+    with suppress(OSError):
+        while left > 0 and (data := request.environ["wsgi.input"].read(READ_BYTES)):
+            left -= len(data)
