@@ -1,0 +1,308 @@
+"""Checkpoints and ends of many runs in one commit: order, fencing, waiting, and who pays for bad data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import gevent
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from shared import claims, database
+from shared.checkpoints import Write
+from shared.claims import Claimed, Finish, Next, Terms
+from shared.database import connection, driver
+from shared.deployments import DeploymentRef
+from shared.errors import Fenced, RunyardError, Unavailable
+from shared.models import RunStatus, ThreadStatus
+from tests import factories
+from workers import checkpoints as committing
+from workers.checkpoints import Committer
+from workers.graph_host import frames
+
+pytestmark = pytest.mark.usefixtures("db")
+
+KWARGS = {"config": {"configurable": {}}}
+
+
+def until(condition: Callable[[], Any], timeout: float = 10) -> Any:
+    with gevent.Timeout(timeout, AssertionError(f"waited {timeout} s in vain")):
+        while not (value := condition()):
+            gevent.sleep(0.005)
+        return value
+
+
+class Owner:
+    """A run's execution, as the committer sees it."""
+
+    def __init__(self, run: Claimed) -> None:
+        self.run = run
+        self.is_fenced = False
+        self.stored: list[int] = []
+        self.refusals: list[Exception] = []
+
+    def fence(self) -> None:
+        self.is_fenced = True
+
+    def written(self, ask: int) -> None:
+        self.stored.append(ask)
+
+    def unwritable(self, error: Exception) -> None:
+        self.refusals.append(error)
+
+    def checkpoint(self, id: str, **metadata: Any) -> Write:
+        head = {
+            "thread_id": str(self.run.thread_id),
+            "checkpoint_ns": "",
+            "checkpoint_id": id,
+            "parent_checkpoint_id": None,
+            "type": "msgpack",
+            "blobs": {},
+            "new": [],
+            "metadata": metadata,
+        }
+        return Write.of(self.run, frames.CHECKPOINT, head, [b"data"])
+
+    def end(self, **fields: Any) -> Finish:
+        return Finish(self.run, RunStatus.SUCCESS, ThreadStatus.IDLE, **{"values": '{"a":1}', **fields})
+
+
+@pytest.fixture
+def deployment() -> DeploymentRef:
+    return factories.deployment()
+
+
+@pytest.fixture
+def committer() -> Iterator[Committer]:
+    committer = Committer("me")
+    yield committer
+    committer._greenlet.kill()
+
+
+def owner_of_a_run(deployment: DeploymentRef, thread_id: UUID | None = None, **columns: Any) -> Owner:
+    run_id = factories.run(deployment, thread_id, kwargs=KWARGS, **columns)
+    with driver() as conn:
+        ((run, _),) = claims.claim(conn, [run_id], Terms("me", 30, 3600))
+    return Owner(run)
+
+
+def stored(owner: Owner) -> list[str]:
+    with connection() as conn:
+        found = conn.execute(
+            text("SELECT checkpoint_id FROM checkpoint WHERE thread_id = :id ORDER BY 1"),
+            {"id": owner.run.thread_id},
+        )
+        return list(found.scalars())
+
+
+def status(owner: Owner) -> str | None:
+    with connection() as conn:
+        return conn.execute(
+            text("SELECT status FROM run WHERE run_id = :id"), {"id": owner.run.run_id}
+        ).scalar_one_or_none()
+
+
+def take_away(owner: Owner) -> None:
+    with connection() as conn:
+        conn.execute(
+            text("UPDATE run SET owner = 'b', attempt = attempt + 1 WHERE run_id = :id"),
+            {"id": owner.run.run_id},
+        )
+
+
+def test_a_checkpoint_is_stored_soon(committer: Committer, deployment: DeploymentRef) -> None:
+    owner = owner_of_a_run(deployment)
+    committer.store(owner, owner.checkpoint("1"), 0)
+
+    until(lambda: stored(owner) == ["1"])
+    assert owner.stored == []
+
+
+def test_a_graph_that_waits_is_told(committer: Committer, deployment: DeploymentRef) -> None:
+    owner = owner_of_a_run(deployment)
+    committer.store(owner, owner.checkpoint("1"), 0)
+    committer.store(owner, owner.checkpoint("2"), 7)
+
+    until(lambda: owner.stored == [7])
+    assert stored(owner) == ["1", "2"]
+
+
+def test_an_end_comes_after_what_was_stored_before(committer: Committer, deployment: DeploymentRef) -> None:
+    owner = owner_of_a_run(deployment)
+    for id in "123":
+        committer.store(owner, owner.checkpoint(id), 0)
+
+    assert committer.finish(owner, owner.end()) is None
+    assert stored(owner) == ["1", "2", "3"]
+    assert status(owner) == "success"
+    assert not owner.is_fenced
+
+
+def test_an_end_names_the_next_run(committer: Committer, deployment: DeploymentRef) -> None:
+    owner = owner_of_a_run(deployment)
+    behind = factories.run(deployment, owner.run.thread_id)
+
+    assert committer.finish(owner, owner.end()) == Next(behind, "default")
+
+
+def test_a_temporary_run_goes_when_it_ends(committer: Committer, deployment: DeploymentRef) -> None:
+    owner = owner_of_a_run(deployment, temporary=True)
+    committer.finish(owner, owner.end())
+
+    assert status(owner) is None
+
+
+def test_many_runs_are_one_commit(
+    committer: Committer, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owners = [owner_of_a_run(deployment) for _ in range(10)]
+    with counting_commits(monkeypatch) as sizes:
+        for owner in owners:
+            committer.store(owner, owner.checkpoint("1"), 0)
+        gevent.joinall([gevent.spawn(committer.finish, owner, owner.end()) for owner in owners])
+
+    assert sum(sizes) == 20
+    assert len(sizes) <= 2
+    assert all(status(owner) == "success" for owner in owners)
+
+
+@contextmanager
+def counting_commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    sizes: list[int] = []
+    commit = Committer._commit_together
+
+    def counted(self: Committer, batch: Any) -> None:
+        sizes.append(len(batch))
+        commit(self, batch)
+
+    monkeypatch.setattr(Committer, "_commit_together", counted)
+    yield sizes
+
+
+def test_a_zombie_among_others_is_fenced_alone(committer: Committer, deployment: DeploymentRef) -> None:
+    zombie, other = owner_of_a_run(deployment), owner_of_a_run(deployment)
+    take_away(zombie)
+    committer.store(zombie, zombie.checkpoint("1"), 1)
+    committer.store(other, other.checkpoint("1"), 2)
+
+    until(lambda: zombie.is_fenced and other.stored == [2])
+    assert stored(zombie) == []
+    assert zombie.stored == []
+    with pytest.raises(Fenced):
+        committer.finish(zombie, zombie.end())
+    committer.finish(other, other.end())
+
+
+def test_data_the_database_refuses_ends_its_own_run_only(
+    committer: Committer, deployment: DeploymentRef
+) -> None:
+    bad, good = owner_of_a_run(deployment), owner_of_a_run(deployment)
+    committer.store(good, good.checkpoint("1"), 1)
+    committer.store(bad, bad.checkpoint("1", text="\x00"), 2)
+    committer.store(bad, bad.checkpoint("2"), 3)
+
+    until(lambda: bad.refusals and good.stored == [1])
+    assert stored(good) == ["1"]
+    assert stored(bad) == []
+    assert bad.stored == []
+
+
+def test_a_run_alone_learns_too_that_its_data_is_refused(
+    committer: Committer, deployment: DeploymentRef
+) -> None:
+    owner = owner_of_a_run(deployment)
+    committer.store(owner, owner.checkpoint("1", text="\x00"), 1)
+
+    until(lambda: owner.refusals)
+    assert not owner.is_fenced
+    committer.finish(owner, owner.end())
+    assert status(owner) == "success"
+
+
+def test_an_end_the_database_refuses_says_why(committer: Committer, deployment: DeploymentRef) -> None:
+    owner = owner_of_a_run(deployment)
+    with pytest.raises(RunyardError, match="json"):
+        committer.finish(owner, owner.end(values="no JSON"))
+
+    assert status(owner) == "running"
+    committer.finish(owner, owner.end(values=None))
+
+
+def test_who_settles_knows_that_all_is_stored(committer: Committer, deployment: DeploymentRef) -> None:
+    owner = owner_of_a_run(deployment)
+    committer.store(owner, owner.checkpoint("1"), 0)
+    committer.settle(owner)
+
+    assert stored(owner) == ["1"]
+
+
+def test_commits_wait_for_a_database_that_is_away(
+    committer: Committer, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = owner_of_a_run(deployment)
+    tries: list[None] = []
+
+    @contextmanager
+    def away() -> Iterator[database.Driver]:
+        tries.append(None)
+        if len(tries) < 3:
+            raise Unavailable
+        with driver() as conn:
+            yield conn
+
+    monkeypatch.setattr(committing, "driver", away)
+    committer.store(owner, owner.checkpoint("1"), 1)
+    committer.finish(owner, owner.end())
+
+    assert stored(owner) == ["1"]
+    assert owner.stored == [1]
+    assert len(tries) >= 3
+
+
+def test_a_commit_whose_answer_was_lost_is_not_a_fence(
+    committer: Committer, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, gone = owner_of_a_run(deployment), owner_of_a_run(deployment, temporary=True)
+    tries: list[None] = []
+
+    @contextmanager
+    def deaf() -> Iterator[database.Driver]:
+        with driver() as conn:
+            yield conn
+        tries.append(None)
+        if len(tries) == 1:
+            raise Unavailable("the connection was lost during the commit")
+
+    monkeypatch.setattr(committing, "driver", deaf)
+    committer.store(kept, kept.checkpoint("1"), 0)
+    ends = [gevent.spawn(committer.finish, owner, owner.end()) for owner in (kept, gone)]
+    gevent.joinall(ends, raise_error=True)
+
+    assert status(kept) == "success"
+    assert status(gone) is None
+    assert len(tries) >= 2
+
+
+def test_a_deadlock_is_tried_again(
+    committer: Committer, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = owner_of_a_run(deployment)
+    commit = Committer._commit_together
+    tries: list[None] = []
+
+    def unlucky(self: Committer, batch: Any) -> None:
+        tries.append(None)
+        if len(tries) == 1:
+            raise psycopg.errors.DeadlockDetected
+        commit(self, batch)
+
+    monkeypatch.setattr(Committer, "_commit_together", unlucky)
+    committer.store(owner, owner.checkpoint("1"), 1)
+    committer.finish(owner, owner.end())
+
+    assert stored(owner) == ["1"]
+    assert not owner.refusals

@@ -1,0 +1,390 @@
+"""The write side of event logs: numbers, blocks, resending, back-pressure, and many logs in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import gevent
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError, RedisError
+
+from shared import events
+from shared.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
+from workers import events as workers_events
+from workers.events import RunLog, Writer
+
+END = events.payload(events.END, b"{}")
+
+
+def until(condition: Callable[[], Any], timeout: float = 10) -> Any:
+    with gevent.Timeout(timeout, AssertionError(f"waited {timeout} s in vain")):
+        while not (value := condition()):
+            gevent.sleep(0.005)
+        return value
+
+
+class NoWriter:
+    """Notes who has something to send, and sends nothing."""
+
+    def __init__(self) -> None:
+        self.noticed: list[RunLog] = []
+
+    def notice(self, run_log: RunLog) -> None:
+        self.noticed.append(run_log)
+
+
+class Owner:
+    """Whose log it is: reserves numbers and hears of fences."""
+
+    def __init__(self, writer: Any, *, floor: int = 0, attempt: int = 1) -> None:
+        self.may_reserve = True
+        self.reserved: list[int] = []
+        self.fenced = 0
+        self.log = RunLog(
+            writer,
+            uuid4(),
+            attempt=attempt,
+            owner="a",
+            floor=floor,
+            reserve=self.reserve,
+            on_fenced=self.fence,
+        )
+
+    def reserve(self, upto: int) -> bool:
+        if self.may_reserve:
+            self.reserved.append(upto)
+        return self.may_reserve
+
+    def fence(self) -> None:
+        self.fenced += 1
+
+    def add(self, count: int, size: int = 0) -> None:
+        for n in range(count):
+            self.log.add(events.payload("values", b"%d" % n + b" " * size))
+
+    def send(self, answer: str = OK) -> Batch:
+        batch = self.log.next_batch()
+        assert batch is not None
+        self.log.settle(batch, answer)
+        return batch
+
+
+@pytest.fixture
+def owner() -> Owner:
+    return Owner(NoWriter())
+
+
+def numbers(batch: Batch) -> tuple[int, int]:
+    return batch.first_seq, batch.first_seq + len(batch.payloads) - 1
+
+
+# --- one log -------------------------------------------------------------------------------------
+
+
+def test_the_first_batch_opens_the_attempt_and_the_rest_go_on() -> None:
+    owner = Owner(NoWriter(), floor=500, attempt=2)
+    owner.add(2)
+    first = owner.send()
+    owner.add(1)
+    second = owner.send()
+
+    assert (first.floor, first.attempt, numbers(first)) == (500, 2, (501, 502))
+    assert (second.floor, numbers(second)) == (None, (503, 503))
+    assert owner.log.next_batch() is None
+
+
+def test_batches_are_bounded(owner: Owner) -> None:
+    owner.add(600)
+    assert [len(owner.send().payloads) for _ in range(3)] == [256, 256, 88]
+
+    owner.add(5, size=100 * 1024)
+    assert [len(owner.send().payloads) for _ in range(3)] == [2, 2, 1]
+
+
+def test_an_event_larger_than_a_batch_goes_alone(owner: Owner) -> None:
+    owner.add(2, size=workers_events.BATCH_BYTES)
+
+    assert len(owner.send().payloads) == 1
+
+
+def test_numbers_are_reserved_before_they_are_used(owner: Owner) -> None:
+    owner.add(RESERVED)
+    while owner.log.has_waiting:
+        owner.send()
+    assert owner.reserved == []
+
+    owner.add(1)
+    batch = owner.send()
+    assert owner.reserved
+    assert owner.reserved[0] >= batch.first_seq
+
+
+def test_without_a_reservation_nothing_is_sent(owner: Owner) -> None:
+    owner.add(RESERVED)
+    while owner.log.has_waiting:
+        owner.send()
+    owner.may_reserve = False
+    owner.add(1)
+    assert owner.log.next_batch() is None
+
+    owner.may_reserve = True
+    assert numbers(owner.send()) == (RESERVED + 1, RESERVED + 1)
+
+
+def test_after_the_end_numbers_need_no_reservation(owner: Owner) -> None:
+    """The run's row has ended or is gone: nobody can reserve, and nobody will go on."""
+    owner.may_reserve = False
+    owner.add(RESERVED + 100)
+    owner.log.end(END)
+    sent = 0
+    while owner.log.has_waiting:
+        sent += len(owner.send().payloads)
+
+    assert sent == RESERVED + 101
+    assert owner.log.flushed.is_set()
+
+
+@pytest.mark.parametrize("answer", [LOST, GAP])
+def test_what_redis_forgot_is_sent_again(owner: Owner, answer: str) -> None:
+    owner.add(3)
+    owner.send()
+    owner.add(2)
+    owner.send(answer)
+    again = owner.send()
+
+    assert (again.floor, numbers(again)) == (0, (1, 5))
+
+
+def test_only_the_newest_events_are_held(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_events, "RING_EVENTS", 10)
+    owner.add(30)
+    owner.send()
+    owner.add(1)
+    owner.send(LOST)
+    again = owner.send()
+
+    assert (again.floor, numbers(again)) == (20, (21, 31))
+
+
+def test_the_end_is_final(owner: Owner) -> None:
+    owner.add(1)
+    owner.log.end(END)
+    owner.log.add(b"late\n{}")
+    batch = owner.send()
+
+    assert batch.final
+    assert list(batch.payloads)[-1] == END
+    assert owner.log.flushed.is_set()
+    assert not owner.log.has_waiting
+
+
+def test_a_batch_before_the_last_is_not_final(owner: Owner) -> None:
+    owner.add(300)
+    owner.log.end(END)
+
+    assert [owner.send().final for _ in range(2)] == [False, True]
+
+
+def test_a_fenced_log_stops_and_tells_its_run(owner: Owner) -> None:
+    owner.add(1)
+    owner.send(FENCED)
+    owner.add(1)
+
+    assert owner.fenced == 1
+    assert not owner.log.has_waiting
+    assert owner.log.drained.is_set()
+
+
+def test_a_log_that_has_its_end_needs_nothing_more(owner: Owner) -> None:
+    owner.add(1)
+    owner.log.end(END)
+    owner.send(DONE)
+
+    assert owner.log.flushed.is_set()
+    assert not owner.fenced
+
+
+def test_an_answer_that_comes_after_the_log_was_abandoned_changes_nothing(owner: Owner) -> None:
+    owner.add(2)
+    batch = owner.log.next_batch()
+    assert batch is not None
+    owner.log.abandon()
+    for answer in (OK, LOST, FENCED):
+        owner.log.settle(batch, answer)
+
+    assert not owner.fenced
+    assert owner.log.next_batch() is None
+
+
+def test_a_full_log_holds_its_source_until_there_is_room(owner: Owner) -> None:
+    owner.add(workers_events.FULL_EVENTS)
+    assert owner.log.drained.is_set()
+    owner.add(1)
+    assert not owner.log.drained.is_set()
+    while not owner.log.drained.is_set():
+        owner.send()
+
+    assert owner.log.has_waiting
+
+
+def test_a_log_is_full_by_its_bytes_too(owner: Owner) -> None:
+    owner.add(9, size=1024 * 1024)
+
+    assert not owner.log.drained.is_set()
+
+
+def test_a_hand_over_sends_what_waits_and_then_nothing(redis: Redis) -> None:
+    writer = Writer(redis, retention_seconds=900)
+    owner = Owner(writer)
+    owner.add(1000)
+    owner.log.hand_over(10)
+    owner.add(1)
+
+    assert len(list(events.logged(redis, owner.log.id, 0))) == 1000
+    assert not owner.log.has_waiting
+
+
+def test_a_hand_over_does_not_wait_for_ever(owner: Owner) -> None:
+    owner.add(1)
+    owner.log.hand_over(0.01)
+
+    assert not owner.log.has_waiting
+
+
+# --- many logs -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def writer(redis: Redis) -> Writer:
+    return Writer(redis, retention_seconds=900)
+
+
+def seen(redis: Redis, owner: Owner) -> list[int]:
+    return [event.seq for event in events.logged(redis, owner.log.id, 0)]
+
+
+def test_every_log_arrives_whole(redis: Redis, writer: Writer) -> None:
+    owners = [Owner(writer) for _ in range(20)]
+    for n, owner in enumerate(owners):
+        owner.add(n * 40)
+        owner.log.end(END)
+
+    until(lambda: all(owner.log.flushed.is_set() for owner in owners))
+    assert [seen(redis, owner) for owner in owners] == [list(range(1, n * 40 + 2)) for n in range(20)]
+
+
+def test_a_log_that_may_not_reserve_holds_up_nobody(redis: Redis, writer: Writer) -> None:
+    stuck, free = Owner(writer), Owner(writer)
+    stuck.may_reserve = False
+    stuck.add(RESERVED + 10)
+    free.add(RESERVED + 10)
+    free.log.end(END)
+    until(free.log.flushed.is_set)
+
+    stuck.may_reserve = True
+    stuck.log.end(END)
+    until(stuck.log.flushed.is_set)
+    assert seen(redis, stuck) == list(range(1, RESERVED + 12))
+
+
+def test_a_zombie_is_told_and_the_others_go_on(redis: Redis, writer: Writer) -> None:
+    zombie, other = Owner(writer), Owner(writer)
+    heir = Batch(zombie.log.id, 2, "b", 501, [b"values\n1"], floor=500)
+    events.append(redis, [heir], retention_seconds=900)
+    zombie.add(3)
+    other.add(3)
+    other.log.end(END)
+
+    until(lambda: zombie.fenced and other.log.flushed.is_set())
+    assert seen(redis, zombie) == [501]
+
+
+def test_redis_may_forget_everything_in_mid_run(redis: Redis, writer: Writer) -> None:
+    owner = Owner(writer)
+    owner.add(700)
+    until(lambda: len(seen(redis, owner)) == 700)
+    redis.flushall()
+    owner.add(1)
+    owner.log.end(END)
+
+    until(owner.log.flushed.is_set)
+    assert seen(redis, owner) == list(range(1, 703))
+
+
+class Unsteady:
+    """A Redis whose answers are lost now and then, after it did what it was asked."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis = redis
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.redis, name)
+
+    def pipeline(self, **options: Any) -> Any:
+        pipe = self.redis.pipeline(**options)
+        execute = pipe.execute
+
+        def execute_and_lose() -> Any:
+            answers = execute()
+            self.calls += 1
+            if self.calls % 3:
+                raise ConnectionError("the answer was lost")
+            return answers
+
+        pipe.execute = execute_and_lose  # type: ignore[method-assign]
+        return pipe
+
+
+def test_a_lost_answer_doubles_nothing(redis: Redis) -> None:
+    unsteady: Any = Unsteady(redis)
+    owner = Owner(Writer(unsteady, retention_seconds=900))
+    owner.add(600)
+    owner.log.end(END)
+
+    until(owner.log.flushed.is_set)
+    assert seen(redis, owner) == list(range(1, 602))
+    assert unsteady.calls >= 9
+
+
+class Broken(Unsteady):
+    """A Redis that is away until it is told to come back."""
+
+    away = True
+
+    def pipeline(self, **options: Any) -> Any:
+        if self.away:
+            raise RedisError("away")
+        return self.redis.pipeline(**options)
+
+
+def test_events_wait_for_a_redis_that_is_away(redis: Redis) -> None:
+    broken: Any = Broken(redis)
+    owner = Owner(Writer(broken, retention_seconds=900))
+    owner.add(10)
+    owner.log.end(END)
+    gevent.sleep(0.05)
+    assert not owner.log.flushed.is_set()
+
+    broken.away = False
+    until(owner.log.flushed.is_set)
+    assert seen(redis, owner) == list(range(1, 12))
+
+
+def test_a_log_abandoned_while_it_is_sent_does_not_stop_the_others(redis: Redis) -> None:
+    class Abandoning(Unsteady):
+        def pipeline(self, **options: Any) -> Any:
+            first.log.abandon()
+            return self.redis.pipeline(**options)
+
+    writer = Writer(Abandoning(redis), retention_seconds=900)  # type: ignore[arg-type]
+    first, second = Owner(writer), Owner(writer)
+    first.add(3)
+    second.add(3)
+    second.log.end(END)
+
+    until(second.log.flushed.is_set)
+    assert seen(redis, second) == [1, 2, 3, 4]
