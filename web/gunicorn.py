@@ -30,13 +30,14 @@ class Worker(GeventWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.idle: dict[gevent.Greenlet, gevent.Timeout] = {}
+        self.idle: dict[Any, gevent.Timeout] = {}
 
     @contextmanager
-    def timeout_ctx(self) -> Iterator[None]:
+    def timeout_ctx(self) -> Iterator[None]:  # type: ignore[override]  gunicorn annotates nothing
         """Around the wait for a connection's next request."""
         here = gevent.getcurrent()
-        with gevent.Timeout(self.cfg.keepalive if self.alive else 0, False) as timeout:
+        silent: Any = False  # not raised outside of the block
+        with gevent.Timeout(self.cfg.keepalive if self.alive else 0, silent) as timeout:
             self.idle[here] = timeout
             try:
                 yield
