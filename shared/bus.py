@@ -50,3 +50,13 @@ def client() -> Redis:
     if _client is None:
         raise RuntimeError("shared.bus.connect() has not been called")
     return _client
+
+
+def control_channel(owner: str) -> str:
+    """Where a runner hears that one of its runs is to be stopped."""
+    return f"{PREFIX}control:{owner}"
+
+
+def warm_channel(pool: str) -> str:
+    """Where a pool's runners hear of a revision that serves from now on."""
+    return f"{PREFIX}warm:{pool}"

@@ -263,7 +263,7 @@ class _Build:
         revision_log.announce(moved)
 
     def _warm(self) -> None:
-        channel = f"{bus.PREFIX}warm:{self._claimed.pool}"
+        channel = bus.warm_channel(self._claimed.pool)
         try:
             bus.client().publish(channel, str(self._claimed.revision_id))
         except bus.RedisError as error:

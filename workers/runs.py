@@ -1,4 +1,4 @@
-"""One run, from claim to end event, and the runner that executes many.
+"""One run, from claim to end event.
 
 `Execution.run()` is the story: claimed → in a graph host → ended, committed, told. Frames of the host
 come in between: events go to the log, checkpoints to the committer, unopened. A run whose lease is lost
@@ -9,46 +9,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any
-from uuid import UUID
+from typing import TYPE_CHECKING, Any
 
 import gevent
 import orjson
 from gevent.event import AsyncResult
-from gevent.pool import Group
-from psycopg.errors import UniqueViolation
-from redis.exceptions import RedisError
 
-from shared import bus, checkpoints, claims, deployments, events, queues, runs
+from shared import checkpoints, claims, events, queues, runs
 from shared.checkpoints import Write
-from shared.claims import Claimed, Finish, Stored, Terms
-from shared.database import connection, driver, dumps
+from shared.claims import Claimed, Finish, Stored
+from shared.database import connection, dumps
 from shared.errors import Fenced, HostDied, HostError, RunyardError, Unavailable
 from shared.models import RunStatus, ThreadStatus
-from shared.settings import Settings
-from workers.checkpoints import Committer
-from workers.events import RunLog, Writer
+from workers.events import RunLog
 from workers.graph_host import frames
-from workers.hosts import Host, HostPool
+from workers.hosts import Host
+
+if TYPE_CHECKING:
+    from workers.runner import Runner
 
 log = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 10.0  # how long a host may take to stop a run
 RETRY_SECONDS = (1.0, 5.0)  # before the second and third attempt
-LOST_AFTER = 25 / 30  # of a lease without a renewal: we no longer trust it
-UNHEARD_SECONDS = 2.0
-WARM_AT_START = 2
 FLUSH_SECONDS = 2.0  # how long a run that goes elsewhere may wait for its last events to be sent
-CLOSE_SECONDS = 5.0
-
-
-def control_channel(owner: str) -> str:
-    return f"{bus.PREFIX}control:{owner}"
-
-
-def warm_channel(pool: str) -> str:
-    return f"{bus.PREFIX}warm:{pool}"
 
 
 class Execution:
@@ -372,190 +356,3 @@ def _last_words(run: Claimed, status: str, answer: bytes | None, error: dict[str
         answer = b"null" if error is None or status == "interrupted" else dumps({"__error__": error}).encode()
     head = dumps({"run_id": str(run.run_id), "status": str(status)}).encode()
     return head[:-1] + b',"output":' + answer + b"}"
-
-
-class Runner:
-    """Everything one runner process has: its executions, its hosts, its writers."""
-
-    def __init__(self, settings: Settings, hosts: HostPool) -> None:
-        self.settings = settings
-        self.hosts = hosts
-        self.writer = Writer(bus.client(), retention_seconds=settings.event_retention_seconds)
-        self.committer = Committer(settings.worker)
-        self.draining = False
-        self._executions: dict[UUID, Execution] = {}
-        self._heard_at = time.monotonic()
-        self._terms = Terms(settings.worker, settings.lease_seconds, settings.run_timeout_seconds)
-        self._group = Group()
-        self._loops = [
-            gevent.spawn(self._forever, self._renew, settings.lease_seconds / 3),
-            gevent.spawn(self._forever, self._fence_stale, 1.0),
-            gevent.spawn(self._forever, self._claim_unheard, 1.0),
-            gevent.spawn(self._listen),
-        ]
-
-    @property
-    def free_slots(self) -> int:
-        return self.settings.runner_slots - len(self._executions)
-
-    def ring(self, run_ids: Iterable[UUID]) -> None:
-        """Execute those of these runs that are ours to claim; returns when they have ended."""
-        self._heard_at = time.monotonic()
-        wanted = list(run_ids)[: max(self.free_slots, 0)]
-        if self.draining or not wanted:
-            return  # upkeep rings again
-        gevent.joinall([self._spawn(*item) for item in self._claim(wanted)])
-
-    def goes_on(self, following: claims.Next | None) -> None:
-        """A thread's next run may start: here if it is our pool's, else by its doorbell."""
-        if following is None:
-            return
-        if following.pool == self.settings.pool and not self.draining and self.free_slots > 0:
-            self._group.spawn(self.ring, [following.run_id])
-        else:
-            queues.enqueue_run(following.pool, following.run_id)
-
-    def _claim(self, run_ids: Sequence[UUID]) -> list[tuple[Claimed, Stored]]:
-        """Claim and load what was claimed; the database away: nothing, upkeep rings again."""
-        try:
-            with driver() as conn:
-                return claims.claim(conn, run_ids, self._terms)
-        except UniqueViolation:
-            if len(run_ids) == 1:
-                return []
-            return [item for run_id in run_ids for item in self._claim([run_id])]
-        except Unavailable as error:
-            log.warning("cannot claim runs: %s", error)
-            return []
-
-    def _claim_unheard(self) -> None:
-        """Nobody rang for a while: look for ourselves. Redis away delays runs, no more."""
-        quiet = time.monotonic() - self._heard_at > UNHEARD_SECONDS
-        if self.draining or self.free_slots <= 0 or not quiet:
-            return
-        try:
-            with driver() as conn:
-                found = claims.claim_waiting(
-                    conn,
-                    self.settings.pool,
-                    self._terms,
-                    limit=min(self.free_slots, 50),
-                    waited_seconds=UNHEARD_SECONDS,
-                )
-        except UniqueViolation:
-            return  # a run of that thread has just started elsewhere
-        for item in found:
-            self._spawn(*item)
-
-    def _spawn(self, run: Claimed, stored: Stored) -> gevent.Greenlet:
-        execution = Execution(self, run, stored)
-        self._executions[run.run_id] = execution
-        return self._group.spawn(self._execute, execution)
-
-    def _execute(self, execution: Execution) -> None:
-        try:
-            execution.execute()
-        except Exception:  # the outermost loop: our bug; the lease runs out and upkeep ends the run
-            log.exception("run %s: executing it failed", execution.run.run_id)
-        finally:
-            if self._executions.get(execution.run.run_id) is execution:
-                del self._executions[execution.run.run_id]
-
-    def has_checkpoint(self, run: Claimed) -> bool:
-        """Whether an earlier attempt of this run got as far as a checkpoint."""
-        with connection() as conn:
-            return checkpoints.has_checkpoint_of_run(conn, run.run_id)
-
-    # keeping what is ours
-
-    def _forever(self, step: Any, pause_seconds: float) -> None:
-        while True:
-            gevent.sleep(pause_seconds)
-            try:
-                step()
-            except Unavailable as error:
-                log.warning("%s: %s", step.__name__.strip("_"), error)
-            except Exception:  # the outermost loop: leases and bells must go on
-                log.exception("%s failed, going on", step.__name__)
-
-    def _renew(self) -> None:
-        mine = dict(self._executions)
-        if not mine:
-            return
-        sent_at = time.monotonic()
-        with connection() as conn:
-            held = claims.renew(
-                conn, list(mine), owner=self.settings.worker, lease_seconds=self.settings.lease_seconds
-            )
-        for run_id, execution in mine.items():
-            hold = held.get(run_id)
-            if hold is None or hold.attempt != execution.run.attempt:
-                execution.fence()
-                continue
-            execution.held_at = sent_at
-            if hold.cancel_requested is not None:
-                execution.cancel(hold.cancel_requested, hold.cancel_reason)
-
-    def _fence_stale(self) -> None:
-        """Stop what upkeep may soon give to somebody else; a renewal that hangs does not hold this up."""
-        limit = time.monotonic() - self.settings.lease_seconds * LOST_AFTER
-        for execution in tuple(self._executions.values()):
-            if execution.held_at < limit:
-                execution.fence()
-
-    def _listen(self) -> None:
-        """Hear of cancels and of revisions to warm at once; a lost message costs only time."""
-        channels = (control_channel(self.settings.worker), warm_channel(self.settings.pool))
-        while True:
-            try:
-                with bus.client().pubsub(ignore_subscribe_messages=True) as pubsub:
-                    pubsub.subscribe(*channels)
-                    while True:
-                        message = pubsub.get_message(timeout=5.0)
-                        if message is not None:
-                            self._heard(message["channel"].decode(), message["data"])
-            except (RedisError, OSError) as error:
-                log.debug("the control channel is away: %s", error)
-                gevent.sleep(1.0)
-            except Exception:  # the outermost loop
-                log.exception("listening for control messages failed, going on")
-                gevent.sleep(1.0)
-
-    def _heard(self, channel: str, data: bytes) -> None:
-        if channel == warm_channel(self.settings.pool):
-            gevent.spawn(self.hosts.warm, UUID(data.decode()))
-            return
-        message = orjson.loads(data)
-        execution = self._executions.get(UUID(message["run_id"]))
-        if execution is not None:
-            execution.cancel(message["action"], message.get("reason"))
-
-    def warm_up(self) -> None:
-        """Start hosts of the deployments that were in use last, before anybody asks."""
-        try:
-            with connection() as conn:
-                revision_ids = deployments.recently_used(conn, self.settings.pool, limit=WARM_AT_START)
-        except Unavailable as error:
-            log.warning("nothing is warmed: %s", error)
-            return
-        for revision_id in revision_ids:
-            self.hosts.warm(revision_id)
-
-    def drain(self) -> None:
-        """Take nothing new; after a while hand over what still runs."""
-        if self.draining:
-            return
-        self.draining = True
-        gevent.spawn_later(self.settings.drain_seconds, self._hand_over_all)
-
-    def _hand_over_all(self) -> None:
-        for execution in tuple(self._executions.values()):
-            execution.cancel("handover", None)
-
-    def close(self) -> None:
-        """Hand over what is left and end the hosts; called when the process exits."""
-        self.draining = True
-        self._hand_over_all()
-        self._group.join(timeout=CLOSE_SECONDS)
-        self.hosts.close()
-        self._group.join(timeout=1.0)  # what a host that did not listen was working on

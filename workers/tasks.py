@@ -16,7 +16,7 @@ from workers import environments, sandbox
 from workers.builds import Builder
 from workers.deploy_log import DeployLog
 from workers.hosts import HostPool
-from workers.runs import Runner
+from workers.runner import Runner
 from workers.upkeep import Upkeep
 
 log = logging.getLogger(__name__)

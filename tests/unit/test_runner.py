@@ -27,7 +27,7 @@ from tests import factories
 from tests.greened import World, child, greened
 from workers import runs as execution
 from workers.hosts import Host, HostCommand, HostPool
-from workers.runs import Runner
+from workers.runner import Runner
 from workers.upkeep import Upkeep
 
 __all__ = ["child"]
@@ -143,7 +143,7 @@ class Bench:
             stopped = runs.cancel(conn, self.deployment.id, row["thread_id"], run_id, action=action)
         if tell:
             message = orjson.dumps({"run_id": str(run_id), "action": action, "reason": None})
-            bus.client().publish(execution.control_channel(stopped.owner or ""), message)
+            bus.client().publish(bus.control_channel(stopped.owner or ""), message)
 
     def hosts(self) -> list[int]:
         return [host.pid for host in self.runner.hosts.all() if host.died is None and not host.exclusive]
@@ -519,7 +519,7 @@ def test_warming_starts_a_host(world: World) -> None:
         revision_id = str(b.deployment.active_revision_id)
         until(
             lambda: (
-                bus.client().publish(execution.warm_channel(b.settings.pool), revision_id)
+                bus.client().publish(bus.warm_channel(b.settings.pool), revision_id)
                 and gevent.sleep(0.1) is None
                 and b.hosts()
             )

@@ -28,7 +28,7 @@ def tell(stopped: Sequence[Displaced], retention_seconds: int) -> None:
 def _hint(run: Displaced) -> None:
     message = {"run_id": str(run.run_id), "action": run.action, "reason": run.reason}
     try:
-        bus.client().publish(f"{bus.PREFIX}control:{run.owner}", dumps(message))
+        bus.client().publish(bus.control_channel(run.owner), dumps(message))
     except bus.RedisError as error:
         log.warning("run %s: its owner learns of the cancel with the next renewal: %s", run.run_id, error)
 
