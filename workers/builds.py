@@ -248,14 +248,8 @@ class _Build:
             moved = revisions.end(conn, claimed, RevisionStatus.DEPLOYED, None)
             _store_graphs(conn, claimed.revision_id, graphs)
             _make_default_assistants(conn, claimed.deployment_id, graphs)
-            name = conn.execute(
-                SERVE,
-                {
-                    "id": claimed.deployment_id,
-                    "revision_id": claimed.revision_id,
-                    "url": self._settings.url.rstrip("/"),
-                },
-            ).scalar_one()
+            served = {"id": claimed.deployment_id, "revision_id": claimed.revision_id}
+            name = conn.execute(SERVE, served).scalar_one()
         log.info("revision %s serves deployment %s", claimed.revision_id, name)
         self.log.say("INFO", f"deployed at {self._settings.url.rstrip('/')}/d/{name}")
         self.log.end(RevisionStatus.DEPLOYED)
@@ -286,9 +280,7 @@ class _Build:
 
 
 SERVE = text("""
-UPDATE deployment SET active_revision_id = :revision_id, status = 'READY', updated_at = now(),
-    source_config = CAST(CAST(source_config AS jsonb)
-        || jsonb_build_object('custom_url', CAST(:url AS text) || '/d/' || name) AS json)
+UPDATE deployment SET active_revision_id = :revision_id, status = 'READY', updated_at = now()
 WHERE id = :id
 RETURNING name
 """)
