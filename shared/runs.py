@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
 from shared import assistants, checkpoints, threads
@@ -66,7 +66,7 @@ class Created:
     thread_id: UUID
     pool: str
     starts_at_once: bool
-    row: Mapping[str, Any]
+    row: RowMapping
     displaced: Sequence[Displaced] = ()
 
 
@@ -147,7 +147,7 @@ def create(
         row = query(conn, INSERT_ON_THREAD, values).fetchone()
     if row is None:
         raise Conflict(f"Thread {thread_id} is being created and deleted at the same time.")
-    return Created(run_id, thread_id, assistant.pool, row["ahead"] == 0, row, displaced)
+    return Created(run_id, thread_id, assistant.pool, row["starts_at_once"], row, displaced)
 
 
 def _check_absent(
@@ -172,16 +172,14 @@ SELECT %(run_id)s, t.deployment_id, t.thread_id, %(assistant_id)s, %(revision_id
        t.last_seq, now()
 FROM t
 RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,
-          multitask_strategy, cancel_reason,
-          (SELECT count(*) FROM run o WHERE o.deployment_id = run.deployment_id
-             AND o.thread_id = run.thread_id AND o.status IN ('pending', 'running')) AS ahead
+          multitask_strategy, cancel_reason, (SELECT was_idle FROM t) AS starts_at_once
 """
-# The subselect in RETURNING sees the table as it was before this statement: the runs ahead of this one.
+# Whether runs are ahead is read from the locked thread: other runs may be invisible to this statement.
 
 INSERT_ON_THREAD = (
     """
 WITH old AS (
-    SELECT metadata FROM thread
+    SELECT metadata, status <> 'busy' AS was_idle FROM thread
     WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s
       AND (SELECT count(*) FROM run WHERE deployment_id = %(deployment_id)s
            AND thread_id = %(thread_id)s AND status = 'pending') < %(max_pending)s
@@ -191,7 +189,7 @@ WITH old AS (
         metadata = thread.metadata || CAST(%(thread_metadata)s AS jsonb)
     FROM old
     WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s
-    RETURNING deployment_id, thread_id, last_seq, old.metadata AS before
+    RETURNING deployment_id, thread_id, last_seq, old.metadata AS before, old.was_idle
 )
 """
     + _INSERT_RUN
@@ -203,7 +201,7 @@ WITH t AS (
     INSERT INTO thread (deployment_id, thread_id, status, metadata, last_seq)
     VALUES (%(deployment_id)s, %(thread_id)s, 'busy', CAST(%(metadata)s AS jsonb), 1)
     ON CONFLICT DO NOTHING
-    RETURNING deployment_id, thread_id, last_seq, CAST('{}' AS jsonb) AS before
+    RETURNING deployment_id, thread_id, last_seq, CAST('{}' AS jsonb) AS before, true AS was_idle
 )
 """
     + _INSERT_RUN
@@ -275,7 +273,7 @@ def first_words(run_id: UUID, attempt: int) -> bytes:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def record(row: Mapping[str, Any]) -> dict[str, Any]:
+def record(row: RowMapping) -> dict[str, Any]:
     """A run as the API shows it."""
     return {
         "run_id": row["run_id"],
@@ -294,7 +292,7 @@ def record(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def get(
     conn: Connection, deployment_id: UUID, run_id: UUID, *, thread_id: UUID | None = None
-) -> Mapping[str, Any]:
+) -> RowMapping:
     """One run; raises NotFound, also when it belongs to another thread."""
     row = (
         conn.execute(
@@ -320,7 +318,7 @@ def list_of_thread(
     limit: int,
     offset: int,
     status: str | None = None,
-) -> list[Mapping[str, Any]]:
+) -> list[RowMapping]:
     """A thread's runs, newest first; raises NotFound when there is no such thread."""
     rows = (
         conn.execute(
@@ -345,7 +343,7 @@ def list_of_thread(
     return list(rows)
 
 
-def _live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[Mapping[str, Any]]:
+def _live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[RowMapping]:
     return list(
         conn.execute(
             text(
@@ -389,7 +387,7 @@ def cancel(
     return stopped
 
 
-def _stop(conn: Connection, row: Mapping[str, Any], action: str, reason: str | None) -> Displaced:
+def _stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> Displaced:
     key = {"run_id": row["run_id"], "action": action, "reason": reason}
     owner = None
     if row["status"] == RunStatus.RUNNING:
@@ -413,7 +411,7 @@ def _stop(conn: Connection, row: Mapping[str, Any], action: str, reason: str | N
     return Displaced(row["run_id"], owner, action, row["attempt"], row["seq_reserved"], reason)
 
 
-def _remove(conn: Connection, row: Mapping[str, Any]) -> None:
+def _remove(conn: Connection, row: RowMapping) -> None:
     """Take a run away with the checkpoints it has written."""
     conn.execute(text("DELETE FROM run WHERE run_id = :run_id"), {"run_id": row["run_id"]})
     if row["attempt"]:
@@ -459,6 +457,6 @@ def delete_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> lis
     return [_gone(row) for row in live]
 
 
-def _gone(row: Mapping[str, Any]) -> Displaced:
+def _gone(row: RowMapping) -> Displaced:
     owner = row["owner"] if row["status"] == RunStatus.RUNNING else None
     return Displaced(row["run_id"], owner, "rollback", row["attempt"], row["seq_reserved"], is_gone=True)

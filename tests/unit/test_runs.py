@@ -1,0 +1,179 @@
+"""The rules of runs up to their claim: created, displaced, cancelled, deleted."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+import tests.factories as make
+from shared import claims, runs, threads
+from shared.claims import Terms
+from shared.database import connection, driver
+from shared.deployments import DeploymentRef
+from shared.errors import Conflict, NotFound, TooMany
+from shared.events import RESERVED
+from shared.models import RunStatus
+from shared.runs import Created, RunRequest
+
+
+@pytest.fixture
+def deployment(db: Any) -> DeploymentRef:
+    return make.deployment()
+
+
+@pytest.fixture
+def thread_id(deployment: DeploymentRef) -> UUID:
+    return make.thread(deployment.id)
+
+
+def create(
+    deployment: DeploymentRef, thread_id: UUID | None, max_pending: int = 1000, **asked: Any
+) -> Created:
+    with connection() as conn:
+        return runs.create(
+            conn,
+            deployment,
+            RunRequest(assistant_id="agent", **asked),
+            thread_id=thread_id,
+            max_pending=max_pending,
+        )
+
+
+def claim(run_id: UUID, owner: str = "w") -> claims.Claimed:
+    with driver() as conn:
+        return claims.claim(conn, [run_id], Terms(owner, 30, 60))[0][0]
+
+
+def test_only_the_first_run_of_a_thread_starts_at_once(deployment: DeploymentRef, thread_id: UUID) -> None:
+    made = [create(deployment, thread_id) for _ in range(3)]
+    assert [run.starts_at_once for run in made] == [True, False, False]
+    claim(made[0].run_id)
+    assert not create(deployment, thread_id).starts_at_once
+
+
+def test_runs_made_at_the_same_time_get_an_order(deployment: DeploymentRef, thread_id: UUID) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: create(deployment, thread_id), range(8)))
+    assert sum(run.starts_at_once for run in made) == 1
+    with connection() as conn:
+        listed = runs.list_of_thread(conn, deployment.id, thread_id, limit=10, offset=0)
+    assert len(listed) == 8
+
+
+def test_one_of_many_rejecting_runs_wins(deployment: DeploymentRef, thread_id: UUID) -> None:
+    def attempt(_: int) -> bool:
+        try:
+            create(deployment, thread_id, multitask_strategy="reject")
+        except Conflict:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(attempt, range(8))) == 1
+
+
+def test_a_thread_made_by_many_runs_at_once_is_one(deployment: DeploymentRef) -> None:
+    thread_id = uuid4()
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: create(deployment, thread_id, if_not_exists="create"), range(8)))
+    assert {run.thread_id for run in made} == {thread_id}
+    assert sum(run.starts_at_once for run in made) == 1
+
+
+def test_what_is_missing_or_too_much_is_refused(deployment: DeploymentRef, thread_id: UUID) -> None:
+    with pytest.raises(NotFound, match=r"Thread or assistant not found\."):
+        create(deployment, uuid4())
+    create(deployment, thread_id)
+    with pytest.raises(TooMany):
+        create(deployment, thread_id, max_pending=1)
+
+
+@pytest.mark.parametrize("strategy", ["interrupt", "rollback"])
+def test_a_displaced_running_run_keeps_its_owner(
+    deployment: DeploymentRef, thread_id: UUID, strategy: str
+) -> None:
+    old, waiting = (create(deployment, thread_id).run_id for _ in range(2))
+    claim(old, owner="w1")
+    made = create(deployment, thread_id, multitask_strategy=strategy)
+    told = {run.run_id: (run.owner, run.action, run.is_over) for run in made.displaced}
+    assert told == {old: ("w1", strategy, False), waiting: (None, strategy, True)}
+    assert all(str(made.run_id) in (run.reason or "") for run in made.displaced)
+
+
+def test_an_interrupted_pending_run_reserves_numbers_for_its_end(
+    deployment: DeploymentRef, thread_id: UUID
+) -> None:
+    run_id = create(deployment, thread_id).run_id
+    with connection() as conn:
+        stopped = runs.cancel(conn, deployment.id, thread_id, run_id, reason="why")
+        row = runs.get(conn, deployment.id, run_id)
+    assert (row["status"], row["cancel_reason"]) == (RunStatus.INTERRUPTED, "why")
+    assert row["seq_reserved"] == stopped.seq_reserved + RESERVED
+    with driver() as conn:
+        assert claims.claim(conn, [run_id], Terms("w", 30, 60)) == []
+
+
+def test_a_cancelled_run_is_not_cancelled_again(deployment: DeploymentRef, thread_id: UUID) -> None:
+    run_id = create(deployment, thread_id).run_id
+    with connection() as conn:
+        runs.cancel(conn, deployment.id, thread_id, run_id)
+        with pytest.raises(NotFound, match="No matching runs to cancel"):
+            runs.cancel(conn, deployment.id, thread_id, run_id)
+        with pytest.raises(NotFound, match="No runs found to cancel"):
+            runs.cancel(conn, deployment.id, thread_id, uuid4())
+        with pytest.raises(NotFound, match="No runs found to cancel"):
+            runs.cancel(conn, deployment.id, make.thread(deployment.id), run_id)
+
+
+@pytest.mark.parametrize("action", ["interrupt", "rollback"])
+def test_a_cancelled_temporary_run_leaves_nothing(deployment: DeploymentRef, action: str) -> None:
+    made = create(deployment, None)
+    with connection() as conn:
+        assert runs.cancel(conn, deployment.id, made.thread_id, made.run_id, action=action).is_over
+        assert not threads.lock(conn, deployment.id, made.thread_id)
+
+
+def test_deleting_an_ended_run_leaves_the_thread_as_it_is(deployment: DeploymentRef, thread_id: UUID) -> None:
+    ended = make.run(deployment, thread_id, status=RunStatus.SUCCESS)
+    with connection() as conn:
+        before = threads.get(conn, deployment.id, thread_id)
+        assert runs.delete(conn, deployment.id, thread_id, ended) is None
+        assert threads.get(conn, deployment.id, thread_id) == before
+
+
+def test_deleting_a_running_run_fences_its_owner(deployment: DeploymentRef, thread_id: UUID) -> None:
+    run_id = create(deployment, thread_id).run_id
+    owned = claim(run_id, owner="w1")
+    with connection() as conn:
+        gone = runs.delete(conn, deployment.id, thread_id, run_id)
+        assert gone is not None
+        assert (gone.owner, gone.is_over) == ("w1", True)
+        assert not claims.reserve(conn, run_id, owner="w1", attempt=owned.attempt, upto=9999)
+        assert threads.get(conn, deployment.id, thread_id)["status"] == "idle"
+
+
+def test_deleting_a_thread_names_its_live_runs(deployment: DeploymentRef, thread_id: UUID) -> None:
+    make.run(deployment, thread_id, status=RunStatus.SUCCESS)
+    running, waiting = (create(deployment, thread_id).run_id for _ in range(2))
+    claim(running, owner="w1")
+    with connection() as conn:
+        gone = runs.delete_thread(conn, deployment.id, thread_id)
+    assert [(run.run_id, run.owner, run.is_over) for run in gone] == [
+        (running, "w1", True),
+        (waiting, None, True),
+    ]
+
+
+def test_a_run_of_another_deployment_is_not_there(deployment: DeploymentRef, thread_id: UUID) -> None:
+    run_id = create(deployment, thread_id).run_id
+    other = make.deployment("other")
+    with connection() as conn:
+        for call in (runs.cancel, runs.delete):
+            with pytest.raises(NotFound):
+                call(conn, other.id, thread_id, run_id)
+        with pytest.raises(NotFound):
+            runs.get(conn, other.id, run_id)
+        assert runs.get(conn, deployment.id, run_id)["status"] == RunStatus.PENDING
