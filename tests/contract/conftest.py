@@ -28,6 +28,7 @@ ADMIN_KEY = "an-operator-key-for-tests"
 def app(db: Any, settings: Settings) -> Flask:
     """The whole web app; its organization is the default one."""
     api_keys.forget()
+    deployment_api._known.clear()
     with transaction() as session:
         api_keys.ensure_default_organization(session)
     return create_app(replace(settings, api_key=ADMIN_KEY))
@@ -109,7 +110,6 @@ def api(
 ) -> Api:
     """A deployment called chat with the graphs `agent` and `other`, nothing else in it."""
     monkeypatch.setattr(events, "_hub", _hub)
-    deployment_api._known.clear()
     deployment = make.deployment(
         organization_id=api_keys.DEFAULT_ORGANIZATION_ID, name="chat", graphs=("agent", "other")
     )
