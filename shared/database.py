@@ -6,7 +6,7 @@ PostgreSQL is the truth of the service. Errors that mean "no database" leave her
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ import orjson
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
-from sqlalchemy import Connection, Engine, create_engine, event, exc
+from sqlalchemy import Connection, Engine, RowMapping, create_engine, event, exc
 from sqlalchemy.orm import Session
 
 from shared.errors import Unavailable
@@ -34,7 +34,7 @@ def dumps(value: Any) -> str:
 def connect(
     url: str,
     *,
-    pool_size: int = 16,
+    pool_size: int = 8,
     statement_timeout_seconds: int = 30,
     application: str = "runyard",
     waits_for_disk: bool = True,
@@ -144,6 +144,7 @@ def connection() -> Iterator[Connection]:
 
 Driver = psycopg.Connection[Any]
 Rows = psycopg.Cursor[dict[str, Any]]
+Row = RowMapping | Mapping[str, Any]  # SQLAlchemy's, or the driver's
 
 
 @contextmanager

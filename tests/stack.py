@@ -35,7 +35,7 @@ MARKS = {
     "web": "web/gunicorn.py",
     "runner": "runner@",
     "builder": "builder@",
-    "beat": "workers.app beat",
+    "beat": "workers.beat beat",
     "postgres": "bin/postgres -D",
     "valkey": "valkey-server",
     "host": "workers/graph_host",

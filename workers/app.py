@@ -1,7 +1,7 @@
 """The Celery app that worker processes start from, and what a worker sets up when it starts.
 
 `celery -A workers.app worker -P gevent -Q runs.default,queries.default` is a runner,
-`… -Q builds` a builder, `celery -A workers.app beat` the bell-ringer.
+`… -Q builds` a builder.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from shared.settings import Settings
 
 settings = Settings.from_env(os.environ)
 app = queues.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
-app.conf.update(
-    imports=["workers.tasks"],
-    beat_schedule={"sweep": {"task": queues.SWEEP, "schedule": 10.0, "options": {"queue": queues.BUILDS}}},
-    beat_schedule_filename=str(settings.data_dir / "beat-schedule"),
-)
+app.conf.update(imports=["workers.tasks"])
 
 PR_SET_DUMPABLE = 4
 
@@ -44,7 +40,7 @@ def prepare(**_: Any) -> None:
         raise SystemExit(
             "A worker needs DATABASE_URL and REDIS_URL: start it with `runyard up`, or set them."
         )
-    database.connect(settings.database_url, application="runyard worker", waits_for_disk=False)
+    database.connect(settings.database_url, application="runyard worker", pool_size=4, waits_for_disk=False)
     bus.connect(settings.redis_url)
 
 

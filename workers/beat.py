@@ -1,0 +1,26 @@
+"""The Celery app of the bell-ringer: a schedule of names, and nothing that could do the work.
+
+`celery -A workers.beat beat` decides nothing. Without it, crons are late and nothing else changes.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from celery.signals import setup_logging
+
+from shared import logs, queues
+from shared.settings import Settings
+
+settings = Settings.from_env(os.environ)
+app = queues.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
+app.conf.update(
+    beat_schedule={"sweep": {"task": queues.SWEEP, "schedule": 10.0, "options": {"queue": queues.BUILDS}}},
+    beat_schedule_filename=str(settings.data_dir / "beat-schedule"),
+)
+
+
+@setup_logging.connect
+def configure_logging(**_: Any) -> None:
+    logs.configure(settings)
