@@ -11,7 +11,7 @@ locks are always taken thread first, then run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -20,7 +20,7 @@ from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
 from shared import assistants, checkpoints, threads
-from shared.database import Driver, dumps, query
+from shared.database import Driver, Row, dumps, query
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.events import RESERVED
@@ -66,7 +66,7 @@ class Created:
     thread_id: UUID
     pool: str
     starts_at_once: bool
-    row: RowMapping
+    row: Row
     displaced: Sequence[Displaced] = ()
 
 
@@ -270,10 +270,20 @@ def first_words(run_id: UUID, attempt: int) -> bytes:
     return dumps({"run_id": str(run_id), "attempt": attempt}).encode()
 
 
+def count_pending(conn: Connection | Driver, deployment_id: UUID, *, most: int) -> int:
+    """How many runs of a deployment wait, counted up to `most`."""
+    statement = (
+        "SELECT count(*) AS n FROM (SELECT FROM run WHERE deployment_id = %(deployment_id)s"
+        " AND status = 'pending' LIMIT %(most)s) AS waiting"
+    )
+    row = query(conn, statement, {"deployment_id": deployment_id, "most": most}).fetchone()
+    return 0 if row is None else row["n"]
+
+
 # --- reading -------------------------------------------------------------------------------------
 
 
-def record(row: RowMapping) -> dict[str, Any]:
+def record(row: Row) -> dict[str, Any]:
     """A run as the API shows it."""
     return {
         "run_id": row["run_id"],
@@ -290,9 +300,7 @@ def record(row: RowMapping) -> dict[str, Any]:
     }
 
 
-def get(
-    conn: Connection, deployment_id: UUID, run_id: UUID, *, thread_id: UUID | None = None
-) -> RowMapping:
+def get(conn: Connection, deployment_id: UUID, run_id: UUID, *, thread_id: UUID | None = None) -> RowMapping:
     """One run; raises NotFound, also when it belongs to another thread."""
     row = (
         conn.execute(

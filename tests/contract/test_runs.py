@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,6 +16,7 @@ from shared.database import connection, driver
 from shared.models import Checkpoint, Run, RunStatus, ThreadStatus
 from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api, Rings
+from web.deployment_api import runs as run_routes
 
 FIELDS = [
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
@@ -723,3 +725,16 @@ def test_a_client_that_leaves_a_join_cancels_if_it_said_so(
     path = f"/threads/{thread_id}/runs/{run['run_id']}/join"
     api.get(f"{path}?cancel_on_disconnect={value}", buffered=False).close()
     assert status_of(api, run) == status
+
+
+def test_a_deployments_bound_of_pending_runs_holds(api: Api, app: Flask, rings: Rings) -> None:
+    app.config["SETTINGS"] = replace(app.config["SETTINGS"], max_pending_per_deployment=2)
+    for _ in range(2):
+        assert api.post("/runs", {"assistant_id": "agent"}).status_code == 200
+    run_routes._counted.clear()  # the next count is due
+
+    refused = api.post("/runs", {"assistant_id": "agent"})
+
+    assert refused.status_code == 429
+    assert refused.headers["Retry-After"] == "5"
+    assert "2 pending runs" in refused.json["detail"]

@@ -6,6 +6,7 @@ log need not be read first.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -16,7 +17,7 @@ from uuid_utils.compat import uuid7
 
 from shared import claims, events, queues, runs
 from shared.database import connection, driver
-from shared.errors import Invalid
+from shared.errors import Invalid, TooMany
 from shared.events import Event
 from shared.models import RunStatus
 from shared.runs import Created, RunRequest
@@ -39,6 +40,8 @@ from web.validation import (
 )
 
 bp = Blueprint("runs", __name__)
+
+COUNT_SECONDS = 2.0
 
 RUN_FIELDS = (
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
@@ -114,6 +117,7 @@ def _new_runs_thread(thread_id: str) -> UUID:
 
 def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> Created:
     """Commit the run's row, then ring."""
+    _refuse_when_full()
     # What may displace other runs is several statements in one transaction, the rest one that inserts.
     alone = thread_id is None or asked.multitask_strategy == "enqueue"
     with driver() if alone else connection() as conn:
@@ -129,6 +133,21 @@ def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> Created:
     tell(created.displaced, settings().event_retention_seconds)
     queues.enqueue_run(created.pool, created.run_id)
     return created
+
+
+_counted: dict[UUID, tuple[float, int]] = {}  # deployment → when, how many runs were pending
+
+
+def _refuse_when_full() -> None:
+    """Hold to the deployment's bound of pending runs; counted every few seconds, so it may be overshot."""
+    most = settings().max_pending_per_deployment
+    counted_at, pending = _counted.get(deployment().id, (0.0, 0))
+    if time.monotonic() - counted_at > COUNT_SECONDS:
+        with driver() as conn:
+            pending = runs.count_pending(conn, deployment().id, most=most)
+        _counted[deployment().id] = (time.monotonic(), pending)
+    if pending >= most:
+        raise TooMany(f"This deployment has {most} pending runs already.", retry_after_seconds=5)
 
 
 def _in_background(thread_id: UUID | None) -> Response:
