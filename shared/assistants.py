@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
-from sqlalchemy import Connection, Select, func, select, text, update
+from sqlalchemy import Connection, RowMapping, Select, func, select, text, update
+from sqlalchemy import delete as delete_from
 from sqlalchemy.dialects.postgresql import insert
 
 from shared.database import Driver, query
@@ -41,7 +42,7 @@ def default_id(graph_id: str) -> UUID:
     return uuid5(NAMESPACE, graph_id)
 
 
-def _active() -> Select[Any]:
+def _active() -> Select[*tuple[Any, ...]]:
     return select(
         Assistant.assistant_id,
         AssistantVersion.graph_id,
@@ -63,12 +64,12 @@ def _active() -> Select[Any]:
     )
 
 
-def record(row: Mapping[str, Any]) -> dict[str, Any]:
+def record(row: RowMapping) -> dict[str, Any]:
     """An assistant as the API shows it."""
     return {name: row[name] for name in FIELDS}
 
 
-def get(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> Mapping[str, Any]:
+def get(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> RowMapping:
     """An assistant's active version; raises NotFound."""
     query = _active().where(Assistant.deployment_id == deployment_id, Assistant.assistant_id == assistant_id)
     row = conn.execute(query).mappings().one_or_none()
@@ -89,7 +90,7 @@ def create(
     name: str | None = None,
     description: str | None = None,
     if_exists: str = "raise",
-) -> Mapping[str, Any]:
+) -> RowMapping:
     """A new assistant with version 1; raises NotFound (graph), Conflict (id taken)."""
     require_graph(conn, deployment, graph_id)
     assistant_id = assistant_id or uuid4()
@@ -141,7 +142,7 @@ def _add_version(
 
 def change(
     conn: Connection, deployment: DeploymentRef, assistant_id: UUID, changes: Mapping[str, Any]
-) -> Mapping[str, Any]:
+) -> RowMapping:
     """A new active version; raises NotFound (assistant or graph).
 
     `config` and `context` are one thing: sending either replaces it whole. Metadata is merged, everything
@@ -160,7 +161,7 @@ def change(
 
 
 def _configuration(
-    old: Mapping[str, Any], changes: Mapping[str, Any]
+    old: RowMapping, changes: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     config, context = changes.get("config"), changes.get("context")
     if context:
@@ -175,7 +176,7 @@ def _configuration(
     return old["config"], old["context"]
 
 
-def _lock(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> Mapping[str, Any]:
+def _lock(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> RowMapping:
     locked = conn.execute(
         select(Assistant.assistant_id)
         .where(Assistant.deployment_id == deployment_id, Assistant.assistant_id == assistant_id)
@@ -194,7 +195,7 @@ def _activate(conn: Connection, deployment_id: UUID, assistant_id: UUID, **colum
     )
 
 
-def set_latest(conn: Connection, deployment_id: UUID, assistant_id: UUID, version: int) -> Mapping[str, Any]:
+def set_latest(conn: Connection, deployment_id: UUID, assistant_id: UUID, version: int) -> RowMapping:
     """Make an existing version the active one; everything in it counts again. Raises NotFound."""
     last = _lock(conn, deployment_id, assistant_id)["last_version"]
     if not 1 <= version <= last:  # no single version is ever deleted
@@ -262,7 +263,7 @@ def search(
     sort_by: str = "created_at",
     sort_order: str = "desc",
     **filters: Any,
-) -> list[Mapping[str, Any]]:
+) -> list[RowMapping]:
     """Assistants that match all filters (`metadata`, `graph_id`, `name`); raises NotFound (graph)."""
     if filters.get("graph_id") is not None:
         require_graph(conn, deployment, filters["graph_id"])
@@ -295,7 +296,7 @@ def delete(
     and the ids of its threads when those go too.
     """
     gone = conn.execute(
-        Assistant.__table__.delete().where(
+        delete_from(Assistant).where(
             Assistant.deployment_id == deployment_id, Assistant.assistant_id == assistant_id
         )
     )
@@ -340,7 +341,7 @@ def require_graph(conn: Connection, deployment: DeploymentRef, graph_id: str) ->
         raise NotFound(f"Graph {graph_id!r} not found. Expected one of: {known}")
 
 
-def graph(conn: Connection, deployment: DeploymentRef, assistant: str) -> Mapping[str, Any]:
+def graph(conn: Connection, deployment: DeploymentRef, assistant: str) -> RowMapping:
     """The stored graph of an assistant, given by its id or by a graph id; raises NotFound."""
     graph_id = assistant
     if (assistant_id := _as_uuid(assistant)) is not None:

@@ -110,9 +110,7 @@ _B = ("run", "deployment", "thread", "ns", "channel", "version", "type", "data")
 _W = ("run", "deployment", "thread", "ns", "id", "task", "idx", "channel", "type", "data", "path")
 
 
-def write(
-    conn: Connection | Driver, writes: Sequence[Write], *, ending: Sequence[UUID] = ()
-) -> set[UUID]:
+def write(conn: Connection | Driver, writes: Sequence[Write], *, ending: Sequence[UUID] = ()) -> set[UUID]:
     """Store frames of running runs; the runs that are not their owner's any more, whose frames are dropped.
 
     `ending` names runs that their owner has ended earlier in the same transaction. A frame may come twice:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, RowMapping, text
 
 from shared import checkpoints, threads
-from shared.database import Driver, dumps, query
+from shared.database import Driver, Row, dumps, query
 from shared.errors import Fenced
 from shared.events import RESERVED
 from shared.models import RunStatus, ThreadStatus
@@ -113,7 +113,7 @@ def _claim(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) ->
     return [(run, stored.get((run.deployment_id, run.thread_id))) for run in claimed]
 
 
-def _claimed(row: Mapping[str, Any], owner: str) -> Claimed:
+def _claimed(row: Row, owner: str) -> Claimed:
     return Claimed(
         **{
             **row,
@@ -368,7 +368,7 @@ RETURNING run_id, pool"""
     return [Next(row.run_id, row.pool) for row in rows]
 
 
-def abandoned(conn: Connection, *, limit: int = 100) -> list[Mapping[str, Any]]:
+def abandoned(conn: Connection, *, limit: int = 100) -> list[RowMapping]:
     """Running runs whose lease has run out, by thread; look only, the caller locks one at a time."""
     return list(
         conn.execute(

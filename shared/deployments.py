@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
 from shared import encryption, revisions, variables
@@ -164,9 +164,7 @@ def add_revision(
     return _next_revision(conn, _lock(conn, organization_id, deployment_id), change)
 
 
-def _next_revision(
-    conn: Connection, deployment: Mapping[str, Any], change: Change
-) -> tuple[UUID, list[Moved]]:
+def _next_revision(conn: Connection, deployment: RowMapping, change: Change) -> tuple[UUID, list[Moved]]:
     """The latest revision with the change applied: a new one, or the placeholder filled."""
     deployment_id = deployment["id"]
     latest = revisions.get(conn, deployment_id, deployment["latest_revision_id"])
@@ -191,7 +189,9 @@ def _next_revision(
     return revision_id, revisions.start(conn, deployment_id, revision_id) if digest else []
 
 
-def _fill(conn: Connection, revision_id: UUID, *, source: str, config: Mapping[str, Any], digest: str | None) -> None:
+def _fill(
+    conn: Connection, revision_id: UUID, *, source: str, config: Mapping[str, Any], digest: str | None
+) -> None:
     query = text(
         "UPDATE revision SET source = :source, source_revision_config = CAST(:config AS json),"
         " archive_digest = :digest, updated_at = now() WHERE id = :id"
@@ -234,9 +234,7 @@ def redeploy(
     return new_id, revisions.start(conn, deployment_id, new_id)
 
 
-def interrupt(
-    conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID
-) -> list[Moved]:
+def interrupt(conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID) -> list[Moved]:
     """Stop a revision on its way; one that has ended stays as it is."""
     _lock(conn, organization_id, deployment_id)
     revisions.get(conn, deployment_id, revision_id)
@@ -298,10 +296,12 @@ WHERE d.organization_id = :organization_id
 """
 
 
-def get(conn: Connection, organization_id: UUID, deployment_id: UUID) -> Mapping[str, Any]:
+def get(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapping:
     """One deployment, also while it is being deleted; raises NotFound."""
     row = (
-        conn.execute(text(SELECT + " AND d.id = :id"), {"organization_id": organization_id, "id": deployment_id})
+        conn.execute(
+            text(SELECT + " AND d.id = :id"), {"organization_id": organization_id, "id": deployment_id}
+        )
         .mappings()
         .one_or_none()
     )
@@ -319,11 +319,11 @@ def missing(deployment_id: UUID) -> NotFound:
     return NotFound(f"Deployment ID {deployment_id} not found.")
 
 
-def _lock(conn: Connection, organization_id: UUID, deployment_id: UUID) -> Mapping[str, Any]:
+def _lock(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapping:
     return _one_alive(conn, organization_id, deployment_id, "FOR UPDATE")
 
 
-def _one_alive(conn: Connection, organization_id: UUID, deployment_id: UUID, suffix: str) -> Mapping[str, Any]:
+def _one_alive(conn: Connection, organization_id: UUID, deployment_id: UUID, suffix: str) -> RowMapping:
     query = text(
         "SELECT id, latest_revision_id, source_config FROM deployment WHERE id = :id"
         f" AND organization_id = :organization_id AND deleted_at IS NULL {suffix}"
@@ -351,12 +351,15 @@ FILTERS = {
 
 def search(
     conn: Connection, organization_id: UUID, *, filters: Mapping[str, Any], limit: int, offset: int
-) -> list[Mapping[str, Any]]:
+) -> list[RowMapping]:
     """The organization's deployments that match every filter, newest first."""
     active = {name: value for name, value in filters.items() if value not in (None, "")}
     where = "".join(f" AND {FILTERS[name]}" for name in active)
     query = text(
-        SELECT + " AND d.deleted_at IS NULL" + where + " ORDER BY d.created_at DESC, d.id LIMIT :limit OFFSET :offset"
+        SELECT
+        + " AND d.deleted_at IS NULL"
+        + where
+        + " ORDER BY d.created_at DESC, d.id LIMIT :limit OFFSET :offset"
     )
     values = {**active, "organization_id": organization_id, "limit": limit, "offset": offset}
     return list(conn.execute(query, values).mappings())
@@ -381,7 +384,8 @@ def delete(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list
     moved = revisions.interrupt_all(conn, deployment_id, reason="the deployment was deleted")
     values = {"id": deployment_id, "status": DeploymentStatus.AWAITING_DELETE}
     conn.execute(
-        text("UPDATE deployment SET deleted_at = now(), updated_at = now(), status = :status WHERE id = :id"), values
+        text("UPDATE deployment SET deleted_at = now(), updated_at = now(), status = :status WHERE id = :id"),
+        values,
     )
     conn.execute(
         text(

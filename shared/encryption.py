@@ -60,5 +60,7 @@ def rotate(stored: bytes) -> bytes:
 
 def _require() -> MultiFernet:
     if _cipher is None:
-        raise Unavailable("secrets cannot be kept: the service's operator has not set RUNYARD_ENCRYPTION_KEYS")
+        raise Unavailable(
+            "secrets cannot be kept: the service's operator has not set RUNYARD_ENCRYPTION_KEYS"
+        )
     return _cipher

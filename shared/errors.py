@@ -1,20 +1,20 @@
 """The tree of domain errors. `web/errors.py` maps each class to a status.
 
-    RunyardError
-    ├── Refused                  the caller asked for something that cannot be
-    │   ├── Invalid              a value breaks a rule: names the field
-    │   ├── NotFound
-    │   ├── Conflict
-    │   ├── Unauthenticated
-    │   ├── Forbidden
-    │   ├── TooLarge
-    │   └── TooMany              a bound is reached: try again later
-    ├── Unavailable              a server we lean on does not answer
-    ├── BuildFailed              a revision's step failed: names the step
-    ├── Fenced                   somebody else owns this run or revision now
-    └── HostError                a graph host could not do its work
-        ├── HostDied
-        └── HostUnusable
+RunyardError
+├── Refused                  the caller asked for something that cannot be
+│   ├── Invalid              a value breaks a rule: names the field
+│   ├── NotFound
+│   ├── Conflict
+│   ├── Unauthenticated
+│   ├── Forbidden
+│   ├── TooLarge
+│   └── TooMany              a bound is reached: try again later
+├── Unavailable              a server we lean on does not answer
+├── BuildFailed              a revision's step failed: names the step
+├── Fenced                   somebody else owns this run or revision now
+└── HostError                a graph host could not do its work
+    ├── HostDied
+    └── HostUnusable
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from sqlalchemy import (
@@ -39,7 +39,11 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map = {datetime: DateTime(timezone=True), str: Text, int: BigInteger}
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        datetime: DateTime(timezone=True),
+        str: Text,
+        int: BigInteger,
+    }
 
 
 class RevisionStatus(enum.StrEnum):
@@ -198,9 +202,7 @@ class Secret(Base):
     """An environment variable of a revision; `value` is encrypted (shared/encryption.py)."""
 
     __tablename__ = "secret"
-    revision_id: Mapped[UUID] = mapped_column(
-        ForeignKey("revision.id", ondelete="CASCADE"), primary_key=True
-    )
+    revision_id: Mapped[UUID] = mapped_column(ForeignKey("revision.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     value: Mapped[bytes]
 
@@ -228,9 +230,7 @@ class Archive(Base):
 
 class ArchiveChunk(Base):
     __tablename__ = "archive_chunk"
-    digest: Mapped[str] = mapped_column(
-        ForeignKey("archive.digest", ondelete="CASCADE"), primary_key=True
-    )
+    digest: Mapped[str] = mapped_column(ForeignKey("archive.digest", ondelete="CASCADE"), primary_key=True)
     n: Mapped[int] = mapped_column(primary_key=True)
     data: Mapped[bytes]
 
@@ -239,9 +239,7 @@ class Graph(Base):
     """What a revision's graph looks like, taken once when it was built."""
 
     __tablename__ = "graph"
-    revision_id: Mapped[UUID] = mapped_column(
-        ForeignKey("revision.id", ondelete="CASCADE"), primary_key=True
-    )
+    revision_id: Mapped[UUID] = mapped_column(ForeignKey("revision.id", ondelete="CASCADE"), primary_key=True)
     graph_id: Mapped[str] = mapped_column(primary_key=True)
     description: Mapped[str | None]
     drawings: Mapped[dict[str, Any]] = mapped_column(JSON)  # xray depth ("0", "1", … "all") → drawing

@@ -13,7 +13,7 @@ from collections import deque
 from uuid import UUID
 
 from celery import Celery
-from kombu import Exchange, Queue
+from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 

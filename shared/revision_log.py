@@ -10,7 +10,7 @@ import base64
 import binascii
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from uuid import UUID
 
 import orjson
 from redis.exceptions import RedisError
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, RowMapping, text
 
 from shared import bus, deployments, events, queues
 from shared.database import connection
@@ -120,7 +120,7 @@ def lines(
     query: str | None = None,
     start_time: datetime | None = None,
     end_time: datetime | None = None,
-) -> tuple[list[Mapping[str, Any]], str | None]:
+) -> tuple[list[RowMapping], str | None]:
     """Matching lines and the cursor of what follows; oldest first there is always a cursor."""
     is_ascending = order == "asc"
     where = ["deployment_id = :deployment_id", "kind = :kind"]
@@ -152,7 +152,7 @@ def lines(
     return rows, _cursor(rows[-1])
 
 
-def _cursor(row: Mapping[str, Any]) -> str:
+def _cursor(row: RowMapping) -> str:
     return base64.urlsafe_b64encode(f"{row['at'].isoformat()} {row['id']}".encode()).decode().rstrip("=")
 
 
@@ -192,7 +192,15 @@ def announce(moved: Sequence[Moved]) -> None:
         if move.is_end:
             payloads.append(end_payload(move.status))
         batches.append(
-            Batch(move.revision_id, move.attempt, CONTROL, move.seq, payloads, floor=move.seq - 1, final=move.is_end)
+            Batch(
+                move.revision_id,
+                move.attempt,
+                CONTROL,
+                move.seq,
+                payloads,
+                floor=move.seq - 1,
+                final=move.is_end,
+            )
         )
     try:
         if batches:

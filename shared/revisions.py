@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
 from shared.database import dumps
@@ -146,7 +146,9 @@ def _skip_queued(conn: Connection, deployment_id: UUID, *, except_id: UUID) -> l
 
 def promote(conn: Connection, deployment_id: UUID) -> list[Moved]:
     """The newest queued revision's turn, when nothing is in progress. The deployment must be locked."""
-    query = text("SELECT id FROM revision WHERE deployment_id = :id AND status = 'QUEUED' ORDER BY number DESC")
+    query = text(
+        "SELECT id FROM revision WHERE deployment_id = :id AND status = 'QUEUED' ORDER BY number DESC"
+    )
     newest = conn.execute(query, {"id": deployment_id}).scalars().first()
     if newest is None or _has_one_in_progress(conn, deployment_id):
         return []
@@ -357,7 +359,7 @@ def expire(conn: Connection, *, limit: int = 20) -> list[Moved]:
 COLUMNS = "r.id, r.created_at, r.updated_at, r.status, r.status_message, r.source, r.source_revision_config"
 
 
-def get(conn: Connection, deployment_id: UUID, revision_id: UUID) -> Mapping[str, Any]:
+def get(conn: Connection, deployment_id: UUID, revision_id: UUID) -> RowMapping:
     """One revision's row; raises NotFound."""
     query = text(
         f"SELECT {COLUMNS}, r.deployment_id, r.archive_digest, r.requirements, r.python_version, r.manifest,"
@@ -375,7 +377,7 @@ def missing(revision_id: UUID) -> NotFound:
 
 def list_of(
     conn: Connection, deployment_id: UUID, *, statuses: Sequence[str], limit: int, offset: int
-) -> list[Mapping[str, Any]]:
+) -> list[RowMapping]:
     """A deployment's revisions, newest first."""
     query = text(
         f"SELECT {COLUMNS} FROM revision r WHERE r.deployment_id = :id"

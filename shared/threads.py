@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Select, func, select, text
+from sqlalchemy import Connection, RowMapping, Select, func, select, text
+from sqlalchemy import update as update_table
 from sqlalchemy.dialects.postgresql import insert
 from uuid_utils.compat import uuid7
 
@@ -38,7 +39,7 @@ COLUMNS = (
 )
 
 
-def record(row: Mapping[str, Any]) -> dict[str, Any]:
+def record(row: RowMapping) -> dict[str, Any]:
     """A thread as the API shows it; `error` and `interrupts` appear with the first run that ends."""
     shown = {
         "thread_id": row["thread_id"],
@@ -67,7 +68,7 @@ def create(
     thread_id: UUID | None = None,
     metadata: Mapping[str, Any] | None = None,
     if_exists: str = "raise",
-) -> Mapping[str, Any]:
+) -> RowMapping:
     """A new thread, or the existing one with `do_nothing`; raises Conflict when the id is taken."""
     thread_id = thread_id or uuid7()
     row = (
@@ -87,7 +88,7 @@ def create(
     raise Conflict(f"Thread with ID {thread_id} already exists")
 
 
-def get(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Mapping[str, Any]:
+def get(conn: Connection, deployment_id: UUID, thread_id: UUID) -> RowMapping:
     """One thread's row; raises NotFound."""
     row = conn.execute(_one(deployment_id, thread_id, *COLUMNS)).mappings().one_or_none()
     if row is None:
@@ -95,7 +96,7 @@ def get(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Mapping[str, 
     return row
 
 
-def _one(deployment_id: UUID, thread_id: UUID, *columns: Any) -> Select[Any]:
+def _one(deployment_id: UUID, thread_id: UUID, *columns: Any) -> Select[*tuple[Any, ...]]:
     return select(*columns).where(Thread.deployment_id == deployment_id, Thread.thread_id == thread_id)
 
 
@@ -132,13 +133,13 @@ def lock_all(driver: Connection | Driver, keys: Sequence[tuple[UUID, UUID]]) -> 
 
 def update(
     conn: Connection, deployment_id: UUID, thread_id: UUID, *, metadata: Mapping[str, Any]
-) -> Mapping[str, Any]:
+) -> RowMapping:
     """Merge metadata at the top level; raises NotFound."""
     row = (
         conn.execute(
-            Thread.__table__.update()
+            update_table(Thread)
             .where(Thread.deployment_id == deployment_id, Thread.thread_id == thread_id)
-            .values(metadata=Thread.metadata_.op("||")(metadata), updated_at=func.now())
+            .values(metadata_=Thread.metadata_.op("||")(metadata), updated_at=func.now())
             .returning(*COLUMNS)
         )
         .mappings()
@@ -177,7 +178,7 @@ def search(
     sort_by: str = "updated_at",
     sort_order: str = "desc",
     **filters: Any,
-) -> list[Mapping[str, Any]]:
+) -> list[RowMapping]:
     """Threads that match all filters (`ids`, `metadata`, `status`)."""
     column = SORTABLE[sort_by]
     order = column.asc() if sort_order == "asc" else column.desc()

@@ -9,7 +9,9 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 MAX_VALUE_BYTES = 64 * 1024
 
 # They would change what runs, or where the platform's own servers are looked for.
-FORBIDDEN = re.compile(r"DATABASE_URL|REDIS_URL|RUNYARD_.*|GRAPH_HOST_.*|LD_.*|PYTHON.*|UV_.*|BASH_ENV|ENV|IFS")
+FORBIDDEN = re.compile(
+    r"DATABASE_URL|REDIS_URL|RUNYARD_.*|GRAPH_HOST_.*|LD_.*|PYTHON.*|UV_.*|BASH_ENV|ENV|IFS"
+)
 
 # The hosted product keeps these for itself; the `langgraph deploy` command never sends them.
 RESERVED = frozenset(

@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 import gevent
@@ -64,7 +64,7 @@ class HostCommand:
 class Output(Protocol):
     """Where what user code prints goes."""
 
-    def __call__(self, level: str, message: str, run_id: UUID | None) -> None: ...
+    def __call__(self, level: str, message: str, run_id: UUID | None, /) -> None: ...
 
 
 class Host:
@@ -110,7 +110,7 @@ class Host:
     def wait_ready(self) -> dict[str, Any]:
         """What the host says of itself once its graphs are loaded; raises HostUnusable."""
         try:
-            return self._ready.get(timeout=self._settings.host_start_seconds)
+            return cast("dict[str, Any]", self._ready.get(timeout=self._settings.host_start_seconds))
         except gevent.Timeout:
             self.kill("did not get ready in time")
             raise HostUnusable(
@@ -123,7 +123,8 @@ class Host:
             with self._write_lock:
                 self._socket.sendall(frames.encode(kind, id, body))
         except OSError as error:
-            self.kill(f"its socket failed: {error}")
+            if self.died is None:
+                self.kill(self._how_it_ended())
             raise HostDied(self.died) from error
 
     def enter(self, id: bytes, guest: Guest, body: bytes) -> None:

@@ -136,9 +136,7 @@ def test_a_thread_holds_the_state_of_its_last_run(sdk: SyncLangGraphClient, thre
 
 
 def test_values_and_updates_come_in_the_order_of_the_steps(sdk: SyncLangGraphClient, thread_id: str) -> None:
-    events = parts(
-        sdk.runs.stream(thread_id, "echo", input={"text": "x"}, stream_mode=["values", "updates"])
-    )
+    events = parts(sdk.runs.stream(thread_id, "echo", input={"text": "x"}, stream_mode=["values", "updates"]))
 
     assert [name for name, _ in events] == ["metadata", "values", "updates", "values"]
     assert events[0][1]["attempt"] == 1
@@ -246,9 +244,7 @@ def test_joining_a_live_run_delivers_what_is_still_to_come(sdk: SyncLangGraphCli
 
 
 def test_an_interrupted_run_waits_and_is_resumed(sdk: SyncLangGraphClient, thread_id: str) -> None:
-    events = parts(
-        sdk.runs.stream(thread_id, "asks", input={"text": "x"}, stream_mode=["values", "updates"])
-    )
+    events = parts(sdk.runs.stream(thread_id, "asks", input={"text": "x"}, stream_mode=["values", "updates"]))
     asked = events[-1][1]["__interrupt__"]
 
     assert [i["value"] for i in asked] == [{"question": "may I?"}]

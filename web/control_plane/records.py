@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flask import Response, current_app, jsonify, request
+from sqlalchemy import RowMapping
 
 from shared.encryption import MASK
 from shared.settings import Settings
@@ -30,7 +31,7 @@ def base_url() -> str:
     return known.url.rstrip("/") if is_named or not request.host else f"{request.scheme}://{request.host}"
 
 
-def deployment_record(row: Mapping[str, Any]) -> dict[str, Any]:
+def deployment_record(row: RowMapping) -> dict[str, Any]:
     """A deployment; its secrets by name alone, its address once it serves."""
     agent = {"agent_id": row["agent_id"], "environment": row["agent_environment"]}
     serves = row["active_revision_id"] is not None
@@ -58,7 +59,7 @@ def deployment_record(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def revision_record(row: Mapping[str, Any]) -> dict[str, Any]:
+def revision_record(row: RowMapping) -> dict[str, Any]:
     """A revision, with what became of it."""
     return {
         "id": row["id"],
@@ -71,7 +72,7 @@ def revision_record(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def log_record(row: Mapping[str, Any]) -> dict[str, Any]:
+def log_record(row: RowMapping) -> dict[str, Any]:
     """A line of a log; its time in milliseconds, with the microseconds that order it."""
     return {
         "id": str(row["id"]),

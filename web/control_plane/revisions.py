@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RowMapping
 
 from shared import deployments, events, revision_log, revisions
 from shared.database import connection
@@ -37,7 +35,7 @@ class RevisionSearch(Schema):
     remote_reconciled = QueryBoolean()
 
 
-def find_revision(conn: Connection, deployment_id: str, revision_id: str) -> Mapping[str, Any]:
+def find_revision(conn: Connection, deployment_id: str, revision_id: str) -> RowMapping:
     """A revision of one of the caller's deployments; raises NotFound."""
     deployment_key = uuid_path(deployment_id, "deployment_id")
     revision_key = uuid_path(revision_id, "revision_id")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
@@ -45,7 +45,8 @@ class ConfigField(JsonObject):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
         config = super()._deserialize(value, attr, data, **kwargs)
-        return {**config, **CONFIG.load(config)}
+        known = cast("dict[str, Any]", CONFIG.load(config))
+        return {**config, **known}
 
 
 CONFIG = Config()

@@ -20,15 +20,15 @@ def tell(stopped: Sequence[Displaced], retention_seconds: int) -> None:
     """
     for run in stopped:
         if run.owner is not None:
-            _hint(run)
+            _hint(run, run.owner)
         if run.is_over:
             _end_log(run, retention_seconds)
 
 
-def _hint(run: Displaced) -> None:
+def _hint(run: Displaced, owner: str) -> None:
     message = {"run_id": str(run.run_id), "action": run.action, "reason": run.reason}
     try:
-        bus.client().publish(bus.control_channel(run.owner), dumps(message))
+        bus.client().publish(bus.control_channel(owner), dumps(message))
     except bus.RedisError as error:
         log.warning("run %s: its owner learns of the cancel with the next renewal: %s", run.run_id, error)
 
