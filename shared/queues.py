@@ -106,13 +106,19 @@ class Bell:
         while True:
             self._wake.wait()
             self._wake.clear()
-            batches: dict[tuple[str, str], list[str]] = {}
-            while self._waiting:
-                task, queue, id = self._waiting.popleft()
-                batches.setdefault((task, queue), []).append(id)
-            for (task, queue), ids in batches.items():
-                for at in range(0, len(ids), RING_AT_ONCE):
-                    self._send(task, queue, ids[at : at + RING_AT_ONCE])
+            try:
+                self._send_all()
+            except Exception:  # the outermost loop: the process must not fall silent
+                log.exception("the bell failed, going on")
+
+    def _send_all(self) -> None:
+        batches: dict[tuple[str, str], list[str]] = {}
+        while self._waiting:
+            task, queue, id = self._waiting.popleft()
+            batches.setdefault((task, queue), []).append(id)
+        for (task, queue), ids in batches.items():
+            for at in range(0, len(ids), RING_AT_ONCE):
+                self._send(task, queue, ids[at : at + RING_AT_ONCE])
 
     def _send(self, task: str, queue: str, ids: list[str]) -> None:
         if time.monotonic() < self._open_until:

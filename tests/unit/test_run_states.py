@@ -143,7 +143,8 @@ class Runs(RuleBasedStateMachine):
             with driver() as conn:
                 found = claims.claim(conn, run_ids, Terms(owner, 30, 3600))
         except UniqueViolation:
-            pytest.fail("the order of creation let two runs of a thread start")
+            raise AssertionError("the order of creation let two runs of a thread start") from None
+        found.sort(key=lambda item: self.model[item[0].run_id].created)  # the ids are random
         for run, _ in found:
             expected = self.model[run.run_id]
             assert expected.status == "pending"

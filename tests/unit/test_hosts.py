@@ -1,0 +1,540 @@
+"""The pool of graph hosts: started, chosen, watched, evicted; and no process left behind.
+
+Most hosts here are a few lines that speak the frames and then misbehave in one way; the first is real.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import gevent
+import pytest
+
+import workers
+from shared.errors import HostDied, HostUnusable
+from shared.settings import Settings
+from tests.greened import World, child, greened
+from workers import hosts
+from workers.graph_host import frames
+from workers.hosts import Host, HostCommand, HostPool
+
+__all__ = ["child"]
+
+ROOT = Path(workers.__file__).parents[1]
+HOST = ROOT / "workers/graph_host"
+KITCHEN = ROOT / "tests/projects/kitchen"
+
+ACTOR = """
+import os, socket, subprocess, sys, time
+sys.path.insert(0, sys.argv[2])
+import frames
+peer = socket.socket(fileno=int(sys.argv[1]))
+peer.setblocking(True)
+part, note = sys.argv[3], sys.argv[4]
+say = lambda kind, id, body: peer.sendall(frames.encode(kind, id, body))
+if part == "leaves at once":
+    print("no such library", flush=True)
+    sys.exit(3)
+if part == "cannot load":
+    say(frames.READY, frames.NOBODY, b'{"error": {"step": "load", "message": "no such file"}}')
+    time.sleep(60)
+if part == "never ready":
+    time.sleep(60)
+if part == "has a child":
+    open(note, "w").write(str(subprocess.Popen(["sleep", "60"]).pid))
+say(frames.READY, frames.NOBODY, b'{"graphs": [], "versions": {}}')
+decoder = frames.Decoder()
+held = []
+while True:
+    data = peer.recv(65536)
+    if not data:
+        sys.exit()
+    for kind, id, body in decoder.feed(data):
+        if kind == frames.STOP:
+            sys.exit(0)
+        if kind == frames.PING and part not in ("silent", "deaf"):
+            time.sleep(0.1 if part == "slow" else 0)
+            say(frames.PONG, id, b"")
+        if kind != frames.RUN:
+            continue
+        if part == "nonsense":
+            peer.sendall(b"\\xff" * 64)
+        elif part == "wrong shapes":
+            say(frames.CHECKPOINT, id, frames.pack([b"[]"]))
+        elif part == "odd log lines":
+            say(frames.LOG, id, b"[1]")
+        elif part == "closes its socket":
+            peer.close()
+            time.sleep(60)
+        elif part == "hoards":
+            held.append(b"x" * 200 * 1024 * 1024)
+        elif part == "deaf":
+            time.sleep(60)
+        elif part == "prints":
+            print("hello", flush=True)
+        else:
+            say(frames.EVENT, id, b"values\\n{}")
+"""
+
+
+class Guest:
+    """A run in a host."""
+
+    def __init__(self) -> None:
+        self.id = uuid4().bytes
+        self.frames: list[tuple[int, bytes]] = []
+        self.deaths: list[HostDied] = []
+        self.parse: Callable[[bytes], Any] = lambda body: None
+
+    def received(self, kind: int, body: bytes) -> None:
+        self.parse(body)
+        self.frames.append((kind, body))
+
+    def host_died(self, error: HostDied) -> None:
+        self.deaths.append(error)
+
+    def wait_until_drained(self) -> None:
+        """There is room."""
+
+    def enter(self, host: Host) -> Guest:
+        host.enter(self.id, self, b"run")
+        return self
+
+
+class Stage:
+    """A pool whose hosts play the part they are told."""
+
+    def __init__(self, world: World, **settings: Any) -> None:
+        base = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
+        self.part = "plays along"
+        self.note = world.tmp_path / "note"
+        self.lines: list[tuple[str, str, UUID | None]] = []
+        self.pids: list[int] = []
+        self.starts = 0
+        self.revision = uuid4()
+        self.pool = HostPool(dataclasses.replace(base, **settings), self.prepare)
+
+    def prepare(self, revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
+        self.starts += 1
+        argv = [sys.executable, "-c", ACTOR, "{socket}", str(HOST), self.part, str(self.note)]
+        command = HostCommand(argv, str(ROOT), {"PATH": os.environ["PATH"]})
+        return command, lambda level, message, run_id: self.lines.append((level, message, run_id))
+
+    def acquire(self, revision: UUID | None = None, **fields: Any) -> Host:
+        host = self.pool.acquire(revision or self.revision, **fields)
+        self.pids.append(host.pid)
+        return host
+
+
+@contextmanager
+def stage(world: World, **settings: Any) -> Iterator[Stage]:
+    hosts.PING_SECONDS = 0.05
+    made = Stage(world, **settings)
+    try:
+        yield made
+    finally:
+        made.pool.close()
+        until(lambda: not any(is_alive(pid) for pid in made.pids))
+
+
+def until(condition: Callable[[], Any], timeout: float = 20) -> Any:
+    with gevent.Timeout(timeout, AssertionError(f"waited {timeout} s in vain")):
+        while not (value := condition()):
+            gevent.sleep(0.01)
+        return value
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+# --- starting ------------------------------------------------------------------------------------
+
+
+@greened
+def test_a_real_host_runs_a_graph(world: World) -> None:
+    settings = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
+    env = {
+        "PATH": os.environ["PATH"],
+        "GRAPH_HOST_CONFIG": json.dumps({"graphs": {"echo": "./kitchen.py:echo"}}),
+    }
+    command = HostCommand([sys.executable, str(HOST), "--socket", "{socket}"], str(KITCHEN), env)
+    pool = HostPool(settings, lambda _: (command, lambda *_: None))
+    host = pool.acquire(uuid4())
+    guest = Guest()
+    spec = {
+        "run_id": str(UUID(bytes=guest.id)),
+        "thread_id": str(uuid4()),
+        "graph_id": "echo",
+        "assistant_id": "a",
+        "attempt": 1,
+        "temporary": True,
+        "fresh": True,
+        "config": {},
+        "context": {},
+        "stream_mode": ["values"],
+        "metadata": {},
+    }
+    host.enter(guest.id, guest, frames.pack([json.dumps(spec).encode(), b'{"text": "hi"}']))
+    until(lambda: guest.frames and guest.frames[-1][0] == frames.DONE)
+    assert b'"status":"success"' in guest.frames[-1][1].replace(b" ", b"")
+
+    pool.close()
+    until(lambda: not is_alive(host.pid))
+
+
+@greened
+def test_a_host_is_started_once_for_all_who_come_at_once(world: World) -> None:
+    with stage(world) as s:
+        found = [gevent.spawn(s.acquire) for _ in range(10)]
+        gevent.joinall(found, raise_error=True)
+
+        assert s.starts == 1
+        assert len({greenlet.value for greenlet in found}) == 1
+
+
+@greened
+def test_frames_of_a_run_reach_it(world: World) -> None:
+    with stage(world) as s:
+        guest = Guest().enter(s.acquire())
+
+        until(lambda: guest.frames == [(frames.EVENT, b"values\n{}")])
+
+
+@greened
+def test_a_host_that_leaves_at_once_is_told_with_its_code(world: World) -> None:
+    with stage(world) as s:
+        s.part = "leaves at once"
+        with pytest.raises(HostUnusable, match="exited with code 3"):
+            s.acquire()
+        until(lambda: ("INFO", "no such library", None) in s.lines)
+
+
+@greened
+def test_a_host_that_cannot_load_the_project_says_why_and_is_gone(world: World) -> None:
+    with stage(world) as s:
+        s.part = "cannot load"
+        flat = []
+        opened = s.pool._open
+        s.pool._open = lambda revision_id: flat.append(opened(revision_id)) or flat[-1]  # type: ignore[method-assign,func-returns-value]
+        with pytest.raises(HostUnusable, match="no such file"):
+            s.acquire()
+
+        until(lambda: not is_alive(flat[0].pid))
+
+
+@greened
+def test_a_host_that_never_gets_ready_is_given_up(world: World) -> None:
+    with stage(world, host_start_seconds=0.3) as s:
+        s.part = "never ready"
+        with pytest.raises(HostUnusable, match="not ready within"):
+            s.acquire()
+        s.part = "plays along"
+        s.acquire()
+
+
+@greened
+def test_a_program_that_is_not_there_is_unusable(world: World) -> None:
+    settings = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
+    command = HostCommand(["/no/such/python", "{socket}"], str(ROOT), {})
+    pool = HostPool(settings, lambda _: (command, lambda *_: None))
+    with pytest.raises(HostUnusable, match="could not be started"):
+        pool.acquire(uuid4())
+    pool.close()
+
+
+@greened
+def test_an_environment_that_cannot_be_made_is_told_to_all_who_wait(world: World) -> None:
+    settings = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
+
+    def prepare(revision_id: UUID) -> Any:
+        gevent.sleep(0.05)
+        raise HostUnusable("no environment")
+
+    pool = HostPool(settings, prepare)
+    revision = uuid4()
+    waiting = [gevent.spawn(pool.acquire, revision) for _ in range(3)]
+    gevent.joinall(waiting)
+    assert all(isinstance(greenlet.exception, HostUnusable) for greenlet in waiting)
+    pool.close()
+
+
+# --- choosing ------------------------------------------------------------------------------------
+
+
+@greened
+def test_the_least_busy_host_is_chosen(world: World) -> None:
+    with stage(world, hosts_per_revision=2) as s:
+        first = s.acquire()
+        s.pool._start_shared(s.revision, s.pool._flats[s.revision])
+        Guest().enter(first)
+        second = s.acquire()
+        assert second is not first
+        Guest().enter(second)
+        Guest().enter(second)
+
+        assert s.acquire() is first
+
+
+@greened
+def test_a_busy_slow_host_gets_company(world: World) -> None:
+    with stage(world, hosts_per_revision=2) as s:
+        s.part = "slow"
+        first = s.acquire()
+        Guest().enter(first)
+        until(lambda: first.delay > hosts.SLOW_SECONDS)
+        s.part = "plays along"
+        s.acquire()
+        until(lambda: len(list(s.pool.all())) == 2)
+
+        assert s.acquire() is not first
+
+
+@greened
+def test_a_revision_has_no_more_hosts_than_allowed(world: World) -> None:
+    with stage(world, hosts_per_revision=1) as s:
+        s.part = "slow"
+        host = s.acquire()
+        Guest().enter(host)
+        until(lambda: host.delay > hosts.SLOW_SECONDS)
+        for _ in range(3):
+            s.acquire()
+
+        assert s.starts == 1
+
+
+@greened
+def test_a_silent_host_gets_no_new_runs(world: World) -> None:
+    hosts.STALLED_SECONDS = 0.2
+    with stage(world) as s:
+        s.part = "silent"
+        first = s.acquire()
+        until(lambda: not first.is_healthy)
+        s.part = "plays along"
+
+        assert s.acquire() is not first
+        until(lambda: any("blocked" in message for _, message, _ in s.lines))
+    hosts.STALLED_SECONDS = 5.0
+
+
+@greened
+def test_a_run_may_have_a_host_of_its_own(world: World) -> None:
+    with stage(world) as s:
+        shared = s.acquire()
+        alone = s.acquire(alone=True)
+        guest = Guest().enter(alone)
+        assert alone is not shared
+        assert s.acquire() is shared
+
+        alone.leave(guest.id)
+        until(lambda: not is_alive(alone.pid))
+        assert not guest.deaths
+
+
+@greened
+def test_dead_hosts_do_not_keep_live_ones_from_starting(world: World) -> None:
+    with stage(world, hosts_per_revision=1) as s:
+        s.pool._watcher.kill()  # it has not looked yet
+        for _ in range(5):
+            host = s.acquire()
+            assert host.died is None
+            os.kill(host.pid, signal.SIGKILL)
+            until(lambda host=host: host.died)
+
+
+@greened
+def test_the_host_used_longest_ago_makes_room(world: World) -> None:
+    with stage(world, max_hosts=2) as s:
+        revisions = [uuid4() for _ in range(3)]
+        oldest, busy = s.acquire(revisions[0]), s.acquire(revisions[1])
+        guest = Guest().enter(busy)
+        s.acquire(revisions[2])
+
+        until(lambda: not is_alive(oldest.pid))
+        assert busy.died is None
+        assert not guest.deaths
+
+
+@greened
+def test_an_idle_host_leaves_and_a_busy_one_stays(world: World) -> None:
+    with stage(world, host_idle_seconds=0.2) as s:
+        idle, busy = s.acquire(uuid4()), s.acquire(uuid4())
+        guest = Guest().enter(busy)
+        until(lambda: not is_alive(idle.pid))
+        assert busy.died is None
+
+        busy.leave(guest.id)
+        until(lambda: not is_alive(busy.pid))
+        assert not guest.deaths
+
+
+@greened
+def test_a_revision_is_warmed_once(world: World) -> None:
+    with stage(world) as s:
+        gevent.joinall([gevent.spawn(s.pool.warm, s.revision) for _ in range(3)], raise_error=True)
+        s.acquire()
+
+        assert s.starts == 1
+
+
+# --- watching ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSEGV, "was killed by SIGSEGV")],
+    ids=["kill", "segfault"],
+)
+def test_how_a_host_ended_is_told(how: signal.Signals, told: str) -> None:
+    host = object.__new__(Host)
+    host._process = Ended(-how)  # type: ignore[assignment]
+    assert host._how_it_ended() == told
+    host._process = Ended(128 + how)  # type: ignore[assignment]
+    assert host._how_it_ended() == told
+
+
+class Ended:
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def wait(self, timeout: float) -> int:
+        return self.code
+
+
+@greened
+def test_a_host_that_is_killed_takes_its_own_runs_only(world: World) -> None:
+    with stage(world) as s:
+        ours, other = s.acquire(uuid4()), s.acquire(uuid4())
+        guest, bystander = Guest().enter(ours), Guest().enter(other)
+        os.kill(ours.pid, signal.SIGKILL)
+        until(lambda: guest.deaths)
+
+        assert guest.deaths[0].message == "was killed by SIGKILL"
+        assert not bystander.deaths
+        with pytest.raises(HostDied):
+            Guest().enter(ours)
+
+
+@greened
+def test_bytes_that_are_no_frame_end_their_host(world: World) -> None:
+    ends_by_its_words(world, "nonsense")
+
+
+@greened
+def test_frames_of_a_wrong_shape_end_their_host(world: World) -> None:
+    ends_by_its_words(world, "wrong shapes")
+
+
+@greened
+def test_log_lines_of_a_wrong_shape_end_their_host(world: World) -> None:
+    ends_by_its_words(world, "odd log lines")
+
+
+def ends_by_its_words(world: World, part: str) -> None:
+    with stage(world) as s:
+        s.part = part
+        host, guest = s.acquire(), Guest()
+        guest.parse = lambda body: json.loads(frames.unpack(body)[0])["ask"]
+        guest.enter(host)
+        until(lambda: guest.deaths)
+
+        assert "cannot be read" in guest.deaths[0].message
+        until(lambda: not is_alive(host.pid))
+
+
+@greened
+def test_a_host_that_closes_its_socket_is_ended(world: World) -> None:
+    hosts.TERM_SECONDS = 0.2
+    with stage(world) as s:
+        s.part = "closes its socket"
+        host = s.acquire()
+        guest = Guest().enter(host)
+        until(lambda: guest.deaths)
+
+        assert guest.deaths[0].message == "closed its socket"
+        until(lambda: not is_alive(host.pid))
+    hosts.TERM_SECONDS = 5.0
+
+
+@greened
+def test_a_host_that_stays_silent_is_killed(world: World) -> None:
+    with stage(world, host_stall_seconds=0.4) as s:
+        s.part = "silent"
+        host = s.acquire()
+        guest = Guest().enter(host)
+        until(lambda: guest.deaths)
+
+        assert "held the event loop" in guest.deaths[0].message
+        until(lambda: not is_alive(host.pid))
+
+
+@greened
+def test_a_full_socket_does_not_stop_the_watch(world: World) -> None:
+    """A run too large for a host that reads no more: its sender waits, the silence is still noticed."""
+    with stage(world, host_stall_seconds=0.4) as s:
+        s.part = "deaf"
+        deaf = s.acquire()
+        first, second = Guest().enter(deaf), Guest()
+        entering = gevent.spawn(deaf.enter, second.id, second, bytes(8 * 1024 * 1024))
+        entering.link_exception(lambda _: None)
+        until(lambda: first.deaths and second.deaths and entering.ready())
+
+        assert isinstance(entering.exception, HostDied)
+        until(lambda: not is_alive(deaf.pid))
+
+
+@greened
+def test_a_host_over_its_memory_is_killed(world: World) -> None:
+    with stage(world, host_memory_mb=100) as s:
+        s.part = "hoards"
+        host = s.acquire()
+        guest = Guest().enter(host)
+        until(lambda: guest.deaths)
+
+        assert "more than 100 MiB" in guest.deaths[0].message
+
+
+@greened
+def test_what_a_host_started_ends_with_it(world: World) -> None:
+    with stage(world) as s:
+        s.part = "has a child"
+        s.acquire()
+        grandchild = int(s.note.read_text())
+        assert is_alive(grandchild)
+        s.pool.close()
+
+        until(lambda: not is_alive(grandchild))
+
+
+@greened
+def test_what_user_code_prints_is_a_log_line(world: World) -> None:
+    with stage(world) as s:
+        s.part = "prints"
+        Guest().enter(s.acquire())
+
+        until(lambda: ("INFO", "hello", None) in s.lines)
+
+
+@greened
+def test_late_frames_of_a_run_that_left_are_nobodys(world: World) -> None:
+    with stage(world) as s:
+        host, guest, other = s.acquire(), Guest(), Guest()
+        host.enter(guest.id, guest, b"run")
+        host.leave(guest.id)
+        other.enter(host)
+        until(lambda: other.frames)
+
+        assert guest.frames == []
+        assert host.died is None
