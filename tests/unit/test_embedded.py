@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -93,6 +94,7 @@ def test_a_long_path_gets_a_short_private_socket_folder(tmp_path: Path) -> None:
     with pytest.raises(RedisError):
         Redis.from_url(server.url).ping()
     assert embedded.valkey_url(deep) == server.url
+    shutil.rmtree(embedded._socket_folder(deep / "valkey", "valkey.sock"))
 
 
 def test_a_cluster_cut_short_is_made_anew(tmp_path: Path) -> None:
