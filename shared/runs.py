@@ -139,28 +139,26 @@ def create(
         "max_pending": max_pending,
     }
     row = None if stateless else query(conn, INSERT_ON_THREAD, values).fetchone()
-    if row is None:
-        if not stateless:
-            _check_absent(conn, deployment.id, thread_id, request, max_pending)
+    if row is None and (stateless or _may_make_thread(conn, deployment.id, thread_id, request)):
         row = query(conn, INSERT_WITH_THREAD, values).fetchone()
-    if row is None:  # somebody made the thread between the two statements
+    if row is None:  # somebody made the thread between two statements, or it is full
         row = query(conn, INSERT_ON_THREAD, values).fetchone()
     if row is None:
-        raise Conflict(f"Thread {thread_id} is being created and deleted at the same time.")
+        raise TooMany(f"This thread has {max_pending} pending runs already.", retry_after_seconds=5)
     return Created(run_id, thread_id, assistant.pool, row["starts_at_once"], row, displaced)
 
 
-def _check_absent(
-    conn: Connection | Driver, deployment_id: UUID, thread_id: UUID, request: RunRequest, max_pending: int
-) -> None:
-    """Why no run was inserted: return if the thread may be made now, else raise."""
+def _may_make_thread(
+    conn: Connection | Driver, deployment_id: UUID, thread_id: UUID, request: RunRequest
+) -> bool:
+    """Whether the thread is absent and may be made; raises NotFound when it may not."""
     try:
         threads.require(conn, deployment_id, thread_id)
     except NotFound:
         if request.if_not_exists == "create":
-            return
+            return True
         raise NotFound("Thread or assistant not found.") from None
-    raise TooMany(f"This thread has {max_pending} pending runs already.", retry_after_seconds=5)
+    return False
 
 
 _INSERT_RUN = """
