@@ -39,7 +39,7 @@ class Owner(Protocol):
 
     run: Claimed
 
-    def fence(self) -> None:
+    def fence(self, why: str) -> None:
         """The run is not ours any more."""
 
     def written(self, ask: int) -> None:
@@ -200,7 +200,7 @@ class Committer:
             if entry.write is None:
                 continue
             if entry.owner.run.run_id in fenced:
-                entry.owner.fence()
+                entry.owner.fence("its checkpoints are refused")
             elif entry.ask:
                 entry.owner.written(entry.ask)
 

@@ -153,7 +153,7 @@ class Runner:
         for run_id, execution in mine.items():
             hold = held.get(run_id)
             if hold is None or hold.attempt != execution.run.attempt:
-                execution.fence()
+                execution.fence("its lease is somebody else's")
                 continue
             execution.held_at = sent_at
             if hold.cancel_requested is not None:
@@ -164,7 +164,7 @@ class Runner:
         limit = time.monotonic() - self.settings.lease_seconds * LOST_AFTER
         for execution in tuple(self._executions.values()):
             if execution.held_at < limit:
-                execution.fence()
+                execution.fence("its lease was not renewed in time")
 
     def _listen(self) -> None:
         """Hear of cancels and of revisions to warm at once; a lost message costs only time."""

@@ -56,7 +56,7 @@ class Execution:
             owner=run.owner,
             floor=run.floor,
             reserve=self._reserve,
-            on_fenced=self.fence,
+            on_fenced=lambda: self.fence("another attempt writes its events"),
         )
 
     # what happens to it from outside
@@ -78,9 +78,9 @@ class Execution:
         if not self._outcome.ready():
             self._outcome.set(None)
 
-    def fence(self) -> None:
+    def fence(self, why: str) -> None:
         if not self._outcome.ready():
-            self._outcome.set_exception(Fenced())
+            self._outcome.set_exception(Fenced(why))
 
     def written(self, ask: int) -> None:
         if self._host is not None and self._host.died is None:
@@ -139,7 +139,7 @@ class Execution:
         except Unavailable:
             return False
         if not reserved:
-            self.fence()
+            self.fence("no event numbers are reserved for it any more")
         return reserved
 
     # its story
@@ -150,13 +150,12 @@ class Execution:
         self.log.add(events.payload("metadata", runs.first_words(run.run_id, run.attempt)))
         try:
             outcome = self._in_host()
-        except Fenced:
-            self._drop()
+        except Fenced as fenced:
+            self._drop(fenced)
         except HostError as death:
             self._lost(death)
         except Unavailable as error:
-            log.warning("run %s: %s, its lease will run out", run.run_id, error)
-            self._drop()
+            self._drop(error)
         except RunyardError as error:
             self._end(RunStatus.ERROR, ThreadStatus.ERROR, error=_error(error))
         else:
@@ -241,8 +240,8 @@ class Execution:
         )
         try:
             following = self._runner.committer.finish(self, end)
-        except Fenced:
-            self._drop()
+        except Fenced as fenced:
+            self._drop(fenced)
             return
         except RunyardError as refusal:
             if outcome.values is None:
@@ -261,8 +260,8 @@ class Execution:
         try:
             with connection() as conn:
                 following = claims.roll_back(conn, self.run, error=error)
-        except Fenced:
-            self._drop()
+        except Fenced as fenced:
+            self._drop(fenced)
             return
         self.log.end(events.payload(events.END, _last_words(self.run, "rollback", None, None)))
         self._runner.goes_on(following)
@@ -315,9 +314,9 @@ class Execution:
     def run_pool(self) -> str:
         return self._runner.settings.pool
 
-    def _drop(self) -> None:
+    def _drop(self, fenced: RunyardError) -> None:
         self.log.abandon()
-        log.warning("run %s: attempt %d is no longer ours", self.run.run_id, self.run.attempt)
+        log.warning("run %s: dropped attempt %d: %s", self.run.run_id, self.run.attempt, fenced.message)
 
 
 class _Outcome:

@@ -45,7 +45,7 @@ class Owner:
         self.stored: list[int] = []
         self.refusals: list[Exception] = []
 
-    def fence(self) -> None:
+    def fence(self, why: str) -> None:
         self.is_fenced = True
 
     def written(self, ask: int) -> None:
