@@ -1,0 +1,17 @@
+"""Starts Celery as a worker process: `python -m workers -A workers.app worker -P gevent …`.
+
+Why not the `celery` command: it patches the standard library for gevent only after it has imported a part
+of kombu that has taken the real `sleep` by then. Whenever the broker is away, its pauses then stop every
+greenlet of the process for seconds: no lease is renewed and no event travels.
+"""
+
+from __future__ import annotations
+
+from gevent import monkey
+
+monkey.patch_all()
+
+from celery.__main__ import main  # noqa: E402  the patch comes before every other import
+
+if __name__ == "__main__":
+    main()
