@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.settings import VARIABLES, BadSetting, Settings
+from shared.settings import PASSED_ON, VARIABLES, BadSetting, Settings
 
-INTERNAL = {"worker", "heartbeat_seconds"}
+INTERNAL = {"worker", "heartbeat_seconds", "passed_on"}
 
 
 def test_without_any_variable_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,3 +81,8 @@ def test_secrets_are_not_in_its_repr() -> None:
         }
     )
     assert "hush" not in repr(secret)
+
+
+def test_what_builds_need_of_the_surroundings_is_passed_on_and_nothing_else() -> None:
+    settings = Settings.from_env(dict.fromkeys(PASSED_ON, "x") | {"AWS_SECRET_ACCESS_KEY": "hush"})
+    assert settings.passed_on == dict.fromkeys(PASSED_ON, "x")
