@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 import tests.factories as make
-from shared import api_keys, bus, encryption, events, queues
+from shared import api_keys, bus, encryption, following, queues
 from shared.database import transaction
 from shared.deployments import DeploymentRef
 from shared.settings import Settings
@@ -100,16 +100,16 @@ def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
 
 
 @pytest.fixture(scope="session")
-def _hub(redis_url: str) -> events.Hub:
-    return events.Hub(bus.make_client(redis_url))
+def _hub(redis_url: str) -> following.Hub:
+    return following.Hub(bus.make_client(redis_url))
 
 
 @pytest.fixture
 def api(
-    client: FlaskClient, redis: Any, rings: Rings, _hub: events.Hub, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient, redis: Any, rings: Rings, _hub: following.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Api:
     """A deployment called chat with the graphs `agent` and `other`, nothing else in it."""
-    monkeypatch.setattr(events, "_hub", _hub)
+    monkeypatch.setattr(following, "_hub", _hub)
     deployment = make.deployment(
         organization_id=api_keys.DEFAULT_ORGANIZATION_ID, name="chat", graphs=("agent", "other")
     )
@@ -188,10 +188,10 @@ class ControlPlane:
 
 @pytest.fixture
 def control(
-    client: FlaskClient, redis: Any, rings: Rings, _hub: events.Hub, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient, redis: Any, rings: Rings, _hub: following.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ControlPlane]:
     """The control plane, empty, with a key to keep secrets with."""
-    monkeypatch.setattr(events, "_hub", _hub)
+    monkeypatch.setattr(following, "_hub", _hub)
     encryption.configure([encryption.new_key()])
     yield ControlPlane(client)
     encryption.configure([])

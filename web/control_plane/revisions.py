@@ -9,7 +9,7 @@ from uuid import UUID
 from flask import Blueprint, Response, jsonify, request
 from sqlalchemy import Connection, RowMapping
 
-from shared import deployments, events, revision_log, revisions
+from shared import deployments, following, revision_log, revisions
 from shared.database import connection
 from shared.models import RevisionStatus
 from web import sse
@@ -117,8 +117,8 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
     id: UUID = row["id"]
     clock = sse.Clock(settings().heartbeat_seconds)
     with ExitStack() as stack:
-        reader = stack.enter_context(events.hub().reader(id))
-        batches = events.follow(
+        reader = stack.enter_context(following.hub().reader(id))
+        batches = following.follow(
             reader,
             id,
             after=_position(request.headers.get("Last-Event-ID"), row["seq_reserved"]),

@@ -160,11 +160,11 @@ def _cancel(thread_id: UUID, run_id: UUID) -> None:
     try:
         with connection() as conn:
             stopped = runs.cancel(conn, deployment().id, thread_id, run_id, reason="assistant deleted")
-            following = claims.next_of(conn, deployment().id, thread_id)
+            next_run = claims.next_of(conn, deployment().id, thread_id)
     except NotFound:
         return  # it has ended by itself meanwhile
     tell([stopped], settings().event_retention_seconds)
-    ring(following)
+    ring(next_run)
 
 
 def _delete_thread(thread_id: UUID) -> None:

@@ -46,7 +46,7 @@ def _end_log(run: Displaced, retention_seconds: int) -> None:
     )
 
 
-def ring(following: Next | None) -> None:
+def ring(next_run: Next | None) -> None:
     """After the commit: a run was in the way of another one, whose turn it is now."""
-    if following is not None:
-        queues.enqueue_run(following.pool, following.run_id)
+    if next_run is not None:
+        queues.enqueue_run(next_run.pool, next_run.run_id)

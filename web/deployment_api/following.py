@@ -12,7 +12,7 @@ from uuid import UUID
 from flask import Response, jsonify, request
 from redis.exceptions import RedisError
 
-from shared import bus, claims, events, runs, threads
+from shared import bus, claims, events, following, runs, threads
 from shared.database import connection, dumps
 from shared.errors import NotFound, Unavailable
 from shared.events import END, Event
@@ -43,14 +43,14 @@ class Follower:
         self.cancels = cancels
         self.clock = sse.Clock(self.settings.heartbeat_seconds, watched=cancels)
 
-    def batches(self, reader: events.Reader, *, after: int | None) -> Iterator[list[Event]]:
+    def batches(self, reader: following.Reader, *, after: int | None) -> Iterator[list[Event]]:
         """The run's events; watches the client's socket where its going matters."""
-        followed = events.follow(
+        followed = following.follow(
             reader, self.run_id, after=after, ended=self.ended, quiet_seconds=self.clock.quiet_seconds
         )
         return sse.watch(request.environ.get("gunicorn.socket"), followed) if self.cancels else followed
 
-    def batches_of_new(self, reader: events.Reader, *, starts_at_once: bool) -> Iterator[list[Event]]:
+    def batches_of_new(self, reader: following.Reader, *, starts_at_once: bool) -> Iterator[list[Event]]:
         """A new run's events. The first one is known before it happens, unless other runs are ahead."""
         if not starts_at_once:
             return self.batches(reader, after=0)
@@ -62,7 +62,7 @@ class Follower:
 
     def answer(
         self,
-        reader: events.Reader,
+        reader: following.Reader,
         holds: AbstractContextManager[Any],
         *,
         after: int | None,
@@ -145,14 +145,14 @@ class Follower:
         try:
             with connection() as conn:
                 stopped = runs.cancel(conn, self.deployment_id, self.thread_id, self.run_id, reason=reason)
-                following = claims.next_of(conn, self.deployment_id, self.thread_id)
+                next_run = claims.next_of(conn, self.deployment_id, self.thread_id)
         except NotFound:
             return  # it had ended
         except Unavailable as error:
             log.warning("run %s: not cancelled when its client left: %s", self.run_id, error)
             return
         tell([stopped], self.settings.event_retention_seconds)
-        ring(following)
+        ring(next_run)
 
 
 def _without_first(batches: Iterator[list[Event]]) -> Iterator[list[Event]]:

@@ -15,7 +15,7 @@ from uuid import UUID
 from flask import Blueprint, Response, g, jsonify, request
 from uuid_utils.compat import uuid7
 
-from shared import claims, events, queues, runs
+from shared import claims, following, queues, runs
 from shared.database import connection, driver
 from shared.errors import Invalid, TooMany
 from shared.events import Event
@@ -162,7 +162,7 @@ def _streamed(thread_id: UUID | None) -> Response:
     asked, on_disconnect = run_request()
     run_id = uuid7()
     with ExitStack() as stack:
-        reader = stack.enter_context(events.hub().reader(run_id, unseen=True))
+        reader = stack.enter_context(following.hub().reader(run_id, unseen=True))
         created = _create(asked, thread_id, run_id)
         follower = Follower(created.run_id, created.thread_id, cancels=on_disconnect == "cancel")
         batches = follower.batches_of_new(reader, starts_at_once=created.starts_at_once)
@@ -180,7 +180,7 @@ def _awaited(thread_id: UUID | None) -> Response:
     asked, on_disconnect = run_request()
     run_id = uuid7()
     with ExitStack() as stack:
-        reader = stack.enter_context(events.hub().reader(run_id, unseen=True))
+        reader = stack.enter_context(following.hub().reader(run_id, unseen=True))
         created = _create(asked, thread_id, run_id)
         follower = Follower(created.run_id, created.thread_id, cancels=on_disconnect == "cancel")
         return follower.answer(reader, stack.pop_all(), after=0)
@@ -241,10 +241,10 @@ def delete_run(thread_id: str, run_id: str) -> tuple[str, int]:
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
     with connection() as conn:
         stopped = runs.delete(conn, deployment().id, thread_key, run_key)
-        following = claims.next_of(conn, deployment().id, thread_key) if stopped else None
+        next_run = claims.next_of(conn, deployment().id, thread_key) if stopped else None
     if stopped is not None:
         tell([stopped], settings().event_retention_seconds)
-    ring(following)
+    ring(next_run)
     return "", 204
 
 
@@ -266,7 +266,7 @@ def _joined(row: Any) -> Response:
     if row["status"] not in runs.LIVE:
         return follower.answer_at_once(follower.stored_output())
     with ExitStack() as stack:
-        reader = stack.enter_context(events.hub().reader(follower.run_id))
+        reader = stack.enter_context(following.hub().reader(follower.run_id))
         return follower.answer(reader, stack.pop_all(), after=0)
 
 
@@ -290,7 +290,7 @@ def _joined_stream(row: Any, thread_id: UUID | None) -> Response:
     resumable = row["kwargs"]["resumable"]
     after = _position(request.headers.get("Last-Event-ID"), row)
     with ExitStack() as stack:
-        reader = stack.enter_context(events.hub().reader(follower.run_id))
+        reader = stack.enter_context(following.hub().reader(follower.run_id))
         newest, is_whole = follower.extent()
         if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
             after = min(after, newest)
@@ -347,16 +347,16 @@ def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
     query = load_query(CancelQuery)
     reason = _reason(query, location(thread_key, run_key, "/cancel"))
     with ExitStack() as stack:
-        reader = stack.enter_context(events.hub().reader(run_key))
+        reader = stack.enter_context(following.hub().reader(run_key))
         follower = Follower(run_key, thread_key, cancels=False)
         before, _ = follower.extent()
         with connection() as conn:
             stopped = runs.cancel(
                 conn, deployment().id, thread_key, run_key, action=query["action"], reason=reason
             )
-            following = claims.next_of(conn, deployment().id, thread_key)
+            next_run = claims.next_of(conn, deployment().id, thread_key)
         tell([stopped], settings().event_retention_seconds)
-        ring(following)
+        ring(next_run)
         if not query["wait"]:
             return "", 202
         if stopped.is_over:

@@ -1,0 +1,332 @@
+"""Following event logs live, without loss: the process's one subscriber connection, shared by its readers.
+
+Pub/sub may lose a message and Redis may lose the log; the row knows how a thing ended. `follow()` puts the
+three together.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from shared import bus
+from shared.events import EXPIRED, PAGE, Event, channel, logged, parse_message, position
+
+log = logging.getLogger(__name__)
+
+QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # a slow reader's queue before it must read the log
+SELF_CHECK_SECONDS = 4.5  # a quiet reader looks whether it missed the very last message
+SETTLE_SECONDS = 1.5  # between the row's end and a log without one: longer than a writer pauses
+SILENCE_SECONDS = 6.0  # no answer to a PING for this long: the connection is dead
+
+
+class Reader:
+    """One follower's queue, filled by the hub. `stale` means: the log knows more than the queue."""
+
+    def __init__(self, channel: bytes, *, unseen: bool) -> None:
+        self.channel = channel
+        self.unseen = unseen  # nothing can have been published before the first confirmation
+        self.confirmed = False
+        self.stale = not unseen
+        self._events: deque[Event] = deque()
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+
+    def push(self, events: Sequence[Event], size: int) -> None:
+        with self._lock:
+            if self.stale:
+                return
+            if len(self._events) + len(events) > QUEUE_EVENTS or self._bytes + size > QUEUE_BYTES:
+                self._drop()
+            else:
+                self._events.extend(events)
+                self._bytes += size
+        self._ready.set()
+
+    def mark_stale(self) -> None:
+        with self._lock:
+            self._drop()
+        self._ready.set()
+
+    def _drop(self) -> None:
+        self.stale = True
+        self._events.clear()
+        self._bytes = 0
+
+    def confirm(self) -> None:
+        if not self.unseen:
+            self.mark_stale()
+        self.unseen = False
+        self.confirmed = True
+        self._ready.set()
+
+    def take(self, timeout_seconds: float) -> tuple[list[Event], bool]:
+        """What has arrived, waiting for something if there is nothing; and whether to read the log."""
+        deadline = time.monotonic() + timeout_seconds
+        while not self._events and not self.stale and (left := deadline - time.monotonic()) > 0:
+            self._ready.wait(left)
+            self._ready.clear()
+        with self._lock:
+            self._ready.clear()
+            events, self._events, self._bytes = list(self._events), deque(), 0
+            stale, self.stale = self.stale, False
+        return events, stale
+
+    def wait_confirmed(self, timeout_seconds: float) -> bool:
+        deadline = time.monotonic() + timeout_seconds
+        while not self.confirmed and time.monotonic() < deadline:
+            self._ready.wait(deadline - time.monotonic())
+            if not self.confirmed:
+                self._ready.clear()
+        return self.confirmed
+
+
+class Hub:
+    """The process's one subscriber connection, shared by all its readers."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._readers: dict[bytes, set[Reader]] = {}
+        self._lock = threading.Lock()  # commands must be sent in the order in which readers come and go
+        self._connection: Any = None
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def reader(self, id: UUID, *, unseen: bool = False) -> Iterator[Reader]:
+        """A reader subscribed to the log's channel; it need not be confirmed yet.
+
+        `unseen` says that nothing can be published before the subscription is confirmed (the row is
+        not there yet), so that the log need not be read first.
+        """
+        reader = Reader(channel(id), unseen=unseen)
+        self._add(reader)
+        try:
+            yield reader
+        finally:
+            self._remove(reader)
+
+    def _add(self, reader: Reader) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._listen_forever, name="events-hub", daemon=True)
+            self._thread.start()
+        with self._lock:
+            readers = self._readers.setdefault(reader.channel, set())
+            if any(other.confirmed for other in readers):
+                reader.confirm()
+            readers.add(reader)
+            if self._connection is None:
+                reader.unseen = False  # subscribed some time later: events may come before
+            elif len(readers) == 1:
+                self._send("SUBSCRIBE", reader.channel)
+
+    def _remove(self, reader: Reader) -> None:
+        with self._lock:
+            readers = self._readers.get(reader.channel, set())
+            readers.discard(reader)
+            if not readers and self._readers.pop(reader.channel, None) is not None:
+                self._send("UNSUBSCRIBE", reader.channel)
+
+    def _send(self, *command: object) -> None:
+        """Send a command if there is a connection; the caller holds the lock."""
+        connection = self._connection
+        if connection is None:
+            return  # the listener subscribes to everything when it has connected
+        try:
+            connection.send_command(*command)
+        except (RedisError, OSError):
+            self._connection = None  # the listener's read fails too, and it reconnects
+            connection.disconnect()
+
+    def _listen_forever(self) -> None:
+        pause = 0.05
+        while True:
+            try:
+                self._connect()
+                pause = 0.05
+                self._listen()
+            except (RedisError, OSError) as error:
+                log.warning("lost the event bus, reconnecting: %s", error)
+            except Exception:  # the outermost loop: a bug here must not end every stream of the process
+                log.exception("the event hub failed, reconnecting")
+            self._hang_up()
+            time.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    def _hang_up(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.disconnect()
+            for reader in self._all():
+                reader.confirmed = reader.unseen = False
+
+    def _connect(self) -> None:
+        pool = self._redis.connection_pool
+        connection = pool.connection_class(**{**pool.connection_kwargs, "socket_timeout": SILENCE_SECONDS})
+        connection.connect()
+        with self._lock:
+            self._connection = connection
+            channels = list(self._readers)
+            if channels:
+                connection.send_command("SUBSCRIBE", *channels)
+
+    def _listen(self) -> None:
+        connection = self._connection
+        asked_at = 0.0
+        while connection is self._connection:
+            try:
+                message = connection.read_response(
+                    disable_decoding=True, timeout=SILENCE_SECONDS / 2, disconnect_on_error=False
+                )
+            except RedisError as error:
+                if type(error).__name__ != "TimeoutError" or asked_at:
+                    raise
+                asked_at = time.monotonic()
+                with self._lock:
+                    self._send("PING")
+                continue
+            asked_at = 0.0
+            self._dispatch(message)
+
+    def _dispatch(self, message: list[Any]) -> None:
+        kind = message[0]
+        if kind == b"message":
+            data = message[2]
+            readers = self._readers.get(message[1])
+            if readers:
+                events = parse_message(data)
+                for reader in tuple(readers):
+                    reader.push(events, len(data))
+        elif kind == b"subscribe":
+            for reader in tuple(self._readers.get(message[1], ())):
+                if not reader.confirmed:
+                    reader.confirm()
+
+    def _all(self) -> list[Reader]:
+        return [reader for readers in tuple(self._readers.values()) for reader in tuple(readers)]
+
+
+_hub: Hub | None = None
+
+
+def hub() -> Hub:
+    """The process's hub."""
+    global _hub
+    if _hub is None:
+        _hub = Hub(bus.client())
+    return _hub
+
+
+def follow(
+    reader: Reader,
+    id: UUID,
+    *,
+    after: int | None,
+    ended: Callable[[], Sequence[Event] | None],
+    quiet_seconds: Callable[[], float],
+) -> Iterator[list[Event]]:
+    """A log's events in order from number `after`, in batches, to its last; [] on each quiet spell.
+
+    `after` None means from now on. `ended()` answers from the row, for a log that was lost: the last
+    events to send, or None while the thing lives. `quiet_seconds()` is how long to wait for something new.
+
+    The log is the truth. A message that is next in line is relayed as it is; on anything else (the
+    subscription's confirmation, a gap, a quiet spell) what is missing is read from the log.
+    """
+    redis = bus.client()
+    is_new = reader.unseen
+    reader.wait_confirmed(quiet_seconds())
+    last = after
+    while last is None:
+        last = _newest(redis, id)
+        if last is None:
+            reader.take(quiet_seconds())
+            yield []
+    stale = False
+    ended_with: int | None = None  # the row had ended when this was the log's last event
+    check_at = time.monotonic() + (SELF_CHECK_SECONDS if is_new else 0)
+    while True:
+        if stale:
+            for page in _catch_up(redis, id, last, from_start=after == 0):
+                if page[-1].seq:
+                    last = page[-1].seq
+                yield page
+                if page[-1].is_last:
+                    return
+        events, stale = reader.take(min(quiet_seconds(), max(check_at - time.monotonic(), 0)))
+        if not events and not stale:
+            yield []  # a heartbeat, and the caller's chance to notice a closed socket
+            if time.monotonic() < check_at:
+                continue
+            final = _end_without_log(redis, id, last, ended)
+            if final and ended_with == last:
+                yield list(final)
+                return
+            ended_with = last if final else None
+            check_at = time.monotonic() + (SETTLE_SECONDS if final else SELF_CHECK_SECONDS)
+            stale = True
+            continue
+        fresh: list[Event] = []
+        for event in events:
+            if event.seq <= last:
+                continue
+            if event.seq != last + 1 and (event.after != last or last == 0):
+                stale = True
+                break
+            fresh.append(event)
+            last = event.seq
+        if fresh:
+            yield fresh
+            if fresh[-1].is_last:
+                return
+
+
+def _newest(redis: Redis, id: UUID) -> int | None:
+    """The newest event's number, None when Redis does not answer."""
+    try:
+        return position(redis, id)
+    except RedisError:
+        return None
+
+
+def _catch_up(redis: Redis, id: UUID, last: int, *, from_start: bool) -> Iterator[list[Event]]:
+    """Pages of what the log holds after `last`, with EXPIRED where something is missing."""
+    page: list[Event] = []
+    try:
+        for event in logged(redis, id, last):
+            lost = event.seq != last + 1 and (event.after != last or (from_start and last == 0))
+            if lost:
+                page.append(EXPIRED)
+            page.append(event)
+            last = event.seq
+            if len(page) >= PAGE:
+                yield page
+                page = []
+    except RedisError as error:
+        log.warning("cannot read the event log of %s: %s", id, error)
+    if page:
+        yield page
+
+
+def _end_without_log(
+    redis: Redis, id: UUID, last: int, ended: Callable[[], Sequence[Event] | None]
+) -> Sequence[Event] | None:
+    """The last events of what has ended by its row and added nothing to its log; None otherwise.
+
+    Asked twice before it is believed: the row ends first, its log a moment later, and a writer that has
+    just got Redis back may still hold the last events.
+    """
+    newest = _newest(redis, id)
+    if newest is None or newest > last:
+        return None
+    return ended()

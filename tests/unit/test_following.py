@@ -1,0 +1,430 @@
+"""Readers of event logs lose nothing, whatever Redis does."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from uuid import UUID, uuid4
+
+import pytest
+from redis import Redis
+
+from shared import bus, events, following
+from shared.events import DONE, END, EXPIRED, GAP, LOST, OK, Batch, Event
+from shared.following import Hub
+from tests.event_logs import RETENTION, Log
+from tests.waiting import wait_until
+
+
+class Follower(threading.Thread):
+    """A reader in a thread of its own."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        id: UUID,
+        *,
+        after: int | None = 0,
+        unseen: bool = False,
+        ended: Callable[[], Sequence[Event] | None] = lambda: None,
+        pause: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(daemon=True)
+        self.hub, self.id, self.after, self.unseen, self.ended, self.pause = (
+            hub,
+            id,
+            after,
+            unseen,
+            ended,
+            pause,
+        )
+        self.seen: list[Event] = []
+        self.leaves = False
+        self.ready = threading.Event()
+        self.quiet = 0
+        self.start()
+
+    def run(self) -> None:
+        with self.hub.reader(self.id, unseen=self.unseen) as reader:
+            self.ready.set()
+            for batch in self._follow(reader):
+                self.seen += batch
+                self.quiet += not batch
+                self.pause()
+                if self.leaves:
+                    return
+
+    def _follow(self, reader: following.Reader) -> Iterator[list[Event]]:
+        return following.follow(
+            reader, self.id, after=self.after, ended=self.ended, quiet_seconds=lambda: 0.1
+        )
+
+    @property
+    def numbers(self) -> list[int]:
+        return [event.seq for event in self.seen if event is not EXPIRED]
+
+    @property
+    def is_done(self) -> bool:
+        return not self.is_alive()
+
+
+@pytest.fixture(scope="module")
+def one_hub(redis_url: str) -> Hub:
+    return Hub(bus.make_client(redis_url))
+
+
+@pytest.fixture
+def hub(one_hub: Hub, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """The subscriber of this process; its readers look sooner whether they missed something."""
+    monkeypatch.setattr(following, "SELF_CHECK_SECONDS", 0.5)
+    monkeypatch.setattr(following, "SETTLE_SECONDS", 0.3)
+    return one_hub
+
+
+@pytest.fixture
+def written(redis: Redis) -> Log:
+    return Log(redis)
+
+
+def subscribed(hub: Hub) -> bool:
+    return all(reader.confirmed for reader in hub._all())
+
+
+def test_a_reader_sees_what_was_before_and_what_comes(hub: Hub, written: Log) -> None:
+    written.append(1, 3, floor=0)
+    reader = Follower(hub, written.id)
+    wait_until(lambda: len(reader.seen) == 3)
+    written.append(4, 6, final=True)
+
+    wait_until(lambda: reader.is_done)
+    assert reader.numbers == [1, 2, 3, 4, 5, 6]
+    assert [event.name for event in reader.seen][-1] == END
+
+
+def test_a_reader_from_before_the_first_event_need_not_read_the_log(hub: Hub, written: Log) -> None:
+    with hub.reader(uuid4()):
+        wait_until(lambda: hub._connection is not None)
+        reader = Follower(hub, written.id, unseen=True)
+        wait_until(lambda: subscribed(hub))
+        written.append(1, 2, floor=0, final=True)
+        wait_until(lambda: reader.is_done)
+
+    assert reader.numbers == [1, 2]
+
+
+def test_a_reader_goes_on_after_the_number_it_names(hub: Hub, written: Log) -> None:
+    written.append(1, 5, floor=0, final=True)
+    reader = Follower(hub, written.id, after=3)
+
+    wait_until(lambda: reader.is_done)
+    assert reader.numbers == [4, 5]
+
+
+def test_a_reader_from_now_on_sees_nothing_old(hub: Hub, written: Log) -> None:
+    written.append(1, 3, floor=0)
+    reader = Follower(hub, written.id, after=None)
+    wait_until(lambda: reader.quiet)
+    written.append(4, 5, final=True)
+
+    wait_until(lambda: reader.is_done)
+    assert reader.numbers == [4, 5]
+
+
+def test_two_readers_of_one_log_share_the_subscription(hub: Hub, written: Log) -> None:
+    first = Follower(hub, written.id)
+    first.ready.wait()
+    wait_until(lambda: subscribed(hub))
+    second = Follower(hub, written.id)
+    second.ready.wait()
+    written.append(1, 9, floor=0, final=True)
+
+    wait_until(lambda: first.is_done and second.is_done)
+    assert first.numbers == second.numbers == list(range(1, 10))
+    assert hub._readers == {}
+
+
+def test_a_message_that_was_lost_is_read_from_the_log(hub: Hub, written: Log) -> None:
+    reader = Follower(hub, written.id)
+    wait_until(lambda: reader.quiet)
+    key = events.log_key(written.id)
+    written.append(1, floor=0)
+    written.redis.xadd(key, {"a": 1, "e": b"values\n{}"}, id="0-2")  # stored, but never published
+    written.redis.hset(events.meta_key(written.id), mapping={"seq": 2, "tail": 2})
+    written.append(3, final=True)
+
+    wait_until(lambda: reader.is_done)
+    assert reader.numbers == [1, 2, 3]
+
+
+def test_a_last_message_that_was_lost_is_found_by_a_quiet_reader(hub: Hub, written: Log) -> None:
+    reader = Follower(hub, written.id)
+    wait_until(lambda: reader.quiet)
+    written.append(1, floor=0)
+    written.redis.xadd(events.log_key(written.id), {"a": 1, "e": b"end\n{}"}, id="0-2")
+    written.redis.hset(events.meta_key(written.id), mapping={"seq": 2, "tail": 2, "end": 2})
+
+    wait_until(lambda: reader.is_done)
+    assert reader.numbers == [1, 2]
+
+
+def test_a_slow_reader_overflows_into_the_log(hub: Hub, written: Log) -> None:
+    gate = threading.Event()
+    reader = Follower(hub, written.id, pause=gate.wait)
+    wait_until(lambda: reader.ready.is_set() and subscribed(hub))
+    written.append(1, floor=0)
+    wait_until(lambda: reader.seen or reader.quiet)
+    for first in range(2, 2002, 200):
+        written.append(first, first + 199)
+    (waiting,) = hub._all()
+    wait_until(lambda: waiting.stale)
+    assert not waiting._events
+    written.append(2002, final=True)
+    gate.set()
+
+    wait_until(lambda: reader.is_done)
+    assert reader.numbers == list(range(1, 2003))
+
+
+def test_large_events_overflow_by_their_size(hub: Hub) -> None:
+    reader = following.Reader(b"channel", unseen=True)
+    big = Event(1, 0, "values", b"x")
+    for _ in range(5):
+        reader.push([big], events.MAX_EVENT_BYTES)
+
+    assert reader.stale
+    assert reader.take(0) == ([], True)
+
+
+def test_a_lost_subscription_is_made_again(hub: Hub, written: Log) -> None:
+    reader = Follower(hub, written.id)
+    wait_until(lambda: reader.quiet)
+    written.append(1, 2, floor=0)
+    wait_until(lambda: len(reader.seen) == 2)
+    written.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    written.append(3, 4)
+    wait_until(lambda: len(reader.seen) == 4)
+    wait_until(lambda: written.redis.pubsub_numsub(events.channel(written.id))[0][1] == 1)
+    written.append(5, final=True)
+
+    wait_until(lambda: reader.is_done)
+    assert reader.numbers == [1, 2, 3, 4, 5]
+
+
+def test_history_that_expired_is_told(hub: Hub, written: Log) -> None:
+    written.append(1, 10, floor=0)
+    written.redis.xtrim(events.log_key(written.id), minid="0-6", approximate=False)
+    from_start = Follower(hub, written.id)
+    from_three = Follower(hub, written.id, after=3)
+    from_five = Follower(hub, written.id, after=5)
+    wait_until(lambda: all(10 in reader.numbers for reader in (from_start, from_three, from_five)))
+    written.append(11, final=True)
+
+    wait_until(lambda: from_start.is_done and from_three.is_done and from_five.is_done)
+    assert from_start.seen[0] is EXPIRED
+    assert from_three.seen[0] is EXPIRED
+    assert EXPIRED not in from_five.seen
+    assert all(reader.numbers == [6, 7, 8, 9, 10, 11] for reader in (from_start, from_three, from_five))
+
+
+def test_a_join_from_the_start_of_a_second_attempts_log_is_told(hub: Hub, written: Log) -> None:
+    """The log of the first attempt is gone with the Redis that held it."""
+    written.append(501, 502, attempt=2, floor=500, final=True)
+    reader = Follower(hub, written.id)
+
+    wait_until(lambda: reader.is_done)
+    assert reader.seen[0] is EXPIRED
+    assert reader.numbers == [501, 502]
+
+
+def test_a_new_attempt_is_no_hole(hub: Hub, written: Log) -> None:
+    reader = Follower(hub, written.id)
+    wait_until(lambda: reader.quiet)
+    written.append(1, 3, floor=0)
+    written.append(501, 502, attempt=2, floor=500, final=True)
+
+    wait_until(lambda: reader.is_done)
+    assert EXPIRED not in reader.seen
+    assert reader.numbers == [1, 2, 3, 501, 502]
+
+
+def test_the_end_comes_from_the_row_when_the_log_is_gone(hub: Hub, written: Log) -> None:
+    last = [Event(0, 0, "error", b"{}"), Event(0, 0, END, b"{}")]
+    reader = Follower(hub, written.id, ended=lambda: last)
+
+    wait_until(lambda: reader.is_done)
+    assert reader.seen == last
+
+
+def test_a_row_that_ended_is_not_believed_before_its_log_has_had_time(hub: Hub, written: Log) -> None:
+    asked: list[float] = []
+
+    def ended() -> Sequence[Event] | None:
+        asked.append(time.monotonic())
+        if len(asked) == 1:  # the row is committed, the writer is a moment behind
+            written.append(1, 2, floor=0, final=True)
+        return [Event(0, 0, END, b"from the row")]
+
+    reader = Follower(hub, written.id, ended=ended)
+
+    wait_until(lambda: reader.is_done)
+    assert reader.numbers == [1, 2]
+    assert reader.seen[-1].data != b"from the row"
+
+
+def test_a_reader_waits_while_redis_is_away(hub: Hub, written: Log) -> None:
+    """The log may hold what is missing: the row's word is not enough."""
+    bus.use(bus.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
+    reader = Follower(hub, written.id, ended=lambda: [Event(0, 0, END, b"{}")])
+    wait_until(lambda: reader.quiet > 20)
+    assert reader.seen == []
+
+    reader.leaves = True
+    wait_until(lambda: reader.is_done)
+
+
+def test_readers_lose_nothing_when_redis_loses_everything(hub: Hub, written: Log) -> None:
+    reader = Follower(hub, written.id)
+    wait_until(lambda: reader.quiet)
+    written.append(1, 5, floor=0)
+    wait_until(lambda: len(reader.seen) == 5)
+    written.redis.flushall()
+    assert written.append(6, 7) == LOST
+    assert written.append(1, 7, floor=0) == OK  # the owner's ring
+    written.append(8, final=True)
+
+    wait_until(lambda: reader.is_done)
+    assert reader.numbers == list(range(1, 9))
+
+
+def test_every_reader_gets_every_event_once_whatever_happens(hub: Hub, written: Log) -> None:
+    """Connections are killed, the server is emptied, writers die and come back, readers come and go."""
+    dice = random.Random(4)
+    readers = [Reconnecting(hub, written.id, random.Random(n)) for n in range(6)]
+    writer = FaultyWriter(written, dice, readers, total=25_000)
+    writer.run()
+
+    wait_until(lambda: all(reader.is_done for reader in readers), timeout=30)
+    for reader in readers:
+        assert reader.data == writer.data
+        assert reader.numbers == sorted(set(reader.numbers))
+
+
+class FaultyWriter:
+    """An owner as runners are one: a ring, reserved blocks, the same call again after a lost answer."""
+
+    def __init__(self, log: Log, dice: random.Random, readers: list[Reconnecting], *, total: int) -> None:
+        self.log, self.dice, self.readers, self.total = log, dice, readers, total
+        self.data: list[bytes] = []
+        self.attempt, self.floor, self.sent = 1, 0, 0
+        self.ring: list[bytes] = []
+        self.opened = False
+
+    def run(self) -> None:
+        while len(self.data) < self.total:
+            fault = self.dice.random()
+            if fault < 0.02:
+                self.log.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+            elif fault < 0.03:
+                self.lose_everything()
+            elif fault < 0.04:
+                self.next_attempt()
+            self.send([b"%d" % (len(self.data) + n) for n in range(self.dice.randint(1, 40))])
+            if self.dice.random() < 0.3:
+                time.sleep(0.005)
+        self.send([b"last"], final=True)
+
+    def lose_everything(self) -> None:
+        """Only what earlier attempts wrote is gone for good: nobody holds it any more."""
+        if self.attempt > 1:
+            self.wait_for_readers()
+        self.log.redis.flushall()
+
+    def next_attempt(self) -> None:
+        """The owner died; the next one starts in a block that nobody has used."""
+        self.wait_for_readers()
+        self.attempt += 1
+        self.floor = self.sent = self.sent + 500
+        self.ring, self.opened = [], False
+
+    def wait_for_readers(self) -> None:
+        wait_until(lambda: all(len(reader.data) == len(self.data) for reader in self.readers))
+
+    def send(self, data: list[bytes], *, final: bool = False) -> None:
+        self.data += data
+        name = END if final else "values"
+        fresh = [events.payload(name, item) for item in data]
+        while not self.call(fresh, final):
+            self.sent -= len(self.ring)
+            fresh, self.ring, self.opened = self.ring + fresh, [], False
+            self.floor = self.sent
+        self.sent += len(fresh)
+        self.ring += fresh
+
+    def call(self, fresh: list[bytes], final: bool) -> bool:
+        floor = None if self.opened else self.floor
+        batch = Batch(
+            self.log.id, self.attempt, str(self.attempt), self.sent + 1, fresh, floor=floor, final=final
+        )
+        for _ in range(2 if self.dice.random() < 0.1 else 1):  # sometimes the answer was lost
+            answer = events.append(self.log.redis, [batch], retention_seconds=RETENTION)[0]
+        assert answer in (OK, LOST, GAP, DONE)
+        self.opened = answer in (OK, DONE)
+        return self.opened
+
+
+class Reconnecting:
+    """A client that goes away now and then and comes back with the last number it saw."""
+
+    def __init__(self, hub: Hub, id: UUID, dice: random.Random) -> None:
+        self.hub, self.id, self.dice = hub, id, dice
+        self.numbers: list[int] = []
+        self.data: list[bytes] = []
+        self.expired = 0
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        return not self.thread.is_alive()
+
+    def run(self) -> None:
+        while not self.follow_once():
+            pass
+
+    def follow_once(self) -> bool:
+        after = self.numbers[-1] if self.numbers else 0
+        with self.hub.reader(self.id) as reader:
+            followed = following.follow(
+                reader, self.id, after=after, ended=lambda: None, quiet_seconds=lambda: 0.1
+            )
+            for batch in followed:
+                for event in batch:
+                    if event is EXPIRED:
+                        self.expired += 1
+                        continue
+                    self.numbers.append(event.seq)
+                    self.data.append(event.data)
+                    if event.is_last:
+                        return True
+                if self.dice.random() < 0.02:
+                    return False
+        return False
+
+
+def test_closing_a_log_tells_its_readers(hub: Hub, written: Log) -> None:
+    written.append(1, floor=0)
+    reader = Follower(hub, written.id)
+    wait_until(lambda: reader.seen)
+    events.close(
+        written.id,
+        attempt=2,
+        owner="upkeep",
+        floor=500,
+        payloads=[events.payload(END, b"{}")],
+        retention_seconds=RETENTION,
+    )
+
+    wait_until(lambda: reader.is_done)
+    assert reader.numbers == [1, 501]
