@@ -11,13 +11,18 @@ from workers.manifest import PipConfig
 BASE_REQUIREMENTS = ("langgraph>=1.0.10,<2", "langgraph-checkpoint>=4.1,<5")
 
 
+def unpack(python: str, archive: Path, target: Path) -> list[str]:
+    """The source archive into a new directory."""
+    return [python, "-P", "-X", "utf8", "-m", "workers.unpack", str(archive), str(target)]
+
+
 def create_environment(uv: str, env: Path, python: str) -> list[str]:
     """An empty virtual environment."""
     return [uv, "venv", "--quiet", "--python", python, "--no-project", str(env)]
 
 
 def resolve(uv: str, inputs: Sequence[Path], output: Path, python: str, index: PipConfig | None) -> list[str]:
-    """The exact versions that satisfy the inputs: requirement files and project files."""
+    """The exact versions that satisfy the inputs, which are requirement files."""
     return [
         uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python", python,
         "--output-file", str(output), *_index(index), *map(str, inputs),

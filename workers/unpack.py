@@ -1,21 +1,27 @@
-"""Unpacks a source archive that nobody trusts.
+"""Unpacks a source archive that nobody trusts: `python -m workers.unpack ARCHIVE TARGET`.
 
 Why not the standard library's `data` filter: on some Python 3.11 versions a chain of long symbolic links
 overwrites files outside the target in spite of it, and others have no filter at all. So: regular files and
 directories only, every name checked, every parent opened without following links, and all limits counted
 while reading, never taken from headers.
+
+Why a process of its own: a crafted header can make the standard library's reader loop or hoard memory. The
+builder runs this in a sandbox, with limits, and can end it.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
+import resource
 import stat
+import sys
 import tarfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol, cast
 
 from shared.errors import BuildFailed
 
@@ -25,14 +31,30 @@ MAX_ENTRIES = 50_000
 MAX_RATIO = 200
 FREE_BYTES = 10 * MIB  # small archives may compress better than MAX_RATIO
 MAX_NAME_BYTES, MAX_PART_BYTES = 1024, 255
+MAX_EXTRA_BYTES = 64 * 1024  # of a header that only describes the next one
+MAX_MEMORY_BYTES = 1024 * MIB
+MAX_CPU_SECONDS = 300
 READ_BYTES = 256 * 1024
 STEP = "unpack"
+
+PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
+EXTRA = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+
+# What reading a crafted archive can raise, beside the errors meant for it.
+UNREADABLE = (
+    tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, LookupError, OverflowError,
+    RecursionError, MemoryError,
+)  # fmt: skip
+
+
+class Readable(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
 
 
 class Counted:
     """A file that counts what has been read from it."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: Readable) -> None:
         self._file = file
         self.bytes = 0
 
@@ -42,17 +64,61 @@ class Counted:
         return data
 
 
+class Bounded:
+    """What a packed file unpacks to, as long as it stays within the limits and does not end early."""
+
+    def __init__(self, packed: Counted) -> None:
+        self._packed = packed
+        self._file = gzip.GzipFile(fileobj=cast("IO[bytes]", packed), mode="rb")
+        self._bytes = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        if not data:
+            raise EOFError("it ends too early")
+        self._bytes += len(data)
+        if self._bytes > MAX_BYTES:
+            raise _refused(f"it unpacks to more than {MAX_BYTES // MIB} MiB")
+        if self._bytes > FREE_BYTES and self._bytes > self._packed.bytes * MAX_RATIO:
+            raise _refused(f"it unpacks to more than {MAX_RATIO} times its size")
+        return data
+
+
+class Header(tarfile.TarInfo):
+    """A header, looked at before the reader acts on it."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
+        if buf.count(0) == tarfile.BLOCKSIZE:
+            raise End
+        try:
+            header = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:  # the reader would take it for the end
+            raise tarfile.ReadError(f"a damaged header: {error}") from error
+        if header.type not in PLAIN + EXTRA:
+            raise _refused(f"{header.name!r} is neither a regular file nor a directory")
+        if header.size < 0 or (header.type in EXTRA and header.size > MAX_EXTRA_BYTES):
+            raise _refused("a header has an impossible size")
+        return header
+
+
+class End(Exception):
+    """The archive's end marker."""
+
+
 def unpack(archive: Path, target: Path) -> int:
     """Unpack a gzip tar into the new directory `target`; the number of files. Raises BuildFailed."""
     target.mkdir(mode=0o755)
     root = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with archive.open("rb") as file:
-            return _Unpacker(Counted(file), root).run()
-    except (tarfile.TarError, zlib.error, EOFError) as error:
-        raise _refused(f"this is not a whole gzip tar archive: {error}") from error
+            return _Unpacker(Bounded(Counted(file)), root).run()
+    except UNREADABLE as error:
+        raise _refused(f"it is not a whole gzip tar archive: {error or type(error).__name__}") from error
     except OSError as error:
-        raise _refused(error.strerror or str(error)) from error
+        raise BuildFailed(
+            STEP, f"the source archive cannot be unpacked: {error.strerror or error}"
+        ) from error
     finally:
         os.close(root)
 
@@ -62,16 +128,16 @@ def _refused(reason: str) -> BuildFailed:
 
 
 class _Unpacker:
-    def __init__(self, source: Counted, root: int) -> None:
+    def __init__(self, source: Bounded, root: int) -> None:
         self._source = source
         self._root = root
-        self._bytes = 0
         self._files: set[tuple[str, ...]] = set()
         self._directories: set[tuple[str, ...]] = {()}
 
     def run(self) -> int:
         entries = 0
-        with tarfile.open(fileobj=self._source, mode="r|gz") as tar:  # type: ignore[call-overload]
+        file = cast("IO[bytes]", self._source)
+        with suppress(End), tarfile.open(fileobj=file, mode="r|", tarinfo=Header, encoding="utf-8") as tar:
             for member in tar:
                 entries += 1
                 if entries > MAX_ENTRIES:
@@ -111,16 +177,8 @@ class _Unpacker:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             with open(os.open(parts[-1], flags, mode, dir_fd=parent), "wb") as out:
                 while data is not None and (piece := data.read(READ_BYTES)):
-                    self._count(len(piece))
                     out.write(piece)
         self._files.add(parts)
-
-    def _count(self, size: int) -> None:
-        self._bytes += size
-        if self._bytes > MAX_BYTES:
-            raise _refused(f"it unpacks to more than {MAX_BYTES // MIB} MiB")
-        if self._bytes > FREE_BYTES and self._bytes > self._source.bytes * MAX_RATIO:
-            raise _refused(f"it unpacks to more than {MAX_RATIO} times its size")
 
     @contextmanager
     def _parent(self, parts: tuple[str, ...]) -> Iterator[int]:
@@ -152,3 +210,20 @@ def parts_of(name: str) -> tuple[str, ...]:
     if any(len(part.encode()) > MAX_PART_BYTES for part in parts):
         raise _refused("a part of a name is too long")
     return parts
+
+
+def main(archive: str, target: str) -> int:
+    """Unpack within limits; the reason of a refusal is the last line of output."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
+    try:
+        count = unpack(Path(archive), Path(target))
+    except BuildFailed as error:
+        print(error.message)
+        return 1
+    print(f"unpacked {count} files")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,410 @@
+"""Archives nobody trusts: what is refused, what is written, and that nothing lands outside."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import os
+import random
+import resource
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from shared.errors import BuildFailed
+from workers import commands, unpack
+
+ROOT = Path(unpack.__file__).parents[1]
+Entry = tuple[tarfile.TarInfo, bytes]
+
+
+def file(name: str, data: bytes = b"x", **fields: object) -> Entry:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info, data
+
+
+def special(name: str, type: bytes, target: str = "") -> Entry:
+    return file(name, b"", type=type, linkname=target)
+
+
+def directory(name: str) -> Entry:
+    return special(name, tarfile.DIRTYPE)
+
+
+def tar(*entries: Entry, format: int = tarfile.PAX_FORMAT) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=format) as archive:
+        for info, data in entries:
+            archive.addfile(info, io.BytesIO(data))
+    return made.getvalue()
+
+
+@pytest.fixture
+def taken(tmp_path: Path) -> Callable[[bytes], Path]:
+    """Unpack these bytes, packed, and answer where they are."""
+
+    def unpacked(data: bytes, *, packed: bytes | None = None) -> Path:
+        archive = tmp_path / "source.tar.gz"
+        archive.write_bytes(gzip.compress(data) if packed is None else packed)
+        target = tmp_path / "in" / f"project-{next(numbers)}"
+        unpack.unpack(archive, target)
+        return target
+
+    numbers = itertools.count()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "victim").write_text("untouched")
+    return unpacked
+
+
+@pytest.fixture(autouse=True)
+def untouched(tmp_path: Path) -> Iterator[None]:
+    """Whatever an archive tries, nothing outside the target changes."""
+    yield
+    if (tmp_path / "in").exists():
+        assert (tmp_path / "in" / "victim").read_text() == "untouched"
+        assert {path.name.split("-")[0] for path in (tmp_path / "in").iterdir()} <= {"victim", "project"}
+
+
+# --- what is taken -------------------------------------------------------------------------------
+
+
+def test_files_and_directories_are_written(taken: Callable[..., Path]) -> None:
+    long = "d" * 200 + "/" + "f" * 200 + ".py"
+
+    project = taken(
+        tar(
+            directory("./"),
+            file("langgraph.json", b"{}"),
+            file("./pkg/run.sh", b"#!", mode=0o4777),
+            file("pkg/__init__.py", b"", mode=0o600, uid=12345, uname="someone"),
+            directory("empty"),
+            file(long, b"long"),
+            file("täst.py", b"name"),
+        )
+    )
+
+    assert (project / "langgraph.json").read_bytes() == b"{}"
+    assert (project / long).read_bytes() == b"long"
+    assert (project / "täst.py").read_bytes() == b"name"
+    assert (project / "empty").is_dir()
+    assert (project / "pkg/run.sh").stat().st_mode & 0o7777 == 0o755
+    found = (project / "pkg/__init__.py").stat()
+    assert found.st_mode & 0o7777 == 0o644
+    assert found.st_uid == os.getuid()
+
+
+@pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_every_tar_format_is_read(taken: Callable[..., Path], format: int) -> None:
+    name = "a" * 90 + "/" + "b" * 90
+
+    assert (taken(tar(file(name, b"data"), format=format)) / name).read_bytes() == b"data"
+
+
+def test_of_doubles_the_last_wins(taken: Callable[..., Path]) -> None:
+    project = taken(
+        tar(file("a.py", b"old", mode=0o755), file("a.py", b"new"), directory("d"), directory("d"))
+    )
+
+    assert (project / "a.py").read_bytes() == b"new"
+    assert (project / "a.py").stat().st_mode & 0o777 == 0o644
+
+
+def test_an_empty_archive_has_no_files(taken: Callable[..., Path]) -> None:
+    assert list(taken(tar()).iterdir()) == []
+
+
+def test_an_archive_in_several_gzip_members_is_read(taken: Callable[..., Path]) -> None:
+    data = tar(file("a.py", b"a" * 5000))
+    packed = gzip.compress(data[:3000]) + gzip.compress(data[3000:])
+
+    assert (taken(b"", packed=packed) / "a.py").read_bytes() == b"a" * 5000
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../victim",
+        "a/../../victim",
+        "a/..",
+        "..",
+        "/etc/passwd",
+        "//victim",
+        "a\\..\\victim",
+        "C:victim",
+        "c:/victim",
+        "a" * 256,
+        "d/" * 600 + "f",
+        "bad\udcff.py",
+    ],
+)
+def test_a_name_that_is_not_plainly_inside_is_refused(taken: Callable[..., Path], name: str) -> None:
+    for entry in (file(name), directory(name)):
+        with pytest.raises(BuildFailed, match=r"refused: .*(relative path|leaves|too long|UTF-8)") as caught:
+            taken(tar(file("before.py"), entry))
+        assert caught.value.step == "unpack"
+
+
+def test_a_pax_path_is_held_to_the_same_rules(taken: Callable[..., Path]) -> None:
+    with pytest.raises(BuildFailed, match="leaves the archive"):
+        taken(tar(file("harmless.py", pax_headers={"path": "../victim"})))
+
+
+def test_a_pax_path_with_a_nul_is_refused(taken: Callable[..., Path]) -> None:
+    with pytest.raises(BuildFailed, match="refused"):
+        taken(tar(file("harmless.py", pax_headers={"path": "a\0b"})))
+
+
+def test_a_global_pax_path_is_held_to_the_same_rules(taken: Callable[..., Path]) -> None:
+    made = io.BytesIO()
+    with tarfile.open(
+        fileobj=made, mode="w", format=tarfile.PAX_FORMAT, pax_headers={"path": "../victim"}
+    ) as archive:
+        archive.addfile(*(lambda entry: (entry[0], io.BytesIO(entry[1])))(file("harmless.py")))
+
+    with pytest.raises(BuildFailed, match="leaves the archive"):
+        taken(made.getvalue())
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        (file("a"), file("a/b")),
+        (file("a"), directory("a")),
+        (file("a"), directory("a/b")),
+        (directory("a"), file("a")),
+        (file("a/b"), file("a")),
+        (file("."),),
+    ],
+)
+def test_a_name_is_a_file_or_a_directory(taken: Callable[..., Path], entries: tuple[Entry, ...]) -> None:
+    with pytest.raises(BuildFailed, match="is a file and a directory"):
+        taken(tar(*entries))
+
+
+# --- kinds ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "type",
+    [
+        tarfile.SYMTYPE,
+        tarfile.LNKTYPE,
+        tarfile.CHRTYPE,
+        tarfile.BLKTYPE,
+        tarfile.FIFOTYPE,
+        tarfile.CONTTYPE,
+        tarfile.GNUTYPE_SPARSE,
+        b"Z",
+    ],
+)
+def test_anything_but_files_and_directories_is_refused(taken: Callable[..., Path], type: bytes) -> None:
+    with pytest.raises(BuildFailed, match="'odd' is neither a regular file nor a directory"):
+        taken(tar(file("a.py"), special("odd", type, "../victim")))
+
+
+def test_a_file_through_a_link_is_refused(taken: Callable[..., Path]) -> None:
+    with pytest.raises(BuildFailed, match="neither a regular file"):
+        taken(tar(special("out", tarfile.SYMTYPE, ".."), file("out/victim", b"overwritten")))
+
+
+def test_a_chain_of_long_links_is_refused(taken: Callable[..., Path]) -> None:
+    """The shape that gets past the standard library's filter: a path too long to be resolved."""
+    component = "d" * 247
+    entries, path = [], ""
+    for letter in "abcdefghijklmnop":
+        entries += [directory(path + component), special(path + letter, tarfile.SYMTYPE, component)]
+        path += component + "/"
+    link = "/".join("abcdefghijklmnop") + "/" + "l" * 254
+    entries += [
+        special(link, tarfile.SYMTYPE, "../" * 16),
+        special("escape", tarfile.SYMTYPE, link + "/../../victim"),
+        file("escape", b"overwritten"),
+    ]
+
+    with pytest.raises(BuildFailed, match="refused"):
+        taken(tar(*entries))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {
+            "GNU.sparse.major": "1",
+            "GNU.sparse.minor": "0",
+            "GNU.sparse.name": "a",
+            "GNU.sparse.realsize": "9",
+        },
+        {"GNU.sparse.map": "0,1,5,1", "GNU.sparse.size": "6"},
+        {"GNU.sparse.size": "99999999999", "GNU.sparse.numblocks": "1"},
+        {"size": "-1024"},
+        {"size": "99999999999999"},
+    ],
+)
+def test_headers_that_lie_about_the_size_are_refused(
+    taken: Callable[..., Path], headers: dict[str, str]
+) -> None:
+    with pytest.raises(BuildFailed, match="refused"):
+        taken(tar(file("a.py", b"1\n0\n1\n", pax_headers=headers), file("b.py")))
+
+
+def test_a_negative_size_is_refused(taken: Callable[..., Path]) -> None:
+    data = bytearray(tar(file("a.py"), format=tarfile.GNU_FORMAT))
+    data[124:136] = b"\xff" * 12  # minus one in base 256
+    data[148:156] = b" " * 8
+    data[148:156] = b"%06o\0 " % sum(data[:512])
+
+    with pytest.raises(BuildFailed, match="impossible size"):
+        taken(bytes(data))
+
+
+# --- bombs ---------------------------------------------------------------------------------------
+
+
+def test_what_unpacks_to_too_much_is_refused(
+    taken: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpack, "MAX_BYTES", 100_000)
+    noise = random.Random(1).randbytes(60_000)
+
+    with pytest.raises(BuildFailed, match="unpacks to more than"):
+        taken(tar(file("a", noise), file("b", noise)))
+
+
+def test_a_bomb_is_refused_by_its_ratio(taken: Callable[..., Path]) -> None:
+    with pytest.raises(BuildFailed, match="more than 200 times its size"):
+        taken(tar(file("zeros", bytes(40 * unpack.MIB))))
+
+
+def test_a_bomb_among_the_headers_is_refused(taken: Callable[..., Path]) -> None:
+    with pytest.raises(BuildFailed, match="impossible size"):
+        taken(tar(file("a.py", pax_headers={"comment": "0" * 30 * unpack.MIB})))
+
+
+def test_too_many_entries_are_refused(taken: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpack, "MAX_ENTRIES", 10)
+
+    with pytest.raises(BuildFailed, match="more than 10 entries"):
+        taken(tar(*(file("same", b"") for _ in range(11))))
+
+
+def test_headers_without_end_are_refused(taken: Callable[..., Path]) -> None:
+    block = tar(file("a.py", pax_headers={"comment": "x"}))[:1024]  # a header that describes the next one
+
+    with pytest.raises(BuildFailed, match="refused"):
+        taken(block * 3000)
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+def test_what_is_no_archive_is_refused(taken: Callable[..., Path]) -> None:
+    for packed in (b"", b"hello", b"PK\x03\x04zip", gzip.compress(b""), gzip.compress(b"hello" * 1000)):
+        with pytest.raises(BuildFailed, match="it is not a whole gzip tar archive"):
+            taken(b"", packed=packed)
+
+
+def test_an_archive_cut_off_anywhere_is_refused(taken: Callable[..., Path]) -> None:
+    data = tar(*(file(f"{n}.py", random.Random(n).randbytes(700)) for n in range(4)))
+    packed = gzip.compress(data)
+    end = len(data.rstrip(b"\0")) // 512 * 512
+
+    for size in range(0, end, 512):
+        with pytest.raises(BuildFailed, match="not a whole gzip tar archive"):
+            taken(data[:size])
+    for size in range(10, len(packed) - 100, 97):
+        with pytest.raises(BuildFailed, match="not a whole gzip tar archive"):
+            taken(b"", packed=packed[:size])
+
+
+def test_a_damaged_header_does_not_pass_for_the_end(taken: Callable[..., Path]) -> None:
+    data = bytearray(tar(file("a.py"), file("b.py")))
+    data[1024 + 5] ^= 1
+
+    with pytest.raises(BuildFailed, match="damaged header"):
+        taken(bytes(data))
+
+
+def test_bytes_turned_at_random_never_escape(taken: Callable[..., Path]) -> None:
+    dice = random.Random(7)
+    entries = [file("a/b.py", b"1" * 600, pax_headers={"comment": "c" * 50}), directory("c"), file("c/d.py")]
+    whole = tar(*entries)
+    for _ in range(200):
+        data = bytearray(whole)
+        for _ in range(dice.randrange(1, 6)):
+            data[dice.randrange(len(whole))] = dice.randrange(256)
+        with suppress(BuildFailed):
+            taken(bytes(data))
+
+
+# --- the process ---------------------------------------------------------------------------------
+
+
+def _run(archive: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        commands.unpack(sys.executable, archive, target),
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_the_process_says_what_it_did(tmp_path: Path) -> None:
+    archive = tmp_path / "a.tar.gz"
+    archive.write_bytes(gzip.compress(tar(file("a.py"), file("b/c.py"))))
+
+    done = _run(archive, tmp_path / "project")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "unpacked 2 files\n", "")
+    assert (tmp_path / "project/b/c.py").is_file()
+
+
+def test_the_process_says_why_it_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "a.tar.gz"
+    archive.write_bytes(gzip.compress(tar(file("../victim"))))
+
+    done = _run(archive, tmp_path / "project")
+
+    assert done.returncode == 1
+    assert done.stdout == "the source archive is refused: '../victim' leaves the archive\n"
+
+
+def test_a_disk_that_takes_no_more_is_no_fault_of_the_archive(tmp_path: Path) -> None:
+    archive = tmp_path / "a.tar.gz"
+    archive.write_bytes(gzip.compress(tar(file("a.bin", bytes(100_000)))))
+
+    done = subprocess.run(
+        commands.unpack(sys.executable, archive, tmp_path / "project"),
+        env={"PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert (done.returncode, done.stdout) == (1, "the source archive cannot be unpacked: File too large\n")
+
+
+def test_a_header_that_makes_the_reader_search_ends(tmp_path: Path) -> None:
+    headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "a"}
+    archive = tmp_path / "a.tar.gz"
+    archive.write_bytes(gzip.compress(tar(file("a.py", b"9" * 4000 + b"\n", pax_headers=headers))))
+
+    done = _run(archive, tmp_path / "project")
+
+    assert done.returncode == 1
+    assert done.stdout.startswith("the source archive is refused: it is not a whole gzip tar archive")
