@@ -1,0 +1,312 @@
+"""The life of a revision on a real database: who may move it, and which one's turn it is."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, text
+
+from shared import revisions
+from shared.database import connection
+from shared.errors import Fenced, NotFound
+from shared.events import RESERVED
+from shared.models import RevisionStatus
+from shared.revisions import Claimed, Moved
+from tests import factories
+
+pytestmark = pytest.mark.usefixtures("db")
+
+DIGEST = "0" * 64
+BUILT = {"requirements": "langgraph==1.2.22\n", "manifest": {"graphs": {}}, "python_version": "3.11"}
+
+
+@pytest.fixture
+def deployment_id(db: Engine) -> UUID:
+    return factories.deployment(serving=False).id
+
+
+def new(deployment_id: UUID, **artifact: Any) -> tuple[UUID, list[Moved]]:
+    """A revision with source, put in line."""
+    with connection() as conn:
+        revisions.lock_deployment(conn, deployment_id)
+        id = revisions.create(
+            conn, deployment_id, source="internal_source", config={}, digest=DIGEST, **artifact
+        )
+        return id, revisions.start(conn, deployment_id, id)
+
+
+def claim(id: UUID, owner: str = "builder") -> Claimed | None:
+    with connection() as conn:
+        return revisions.claim(conn, id, owner=owner, lease_seconds=30)
+
+
+def claimed(id: UUID, owner: str = "builder") -> Claimed:
+    got = claim(id, owner)
+    assert got is not None
+    return got
+
+
+def end(held: Claimed, status: RevisionStatus = RevisionStatus.DEPLOYED) -> list[Moved]:
+    with connection() as conn:
+        revisions.lock_deployment(conn, held.deployment_id)
+        return revisions.end(conn, held, status, None)
+
+
+def interrupt(deployment_id: UUID, id: UUID) -> list[Moved]:
+    with connection() as conn:
+        revisions.lock_deployment(conn, deployment_id)
+        return revisions.interrupt(conn, deployment_id, id, reason="stop")
+
+
+def expire() -> list[Moved]:
+    with connection() as conn:
+        return revisions.expire(conn)
+
+
+def lose_lease(id: UUID) -> None:
+    with connection() as conn:
+        conn.execute(
+            text("UPDATE revision SET lease_until = now() - interval '1s' WHERE id = :id"), {"id": id}
+        )
+
+
+def status(id: UUID) -> str:
+    with connection() as conn:
+        return str(conn.execute(text("SELECT status FROM revision WHERE id = :id"), {"id": id}).scalar_one())
+
+
+def statuses(moved: list[Moved]) -> dict[UUID, str]:
+    return {move.revision_id: move.status for move in moved}
+
+
+# --- the line ------------------------------------------------------------------------------------
+
+
+def test_the_first_one_waits_for_a_builder_at_once(deployment_id: UUID) -> None:
+    id, moved = new(deployment_id)
+
+    assert statuses(moved) == {id: "AWAITING_BUILD"}
+    with connection() as conn:
+        latest = conn.execute(text("SELECT latest_revision_id FROM deployment")).scalar_one()
+    assert latest == id
+
+
+def test_a_built_artifact_needs_no_building(deployment_id: UUID) -> None:
+    id, moved = new(deployment_id, **BUILT)
+
+    assert statuses(moved) == {id: "AWAITING_DEPLOY"}
+    assert claimed(id).status == "DEPLOYING"
+
+
+def test_only_the_newest_of_those_that_wait_is_kept(deployment_id: UUID) -> None:
+    first, _ = new(deployment_id)
+    second, moved = new(deployment_id)
+    assert statuses(moved) == {second: "QUEUED"}
+    third, moved = new(deployment_id)
+
+    assert statuses(moved) == {second: "SKIPPED", third: "QUEUED"}
+    assert status(first) == "AWAITING_BUILD"
+
+
+@pytest.mark.parametrize("last", [RevisionStatus.DEPLOYED, RevisionStatus.BUILD_FAILED])
+def test_the_next_ones_turn_comes_when_one_ends(deployment_id: UUID, last: RevisionStatus) -> None:
+    first, _ = new(deployment_id)
+    second, _ = new(deployment_id)
+
+    moved = end(claimed(first), last)
+
+    assert statuses(moved) == {second: "AWAITING_BUILD"}
+    assert status(first) == last
+
+
+def test_deployments_do_not_wait_for_each_other(deployment_id: UUID) -> None:
+    other = factories.deployment("other", serving=False).id
+    new(deployment_id)
+
+    id, moved = new(other)
+
+    assert statuses(moved) == {id: "AWAITING_BUILD"}
+
+
+def test_numbers_rise_within_a_deployment(deployment_id: UUID) -> None:
+    ids = [new(deployment_id)[0] for _ in range(3)]
+
+    with connection() as conn:
+        listed = revisions.list_of(conn, deployment_id, statuses=[], limit=10, offset=0)
+    assert [row["id"] for row in listed] == ids[::-1]
+
+
+# --- claims --------------------------------------------------------------------------------------
+
+
+def test_a_revision_has_one_builder(deployment_id: UUID) -> None:
+    id, _ = new(deployment_id)
+
+    held = claimed(id, "one")
+
+    assert (held.status, held.attempt, held.owner) == ("BUILDING", 1, "one")
+    assert claim(id, "two") is None
+
+
+@pytest.mark.parametrize("ended", [RevisionStatus.DEPLOYED, RevisionStatus.BUILD_FAILED])
+def test_one_that_has_ended_is_not_built_again(deployment_id: UUID, ended: RevisionStatus) -> None:
+    id, _ = new(deployment_id)
+    end(claimed(id), ended)
+
+    assert claim(id) is None
+
+
+def test_one_without_source_or_out_of_turn_is_not_claimed(deployment_id: UUID) -> None:
+    new(deployment_id)
+    queued, _ = new(deployment_id)
+    with connection() as conn:
+        placeholder = revisions.create(conn, deployment_id, source="internal_source", config={}, digest=None)
+
+    assert claim(queued) is None
+    assert claim(placeholder) is None
+
+
+def test_a_deleted_deployments_revision_is_not_claimed(deployment_id: UUID) -> None:
+    id, _ = new(deployment_id)
+    with connection() as conn:
+        conn.execute(text("UPDATE deployment SET deleted_at = now()"))
+
+    assert claim(id) is None
+
+
+def test_each_attempt_has_event_numbers_nobody_has_seen(deployment_id: UUID) -> None:
+    id, moved = new(deployment_id)
+    first = claimed(id)
+    assert moved[0].seq <= first.floor
+
+    lose_lease(id)
+    (back,) = expire()
+    second = claimed(id)
+
+    assert back.seq > first.floor + RESERVED
+    assert second.floor > back.seq
+    assert moved[0].attempt < first.attempt * 2 < back.attempt < second.attempt * 2
+
+
+@pytest.mark.parametrize("act", ["advance", "keep", "reserve", "end"])
+def test_a_builder_that_lost_its_claim_changes_nothing(deployment_id: UUID, act: str) -> None:
+    id, _ = new(deployment_id)
+    zombie = claimed(id, "zombie")
+    lose_lease(id)
+    expire()
+    heir = claimed(id, "heir")
+
+    with connection() as conn:
+        assert not revisions.renew(conn, zombie, lease_seconds=30)
+    with pytest.raises(Fenced), connection() as conn:
+        if act == "advance":
+            revisions.advance(conn, zombie, RevisionStatus.DEPLOYING)
+        elif act == "keep":
+            revisions.keep_artifact(conn, zombie, requirements="", python_version="3.11", manifest={})
+        elif act == "reserve":
+            revisions.reserve(conn, zombie, 10_000)
+        else:
+            revisions.end(conn, zombie, RevisionStatus.DEPLOYED, None)
+
+    assert status(id) == "BUILDING"
+    with connection() as conn:
+        assert revisions.renew(conn, heir, lease_seconds=30)
+
+
+def test_a_builder_that_stops_leaves_it_to_the_next(deployment_id: UUID) -> None:
+    id, _ = new(deployment_id)
+    with connection() as conn:
+        revisions.give_back(conn, claimed(id, "one"))
+
+    assert status(id) == "AWAITING_BUILD"
+    assert claimed(id, "two").attempt == 2
+
+
+# --- what was left behind ------------------------------------------------------------------------
+
+
+def test_a_lease_that_holds_is_left_alone(deployment_id: UUID) -> None:
+    id, _ = new(deployment_id)
+    claimed(id)
+
+    assert expire() == []
+
+
+def test_after_building_the_next_attempt_only_deploys(deployment_id: UUID) -> None:
+    id, _ = new(deployment_id)
+    held = claimed(id)
+    with connection() as conn:
+        revisions.keep_artifact(
+            conn, held, requirements="x==1", python_version="3.11", manifest={"graphs": {}}
+        )
+        revisions.advance(conn, held, RevisionStatus.AWAITING_DEPLOY)
+    lose_lease(id)
+
+    assert statuses(expire()) == {id: "AWAITING_DEPLOY"}
+
+
+@pytest.mark.parametrize(("artifact", "failed"), [({}, "BUILD_FAILED"), (BUILT, "DEPLOY_FAILED")])
+def test_it_is_given_up_after_three_attempts(
+    deployment_id: UUID, artifact: dict[str, Any], failed: str
+) -> None:
+    id, _ = new(deployment_id, **artifact)
+    next_id, _ = new(deployment_id)
+    for _ in range(revisions.MAX_ATTEMPTS):
+        claimed(id)
+        lose_lease(id)
+        moved = expire()
+
+    assert statuses(moved) == {id: failed, next_id: "AWAITING_BUILD"}
+    assert "3 attempts" in (moved[0].message or "")
+
+
+def test_a_bell_nobody_answered_is_rung_again_but_not_at_once(deployment_id: UUID) -> None:
+    id, _ = new(deployment_id)
+    with connection() as conn:
+        assert revisions.due(conn) == []  # its own bell is on the way
+        conn.execute(text("UPDATE revision SET rung_at = now() - interval '1 hour'"))
+    with connection() as conn:
+        assert revisions.due(conn) == [id]
+        assert revisions.due(conn) == []
+
+    claimed(id)
+    with connection() as conn:
+        conn.execute(text("UPDATE revision SET rung_at = now() - interval '1 hour'"))
+        assert revisions.due(conn) == []
+
+
+# --- stopping ------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_one_is_taken_from_its_builder(deployment_id: UUID) -> None:
+    id, _ = new(deployment_id)
+    next_id, _ = new(deployment_id)
+    held = claimed(id)
+
+    moved = interrupt(deployment_id, id)
+
+    assert statuses(moved) == {id: "INTERRUPTED", next_id: "AWAITING_BUILD"}
+    assert moved[0].is_end
+    assert moved[0].attempt > held.attempt * 2
+    with connection() as conn:
+        assert not revisions.renew(conn, held, lease_seconds=30)
+
+
+def test_one_that_has_ended_cannot_be_interrupted(deployment_id: UUID) -> None:
+    id, _ = new(deployment_id)
+    end(claimed(id))
+
+    assert interrupt(deployment_id, id) == []
+    assert status(id) == "DEPLOYED"
+
+
+def test_a_revision_is_found_in_its_own_deployment_only(deployment_id: UUID) -> None:
+    id, _ = new(deployment_id)
+    other = factories.deployment("other", serving=False).id
+
+    with connection() as conn:
+        assert revisions.get(conn, deployment_id, id)["id"] == id
+        with pytest.raises(NotFound):
+            revisions.get(conn, other, id)
