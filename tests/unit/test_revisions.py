@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from shared import revisions
 from shared.database import connection
@@ -190,8 +191,18 @@ def test_each_attempt_has_event_numbers_nobody_has_seen(deployment_id: UUID) -> 
     assert moved[0].attempt < first.attempt * 2 < back.attempt < second.attempt * 2
 
 
-@pytest.mark.parametrize("act", ["advance", "keep", "reserve", "end"])
-def test_a_builder_that_lost_its_claim_changes_nothing(deployment_id: UUID, act: str) -> None:
+WRITES: dict[str, Callable[[Connection, Claimed], Any]] = {
+    "advance": lambda conn, held: revisions.advance(conn, held, RevisionStatus.DEPLOYING),
+    "keep": lambda conn, held: revisions.keep_artifact(
+        conn, held, requirements="", python_version="3.11", manifest={}
+    ),
+    "reserve": lambda conn, held: revisions.reserve(conn, held, 10_000),
+    "end": lambda conn, held: revisions.end(conn, held, RevisionStatus.DEPLOYED, None),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_builder_that_lost_its_claim_changes_nothing(deployment_id: UUID, write: str) -> None:
     id, _ = new(deployment_id)
     zombie = claimed(id, "zombie")
     lose_lease(id)
@@ -200,15 +211,8 @@ def test_a_builder_that_lost_its_claim_changes_nothing(deployment_id: UUID, act:
 
     with connection() as conn:
         assert not revisions.renew(conn, zombie, lease_seconds=30)
-    with pytest.raises(Fenced), connection() as conn:
-        if act == "advance":
-            revisions.advance(conn, zombie, RevisionStatus.DEPLOYING)
-        elif act == "keep":
-            revisions.keep_artifact(conn, zombie, requirements="", python_version="3.11", manifest={})
-        elif act == "reserve":
-            revisions.reserve(conn, zombie, 10_000)
-        else:
-            revisions.end(conn, zombie, RevisionStatus.DEPLOYED, None)
+        with pytest.raises(Fenced):
+            WRITES[write](conn, zombie)
 
     assert status(id) == "BUILDING"
     with connection() as conn:
