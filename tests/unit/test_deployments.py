@@ -1,0 +1,288 @@
+"""The rules of deployments on a real database: names, secrets, what a deleted one leaves behind."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import text
+
+from shared import archives, deployments, encryption, revisions
+from shared.database import connection
+from shared.deployments import Change
+from shared.errors import Conflict, Invalid, NotFound
+from shared.models import RunStatus
+from tests import factories
+
+pytestmark = pytest.mark.usefixtures("db")
+
+
+@pytest.fixture(autouse=True)
+def own_key() -> Iterator[None]:
+    before = encryption._cipher
+    encryption.configure([encryption.new_key()])
+    yield
+    encryption._cipher = before
+
+
+@pytest.fixture
+def organization_id() -> UUID:
+    return factories.organization()
+
+
+def create(organization_id: UUID, name: str | None = "app", **values: Any) -> UUID:
+    content = {"source_config": {}, "revision_config": {}, "secrets": [], **values}
+    with connection() as conn:
+        return deployments.create(conn, organization_id, name=name, source="internal_source", **content)
+
+
+def upload(deployment_id: UUID, folder: Path, data: bytes) -> str:
+    """An archive that was put at a place of the deployment; the place's name."""
+    path = folder / "archive"
+    path.write_bytes(data)
+    with connection() as conn:
+        place = archives.open_place(conn, deployment_id)
+        archives.store(conn, place.object_path, path, hashlib.sha256(data).hexdigest())
+    return place.object_path
+
+
+def push(organization_id: UUID, id: UUID, object_path: str, **change: Any) -> UUID:
+    wanted = Change(revision_config={"source_tarball_path": object_path}, **change)
+    with connection() as conn:
+        revision_id, _ = deployments.change(conn, organization_id, id, wanted)
+    assert revision_id is not None
+    return revision_id
+
+
+def count(table: str) -> int:
+    with connection() as conn:
+        return int(conn.execute(text(f'SELECT count(*) FROM "{table}"')).scalar_one())
+
+
+def purge() -> None:
+    """Until nothing is left to remove."""
+    while True:
+        with connection() as conn:
+            if not deployments.purge_deleted(conn):
+                return
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def test_a_name_is_resolved_within_its_organization(organization_id: UUID) -> None:
+    id = create(organization_id)
+
+    with connection() as conn:
+        found = deployments.resolve(conn, organization_id, "app")
+        assert found is not None
+        assert (found.id, found.pool, found.active_revision_id) == (id, "default", None)
+        assert deployments.resolve(conn, factories.organization(), "app") is None
+        assert deployments.resolve(conn, organization_id, "other") is None
+
+
+def test_a_name_is_free_again_when_its_deployment_is_deleted(organization_id: UUID) -> None:
+    old = create(organization_id)
+    with pytest.raises(Conflict):
+        create(organization_id)
+    with connection() as conn:
+        deployments.delete(conn, organization_id, old)
+
+    new = create(organization_id)
+
+    with connection() as conn:
+        found = deployments.resolve(conn, organization_id, "app")
+    assert found is not None
+    assert found.id == new
+
+
+def test_an_agent_has_one_deployment_in_each_environment(organization_id: UUID) -> None:
+    agent = {"agent_id": "a", "environment": "production"}
+    create(organization_id, None, agent=agent)
+    create(organization_id, None, agent={**agent, "environment": "staging"})
+
+    with pytest.raises(Conflict):
+        create(organization_id, "another-name", agent=agent)
+
+
+# --- revisions -----------------------------------------------------------------------------------
+
+
+def test_what_is_not_named_carries_over_to_the_next_revision(organization_id: UUID, tmp_path: Path) -> None:
+    id = create(organization_id, secrets=[{"name": "TOKEN", "value": "one"}])
+    path = upload(id, tmp_path, b"first")
+    first = push(organization_id, id, path)
+    with connection() as conn:
+        second, _ = deployments.add_revision(conn, organization_id, id, Change())
+        rows = [revisions.get(conn, id, revision_id) for revision_id in (first, second)]
+
+        assert second != first
+        assert rows[0]["archive_digest"] == rows[1]["archive_digest"]
+        assert rows[1]["source_revision_config"]["source_tarball_path"] == path
+        assert deployments.secrets_of(conn, second) == {"TOKEN": "one"}
+
+
+def test_secrets_are_a_revisions_own(organization_id: UUID, tmp_path: Path) -> None:
+    id = create(organization_id, secrets=[{"name": "A", "value": "1"}, {"name": "B", "value": "2"}])
+    first = push(organization_id, id, upload(id, tmp_path, b"x"))
+    with connection() as conn:
+        second, _ = deployments.change(
+            conn, organization_id, id, Change(secrets=[{"name": "A", "value": "9"}])
+        )
+        assert second is not None
+        assert deployments.secrets_of(conn, first) == {"A": "1", "B": "2"}
+        assert deployments.secrets_of(conn, second) == {"A": "9"}
+
+
+def test_of_a_name_given_twice_the_last_value_counts(organization_id: UUID) -> None:
+    id = create(organization_id, secrets=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}])
+
+    with connection() as conn:
+        latest = deployments.get(conn, organization_id, id)["latest_revision_id"]
+        assert deployments.secrets_of(conn, latest) == {"A": "2"}
+
+
+def test_another_deployments_upload_cannot_be_deployed(organization_id: UUID, tmp_path: Path) -> None:
+    theirs = create(organization_id, "theirs")
+    mine = create(organization_id, "mine")
+    path = upload(theirs, tmp_path, b"x")
+
+    with pytest.raises(Invalid) as caught:
+        push(organization_id, mine, path)
+    assert caught.value.status == 400
+
+
+# --- deleting ------------------------------------------------------------------------------------
+
+
+def test_a_deleted_deployment_stops_its_work(organization_id: UUID, tmp_path: Path) -> None:
+    deployment = factories.deployment(organization_id=organization_id)
+    pending = factories.run(deployment)
+    running = factories.run(deployment, status=RunStatus.RUNNING)
+    with connection() as conn:
+        building = revisions.create(conn, deployment.id, source="internal_source", config={}, digest="0" * 64)
+        revisions.start(conn, deployment.id, building)
+
+        moved = deployments.delete(conn, organization_id, deployment.id)
+
+        assert {move.revision_id: move.status for move in moved} == {building: "INTERRUPTED"}
+        rows = conn.execute(text("SELECT run_id, status, cancel_requested FROM run")).all()
+    found = {row.run_id: (row.status, row.cancel_requested) for row in rows}
+    assert found == {pending: ("interrupted", None), running: ("running", "interrupt")}
+
+
+def test_nothing_is_left_of_a_deleted_deployment(organization_id: UUID, tmp_path: Path) -> None:
+    kept = factories.deployment("kept", organization_id=organization_id)
+    factories.thread(kept.id)
+    gone = factories.deployment("gone", organization_id=organization_id)
+    for _ in range(3):
+        factories.run(gone, status=RunStatus.SUCCESS)
+    upload(gone.id, tmp_path, b"x")
+    with connection() as conn:
+        deployments.delete(conn, organization_id, gone.id)
+
+    purge()
+
+    with connection() as conn:
+        with pytest.raises(NotFound):
+            deployments.get(conn, organization_id, gone.id)
+        assert deployments.resolve(conn, organization_id, "kept") is not None
+    assert [count(table) for table in ("deployment", "revision", "thread", "run", "upload")] == [
+        1,
+        1,
+        1,
+        0,
+        0,
+    ]
+
+
+def test_it_stays_while_one_of_its_runs_still_stops(organization_id: UUID) -> None:
+    deployment = factories.deployment(organization_id=organization_id)
+    factories.run(deployment, status=RunStatus.RUNNING)
+    with connection() as conn:
+        deployments.delete(conn, organization_id, deployment.id)
+
+    purge()
+    assert count("deployment") == 1
+
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET status = 'interrupted'"))
+    purge()
+    assert count("deployment") == 0
+
+
+def test_a_run_that_never_stops_does_not_keep_it_for_ever(organization_id: UUID) -> None:
+    deployment = factories.deployment(organization_id=organization_id)
+    factories.run(deployment, status=RunStatus.RUNNING)
+    with connection() as conn:
+        deployments.delete(conn, organization_id, deployment.id)
+        conn.execute(text("UPDATE deployment SET deleted_at = now() - interval '1 day'"))
+
+    purge()
+
+    assert count("deployment") == 0
+
+
+# --- archives ------------------------------------------------------------------------------------
+
+
+def later(table: str) -> None:
+    """As if a day had passed since the rows were made."""
+    with connection() as conn:
+        conn.execute(text(f"UPDATE {table} SET created_at = created_at - interval '1 day'"))
+        if table == "upload":
+            conn.execute(text("UPDATE upload SET expires_at = expires_at - interval '1 day'"))
+
+
+def remove_unused() -> int:
+    with connection() as conn:
+        return archives.remove_unused(conn)
+
+
+def test_an_archive_comes_back_as_it_was_put(organization_id: UUID, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 10_000  # more than two chunks
+    upload(create(organization_id), tmp_path, data)
+
+    with connection() as conn:
+        assert b"".join(archives.chunks(conn, hashlib.sha256(data).hexdigest())) == data
+        with pytest.raises(NotFound):
+            next(archives.chunks(conn, "0" * 64))
+
+
+def test_an_archive_lives_as_long_as_something_refers_to_it(organization_id: UUID, tmp_path: Path) -> None:
+    id = create(organization_id)
+    path = upload(id, tmp_path, b"x")
+    later("archive")
+    assert remove_unused() == 0  # the upload is fresh
+
+    push(organization_id, id, path)
+    later("upload")
+    assert remove_unused() == 0  # a revision was made of it
+    assert count("upload") == 0
+
+    with connection() as conn:
+        deployments.delete(conn, organization_id, id)
+    purge()
+    assert remove_unused() == 1
+    assert count("archive_chunk") == 0
+
+
+def test_an_archive_put_again_is_not_removed_under_way(organization_id: UUID, tmp_path: Path) -> None:
+    id = create(organization_id)
+    upload(id, tmp_path, b"x")
+    later("archive")
+    later("upload")
+    upload(id, tmp_path, b"x")  # nobody has named it yet
+
+    assert remove_unused() == 0
+
+
+def test_an_unknown_upload_is_refused(organization_id: UUID) -> None:
+    id = create(organization_id)
+
+    with pytest.raises(Invalid):
+        push(organization_id, id, f"{id}/{uuid4().hex}.tar.gz")
