@@ -29,6 +29,7 @@ LOCK = 7_201_942  # the leader's advisory lock: any number nobody else uses in t
 TICK_SECONDS = 1.0
 RINGS_A_TICK = 200
 SLOW_EVERY = 60  # ticks between removals
+CHUNKS_A_ROUND = 100  # of what deleted deployments left: short transactions, and other steps get their turn
 
 
 class Upkeep:
@@ -151,8 +152,11 @@ class Upkeep:
             queues.enqueue_build(revision_id)
 
     def _removals(self) -> None:
+        for _ in range(CHUNKS_A_ROUND):
+            with connection() as conn:
+                if not deployments.purge_deleted(conn):
+                    break
         with connection() as conn:
-            deployments.purge_deleted(conn)
             archives.remove_unused(conn)
 
 
