@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,42 +15,24 @@ from shared import bus
 from shared import database as shared_database
 from shared.models import Base
 from shared.settings import Settings
+from tests.servers import running
 from tests.stack import Stack
-from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a PostgreSQL that lives as long as the session."""
-    yield from running(embedded.postgres(tmp_path_factory.mktemp("pg")))
+    server = embedded.postgres(tmp_path_factory.mktemp("pg"))
+    with running(server):
+        yield server.url
 
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Valkey that lives as long as the session."""
-    yield from running(embedded.valkey(tmp_path_factory.mktemp("vk")))
-
-
-def running(server: embedded.Server) -> Iterator[str]:
-    """The server's address while it runs."""
-    process = subprocess.Popen(
-        server.command,
-        preexec_fn=partial(prepare_child, server),
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        wait_until(lambda: server.is_ready(process.pid), what=f"{server.name} to start")
+    server = embedded.valkey(tmp_path_factory.mktemp("vk"))
+    with running(server):
         yield server.url
-    finally:
-        process.send_signal(server.stop_signal)
-        process.wait(timeout=20)
-
-
-def prepare_child(server: embedded.Server) -> None:
-    if server.before_exec:
-        server.before_exec()
-    embedded.die_with_parent(server.stop_signal)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Valid rows in one call each, committed; a test states only what it is about."""
+"""Valid rows in one call each, committed, and frames to write; a test states only what it is about."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from sqlalchemy import insert, select, update
 from uuid_utils.compat import uuid7
 
 from shared import assistants
+from shared.checkpoints import ClaimedRun, Write
 from shared.database import connection
 from shared.deployments import DeploymentRef, resolve
 from shared.models import (
@@ -24,6 +25,7 @@ from shared.models import (
     RunStatus,
     Thread,
 )
+from workers.graph_host import frames
 
 
 def organization(name: str | None = None) -> UUID:
@@ -134,6 +136,22 @@ def run(deployment: DeploymentRef, thread_id: UUID | None = None, **columns: Any
     }
     _insert(Run, run_id=id, deployment_id=deployment.id, thread_id=thread_id, **values)
     return id
+
+
+def checkpoint(run: ClaimedRun, id: str, *values: bytes, **head: Any) -> Write:
+    """A CHECKPOINT frame of a run, to be written; `values` are those that `new` names."""
+    whole = {
+        "thread_id": str(run.thread_id),
+        "checkpoint_ns": "",
+        "checkpoint_id": id,
+        "parent_checkpoint_id": None,
+        "type": "msgpack",
+        "blobs": {},
+        "new": [],
+        "metadata": {},
+        **head,
+    }
+    return Write.of(run, frames.CHECKPOINT, whole, [f"data of {id}".encode(), *values])
 
 
 def _insert(model: Any, **values: Any) -> None:

@@ -38,18 +38,13 @@ def checkpoint(run: Run, id: str, parent: str | None = None, **fields: Any) -> W
     values = fields.pop("blobs", {})
     old = fields.pop("old", {})
     head = {
-        "thread_id": str(run.thread_id),
-        "checkpoint_ns": "",
-        "checkpoint_id": id,
         "parent_checkpoint_id": parent,
-        "type": "msgpack",
         "blobs": {**old, **dict(values.keys())},
         "new": [[channel, version, "bytes"] for channel, version in values],
         "metadata": {"run_id": str(run.run_id), "step": 1},
         **fields,
     }
-    data = [f"data of {id}".encode(), *values.values()]
-    return Write.of(run, frames.CHECKPOINT, head, data)
+    return factories.checkpoint(run, id, *values.values(), **head)
 
 
 def writes(run: Run, id: str, items: dict[int, bytes], *, task: str = "t", path: str = "") -> Write:

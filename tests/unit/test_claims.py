@@ -12,7 +12,6 @@ from psycopg.errors import UniqueViolation
 from sqlalchemy import text
 
 from shared import checkpoints, claims, runs, threads
-from shared.checkpoints import Write
 from shared.claims import Claimed, Finish, Next, Terms
 from shared.database import connection, driver
 from shared.deployments import DeploymentRef
@@ -21,7 +20,6 @@ from shared.events import RESERVED
 from shared.models import RunStatus, ThreadStatus
 from tests import factories
 from tests.waiting import wait_until
-from workers.graph_host import frames
 
 pytestmark = pytest.mark.usefixtures("db")
 
@@ -242,18 +240,8 @@ def give_back(run: Claimed, **fields: Any) -> bool:
 
 
 def store(run: Claimed, id: str, *, ending: Sequence[UUID] = ()) -> set[UUID]:
-    head = {
-        "thread_id": str(run.thread_id),
-        "checkpoint_ns": "",
-        "checkpoint_id": id,
-        "parent_checkpoint_id": None,
-        "type": "msgpack",
-        "blobs": {},
-        "new": [],
-        "metadata": {},
-    }
     with connection() as conn:
-        return checkpoints.write(conn, [Write.of(run, frames.CHECKPOINT, head, [b"data"])], ending=ending)
+        return checkpoints.write(conn, [factories.checkpoint(run, id)], ending=ending)
 
 
 def test_a_renewal_prolongs_the_lease_and_tells_of_cancels(deployment: DeploymentRef) -> None:

@@ -22,7 +22,6 @@ from shared.models import RunStatus, ThreadStatus
 from tests import factories
 from workers import checkpoints as committing
 from workers.checkpoints import Committer
-from workers.graph_host import frames
 
 pytestmark = pytest.mark.usefixtures("db")
 
@@ -55,17 +54,7 @@ class Owner:
         self.refusals.append(error)
 
     def checkpoint(self, id: str, **metadata: Any) -> Write:
-        head = {
-            "thread_id": str(self.run.thread_id),
-            "checkpoint_ns": "",
-            "checkpoint_id": id,
-            "parent_checkpoint_id": None,
-            "type": "msgpack",
-            "blobs": {},
-            "new": [],
-            "metadata": metadata,
-        }
-        return Write.of(self.run, frames.CHECKPOINT, head, [b"data"])
+        return factories.checkpoint(self.run, id, metadata=metadata)
 
     def end(self, **fields: Any) -> Finish:
         return Finish(self.run, RunStatus.SUCCESS, ThreadStatus.IDLE, **{"values": '{"a":1}', **fields})

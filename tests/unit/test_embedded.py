@@ -6,10 +6,7 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -18,24 +15,7 @@ from redis import AuthenticationError, Redis
 from redis.exceptions import RedisError
 
 from cli import embedded
-from tests.conftest import prepare_child
-from tests.waiting import wait_until
-
-
-@contextmanager
-def running(server: embedded.Server) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        server.command,
-        preexec_fn=partial(prepare_child, server),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_until(lambda: server.is_ready(process.pid))
-        yield process
-    finally:
-        process.send_signal(server.stop_signal)
-        process.wait(20)
+from tests.servers import running
 
 
 def listening_on_tcp(pid: int) -> bool:
