@@ -40,9 +40,15 @@ def queries_queue(pool: str) -> str:
     return f"queries.{pool}"
 
 
-def configure(redis_url: str, *, pool: str = "default", socket_timeout_seconds: float = 10.0) -> Celery:
-    """Point the Celery app at the broker; the reasons for each value stand beside it."""
-    celery.conf.update(
+def configure(
+    redis_url: str,
+    *,
+    pool: str = "default",
+    socket_timeout_seconds: float = 10.0,
+    app: Celery = celery,
+) -> Celery:
+    """Point a Celery app (the process's own) at the broker; the reasons for each value stand beside it."""
+    app.conf.update(
         broker_url=_broker_url(redis_url),
         result_backend=None,
         task_ignore_result=True,  # results are rows
@@ -71,7 +77,7 @@ def configure(redis_url: str, *, pool: str = "default", socket_timeout_seconds: 
         task_queues=[_queue(name) for name in (BUILDS, runs_queue(pool), queries_queue(pool))],
         timezone="UTC",
     )
-    return celery
+    return app
 
 
 def _queue(name: str) -> Queue:

@@ -169,6 +169,7 @@ def test_runs_survive_a_bus_that_restarts_with_empty_memory(
     created = sdk.runs.create(sdk.threads.create()["thread_id"], "echo", input={"text": "meanwhile"})
 
     check_whole(sdk, thread_id, follower, 10)
+    assert follower.attempts() == [1], stack.tail()
     assert follower.steps() == list(range(10))
     wait_until(
         lambda: sdk.runs.get(created["thread_id"], created["run_id"])["status"] == "success", timeout=20
@@ -199,7 +200,7 @@ def _log(sdk: SyncLangGraphClient, thread_id: str) -> list[int] | None:
 
 
 def bell(stack: Stack) -> Celery:
-    return queues.configure(stack.redis_url)
+    return queues.configure(stack.redis_url, app=Celery("bell"))
 
 
 def test_a_message_that_comes_twice_changes_nothing(
