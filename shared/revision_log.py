@@ -46,7 +46,9 @@ def clean(message: str) -> str:
 
 def scrubber(values: Iterable[str]) -> Callable[[str], str]:
     """Replaces secret values in text; short ones would make everything unreadable and are left."""
-    wanted = sorted({value for value in values if len(value) >= 6}, key=len, reverse=True)
+    # Text is looked at a line at a time: so a value of several lines is known by each of them.
+    parts = {part for value in values for part in (value, *value.splitlines())}
+    wanted = sorted((part for part in parts if len(part) >= 6), key=len, reverse=True)
     if not wanted:
         return lambda message: message
     pattern = re.compile("|".join(re.escape(value) for value in wanted))

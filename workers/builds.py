@@ -14,11 +14,14 @@ from typing import Any
 from uuid import UUID
 
 import gevent
+import orjson
+from gevent.lock import RLock
 from sqlalchemy import Connection, text
 from sqlalchemy.dialects.postgresql import insert
 
 from shared import assistants, bus, deployments, revision_log, revisions
 from shared.database import connection
+from shared.encryption import Undecryptable
 from shared.errors import BuildFailed, Fenced, HostUnusable, Unavailable
 from shared.models import Assistant, AssistantVersion, Graph, RevisionStatus
 from shared.revision_log import BUILD, Clock, Line
@@ -29,6 +32,8 @@ from workers.events import RunLog, Writer
 from workers.hosts import Host
 
 log = logging.getLogger(__name__)
+
+Graphs = Mapping[str, Mapping[str, Any]]
 
 MAX_LOG_BYTES = 20 * 1024 * 1024
 FLUSH_SECONDS = 0.3
@@ -96,6 +101,7 @@ class BuildLog:
         self._clock = Clock()
         self._lines: list[Line] = []
         self._bytes = 0
+        self.storing = RLock()
         self.events = RunLog(
             writer,
             claimed.revision_id,
@@ -124,7 +130,11 @@ class BuildLog:
             self._bytes += len(part)
             if self._bytes > MAX_LOG_BYTES:
                 level, part = "WARNING", f"the build log is cut off at {MAX_LOG_BYTES // 1024 // 1024} MiB"
-            self._add(level, revision_log.clean(self._scrub(part)))
+            self._add(level, self.shown(part))
+
+    def shown(self, message: str) -> str:
+        """The message as anyone may see it."""
+        return revision_log.clean(self._scrub(message))
 
     def _add(self, level: str, message: str) -> None:
         claimed = self._claimed
@@ -158,11 +168,15 @@ class BuildLog:
                 log.warning("revision %s: its log waits: %s", self._claimed.revision_id, error)
 
     def _flush(self) -> None:
+        with self.storing, connection() as conn:
+            self.store(conn)
+
+    def store(self, conn: Connection) -> None:
+        """Store what has gathered; `storing` must be held, so that no line is still on its way elsewhere."""
         lines, self._lines = self._lines, []
         try:
-            with connection() as conn:
-                revision_log.append(conn, lines)
-        except Unavailable:
+            revision_log.append(conn, lines)
+        except BaseException:  # also when the flusher is ended midway
             self._lines[:0] = lines
             raise
 
@@ -174,14 +188,21 @@ class _Build:
         self._settings = builder.settings
         self._claimed = claimed
         self._renewal = renewal  # ends before the revision does: an ended one has no lease
-        with connection() as conn:
-            self._secrets = deployments.secrets_of(conn, claimed.revision_id)
+        self._unreadable: Undecryptable | None = None
+        self._secrets: dict[str, str] = {}
+        try:
+            with connection() as conn:
+                self._secrets = deployments.secrets_of(conn, claimed.revision_id)
+        except Undecryptable as error:
+            self._unreadable = error
         self.log = BuildLog(builder.writer, claimed, self._secrets)
 
     def tell(self) -> None:
         """Environment, inspection, switch; raises BuildFailed naming the step."""
         claimed = self._claimed
         self.log.status(RevisionStatus(claimed.status))
+        if self._unreadable is not None:
+            raise BuildFailed("secrets", self._unreadable.message, status="CREATE_FAILED")
         if claimed.archive_digest is None:
             raise BuildFailed("fetch", "the revision has no source", status="CREATE_FAILED")
         made = self._make()
@@ -205,11 +226,11 @@ class _Build:
             deadline_seconds=self._settings.build_timeout_seconds,
         )
 
-    def _inspect(self, made: environments.Made) -> dict[str, dict[str, Any]]:
+    def _inspect(self, made: environments.Made) -> Graphs:
         """Load every graph once, as a host of the deployment would."""
-        self.log.say("INFO", f"loading {len(made.manifest.graphs)} graphs")
+        graphs = made.manifest.graphs
+        self.log.say("INFO", f"loading {len(graphs)} graph{'' if len(graphs) == 1 else 's'}")
         command = environments.host_command(self._settings, made, self._secrets, inspect=True)
-        failed = "BUILD_FAILED" if self._claimed.status == RevisionStatus.BUILDING else "DEPLOY_FAILED"
         try:
             host = Host(
                 self._claimed.revision_id,
@@ -217,11 +238,17 @@ class _Build:
                 self._settings,
                 lambda level, message, _: self.log.say(level, message),
             )
-            answer = host.wait_ready()
         except HostUnusable as error:
-            raise BuildFailed("graphs", error.message, status=failed) from error
-        graphs: dict[str, dict[str, Any]] = answer["graphs"]
-        return graphs
+            raise BuildFailed("graphs", error.message) from error
+        try:
+            return _described(host.wait_ready(), graphs)
+        except HostUnusable as error:
+            is_its_end = error.message == host.died  # it did not get as far as saying why
+            reason = f"the process that loads them {error.message}" if is_its_end else error.message
+            raise BuildFailed("graphs", reason) from error
+        finally:
+            host.kill("its graphs have been looked at")
+            host.wait_output()
 
     def _keep(self, made: environments.Made) -> None:
         """Store what makes the environment the same wherever it is made."""
@@ -239,19 +266,20 @@ class _Build:
             revisions.advance(conn, self._claimed, status)
         self.log.status(status)
 
-    def _switch(self, graphs: Mapping[str, Mapping[str, Any]]) -> None:
+    def _switch(self, graphs: Graphs) -> None:
         """From here on this revision serves; all of it in one transaction."""
         claimed = self._claimed
         self._renewal.kill()
-        with connection() as conn:
+        with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
             moved = revisions.end(conn, claimed, RevisionStatus.DEPLOYED, None)
             _store_graphs(conn, claimed.revision_id, graphs)
             _make_default_assistants(conn, claimed.deployment_id, graphs)
             served = {"id": claimed.deployment_id, "revision_id": claimed.revision_id}
             name = conn.execute(SERVE, served).scalar_one()
+            self.log.say("INFO", f"deployed at {self._settings.url.rstrip('/')}/d/{name}")
+            self.log.store(conn)  # whoever sees the end finds the whole log
         log.info("revision %s serves deployment %s", claimed.revision_id, name)
-        self.log.say("INFO", f"deployed at {self._settings.url.rstrip('/')}/d/{name}")
         self.log.end(RevisionStatus.DEPLOYED)
         self._warm()
         revision_log.announce(moved)
@@ -267,16 +295,45 @@ class _Build:
         """End the revision with the step and its reason; what served before goes on serving."""
         claimed = self._claimed
         status = RevisionStatus(failure.status)
-        lines = failure.message.splitlines()
-        reason = f"{failure.step}: {lines[0] if lines else 'failed'}"
-        self.log.say("ERROR", f"step {failure.step!r} failed: {failure.message}")
+        if claimed.status == RevisionStatus.DEPLOYING:  # what was built once is deployed again
+            status = RevisionStatus.DEPLOY_FAILED
+        reason = self.log.shown(f"{failure.step}: {_cause(failure.message)}")
+        self.log.say("ERROR", f"step {failure.step!r} failed: {_cause(failure.message)}")
         self._renewal.kill()
-        with connection() as conn:
+        with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
             moved = revisions.end(conn, claimed, status, reason)
+            self.log.store(conn)  # whoever sees the end finds the whole log
         log.info("revision %s: %s: %s", claimed.revision_id, status, reason)
         self.log.end(status, reason)
         revision_log.announce(moved)
+        environments.remove(self._settings, claimed.revision_id)
+
+
+def _cause(message: str) -> str:
+    """What failed and, of a traceback below it, the last line: the whole is in the log."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if len(lines) > 1:
+        return f"{lines[0]}: {lines[-1]}"
+    return lines[0] if lines else "failed"
+
+
+def _described(answer: Mapping[str, Any], wanted: Mapping[str, Any]) -> Graphs:
+    """What the host says of the graphs; user code may have spoken in its place. Raises BuildFailed."""
+    graphs = answer.get("graphs")
+    try:
+        if not isinstance(graphs, dict) or graphs.keys() != wanted.keys():
+            raise TypeError("not the graphs of the configuration")
+        for graph in graphs.values():
+            if not isinstance(graph["description"], str | None):
+                raise TypeError("a description that is no text")
+            if not all(isinstance(graph[name], dict) for name in ("drawings", "schemas", "subgraphs")):
+                raise TypeError("a description without its parts")
+        if b"\\u0000" in orjson.dumps(graphs):
+            raise TypeError("a NUL character in a schema or description")
+    except (KeyError, TypeError) as error:
+        raise BuildFailed("graphs", f"the graphs could not be described: {error}") from error
+    return graphs
 
 
 SERVE = text("""
@@ -286,7 +343,7 @@ RETURNING name
 """)
 
 
-def _store_graphs(conn: Connection, revision_id: UUID, graphs: Mapping[str, Mapping[str, Any]]) -> None:
+def _store_graphs(conn: Connection, revision_id: UUID, graphs: Graphs) -> None:
     for graph_id, graph in graphs.items():
         row = {name: graph[name] for name in ("description", "drawings", "schemas", "subgraphs")}
         conn.execute(
@@ -296,9 +353,7 @@ def _store_graphs(conn: Connection, revision_id: UUID, graphs: Mapping[str, Mapp
         )
 
 
-def _make_default_assistants(
-    conn: Connection, deployment_id: UUID, graphs: Mapping[str, Mapping[str, Any]]
-) -> None:
+def _make_default_assistants(conn: Connection, deployment_id: UUID, graphs: Graphs) -> None:
     """One assistant a graph, where there is none yet; what users made of theirs stays."""
     for graph_id, graph in graphs.items():
         assistant_id = assistants.default_id(graph_id)

@@ -46,12 +46,12 @@ def install(
     ]  # fmt: skip
 
 
-def install_package(uv: str, directory: Path, env_python: Path, index: PipConfig | None) -> list[str]:
-    """A local directory as an editable package; what it depends on is installed already."""
-    return [
-        uv, "pip", "install", "--python", str(env_python), "--no-deps", *_index(index),
-        "--editable", str(directory),
-    ]  # fmt: skip
+def install_packages(
+    uv: str, directories: Sequence[Path], env_python: Path, index: PipConfig | None
+) -> list[str]:
+    """Local directories as editable packages; what they depend on is installed already."""
+    editable = [word for directory in directories for word in ("--editable", str(directory))]
+    return [uv, "pip", "install", "--python", str(env_python), "--no-deps", *_index(index), *editable]
 
 
 def graph_host(env_python: Path, package: Path, *, threads: int) -> list[str]:

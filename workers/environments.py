@@ -9,38 +9,43 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
-import signal
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 from uuid import UUID
 
 import gevent
-import gevent.subprocess
 import orjson
 from sqlalchemy import text
 from uv import find_uv_bin
 
+import shared
 import workers.graph_host
 from shared import archives, deployments
 from shared.database import connection
-from shared.errors import BuildFailed, HostUnusable, NotFound
+from shared.errors import BuildFailed, HostUnusable, NotFound, Unavailable
+from shared.models import REVISION_ENDS, RevisionStatus
 from shared.settings import Settings
-from workers import commands, manifest, sandbox, unpack
+from workers import commands, manifest, sandbox, steps
 from workers.deploy_log import DeployLog
 from workers.hosts import HostCommand, Output
 from workers.manifest import Manifest
+from workers.steps import Say
+
+log = logging.getLogger(__name__)
 
 GRAPH_HOST = Path(workers.graph_host.__file__).parent
-LAST_LINES = 30
+OWN = (GRAPH_HOST.parent, Path(shared.__file__).parent)  # for the steps that are ours
+MAX_REQUIREMENTS_BYTES = 4 * 1024 * 1024
+TIDY_SECONDS = 5.0
+FAILED = frozenset(str(status) for status in REVISION_ENDS) - {str(RevisionStatus.DEPLOYED)}
 LOCK_PAUSE_SECONDS = 0.1
-
-Say = Callable[[str, str], None]  # level, message
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,10 @@ class Workspace:
         return self.root / "requirements.txt"
 
     @property
+    def lock(self) -> Path:
+        return self.root.with_suffix(".lock")
+
+    @property
     def mark(self) -> Path:
         return self.root / "whole"
 
@@ -91,15 +100,24 @@ def workspace_of(settings: Settings, revision_id: UUID) -> Workspace:
 def exclusive(workspace: Workspace) -> Iterator[None]:
     """Hold the workspace against other processes of this machine."""
     workspace.root.parent.mkdir(parents=True, exist_ok=True)
-    path = workspace.root.with_suffix(".lock")
-    with path.open("a") as file:
-        while True:
+    while True:
+        with workspace.lock.open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
             except BlockingIOError:
                 gevent.sleep(LOCK_PAUSE_SECONDS)  # a blocking flock would stop every greenlet
-        yield
+                continue
+            if not _is_same(file, workspace.lock):
+                continue  # removed by whoever had it before
+            yield
+            return
+
+
+def _is_same(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def make(
@@ -120,7 +138,7 @@ def make(
     with exclusive(workspace):
         if workspace.mark.exists():
             found = manifest.read(workspace.project, config_path)
-            return Made(workspace, found, workspace.requirements.read_text())
+            return Made(workspace, found, requirements or _read(workspace.requirements))
         shutil.rmtree(workspace.root, ignore_errors=True)
         try:
             workspace.root.mkdir(parents=True, mode=0o700)
@@ -151,12 +169,7 @@ class _Maker:
 
     def make(self, digest: str, config_path: str | None, requirements: str | None) -> Made:
         with self._timeout:
-            archive = self._workspace.root / "source.tar.gz"
-            self._say("INFO", "fetching the source archive")
-            _fetch(digest, archive)
-            count = unpack.unpack(archive, self._workspace.project)
-            archive.unlink()
-            self._say("INFO", f"unpacked {count} files")
+            self._unpack(digest)
             found = manifest.read(self._workspace.project, config_path)
             for warning in found.warnings:
                 self._say("WARNING", warning)
@@ -164,32 +177,38 @@ class _Maker:
             self._run(
                 "environment", commands.create_environment(self._uv, self._workspace.env, sys.executable)
             )
+            is_first = requirements is None
             if requirements is None:
-                self._resolve(found)
-            else:
-                self._workspace.requirements.write_text(requirements)
+                requirements = self._resolve(found)
+            _write(self._workspace.requirements, requirements)
             # A first build is followed by an inspection, which leaves the bytecode of what is imported.
-            self._install(found, compile_bytecode=requirements is not None)
-            return Made(self._workspace, found, self._workspace.requirements.read_text())
+            self._install(found, requirements, compile_bytecode=not is_first)
+            return Made(self._workspace, found, requirements)
 
-    def _resolve(self, found: Manifest) -> None:
+    def _unpack(self, digest: str) -> None:
+        archive = self._workspace.root / "source.tar.gz"
+        self._say("INFO", "fetching the source archive")
+        _fetch(digest, archive)
+        argv = commands.unpack(sys.executable, archive, self._workspace.project)
+        self._run("unpack", argv, PYTHONPATH=os.pathsep.join(dict.fromkeys(str(p.parent) for p in OWN)))
+        archive.unlink()
+
+    def _resolve(self, found: Manifest) -> str:
+        """The exact versions of everything, but of the project's own packages, which are its source."""
         self._say("INFO", "resolving requirements")
-        wanted = self._workspace.root / "wanted.in"
-        wanted.write_text("\n".join((*commands.BASE_REQUIREMENTS, *found.requirements)) + "\n")
-        inputs = [wanted]
-        for path in (*found.plain, *found.packages):
-            for name in ("requirements.txt",) if path in found.plain else ("pyproject.toml", "setup.py"):
-                file = self._workspace.project / path / name
-                if file.is_file():
-                    inputs.append(file)
-                    break
+        wanted, output = self._workspace.root / "wanted.in", self._workspace.root / "resolved.txt"
+        packages = [f"--editable {self._workspace.project / path}" for path in found.packages]
+        wanted.write_text("\n".join((*commands.BASE_REQUIREMENTS, *found.requirements, *packages)) + "\n")
+        listed = [self._workspace.project / path / "requirements.txt" for path in found.plain]
+        inputs = [wanted, *(file for file in listed if file.is_file())]
         python = str(self._workspace.python)
-        argv = commands.resolve(self._uv, inputs, self._workspace.requirements, python, found.index)
-        self._run("requirements", argv)
+        self._run("requirements", commands.resolve(self._uv, inputs, output, python, found.index))
+        lines = _read(output).splitlines()
+        return "".join(f"{line}\n" for line in lines if not line.startswith(("-e ", "--editable")))
 
-    def _install(self, found: Manifest, *, compile_bytecode: bool) -> None:
-        names = self._workspace.requirements.read_text().split("\n")
-        self._say("INFO", f"installing {sum('==' in name or '@' in name for name in names)} packages")
+    def _install(self, found: Manifest, requirements: str, *, compile_bytecode: bool) -> None:
+        count = sum("==" in line or "@" in line for line in requirements.splitlines())
+        self._say("INFO", f"installing {count} packages")
         python = self._workspace.python
         # Across the mounts of a sandbox files cannot be linked.
         link_mode = "hardlink" if sandbox.level(self._settings.isolation) < 2 else "copy"
@@ -202,12 +221,12 @@ class _Maker:
             compile_bytecode=compile_bytecode,
         )
         self._run("install", argv)
-        for path in found.packages:
-            directory = self._workspace.project / path
-            self._say("INFO", f"installing the package in {str(path)!r}")
-            self._run("install", commands.install_package(self._uv, directory, python, found.index))
+        if found.packages:
+            self._say("INFO", f"installing the project's own: {', '.join(map(str, found.packages))}")
+            directories = [self._workspace.project / path for path in found.packages]
+            self._run("install", commands.install_packages(self._uv, directories, python, found.index))
 
-    def _run(self, step: str, argv: list[str]) -> None:
+    def _run(self, step: str, argv: list[str], **variables: str) -> None:
         """Run one command in the sandbox, its output to the log; raises BuildFailed."""
         cache = self._settings.cache_dir / "uv"
         cache.mkdir(parents=True, exist_ok=True)
@@ -218,19 +237,35 @@ class _Maker:
             "UV_PYTHON_DOWNLOADS": "never",
             "UV_NO_CONFIG": "1",  # packages come from where the operator or pip_config_file says
             "UV_NO_PROGRESS": "1",
+            **variables,
         }
         if "PIP_INDEX_URL" in env and "UV_DEFAULT_INDEX" not in env:
             env.setdefault("UV_INDEX_URL", env["PIP_INDEX_URL"])
         confined = sandbox.wrap(
             argv,
             isolation=self._settings.isolation,
-            readonly=[Path(self._uv), Path(sys.prefix)],
+            readonly=[Path(self._uv), Path(sys.prefix), *OWN],
             writable=[self._workspace.root, cache],
             cwd=self._workspace.root,
         )
-        code, last = _execute(confined, self._workspace.root, env, self._say)
-        if code != 0:
-            raise BuildFailed(step, "\n".join(last) or f"{argv[0]} ended with code {code}")
+        if reason := steps.execute(confined, self._workspace.root, env, self._say):
+            raise BuildFailed(step, reason)
+
+
+def _read(path: Path) -> str:
+    """A file that a build step wrote: one that it made a link to elsewhere is not followed."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            return file.read(MAX_REQUIREMENTS_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BuildFailed("requirements", "their list cannot be read") from error
+
+
+def _write(path: Path, content: str) -> None:
+    """Write a file anew, whatever a build step has put in its place."""
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "w") as file:
+        file.write(content)
 
 
 def _fetch(digest: str, path: Path) -> None:
@@ -244,32 +279,6 @@ def _fetch(digest: str, path: Path) -> None:
         raise BuildFailed("fetch", error.message, status="CREATE_FAILED") from error
     if found.hexdigest() != digest:
         raise BuildFailed("fetch", "the source archive is damaged", status="CREATE_FAILED")
-
-
-def _execute(argv: list[str], cwd: Path, env: Mapping[str, str], say: Say) -> tuple[int, deque[str]]:
-    """Run to the end, a line of output at a time; the exit code and the last lines."""
-    process = gevent.subprocess.Popen(
-        argv,
-        cwd=cwd,
-        env=dict(env),
-        stdin=gevent.subprocess.DEVNULL,
-        stdout=gevent.subprocess.PIPE,
-        stderr=gevent.subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=sandbox.confine,
-    )
-    last: deque[str] = deque(maxlen=LAST_LINES)
-    assert process.stdout is not None
-    try:
-        for raw in process.stdout:
-            line = raw.decode("utf-8", "replace").rstrip()
-            last.append(line)
-            say("INFO", line)
-        return process.wait(), last
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 # --- graph hosts ---------------------------------------------------------------------------------
@@ -340,21 +349,46 @@ REVISION = text(
 )
 
 
+def remove(settings: Settings, revision_id: UUID) -> None:
+    """Remove a revision's environment from this machine."""
+    workspace = workspace_of(settings, revision_id)
+    with exclusive(workspace):
+        shutil.rmtree(workspace.root, ignore_errors=True)
+        workspace.lock.unlink(missing_ok=True)
+
+
+def keep_tidy(settings: Settings) -> None:
+    """Remove what is not needed any more, for as long as the process lives."""
+    while True:
+        gevent.sleep(TIDY_SECONDS)
+        try:
+            remove_unknown(settings)
+        except Unavailable as error:
+            log.info("old environments stay for now: %s", error)
+        except Exception:  # the outermost loop: it must not end for one odd folder
+            log.exception("removing old environments failed, going on")
+
+
 def remove_unknown(settings: Settings) -> int:
-    """Remove the environments of revisions that are no more; how many."""
+    """Remove the environments of revisions that are gone or will never serve; how many."""
     folder = settings.data_dir / "revisions"
-    if not folder.is_dir():
+    here = {path.stem for path in folder.iterdir()} if folder.is_dir() else set()
+    ids = {id for name in here if (id := _uuid(name)) is not None}
+    if not ids:
         return 0
-    here = {path.stem: path for path in folder.iterdir() if path.is_dir()}
     with connection() as conn:
-        known = conn.execute(text("SELECT id FROM revision WHERE id = ANY(:ids)"), {"ids": _uuids(here)})
-        alive = {str(id) for id in known.scalars()}
-    gone = [path for name, path in here.items() if name not in alive]
-    for path in gone:
-        shutil.rmtree(path, ignore_errors=True)
-        path.with_suffix(".lock").unlink(missing_ok=True)
+        needed = conn.execute(NEEDED, {"ids": list(ids), "failed": list(FAILED)}).scalars().all()
+    gone = ids - set(needed)
+    for revision_id in gone:
+        remove(settings, revision_id)
     return len(gone)
 
 
-def _uuids(names: Mapping[str, Path]) -> list[UUID]:
-    return [UUID(name) for name in names if len(name) == 36]
+NEEDED = text("SELECT id FROM revision WHERE id = ANY(:ids) AND status <> ALL(:failed)")
+
+
+def _uuid(name: str) -> UUID | None:
+    try:
+        return UUID(name)
+    except ValueError:
+        return None

@@ -35,6 +35,7 @@ PING_SECONDS = 1.0
 SLOW_SECONDS = 0.05  # an answer to a ping that takes longer speaks for starting another host
 STALLED_SECONDS = 5.0  # no answer for this long: no new runs
 TERM_SECONDS = 5.0
+OUTPUT_SECONDS = 2.0
 # What reading a frame can raise when its sender is not our graph host any more.
 NONSENSE = (frames.BadFrame, ValueError, LookupError, TypeError, AttributeError)
 
@@ -178,6 +179,10 @@ class Host:
         """End the process and everything it started; its runs are told."""
         if self.died is None:
             self._bury(reason)
+
+    def wait_output(self) -> None:
+        """Wait a little until what it printed before its end has been read."""
+        gevent.joinall(self._greenlets, timeout=OUTPUT_SECONDS)
 
     def _bury(self, reason: str) -> None:
         self.died = reason

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,8 +26,12 @@ WITHOUT_MEANING = (
     "priority", "_INTERNAL_docker_tag", "$schema",
 )  # fmt: skip
 NOT_SERVED = ("source", "store", "checkpointer", "auth", "encryption", "http", "webhooks", "node_version")
+INSTALLERS = ("auto", "pip", "uv")
 HONOURED = ("dependencies", "graphs", "env", "python_version", "pip_config_file", "pip_installer")
 MOVED = ("project_root", "package")
+MAX_CONFIG_BYTES = 1024 * 1024
+REQUIREMENT_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "setup.cfg")
+GRAPH_ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 SCRIPTS = (".ts", ".mts", ".cts", ".js", ".mjs", ".cjs")
 RESERVED_PACKAGES = frozenset(
     "src langgraph-api langgraph_api langgraph langchain-core langchain_core pydantic orjson fastapi"
@@ -42,16 +47,12 @@ class Manifest:
     graphs: Mapping[str, Mapping[str, Any]]  # graph id → {"path": "module:attribute", "description"}
     requirements: tuple[str, ...] = ()  # given to the installer as they are
     packages: tuple[PurePosixPath, ...] = ()  # local directories with a pyproject.toml or setup.py
-    plain: tuple[PurePosixPath, ...] = ()  # local directories that are only put on the path
+    plain: tuple[PurePosixPath, ...] = ()  # local directories without: their requirements.txt is honoured
+    import_paths: tuple[PurePosixPath, ...] = ()  # what makes them importable, beside the working directory
     env: Mapping[str, str] = field(default_factory=dict)
     python_version: str | None = None
     index: PipConfig | None = None
     warnings: tuple[str, ...] = ()
-
-    @property
-    def import_paths(self) -> list[PurePosixPath]:
-        """Directories to import from, beside the working directory."""
-        return [path for path in self.plain if path != self.directory]
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ def read(root: Path, config_path: str | None) -> Manifest:
     for key in NOT_SERVED:
         if config.get(key):
             raise refused(f"{key}: not supported by this server")
+    if (config.get("pip_installer") or "auto") not in INSTALLERS:
+        raise refused(f"pip_installer: must be one of {', '.join(INSTALLERS)}")
     requirements, packages, plain = _dependencies(root, directory, config.get("dependencies", []))
     return Manifest(
         directory=directory,
@@ -85,6 +88,7 @@ def read(root: Path, config_path: str | None) -> Manifest:
         requirements=requirements,
         packages=packages,
         plain=plain,
+        import_paths=_import_paths(root, directory, plain),
         env=_env(config.get("env", {})),
         python_version=_python_version(config.get("python_version")),
         index=_pip_config(root, directory, config.get("pip_config_file")),
@@ -93,15 +97,33 @@ def read(root: Path, config_path: str | None) -> Manifest:
 
 
 def _load(path: Path, name: str) -> dict[str, Any]:
+    raw = _bytes_of(path, name)
     try:
-        config = orjson.loads(path.read_bytes())
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise refused(f"{name} is not in the archive") from error
+        config = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise refused(f"{name} is not valid JSON: {error}") from error
+    if b"\\u0000" in raw:  # no database column and no environment takes it
+        raise refused(f"{name} must not hold NUL characters")
     if not isinstance(config, dict):
         raise refused(f"{name} must hold a JSON object")
     return config
+
+
+def _bytes_of(path: Path, name: str) -> bytes:
+    """The content of a small file of the project; raises BuildFailed.
+
+    Build steps may have put a link in its place, which must not be followed.
+    """
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            raw = file.read(MAX_CONFIG_BYTES + 1)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise refused(f"{name} is not in the archive") from error
+    except OSError as error:
+        raise refused(f"{name} cannot be read: {error.strerror}") from error
+    if len(raw) > MAX_CONFIG_BYTES:
+        raise refused(f"{name} is larger than {MAX_CONFIG_BYTES // 1024} KiB")
+    return raw
 
 
 def _warnings(config: Mapping[str, Any]) -> list[str]:
@@ -119,7 +141,7 @@ def _warnings(config: Mapping[str, Any]) -> list[str]:
 
 def _inside(directory: PurePosixPath, path: str, what: str) -> PurePosixPath:
     """A path of the project, from the archive's root on; raises BuildFailed when it leads outside."""
-    if not path or path.startswith("/") or "\\" in path:
+    if not path or path.startswith("/") or "\\" in path or "\0" in path:
         raise refused(f"{what} {path!r} must be a relative path")
     parts: list[str] = list(directory.parts)
     for part in PurePosixPath(path).parts:
@@ -149,10 +171,12 @@ def _dependencies(
         path = _inside(directory, entry, "dependencies:")
         if not (root / path).is_dir():
             raise refused(f"dependencies: {entry!r} is not a directory of the archive")
+        _check_urls(root, path)
         if (root / path / "pyproject.toml").is_file() or (root / path / "setup.py").is_file():
             packages.append(path)
         else:
-            plain.append(_plain(root, path, entry))
+            plain.append(path)
+    _check_names(root, plain)
     return tuple(requirements), tuple(packages), tuple(plain)
 
 
@@ -165,16 +189,45 @@ def _requirement(entry: str) -> str:
     return entry
 
 
-def _plain(root: Path, path: PurePosixPath, entry: str) -> PurePosixPath:
-    here = root / path
-    names = {child.name for child in here.iterdir() if child.is_dir() and any(child.glob("*.py"))}
-    if clash := sorted(names & RESERVED_PACKAGES):
-        raise refused(f"dependencies: {entry!r} holds a package named {clash[0]!r}, which is reserved")
-    if (here / "__init__.py").is_file() and path.parts:
-        if "-" in path.name:
-            raise refused(f"dependencies: {entry!r} cannot be imported: its name has a hyphen")
-        return path.parent
-    return path
+def _check_urls(root: Path, path: PurePosixPath) -> None:
+    """Refuse credentials in what a local directory asks for: they would be kept with its source."""
+    for name in REQUIREMENT_FILES:
+        if (root / path / name).is_file():
+            raw = _bytes_of(root / path / name, str(path / name))
+            if re.search(rb"git\+https?://[^\s/\"']*@", raw):
+                raise refused(f"{path / name}: a URL must not hold a user name or password")
+
+
+def _check_names(root: Path, plain: Iterable[PurePosixPath]) -> None:
+    """Each plain directory gives its packages names of their own; raises BuildFailed."""
+    taken: dict[str, PurePosixPath] = {}
+    for path in plain:
+        is_flat = _is_flat(root, path)
+        if is_flat and "-" in path.name:
+            raise refused(f"dependencies: '{path}' cannot be imported: its name has a hyphen")
+        for name in [path.name] if is_flat else _packages_in(root / path):
+            if name in RESERVED_PACKAGES:
+                raise refused(f"dependencies: '{path}' holds a package named {name!r}, which is reserved")
+            if taken.setdefault(name, path) != path:
+                raise refused(
+                    f"dependencies: '{taken[name]}' and '{path}' both hold a package named {name!r}"
+                )
+
+
+def _import_paths(
+    root: Path, directory: PurePosixPath, plain: Iterable[PurePosixPath]
+) -> tuple[PurePosixPath, ...]:
+    found = [path.parent if _is_flat(root, path) else path for path in plain]
+    return tuple(path for path in dict.fromkeys(found) if path != directory)
+
+
+def _is_flat(root: Path, path: PurePosixPath) -> bool:
+    """Whether the directory is a package itself; the archive's root has no name to be one."""
+    return bool(path.parts) and (root / path / "__init__.py").is_file()
+
+
+def _packages_in(folder: Path) -> list[str]:
+    return sorted(child.name for child in folder.iterdir() if child.is_dir() and any(child.glob("*.py")))
 
 
 def _graphs(root: Path, directory: PurePosixPath, graphs: Any) -> dict[str, dict[str, Any]]:
@@ -185,6 +238,8 @@ def _graphs(root: Path, directory: PurePosixPath, graphs: Any) -> dict[str, dict
 
 def _graph(root: Path, directory: PurePosixPath, graph_id: str, entry: Any) -> dict[str, Any]:
     where = f"graphs.{graph_id}"
+    if not GRAPH_ID.fullmatch(graph_id):
+        raise refused(f"graphs: {graph_id!r} cannot be the name of a graph")
     description = None
     if isinstance(entry, dict):
         description = entry.get("description")
@@ -212,7 +267,11 @@ def _env(env: Any) -> dict[str, str]:
         return {}
     if not isinstance(env, dict):
         raise refused("env: must be an object of strings or the path of a file")
-    values = {name: value if isinstance(value, str) else str(value) for name, value in env.items()}
+    if odd := [name for name, value in env.items() if value is None or isinstance(value, dict | list)]:
+        raise refused(f"env: the value of {odd[0]!r} must be a string")
+    values = {
+        name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in env.items()
+    }
     if bad := variables.refused(values):
         raise refused(f"env: these names cannot be set by a deployment: {', '.join(sorted(bad))}")
     return values
@@ -238,12 +297,12 @@ def _pip_config(root: Path, directory: PurePosixPath, path: Any) -> PipConfig | 
         return None
     if not isinstance(path, str):
         raise refused("pip_config_file: must be a path")
-    relative = _inside(directory, path, "pip_config_file:")
+    raw = _bytes_of(root / _inside(directory, path, "pip_config_file:"), f"pip_config_file: {path!r}")
     parser = configparser.ConfigParser(interpolation=None)
     try:
-        parser.read_string((root / relative).read_text())
-    except (OSError, UnicodeDecodeError, configparser.Error) as error:
-        raise refused(f"pip_config_file: {path!r} cannot be read: {error}") from error
+        parser.read_string(raw.decode())
+    except (UnicodeDecodeError, configparser.Error) as error:
+        raise refused(f"pip_config_file: {path!r} is not a pip configuration file") from error
     found: dict[str, str] = {}
     for section in ("global", "install"):
         if parser.has_section(section):

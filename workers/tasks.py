@@ -37,6 +37,7 @@ def start(settings: Settings, *, is_runner: bool) -> None:
         gevent.spawn(_runner.warm_up)
     else:
         _builder = Builder(settings)
+    gevent.spawn(environments.keep_tidy, settings)
     _upkeep = Upkeep(settings)
     _upkeep.start()
 

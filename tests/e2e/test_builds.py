@@ -1,314 +1,248 @@
-"""Builds as a deployer meets them: over HTTP, on the whole platform, with real environments."""
+"""Deploying over HTTP: what serves, what fails and why, what goes on serving meanwhile, what is left behind."""
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import pytest
 
+from cli.client import Client
+from cli.deploy import deploy
+from cli.errors import CommandFailed
+from cli.project import Project
 from tests.stack import Stack
 from tests.waiting import wait_until
 
-GRAPH = """
-from typing import TypedDict
-from langgraph.graph import StateGraph
-
-class State(TypedDict, total=False):
-    said: str
-
-def speak(state):
-    return {"said": %s}
-
-graph = StateGraph(State).add_node("speak", speak).add_edge("__start__", "speak").compile()
-"""
-ENDS = ("DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED")
+PROJECTS = Path(__file__).parent.parent / "projects"
+NAMESAKES = PROJECTS / "namesakes"
+RECIPE = "two-cups-of-sugar-4711"
+ENDS = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED"}
 BUILD_SECONDS = 120
 
+AGENT = """
+from langgraph.graph import START, MessagesState, StateGraph
+class State(MessagesState):
+    said: str
+def say(state: State):
+    return {"said": %r}
+graph = StateGraph(State).add_node(say).add_edge(START, "say").compile()
+"""
 
-def project(said: str = "'one'", **config: Any) -> dict[str, str]:
-    """The smallest project that serves a graph; `said` is an expression."""
-    content = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}, **config}
-    return {"langgraph.json": json.dumps(content), "agent.py": GRAPH % said}
-
-
-def archive(files: Mapping[str, str]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-        for name, text in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(text.encode())
-            tar.addfile(member, io.BytesIO(text.encode()))
-    return packed.getvalue()
-
-
-@dataclass
-class App:
-    """A deployment, as the deploy command sees it."""
-
-    stack: Stack
-    secrets: list[dict[str, str]] = field(default_factory=list)
-    name: str = field(default_factory=lambda: f"app-{uuid4().hex[:8]}")
-
-    def __post_init__(self) -> None:
-        body = {
-            "name": self.name,
-            "source": "internal_source",
-            "source_config": {"deployment_type": "dev_zero"},
-            "source_revision_config": {},
-            "secrets": self.secrets,
-        }
-        self.id = self.call("POST", "/v2/deployments", json=body)["id"]
-
-    def call(self, method: str, path: str, **options: Any) -> Any:
-        answer = self.stack.client.request(method, path, **options)
-        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
-        return answer.json() if answer.content else None
-
-    def push(self, files: Mapping[str, str] | bytes, config_path: str = "langgraph.json", **body: Any) -> str:
-        """Upload and deploy; the revision's id."""
-        place = self.call("POST", f"/v2/deployments/{self.id}/upload-url", json={})
-        data = files if isinstance(files, bytes) else archive(files)
-        headers = {"Content-Type": "application/gzip", **place.get("upload_headers", {})}
-        assert httpx.put(place["upload_url"], content=data, headers=headers).is_success
-        content = {"source_tarball_path": place["object_path"], "langgraph_config_path": config_path}
-        change = {"revision_source": "internal_source", "source_revision_config": content, **body}
-        return str(self.call("PATCH", f"/v2/deployments/{self.id}", json=change)["latest_revision_id"])
-
-    def record(self) -> Any:
-        return self.call("GET", f"/v2/deployments/{self.id}")
-
-    def revision(self, id: str) -> Any:
-        return self.call("GET", f"/v2/deployments/{self.id}/revisions/{id}")
-
-    def ended(self, id: str) -> Any:
-        """The revision's record once it has ended."""
-        wait_until(
-            lambda: self.revision(id)["status"] in ENDS,
-            BUILD_SECONDS,
-            what=f"revision {id} of {self.name} to end",
-        )
-        return self.revision(id)
-
-    def build_log(self, id: str) -> str:
-        body = {"order": "asc", "limit": 1000}
-        answer = self.call("POST", f"/v1/projects/{self.id}/revisions/{id}/build_logs", json=body)
-        return "\n".join(line["message"] for line in answer["logs"])
-
-    def deployed(self, files: Mapping[str, str], **options: Any) -> str:
-        id = self.push(files, **options)
-        record = self.ended(id)
-        assert record["status"] == "DEPLOYED", f"{record['status_message']}\n{self.build_log(id)}"
-        return id
-
-    def failed(self, files: Mapping[str, str] | bytes, **options: Any) -> tuple[str, str]:
-        """The reason a push failed for, and its log."""
-        id = self.push(files, **options)
-        record = self.ended(id)
-        assert record["status"] == "BUILD_FAILED", f"{record['status']}\n{self.build_log(id)}"
-        return record["status_message"], self.build_log(id)
-
-    def says(self) -> Any:
-        return self.stack.sdk(self.name).runs.wait(None, "agent", input={})["said"]
-
-
-@pytest.fixture(scope="module")
-def app(stack: Stack) -> App:
-    """A deployment that serves its first version."""
-    app = App(stack)
-    app.deployed(project())
-    return app
+Write = Callable[..., Path]
 
 
 @pytest.fixture
-def revision_events(stack: Stack) -> Callable[[App, str], list[tuple[str, Any]]]:
-    def read(app: App, id: str) -> list[tuple[str, Any]]:
-        url = f"/v2/deployments/{app.id}/revisions/{id}/stream"
-        with stack.client.stream("GET", url, timeout=BUILD_SECONDS) as answer:
-            return list(_events(answer.iter_lines()))
+def write(tmp_path: Path) -> Write:
+    """Write a project of one file; `config` goes over what it needs."""
 
-    return read
+    def written(code: str = AGENT % "hello", requirements: str = "", **config: Any) -> Path:
+        whole = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}, **config}
+        (tmp_path / "langgraph.json").write_text(json.dumps(whole))
+        (tmp_path / "agent.py").write_text(code)
+        (tmp_path / "requirements.txt").write_text(requirements)
+        return tmp_path
 
-
-def _events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    name = ""
-    for line in lines:
-        if line.startswith("event: "):
-            name = line.removeprefix("event: ")
-        elif line.startswith("data: "):
-            yield name, json.loads(line.removeprefix("data: "))
+    return written
 
 
-# --- what is built -------------------------------------------------------------------------------
+def record(stack: Stack, name: str) -> dict[str, Any]:
+    (found,) = stack.client.get("/v2/deployments", params={"name": name}).json()["resources"]
+    return dict(found)
 
 
-def test_a_deployed_project_serves_at_its_address(stack: Stack, app: App) -> None:
-    record = app.record()
-
-    assert record["status"] == "READY"
-    assert record["active_revision_id"] == record["latest_revision_id"]
-    assert record["source_config"]["custom_url"] == f"{stack.url}/d/{app.name}"
-    ok = httpx.get(f"{record['source_config']['custom_url']}/ok")
-    assert ok.json()["ok"] is True
-    assert app.says() == "one"
+def revisions(stack: Stack, name: str) -> list[dict[str, Any]]:
+    answer = stack.client.get(f"/v2/deployments/{record(stack, name)['id']}/revisions")
+    return list(answer.json()["resources"])
 
 
-def test_a_build_is_told_live_from_its_first_status_to_its_end(
-    stack: Stack, revision_events: Callable[[App, str], list[tuple[str, Any]]]
+def build_log(stack: Stack, name: str) -> list[str]:
+    """What the newest revision's build said."""
+    deployment_id, revision_id = record(stack, name)["id"], revisions(stack, name)[0]["id"]
+    path = f"/v1/projects/{deployment_id}/revisions/{revision_id}/build_logs"
+    answer = stack.client.post(path, json={"order": "asc", "limit": 1000})
+    return [line["message"] for line in answer.json()["logs"]]
+
+
+def said(stack: Stack, name: str) -> str:
+    return str(stack.sdk(name).runs.wait(None, "agent", input={"messages": []})["said"])
+
+
+def fail(stack: Stack, folder: Path, name: str) -> str:
+    """Deploy what cannot be deployed; the reason the revision gives."""
+    with pytest.raises(CommandFailed):
+        stack.deploy(folder, name=name)
+    return str(revisions(stack, name)[0]["status_message"])
+
+
+# --- what serves ---------------------------------------------------------------------------------
+
+
+def test_a_project_is_deployed_and_deployed_again_by_its_name(stack: Stack, write: Write) -> None:
+    stack.deploy(write(AGENT % "one"), name="again")
+    first = record(stack, "again")
+    assert said(stack, "again") == "one"
+
+    stack.deploy(write(AGENT % "two"), name="again")
+
+    assert said(stack, "again") == "two"
+    second = record(stack, "again")
+    assert second["id"] == first["id"]
+    assert second["active_revision_id"] == revisions(stack, "again")[0]["id"] != first["active_revision_id"]
+    assert [revision["status"] for revision in revisions(stack, "again")] == ["DEPLOYED", "DEPLOYED"]
+
+    path = f"/v2/deployments/{first['id']}/revisions/{first['active_revision_id']}/redeploy"
+    assert stack.client.post(path, json={}).status_code == 200
+
+    wait_until(lambda: revisions(stack, "again")[0]["status"] == "DEPLOYED", BUILD_SECONDS)
+    assert said(stack, "again") == "one", "an old revision is back as a new one"
+    assert len(revisions(stack, "again")) == 3
+
+
+def test_a_project_may_have_packages_under_the_platform_s_names_and_secrets(
+    stack: Stack, tmp_path: Path
 ) -> None:
-    app = App(stack)
-    id = app.push(project())
+    for path in NAMESAKES.rglob("*"):
+        target = tmp_path / path.relative_to(NAMESAKES)
+        if "__pycache__" not in path.parts:
+            target.mkdir() if path.is_dir() else target.write_bytes(path.read_bytes())
+    (tmp_path / ".env").write_text(f"COOKIE_RECIPE={RECIPE}\nVERSION=v1\n")
 
-    seen = revision_events(app, id)
+    stack.deploy(tmp_path, name="namesakes")
 
-    told = [data["status"] for name, data in seen if name == "status"]
-    wanted = ["AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED"]
-    assert [status for status in told if status in wanted] == wanted
-    live = [data["message"] for name, data in seen if name == "log"]
-    assert "\n".join(live) == app.build_log(id)
-    assert seen[-1][1]["status"] == "DEPLOYED"
+    assert said(stack, "namesakes") == f"own modules work {len(RECIPE)} v1"
+    found = record(stack, "namesakes")
+    assert {secret["name"] for secret in found["secrets"]} == {"COOKIE_RECIPE", "VERSION"}
+    answers = json.dumps([found, revisions(stack, "namesakes"), build_log(stack, "namesakes")])
+    assert RECIPE not in answers
+    assert "loaded with ***" in answers
 
+    def deploy_log() -> str:
+        return stack.client.post(f"/v1/projects/{found['id']}/deploy_logs", json={}).text
 
-def test_variables_come_from_secrets_and_from_the_configuration(stack: Stack) -> None:
-    app = App(
-        stack, secrets=[{"name": "TOKEN", "value": "s3cret-token"}, {"name": "BOTH", "value": "secret"}]
-    )
-    said = (
-        "'|'.join(__import__('os').environ.get(n, '-') for n in ('TOKEN', 'PLAIN', 'BOTH', 'DATABASE_URL'))"
-    )
-    files = project(said, env={"PLAIN": "given", "BOTH": "configured"})
-    files["agent.py"] += "\nimport os\nprint('the token is', os.environ['TOKEN'])\n"
-
-    id = app.deployed(files)
-
-    assert app.says() == "s3cret-token|given|secret|-"
-    assert "the token is ***" in app.build_log(id)
+    wait_until(lambda: "running with ***" in deploy_log())
+    assert RECIPE not in deploy_log()
+    assert RECIPE not in stack.log.read_text()
 
 
-def test_a_monorepo_brings_its_packages_and_plain_folders(stack: Stack) -> None:
-    said = "' '.join((lib.NAME, tool.NAME, flat.NAME, web.NAME))"
-    config = {
-        "dependencies": [".", "../../libs/lib", "../../libs/tool", "../../libs/flat"],
-        "graphs": {"agent": {"path": "./agent.py:graph", "description": "speaks"}},
-    }
-    build = '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
-    files = {
-        "apps/one/langgraph.json": json.dumps(config),
-        "apps/one/agent.py": "import flat, lib, tool, web\n" + GRAPH % said,
-        "apps/one/web/__init__.py": "NAME = 'own web'",
-        "libs/lib/pyproject.toml": '[project]\nname = "lib"\nversion = "1"\n' + build,
-        "libs/lib/lib/__init__.py": "NAME = 'lib'",
-        # a package of the project that asks for another one by name
-        "libs/tool/pyproject.toml": '[project]\nname = "tool"\nversion = "1"\ndependencies = ["lib"]\n'
-        + build,
-        "libs/tool/tool/__init__.py": "NAME = 'tool'",
-        "libs/flat/__init__.py": "import humanize\nNAME = 'flat'",
-        "libs/flat/requirements.txt": "humanize\n",
-    }
-    app = App(stack)
+def test_local_packages_and_plain_directories_are_found(stack: Stack) -> None:
+    stack.deploy(PROJECTS / "workshop" / "apps" / "agent", name="workshop")
 
-    app.deployed(files, config_path="apps/one/langgraph.json")
+    result = stack.sdk("workshop").runs.wait(None, "agent", input={"said": ""})
 
-    assert app.says() == "lib tool flat own web"
-    (assistant,) = stack.sdk(app.name).assistants.search()
-    assert assistant["description"] == "speaks"
+    assert result == {"said": "bench hammer flat saw from the bench"}
+    assert "dockerfile_lines: has no meaning here and is ignored" in build_log(stack, "workshop")
+    described = stack.sdk("workshop").assistants.search(graph_id="agent")[0]
+    assert described["description"] == "Uses tools that lie beside it."
 
 
 # --- what fails ----------------------------------------------------------------------------------
 
-BROKEN = {
-    "no configuration": ({"agent.py": ""}, "langgraph.json"),
-    "broken configuration": ({"langgraph.json": "{"}, "not valid JSON"),
-    "a key that is not served": (project(store={"index": {"dims": 3}}), "store"),
-    "a python that is not here": (project(python_version="3.99"), "python_version"),
-    "a file that is not there": (project(graphs={"agent": "./missing.py:graph"}), "missing.py"),
-    "javascript": (project(graphs={"agent": "./agent.ts:graph"}), "JavaScript"),
-    "no archive": (b"this is no archive", "unpack"),
-    "an impossible requirement": (project(dependencies=[".", "langgraph<0.3"]), "langgraph"),
-    "a package nobody has": (project(dependencies=[".", "runyard-no-such-package-xyz"]), "no-such-package"),
-    "no graph": (project() | {"agent.py": "graph = 42"}, "agent"),
-    "an import error": (project() | {"agent.py": "import nothing_like_this"}, "nothing_like_this"),
-    "a crash at import": (project() | {"agent.py": "import os; os._exit(7)"}, "7"),
-}
+
+def test_what_cannot_be_built_says_why_and_the_old_revision_serves(stack: Stack, write: Write) -> None:
+    stack.deploy(write(AGENT % "old"), name="broken")
+
+    reason = fail(stack, write(requirements="no-such-thing-anywhere-xyz==1\n"), "broken")
+
+    assert reason.startswith("requirements: No solution found when resolving dependencies: Because")
+    assert "no-such-thing-anywhere-xyz" in reason
+    assert any("no-such-thing-anywhere-xyz was not found" in line for line in build_log(stack, "broken"))
+
+    for code, expected in (
+        ("raise RuntimeError('no key: ' + 'abc')", "agent.py failed: RuntimeError: no key: abc"),
+        ("graph = 42", "'graph' in ./agent.py is no graph: int"),
+        ("other = 1", "./agent.py has no 'graph'"),
+        ("def graph(one, two): ...", "the factory takes 'one' and 'two'"),
+        ("import os; print('going'); os._exit(9)", "the process that loads them exited with code 9"),
+        ("def graph(: ...", "SyntaxError"),
+        ("import nothing_like_that", "No module named 'nothing_like_that'"),
+    ):
+        reason = fail(stack, write(code), "broken")
+        assert reason.startswith("graphs: ")
+        assert expected in reason
+        assert revisions(stack, "broken")[0]["status"] == "BUILD_FAILED"
+    assert any("import nothing_like_that" in line for line in build_log(stack, "broken")), "the traceback"
+
+    reason = fail(stack, write(http={"app": "./agent.py:app"}), "broken")
+    assert reason == "configuration: http: not supported by this server"
+
+    assert said(stack, "broken") == "old"
+    active = record(stack, "broken")["active_revision_id"]
+    assert active == revisions(stack, "broken")[-1]["id"]
+    wait_until(lambda: _left(stack, "broken") == {active}, what="the failed ones' files to go")
 
 
-@pytest.mark.parametrize("case", BROKEN)
-def test_what_cannot_be_built_says_why_and_changes_nothing(app: App, case: str) -> None:
-    files, reason = BROKEN[case]
-    serving = app.record()["active_revision_id"]
-
-    message, log = app.failed(files)
-
-    assert reason in message
-    assert message.partition(": ")[2] in log
-    assert app.record()["active_revision_id"] == serving
-    assert app.says() == "one"
+def _left(stack: Stack, name: str) -> set[str]:
+    ids = {revision["id"] for revision in revisions(stack, name)}
+    return ids & {path.stem for path in (stack.data_dir / "revisions").iterdir()}
 
 
-def test_a_first_revision_that_fails_leaves_a_deployment_to_be_mended(stack: Stack) -> None:
-    app = App(stack)
-    app.failed(project(graphs={}))
-    assert app.record()["active_revision_id"] is None
+def test_a_secret_in_an_error_is_not_shown(stack: Stack, write: Write) -> None:
+    folder = write("import os\nraise RuntimeError('bad ' + os.environ['COOKIE_RECIPE'])")
+    (folder / ".env").write_text(f"COOKIE_RECIPE={RECIPE}\n")
 
-    app.deployed(project("'mended'"))
-
-    assert app.says() == "mended"
+    assert fail(stack, folder, "tells") == "graphs: graph 'agent': ./agent.py failed: RuntimeError: bad ***"
+    assert RECIPE not in json.dumps(build_log(stack, "tells"))
 
 
-# --- one after the other -------------------------------------------------------------------------
+# --- on the way ----------------------------------------------------------------------------------
 
 
-def test_a_new_version_takes_over_and_the_old_one_can_come_back(stack: Stack) -> None:
-    app = App(stack, secrets=[{"name": "WHO", "value": "old"}])
-    first = app.deployed(project("'one of ' + __import__('os').environ['WHO']"))
-    second = app.deployed(
-        project("'two of ' + __import__('os').environ['WHO']"), secrets=[{"name": "WHO", "value": "new"}]
+def start(stack: Stack, folder: Path, name: str) -> None:
+    with Client(stack.url, stack.api_key) as client:
+        deploy(client, Project.read(folder), name, print, wait=False)
+
+
+def test_a_revision_s_stream_ends_by_itself(stack: Stack, write: Write) -> None:
+    start(stack, write(), "streams")
+    path = (
+        f"/v2/deployments/{record(stack, 'streams')['id']}/revisions/{revisions(stack, 'streams')[0]['id']}"
     )
-    assert app.says() == "two of new"
+    events: list[tuple[str, Any]] = []
+    name = ""
+    with stack.client.stream("GET", f"{path}/stream", timeout=BUILD_SECONDS) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                events.append((name, json.loads(line.removeprefix("data: "))))
 
-    again = app.call("POST", f"/v2/deployments/{app.id}/revisions/{first}/redeploy")["latest_revision_id"]
-
-    assert again not in (first, second)
-    assert app.ended(again)["status"] == "DEPLOYED"
-    assert app.record()["active_revision_id"] == again
-    assert app.says() == "one of old"
-    listed = app.call("GET", f"/v2/deployments/{app.id}/revisions")["resources"]
-    assert [entry["id"] for entry in listed] == [again, second, first]
-
-
-def test_of_three_quick_pushes_the_last_one_wins(stack: Stack) -> None:
-    app = App(stack)
-
-    ids = [app.push(project(f"'{word}'")) for word in ("one", "two", "three")]
-
-    assert [app.ended(id)["status"] for id in ids] == ["DEPLOYED", "SKIPPED", "DEPLOYED"]
-    assert app.says() == "three"
+    statuses = [data["status"] for event, data in events if event == "status"]
+    order = ["CREATING", "QUEUED", "AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED"]
+    assert statuses == sorted(statuses, key=order.index)
+    assert statuses[-4:] == order[-4:]
+    assert any(event == "log" and "loading 1 graph" in data["message"] for event, data in events)
+    assert events[-1] == ("end", {"status": "DEPLOYED"})
+    assert stack.client.get(path).json()["status"] == "DEPLOYED"
 
 
-def test_an_interrupted_build_stops(stack: Stack) -> None:
-    app = App(stack)
-    id = app.push(project() | {"agent.py": "import time; time.sleep(600)"})
-    wait_until(lambda: "loading" in app.build_log(id), BUILD_SECONDS, what="the graphs to be loaded")
+def test_of_two_quick_deploys_the_second_serves(stack: Stack, write: Write) -> None:
+    for word in ("first", "second", "third"):
+        start(stack, write(AGENT % word), "quick")
 
-    app.call("POST", f"/v2/deployments/{app.id}/revisions/{id}/interrupt")
+    wait_until(
+        lambda: all(revision["status"] in ENDS for revision in revisions(stack, "quick")), BUILD_SECONDS
+    )
 
-    assert app.revision(id)["status"] == "INTERRUPTED"
-    app.deployed(project("'after'"))
-    assert app.says() == "after"
+    statuses = [revision["status"] for revision in revisions(stack, "quick")]
+    assert statuses[0] == "DEPLOYED"
+    assert set(statuses[1:]) <= {"DEPLOYED", "SKIPPED"}
+    assert said(stack, "quick") == "third"
 
 
-def test_a_deleted_deployment_is_gone_and_its_name_is_free(stack: Stack) -> None:
-    app = App(stack)
-    app.deployed(project())
+def test_a_deleted_deployment_is_gone_with_its_files(stack: Stack, write: Write) -> None:
+    stack.deploy(write(), name="goes")
+    found = record(stack, "goes")
+    workspace = stack.data_dir / "revisions" / found["active_revision_id"]
+    assert said(stack, "goes") == "hello"
+    assert workspace.is_dir()
 
-    app.call("DELETE", f"/v2/deployments/{app.id}")
+    assert stack.client.delete(f"/v2/deployments/{found['id']}").status_code == 204
 
-    answer = httpx.get(f"{stack.url}/d/{app.name}/assistants/x", headers={"X-Api-Key": stack.api_key})
-    assert answer.status_code == 404
-    assert App(stack, name=app.name).id != app.id
+    assert stack.client.get("/v2/deployments", params={"name": "goes"}).json()["resources"] == []
+    assert httpx.get(f"{stack.url}/d/goes/info", headers={"X-Api-Key": stack.api_key}).status_code == 404
+    wait_until(lambda: stack.client.get(f"/v2/deployments/{found['id']}").status_code == 404, 90)
+    wait_until(lambda: not workspace.exists(), 30, what="its files to go")

@@ -1,0 +1,1 @@
+flat_name = __name__

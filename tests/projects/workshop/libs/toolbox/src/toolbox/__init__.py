@@ -1,0 +1,2 @@
+def hammer() -> str:
+    return "hammer"
