@@ -1,0 +1,330 @@
+"""`langgraph.json`: each key is honoured, refused by its name, or said to be without meaning here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from shared.errors import BuildFailed
+from workers import manifest
+from workers.manifest import Manifest
+
+HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
+GRAPHS = {"agent": "./agent.py:graph"}
+Read = Callable[..., Manifest]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "agent.py").write_text("graph = None")
+    return tmp_path
+
+
+@pytest.fixture
+def read(root: Path) -> Read:
+    """The manifest of a project whose configuration is these keys over the least it needs."""
+
+    def reading(at: str = "langgraph.json", **config: Any) -> Manifest:
+        whole = {"dependencies": ["."], "graphs": GRAPHS, **config}
+        path = root / at
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({key: value for key, value in whole.items() if value is not ...}))
+        return manifest.read(root, at)
+
+    return reading
+
+
+def refuse(read: Read, match: str, **config: Any) -> None:
+    with pytest.raises(BuildFailed, match=match) as caught:
+        read(**config)
+    assert (caught.value.step, caught.value.status) == ("configuration", "BUILD_FAILED")
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+def test_the_least_there_can_be(read: Read) -> None:
+    found = read()
+
+    assert found.graphs == {"agent": {"path": "./agent.py:graph", "description": None}}
+    assert found.plain == (PurePosixPath("."),)
+    assert found.directory == PurePosixPath(".")
+    assert (found.requirements, found.packages, found.import_paths) == ((), (), ())
+    assert (found.env, found.python_version, found.index, found.warnings) == ({}, None, None, ())
+
+
+def test_it_may_lie_anywhere_under_any_name(root: Path, read: Read) -> None:
+    (root / "apps/one").mkdir(parents=True)
+    (root / "apps/one/agent.py").touch()
+
+    assert read(at="apps/one/my.json").directory == PurePosixPath("apps/one")
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (None, "langgraph.json is not in the archive"),
+        (b"{", "langgraph.json is not valid JSON"),
+        (b"[" * 5000, "langgraph.json is not valid JSON"),
+        (b"\xff\xfe{}", "langgraph.json is not valid JSON"),
+        (b"[]", "must hold a JSON object"),
+        (b'"text"', "must hold a JSON object"),
+        (b"null", "must hold a JSON object"),
+        (b'{"graphs": {"a": "./a\\u0000.py:g"}}', "NUL"),
+        (b'{"x": "' + b"x" * 2**20 + b'"}', "larger than 1024 KiB"),
+    ],
+)
+def test_a_file_that_says_nothing_is_refused(root: Path, content: bytes | None, match: str) -> None:
+    if content is not None:
+        (root / "langgraph.json").write_bytes(content)
+
+    with pytest.raises(BuildFailed, match=match):
+        manifest.read(root, None)
+
+
+@pytest.mark.parametrize("path", ["../langgraph.json", "/etc/passwd", "a\\b.json", "a/../../b.json", "x\0y"])
+def test_its_path_stays_inside(root: Path, path: str) -> None:
+    with pytest.raises(BuildFailed, match=r"the configuration file .* (relative path|outside the archive)"):
+        manifest.read(root, path)
+
+
+def test_a_link_a_build_step_left_is_not_followed(root: Path) -> None:
+    (root / "secret").write_text(json.dumps({"dependencies": ["."], "graphs": GRAPHS}))
+    (root / "langgraph.json").symlink_to(root / "secret")
+
+    with pytest.raises(BuildFailed, match="cannot be read"):
+        manifest.read(root, None)
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", manifest.NOT_SERVED)
+def test_a_key_that_is_not_served_is_refused_by_its_name(read: Read, key: str) -> None:
+    refuse(read, f"^{key}: not supported by this server$", **{key: {"path": "./auth.py:auth"}})
+    assert read(**{key: None}).warnings == ()
+
+
+@pytest.mark.parametrize("key", manifest.MOVED)
+def test_a_key_that_has_moved_is_refused_by_its_name(read: Read, key: str) -> None:
+    refuse(read, f"^{key}: this key belongs into 'source' now$", **{key: "x"})
+
+
+@pytest.mark.parametrize("key", manifest.WITHOUT_MEANING)
+def test_a_key_without_meaning_is_said_to_be_ignored(read: Read, key: str) -> None:
+    assert read(**{key: ["x"]}).warnings == (f"{key}: has no meaning here and is ignored",)
+
+
+def test_an_unknown_key_is_said_to_be_ignored(read: Read) -> None:
+    assert read(grahps={}).warnings == ("grahps: unknown key, ignored",)
+
+
+def test_every_key_of_the_format_is_known() -> None:
+    keys = (
+        "dependencies graphs env python_version node_version pip_config_file pip_installer source"
+        " dockerfile_lines base_image image_distro api_version keep_pkg_tools store checkpointer auth"
+        " encryption priority http webhooks ui ui_config _INTERNAL_docker_tag project_root package"
+    )
+    assert set(keys.split()) <= {
+        *manifest.HONOURED,
+        *manifest.NOT_SERVED,
+        *manifest.WITHOUT_MEANING,
+        *manifest.MOVED,
+    }
+
+
+def test_the_installer_is_ours(read: Read) -> None:
+    for accepted in ("auto", "uv", None):
+        assert read(pip_installer=accepted).warnings == ()
+    assert read(pip_installer="pip").warnings == ("pip_installer: packages are installed by uv",)
+    refuse(read, "pip_installer: must be one of", pip_installer="conda")
+
+
+# --- graphs --------------------------------------------------------------------------------------
+
+
+def test_a_graph_is_a_file_or_a_module_and_may_be_described(read: Read) -> None:
+    found = read(
+        graphs={
+            "file": "./agent.py:graph",
+            "module": "pkg.agent:make",
+            "told": {"path": "./agent.py:graph", "description": "Says things."},
+            "bare": {"path": "pkg:graph"},
+        }
+    )
+
+    assert found.graphs["file"] == {"path": "./agent.py:graph", "description": None}
+    assert found.graphs["module"]["path"] == "pkg.agent:make"
+    assert found.graphs["told"]["description"] == "Says things."
+    assert found.graphs["bare"]["description"] is None
+
+
+@pytest.mark.parametrize(
+    ("graphs", "match"),
+    [
+        (..., "graphs: must be a non-empty object"),
+        ({}, "graphs: must be a non-empty object"),
+        (["./agent.py:graph"], "graphs: must be a non-empty object"),
+        ({"": "./agent.py:graph"}, "graphs: '' cannot be the name"),
+        ({"a\nb": "./agent.py:graph"}, "cannot be the name of a graph"),
+        ({"a": 7}, "graphs.a: must be"),
+        ({"a": {"description": "x"}}, "graphs.a: must be"),
+        ({"a": {"path": "./agent.py:graph", "description": 7}}, "graphs.a.description: must be a string"),
+        ({"a": "./agent.py"}, 'graphs.a: .* must have the form "./file.py:attribute"'),
+        ({"a": "./agent.py:"}, "graphs.a: .* must have the form"),
+        ({"a": ":graph"}, "graphs.a: .* must have the form"),
+        ({"a": "agent.py:graph"}, "graphs.a: write './agent.py:graph'"),
+        ({"a": "./other.py:graph"}, "graphs.a: the file './other.py' is not in the archive"),
+        ({"a": "../agent.py:graph"}, "graphs.a: '../agent.py' leads outside"),
+        ({"a": "/agent.py:graph"}, "graphs.a: '/agent.py' must be a relative path"),
+        ({"a": ".\\agent.py:graph"}, "graphs.a: .* must be a relative path"),
+        ({"a": "./agent.ts:graph"}, "graphs.a: './agent.ts' is a JavaScript graph"),
+        ({"a": "./agent.mjs:graph"}, "JavaScript"),
+    ],
+)
+def test_a_graph_that_cannot_be_one_is_refused(read: Read, graphs: Any, match: str) -> None:
+    refuse(read, match, graphs=graphs)
+
+
+# --- dependencies --------------------------------------------------------------------------------
+
+
+def test_what_is_no_directory_is_a_requirement(read: Read) -> None:
+    wanted = ["httpx>=0.27", "langchain_openai", "x @ git+https://example.com/x.git@v1", "agent.py"]
+
+    assert read(dependencies=[".", *wanted]).requirements == tuple(wanted)
+
+
+def test_a_directory_is_a_package_or_plain(root: Path, read: Read) -> None:
+    for name in ("app", "lib", "old", "flat", "tools/saw"):
+        (root / name).mkdir(parents=True)
+    (root / "app/agent.py").touch()
+    (root / "lib/pyproject.toml").write_text("[project]\nname = 'lib'\nversion = '1'\n")
+    (root / "old/setup.py").touch()
+    (root / "flat/__init__.py").touch()
+    (root / "tools/saw/__init__.py").touch()
+
+    found = read(
+        at="app/langgraph.json", dependencies=[".", "../lib", "./../old", "../flat", "../tools", "../flat"]
+    )
+
+    assert found.packages == (PurePosixPath("lib"), PurePosixPath("old"))
+    paths = [PurePosixPath(name) for name in ("app", "flat", "tools", "flat")]
+    assert found.plain == tuple(paths)
+    assert found.import_paths == (PurePosixPath(), PurePosixPath("tools")), "flat is a package of its parent"
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "match"),
+    [
+        (..., "dependencies: must not be empty"),
+        ([], "dependencies: must not be empty"),
+        (".", "dependencies: must be an array of strings"),
+        ([7], "dependencies: must be an array of strings"),
+        (["./missing"], "dependencies: './missing' is not a directory of the archive"),
+        (["./agent.py"], "is not a directory of the archive"),
+        (["../lib"], "dependencies: '../lib' leads outside the archive"),
+        ([".", "--index-url=https://evil"], "is not a package requirement"),
+        ([".", "httpx\n-e /etc"], "is not a package requirement"),
+        ([".", "x @ git+https://user:pass@example.com/x"], "must not hold a user name or password"),
+    ],
+)
+def test_a_dependency_that_cannot_be_one_is_refused(read: Read, dependencies: Any, match: str) -> None:
+    refuse(read, match, dependencies=dependencies)
+
+
+@pytest.mark.parametrize("name", sorted(manifest.RESERVED_PACKAGES))
+def test_a_plain_directory_may_not_stand_for_a_library(root: Path, read: Read, name: str) -> None:
+    (root / name).mkdir()
+    (root / name / "anything.py").touch()
+
+    refuse(read, f"a package named '{name}', which is reserved")
+
+
+def test_a_flat_package_is_held_to_the_same_names(root: Path, read: Read) -> None:
+    for name in ("pydantic", "my-tools"):
+        (root / name).mkdir()
+        (root / name / "__init__.py").touch()
+
+    refuse(read, "'pydantic', which is reserved", dependencies=["./pydantic"])
+    refuse(read, "'my-tools' cannot be imported: its name has a hyphen", dependencies=["./my-tools"])
+
+
+def test_two_plain_directories_may_not_hold_one_name(root: Path, read: Read) -> None:
+    for name in ("a/tools", "b/tools"):
+        (root / name).mkdir(parents=True)
+        (root / name / "x.py").touch()
+
+    refuse(read, "'a' and 'b' both hold a package named 'tools'", dependencies=["./a", "./b"])
+
+
+@pytest.mark.parametrize("name", manifest.REQUIREMENT_FILES)
+def test_credentials_in_requirements_of_the_project_are_refused(root: Path, read: Read, name: str) -> None:
+    (root / name).write_text("x @ git+https://token@example.com/x.git")
+
+    refuse(read, f"^{name}: a URL must not hold a user name or password")
+
+
+# --- variables, interpreter, index ---------------------------------------------------------------
+
+
+def test_variables_are_text(read: Read) -> None:
+    assert read(env={"A": "x", "B": 7, "C": True}).env == {"A": "x", "B": "7", "C": "true"}
+    refuse(read, "env: the value of 'D' must be a string", env={"D": {"x": 1}})
+    refuse(read, "env: the value of 'D' must be a string", env={"D": None})
+    refuse(read, "env: must be an object", env=["A=1"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["DATABASE_URL", "REDIS_URL", "RUNYARD_PORT", "LD_PRELOAD", "PYTHONPATH", "POSTGRES_URI", "A=B", ""],
+)
+def test_the_platform_s_own_variables_are_refused(read: Read, name: str) -> None:
+    refuse(read, "env: these names cannot be set", env={"FINE": "1", name: "x"})
+
+
+def test_an_env_file_is_never_read_from_the_archive(root: Path, read: Read) -> None:
+    (root / ".env").write_text("A=1")
+
+    found = read(env=".env")
+
+    assert found.env == {}
+    assert found.warnings[0].startswith("env: '.env' is not read on the server")
+
+
+def test_the_interpreter_is_the_one_there_is(read: Read) -> None:
+    assert read(python_version=HERE).python_version == HERE
+    assert read(python_version=f"{HERE}-bookworm").python_version == HERE
+    refuse(read, "python_version: 3.10 is too old", python_version="3.10")
+    refuse(read, "python_version: 3.99 is not installed on this server", python_version="3.99")
+    for odd in ("3.11.4", "3", 3.11, "latest", f"{HERE}-bullseye"):
+        refuse(read, "python_version: .* must have the form", python_version=odd)
+
+
+def test_a_pip_configuration_says_where_packages_come_from(root: Path, read: Read) -> None:
+    (root / "pip.conf").write_text(
+        "[global]\nindex-url = https://one/simple\nextra-index-url =\n  https://two\n  https://three\n"
+        "[install]\nfind-links = https://four\n"
+    )
+
+    index = read(pip_config_file="./pip.conf").index
+
+    assert index == manifest.PipConfig(
+        "https://one/simple", ("https://two", "https://three"), ("https://four",)
+    )
+
+
+def test_a_pip_configuration_that_cannot_be_used_is_refused(root: Path, read: Read) -> None:
+    (root / "odd.conf").write_text("no section\n")
+    (root / "told.conf").write_text("[global]\nindex-url = https://user:pass@one/simple\n")
+
+    refuse(read, "pip_config_file: 'odd.conf' is not a pip configuration", pip_config_file="odd.conf")
+    refuse(read, "must not hold a user name or password", pip_config_file="told.conf")
+    refuse(read, "pip_config_file: 'none.conf' is not in the archive", pip_config_file="none.conf")
+    refuse(read, "leads outside", pip_config_file="../pip.conf")
+    refuse(read, "pip_config_file: must be a path", pip_config_file=7)
