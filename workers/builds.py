@@ -168,17 +168,19 @@ class BuildLog:
                 log.warning("revision %s: its log waits: %s", self._claimed.revision_id, error)
 
     def _flush(self) -> None:
-        with self.storing, connection() as conn:
-            self.store(conn)
+        with self.storing:
+            lines, self._lines = self._lines, []
+            try:
+                with connection() as conn:
+                    revision_log.append(conn, lines)
+            except BaseException:  # also when the flusher is ended midway
+                self._lines[:0] = lines
+                raise
 
     def store(self, conn: Connection) -> None:
         """Store what has gathered; `storing` must be held, so that no line is still on its way elsewhere."""
         lines, self._lines = self._lines, []
-        try:
-            revision_log.append(conn, lines)
-        except BaseException:  # also when the flusher is ended midway
-            self._lines[:0] = lines
-            raise
+        revision_log.append(conn, lines)
 
 
 class _Build:
