@@ -29,6 +29,10 @@ SETTLE_SECONDS = 1.5  # between the row's end and a log without one: longer than
 SILENCE_SECONDS = 6.0  # no answer to a PING for this long: the connection is dead
 
 
+class Stopping(Exception):
+    """This process stops: whoever follows goes on at another one."""
+
+
 class Reader:
     """One follower's queue, filled by the hub. `stale` means: the log knows more than the queue."""
 
@@ -37,6 +41,7 @@ class Reader:
         self.unseen = unseen  # nothing can have been published before the first confirmation
         self.confirmed = False
         self.stale = not unseen
+        self.is_closed = False
         self._events: deque[Event] = deque()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -70,10 +75,20 @@ class Reader:
         self.confirmed = True
         self._ready.set()
 
+    def close(self) -> None:
+        """The process stops: nothing is waited for any more."""
+        self.is_closed = True
+        self._ready.set()
+
     def take(self, timeout_seconds: float) -> tuple[list[Event], bool]:
-        """What has arrived, waiting for something if there is nothing; and whether to read the log."""
+        """What has arrived, waiting for something if there is nothing; and whether to read the log.
+
+        Raises Stopping where it would have to wait and the hub has been closed.
+        """
         deadline = time.monotonic() + timeout_seconds
         while not self._events and not self.stale and (left := deadline - time.monotonic()) > 0:
+            if self.is_closed:
+                raise Stopping
             self._ready.wait(left)
             self._ready.clear()
         with self._lock:
@@ -100,6 +115,13 @@ class Hub:
         self._lock = threading.Lock()  # commands must be sent in the order in which readers come and go
         self._connection: Any = None
         self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End every follower: the process stops."""
+        self._is_closed = True
+        for reader in self._all():
+            reader.close()
 
     @contextmanager
     def reader(self, id: UUID, *, unseen: bool = False) -> Iterator[Reader]:
@@ -110,6 +132,8 @@ class Hub:
         """
         reader = Reader(channel(id), unseen=unseen)
         self._add(reader)
+        if self._is_closed:
+            reader.close()
         try:
             yield reader
         finally:
@@ -239,6 +263,7 @@ def follow(
 
     `after` None means from now on. `ended()` answers from the row, for a log that was lost: the last
     events to send, or None while the thing lives. `quiet_seconds()` is how long to wait for something new.
+    Raises Stopping when the process stops first.
 
     The log is the truth. A message that is next in line is relayed as it is; on anything else (the
     subscription's confirmation, a gap, a quiet spell) what is missing is read from the log.

@@ -16,7 +16,7 @@ from gunicorn.http import wsgi
 from gunicorn.workers.base_async import AsyncWorker
 from gunicorn.workers.ggevent import GeventWorker
 
-from shared import logs
+from shared import following, logs
 from shared.settings import Settings
 
 settings = Settings.from_env(os.environ)
@@ -45,9 +45,10 @@ class Worker(GeventWorker):
                 del self.idle[here]
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Idle connections would hold up the worker's end until the graceful time-out."""
+        """Idle connections and open streams would hold up the worker's end until the graceful time-out."""
         super().handle_exit(sig, frame)
         gevent.spawn(self.close_idle)
+        gevent.spawn(following.hub().close)
 
     def close_idle(self) -> None:
         for greenlet, timeout in list(self.idle.items()):
@@ -59,7 +60,16 @@ class Worker(GeventWorker):
 
 
 class Response(wsgi.Response):
-    """An answer that does not tell which server gave it; gunicorn has no setting for that."""
+    """An answer that does not tell which server gave it; gunicorn has no setting for that.
+
+    The headers of a stream go out before its first byte is there: clients read from them where to go on.
+    """
+
+    def start_response(self, status: str, headers: Any, exc_info: Any = None) -> Any:
+        write = super().start_response(status, headers, exc_info)
+        if self.chunked:
+            self.send_headers()
+        return write
 
     def default_headers(self) -> list[str]:
         return [header for header in super().default_headers() if not header.startswith("Server:")]

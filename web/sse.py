@@ -6,6 +6,7 @@ noticed when a write fails or, where its going matters, by looking at its socket
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import time
@@ -16,6 +17,7 @@ from typing import Any
 from flask import Response
 
 from shared.events import END, EXPIRED, Event
+from shared.following import Stopping
 
 HEARTBEAT = b": heartbeat\r\n\r\n"
 HISTORY_EXPIRED = b": history expired\r\n\r\n"
@@ -108,7 +110,11 @@ def waiting(batches: Batches, clock: Clock, answer: Callable[[Event | None], byt
 
 
 class Stream:
-    """An iterator for the server to send: closes what it holds, and says so when the client left early."""
+    """An iterator for the server to send: closes what it holds, and says so when the client left early.
+
+    When this process stops, a stream ends where it is (`may_be_cut`), and its client goes on elsewhere by
+    the last id it saw; an answer that is not there yet breaks off, so that its client asks again.
+    """
 
     def __init__(
         self,
@@ -116,7 +122,9 @@ class Stream:
         *,
         holds: AbstractContextManager[Any],
         on_disconnect: Callable[[], None] | None,
+        may_be_cut: bool = True,
     ) -> None:
+        self._may_be_cut = may_be_cut
         self._chunks = chunks
         self._holds = holds
         self._on_disconnect = on_disconnect
@@ -133,6 +141,11 @@ class Stream:
             raise
         except ClientGone:
             raise StopIteration from None
+        except Stopping:
+            self._ended = True  # the client has not left
+            if self._may_be_cut:
+                raise StopIteration from None
+            raise ConnectionResetError(errno.ECONNRESET, "the server stops") from None
 
     def close(self) -> None:
         """Called by the server at the end of the response, whatever the reason."""

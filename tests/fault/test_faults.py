@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import psycopg
 import pytest
 from celery import Celery
@@ -258,3 +260,21 @@ def test_what_user_code_prints_is_in_the_log(stack: Stack, sdk: SyncLangGraphCli
         return [line["message"] for line in answer.json()["logs"]]
 
     wait_until(lambda: any("hello from the kitchen" in line for line in lines()), timeout=15)
+
+
+def test_web_stops_at_once_under_open_streams(stack: Stack, sdk: SyncLangGraphClient, thread_id: str) -> None:
+    follower = Follower(stack, thread_id, "counts", {"n": 12, "seconds": 0.3})
+    answers: list[Any] = []
+    other = sdk.threads.create()["thread_id"]
+    waiter = threading.Thread(
+        target=lambda: answers.append(sdk.runs.wait(other, "counts", input={"n": 10, "seconds": 0.3}))
+    )
+    waiter.start()
+    wait_until(lambda: len(follower.steps()) >= 3)
+    (old, *_) = stack.kill("web", signal.SIGTERM)
+
+    wait_until(lambda: not psutil.pid_exists(old), timeout=10, what="web to stop")
+
+    check_whole(sdk, thread_id, follower, 12)
+    waiter.join(60)
+    assert [answer["log"] for answer in answers] == [list(range(10))]

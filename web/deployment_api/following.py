@@ -57,8 +57,11 @@ class Follower:
         first = Event(1, 0, "metadata", runs.first_words(self.run_id, 1))
         return chain([[first]], _without_first(self.batches(reader, after=0)))
 
-    def stream(self, body: Iterator[bytes], holds: AbstractContextManager[Any]) -> sse.Stream:
-        return sse.Stream(body, holds=holds, on_disconnect=self.cancel if self.cancels else None)
+    def stream(
+        self, body: Iterator[bytes], holds: AbstractContextManager[Any], *, may_be_cut: bool = True
+    ) -> sse.Stream:
+        on_disconnect = self.cancel if self.cancels else None
+        return sse.Stream(body, holds=holds, on_disconnect=on_disconnect, may_be_cut=may_be_cut)
 
     def answer(
         self,
@@ -70,7 +73,7 @@ class Follower:
     ) -> Response:
         """Line feeds until the run has ended, then its output or what `says` makes of its last event."""
         body = sse.waiting(self.batches(reader, after=after), self.clock, says or self.output)
-        return sse.late_json(self.stream(body, holds), self._headers())
+        return sse.late_json(self.stream(body, holds, may_be_cut=False), self._headers())
 
     def answer_at_once(self, output: Any) -> Response:
         """The same for a run that has ended."""
