@@ -214,8 +214,10 @@ def test_a_revision_s_stream_ends_by_itself(stack: Stack, write: Write) -> None:
     order = ["CREATING", "QUEUED", "AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED"]
     assert statuses == sorted(statuses, key=order.index)
     assert statuses[-4:] == order[-4:]
-    assert any(event == "log" and "loading 1 graph" in data["message"] for event, data in events)
-    assert events[-1] == ("end", {"status": "DEPLOYED"})
+    told = [data["message"] for event, data in events if event == "log"]
+    assert "loading 1 graph" in told
+    assert told == build_log(stack, "streams")
+    assert events[-1] == ("status", {"status": "DEPLOYED", "message": None})
     assert stack.client.get(path).json()["status"] == "DEPLOYED"
 
 

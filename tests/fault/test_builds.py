@@ -1,0 +1,170 @@
+"""A builder that dies midway, and archives that want to do harm: the revision ends well, nothing is left."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import signal
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from cli.client import Client
+from cli.deploy import deploy
+from cli.project import Project
+from tests.stack import Stack
+from tests.waiting import wait_until
+
+CODE = """
+import time
+from langgraph.graph import START, MessagesState, StateGraph
+time.sleep(SECONDS)
+graph = StateGraph(MessagesState).add_node("echo", lambda state: {}).add_edge(START, "echo").compile()
+"""
+BUILD_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """A platform of this module's own, whose leases run out soon."""
+    with Stack(env={"RUNYARD_LEASE_SECONDS": "3"}) as own:
+        yield own
+
+
+def project(folder: Path, seconds: float = 0) -> Path:
+    folder.mkdir(exist_ok=True)
+    config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
+    (folder / "langgraph.json").write_text(json.dumps(config))
+    (folder / "agent.py").write_text(CODE.replace("SECONDS", str(seconds)))
+    return folder
+
+
+def newest(stack: Stack, name: str) -> tuple[str, dict[str, Any]]:
+    """The deployment's id and its newest revision; waits while web is away."""
+    try:
+        (found,) = stack.client.get("/v2/deployments", params={"name": name}).json()["resources"]
+        rows = stack.client.get(f"/v2/deployments/{found['id']}/revisions").json()["resources"]
+    except (httpx.HTTPError, ValueError, KeyError):
+        return "", {"status": None}
+    return found["id"], rows[0]
+
+
+def reaches(stack: Stack, name: str, *statuses: str) -> dict[str, Any]:
+    wait_until(lambda: newest(stack, name)[1]["status"] in statuses, BUILD_SECONDS, what=f"{statuses}")
+    return newest(stack, name)[1]
+
+
+def start(stack: Stack, folder: Path, name: str) -> None:
+    with Client(stack.url, stack.api_key) as client:
+        deploy(client, Project.read(folder), name, print, wait=False)
+
+
+def children_of_builder(stack: Stack) -> list[psutil.Process]:
+    return [child for pid in stack.pids("builder") for child in psutil.Process(pid).children(recursive=True)]
+
+
+def log_lines(stack: Stack, name: str) -> list[str]:
+    deployment_id, revision = newest(stack, name)
+    path = f"/v1/projects/{deployment_id}/revisions/{revision['id']}/build_logs"
+    return [line["message"] for line in stack.client.post(path, json={"order": "asc"}).json()["logs"]]
+
+
+@pytest.mark.parametrize("step", ["unpacked", "loading 1 graph"])
+def test_a_build_goes_on_when_its_builder_is_killed(stack: Stack, tmp_path: Path, step: str) -> None:
+    name = step.split()[0]
+    start(stack, project(tmp_path, seconds=2), name)
+    wait_until(lambda: any(line.startswith(step) for line in log_lines(stack, name)), BUILD_SECONDS)
+    steps = children_of_builder(stack)
+
+    for pid in stack.pids("builder"):
+        os.kill(pid, signal.SIGKILL)
+
+    _, left = psutil.wait_procs(steps, timeout=20)
+    assert not [process for process in left if process.is_running()], "what it ran dies with it"
+    revision = reaches(stack, name, "DEPLOYED", "BUILD_FAILED", "DEPLOY_FAILED")
+    assert revision["status"] == "DEPLOYED"
+    assert stack.sdk(name).runs.wait(None, "agent", input={"messages": []}) == {"messages": []}
+    assert {path.stem for path in (stack.data_dir / "revisions").iterdir()} <= served(stack)
+
+
+def served(stack: Stack) -> set[str]:
+    rows = stack.client.get("/v2/deployments").json()["resources"]
+    return {row["active_revision_id"] for row in rows}
+
+
+def test_a_builder_that_was_frozen_does_not_disturb_its_successor(stack: Stack, tmp_path: Path) -> None:
+    start(stack, project(tmp_path, seconds=3), "frozen")
+    wait_until(lambda: "loading 1 graph" in log_lines(stack, "frozen"), BUILD_SECONDS)
+    pids = stack.pids("builder")
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: newest(stack, "frozen")[1]["status"] == "AWAITING_BUILD", BUILD_SECONDS)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+    assert reaches(stack, "frozen", "DEPLOYED", "BUILD_FAILED")["status"] == "DEPLOYED"
+
+
+# --- archives ------------------------------------------------------------------------------------
+
+
+def upload(stack: Stack, name: str, archive: bytes) -> None:
+    """Bring these bytes to a new deployment as its source."""
+    with Client(stack.url, stack.api_key) as client:
+        found = client.create(
+            {
+                "name": name,
+                "source": "internal_source",
+                "source_config": {"deployment_type": "dev"},
+                "source_revision_config": {},
+                "secrets": [],
+            }
+        )
+        path = client.upload(found["id"], io.BytesIO(archive), len(archive))
+        config = {"source_tarball_path": path, "langgraph_config_path": "langgraph.json"}
+        client.change(
+            found["id"],
+            {"revision_source": "internal_source", "source_revision_config": config, "secrets": []},
+        )
+
+
+def packed(*entries: tuple[str, bytes, bytes]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+        for name, kind, data in entries:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.size = kind, "/etc/passwd", len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "archive", "reason"),
+    [
+        ("bomb", packed(("zeros", tarfile.REGTYPE, bytes(64 * 2**20))), "it unpacks to more than 200 times"),
+        ("link", packed(("a", tarfile.SYMTYPE, b"")), "'a' is neither a regular file nor a directory"),
+        ("escape", packed(("../../a", tarfile.REGTYPE, b"x")), "'../../a' leaves the archive"),
+        ("zip", b"PK\x03\x04" + bytes(200), "it is not a whole gzip tar archive"),
+        ("torn", gzip.compress(os.urandom(5000))[:3000], "it is not a whole gzip tar archive"),
+    ],
+    ids=["bomb", "link", "escape", "zip", "torn"],
+)
+def test_an_archive_that_wants_to_do_harm_is_refused(
+    stack: Stack, name: str, archive: bytes, reason: str
+) -> None:
+    upload(stack, name, archive)
+
+    revision = reaches(stack, name, "BUILD_FAILED", "CREATE_FAILED", "DEPLOYED")
+
+    assert revision["status"] == "BUILD_FAILED"
+    assert revision["status_message"].startswith(f"unpack: the source archive is refused: {reason}")
+    wait_until(lambda: not list((stack.data_dir / "revisions").glob(f"{revision['id']}*")))
