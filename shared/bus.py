@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 PREFIX = "runyard:"
+WAIT_SECONDS = 10.0  # for a free connection, when many readers want one at once
 
 _client: Redis | None = None
 
@@ -29,7 +30,7 @@ def make_client(url: str, *, timeout_seconds: float = 10.0, connections: int = 1
     pool = BlockingConnectionPool.from_url(
         url,
         max_connections=connections,
-        timeout=timeout_seconds,
+        timeout=WAIT_SECONDS,
         socket_timeout=timeout_seconds,
         socket_connect_timeout=1.0,
         protocol=2,

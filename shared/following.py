@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # a slow reader's queue before it must read the log
 SELF_CHECK_SECONDS = 4.5  # a quiet reader looks whether it missed the very last message
+ROW_CHECK_SECONDS = 15.0  # … and whether the row has ended, which its owner could not tell any more
+PAUSE_SECONDS = 0.2
 SETTLE_SECONDS = 1.5  # between the row's end and a log without one: longer than a writer pauses
 SILENCE_SECONDS = 6.0  # no answer to a PING for this long: the connection is dead
 
@@ -278,28 +280,32 @@ def follow(
             reader.take(quiet_seconds())
             yield []
     stale = False
-    ended_with: int | None = None  # the row had ended when this was the log's last event
-    check_at = time.monotonic() + (SELF_CHECK_SECONDS if is_new else 0)
+    checks = _Checks(is_new)
     while True:
         if stale:
-            for page in _catch_up(redis, id, last, from_start=after == 0):
-                if page[-1].seq:
-                    last = page[-1].seq
-                yield page
-                if page[-1].is_last:
-                    return
-        events, stale = reader.take(min(quiet_seconds(), max(check_at - time.monotonic(), 0)))
+            try:
+                for page in _catch_up(redis, id, last, from_start=after == 0):
+                    if page[-1].seq:
+                        last = page[-1].seq
+                    yield page
+                    if page[-1].is_last:
+                        return
+            except RedisError as error:
+                log.warning("cannot read the event log of %s now: %s", id, error)
+                reader.mark_stale()
+                time.sleep(PAUSE_SECONDS)
+                yield []
+        events, stale = reader.take(min(quiet_seconds(), checks.seconds_left))
         if not events and not stale:
             yield []  # a heartbeat, and the caller's chance to notice a closed socket
-            if time.monotonic() < check_at:
+            if checks.seconds_left:
                 continue
-            final = _end_without_log(redis, id, last, ended)
-            if final and ended_with == last:
+            newest = _newest(redis, id)
+            stale = newest is not None and newest > last
+            if newest is not None and not stale and (final := checks.ask(ended, last)):
                 yield list(final)
                 return
-            ended_with = last if final else None
-            check_at = time.monotonic() + (SETTLE_SECONDS if final else SELF_CHECK_SECONDS)
-            stale = True
+            checks.again()
             continue
         fresh: list[Event] = []
         for event in events:
@@ -316,6 +322,41 @@ def follow(
                 return
 
 
+class _Checks:
+    """When a quiet reader looks for itself: at the log often, at the row seldom.
+
+    The row is believed when it says twice that all is over and nothing was added in between: the row ends
+    first, its log a moment later, and a writer that has just got Redis back may still hold the last events.
+    """
+
+    def __init__(self, is_new: bool) -> None:
+        now = time.monotonic()
+        self._next = now + (SELF_CHECK_SECONDS if is_new else 0)
+        self._row_at = now + (ROW_CHECK_SECONDS if is_new else 0)
+        self._ended_with: int | None = None  # the row had ended when this was the log's last event
+
+    @property
+    def seconds_left(self) -> float:
+        return max(self._next - time.monotonic(), 0.0)
+
+    def ask(self, ended: Callable[[], Sequence[Event] | None], last: int) -> Sequence[Event] | None:
+        """The last events of what has ended by its row and adds nothing to its log; None otherwise."""
+        now = time.monotonic()
+        if now < self._row_at:
+            return None
+        final = ended()
+        if final and self._ended_with == last:
+            return final
+        self._ended_with = last if final else None
+        self._row_at = now + (SETTLE_SECONDS if final else ROW_CHECK_SECONDS)
+        return None
+
+    def again(self) -> None:
+        """Look again in a while, sooner when the row has ended already."""
+        pause = SELF_CHECK_SECONDS if self._ended_with is None else SETTLE_SECONDS
+        self._next = time.monotonic() + pause
+
+
 def _newest(redis: Redis, id: UUID) -> int | None:
     """The newest event's number, None when Redis does not answer."""
     try:
@@ -325,33 +366,16 @@ def _newest(redis: Redis, id: UUID) -> int | None:
 
 
 def _catch_up(redis: Redis, id: UUID, last: int, *, from_start: bool) -> Iterator[list[Event]]:
-    """Pages of what the log holds after `last`, with EXPIRED where something is missing."""
+    """Pages of what the log holds after `last`, with EXPIRED where something is missing; raises RedisError."""
     page: list[Event] = []
-    try:
-        for event in logged(redis, id, last):
-            lost = event.seq != last + 1 and (event.after != last or (from_start and last == 0))
-            if lost:
-                page.append(EXPIRED)
-            page.append(event)
-            last = event.seq
-            if len(page) >= PAGE:
-                yield page
-                page = []
-    except RedisError as error:
-        log.warning("cannot read the event log of %s: %s", id, error)
+    for event in logged(redis, id, last):
+        lost = event.seq != last + 1 and (event.after != last or (from_start and last == 0))
+        if lost:
+            page.append(EXPIRED)
+        page.append(event)
+        last = event.seq
+        if len(page) >= PAGE:
+            yield page
+            page = []
     if page:
         yield page
-
-
-def _end_without_log(
-    redis: Redis, id: UUID, last: int, ended: Callable[[], Sequence[Event] | None]
-) -> Sequence[Event] | None:
-    """The last events of what has ended by its row and added nothing to its log; None otherwise.
-
-    Asked twice before it is believed: the row ends first, its log a moment later, and a writer that has
-    just got Redis back may still hold the last events.
-    """
-    newest = _newest(redis, id)
-    if newest is None or newest > last:
-        return None
-    return ended()

@@ -79,6 +79,7 @@ def one_hub(redis_url: str) -> Hub:
 def hub(one_hub: Hub, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Hub:
     """The subscriber of this process; its readers look sooner whether they missed something."""
     monkeypatch.setattr(following, "SELF_CHECK_SECONDS", 0.5)
+    monkeypatch.setattr(following, "ROW_CHECK_SECONDS", 0.5)
     monkeypatch.setattr(following, "SETTLE_SECONDS", 0.3)
     return one_hub
 
