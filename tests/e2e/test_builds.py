@@ -68,7 +68,8 @@ def build_log(stack: Stack, name: str) -> list[str]:
 
 
 def said(stack: Stack, name: str) -> str:
-    return str(stack.sdk(name).runs.wait(None, "agent", input={"messages": []})["said"])
+    values: Any = stack.sdk(name).runs.wait(None, "agent", input={"messages": []})
+    return str(values["said"])
 
 
 def fail(stack: Stack, folder: Path, name: str) -> str:
