@@ -15,9 +15,11 @@ from uuid import UUID
 
 import gevent
 import orjson
+from gevent.event import Event as Signal
 from gevent.lock import RLock
 from sqlalchemy import Connection, text
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import DBAPIError
 
 from shared import assistants, bus, deployments, revision_log, revisions
 from shared.database import connection
@@ -38,6 +40,7 @@ Graphs = Mapping[str, Mapping[str, Any]]
 MAX_LOG_BYTES = 20 * 1024 * 1024
 FLUSH_SECONDS = 0.3
 FLUSHED_SECONDS = 5.0
+NOTICE_SECONDS = 3.0  # after which a build that was interrupted stops
 
 
 class Builder:
@@ -62,30 +65,51 @@ class Builder:
 
     def _build(self, claimed: Claimed) -> None:
         log.info("revision %s: attempt %d", claimed.revision_id, claimed.attempt)
-        renewal = gevent.spawn(self._renew, claimed, gevent.getcurrent())
         try:
-            build = _Build(self, claimed, renewal)
-            with build.log:
-                try:
-                    build.tell()
-                except BuildFailed as failure:
-                    build.fail(failure)
+            with Lease(claimed, self.settings.lease_seconds) as lease:
+                build = _Build(self, claimed, lease)
+                with build.log:
+                    try:
+                        build.tell()
+                    except BuildFailed as failure:
+                        build.fail(failure)
         except Fenced:
             log.warning("revision %s: not attempt %d's any more", claimed.revision_id, claimed.attempt)
         except Unavailable as error:
             log.warning("revision %s: left to the next attempt: %s", claimed.revision_id, error)
-        finally:
-            renewal.kill()
 
-    def _renew(self, claimed: Claimed, builder: gevent.Greenlet) -> None:
-        """Keep the lease; the builder gets Fenced when it is lost."""
-        while True:
-            gevent.sleep(self.settings.lease_seconds / 3)
+
+class Lease:
+    """A claim, kept as long as the block runs; the builder gets Fenced when it is lost.
+
+    It is ended by asking, not by killing: a greenlet killed inside a statement would leave its connection
+    in the middle of something.
+    """
+
+    def __init__(self, claimed: Claimed, seconds: float) -> None:
+        self._claimed = claimed
+        self._seconds = seconds
+        self._released = Signal()
+
+    def __enter__(self) -> Lease:
+        self._greenlet = gevent.spawn(self._renew, gevent.getcurrent())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Renew no more: a revision that has ended has no lease."""
+        self._released.set()
+        self._greenlet.join()
+
+    def _renew(self, builder: gevent.Greenlet) -> None:
+        while not self._released.wait(min(self._seconds / 3, NOTICE_SECONDS)):
             try:
                 with connection() as conn:
-                    ours = revisions.renew(conn, claimed, lease_seconds=self.settings.lease_seconds)
-            except Unavailable as error:
-                log.warning("revision %s: its lease was not renewed: %s", claimed.revision_id, error)
+                    ours = revisions.renew(conn, self._claimed, lease_seconds=self._seconds)
+            except (Unavailable, DBAPIError) as error:
+                log.warning("revision %s: its lease was not renewed: %s", self._claimed.revision_id, error)
                 continue
             if not ours:
                 gevent.kill(builder, Fenced())
@@ -101,6 +125,7 @@ class BuildLog:
         self._clock = Clock()
         self._lines: list[Line] = []
         self._bytes = 0
+        self._closed = Signal()
         self.storing = RLock()
         self.events = RunLog(
             writer,
@@ -117,7 +142,8 @@ class BuildLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._flusher.kill()
+        self._closed.set()
+        self._flusher.join()
         self._flush()
         if self.events.ended:
             self.events.flushed.wait(FLUSHED_SECONDS)
@@ -160,20 +186,21 @@ class BuildLog:
         return True
 
     def _flush_forever(self) -> None:
-        while True:
-            gevent.sleep(FLUSH_SECONDS)
+        while not self._closed.wait(FLUSH_SECONDS):
             try:
                 self._flush()
-            except Unavailable as error:
+            except (Unavailable, DBAPIError) as error:
                 log.warning("revision %s: its log waits: %s", self._claimed.revision_id, error)
 
     def _flush(self) -> None:
         with self.storing:
+            if not self._lines:
+                return
             lines, self._lines = self._lines, []
             try:
                 with connection() as conn:
                     revision_log.append(conn, lines)
-            except BaseException:  # also when the flusher is ended midway
+            except BaseException:  # whatever it is, the lines are not stored
                 self._lines[:0] = lines
                 raise
 
@@ -186,10 +213,10 @@ class BuildLog:
 class _Build:
     """One attempt's story."""
 
-    def __init__(self, builder: Builder, claimed: Claimed, renewal: gevent.Greenlet) -> None:
+    def __init__(self, builder: Builder, claimed: Claimed, lease: Lease) -> None:
         self._settings = builder.settings
         self._claimed = claimed
-        self._renewal = renewal  # ends before the revision does: an ended one has no lease
+        self._lease = lease
         self._unreadable: Undecryptable | None = None
         self._secrets: dict[str, str] = {}
         try:
@@ -271,7 +298,7 @@ class _Build:
     def _switch(self, graphs: Graphs) -> None:
         """From here on this revision serves; all of it in one transaction."""
         claimed = self._claimed
-        self._renewal.kill()
+        self._lease.release()
         with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
             moved = revisions.end(conn, claimed, RevisionStatus.DEPLOYED, None)
@@ -301,7 +328,7 @@ class _Build:
             status = RevisionStatus.DEPLOY_FAILED
         reason = self.log.shown(f"{failure.step}: {_cause(failure.message)}")
         self.log.say("ERROR", f"step {failure.step!r} failed: {_cause(failure.message)}")
-        self._renewal.kill()
+        self._lease.release()
         with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
             moved = revisions.end(conn, claimed, status, reason)
