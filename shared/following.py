@@ -40,6 +40,7 @@ class Reader:
 
     def __init__(self, channel: bytes, *, unseen: bool) -> None:
         self.channel = channel
+        self.is_new = unseen  # follows something that was not there when it came
         self.unseen = unseen  # nothing can have been published before the first confirmation
         self.confirmed = False
         self.stale = not unseen
@@ -271,7 +272,6 @@ def follow(
     subscription's confirmation, a gap, a quiet spell) what is missing is read from the log.
     """
     redis = bus.client()
-    is_new = reader.unseen
     reader.wait_confirmed(quiet_seconds())
     last = after
     while last is None:
@@ -280,7 +280,7 @@ def follow(
             reader.take(quiet_seconds())
             yield []
     stale = False
-    checks = _Checks(is_new)
+    checks = _Checks(reader.is_new)
     while True:
         if stale:
             try:

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 BATCH_EVENTS, BATCH_BYTES = 256, 256 * 1024
 RING_EVENTS, RING_BYTES = 5_000, 8 * 1024 * 1024
 FULL_EVENTS, FULL_BYTES = 5_000, 8 * 1024 * 1024
+COMPANY_SECONDS = 0.02
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
 RESERVE_MORE = 20 * RESERVED
 
@@ -63,13 +64,25 @@ class RunLog:
 
     def add(self, payload: bytes) -> None:
         """Take an event (`events.payload`); it is sent soon."""
+        if self._take(payload):
+            self._writer.notice(self)
+
+    def add_first(self, payload: bytes) -> None:
+        """Take the event with which an attempt begins: it may wait a moment for the next one's company.
+
+        Whoever streams a new run has been told it already.
+        """
+        if self._take(payload):
+            gevent.spawn_later(COMPANY_SECONDS, self._writer.notice, self)
+
+    def _take(self, payload: bytes) -> bool:
         if self.ended or self.flushed.is_set():
-            return
+            return False
         self._waiting.append(payload)
         self._waiting_bytes += len(payload)
         if len(self._waiting) > FULL_EVENTS or self._waiting_bytes > FULL_BYTES:
             self.drained.clear()
-        self._writer.notice(self)
+        return True
 
     def end(self, payload: bytes) -> None:
         """Add the last event."""
