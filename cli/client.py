@@ -127,8 +127,6 @@ class Client:
         revision = f"/revisions/{revision_id}" if revision_id else ""
         return self._send("POST", f"/v1/projects/{deployment_id}{revision}/{kind}_logs", body, repeat=True)
 
-    # --- requests --------------------------------------------------------------------------------
-
     def _get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
         return self._request("GET", path, params=params, repeat=True)
 

@@ -82,8 +82,6 @@ class Project:
         sent = [{"name": name, "value": value} for name, value in found.items() if name not in refused]
         return sent, sorted(refused)
 
-    # --- the archive -----------------------------------------------------------------------------
-
     def folders(self) -> list[Path]:
         """The project's directory, and the local dependencies outside it."""
         found = [self.folder]

@@ -110,8 +110,6 @@ class Supervisor:
         """Like a signal; may be called from another thread."""
         os.kill(os.getpid(), signal.SIGTERM)
 
-    # --- starting --------------------------------------------------------------------------------
-
     def start(self, program: Program) -> Child:
         """Run this program and keep it running."""
         child = Child(program)
@@ -166,8 +164,6 @@ class Supervisor:
         assert child.popen.stdout is not None
         os.set_blocking(child.popen.stdout.fileno(), False)
         self._selector.register(child.popen.stdout, selectors.EVENT_READ, child)
-
-    # --- the loop --------------------------------------------------------------------------------
 
     def serve(self, seconds: float = TICK_SECONDS) -> None:
         """One turn: output, deaths, restarts."""
@@ -241,8 +237,6 @@ class Supervisor:
         if not popen.stdout.closed:
             self._selector.unregister(popen.stdout)
             popen.stdout.close()
-
-    # --- stopping --------------------------------------------------------------------------------
 
     def stop(self, children: Sequence[Child] | None = None, *, grace_seconds: float) -> None:
         """Ask these (all) to end, wait, then kill. Asked to stop a second time, we no longer wait."""

@@ -324,9 +324,6 @@ def delete(
     return [(row.thread_id, row.run_id) for row in live], list(thread_ids)
 
 
-# --- graphs --------------------------------------------------------------------------------------
-
-
 def graph_ids(conn: Connection | Driver, deployment: DeploymentRef) -> list[str]:
     """The graphs of the revision that serves."""
     statement = "SELECT graph_id FROM graph WHERE revision_id = %(revision_id)s ORDER BY graph_id"
@@ -353,9 +350,6 @@ def graph(conn: Connection, deployment: DeploymentRef, assistant: str) -> RowMap
     if row is None:
         raise NotFound("Not Found")
     return row
-
-
-# --- what a run needs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,9 +310,6 @@ def give_back(
     return done.rowcount == 1
 
 
-# --- rolling back and going on ---------------------------------------------------------------------
-
-
 def roll_back(conn: Connection, run: Claimed, *, error: dict[str, Any]) -> Next | None:
     """Undo a running run as if it had never been, but for the thread's `error`; raises Fenced.
 
@@ -343,9 +340,6 @@ def next_of(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Next | No
         {"deployment_id": deployment_id, "thread_id": thread_id},
     ).one_or_none()
     return None if row is None else Next(row.run_id, row.pool)
-
-
-# --- upkeep --------------------------------------------------------------------------------------
 
 
 def unheard(conn: Connection, *, limit: int = 200) -> list[Next]:

@@ -68,8 +68,6 @@ class Change:
         )
 
 
-# --- creating ------------------------------------------------------------------------------------
-
 INSERT = text("""
 INSERT INTO deployment (id, organization_id, name, source, source_config, status, pool, agent_id,
                         agent_environment)
@@ -128,9 +126,6 @@ def create(
 def _filled(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
     """Every key of the contract, and whatever else was sent."""
     return {**dict.fromkeys(names), **values}
-
-
-# --- changing ------------------------------------------------------------------------------------
 
 
 def change(
@@ -241,9 +236,6 @@ def interrupt(conn: Connection, organization_id: UUID, deployment_id: UUID, revi
     return revisions.interrupt(conn, deployment_id, revision_id, reason="interrupted by a user")
 
 
-# --- secrets -------------------------------------------------------------------------------------
-
-
 def check_secrets(secrets: Sequence[Mapping[str, str]]) -> None:
     """Raises Invalid (400) naming the variables a deployment may not set."""
     names = [secret["name"] for secret in secrets]
@@ -282,8 +274,6 @@ def secrets_of(conn: Connection, revision_id: UUID) -> dict[str, str]:
     rows = conn.execute(text("SELECT name, value FROM secret WHERE revision_id = :id"), {"id": revision_id})
     return {row.name: encryption.decrypt(row.value) for row in rows}
 
-
-# --- reading -------------------------------------------------------------------------------------
 
 SELECT = """
 SELECT d.id, d.organization_id, d.name, d.display_name, d.source, d.source_config, d.status, d.pool,
@@ -373,9 +363,6 @@ def recently_used(conn: Connection, pool: str, *, limit: int) -> list[UUID]:
         " WHERE deployment_id = d.id) DESC NULLS LAST, updated_at DESC LIMIT :limit"
     )
     return list(conn.execute(query, {"pool": pool, "limit": limit}).scalars())
-
-
-# --- deleting ------------------------------------------------------------------------------------
 
 
 def delete(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list[Moved]:

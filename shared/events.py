@@ -64,8 +64,6 @@ def channel(id: UUID) -> bytes:
     return f"{bus.PREFIX}{{{id}}}:ch".encode()
 
 
-# --- writing -------------------------------------------------------------------------------------
-
 # KEYS log, meta. ARGV channel, attempt, owner, floor ('' = already open), first seq, final, expiry, kept,
 # then one payload an event (name, line feed, JSON). Answers OK, LOST, FENCED, DONE or GAP.
 # An attempt that opens its own log again beyond what the log holds leaves a hole: the next entry must not
@@ -178,9 +176,6 @@ def close(
         append(bus.client(), [batch], retention_seconds=retention_seconds)
     except RedisError as error:
         log.warning("could not end the event log of %s: %s", id, error)
-
-
-# --- reading -------------------------------------------------------------------------------------
 
 
 def parse_message(data: bytes) -> list[Event]:

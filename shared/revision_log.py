@@ -106,9 +106,6 @@ def append(conn: Connection, lines: Sequence[Line]) -> None:
     )
 
 
-# --- reading -------------------------------------------------------------------------------------
-
-
 def lines(
     conn: Connection,
     deployment_id: UUID,
@@ -165,9 +162,6 @@ def _parse_cursor(offset: str) -> tuple[datetime, int]:
         return datetime.fromisoformat(at), int(id)
     except (ValueError, binascii.Error) as error:
         raise Invalid("offset must be a next_offset of an earlier answer", loc=("body", "offset")) from error
-
-
-# --- events --------------------------------------------------------------------------------------
 
 
 def status_payload(status: str, message: str | None) -> bytes:

@@ -74,8 +74,6 @@ def lock_deployment(conn: Connection, deployment_id: UUID) -> None:
     conn.execute(text("SELECT 1 FROM deployment WHERE id = :id FOR UPDATE"), {"id": deployment_id})
 
 
-# --- creating ------------------------------------------------------------------------------------
-
 INSERT = text("""
 INSERT INTO revision (id, deployment_id, number, status, source, source_revision_config, archive_digest,
                       requirements, python_version, manifest)
@@ -198,8 +196,6 @@ def interrupt_all(conn: Connection, deployment_id: UUID, *, reason: str) -> list
     return [_move(conn, id, RevisionStatus.INTERRUPTED, reason) for id in ids.scalars().all()]
 
 
-# --- building ------------------------------------------------------------------------------------
-
 CLAIM = text("""
 UPDATE revision r
 SET status = CASE r.status WHEN 'AWAITING_BUILD' THEN 'BUILDING' ELSE 'DEPLOYING' END,
@@ -310,8 +306,6 @@ def _require_one(rowcount: int, claimed: Claimed) -> None:
         raise Fenced(f"revision {claimed.revision_id} is not attempt {claimed.attempt}'s any more")
 
 
-# --- upkeep --------------------------------------------------------------------------------------
-
 DUE = text("""
 UPDATE revision SET rung_at = clock_timestamp(), rings = rings + 1
 WHERE id IN (
@@ -353,8 +347,6 @@ def expire(conn: Connection, *, limit: int = 20) -> list[Moved]:
         moved += [_move(conn, row.id, failed, why), *promote(conn, row.deployment_id)]
     return moved
 
-
-# --- reading -------------------------------------------------------------------------------------
 
 COLUMNS = "r.id, r.created_at, r.updated_at, r.status, r.status_message, r.source, r.source_revision_config"
 

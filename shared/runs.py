@@ -34,9 +34,6 @@ COLUMNS = (
 )
 
 
-# --- creating ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """What a caller asked for, already validated; defaults are the contract's."""
@@ -278,9 +275,6 @@ def count_pending(conn: Connection | Driver, deployment_id: UUID, *, most: int) 
     return 0 if row is None else row["n"]
 
 
-# --- reading -------------------------------------------------------------------------------------
-
-
 def record(row: Row) -> dict[str, Any]:
     """A run as the API shows it."""
     return {
@@ -361,9 +355,6 @@ def _live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[R
             {"deployment_id": deployment_id, "thread_id": thread_id},
         ).mappings()
     )
-
-
-# --- cancelling and deleting ---------------------------------------------------------------------
 
 
 def cancel(

@@ -84,9 +84,6 @@ def greened(test: Callable[[World], None]) -> Callable[..., None]:
     return run_in_child
 
 
-# --- in the child --------------------------------------------------------------------------------
-
-
 def serve() -> None:
     """Run tests by name until the parent has no more."""
     answers, sys.stdout = sys.stdout, sys.stderr

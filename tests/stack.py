@@ -71,8 +71,6 @@ class Stack:
             if self._temporary is not None:
                 self._temporary.cleanup()
 
-    # --- starting and stopping -------------------------------------------------------------------
-
     @property
     def environment(self) -> dict[str, str]:
         """What `runyard` commands about this platform are started with."""
@@ -149,8 +147,6 @@ class Stack:
         _, left = psutil.wait_procs(family, timeout=20)
         assert not left, f"outlived `runyard up`: {left}"
 
-    # --- looking and breaking --------------------------------------------------------------------
-
     @property
     def up_pid(self) -> int:
         assert self._process is not None
@@ -195,8 +191,6 @@ class Stack:
         """The last lines of its log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join([f"--- {self.log}", *text.splitlines()[-lines:]])
-
-    # --- using -----------------------------------------------------------------------------------
 
     @property
     def api_key(self) -> str:

@@ -281,9 +281,6 @@ def _fetch(digest: str, path: Path) -> None:
         raise BuildFailed("fetch", "the source archive is damaged", status="CREATE_FAILED")
 
 
-# --- graph hosts ---------------------------------------------------------------------------------
-
-
 def host_command(
     settings: Settings, made: Made, variables: Mapping[str, str], *, inspect: bool = False
 ) -> HostCommand:

@@ -29,9 +29,6 @@ def made(api: Api) -> dict[str, Any]:
     return api.post("/assistants", {**body, "description": "says one"}).json
 
 
-# --- create ----------------------------------------------------------------------------------------
-
-
 def test_a_new_assistant_has_defaults_and_the_contracts_key_order(api: Api) -> None:
     response = api.post("/assistants", {"graph_id": "agent"})
 
@@ -102,9 +99,6 @@ def test_a_taken_id_is_409_or_the_existing_record(api: Api, made: dict[str, Any]
     assert api.post(f"/assistants/{made['assistant_id']}/versions").json[0]["version"] == 1
 
 
-# --- get and the ids -------------------------------------------------------------------------------
-
-
 def test_default_assistants_have_the_ids_clients_compute(api: Api) -> None:
     assert str(assistants.default_id("echo")) == "046b5dc7-2108-582c-9c6c-31d556d138f0"
     assert str(assistants.default_id("agent")) == "fe096781-5601-53d2-b2f6-0d3403f7e9ca"
@@ -156,9 +150,6 @@ def test_a_strangers_assistant_looks_like_a_missing_one(
         assert theirs.text.replace(made["assistant_id"], MISSING) == unknown.text
     assert neighbour.post("/assistants/search", {"name": "first"}).json == []
     assert api.get(path).json == made
-
-
-# --- versions --------------------------------------------------------------------------------------
 
 
 def change(api: Api, made: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
@@ -254,9 +245,6 @@ def test_an_unknown_version_is_404(api: Api, made: dict[str, Any], version: int)
     assert (response.status_code, response.json) == (404, {"detail": detail})
 
 
-# --- search and count ------------------------------------------------------------------------------
-
-
 def test_search_pages_with_the_true_total(api: Api) -> None:
     for number in range(5):
         api.post("/assistants", {"graph_id": "agent", "name": f"n{number}", "metadata": {"mark": 1}})
@@ -296,9 +284,6 @@ def test_filters_must_all_match(api: Api) -> None:
     assert found(name="blue_b") == [], "only the active version counts"
 
 
-# --- delete ----------------------------------------------------------------------------------------
-
-
 def test_delete_takes_all_versions_and_cancels_live_runs(api: Api, made: dict[str, Any]) -> None:
     change(api, made, {})
     thread_id = api.post("/threads").json["thread_id"]
@@ -327,9 +312,6 @@ def test_a_deleted_default_assistant_makes_runs_by_graph_id_404(api: Api) -> Non
     api.delete(f"/assistants/{assistants.default_id('agent')}")
     response = api.post("/runs", {"assistant_id": "agent"})
     assert (response.status_code, response.json) == (404, {"detail": "Thread or assistant not found."})
-
-
-# --- graph and schemas -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -387,8 +369,6 @@ def test_all_six_schema_keys_are_there(drawn: Api) -> None:
 def test_subgraphs_by_name(drawn: Api, path: str, names: list[str]) -> None:
     assert list(drawn.get(f"/assistants/agent/subgraphs{path}").json) == names
 
-
-# --- bad bodies ------------------------------------------------------------------------------------
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("", {}, "graph_id"),

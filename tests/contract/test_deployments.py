@@ -41,9 +41,6 @@ def set_serving(deployment: Any, revision_id: str) -> None:
         )
 
 
-# --- creating ------------------------------------------------------------------------------------
-
-
 def test_a_new_deployment_is_shown_whole(control: ControlPlane) -> None:
     made = control.create(
         "my-agent",
@@ -199,9 +196,6 @@ def test_what_it_cannot_do_is_refused_in_words(control: ControlPlane, body: Any)
     assert control.get("/v2/deployments").json == {"resources": [], "offset": 0}
 
 
-# --- secrets -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "name", ["DATABASE_URL", "RUNYARD_API_KEY", "LD_PRELOAD", "POSTGRES_URI", "a-b", "1A"]
 )
@@ -243,9 +237,6 @@ def test_secrets_carry_over_until_they_are_replaced(control: ControlPlane) -> No
     with connection() as conn:
         assert deployments.secrets_of(conn, deployed["latest_revision_id"]) == {"A": "1", "B": "2"}
         assert deployments.secrets_of(conn, changed["latest_revision_id"]) == {"C": "3"}
-
-
-# --- changing ------------------------------------------------------------------------------------
 
 
 def test_source_fills_the_revision_that_waits_for_it(control: ControlPlane, rings: Rings) -> None:
@@ -344,9 +335,6 @@ def test_its_address_is_shown_once_it_serves(control: ControlPlane) -> None:
     assert shown["active_revision_id"] == deployed["latest_revision_id"]
 
 
-# --- listing -------------------------------------------------------------------------------------
-
-
 def names(control: ControlPlane, **query: Any) -> list[str]:
     response = control.get("/v2/deployments", **query)
     assert response.status_code == 200, response.text
@@ -409,9 +397,6 @@ def test_revisions_are_listed_by_status_and_page(control: ControlPlane) -> None:
     assert place(bad) == (["query", "status", 0], "literal_error")
 
 
-# --- revisions -----------------------------------------------------------------------------------
-
-
 def test_a_revision_can_be_asked_for(control: ControlPlane) -> None:
     made = control.create()
     first = control.deploy(made)["latest_revision_id"]
@@ -464,9 +449,6 @@ def test_an_interrupted_revision_lets_the_next_one_go(control: ControlPlane, roo
     assert control.post(path).json == response.json
 
 
-# --- deleting ------------------------------------------------------------------------------------
-
-
 def test_a_deleted_deployment_is_gone_from_lists_and_its_name_is_free(control: ControlPlane) -> None:
     made = control.create("chat")
     control.deploy(made)
@@ -509,9 +491,6 @@ def test_several_are_deleted_at_once(control: ControlPlane) -> None:
     response = control.call("DELETE", path, query_string={"deployment_ids": [b["id"]]})
     assert (response.status_code, response.json) == (200, {"deleted": [b["id"]], "failed": []})
     assert place(control.call("DELETE", path)) == (["query", "deployment_ids"], "missing")
-
-
-# --- others --------------------------------------------------------------------------------------
 
 
 def test_another_organizations_deployment_is_as_if_it_were_not(

@@ -55,9 +55,6 @@ def messages(answer: Any) -> list[str]:
     return [line["message"] for line in answer["logs"]]
 
 
-# --- pages ---------------------------------------------------------------------------------------
-
-
 def test_a_line_is_shown_with_a_stable_id_and_its_time(control: ControlPlane, deployment: Any) -> None:
     write(deployment, "hello", at=START + timedelta(microseconds=123456))
     answer = read(control, deployment)
@@ -154,9 +151,6 @@ def test_a_bad_wish_is_placed(control: ControlPlane, deployment: Any, body: Any,
 def test_what_a_build_prints_is_cleaned_and_scrubbed() -> None:
     assert revision_log.clean("\x1b[31mred\x1b[0m") == "\\x1b[31mred\\x1b[0m"
     assert revision_log.scrubber(["sk-secret", "x"])("key sk-secret x") == "key *** x"
-
-
-# --- the stream ----------------------------------------------------------------------------------
 
 
 def events_of(raw: bytes) -> list[tuple[str | None, str, Any]]:

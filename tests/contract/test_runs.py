@@ -47,9 +47,6 @@ def thread(api: Api, thread_id: str) -> dict[str, Any]:
     return api.get(f"/threads/{thread_id}").json
 
 
-# --- create ----------------------------------------------------------------------------------------
-
-
 def test_a_new_run_has_the_contracts_record_and_headers(api: Api, thread_id: str, rings: Rings) -> None:
     response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", "input": {"a": "\x00"}})
 
@@ -330,9 +327,6 @@ def test_every_creating_call_checks_its_body(api: Api, path: str) -> None:
     assert (refused.status_code, refused.json["detail"][:10]) == (422, "namespace:")
 
 
-# --- strategies ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("started", [False, True])
 def test_reject_refuses_on_a_busy_thread(api: Api, thread_id: str, started: bool) -> None:
     first = start(api, thread_id, multitask_strategy="reject")
@@ -392,9 +386,6 @@ def test_a_strategy_asks_the_owner_to_stop_a_running_run(api: Api, thread_id: st
     assert held[UUID(old["run_id"])].cancel_requested == strategy
     assert held[UUID(old["run_id"])].cancel_reason == reason
     assert status_of(api, old) == "running"
-
-
-# --- get and list ----------------------------------------------------------------------------------
 
 
 def test_runs_are_listed_newest_first(api: Api, thread_id: str) -> None:
@@ -461,9 +452,6 @@ def test_a_strangers_run_looks_like_a_missing_one(
     for end in ("join", "stream"):
         assert neighbour.get(f"/runs/{run['run_id']}/{end}").status_code == 404
     assert status_of(api, run) == "pending"
-
-
-# --- cancel ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wait", [False, True])
@@ -549,9 +537,6 @@ def test_a_bad_cancel_query_is_422(api: Api, thread_id: str, query: str) -> None
     assert status_of(api, run) == "pending"
 
 
-# --- delete ----------------------------------------------------------------------------------------
-
-
 def checkpoint(api: Api, run: dict[str, Any], checkpoint_id: str) -> None:
     make._insert(
         Checkpoint,
@@ -605,8 +590,6 @@ def test_deleting_a_live_run_frees_the_thread_and_ends_its_log(
     act(waiting["run_id"], {})
     assert thread(api, thread_id)["status"] == "idle"
 
-
-# --- wait and join ---------------------------------------------------------------------------------
 
 FAILURE = {"error": "ValueError", "message": "boom"}
 INTERRUPT = {"id": "4a", "value": {"q": 1}}

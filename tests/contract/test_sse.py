@@ -53,9 +53,6 @@ def first(run_id: str, attempt: int = 1, id: int | None = None) -> str:
     return sse("metadata", {"run_id": run_id, "attempt": attempt}, id)
 
 
-# --- bytes and headers -----------------------------------------------------------------------------
-
-
 def test_a_stream_is_the_contracts_sample(api: Api, thread_id: str) -> None:
     response, run_id = stream(api, thread_id)
     actor = Actor(run_id)
@@ -140,9 +137,6 @@ def test_heartbeats_do_not_wait_for_a_quiet_spell(api: Api, thread_id: str) -> N
     response.close()
 
 
-# --- who ends it -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("action", ["interrupt", "rollback"])
 def test_cancelling_a_pending_run_closes_its_stream_without_an_error(
     api: Api, thread_id: str, action: str
@@ -211,9 +205,6 @@ def test_a_client_that_leaves_a_joined_stream_cancels_if_it_said_so(api: Api, th
     assert api.get(path).json["status"] == "pending"
     api.get(f"{path}/stream?cancel_on_disconnect=1", buffered=False).close()
     assert api.get(path).json["status"] == "interrupted"
-
-
-# --- joining and resuming --------------------------------------------------------------------------
 
 
 def join(api: Api, run_id: str, last: str | None = None, query: str = "") -> TestResponse:

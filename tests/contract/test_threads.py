@@ -30,9 +30,6 @@ def new(api: Api, **body: Any) -> dict[str, Any]:
     return response.json
 
 
-# --- create ----------------------------------------------------------------------------------------
-
-
 def test_a_new_thread_is_the_contracts_sample(api: Api) -> None:
     record = new(api)
 
@@ -70,9 +67,6 @@ def test_an_oversize_body_is_413(api: Api, app: Flask) -> None:
         413,
         {"detail": "The request body is larger than 1000 bytes"},
     )
-
-
-# --- get, patch, delete ----------------------------------------------------------------------------
 
 
 def test_a_patch_merges_metadata_and_moves_updated_at_alone(api: Api) -> None:
@@ -173,9 +167,6 @@ def test_the_same_thread_id_may_exist_in_two_deployments(api: Api, neighbour: Ap
     assert api.get(f"/threads/{thread_id}").json["metadata"] == {}
 
 
-# --- what a run leaves -----------------------------------------------------------------------------
-
-
 def test_a_thread_after_an_interrupted_run(api: Api) -> None:
     made = new(api)
     path = f"/threads/{made['thread_id']}"
@@ -211,9 +202,6 @@ def test_a_failed_run_leaves_its_error_until_the_next_one(api: Api) -> None:
     assert (failed["status"], failed["error"]) == ("error", error)
     record = api.get(f"/threads/{thread_id}").json
     assert (record["status"], record["error"]) == ("busy", None)
-
-
-# --- state -----------------------------------------------------------------------------------------
 
 
 def test_the_state_of_a_thread_without_checkpoints_is_empty(api: Api) -> None:
@@ -256,9 +244,6 @@ def test_the_state_is_the_one_of_the_last_run(api: Api, stored: str) -> None:
 )
 def test_select_leaves_the_rest_out(api: Api, stored: str, query: str, shown: dict[str, Any]) -> None:
     assert api.get(f"/threads/{stored}/state?{query}").json == shown
-
-
-# --- search and count ------------------------------------------------------------------------------
 
 
 def test_search_pages_with_the_true_total(api: Api) -> None:
@@ -307,8 +292,6 @@ def test_search_with_a_bad_id_is_400(api: Api) -> None:
     response = api.post("/threads/search", {"ids": ["bad"]})
     assert (response.status_code, response.json) == (400, {"detail": "Invalid thread ID bad"})
 
-
-# --- bad bodies ------------------------------------------------------------------------------------
 
 BAD: list[tuple[str, str, dict[str, Any], str]] = [
     ("POST", "", {"thread_id": "x"}, "thread_id"),

@@ -79,9 +79,6 @@ def fail(stack: Stack, folder: Path, name: str) -> str:
     return str(revisions(stack, name)[0]["status_message"])
 
 
-# --- what serves ---------------------------------------------------------------------------------
-
-
 def test_a_project_is_deployed_and_deployed_again_by_its_name(stack: Stack, write: Write) -> None:
     stack.deploy(write(AGENT % "one"), name="again")
     first = record(stack, "again")
@@ -140,9 +137,6 @@ def test_local_packages_and_plain_directories_are_found(stack: Stack) -> None:
     assert described["description"] == "Uses tools that lie beside it."
 
 
-# --- what fails ----------------------------------------------------------------------------------
-
-
 def test_what_cannot_be_built_says_why_and_the_old_revision_serves(stack: Stack, write: Write) -> None:
     stack.deploy(write(AGENT % "old"), name="broken")
 
@@ -187,9 +181,6 @@ def test_a_secret_in_an_error_is_not_shown(stack: Stack, write: Write) -> None:
 
     assert fail(stack, folder, "tells") == "graphs: graph 'agent': ./agent.py failed: RuntimeError: bad ***"
     assert RECIPE not in json.dumps(build_log(stack, "tells"))
-
-
-# --- on the way ----------------------------------------------------------------------------------
 
 
 def start(stack: Stack, folder: Path, name: str) -> None:

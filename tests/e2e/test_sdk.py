@@ -39,9 +39,6 @@ def parts(stream: Iterator[Any]) -> list[tuple[str, Any]]:
     return [(part.event, part.data) for part in stream]
 
 
-# --- assistants ----------------------------------------------------------------------------------
-
-
 def test_default_assistants_have_the_ids_clients_compute(sdk: SyncLangGraphClient) -> None:
     found = sdk.assistants.search(graph_id="echo")
 
@@ -96,9 +93,6 @@ def test_graphs_and_schemas_are_known_without_a_run(sdk: SyncLangGraphClient) ->
     assert list(sdk.assistants.get_subgraphs(assistant_id)) == ["child"]
 
 
-# --- threads -------------------------------------------------------------------------------------
-
-
 def test_threads_are_created_changed_found_and_deleted(sdk: SyncLangGraphClient) -> None:
     mark = str(uuid4())
     made = sdk.threads.create(metadata={"mark": mark})
@@ -130,9 +124,6 @@ def test_a_thread_holds_the_state_of_its_last_run(sdk: SyncLangGraphClient, thre
     assert state["next"] == []
     assert state["checkpoint"]["thread_id"] == thread_id
     assert state["metadata"]["source"] == "loop"
-
-
-# --- streaming -----------------------------------------------------------------------------------
 
 
 def test_values_and_updates_come_in_the_order_of_the_steps(sdk: SyncLangGraphClient, thread_id: str) -> None:
@@ -240,9 +231,6 @@ def test_joining_a_live_run_delivers_what_is_still_to_come(sdk: SyncLangGraphCli
     assert {name for name, _ in events} == {"custom"}
 
 
-# --- interrupts ----------------------------------------------------------------------------------
-
-
 def test_an_interrupted_run_waits_and_is_resumed(sdk: SyncLangGraphClient, thread_id: str) -> None:
     events = parts(sdk.runs.stream(thread_id, "asks", input={"text": "x"}, stream_mode=["values", "updates"]))
     asked = events[-1][1]["__interrupt__"]
@@ -270,9 +258,6 @@ def test_a_static_breakpoint_stops_before_a_node(sdk: SyncLangGraphClient, threa
     assert "__interrupt__" not in stopped
     assert sdk.threads.get(thread_id)["status"] == "interrupted"
     assert sdk.runs.wait(thread_id, "nested", input=None)["log"] == ["before", "after"]
-
-
-# --- stopping ------------------------------------------------------------------------------------
 
 
 def running(sdk: SyncLangGraphClient, thread_id: str) -> str:
@@ -351,9 +336,6 @@ def test_a_run_is_deleted(sdk: SyncLangGraphClient, thread_id: str) -> None:
     with pytest.raises(NotFoundError):
         sdk.runs.get(thread_id, run_id)
     assert sdk.runs.wait(thread_id, "echo", input={"text": "free"})["log"][-1] == "free"
-
-
-# --- order and forms -----------------------------------------------------------------------------
 
 
 def test_runs_of_a_thread_start_in_order_of_creation(sdk: SyncLangGraphClient, thread_id: str) -> None:

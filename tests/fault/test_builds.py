@@ -114,9 +114,6 @@ def test_a_builder_that_was_frozen_does_not_disturb_its_successor(stack: Stack, 
     assert reaches(stack, "frozen", "DEPLOYED", "BUILD_FAILED")["status"] == "DEPLOYED"
 
 
-# --- archives ------------------------------------------------------------------------------------
-
-
 def upload(stack: Stack, name: str, archive: bytes) -> None:
     """Bring these bytes to a new deployment as its source."""
     with Client(stack.url, stack.api_key) as client:

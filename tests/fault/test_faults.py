@@ -89,9 +89,6 @@ def check_whole(sdk: SyncLangGraphClient, thread_id: str, follower: Follower, st
     assert parts[-1].data["log"] == list(range(steps))
 
 
-# --- processes -----------------------------------------------------------------------------------
-
-
 def test_a_run_goes_on_when_its_runner_is_killed(
     stack: Stack, sdk: SyncLangGraphClient, thread_id: str
 ) -> None:
@@ -158,9 +155,6 @@ def test_a_graph_that_hoards_memory_is_stopped(sdk: SyncLangGraphClient, thread_
     assert sdk.runs.list(thread_id)[0]["status"] == "error"
 
 
-# --- servers -------------------------------------------------------------------------------------
-
-
 def test_runs_survive_a_bus_that_restarts_with_empty_memory(
     stack: Stack, sdk: SyncLangGraphClient, thread_id: str
 ) -> None:
@@ -198,9 +192,6 @@ def _log(sdk: SyncLangGraphClient, thread_id: str) -> list[int] | None:
         return None
 
 
-# --- messages ------------------------------------------------------------------------------------
-
-
 def bell(stack: Stack) -> Celery:
     return queues.configure(stack.redis_url, app=Celery("bell"))
 
@@ -234,9 +225,6 @@ def test_a_message_that_is_lost_is_not_missed(stack: Stack, sdk: SyncLangGraphCl
     wait_until(
         lambda: [run["status"] for run in sdk.runs.list(thread_id)] == ["success", "success"], timeout=20
     )
-
-
-# --- what is left --------------------------------------------------------------------------------
 
 
 def test_user_code_sees_nothing_of_the_platform(sdk: SyncLangGraphClient) -> None:

@@ -76,9 +76,6 @@ def thread_of(run: Claimed) -> dict[str, Any]:
         return dict(threads.get(conn, run.deployment_id, run.thread_id))
 
 
-# --- claiming ------------------------------------------------------------------------------------
-
-
 def test_a_claim_takes_the_run_with_all_it_needs(deployment: DeploymentRef) -> None:
     run_id = pending(deployment, input={"a": 1}, metadata={"m": 1})
     (run,) = claim(run_id)
@@ -220,9 +217,6 @@ def test_the_clock_is_the_databases(deployment: DeploymentRef) -> None:
         assert 0 < left.scalar_one() <= 30
 
 
-# --- keeping and fencing -------------------------------------------------------------------------
-
-
 def renew(run: Claimed, owner: str | None = None) -> dict[UUID, claims.Hold]:
     with connection() as conn:
         return claims.renew(conn, [run.run_id], owner=owner or run.owner, lease_seconds=60)
@@ -360,9 +354,6 @@ def waits_for_a_lock() -> bool:
         return bool(conn.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
 
 
-# --- ending --------------------------------------------------------------------------------------
-
-
 def test_an_end_is_stored_with_the_threads_state(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     assert finish(run, values='{"a":1}', state='{"next":[]}', interrupts="{}") == {run.run_id: None}
@@ -434,9 +425,6 @@ def test_an_end_whose_answer_was_lost_is_known_again(deployment: DeploymentRef) 
     with driver() as conn:
         found = claims.ended_before(conn, [ended, running, gone, foreign], owner="a")
     assert found == {ended.run_id, gone.run_id}
-
-
-# --- giving back and taking over -----------------------------------------------------------------
 
 
 def test_a_run_given_back_waits_and_counts_its_deaths(deployment: DeploymentRef) -> None:
@@ -513,9 +501,6 @@ def test_a_rollback_leaves_nothing_of_the_run(deployment: DeploymentRef) -> None
     assert left == ["0001"]
     thread = thread_of(run)
     assert (thread["status"], thread["values"]) == ("interrupted", {"a": 1})
-
-
-# --- ringing again -------------------------------------------------------------------------------
 
 
 def unheard() -> list[UUID]:

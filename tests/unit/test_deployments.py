@@ -71,9 +71,6 @@ def purge() -> None:
                 return
 
 
-# --- names ---------------------------------------------------------------------------------------
-
-
 def test_a_name_is_resolved_within_its_organization(organization_id: UUID) -> None:
     id = create(organization_id)
 
@@ -107,9 +104,6 @@ def test_an_agent_has_one_deployment_in_each_environment(organization_id: UUID) 
 
     with pytest.raises(Conflict):
         create(organization_id, "another-name", agent=agent)
-
-
-# --- revisions -----------------------------------------------------------------------------------
 
 
 def test_what_is_not_named_carries_over_to_the_next_revision(organization_id: UUID, tmp_path: Path) -> None:
@@ -154,9 +148,6 @@ def test_another_deployments_upload_cannot_be_deployed(organization_id: UUID, tm
     with pytest.raises(Invalid) as caught:
         push(organization_id, mine, path)
     assert caught.value.status == 400
-
-
-# --- deleting ------------------------------------------------------------------------------------
 
 
 def test_a_deleted_deployment_stops_its_work(organization_id: UUID, tmp_path: Path) -> None:
@@ -225,9 +216,6 @@ def test_a_run_that_never_stops_does_not_keep_it_for_ever(organization_id: UUID)
     purge()
 
     assert count("deployment") == 0
-
-
-# --- archives ------------------------------------------------------------------------------------
 
 
 def later(table: str) -> None:

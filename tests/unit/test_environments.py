@@ -81,9 +81,6 @@ def make(settings: Settings, revision_id: UUID, digest: str, said: list[str] | N
     )
 
 
-# --- making --------------------------------------------------------------------------------------
-
-
 @greened
 def test_it_is_made_once(world: World) -> None:
     settings, revision_id, digest = settings_for(world), uuid4(), keep(FILES)
@@ -199,9 +196,6 @@ def test_a_link_a_build_step_leaves_is_not_followed(world: World) -> None:
     assert link.read_text() == "new"
 
 
-# --- steps ---------------------------------------------------------------------------------------
-
-
 @greened
 def test_a_step_says_its_output_a_bounded_line_at_a_time(world: World) -> None:
     said: list[str] = []
@@ -272,9 +266,6 @@ def _runs(pid: int) -> bool:
         return False
 
 
-# --- graph hosts ---------------------------------------------------------------------------------
-
-
 def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
     outside = {
         **dict.fromkeys(("DATABASE_URL", "REDIS_URL", "RUNYARD_ENCRYPTION_KEYS", "AWS_SECRET", "HOME"), "x"),
@@ -303,9 +294,6 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
         "paths": [],
         "inspect": False,
     }
-
-
-# --- removing ------------------------------------------------------------------------------------
 
 
 @greened

@@ -26,9 +26,6 @@ def log(server: Redis) -> Log:
     return Log(server)
 
 
-# --- the append script ---------------------------------------------------------------------------
-
-
 def test_events_are_appended_in_order(log: Log) -> None:
     assert log.append(1, 3, floor=0) == OK
     assert log.append(4, 5) == OK
@@ -135,9 +132,6 @@ def test_a_server_that_forgot_the_script_is_told_it_again(log: Log) -> None:
     log.redis.script_flush()
 
     assert log.append(2) == OK
-
-
-# --- messages ------------------------------------------------------------------------------------
 
 
 names = st.text("abcdefghijklmnopqrstuvwxyz|/:-", min_size=1, max_size=20)

@@ -160,9 +160,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-# --- starting ------------------------------------------------------------------------------------
-
-
 @greened
 def test_a_real_host_runs_a_graph(world: World) -> None:
     settings = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
@@ -269,9 +266,6 @@ def test_an_environment_that_cannot_be_made_is_told_to_all_who_wait(world: World
     gevent.joinall(waiting)
     assert all(isinstance(greenlet.exception, HostUnusable) for greenlet in waiting)
     pool.close()
-
-
-# --- choosing ------------------------------------------------------------------------------------
 
 
 @greened
@@ -387,9 +381,6 @@ def test_a_revision_is_warmed_once(world: World) -> None:
         s.acquire()
 
         assert s.starts == 1
-
-
-# --- watching ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

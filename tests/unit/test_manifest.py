@@ -45,9 +45,6 @@ def refuse(read: Read, match: str, **config: Any) -> None:
     assert (caught.value.step, caught.value.status) == ("configuration", "BUILD_FAILED")
 
 
-# --- the file ------------------------------------------------------------------------------------
-
-
 def test_the_least_there_can_be(read: Read) -> None:
     found = read()
 
@@ -101,9 +98,6 @@ def test_a_link_a_build_step_left_is_not_followed(root: Path) -> None:
         manifest.read(root, None)
 
 
-# --- keys ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("key", manifest.NOT_SERVED)
 def test_a_key_that_is_not_served_is_refused_by_its_name(read: Read, key: str) -> None:
     refuse(read, f"^{key}: not supported by this server$", **{key: {"path": "./auth.py:auth"}})
@@ -143,9 +137,6 @@ def test_the_installer_is_ours(read: Read) -> None:
         assert read(pip_installer=accepted).warnings == ()
     assert read(pip_installer="pip").warnings == ("pip_installer: packages are installed by uv",)
     refuse(read, "pip_installer: must be one of", pip_installer="conda")
-
-
-# --- graphs --------------------------------------------------------------------------------------
 
 
 def test_a_graph_is_a_file_or_a_module_and_may_be_described(read: Read) -> None:
@@ -189,9 +180,6 @@ def test_a_graph_is_a_file_or_a_module_and_may_be_described(read: Read) -> None:
 )
 def test_a_graph_that_cannot_be_one_is_refused(read: Read, graphs: Any, match: str) -> None:
     refuse(read, match, graphs=graphs)
-
-
-# --- dependencies --------------------------------------------------------------------------------
 
 
 def test_what_is_no_directory_is_a_requirement(read: Read) -> None:
@@ -268,9 +256,6 @@ def test_credentials_in_requirements_of_the_project_are_refused(root: Path, read
     (root / name).write_text("x @ git+https://token@example.com/x.git")
 
     refuse(read, f"^{name}: a URL must not hold a user name or password")
-
-
-# --- variables, interpreter, index ---------------------------------------------------------------
 
 
 def test_variables_are_text(read: Read) -> None:

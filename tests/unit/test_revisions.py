@@ -82,9 +82,6 @@ def statuses(moved: list[Moved]) -> dict[UUID, str]:
     return {move.revision_id: move.status for move in moved}
 
 
-# --- the line ------------------------------------------------------------------------------------
-
-
 def test_the_first_one_waits_for_a_builder_at_once(deployment_id: UUID) -> None:
     id, moved = new(deployment_id)
 
@@ -137,9 +134,6 @@ def test_numbers_rise_within_a_deployment(deployment_id: UUID) -> None:
     with connection() as conn:
         listed = revisions.list_of(conn, deployment_id, statuses=[], limit=10, offset=0)
     assert [row["id"] for row in listed] == ids[::-1]
-
-
-# --- claims --------------------------------------------------------------------------------------
 
 
 def test_a_revision_has_one_builder(deployment_id: UUID) -> None:
@@ -228,9 +222,6 @@ def test_a_builder_that_stops_leaves_it_to_the_next(deployment_id: UUID) -> None
     assert claimed(id, "two").attempt == 2
 
 
-# --- what was left behind ------------------------------------------------------------------------
-
-
 def test_a_lease_that_holds_is_left_alone(deployment_id: UUID) -> None:
     id, _ = new(deployment_id)
     claimed(id)
@@ -279,9 +270,6 @@ def test_a_bell_nobody_answered_is_rung_again_but_not_at_once(deployment_id: UUI
     with connection() as conn:
         conn.execute(text("UPDATE revision SET rung_at = now() - interval '1 hour'"))
         assert revisions.due(conn) == []
-
-
-# --- stopping ------------------------------------------------------------------------------------
 
 
 def test_an_interrupted_one_is_taken_from_its_builder(deployment_id: UUID) -> None:

@@ -81,9 +81,6 @@ def numbers(batch: Batch) -> tuple[int, int]:
     return batch.first_seq, batch.first_seq + len(batch.payloads) - 1
 
 
-# --- one log -------------------------------------------------------------------------------------
-
-
 def test_the_first_batch_opens_the_attempt_and_the_rest_go_on() -> None:
     owner = Owner(NoWriter(), floor=500, attempt=2)
     owner.add(2)
@@ -252,9 +249,6 @@ def test_a_hand_over_does_not_wait_for_ever(owner: Owner) -> None:
     owner.log.hand_over(0.01)
 
     assert not owner.log.has_waiting
-
-
-# --- many logs -----------------------------------------------------------------------------------
 
 
 @pytest.fixture

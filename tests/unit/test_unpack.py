@@ -74,9 +74,6 @@ def untouched(tmp_path: Path) -> Iterator[None]:
         assert {path.name.split("-")[0] for path in (tmp_path / "in").iterdir()} <= {"victim", "project"}
 
 
-# --- what is taken -------------------------------------------------------------------------------
-
-
 def test_files_and_directories_are_written(taken: Callable[..., Path]) -> None:
     long = "d" * 200 + "/" + "f" * 200 + ".py"
 
@@ -127,9 +124,6 @@ def test_an_archive_in_several_gzip_members_is_read(taken: Callable[..., Path]) 
     packed = gzip.compress(data[:3000]) + gzip.compress(data[3000:])
 
     assert (taken(b"", packed=packed) / "a.py").read_bytes() == b"a" * 5000
-
-
-# --- names ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -191,9 +185,6 @@ def test_a_global_pax_path_is_held_to_the_same_rules(taken: Callable[..., Path])
 def test_a_name_is_a_file_or_a_directory(taken: Callable[..., Path], entries: tuple[Entry, ...]) -> None:
     with pytest.raises(BuildFailed, match="is a file and a directory"):
         taken(tar(*entries))
-
-
-# --- kinds ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -269,9 +260,6 @@ def test_a_negative_size_is_refused(taken: Callable[..., Path]) -> None:
         taken(bytes(data))
 
 
-# --- bombs ---------------------------------------------------------------------------------------
-
-
 def test_what_unpacks_to_too_much_is_refused(
     taken: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,9 +292,6 @@ def test_headers_without_end_are_refused(taken: Callable[..., Path]) -> None:
 
     with pytest.raises(BuildFailed, match="refused"):
         taken(block * 3000)
-
-
-# --- damage --------------------------------------------------------------------------------------
 
 
 def test_what_is_no_archive_is_refused(taken: Callable[..., Path]) -> None:
@@ -346,9 +331,6 @@ def test_bytes_turned_at_random_never_escape(taken: Callable[..., Path]) -> None
             data[dice.randrange(len(whole))] = dice.randrange(256)
         with suppress(BuildFailed):
             taken(bytes(data))
-
-
-# --- the process ---------------------------------------------------------------------------------
 
 
 def _run(archive: Path, target: Path) -> subprocess.CompletedProcess[str]:

@@ -78,9 +78,6 @@ def log_of(redis: Redis, run_id: UUID) -> list[tuple[int, str, Any]]:
     return [(event.seq, event.name, orjson.loads(event.data)) for event in events.logged(redis, run_id, 0)]
 
 
-# --- one round -----------------------------------------------------------------------------------
-
-
 def test_runs_nobody_heard_of_are_rung_again(upkeep: Upkeep, rung: Rung, deployment: DeploymentRef) -> None:
     run_id = factories.run(deployment, pool="gpu")
     upkeep.tick()
@@ -234,9 +231,6 @@ def test_redis_is_not_needed(
     upkeep.tick()
 
     assert row(run_id)["status"] == "error"
-
-
-# --- the leader ----------------------------------------------------------------------------------
 
 
 class Counting(Upkeep):

@@ -68,9 +68,6 @@ class CancelQuery(Schema):
     reason = StrictString(max_length=1024)
 
 
-# --- creating ------------------------------------------------------------------------------------
-
-
 @bp.post("/threads/<thread_id>/runs")
 @operation("Create a run on a thread", body=RunCreate, errors=(400, 404, 409, 429))
 def create_run(thread_id: str) -> Response:
@@ -184,9 +181,6 @@ def _awaited(thread_id: UUID | None) -> Response:
         created = _create(asked, thread_id, run_id)
         follower = Follower(created.run_id, created.thread_id, cancels=on_disconnect == "cancel")
         return follower.answer(reader, stack.pop_all(), after=0)
-
-
-# --- reading and joining -------------------------------------------------------------------------
 
 
 @bp.get("/threads/<thread_id>/runs")
@@ -335,9 +329,6 @@ def _filter(modes: list[str] | None) -> Callable[[str], bool] | None:
         return base in wanted or base in parts or base == "error"
 
     return keep
-
-
-# --- ending --------------------------------------------------------------------------------------
 
 
 @bp.post("/threads/<thread_id>/runs/<run_id>/cancel")
