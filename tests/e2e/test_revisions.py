@@ -1,0 +1,200 @@
+"""A deployment's revisions as callers of the API meet them: told live, rolled back, skipped, interrupted."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.stack import Stack
+from tests.waiting import wait_until
+
+GRAPH = """
+from typing import TypedDict
+from langgraph.graph import StateGraph
+
+class State(TypedDict, total=False):
+    said: str
+
+def speak(state):
+    return {"said": %s}
+
+graph = StateGraph(State).add_node("speak", speak).add_edge("__start__", "speak").compile()
+"""
+ENDS = ("DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED")
+BUILD_SECONDS = 120
+
+
+def project(said: str = "'one'", **config: Any) -> dict[str, str]:
+    """The smallest project that serves a graph; `said` is an expression."""
+    content = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}, **config}
+    return {"langgraph.json": json.dumps(content), "agent.py": GRAPH % said}
+
+
+def archive(files: Mapping[str, str]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return packed.getvalue()
+
+
+@dataclass
+class App:
+    """A deployment, as the deploy command sees it."""
+
+    stack: Stack
+    secrets: list[dict[str, str]] = field(default_factory=list)
+    name: str = field(default_factory=lambda: f"app-{uuid4().hex[:8]}")
+
+    def __post_init__(self) -> None:
+        body = {
+            "name": self.name,
+            "source": "internal_source",
+            "source_config": {"deployment_type": "dev_zero"},
+            "source_revision_config": {},
+            "secrets": self.secrets,
+        }
+        self.id = self.call("POST", "/v2/deployments", json=body)["id"]
+
+    def call(self, method: str, path: str, **options: Any) -> Any:
+        answer = self.stack.client.request(method, path, **options)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
+    def push(self, files: Mapping[str, str], **body: Any) -> str:
+        """Upload and deploy; the revision's id."""
+        place = self.call("POST", f"/v2/deployments/{self.id}/upload-url", json={})
+        headers = {"Content-Type": "application/gzip", **place.get("upload_headers", {})}
+        assert httpx.put(place["upload_url"], content=archive(files), headers=headers).is_success
+        content = {"source_tarball_path": place["object_path"], "langgraph_config_path": "langgraph.json"}
+        change = {"revision_source": "internal_source", "source_revision_config": content, **body}
+        return str(self.call("PATCH", f"/v2/deployments/{self.id}", json=change)["latest_revision_id"])
+
+    def record(self) -> Any:
+        return self.call("GET", f"/v2/deployments/{self.id}")
+
+    def revision(self, id: str) -> Any:
+        return self.call("GET", f"/v2/deployments/{self.id}/revisions/{id}")
+
+    def ended(self, id: str) -> Any:
+        """The revision's record once it has ended."""
+        wait_until(
+            lambda: self.revision(id)["status"] in ENDS,
+            BUILD_SECONDS,
+            what=f"revision {id} of {self.name} to end",
+        )
+        return self.revision(id)
+
+    def build_log(self, id: str) -> str:
+        body = {"order": "asc", "limit": 1000}
+        answer = self.call("POST", f"/v1/projects/{self.id}/revisions/{id}/build_logs", json=body)
+        return "\n".join(line["message"] for line in answer["logs"])
+
+    def deployed(self, files: Mapping[str, str], **options: Any) -> str:
+        id = self.push(files, **options)
+        record = self.ended(id)
+        assert record["status"] == "DEPLOYED", f"{record['status_message']}\n{self.build_log(id)}"
+        return id
+
+    def says(self) -> Any:
+        return self.stack.sdk(self.name).runs.wait(None, "agent", input={})["said"]
+
+
+@pytest.fixture
+def revision_events(stack: Stack) -> Callable[[App, str], list[tuple[str, Any]]]:
+    def read(app: App, id: str) -> list[tuple[str, Any]]:
+        url = f"/v2/deployments/{app.id}/revisions/{id}/stream"
+        with stack.client.stream("GET", url, timeout=BUILD_SECONDS) as answer:
+            return list(_events(answer.iter_lines()))
+
+    return read
+
+
+def _events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+    name = ""
+    for line in lines:
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
+
+
+def test_a_build_is_told_live_from_its_first_status_to_its_end(
+    stack: Stack, revision_events: Callable[[App, str], list[tuple[str, Any]]]
+) -> None:
+    app = App(stack)
+    id = app.push(project())
+
+    seen = revision_events(app, id)
+
+    told = [data["status"] for name, data in seen if name == "status"]
+    wanted = ["AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING", "DEPLOYED"]
+    assert [status for status in told if status in wanted] == wanted
+    live = [data["message"] for name, data in seen if name == "log"]
+    assert "\n".join(live) == app.build_log(id)
+    assert seen[-1][1]["status"] == "DEPLOYED"
+
+
+def test_variables_come_from_secrets_and_from_the_configuration(stack: Stack) -> None:
+    app = App(
+        stack, secrets=[{"name": "TOKEN", "value": "s3cret-token"}, {"name": "BOTH", "value": "secret"}]
+    )
+    said = (
+        "'|'.join(__import__('os').environ.get(n, '-') for n in ('TOKEN', 'PLAIN', 'BOTH', 'DATABASE_URL'))"
+    )
+    files = project(said, env={"PLAIN": "given", "BOTH": "configured"})
+    files["agent.py"] += "\nimport os\nprint('the token is', os.environ['TOKEN'])\n"
+
+    id = app.deployed(files)
+
+    assert app.says() == "s3cret-token|given|secret|-"
+    assert "the token is ***" in app.build_log(id)
+
+
+def test_a_new_version_takes_over_and_the_old_one_can_come_back(stack: Stack) -> None:
+    app = App(stack, secrets=[{"name": "WHO", "value": "old"}])
+    first = app.deployed(project("'one of ' + __import__('os').environ['WHO']"))
+    second = app.deployed(
+        project("'two of ' + __import__('os').environ['WHO']"), secrets=[{"name": "WHO", "value": "new"}]
+    )
+    assert app.says() == "two of new"
+
+    again = app.call("POST", f"/v2/deployments/{app.id}/revisions/{first}/redeploy")["latest_revision_id"]
+
+    assert again not in (first, second)
+    assert app.ended(again)["status"] == "DEPLOYED"
+    assert app.record()["active_revision_id"] == again
+    assert app.says() == "one of old"
+    listed = app.call("GET", f"/v2/deployments/{app.id}/revisions")["resources"]
+    assert [entry["id"] for entry in listed] == [again, second, first]
+
+
+def test_of_three_quick_pushes_the_last_one_wins(stack: Stack) -> None:
+    app = App(stack)
+
+    ids = [app.push(project(f"'{word}'")) for word in ("one", "two", "three")]
+
+    assert [app.ended(id)["status"] for id in ids] == ["DEPLOYED", "SKIPPED", "DEPLOYED"]
+    assert app.says() == "three"
+
+
+def test_an_interrupted_build_stops(stack: Stack) -> None:
+    app = App(stack)
+    id = app.push(project() | {"agent.py": "import time; time.sleep(600)"})
+    wait_until(lambda: "loading" in app.build_log(id), BUILD_SECONDS, what="the graphs to be loaded")
+
+    app.call("POST", f"/v2/deployments/{app.id}/revisions/{id}/interrupt")
+
+    assert app.revision(id)["status"] == "INTERRUPTED"
+    app.deployed(project("'after'"))
+    assert app.says() == "after"
