@@ -24,7 +24,7 @@ from shared.events import EXPIRED, PAGE, Event, channel, logged, parse_message, 
 log = logging.getLogger(__name__)
 
 QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # a slow reader's queue before it must read the log
-SELF_CHECK_SECONDS = 4.5  # a quiet reader looks whether it missed the very last message
+SELF_CHECK_SECONDS = 6.0  # a quiet reader looks whether it missed the very last message
 ROW_CHECK_SECONDS = 15.0  # … and whether the row has ended, which its owner could not tell any more
 PAUSE_SECONDS = 0.2
 SETTLE_SECONDS = 1.5  # between the row's end and a log without one: longer than a writer pauses

@@ -22,7 +22,7 @@ from shared.following import Stopping
 HEARTBEAT = b": heartbeat\r\n\r\n"
 HISTORY_EXPIRED = b": history expired\r\n\r\n"
 KEEP_ALIVE = b"\n"
-WATCH_SECONDS = 1.0
+WATCH_SECONDS = 2.0
 
 Batches = Iterable[list[Event]]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-import os
 import resource
 import shutil
 import signal
@@ -25,7 +24,6 @@ log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 OPEN_FILES = 4096
-NICENESS = 5  # a graph that computes must not slow down the answering of requests
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
 ETC = (
     "/etc/alternatives", "/etc/ca-certificates", "/etc/group", "/etc/host.conf", "/etc/hosts",
@@ -91,9 +89,8 @@ def wrap(
 
 
 def confine() -> None:
-    """Called in a child before its program starts: it dies with us, has limits, and yields to us."""
+    """Called in a child before its program starts: it dies with us, and has limits."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
