@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import logging
 import os
 from typing import Any
 
@@ -27,9 +26,6 @@ PR_SET_DUMPABLE = 4
 @setup_logging.connect
 def configure_logging(**_: Any) -> None:
     logs.configure(settings)
-    # A line for each task that came and went says nothing that the runs' own lines do not.
-    for name in ("celery.app.trace", "celery.worker.strategy"):
-        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 @worker_init.connect

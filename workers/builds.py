@@ -21,7 +21,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
-from shared import assistants, bus, deployments, revision_log, revisions
+from shared import assistants, bus, deployments, logs, revision_log, revisions
 from shared.database import connection
 from shared.encryption import Undecryptable
 from shared.errors import BuildFailed, Fenced, HostUnusable, Unavailable
@@ -61,7 +61,8 @@ class Builder:
             log.warning("revision %s: cannot be claimed now: %s", revision_id, error)
             return
         if claimed is not None:
-            self._build(claimed)
+            with logs.bound(revision_id=claimed.revision_id):
+                self._build(claimed)
 
     def _build(self, claimed: Claimed) -> None:
         log.info("revision %s: attempt %d", claimed.revision_id, claimed.attempt)

@@ -19,7 +19,7 @@ from gevent.pool import Group
 from psycopg.errors import UniqueViolation
 from redis.exceptions import RedisError
 
-from shared import bus, checkpoints, claims, deployments, queues
+from shared import bus, checkpoints, claims, deployments, logs, queues
 from shared.claims import Claimed, Stored, Terms
 from shared.database import connection, driver
 from shared.errors import Unavailable
@@ -116,13 +116,15 @@ class Runner:
         return self._group.spawn(self._execute, execution)
 
     def _execute(self, execution: Execution) -> None:
-        try:
-            execution.execute()
-        except Exception:  # the outermost loop: our bug; the lease runs out and upkeep ends the run
-            log.exception("run %s: executing it failed", execution.run.run_id)
-        finally:
-            if self._executions.get(execution.run.run_id) is execution:
-                del self._executions[execution.run.run_id]
+        run = execution.run
+        with logs.bound(run_id=run.run_id, revision_id=run.revision_id):
+            try:
+                execution.execute()
+            except Exception:  # the outermost loop: our bug; the lease runs out and upkeep ends the run
+                log.exception("run %s: executing it failed", run.run_id)
+            finally:
+                if self._executions.get(run.run_id) is execution:
+                    del self._executions[run.run_id]
 
     def has_checkpoint(self, run: Claimed) -> bool:
         """Whether an earlier attempt of this run got as far as a checkpoint."""
