@@ -13,7 +13,8 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import encryption, revisions, variables
+from shared import revisions
+from shared import secrets as revision_secrets
 from shared.database import dumps
 from shared.errors import Conflict, Invalid, NotFound
 from shared.models import REVISION_ENDS, DeploymentStatus, RevisionStatus
@@ -119,7 +120,7 @@ def create(
         config=_filled(REVISION_CONFIG, revision_config),
         digest=None,
     )
-    _set_secrets(conn, revision_id, secrets)
+    revision_secrets.replace(conn, revision_id, secrets)
     return deployment_id
 
 
@@ -178,9 +179,9 @@ def _next_revision(conn: Connection, deployment: RowMapping, change: Change) -> 
     else:
         revision_id = revisions.create(conn, deployment_id, source=source, config=config, digest=digest)
         if not change.secrets:
-            _copy_secrets(conn, latest["id"], revision_id)
+            revision_secrets.carry_over(conn, latest["id"], revision_id)
     if change.secrets:
-        _set_secrets(conn, revision_id, change.secrets)
+        revision_secrets.replace(conn, revision_id, change.secrets)
     return revision_id, revisions.start(conn, deployment_id, revision_id) if digest else []
 
 
@@ -225,7 +226,7 @@ def redeploy(
         python_version=old["python_version"] if is_built else None,
         manifest=old["manifest"] if is_built else None,
     )
-    _copy_secrets(conn, revision_id, new_id)
+    revision_secrets.carry_over(conn, revision_id, new_id)
     return new_id, revisions.start(conn, deployment_id, new_id)
 
 
@@ -234,45 +235,6 @@ def interrupt(conn: Connection, organization_id: UUID, deployment_id: UUID, revi
     _lock(conn, organization_id, deployment_id)
     revisions.get(conn, deployment_id, revision_id)
     return revisions.interrupt(conn, deployment_id, revision_id, reason="interrupted by a user")
-
-
-def check_secrets(secrets: Sequence[Mapping[str, str]]) -> None:
-    """Raises Invalid (400) naming the variables a deployment may not set."""
-    names = [secret["name"] for secret in secrets]
-    if bad := variables.refused(names):
-        raise Invalid(
-            f"these names cannot be set by a deployment: {', '.join(sorted(set(bad)))}",
-            loc=("body", "secrets"),
-            status=400,
-        )
-
-
-def _set_secrets(conn: Connection, revision_id: UUID, secrets: Sequence[Mapping[str, str]]) -> None:
-    check_secrets(secrets)
-    conn.execute(text("DELETE FROM secret WHERE revision_id = :id"), {"id": revision_id})
-    values = {secret["name"]: secret["value"] for secret in secrets}  # of doubles the last wins
-    if values:
-        conn.execute(
-            text("INSERT INTO secret (revision_id, name, value) VALUES (:id, :name, :value)"),
-            [
-                {"id": revision_id, "name": name, "value": encryption.encrypt(value)}
-                for name, value in values.items()
-            ],
-        )
-
-
-def _copy_secrets(conn: Connection, old_id: UUID, new_id: UUID) -> None:
-    query = text(
-        "INSERT INTO secret (revision_id, name, value) SELECT :new, name, value FROM secret"
-        " WHERE revision_id = :old"
-    )
-    conn.execute(query, {"old": old_id, "new": new_id})
-
-
-def secrets_of(conn: Connection, revision_id: UUID) -> dict[str, str]:
-    """A revision's secrets in the clear: for builders and runners only."""
-    rows = conn.execute(text("SELECT name, value FROM secret WHERE revision_id = :id"), {"id": revision_id})
-    return {row.name: encryption.decrypt(row.value) for row in rows}
 
 
 SELECT = """

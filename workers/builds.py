@@ -21,7 +21,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
-from shared import assistants, bus, deployments, logs, revision_log, revisions
+from shared import assistants, bus, logs, revision_log, revisions, secrets
 from shared.database import connection
 from shared.encryption import Undecryptable
 from shared.errors import BuildFailed, Fenced, HostUnusable, Unavailable
@@ -222,7 +222,7 @@ class _Build:
         self._secrets: dict[str, str] = {}
         try:
             with connection() as conn:
-                self._secrets = deployments.secrets_of(conn, claimed.revision_id)
+                self._secrets = secrets.secrets_of(conn, claimed.revision_id)
         except Undecryptable as error:
             self._unreadable = error
         self.log = BuildLog(builder.writer, claimed, self._secrets)

@@ -27,7 +27,7 @@ from uv import find_uv_bin
 
 import shared
 import workers.graph_host
-from shared import archives, deployments
+from shared import archives, secrets
 from shared.database import connection
 from shared.errors import BuildFailed, HostUnusable, NotFound, Unavailable
 from shared.models import REVISION_ENDS, RevisionStatus
@@ -322,7 +322,7 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
             row = conn.execute(REVISION, {"id": revision_id}).one_or_none()
             if row is None or row.archive_digest is None:
                 raise HostUnusable("the revision is gone")
-            variables = deployments.secrets_of(conn, revision_id)
+            variables = secrets.secrets_of(conn, revision_id)
         output = deploy_log.of(row.deployment_id, revision_id, variables.values())
         try:
             made = make(

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from shared import deployments, encryption
+from shared import encryption, secrets
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.database import connection
 from tests.contract.conftest import ControlPlane, Rings
@@ -214,7 +214,7 @@ def test_secrets_are_never_shown_nor_stored_in_the_clear(control: ControlPlane) 
     with connection() as conn:
         stored = conn.execute(text("SELECT value FROM secret")).scalar_one()
         assert b"a-very-secret-value" not in bytes(stored)
-        kept = deployments.secrets_of(conn, made["latest_revision_id"])
+        kept = secrets.secrets_of(conn, made["latest_revision_id"])
     assert kept == {"TOKEN": "a-very-secret-value"}
 
 
@@ -235,8 +235,8 @@ def test_secrets_carry_over_until_they_are_replaced(control: ControlPlane) -> No
     assert changed["latest_revision_id"] != deployed["latest_revision_id"]
     assert changed["secrets"] == [{"name": "C", "value": "********"}]
     with connection() as conn:
-        assert deployments.secrets_of(conn, deployed["latest_revision_id"]) == {"A": "1", "B": "2"}
-        assert deployments.secrets_of(conn, changed["latest_revision_id"]) == {"C": "3"}
+        assert secrets.secrets_of(conn, deployed["latest_revision_id"]) == {"A": "1", "B": "2"}
+        assert secrets.secrets_of(conn, changed["latest_revision_id"]) == {"C": "3"}
 
 
 def test_source_fills_the_revision_that_waits_for_it(control: ControlPlane, rings: Rings) -> None:
@@ -424,7 +424,7 @@ def test_a_built_revision_is_deployed_again_without_building(control: ControlPla
     assert control.revision(shown)["status"] == "AWAITING_DEPLOY"
     assert ("builds", latest) in rings.heard
     with connection() as conn:
-        assert deployments.secrets_of(conn, latest) == {"A": "1"}
+        assert secrets.secrets_of(conn, latest) == {"A": "1"}
 
 
 def test_a_revision_without_source_cannot_be_deployed_again(control: ControlPlane) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from shared import archives, deployments, encryption, revisions
+from shared import archives, deployments, encryption, revisions, secrets
 from shared.database import connection
 from shared.deployments import Change
 from shared.errors import Conflict, Invalid, NotFound
@@ -117,7 +117,7 @@ def test_what_is_not_named_carries_over_to_the_next_revision(organization_id: UU
         assert second != first
         assert rows[0]["archive_digest"] == rows[1]["archive_digest"]
         assert rows[1]["source_revision_config"]["source_tarball_path"] == path
-        assert deployments.secrets_of(conn, second) == {"TOKEN": "one"}
+        assert secrets.secrets_of(conn, second) == {"TOKEN": "one"}
 
 
 def test_secrets_are_a_revisions_own(organization_id: UUID, tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_secrets_are_a_revisions_own(organization_id: UUID, tmp_path: Path) -> N
             conn, organization_id, id, Change(secrets=[{"name": "A", "value": "9"}])
         )
         assert second is not None
-        assert deployments.secrets_of(conn, first) == {"A": "1", "B": "2"}
-        assert deployments.secrets_of(conn, second) == {"A": "9"}
+        assert secrets.secrets_of(conn, first) == {"A": "1", "B": "2"}
+        assert secrets.secrets_of(conn, second) == {"A": "9"}
 
 
 def test_of_a_name_given_twice_the_last_value_counts(organization_id: UUID) -> None:
@@ -137,7 +137,7 @@ def test_of_a_name_given_twice_the_last_value_counts(organization_id: UUID) -> N
 
     with connection() as conn:
         latest = deployments.get(conn, organization_id, id)["latest_revision_id"]
-        assert deployments.secrets_of(conn, latest) == {"A": "2"}
+        assert secrets.secrets_of(conn, latest) == {"A": "2"}
 
 
 def test_another_deployments_upload_cannot_be_deployed(organization_id: UUID, tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""A revision's secrets: the environment variables its builds and graph hosts get; encrypted where they rest.
+
+They belong to one revision and never change with it: the next one carries them over or brings its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared import encryption, variables
+from shared.errors import Invalid
+
+
+def check(secrets: Sequence[Mapping[str, str]]) -> None:
+    """Raises Invalid (400) naming the variables a deployment may not set."""
+    names = [secret["name"] for secret in secrets]
+    if bad := variables.refused(names):
+        raise Invalid(
+            f"these names cannot be set by a deployment: {', '.join(sorted(set(bad)))}",
+            loc=("body", "secrets"),
+            status=400,
+        )
+
+
+def replace(conn: Connection, revision_id: UUID, secrets: Sequence[Mapping[str, str]]) -> None:
+    """Make these the revision's secrets, and no others; raises Invalid."""
+    check(secrets)
+    conn.execute(text("DELETE FROM secret WHERE revision_id = :id"), {"id": revision_id})
+    values = {secret["name"]: secret["value"] for secret in secrets}  # of doubles the last wins
+    if values:
+        conn.execute(
+            text("INSERT INTO secret (revision_id, name, value) VALUES (:id, :name, :value)"),
+            [
+                {"id": revision_id, "name": name, "value": encryption.encrypt(value)}
+                for name, value in values.items()
+            ],
+        )
+
+
+def carry_over(conn: Connection, old_id: UUID, new_id: UUID) -> None:
+    """Give a new revision the secrets of another one, as they are stored."""
+    query = text(
+        "INSERT INTO secret (revision_id, name, value) SELECT :new, name, value FROM secret"
+        " WHERE revision_id = :old"
+    )
+    conn.execute(query, {"old": old_id, "new": new_id})
+
+
+def secrets_of(conn: Connection, revision_id: UUID) -> dict[str, str]:
+    """A revision's secrets in the clear: for builders and runners only."""
+    rows = conn.execute(text("SELECT name, value FROM secret WHERE revision_id = :id"), {"id": revision_id})
+    return {row.name: encryption.decrypt(row.value) for row in rows}
