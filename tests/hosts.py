@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 
 import workers
 from workers.graph_host import frames
+from workers.graph_host.storage import MemoryStorage
 
 PACKAGE = Path(workers.__file__).parent / "graph_host"
 ANSWER_SECONDS = 30
@@ -58,6 +59,7 @@ class HostProcess:
         self._socket = sock
         self._decoder = frames.Decoder()
         self._runs: dict[bytes, Run] = {}
+        self._answers: dict[bytes, list[bytes]] = {}
 
     def wait_ready(self) -> dict[str, Any]:
         self.read_until(lambda: bool(self.ready))
@@ -99,6 +101,14 @@ class HostProcess:
     def cancel(self, run: Run) -> None:
         self.send(frames.CANCEL, run.id.bytes, b'{"action":"interrupt"}')
 
+    def query(self, document: Mapping[str, Any]) -> list[bytes]:
+        """Ask something that is not a run; the parts of the answer."""
+        id = uuid4()
+        self._runs[id.bytes] = Run(id)
+        self.send(frames.QUERY, id.bytes, json.dumps(document).encode())
+        self.read_until(lambda: id.bytes in self._answers)
+        return self._answers.pop(id.bytes)
+
     def send(self, kind: int, id: bytes, body: bytes) -> None:
         self._socket.sendall(frames.encode(kind, id, body))
 
@@ -128,6 +138,8 @@ class HostProcess:
         elif kind == frames.DONE:
             outcome, values, answer = frames.unpack(body)
             run.outcome, run.values, run.answer = map(json.loads, (outcome, values, answer))
+        elif kind == frames.ANSWER:
+            self._answers[id] = frames.unpack(body)
         else:
             self._asked(run, id, kind, frames.unpack(body))
 
@@ -139,6 +151,55 @@ class HostProcess:
         if head["ask"]:
             found = [b'{"found":false}'] if answer is None and kind == frames.ASK else answer or []
             self.send(frames.REPLY, id, frames.pack([json.dumps({"ask": head["ask"]}).encode(), *found]))
+
+
+class Checkpointed:
+    """Plays the runner for durable runs: keeps what they store, and hands it back."""
+
+    def __init__(self, host: HostProcess) -> None:
+        self.thread_id = Run().thread_id
+        self.stored: list[tuple[int, dict[str, Any], list[bytes]]] = []
+        self.move_to(host)
+
+    def move_to(self, host: HostProcess) -> None:
+        self.host = host
+        host.answer = self._answer
+
+    def run(self, graph_id: str, input: Any = None, **spec: Any) -> Run:
+        run = Run(thread_id=self.thread_id)
+        newest = self._get({"checkpoint_ns": "", "checkpoint_id": None})
+        spec["stored"] = newest if b'"found":true' in newest[0] else []
+        self.host.start(graph_id, input, run=run, temporary=False, **spec)
+        return self.host.wait_done(run)
+
+    def _answer(self, run: Run, kind: int, parts: list[bytes]) -> list[bytes] | None:
+        head = json.loads(parts[0])
+        if kind != frames.ASK:
+            self.stored.append((kind, head, parts[1:]))
+            return []
+        return self._memory().ask_blocking(frames.ASK, head, [])
+
+    def _get(self, ask: dict[str, Any]) -> list[bytes]:
+        return self._memory().ask_blocking(frames.ASK, {"op": "get_tuple", **ask}, [])
+
+    def _memory(self) -> MemoryStorage:
+        memory = MemoryStorage()
+        for kind, head, blobs in self.stored:
+            memory.send(kind, head, blobs)
+        return memory
+
+    def query(self, op: str, graph_id: str, **asked: Any) -> Any:
+        """The answer to a question about the thread; what an update wants stored is stored."""
+        document, *parts = self.host.query(
+            {"op": op, "graph_id": graph_id, "thread_id": self.thread_id, **asked}
+        )
+        answer = json.loads(document)
+        if op == "update" and "refused" not in answer:
+            blobs = iter(parts[1:])
+            for kind, head, count in answer["written"]:
+                self.stored.append((kind, head, [next(blobs) for _ in range(count)]))
+            answer["values"] = json.loads(parts[0])
+        return answer
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.hosts import HostProcess, Run, graph_host
+from tests.hosts import Checkpointed, HostProcess, graph_host
 from tests.waiting import wait_until
 from workers.graph_host import frames
-from workers.graph_host.storage import MemoryStorage
 
 HOSTED = Path(__file__).parent.parent / "projects" / "hosted"
 GRAPHS = [
@@ -87,39 +85,6 @@ def without_ids(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: without_ids(v) for k, v in value.items() if k not in ("id", "metadata", "triggers")}
     return [without_ids(item) for item in value] if isinstance(value, list) else value
-
-
-class Checkpointed:
-    """Plays the runner for durable runs: keeps what they store, and hands it back."""
-
-    def __init__(self, host: HostProcess) -> None:
-        self.thread_id = Run().thread_id
-        self.stored: list[tuple[int, dict[str, Any], list[bytes]]] = []
-        self.move_to(host)
-
-    def move_to(self, host: HostProcess) -> None:
-        self.host = host
-        host.answer = self._answer
-
-    def run(self, graph_id: str, input: Any = None, **spec: Any) -> Run:
-        run = Run(thread_id=self.thread_id)
-        newest = self._get({"checkpoint_ns": "", "checkpoint_id": None})
-        spec["stored"] = newest if b'"found":true' in newest[0] else []
-        self.host.start(graph_id, input, run=run, temporary=False, **spec)
-        return self.host.wait_done(run)
-
-    def _answer(self, run: Run, kind: int, parts: list[bytes]) -> list[bytes] | None:
-        head = json.loads(parts[0])
-        if kind != frames.ASK:
-            self.stored.append((kind, head, parts[1:]))
-            return []
-        return self._get(head) if head["op"] == "get_tuple" else [b'{"items":[],"more":false}']
-
-    def _get(self, ask: dict[str, Any]) -> list[bytes]:
-        memory = MemoryStorage()
-        for kind, head, blobs in self.stored:
-            memory.send(kind, head, blobs)
-        return memory.ask_blocking(frames.ASK, {"op": "get_tuple", **ask}, [])
 
 
 # What is streamed

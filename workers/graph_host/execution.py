@@ -12,9 +12,9 @@ from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
-from langgraph.types import Command, Send
 
 from . import frames
+from .commands import command_of
 from .connection import Connection
 from .events import EventWriter
 from .loader import RUN, Entry
@@ -207,7 +207,7 @@ class Execution:
         if self._spec.get("resume_from_checkpoint"):
             return None
         command = self._spec.get("command")
-        return loads(self._input) if command is None else _command(command)
+        return loads(self._input) if command is None else command_of(command)
 
     def _give_up(self) -> None:
         if not self._is_done:
@@ -290,19 +290,3 @@ def _metadata(spec: dict[str, Any]) -> dict[str, Any]:
         "graph_id": spec["graph_id"],
         "assistant_id": str(spec["assistant_id"]),
     }
-
-
-def _command(command: dict[str, Any]) -> Command[Any] | None:
-    """The graph library's command; None, which goes on from the newest checkpoint, when it says nothing."""
-    if all(command.get(key) is None for key in ("update", "resume", "goto")):
-        return None
-    update = command.get("update")
-    if isinstance(update, list):
-        update = [tuple(pair) if isinstance(pair, list) else pair for pair in update]
-    goto = command.get("goto")
-    targets = goto if isinstance(goto, list) else [goto] if goto else []
-    return Command(
-        update=update,
-        resume=command.get("resume"),
-        goto=[Send(t["node"], t.get("input")) if isinstance(t, dict) else t for t in targets],
-    )

@@ -8,7 +8,7 @@ Down (runner → host)
     RUN         parts: spec JSON, input JSON, [the thread's newest stored root checkpoint, as ASK get_tuple
                 answers: its record, data, blobs, writes]
     CANCEL      JSON {"action": "interrupt" | "rollback"}
-    QUERY       JSON {"op": …}; answered by ANSWER with the same id
+    QUERY       JSON {"op": …} (`queries.py` has the ops); answered by ANSWER with the same id
     REPLY       parts: JSON {"ask": n}; to an ASK, what shared.checkpoints.answer gives follows; to a
                 CHECKPOINT or WRITES with ask n, nothing: it says that this and all before it is stored
     PING        empty; answered by PONG
@@ -21,7 +21,7 @@ Up (host → runner)
     WRITES      parts: JSON {"ask": n | 0, …}, blobs
     ASK         parts: JSON {"ask": n, "op": …}, blobs
     DONE        parts: outcome JSON, values JSON, the JSON a caller gets who waits for the run; last of a run
-    ANSWER      JSON: the answer to a QUERY
+    ANSWER      parts: JSON, the answer to a QUERY; of an update also the values JSON and the blobs to store
     LOG         JSON {"level", "message", "logger"}; id of the run when known
     PONG        empty
 """

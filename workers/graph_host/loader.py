@@ -29,7 +29,9 @@ from .saver import HostSaver
 from .serialization import text_of
 
 TRACEBACK_LINES = 30
+# What a graph is opened for, in the words a factory may ask for.
 RUN, READ = "threads.create_run", "assistants.read"
+READ_STATE, UPDATE_STATE = "threads.read", "threads.update"
 
 
 class LoadFailed(Exception):

@@ -40,6 +40,7 @@ class RunCheckpoints:
     last: dict[str, Saved] = field(default_factory=dict)
     stored_blobs: set[tuple[str, str, str, str]] = field(default_factory=set)
     is_over: bool = False  # the graph has returned: what is in `last` changes no more
+    ships_all: bool = False  # a checkpoint brings all its blobs, also those that are stored already
     keeps_foreign: bool = False  # other threads' checkpoints are stored like our own
     foreign: dict[str, MemoryStorage] = field(default_factory=dict)
 

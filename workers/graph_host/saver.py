@@ -168,7 +168,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         for channel, value in checkpoint["channel_values"].items():
             version = str(versions.get(channel, ""))
             key = (thread_id, ns, channel, version)
-            if key in run.stored_blobs and channel not in new_versions:
+            if key in run.stored_blobs and channel not in new_versions and not run.ships_all:
                 refers[channel] = version
             elif _is_small(value):
                 small[channel] = value

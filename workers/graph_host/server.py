@@ -50,6 +50,7 @@ class Host:
         self._early: list[tuple[int, bytes, bytes]] = []
         self._entries: dict[str, Any] = {}
         self._runs: dict[bytes, Any] = {}
+        self._queries: set[asyncio.Task[None]] = set()
         self._connection = Connection(sock, self._loop, self._on_frame)
         self._limiter: Limiter = capture(self._connection)
         self._versions = {"python": platform.python_version(), "langgraph": _version("langgraph")}
@@ -163,9 +164,17 @@ class Host:
         self._connection.send(frames.DONE, id, frames.pack(parts))
 
     def _on_query(self, id: bytes, body: bytes) -> None:
-        op = json.loads(body).get("op")
-        error = {"error": "UnknownQuery", "message": f"this host cannot answer '{op}'"}
-        self._connection.send(frames.ANSWER, id, _json({"error": error}))
+        from .queries import Query, refusal
+
+        document = json.loads(body)
+        entry = self._entries.get(document["graph_id"])
+        if entry is None:
+            error = {"error": "GraphNotFound", "message": f"no graph '{document['graph_id']}'"}
+            self._connection.send(frames.ANSWER, id, frames.pack([refusal(error, "invalid")]))
+            return
+        task = Query(self._connection, entry, id, document, self._versions).start()
+        self._queries.add(task)
+        task.add_done_callback(self._queries.discard)
 
 
 def main(arguments: list[str]) -> None:

@@ -1,0 +1,208 @@
+"""Graph work that is not a run: a thread's state somewhere in its past, its history, an update of its state.
+
+A QUERY frame's document names `op`, `graph_id`, `thread_id`, and the `config` and `context` a graph factory
+gets. The ops and what else they take:
+
+    state    `checkpoint` (or null: the newest), `subgraphs`
+    history  `limit`, `before` (a checkpoint id or null), `filter` (of metadata), `checkpoint_ns`
+    update   `checkpoint` (or null), `supersteps`: [[{`values`, `command`, `as_node`} …] …]
+
+The answer is one JSON document for the first two. An update stores nothing itself: its answer says what is
+to be stored, so that whoever owns the thread can do it whole or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import InvalidUpdateError
+from langgraph.pregel import Pregel
+from langgraph.types import StateSnapshot, StateUpdate
+
+from . import frames
+from .commands import command_of
+from .connection import Connection
+from .loader import READ_STATE, UPDATE_STATE, Entry
+from .outcome import describe_error, interrupts_by_task, read_state, state_record
+from .run_checkpoints import RunCheckpoints, current_run
+from .serialization import dumps, without_nul
+from .storage import Overlay
+
+MAX_ANSWER_BYTES = 48 * 1024 * 1024  # below what a frame may hold
+
+
+class Query:
+    """One question in progress. `start()` makes its task; the ANSWER frame is sent exactly once."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        entry: Entry,
+        id: bytes,
+        document: dict[str, Any],
+        versions: dict[str, str],
+    ) -> None:
+        self._connection = connection
+        self._entry = entry
+        self._id = id
+        self._asked = document
+        self._thread_id = str(document["thread_id"])
+        self._storage = Overlay(connection, id, self._thread_id)
+        self._checkpoints = RunCheckpoints(
+            thread_id=self._thread_id,
+            storage=self._storage,
+            metadata={
+                "thread_id": self._thread_id,
+                "graph_id": entry.graph_id,
+                "langgraph_version": versions["langgraph"],
+                **(document.get("metadata") or {}),
+            },
+            ships_all=True,
+        )
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin; the task never raises."""
+        return self._connection.loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        current_run.set(self._checkpoints)
+        try:
+            parts = await self._answered()
+            if sum(map(len, parts)) > MAX_ANSWER_BYTES:
+                error = {"error": "AnswerTooLarge", "message": "the answer is too large: ask for less"}
+                parts = [refusal(error, "too_large")]
+        except asyncio.CancelledError:
+            raise
+        except InvalidUpdateError as error:
+            parts = [refusal(describe_error(error), "invalid")]
+        except BaseException as error:  # schemas, reducers and factories are the user's
+            parts = [refusal(describe_error(error), "failed")]
+        self._connection.send(frames.ANSWER, self._id, frames.pack(parts))
+
+    async def _answered(self) -> list[bytes]:
+        access = UPDATE_STATE if self._asked["op"] == "update" else READ_STATE
+        entry, config = self._entry, self._config()
+        if entry.graph is not None:
+            return await self._ask(entry.graph)
+        async with entry.opened(config, access, self._asked.get("context") or {}) as graph:
+            return await self._ask(graph)
+
+    async def _ask(self, graph: Pregel) -> list[bytes]:
+        match self._asked["op"]:
+            case "state":
+                return [dumps(await self._state(graph))]
+            case "history":
+                return [dumps(await self._history(graph))]
+            case "update":
+                return await self._update(graph)
+            case op:
+                return [refusal({"error": "UnknownQuery", "message": f"this host cannot answer '{op}'"})]
+
+    def _config(self) -> RunnableConfig:
+        given = self._asked.get("config") or {}
+        configurable = {**(given.get("configurable") or {}), "thread_id": self._thread_id}
+        return {**given, "configurable": configurable}  # type: ignore[typeddict-item]
+
+    def _place(self, checkpoint: dict[str, Any] | None) -> RunnableConfig:
+        """The config that addresses a checkpoint of the thread."""
+        config = self._config()
+        wanted = checkpoint or {}
+        for key in ("checkpoint_id", "checkpoint_ns", "checkpoint_map"):
+            config["configurable"].pop(key, None)
+            if wanted.get(key):
+                config["configurable"][key] = wanted[key]
+        return config
+
+    async def _state(self, graph: Pregel) -> dict[str, Any]:
+        config = self._place(self._asked.get("checkpoint"))
+        deep = bool(self._asked.get("subgraphs"))
+        try:
+            snapshot = await graph.aget_state(config, subgraphs=deep)
+        except ValueError as error:
+            if _is_unknown_subgraph(error):
+                return _nothing(config)
+            raise
+        return shown(snapshot, self._thread_id, deep=deep)
+
+    async def _history(self, graph: Pregel) -> list[dict[str, Any]]:
+        asked = self._asked
+        before: RunnableConfig | None = None
+        if asked.get("before"):
+            before = {"configurable": {"checkpoint_id": asked["before"]}}
+        config = self._place({"checkpoint_ns": asked.get("checkpoint_ns")})
+        states = graph.aget_state_history(
+            config, filter=asked.get("filter") or None, before=before, limit=asked["limit"]
+        )
+        try:
+            return [shown(snapshot, self._thread_id) async for snapshot in states]
+        except ValueError as error:
+            if _is_unknown_subgraph(error):
+                return []
+            raise
+
+    async def _update(self, graph: Pregel) -> list[bytes]:
+        asked = self._asked
+        supersteps = [[_state_update(update) for update in step] for step in asked["supersteps"]]
+        config = await graph.abulk_update_state(self._place(asked.get("checkpoint")), supersteps)
+        snapshot = await read_state(graph, self._thread_id)
+        place = dict(config["configurable"])
+        document = {
+            "checkpoint": {
+                "thread_id": self._thread_id,
+                "checkpoint_ns": place.get("checkpoint_ns", ""),
+                "checkpoint_id": place.get("checkpoint_id"),
+            },
+            "state": state_record(snapshot, self._thread_id),
+            "interrupts": interrupts_by_task(snapshot.tasks),
+            "written": [[kind, header, len(blobs)] for kind, header, blobs in self._storage.written],
+        }
+        blobs = [blob for _, _, own in self._storage.written for blob in own]
+        return [without_nul(dumps(document)), dumps(snapshot.values), *blobs]
+
+
+def shown(snapshot: StateSnapshot, thread_id: str, *, deep: bool = False) -> dict[str, Any]:
+    """A state as the API shows it; `deep`: with the states of the subgraphs that wait in its tasks."""
+    record = {"values": snapshot.values, **state_record(snapshot, thread_id)}
+    if deep:
+        for task, own in zip(snapshot.tasks, record["tasks"], strict=True):
+            if isinstance(task.state, StateSnapshot):
+                own["state"] = shown(task.state, thread_id, deep=True)
+                own["checkpoint"] = None
+    return record
+
+
+def refusal(error: dict[str, str], kind: str = "failed") -> bytes:
+    """An answer that is none: `kind` says whose doing it is (invalid, failed, too_large)."""
+    return json.dumps({"refused": {**error, "kind": kind}}).encode()
+
+
+def _state_update(update: dict[str, Any]) -> StateUpdate:
+    command = update.get("command")
+    values = update.get("values") if command is None else command_of(command)
+    return StateUpdate(values, update.get("as_node"))
+
+
+def _is_unknown_subgraph(error: ValueError) -> bool:
+    return type(error) is ValueError and str(error).startswith("Subgraph ")
+
+
+def _nothing(config: RunnableConfig) -> dict[str, Any]:
+    """The state at a place where there is none."""
+    wanted = {key: value for key, value in config["configurable"].items() if key.startswith("checkpoint_")}
+    checkpoint_id = wanted.get("checkpoint_id")
+    thread_id = config["configurable"]["thread_id"]
+    return {
+        "values": {},
+        "next": [],
+        "tasks": [],
+        "metadata": None,
+        "created_at": None,
+        "checkpoint": {"thread_id": thread_id, **wanted} if checkpoint_id else None,
+        "parent_checkpoint": None,
+        "interrupts": [],
+        "checkpoint_id": checkpoint_id,
+        "parent_checkpoint_id": None,
+    }
