@@ -110,8 +110,13 @@ def _deployment_key(*, primary: bool = False) -> Mapped[UUID]:
 class Organization(Base):
     __tablename__ = "organization"
     id: Mapped[UUID] = mapped_column(primary_key=True)
-    name: Mapped[str] = mapped_column(unique=True)
+    name: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    deleted_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        Index("uq_organization_name", "name", unique=True, postgresql_where=text("deleted_at IS NULL")),
+    )
 
 
 class ApiKey(Base):
