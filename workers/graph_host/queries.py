@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import InvalidUpdateError
@@ -32,6 +32,7 @@ from .serialization import dumps, without_nul
 from .storage import Overlay
 
 MAX_ANSWER_BYTES = 48 * 1024 * 1024  # below what a frame may hold
+PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 
 
 class Query:
@@ -101,29 +102,23 @@ class Query:
             case op:
                 return [refusal({"error": "UnknownQuery", "message": f"this host cannot answer '{op}'"})]
 
-    def _config(self) -> RunnableConfig:
+    def _config(self, checkpoint: dict[str, Any] | None = None) -> RunnableConfig:
+        """The config that addresses the thread, or one checkpoint of it."""
         given = self._asked.get("config") or {}
-        configurable = {**(given.get("configurable") or {}), "thread_id": self._thread_id}
-        return {**given, "configurable": configurable}  # type: ignore[typeddict-item]
-
-    def _place(self, checkpoint: dict[str, Any] | None) -> RunnableConfig:
-        """The config that addresses a checkpoint of the thread."""
-        config = self._config()
-        wanted = checkpoint or {}
-        for key in ("checkpoint_id", "checkpoint_ns", "checkpoint_map"):
-            config["configurable"].pop(key, None)
-            if wanted.get(key):
-                config["configurable"][key] = wanted[key]
-        return config
+        place = {key: value for key, value in (checkpoint or {}).items() if key in PLACE and value}
+        kept = {key: value for key, value in (given.get("configurable") or {}).items() if key not in PLACE}
+        return cast(
+            "RunnableConfig", {**given, "configurable": {**kept, **place, "thread_id": self._thread_id}}
+        )
 
     async def _state(self, graph: Pregel) -> dict[str, Any]:
-        config = self._place(self._asked.get("checkpoint"))
+        config = self._config(self._asked.get("checkpoint"))
         deep = bool(self._asked.get("subgraphs"))
         try:
             snapshot = await graph.aget_state(config, subgraphs=deep)
         except ValueError as error:
             if _is_unknown_subgraph(error):
-                return _nothing(config)
+                return nothing_at(self._thread_id, self._asked.get("checkpoint") or {})
             raise
         return shown(snapshot, self._thread_id, deep=deep)
 
@@ -132,7 +127,7 @@ class Query:
         before: RunnableConfig | None = None
         if asked.get("before"):
             before = {"configurable": {"checkpoint_id": asked["before"]}}
-        config = self._place({"checkpoint_ns": asked.get("checkpoint_ns")})
+        config = self._config({"checkpoint_ns": asked.get("checkpoint_ns")})
         states = graph.aget_state_history(
             config, filter=asked.get("filter") or None, before=before, limit=asked["limit"]
         )
@@ -146,9 +141,9 @@ class Query:
     async def _update(self, graph: Pregel) -> list[bytes]:
         asked = self._asked
         supersteps = [[_state_update(update) for update in step] for step in asked["supersteps"]]
-        config = await graph.abulk_update_state(self._place(asked.get("checkpoint")), supersteps)
+        config = await graph.abulk_update_state(self._config(asked.get("checkpoint")), supersteps)
         snapshot = await read_state(graph, self._thread_id)
-        place = dict(config["configurable"])
+        place = config.get("configurable") or {}
         document = {
             "checkpoint": {
                 "thread_id": self._thread_id,
@@ -189,18 +184,16 @@ def _is_unknown_subgraph(error: ValueError) -> bool:
     return type(error) is ValueError and str(error).startswith("Subgraph ")
 
 
-def _nothing(config: RunnableConfig) -> dict[str, Any]:
+def nothing_at(thread_id: str, place: dict[str, Any]) -> dict[str, Any]:
     """The state at a place where there is none."""
-    wanted = {key: value for key, value in config["configurable"].items() if key.startswith("checkpoint_")}
-    checkpoint_id = wanted.get("checkpoint_id")
-    thread_id = config["configurable"]["thread_id"]
+    checkpoint_id = place.get("checkpoint_id")
     return {
         "values": {},
         "next": [],
         "tasks": [],
         "metadata": None,
         "created_at": None,
-        "checkpoint": {"thread_id": thread_id, **wanted} if checkpoint_id else None,
+        "checkpoint": {"checkpoint_ns": "", **place, "thread_id": thread_id} if checkpoint_id else None,
         "parent_checkpoint": None,
         "interrupts": [],
         "checkpoint_id": checkpoint_id,
