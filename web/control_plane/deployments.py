@@ -13,6 +13,7 @@ from shared.deployments import Change
 from shared.errors import Invalid, NotFound
 from shared.models import DeploymentStatus
 from web.auth import caller
+from web.conditional import conditional, tagged
 from web.control_plane.records import MAX_OFFSET, deployment_record, page
 from web.control_plane.sources import (
     DEFAULT_TYPE,
@@ -154,12 +155,16 @@ def delete_deployments() -> tuple[Response, int]:
 
 
 @bp.get("/v2/deployments/<deployment_id>")
-@operation("Get a deployment", errors=(404,))
+@operation("Get a deployment", errors=(304, 404))
 def get_deployment(deployment_id: str) -> Response:
-    """One that is being deleted is shown, as AWAITING_DELETE, until nothing is left of it."""
+    """One that is being deleted is shown, as AWAITING_DELETE, until nothing is left of it.
+
+    Answers 304 to a caller whose If-None-Match holds the record's ETag.
+    """
     key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:
-        return jsonify(deployment_record(deployments.get(conn, caller().organization_id, key)))
+        row = deployments.get(conn, caller().organization_id, key)
+    return conditional(tagged(deployment_record(row)))
 
 
 @bp.patch("/v2/deployments/<deployment_id>")

@@ -8,6 +8,7 @@ from typing import Any
 from flask import Response, current_app, jsonify, request
 from sqlalchemy import RowMapping
 
+from shared.database import Row
 from shared.encryption import MASK
 from shared.settings import Settings
 from web.addresses import DEPLOYMENT_PREFIX
@@ -59,7 +60,7 @@ def deployment_record(row: RowMapping) -> dict[str, Any]:
     }
 
 
-def revision_record(row: RowMapping) -> dict[str, Any]:
+def revision_record(row: Row) -> dict[str, Any]:
     """A revision, with what became of it."""
     return {
         "id": row["id"],

@@ -9,11 +9,12 @@ from uuid import UUID
 from flask import Blueprint, Response, jsonify, request
 from sqlalchemy import Connection, RowMapping
 
-from shared import deployments, following, revision_log, revisions
-from shared.database import connection
-from shared.models import RevisionStatus
+from shared import deployments, following, revision_log, revision_polling, revisions
+from shared.database import Row, connection
+from shared.models import REVISION_ENDS, RevisionStatus
 from web import sse
 from web.auth import caller
+from web.conditional import conditional, is_held, tagged
 from web.control_plane.deployments import MAX_PAGE, change_of
 from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record, settings
 from web.control_plane.sources import RevisionContent
@@ -23,8 +24,16 @@ from web.validation import OneOf, QueryBoolean, QueryInteger, QueryList, Schema,
 bp = Blueprint("revisions", __name__)
 
 
+MAX_WAIT_SECONDS = 25  # below the 30 seconds after which clients and proxies give up
+
+
 class RevisionCreate(RevisionContent):
     pass
+
+
+class RevisionRead(Schema):
+    # A longer wait ends at the maximum: whoever waits asks again anyway.
+    wait = QueryInteger(minimum=0, load_default=0)
 
 
 class RevisionSearch(Schema):
@@ -75,10 +84,31 @@ def create_revision(deployment_id: str) -> tuple[Response, int]:
 
 
 @bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>")
-@operation("Get a revision", errors=(404,))
+@operation("Get a revision, perhaps once it has changed", query=RevisionRead, errors=(304, 404))
 def get_revision(deployment_id: str, revision_id: str) -> Response:
-    with connection() as conn:
-        return jsonify(revision_record(find_revision(conn, deployment_id, revision_id)))
+    """Answers 304 to a caller whose If-None-Match holds the record's ETag.
+
+    With `wait` the answer comes as soon as the record differs from the one held, or, for a caller who names
+    none, as soon as the revision has ended; else after so many seconds, with what there is.
+    """
+    deployment_key = uuid_path(deployment_id, "deployment_id")
+    revision_key = uuid_path(revision_id, "revision_id")
+    wait_seconds = min(load_query(RevisionRead)["wait"], MAX_WAIT_SECONDS)
+    look = partial(revision_polling.look, caller().organization_id, deployment_key, revision_key)
+    row = look()
+    if wait_seconds and _is_awaited(row):
+        for _ in revision_polling.changes(revision_key, seconds=wait_seconds):
+            row = look()
+            if not _is_awaited(row):
+                break
+    return conditional(tagged(revision_record(row)))
+
+
+def _is_awaited(row: Row) -> bool:
+    """Whether a caller who waits has nothing new to learn from this row."""
+    if request.if_none_match:
+        return is_held(tagged(revision_record(row)))
+    return row["status"] not in REVISION_ENDS
 
 
 @bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy")

@@ -1,0 +1,185 @@
+"""Asking for a revision again and again: not changed, waiting until it has, and nothing held meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from flask.testing import FlaskClient
+from redis import Redis
+from sqlalchemy import Engine
+from werkzeug.test import TestResponse
+
+from shared import database, following, revision_log, revision_polling, revisions
+from shared.database import connection
+from shared.events import channel
+from tests.contract.conftest import ADMIN_KEY, ControlPlane, caller
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def deployment(control: ControlPlane) -> Any:
+    return control.deploy(control.create())
+
+
+def address(deployment: Any) -> str:
+    return f"/v2/deployments/{deployment['id']}/revisions/{deployment['latest_revision_id']}"
+
+
+def get(control: ControlPlane, path: str, held: str | None = None, **query: Any) -> TestResponse:
+    headers = {} if held is None else {"If-None-Match": held}
+    return control.call("GET", path, query_string=query, headers=headers)
+
+
+def interrupt(control: ControlPlane, deployment: Any) -> None:
+    assert control.post(f"{address(deployment)}/interrupt").status_code == 200
+
+
+class Poller:
+    """A caller who waits, beside the test."""
+
+    def __init__(self, client: FlaskClient, pool: ThreadPoolExecutor) -> None:
+        self._control, self._pool = ControlPlane(client), pool
+
+    def get(self, path: str, held: str | None = None, *, wait: int) -> Future[TestResponse]:
+        """The answer to come; what asks for it waits already."""
+        asked = self._pool.submit(get, self._control, path, held, wait=wait)
+        id = UUID(path.rpartition("/")[2])
+        wait_until(lambda: _is_followed(id) or asked.done(), 10, what="the caller to wait")
+        return asked
+
+
+def _is_followed(id: UUID) -> bool:
+    return any(reader.confirmed for reader in following.hub()._readers.get(channel(id), ()))
+
+
+@pytest.fixture
+def poller(control: ControlPlane) -> Iterator[Poller]:
+    with ThreadPoolExecutor() as pool:
+        yield Poller(caller(control.client.application, ADMIN_KEY), pool)
+
+
+@pytest.mark.parametrize("what", ["deployment", "revision"])
+def test_a_record_one_holds_already_is_not_sent_again(
+    control: ControlPlane, deployment: Any, what: str
+) -> None:
+    path = address(deployment) if what == "revision" else f"/v2/deployments/{deployment['id']}"
+    first = get(control, path)
+    assert first.status_code == 200
+    assert first.headers["Cache-Control"] == "private, no-cache"
+    tag = first.headers["ETag"]
+    assert tag.startswith('"')
+
+    for held in (tag, f'"other", {tag}', f"W/{tag}", "*"):
+        again = get(control, path, held)
+        assert (again.status_code, again.data) == (304, b""), held
+        assert again.headers["ETag"] == tag
+        assert "Content-Type" not in again.headers
+
+    interrupt(control, deployment)
+    if what == "deployment":
+        control.change(deployment, display_name="Another")
+    changed = get(control, path, tag)
+    assert changed.status_code == 200
+    assert changed.headers["ETag"] != tag
+
+
+def test_who_waits_learns_of_the_end_at_once(control: ControlPlane, deployment: Any, poller: Poller) -> None:
+    asked = poller.get(address(deployment), wait=25)
+    assert not asked.done()
+    interrupt(control, deployment)
+    answer = asked.result(timeout=10)
+    assert answer.json["status"] == "INTERRUPTED"  # type: ignore[index]
+    assert answer.headers["ETag"]
+
+
+def test_who_holds_a_record_learns_of_its_change(
+    control: ControlPlane, deployment: Any, poller: Poller
+) -> None:
+    held = get(control, address(deployment)).headers["ETag"]
+    asked = poller.get(address(deployment), held, wait=25)
+    id = UUID(deployment["latest_revision_id"])
+    with connection() as conn:
+        assert revisions.claim(conn, id, owner="a builder", lease_seconds=30)
+        moved = revisions.Moved(id, "BUILDING", None, 1_000, 1_000)
+    revision_log.announce([moved])
+    answer = asked.result(timeout=10)
+    assert answer.json["status"] == "BUILDING"  # type: ignore[index]
+
+
+def test_what_nobody_announced_is_found_too(
+    control: ControlPlane, deployment: Any, poller: Poller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revision_polling, "LOOK_SECONDS", 0.05)
+    asked = poller.get(address(deployment), wait=25)
+    with connection() as conn:
+        revisions.interrupt(conn, UUID(deployment["id"]), UUID(deployment["latest_revision_id"]), reason="")
+    assert asked.result(timeout=10).json["status"] == "INTERRUPTED"  # type: ignore[index]
+
+
+def test_a_wait_ends_with_what_there_is(control: ControlPlane, deployment: Any) -> None:
+    assert get(control, address(deployment), wait=1).json["status"] == "AWAITING_BUILD"  # type: ignore[index]
+    held = get(control, address(deployment)).headers["ETag"]
+    assert get(control, address(deployment), held, wait=1).status_code == 304
+
+
+def test_nothing_is_waited_for_when_there_is_news(control: ControlPlane, deployment: Any) -> None:
+    assert get(control, address(deployment), '"older"', wait=25).status_code == 200
+    interrupt(control, deployment)
+    assert get(control, address(deployment), wait=9_999).json["status"] == "INTERRUPTED"  # type: ignore[index]
+
+
+def test_a_deployment_that_goes_ends_the_wait(control: ControlPlane, deployment: Any, poller: Poller) -> None:
+    asked = poller.get(address(deployment), wait=25)
+    assert control.call("DELETE", f"/v2/deployments/{deployment['id']}").status_code == 204
+    assert asked.result(timeout=10).status_code == 404
+
+
+def test_many_wait_at_once_and_hold_no_connection(
+    control: ControlPlane, deployment: Any, db: Engine, redis: Redis
+) -> None:
+    with ThreadPoolExecutor(40) as pool:
+        pollers = [Poller(caller(control.client.application, ADMIN_KEY), pool) for _ in range(40)]
+        asked = [poller.get(address(deployment), wait=25) for poller in pollers]
+        wait_until(lambda: _waiting(deployment) == 40, 10, what="all to wait")
+        assert database._quick is not None
+        wait_until(lambda: database._quick.pool.checkedout() == 0, 10, what="no connection to be held")  # type: ignore[union-attr, attr-defined]
+        interrupt(control, deployment)
+        answers = [future.result(timeout=20).json for future in asked]
+    assert {answer["status"] for answer in answers} == {"INTERRUPTED"}  # type: ignore[index]
+
+
+def _waiting(deployment: Any) -> int:
+    return len(following.hub()._readers.get(channel(UUID(deployment["latest_revision_id"])), ()))
+
+
+def test_a_hub_that_closes_ends_the_wait(control: ControlPlane, deployment: Any, poller: Poller) -> None:
+    asked = poller.get(address(deployment), wait=25)
+    hub = following.hub()
+    for reader in hub._all():
+        reader.close()
+    answer = asked.result(timeout=10)
+    assert answer.json["status"] == "AWAITING_BUILD"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("wait", ["-1", "x", "1.5", ""])
+def test_a_bad_wait_is_placed(control: ControlPlane, deployment: Any, wait: str) -> None:
+    response = get(control, address(deployment), wait=wait)
+    assert response.status_code == 422
+    assert [item["loc"] for item in response.json["detail"]] == [["query", "wait"]]  # type: ignore[index]
+
+
+def test_one_look_tells_what_is_missing(
+    control: ControlPlane, stranger: ControlPlane, deployment: Any
+) -> None:
+    path = address(deployment)
+    nobody = uuid4()
+    wrong = get(control, path.replace(deployment["latest_revision_id"], str(nobody)))
+    assert (wrong.status_code, wrong.json) == (404, {"detail": f"Revision ID {nobody} not found."})
+    for control_plane, at in ((stranger, path), (control, path.replace(deployment["id"], str(nobody)))):
+        missing = get(control_plane, at, wait=5)
+        assert missing.status_code == 404
+        assert missing.json["detail"].startswith("Deployment ID")  # type: ignore[index]
