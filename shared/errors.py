@@ -5,11 +5,13 @@ RunyardError
 │   ├── Invalid              a value breaks a rule: names the field
 │   ├── NotFound
 │   ├── Conflict
+│   │   └── InProgress       the same request is being carried out
 │   ├── Unauthenticated
 │   ├── Forbidden
 │   ├── TooLarge
 │   └── TooMany              a bound is reached: try again later
 ├── Unavailable              a server we lean on does not answer
+├── Unanswered               no graph host answered a question in time
 ├── BuildFailed              a revision's step failed: names the step
 ├── Fenced                   somebody else owns this run or revision now
 └── HostError                a graph host could not do its work
@@ -64,6 +66,12 @@ class Conflict(Refused):
     """The request conflicts with the current state."""
 
 
+class InProgress(Conflict):
+    """The same request is in progress. Try again in a moment."""
+
+    retry_after_seconds = 1
+
+
 class Unauthenticated(Refused):
     """Missing or unknown API key."""
 
@@ -86,6 +94,10 @@ class TooMany(Refused):
 
 class Unavailable(RunyardError):
     """A server this service needs does not answer."""
+
+
+class Unanswered(RunyardError):
+    """Nobody answered in time."""
 
 
 class BuildFailed(RunyardError):

@@ -134,6 +134,19 @@ class ApiKey(Base):
     last_used_at: Mapped[datetime | None]
 
 
+class IdempotentAnswer(Base):
+    """What a request under an Idempotency-Key was answered (shared/idempotency.py); `answer` is encrypted."""
+
+    __tablename__ = "idempotent_answer"
+    id: Mapped[bytes] = mapped_column(primary_key=True)  # SHA-256 of whose key it is, and the key
+    organization_id: Mapped[UUID] = mapped_column(ForeignKey("organization.id", ondelete="CASCADE"))
+    digest: Mapped[bytes]  # SHA-256 of the request
+    answer: Mapped[bytes]
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+    __table_args__ = (Index("ix_idempotent_answer_created_at", "created_at"),)
+
+
 class Deployment(Base):
     __tablename__ = "deployment"
     id: Mapped[UUID] = mapped_column(primary_key=True)

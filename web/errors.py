@@ -22,12 +22,14 @@ from shared.errors import (
     HostDied,
     HostError,
     HostUnusable,
+    InProgress,
     Invalid,
     NotFound,
     Refused,
     RunyardError,
     TooLarge,
     TooMany,
+    Unanswered,
     Unauthenticated,
     Unavailable,
 )
@@ -42,11 +44,13 @@ STATUSES: dict[type[RunyardError], int] = {
     Invalid: 422,
     NotFound: 404,
     Conflict: 409,
+    InProgress: 409,
     Unauthenticated: 401,
     Forbidden: 403,
     TooLarge: 413,
     TooMany: 429,
     Unavailable: 503,
+    Unanswered: 504,
     BuildFailed: 424,
     Fenced: 409,
     HostError: 424,
@@ -72,10 +76,10 @@ def on_control_plane() -> bool:
 
 def on_domain_error(error: RunyardError) -> Response:
     status = status_of(error)
-    if status >= 500 and not isinstance(error, Unavailable):
+    if status >= 500 and not isinstance(error, Unavailable | Unanswered):
         return on_bug(error)
     response = answer(status, detail_of(error, status))
-    if isinstance(error, TooMany):
+    if isinstance(error, (TooMany, InProgress)):
         response.headers["Retry-After"] = str(error.retry_after_seconds)
     elif isinstance(error, Unavailable):
         log.warning("unavailable: %s", error.message)

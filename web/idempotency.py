@@ -1,0 +1,73 @@
+"""`Idempotency-Key`: a create that is sent again is answered as the first time.
+
+A route takes part by calling `once(conn)` first in its transaction and giving its response to what comes
+back; refusals are not kept, since nothing was made. `@operation(…, idempotent=True)` documents it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from flask import Response, request
+from sqlalchemy import Connection
+from werkzeug.exceptions import HTTPException
+
+from shared import idempotency
+from shared.database import Driver
+from shared.errors import Invalid
+from shared.idempotency import HEADER, Answer, Asked
+from web.auth import caller
+
+REPLAYED = "Idempotent-Replayed"
+MAX_KEY = 255
+KEPT_HEADERS = ("Content-Type", "Location", "Content-Location", "ETag", "Cache-Control")
+
+Keep = Callable[[Response], Response]
+
+
+class Repeated(HTTPException):
+    """Ends a request with the response that it had the first time."""
+
+
+def once(conn: Connection | Driver) -> Keep:
+    """To be called before anything is done: what comes back stores the response, and returns it.
+
+    Raises Repeated when the request was answered before, InProgress, and Invalid for a bad key.
+    """
+    asked = _asked()
+    if asked is None:
+        return lambda response: response
+    answer = idempotency.earlier(conn, asked)
+    if answer is not None:
+        raise Repeated(response=_again(answer))
+
+    def keep(response: Response) -> Response:
+        headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
+        answer = Answer(response.status_code, headers, response.get_data(as_text=True))
+        idempotency.keep(conn, asked, answer)
+        return response
+
+    return keep
+
+
+def _asked() -> Asked | None:
+    """This request under its key; None when it has none. Raises Invalid for what is not a key."""
+    key = request.headers.get(HEADER)
+    if key is None:
+        return None
+    if len(key) > MAX_KEY:
+        raise Invalid(
+            f"must have at most {MAX_KEY} characters", loc=("header", HEADER), kind="string_too_long"
+        )
+    if not re.fullmatch(r"[\x20-\x7e]+", key):
+        raise Invalid("must be printable ASCII", loc=("header", HEADER), kind="string_pattern_mismatch")
+    who = caller()
+    address = request.path + "?" + request.query_string.decode("latin-1")
+    return Asked.of(who.organization_id, who.key_id, key, request.method, address, request.get_data())
+
+
+def _again(answer: Answer) -> Response:
+    response = Response(answer.body, status=answer.status, headers=dict(answer.headers))
+    response.headers[REPLAYED] = "true"
+    return response
