@@ -53,23 +53,41 @@ class Write:
     @classmethod
     def of(cls, run: ClaimedRun, kind: int, head: Mapping[str, Any], blobs: Sequence[bytes]) -> Write:
         """A frame's content; ValueError when it is not of the run's own thread or not whole."""
-        if head["thread_id"] != str(run.thread_id):
-            raise ValueError("a checkpoint of a foreign thread")
-        items = len(head["writes"]) if "task_id" in head else 1 + len(head["new"])
-        if len(blobs) != items:
-            raise ValueError(f"{len(blobs)} blobs where {items} belong")
+        _check_frame(run.thread_id, head, blobs)
         return cls(run.deployment_id, run.thread_id, run.run_id, run.attempt, run.owner, head, blobs)
 
+    @classmethod
+    def of_thread(
+        cls,
+        deployment_id: UUID,
+        thread_id: UUID,
+        update_id: UUID,
+        head: Mapping[str, Any],
+        blobs: Sequence[bytes],
+    ) -> Write:
+        """A frame that belongs to no run, but to an update of the thread's state; raises ValueError."""
+        _check_frame(thread_id, head, blobs)
+        return cls(deployment_id, thread_id, update_id, 0, "", head, blobs)
 
-_WRITE = """
-WITH held AS (
+
+def _check_frame(thread_id: UUID, head: Mapping[str, Any], blobs: Sequence[bytes]) -> None:
+    if head["thread_id"] != str(thread_id):
+        raise ValueError("a checkpoint of a foreign thread")
+    items = len(head["writes"]) if "task_id" in head else 1 + len(head["new"])
+    if len(blobs) != items:
+        raise ValueError(f"{len(blobs)} blobs where {items} belong")
+
+
+_OWNED = """
     SELECT run.run_id FROM run
     JOIN unnest(%(run_ids)s::uuid[], %(attempts)s::bigint[], %(owners)s::text[]) AS mine (run_id, attempt, owner)
         ON run.run_id = mine.run_id AND run.attempt = mine.attempt AND run.owner = mine.owner
     WHERE run.status = 'running' OR run.run_id = ANY(%(ending)s::uuid[])
     ORDER BY run.run_id
     FOR SHARE OF run
-), checkpoints AS (
+"""
+_WRITE = """
+WITH held AS ({held}), checkpoints AS (
     INSERT INTO checkpoint (deployment_id, thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id,
                             run_id, type, data, blobs, metadata)
     SELECT deployment_id, thread_id, ns, id, parent_id, run_id, type, data, blobs::json, metadata::jsonb
@@ -105,6 +123,9 @@ WITH held AS (
 SELECT run_id FROM held
 """
 
+_WRITE_OWNED = _WRITE.format(held=_OWNED)
+_WRITE_ANY = _WRITE.format(held="SELECT unnest(%(run_ids)s::uuid[]) AS run_id")
+
 _C = ("run", "deployment", "thread", "ns", "id", "parent", "type", "data", "blobs", "metadata")
 _B = ("run", "deployment", "thread", "ns", "channel", "version", "type", "data")
 _W = ("run", "deployment", "thread", "ns", "id", "task", "idx", "channel", "type", "data", "path")
@@ -117,6 +138,24 @@ def write(conn: Connection | Driver, writes: Sequence[Write], *, ending: Sequenc
     a checkpoint replaces itself, blobs and plain writes stay as they are, and of the library's special
     writes (negative index: error, interrupt, resume) the newest holds.
     """
+    runs = {item.run_id: item for item in writes}
+    parameters: dict[str, Any] = {
+        "run_ids": list(runs),
+        "attempts": [item.attempt for item in runs.values()],
+        "owners": [item.owner for item in runs.values()],
+        "ending": list(ending),
+        **_rows(writes),
+    }
+    return set(runs) - {row["run_id"] for row in query(conn, _WRITE_OWNED, parameters)}
+
+
+def write_unfenced(conn: Connection, writes: Sequence[Write]) -> None:
+    """Store frames that belong to no run; whoever calls holds their thread."""
+    query(conn, _WRITE_ANY, {"run_ids": list({item.run_id for item in writes}), **_rows(writes)})
+
+
+def _rows(writes: Sequence[Write]) -> dict[str, list[Any]]:
+    """The frames as columns of the three tables."""
     checkpoints: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     blobs: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     pending: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -125,17 +164,11 @@ def write(conn: Connection | Driver, writes: Sequence[Write], *, ending: Sequenc
             _add_writes(pending, item)
         else:
             _add_checkpoint(checkpoints, blobs, item)
-    runs = {item.run_id: item for item in writes}
-    parameters: dict[str, Any] = {
-        "run_ids": list(runs),
-        "attempts": [item.attempt for item in runs.values()],
-        "owners": [item.owner for item in runs.values()],
-        "ending": list(ending),
+    return {
         **_columns("c", _C, checkpoints.values()),
         **_columns("b", _B, blobs.values()),
         **_columns("w", _W, pending.values()),
     }
-    return set(runs) - {row["run_id"] for row in query(conn, _WRITE, parameters)}
 
 
 def _add_checkpoint(

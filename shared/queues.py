@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 BUILDS = "builds"
 EXECUTE_RUNS = "runs.execute"
+ANSWER_QUERIES = "queries.answer"
 BUILD_REVISION = "builds.build"
 SWEEP = "upkeep.sweep"
 
@@ -146,6 +147,11 @@ bell = Bell()
 def enqueue_run(pool: str, run_id: UUID | str) -> None:
     """Tell the runners of a pool that a run waits for them."""
     bell.ring(EXECUTE_RUNS, runs_queue(pool), run_id)
+
+
+def enqueue_query(pool: str, query_id: UUID) -> None:
+    """Tell the runners of a pool that somebody waits for an answer."""
+    bell.ring(ANSWER_QUERIES, queries_queue(pool), query_id)
 
 
 def enqueue_build(revision_id: UUID | str) -> None:

@@ -128,13 +128,13 @@ class Host:
                 self.kill(self._how_it_ended())
             raise HostDied(self.died) from error
 
-    def enter(self, id: bytes, guest: Guest, body: bytes) -> None:
-        """Start a run here; raises HostDied."""
+    def enter(self, id: bytes, guest: Guest, body: bytes, *, kind: int = frames.RUN) -> None:
+        """Start a run here, or ask something (`kind` QUERY); raises HostDied."""
         if self.died is not None:
             raise HostDied(self.died)
         self.guests[id] = guest
         self.last_used = time.monotonic()
-        self.send(frames.RUN, id, body)
+        self.send(kind, id, body)
 
     def leave(self, id: bytes) -> None:
         """Frames of this run are not expected any more."""

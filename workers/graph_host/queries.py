@@ -176,7 +176,7 @@ def refusal(error: dict[str, str], kind: str = "failed") -> bytes:
 
 def _state_update(update: dict[str, Any]) -> StateUpdate:
     command = update.get("command")
-    values = update.get("values") if command is None else command_of(command)
+    values: Any = update.get("values") if command is None else command_of(command)
     return StateUpdate(values, update.get("as_node"))
 
 

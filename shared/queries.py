@@ -1,0 +1,144 @@
+"""Questions about threads that need user code: web asks, a runner of the deployment's pool answers.
+
+A question waits in Redis under an id of its own and is taken once; its bell may be rung again until it is.
+The answer is the one event of the id's log (`shared/events.py`), so waiting for it holds no connection.
+Nothing of this outlives the caller's patience: whoever asks again asks anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import orjson
+from redis.exceptions import RedisError
+from uuid_utils.compat import uuid7
+
+from shared import bus, events, following, queues
+from shared.errors import Conflict, HostUnusable, Invalid, TooLarge, Unanswered, Unavailable
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 30.0
+RING_AGAIN_SECONDS = 2.0
+KEPT_SECONDS = 60  # an answer nobody came for
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of which revision's graphs; `document` is the QUERY frame of `workers/graph_host`."""
+
+    deployment_id: UUID
+    revision_id: UUID
+    pool: str
+    thread_id: UUID
+    document: Mapping[str, Any]
+
+
+def ask(question: Question) -> bytes:
+    """The answer, as JSON.
+
+    Raises Unanswered when no runner answers in time, and what the answer refuses: Invalid (400), Conflict,
+    TooLarge, HostUnusable.
+    """
+    id = uuid7()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with following.hub().reader(id) as reader:
+        _put(id, question)
+        queues.enqueue_query(question.pool, id)
+        for batch in following.follow(
+            reader, id, after=0, ended=lambda: None, quiet_seconds=lambda: RING_AGAIN_SECONDS
+        ):
+            if batch:
+                return _accepted(batch[-1].data)
+            if time.monotonic() > deadline:
+                _take_back(id)
+                raise Unanswered(f"no runner of the pool '{question.pool}' answered in time")
+            queues.enqueue_query(question.pool, id)
+    raise Unanswered
+
+
+def take(id: UUID) -> Question | None:
+    """The question, when nobody else has taken it. Raises Unavailable."""
+    try:
+        stored: Any = bus.client().getdel(_key(id))
+    except RedisError as error:
+        raise Unavailable(f"the event bus does not answer: {error}") from error
+    if stored is None:
+        return None
+    told = orjson.loads(stored)
+    return Question(
+        UUID(told["deployment_id"]),
+        UUID(told["revision_id"]),
+        told["pool"],
+        UUID(told["thread_id"]),
+        told["document"],
+    )
+
+
+def answer(id: UUID, document: bytes) -> None:
+    """Tell whoever asked."""
+    events.close(
+        id,
+        attempt=1,
+        owner="query",
+        floor=0,
+        payloads=[events.payload(events.END, document)],
+        retention_seconds=KEPT_SECONDS,
+    )
+
+
+def refusal(kind: str, message: str) -> bytes:
+    """The document that says why there is no answer; `kind` is a key of REFUSALS."""
+    return orjson.dumps({"refused": {"kind": kind, "error": kind, "message": message}})
+
+
+def _put(id: UUID, question: Question) -> None:
+    stored = orjson.dumps(
+        {
+            "deployment_id": question.deployment_id,
+            "revision_id": question.revision_id,
+            "pool": question.pool,
+            "thread_id": question.thread_id,
+            "document": question.document,
+        }
+    )
+    try:
+        bus.client().set(_key(id), stored, ex=int(PATIENCE_SECONDS))
+    except RedisError as error:
+        raise Unavailable(f"the event bus does not answer: {error}") from error
+
+
+def _take_back(id: UUID) -> None:
+    try:
+        bus.client().delete(_key(id))
+    except RedisError:
+        log.info("query %s: left to expire", id)
+
+
+def _key(id: UUID) -> str:
+    return f"{bus.PREFIX}{{{id}}}:query"
+
+
+# What a refusal's `kind` is to the caller.
+REFUSALS = {
+    "invalid": lambda message: Invalid(message, status=400),
+    "conflict": Conflict,
+    "too_large": TooLarge,
+    "unavailable": Unavailable,
+    "failed": HostUnusable,
+}
+
+
+def _accepted(document: bytes) -> bytes:
+    if not document.startswith(b'{"refused"'):
+        return document
+    refused = orjson.loads(document)["refused"]
+    text = refused["message"]
+    if refused["kind"] == "failed":
+        text = f"{refused['error']}: {text}"
+    raise REFUSALS[refused["kind"]](text)

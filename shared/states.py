@@ -1,0 +1,138 @@
+"""A thread's state beside its runs: the newest one, and updates that came from no run.
+
+The newest state is stored with the thread when a run ends or an update is made, so that reading it needs no
+user code. While a run works the checkpoints are ahead of it; then only a graph host can tell the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared import checkpoints, threads
+from shared.checkpoints import Write
+from shared.database import dumps
+from shared.errors import Conflict
+
+EMPTY: dict[str, Any] = {
+    "next": [],
+    "tasks": [],
+    "metadata": None,
+    "created_at": None,
+    "checkpoint": None,
+    "parent_checkpoint": None,
+    "interrupts": [],
+    "checkpoint_id": None,
+    "parent_checkpoint_id": None,
+}
+
+
+class Moved(Conflict):
+    """The thread got another checkpoint meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """A thread's stored state; `is_behind`: its checkpoints know more."""
+
+    record: dict[str, Any]
+    metadata: Mapping[str, Any]
+    config: Mapping[str, Any]
+    is_behind: bool
+
+    @property
+    def graph_id(self) -> str | None:
+        found = self.metadata.get("graph_id")
+        return found if isinstance(found, str) else None
+
+
+NEWEST = text("""
+SELECT t.values, t.state, t.metadata, t.config,
+       (SELECT max(checkpoint_id) FROM checkpoint AS c WHERE c.deployment_id = t.deployment_id
+        AND c.thread_id = t.thread_id AND c.checkpoint_ns = '') AS checkpoint_id
+FROM thread AS t WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
+""")
+
+
+def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Newest:
+    """The newest state as the API shows it; of a thread without checkpoints, the empty one."""
+    row = conn.execute(NEWEST, {"deployment_id": deployment_id, "thread_id": thread_id}).one_or_none()
+    if row is None:
+        raise threads.missing(thread_id)
+    state = row.state or EMPTY
+    record = {"values": row.values if row.values is not None else {}, **state}
+    is_behind = row.checkpoint_id is not None and row.checkpoint_id != state["checkpoint_id"]
+    return Newest(record, row.metadata, row.config, is_behind)
+
+
+STORE = text("""
+UPDATE thread SET values = CAST(:values AS json), state = CAST(:state AS json),
+    interrupts = CAST(:interrupts AS json), error = NULL, updated_at = now(), state_updated_at = now(),
+    status = CASE WHEN json_array_length(CAST(:state AS json) -> 'next') > 0 THEN 'interrupted' ELSE 'idle' END
+WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+""")
+
+
+def store_update(
+    conn: Connection,
+    deployment_id: UUID,
+    thread_id: UUID,
+    update_id: UUID,
+    answer: Mapping[str, Any],
+    values: bytes,
+    blobs: Sequence[bytes],
+    *,
+    from_newest: bool,
+) -> None:
+    """Store what a graph host made of an update: checkpoints and the thread's state, whole or not at all.
+
+    Raises NotFound, Conflict while the thread has runs that have not ended, and Moved when the update was
+    meant for the newest checkpoint (`from_newest`) and there is a newer one now.
+    """
+    require_quiet(conn, deployment_id, thread_id)
+    writes = list(_writes(deployment_id, thread_id, update_id, answer["written"], blobs))
+    parent = next((w.head["parent_checkpoint_id"] for w in writes if "task_id" not in w.head), None)
+    if from_newest and parent != newest(conn, deployment_id, thread_id).record["checkpoint_id"]:
+        raise Moved(f"Thread {thread_id} was changed meanwhile")
+    checkpoints.write_unfenced(conn, writes)
+    conn.execute(
+        STORE,
+        {
+            "deployment_id": deployment_id,
+            "thread_id": thread_id,
+            "values": values.decode(),
+            "state": dumps(answer["state"]),
+            "interrupts": dumps(answer["interrupts"]),
+        },
+    )
+
+
+def require_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
+    """Hold the thread; raises NotFound, and Conflict while it has runs that have not ended."""
+    if not threads.lock(conn, deployment_id, thread_id):
+        raise threads.missing(thread_id)
+    query = text(
+        "SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
+        " AND status IN ('pending', 'running') ORDER BY created_seq LIMIT 5"
+    )
+    live = conn.execute(query, {"deployment_id": deployment_id, "thread_id": thread_id}).scalars().all()
+    if live:
+        raise Conflict(f"Thread {thread_id} has in-flight runs: {', '.join(map(str, live))}")
+
+
+def _writes(
+    deployment_id: UUID,
+    thread_id: UUID,
+    update_id: UUID,
+    written: Sequence[tuple[int, Mapping[str, Any], int]],
+    blobs: Sequence[bytes],
+) -> Any:
+    """The frames a host wanted stored; ValueError when they are not of this thread or not whole."""
+    at = 0
+    for _, head, count in written:
+        yield Write.of_thread(deployment_id, thread_id, update_id, head, blobs[at : at + count])
+        at += count

@@ -1,0 +1,149 @@
+"""One question about a thread, from its bell to its answer: a guest of a graph host, like a run.
+
+The host reads checkpoints through us. What an update of the state wants stored comes with its answer and is
+stored here, in one transaction with the thread's row.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, cast
+from uuid import UUID
+
+import gevent
+import orjson
+from gevent.event import AsyncResult
+
+from shared import checkpoints, queries, states
+from shared.database import connection, dumps
+from shared.errors import Conflict, HostDied, HostError, NotFound, RunyardError, Unavailable
+from shared.queries import PATIENCE_SECONDS, Question
+from workers.graph_host import frames
+from workers.hosts import Host, HostPool
+
+log = logging.getLogger(__name__)
+
+READS = ("get_tuple", "list")
+TRIES = 3  # of an update that another one overtook
+
+
+def answer_all(hosts: HostPool, ids: Sequence[UUID]) -> None:
+    """Answer those of these questions that nobody else has taken; returns when they are answered."""
+    gevent.joinall([gevent.spawn(_answer, hosts, id) for id in ids])
+
+
+def _answer(hosts: HostPool, id: UUID) -> None:
+    try:
+        question = queries.take(id)
+    except Unavailable as error:
+        log.warning("query %s: cannot be taken now: %s", id, error)
+        return
+    if question is None:
+        return
+    try:
+        document = _Query(hosts, id, question).answer()
+    except Exception:  # the outermost loop: our bug, and somebody waits
+        log.exception("query %s failed", id)
+        document = queries.refusal("failed", "internal error")
+    queries.answer(id, document)
+
+
+class _Query:
+    """A question in a host."""
+
+    def __init__(self, hosts: HostPool, id: UUID, question: Question) -> None:
+        self._hosts = hosts
+        self._id = id
+        self._question = question
+        self._host: Host | None = None
+        self._parts: AsyncResult = AsyncResult()
+
+    def answer(self) -> bytes:
+        """The document for whoever asked."""
+        try:
+            if self._question.document["op"] == "update":
+                return self._update()
+            return self._ask()[0]
+        except HostError as error:
+            return queries.refusal("failed", f"the graph host {error.message}")
+        except gevent.Timeout:
+            return queries.refusal("failed", "the graph host did not answer in time")
+        except Unavailable as error:
+            return queries.refusal("unavailable", error.message)
+        except (Conflict, NotFound) as error:
+            return queries.refusal("conflict", error.message)
+        except RunyardError as error:
+            return queries.refusal("failed", error.message)
+
+    def _ask(self) -> list[bytes]:
+        self._parts = AsyncResult()
+        self._host = host = self._hosts.acquire(self._question.revision_id)
+        try:
+            host.enter(self._id.bytes, self, dumps(self._question.document).encode(), kind=frames.QUERY)
+            return cast("list[bytes]", self._parts.get(timeout=PATIENCE_SECONDS))
+        finally:
+            host.leave(self._id.bytes)
+
+    def _update(self) -> bytes:
+        """Ask, and store what the answer wants stored; again when the thread moved in between."""
+        question = self._question
+        for tries_left in reversed(range(TRIES)):
+            document, *parts = self._ask()
+            answer = orjson.loads(document)
+            if "refused" in answer:
+                return document
+            try:
+                with connection() as conn:
+                    states.store_update(
+                        conn,
+                        question.deployment_id,
+                        question.thread_id,
+                        self._id,
+                        answer,
+                        parts[0],
+                        parts[1:],
+                        from_newest=not question.document.get("checkpoint"),
+                    )
+            except states.Moved:
+                if not tries_left:
+                    raise
+                continue
+            return orjson.dumps({"checkpoint": answer["checkpoint"]})
+        raise AssertionError("the last try returns or raises")
+
+    # what the host sees
+
+    def received(self, kind: int, body: bytes) -> None:
+        if kind == frames.ANSWER:
+            self._parts.set(frames.unpack(body))
+        elif kind == frames.ASK:
+            gevent.spawn(self._reply, frames.unpack(body))
+
+    def _reply(self, parts: list[bytes]) -> None:
+        ask: dict[str, Any] = orjson.loads(parts[0])
+        try:
+            found = self._read(ask)
+        except Unavailable as error:
+            self._parts.set_exception(error)
+            return
+        head = dumps({"ask": ask["ask"]}).encode()
+        if self._host is not None and self._host.died is None:
+            try:
+                self._host.send(frames.REPLY, self._id.bytes, frames.pack([head, *found]))
+            except HostDied:
+                return  # the death is the answer
+
+    def _read(self, ask: dict[str, Any]) -> list[bytes]:
+        """What a host may learn; user code that only looks may not remove or copy."""
+        if ask["op"] not in READS:
+            return [dumps({"error": f"a question may not {ask['op']}"}).encode()]
+        question = self._question
+        with connection() as conn:
+            return checkpoints.answer(conn, question.deployment_id, ask, thread_id=question.thread_id)
+
+    def host_died(self, error: HostDied) -> None:
+        self._parts.set_exception(error)
+
+    def wait_until_drained(self) -> None:
+        """It has no events."""
