@@ -91,6 +91,12 @@ def chunks(conn: Connection, digest: str) -> Iterator[bytes]:
         raise NotFound("the source archive is gone")
 
 
+def exists(conn: Connection, digest: str) -> bool:
+    """Whether the archive's bytes are here."""
+    query = text("SELECT EXISTS (SELECT FROM archive_chunk WHERE digest = :digest)")
+    return bool(conn.execute(query, {"digest": digest}).scalar_one())
+
+
 REMOVE = text("""
 DELETE FROM archive a WHERE created_at < now() - make_interval(secs => :kept)
   AND NOT EXISTS (SELECT FROM revision WHERE archive_digest = a.digest)

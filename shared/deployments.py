@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import revisions
+from shared import archives, revisions
 from shared import secrets as revision_secrets
 from shared.database import dumps
 from shared.errors import Conflict, Invalid, NotFound
@@ -215,7 +215,9 @@ def redeploy(
     old = revisions.get(conn, deployment_id, revision_id)
     if old["archive_digest"] is None:
         raise Invalid("this revision has no source to deploy", status=400)
-    is_built = old["status"] == RevisionStatus.DEPLOYED
+    is_built = old["requirements"] is not None and old["manifest"] is not None
+    if not is_built and not archives.exists(conn, old["archive_digest"]):
+        raise Invalid("this revision was never built, and its source is gone", status=400)
     new_id = revisions.create(
         conn,
         deployment_id,
@@ -225,6 +227,7 @@ def redeploy(
         requirements=old["requirements"] if is_built else None,
         python_version=old["python_version"] if is_built else None,
         manifest=old["manifest"] if is_built else None,
+        build_id=(old["build_id"] or old["id"]) if is_built else None,
     )
     revision_secrets.carry_over(conn, revision_id, new_id)
     return new_id, revisions.start(conn, deployment_id, new_id)

@@ -62,6 +62,7 @@ class Claimed:
     attempt: int
     owner: str
     floor: int  # event numbers up to this one may have been seen; RESERVED numbers above it are ours
+    build_id: UUID  # names its environment: its own id, or that of the revision it repeats
     archive_digest: str | None
     config: Mapping[str, Any]
     requirements: str | None
@@ -76,11 +77,11 @@ def lock_deployment(conn: Connection, deployment_id: UUID) -> None:
 
 INSERT = text("""
 INSERT INTO revision (id, deployment_id, number, status, source, source_revision_config, archive_digest,
-                      requirements, python_version, manifest)
+                      requirements, python_version, manifest, build_id)
 VALUES (:id, :deployment_id,
         (SELECT coalesce(max(number), 0) + 1 FROM revision WHERE deployment_id = :deployment_id),
         'CREATING', :source, CAST(:config AS json), :digest, :requirements, :python_version,
-        CAST(:manifest AS json))
+        CAST(:manifest AS json), :build_id)
 """)
 
 
@@ -94,8 +95,9 @@ def create(
     requirements: str | None = None,
     python_version: str | None = None,
     manifest: Mapping[str, Any] | None = None,
+    build_id: UUID | None = None,
 ) -> UUID:
-    """A new revision in CREATING, the deployment's latest."""
+    """A new revision in CREATING, the deployment's latest; `build_id` names one whose build it repeats."""
     revision_id = uuid7()
     conn.execute(
         INSERT,
@@ -108,6 +110,7 @@ def create(
             "requirements": requirements,
             "python_version": python_version,
             "manifest": None if manifest is None else dumps(manifest),
+            "build_id": build_id,
         },
     )
     conn.execute(
@@ -206,7 +209,7 @@ WHERE r.id = :id AND d.id = r.deployment_id AND d.deleted_at IS NULL AND r.owner
   AND r.status = ANY(:claimable) AND (r.not_before IS NULL OR r.not_before <= now())
 RETURNING r.id, r.deployment_id, d.organization_id, d.pool, r.status, r.attempt,
           r.seq_reserved - :reserved AS floor, r.archive_digest, r.source_revision_config, r.requirements,
-          r.python_version, r.manifest
+          r.python_version, r.manifest, coalesce(r.build_id, r.id) AS build_id
 """)
 
 
@@ -233,6 +236,7 @@ def claim(conn: Connection, revision_id: UUID, *, owner: str, lease_seconds: flo
         attempt=row.attempt,
         owner=owner,
         floor=row.floor,
+        build_id=row.build_id,
         archive_digest=row.archive_digest,
         config=row.source_revision_config,
         requirements=row.requirements,
@@ -355,7 +359,7 @@ def get(conn: Connection, deployment_id: UUID, revision_id: UUID) -> RowMapping:
     """One revision's row; raises NotFound."""
     query = text(
         f"SELECT {COLUMNS}, r.deployment_id, r.archive_digest, r.requirements, r.python_version, r.manifest,"
-        " r.attempt, r.seq_reserved FROM revision r WHERE r.deployment_id = :deployment_id AND r.id = :id"
+        " r.build_id, r.attempt, r.seq_reserved FROM revision r WHERE r.deployment_id = :deployment_id AND r.id = :id"
     )
     row = conn.execute(query, {"deployment_id": deployment_id, "id": revision_id}).mappings().one_or_none()
     if row is None:

@@ -248,7 +248,7 @@ class _Build:
         assert claimed.archive_digest is not None
         return environments.make(
             self._settings,
-            claimed.revision_id,
+            claimed.build_id,
             digest=claimed.archive_digest,
             config_path=claimed.config.get("langgraph_config_path"),
             requirements=claimed.requirements,
@@ -337,7 +337,8 @@ class _Build:
         log.info("revision %s: %s: %s", claimed.revision_id, status, reason)
         self.log.end(status, reason)
         revision_log.announce(moved)
-        environments.remove(self._settings, claimed.revision_id)
+        if claimed.build_id == claimed.revision_id:
+            environments.remove(self._settings, claimed.build_id)
 
 
 def _cause(message: str) -> str:

@@ -327,7 +327,7 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
         try:
             made = make(
                 settings,
-                revision_id,
+                row.build_id,
                 digest=row.archive_digest,
                 config_path=row.source_revision_config.get("langgraph_config_path"),
                 requirements=row.requirements,
@@ -342,7 +342,8 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
 
 
 REVISION = text(
-    "SELECT deployment_id, archive_digest, source_revision_config, requirements FROM revision WHERE id = :id"
+    "SELECT deployment_id, archive_digest, source_revision_config, requirements,"
+    " coalesce(build_id, id) AS build_id FROM revision WHERE id = :id"
 )
 
 
@@ -381,7 +382,10 @@ def remove_unknown(settings: Settings) -> int:
     return len(gone)
 
 
-NEEDED = text("SELECT id FROM revision WHERE id = ANY(:ids) AND status <> ALL(:failed)")
+NEEDED = text("""
+SELECT coalesce(build_id, id) FROM revision
+WHERE (id = ANY(:ids) OR build_id = ANY(:ids)) AND status <> ALL(:failed)
+""")
 
 
 def _uuid(name: str) -> UUID | None:

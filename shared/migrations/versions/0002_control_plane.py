@@ -12,6 +12,7 @@ down_revision = "0001"
 def upgrade() -> None:
     """Each resource's tables and columns, in the order they lean on each other."""
     _organizations()
+    _revisions()
     _idempotency()
 
 
@@ -26,6 +27,11 @@ def _organizations() -> None:
         unique=True,
         postgresql_where=sa.text("deleted_at IS NULL"),
     )
+
+
+def _revisions() -> None:
+    """A revision that repeats another one uses its build."""
+    op.add_column("revision", sa.Column("build_id", sa.Uuid(), nullable=True))
 
 
 def _idempotency() -> None:
