@@ -12,7 +12,7 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import RequestRedirect
 
 from shared.settings import Settings
-from web import auth, control_plane, deployment_api, docs, errors, headers, health, openapi
+from web import auth, console, control_plane, deployment_api, docs, errors, headers, health, openapi
 from web.addresses import Addresses, deployment_path
 
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS
@@ -51,6 +51,7 @@ def create_app(settings: Settings) -> Flask:
     for blueprint in (health.bp, openapi.bp, docs.bp):
         app.register_blueprint(blueprint)
         app.register_blueprint(blueprint, url_prefix=DEPLOYMENT_MOUNT, name=f"deployment_{blueprint.name}")
+    app.register_blueprint(console.bp)
     app.register_blueprint(control_plane.bp)
     app.register_blueprint(deployment_api.bp, url_prefix=DEPLOYMENT_MOUNT)
     return app

@@ -22,6 +22,7 @@ from web.addresses import deployment_path
 
 OPEN_PATHS = frozenset({"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json"})
 OPEN_PREFIX = "/static/"
+PAGE_PREFIX = "/o/"  # pages that are the same for everybody and bring no data
 UPLOAD_PREFIX = "/v2/uploads/"  # the token in the address is the right to put
 
 # POSTs that change nothing: their bodies are too large for a query string
@@ -85,7 +86,7 @@ def is_open(method: str, path: str) -> bool:
         return False
     inner = deployment_path(path)
     route = path if inner is None else inner
-    return route in OPEN_PATHS or route.startswith(OPEN_PREFIX)
+    return route in OPEN_PATHS or route.startswith(OPEN_PREFIX) or path.startswith(PAGE_PREFIX)
 
 
 def role_needed(method: str, path: str) -> str:

@@ -24,11 +24,12 @@ def get_docs(deployment: str | None = None) -> Response:
 
 @bp.get("/static/<path:name>")
 def get_static(name: str, deployment: str | None = None) -> Response:
-    return send_from_directory(STATIC, name, max_age=86_400)
+    # Not kept without asking: a page and its script change together, with the service's version.
+    return send_from_directory(STATIC, name, max_age=0)
 
 
-def send_page(name: str) -> Response:
+def send_page(name: str, *, policy: str = POLICY) -> Response:
     """A page of ours, whose addresses are relative: it knows no prefix it may be served under."""
-    response = send_from_directory(STATIC, name)
-    response.headers["Content-Security-Policy"] = POLICY
+    response = send_from_directory(STATIC, name, max_age=0)
+    response.headers["Content-Security-Policy"] = policy
     return response

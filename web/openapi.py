@@ -44,7 +44,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 JSON = "application/json"
 SSE = "text/event-stream"
 SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
-SKIPPED_BLUEPRINTS = frozenset({"docs", "deployment_docs"})
+SKIPPED_BLUEPRINTS = frozenset({"docs", "deployment_docs", "console"})
 DEPLOYMENT_ROOT = "/d/{deployment}"
 
 MEANINGS = {

@@ -16,7 +16,8 @@ from shared.database import transaction
 from tests.contract.conftest import ADMIN_KEY, caller
 
 OPEN = {"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json", "/static/<path:name>"}
-OPEN_RULES = OPEN | {f"/d/<deployment>{path}" for path in OPEN}
+PAGE = "/o/<tenant>/host/deployments/<deployment_id>"
+OPEN_RULES = OPEN | {f"/d/<deployment>{path}" for path in OPEN} | {PAGE}
 
 
 def key(role: str) -> str:
