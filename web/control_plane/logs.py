@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
-from marshmallow import ValidationError
 
 from shared import deployments, revision_log
 from shared.database import connection
@@ -16,37 +13,25 @@ from web.control_plane.records import log_record
 from web.control_plane.revisions import find_revision
 from web.openapi import operation
 from web.validation import (
-    Field,
     OneOf,
-    Rule,
     Schema,
     StrictInteger,
     StrictString,
+    TimeField,
     load,
     uuid_path,
 )
 
 bp = Blueprint("logs", __name__)
 
-
-class TimeField(Field):
-    """A time in ISO 8601; one without a zone is UTC."""
-
-    type_rule = Rule("must be a time in ISO 8601", "datetime_parsing")
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> datetime:
-        if not isinstance(value, str):
-            raise ValidationError([self.type_rule])
-        try:
-            at = datetime.fromisoformat(value.strip())
-            return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-        except (ValueError, OverflowError) as error:
-            raise ValidationError([self.type_rule]) from error
+DEFAULT_LINES = 100
+MAX_LINES = 1000
 
 
 class LogSearch(Schema):
     order = OneOf("asc", "desc", allow_none=True)
-    limit = StrictInteger(minimum=1, maximum=1000, allow_none=True)
+    # A larger limit is answered with a full page: clients send what their user typed.
+    limit = StrictInteger(minimum=1, allow_none=True)
     offset = StrictString(max_length=1024, allow_none=True)
     level = OneOf(*revision_log.LEVELS, allow_none=True)
     query = StrictString(max_length=1024, allow_none=True)
@@ -87,6 +72,7 @@ def _of_revision(deployment_id: str, revision_id: str, kind: str) -> Response:
 
 def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str) -> Response:
     asked = {name: value for name, value in load(LogSearch, optional=True).items() if value is not None}
+    asked["limit"] = min(asked.get("limit", DEFAULT_LINES), MAX_LINES)
     with connection() as conn:
         rows, next_offset = revision_log.lines(conn, deployment_id, kind, revision_id=revision_id, **asked)
     return jsonify(logs=[log_record(row) for row in rows], next_offset=next_offset)

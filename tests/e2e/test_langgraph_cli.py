@@ -1,0 +1,441 @@
+"""The unmodified `langgraph deploy` (langgraph-cli, a development dependency) against the whole platform."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import psycopg
+import pytest
+
+from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from tests.stack import Stack
+from tests.waiting import wait_until
+
+WORKSHOP = Path(__file__).parent.parent / "projects" / "workshop"
+COMMAND = str(Path(sys.executable).with_name("langgraph"))
+SECRET = "cookie-recipe-4711"
+NAME = "my-agent-app-v2"
+DEPLOY = ("deploy", "--no-input", "--remote")
+DEPLOY_SECONDS = 120
+ENDS = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"}
+
+AGENT = """
+import os
+from langgraph.graph import START, MessagesState, StateGraph
+class State(MessagesState):
+    said: str
+def say(state: State):
+    print("saying", os.environ.get("RECIPE"))
+    return {"said": %r + " " + os.environ.get("RECIPE", "-")}
+graph = StateGraph(State).add_node(say).add_edge(START, "say").compile()
+"""
+
+
+def write(folder: Path, said: str, requirements: str = "", **config: Any) -> Path:
+    """A project of one file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}, **config}
+    (folder / "langgraph.json").write_text(json.dumps(whole))
+    (folder / "agent.py").write_text(AGENT % said)
+    (folder / "requirements.txt").write_text(requirements)
+    return folder
+
+
+@dataclass
+class LangGraph:
+    """The command, as somebody in a project's folder calls it."""
+
+    stack: Stack
+    folder: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "LANGGRAPH_HOST_URL": self.stack.url,
+            "LANGGRAPH_CLI_NO_ANALYTICS": "1",
+            **self.variables,
+        }
+        return subprocess.Popen(
+            [COMMAND, *arguments],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, exit_code: int = 0) -> str:
+        """What it prints, both streams; fails when it ends otherwise."""
+        out, err = (process := self.start(*arguments)).communicate(timeout=DEPLOY_SECONDS)
+        assert process.returncode == exit_code, f"exit code {process.returncode}\n{out}\n{err}"
+        return out + err
+
+
+@dataclass
+class Deployed:
+    """A deployment the command made, and what it printed."""
+
+    cli: LangGraph
+    id: str
+    printed: str
+
+    @property
+    def stack(self) -> Stack:
+        return self.cli.stack
+
+    def record(self) -> Any:
+        return self.stack.client.get(f"/v2/deployments/{self.id}").json()
+
+    def revisions(self) -> list[Any]:
+        return list(self.stack.client.get(f"/v2/deployments/{self.id}/revisions").json()["resources"])
+
+    def says(self) -> str:
+        values: Any = self.stack.sdk(self.record()["name"]).runs.wait(None, "agent", input={"messages": []})
+        return str(values["said"])
+
+
+def lines_of(printed: str) -> list[Any]:
+    """The JSON lines among what was printed."""
+    return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+
+
+def find(stack: Stack, name: str) -> Any:
+    (found,) = stack.client.get("/v2/deployments", params={"name": name}).json()["resources"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def deployed(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Deployed:
+    """A project with a `.env`, deployed from its directory with nothing but a key in that file."""
+    folder = write(tmp_path_factory.mktemp("langgraph") / "My_Agent App.v2", "one")
+    (folder / ".env").write_text(f"LANGSMITH_API_KEY={stack.api_key}\nRECIPE={SECRET}\n")
+    cli = LangGraph(stack, folder)
+    printed = cli.run(*DEPLOY)
+    return Deployed(cli, find(stack, NAME)["id"], printed)
+
+
+@pytest.fixture
+def cli(stack: Stack, tmp_path: Path) -> LangGraph:
+    """The command in an empty folder, with the admin key."""
+    return LangGraph(stack, tmp_path, {"LANGSMITH_API_KEY": stack.api_key})
+
+
+def test_a_directory_is_deployed_with_the_variables_of_its_env_file(deployed: Deployed) -> None:
+    url = f"{deployed.stack.url}/d/{NAME}"
+    assert f"URL: {url}" in deployed.printed
+    assert httpx.get(f"{url}/ok").json()["ok"] is True
+    assert deployed.says() == f"one {SECRET}"
+    record = deployed.record()
+    assert record["source_config"]["deployment_type"] == "dev_zero"
+    assert [secret["name"] for secret in record["secrets"]] == ["RECIPE"], "the key is none of them"
+    [link] = set(re.findall(r"View status: (\S+)", deployed.printed))
+    page = httpx.get(link)
+    assert page.status_code == 200
+    assert page.headers["Content-Type"].startswith("text/html")
+
+
+def test_it_is_deployed_again_by_its_name_without_an_error_in_between(deployed: Deployed) -> None:
+    before = deployed.record()["active_revision_id"]
+    answers: Counter[str] = Counter()
+    is_over = threading.Event()
+
+    def ask() -> None:
+        while not is_over.is_set():
+            answers[deployed.says()] += 1
+
+    write(deployed.cli.folder, "two")
+    with ThreadPoolExecutor(1) as clients:
+        asking = clients.submit(ask)
+        try:
+            told = lines_of(deployed.cli.run(*DEPLOY, "--json", "--verbose"))
+        finally:
+            is_over.set()
+        asking.result()
+
+    assert set(answers) <= {f"one {SECRET}", f"two {SECRET}"}
+    assert deployed.says() == f"two {SECRET}"
+    found = deployed.record()
+    assert (found["id"], found["name"]) == (deployed.id, NAME)
+    assert found["active_revision_id"] == found["latest_revision_id"] != before
+    result = told[-1]
+    assert {key: result[key] for key in ("event", "status", "deployment_id", "url")} == {
+        "event": "result",
+        "status": "succeeded",
+        "deployment_id": deployed.id,
+        "url": f"{deployed.stack.url}/d/{NAME}",
+    }
+    printed = [line["message"] for line in told if line["event"] == "log"]
+    build = deployed.cli.run("deploy", "logs", "--deployment-id", deployed.id, "--type", "build")
+    stored = re.findall(r"^\[[^]]+\] \[[A-Z]+\] (.*)$", build, re.MULTILINE)
+    # it asks every three seconds while a build goes on, not for what comes at its very end
+    assert printed
+    assert printed == stored[: len(printed)], "each line once"
+    listed = deployed.cli.run("deploy", "revisions", "list", deployed.id, "--limit", "500")
+    rows = [line.split()[:2] for line in listed.splitlines()[2:]]
+    assert rows[0] == [found["active_revision_id"], "DEPLOYED"]
+    assert [before, "REPLACED"] in rows
+
+
+def test_secrets_are_in_no_answer_and_no_log(deployed: Deployed) -> None:
+    deployed.says()
+    logs = ("deploy", "logs", "--name", NAME, "--query", "saying")
+    wait_until(lambda: "saying ***" in deployed.cli.run(*logs), what="the graph's line")
+    shown = json.dumps([deployed.record(), deployed.revisions()])
+    shown += deployed.cli.run("deploy", "logs", "--name", NAME, "--limit", "1000")
+    shown += deployed.cli.run("deploy", "logs", "--name", NAME, "--type", "build")
+    assert SECRET not in shown + deployed.stack.log.read_text()
+
+
+def test_what_cannot_be_built_says_so_and_the_old_revision_serves(deployed: Deployed, cli: LangGraph) -> None:
+    serving = deployed.record()["active_revision_id"]
+    said = deployed.says()
+    write(deployed.cli.folder, "never", requirements="no-such-thing-anywhere-xyz==1\n")
+    imports = write(cli.folder / "imports", "never")
+    (imports / "agent.py").write_text("import nothing_like_that\n")
+    running = {
+        "no-such-thing-anywhere-xyz": deployed.cli.start(*DEPLOY),
+        "No module named 'nothing_like_that'": LangGraph(deployed.stack, imports, cli.variables).start(
+            *DEPLOY
+        ),
+    }
+    for reason, process in running.items():
+        out, err = process.communicate(timeout=DEPLOY_SECONDS)
+        assert process.returncode == 1, out + err
+        last_lines = out.partition("Last build log lines:")[2]
+        assert reason in last_lines
+        assert "Deployment failed" in last_lines
+
+    assert deployed.revisions()[0]["status"] == "BUILD_FAILED"
+    assert deployed.record()["active_revision_id"] == serving
+    assert deployed.says() == said
+
+
+def test_a_monorepo_with_variables_of_its_own_is_deployed_by_name_and_then_by_id(
+    stack: Stack, cli: LangGraph
+) -> None:
+    shutil.copytree(WORKSHOP, cli.folder / "repo", ignore=shutil.ignore_patterns("__pycache__"))
+    folder = cli.folder / "repo" / "apps" / "agent"
+    here = LangGraph(stack, folder, cli.variables)
+    here.run(*DEPLOY, "--name", "Mono Repo", "--deployment-type", "dedicated")
+    made = find(stack, "mono-repo")
+    assert made["source_config"]["deployment_type"] == "prod"
+    assert made["source_revision_config"]["langgraph_config_path"] == "apps/agent/langgraph.json"
+    assert made["secrets"] == [{"name": "GREETING", "value": "********"}]
+    result: Any = stack.sdk("mono-repo").runs.wait(None, "agent", input={"said": ""})
+    assert result["said"] == "bench hammer flat saw from the bench"
+
+    printed = here.run(*DEPLOY, "--deployment-id", made["id"], "--no-wait")
+    assert "Build triggered" in printed
+    assert len(stack.client.get(f"/v2/deployments/{made['id']}/revisions").json()["resources"]) == 2
+
+
+def test_of_two_quick_deploys_the_second_serves(stack: Stack, cli: LangGraph) -> None:
+    for word in ("first", "second"):
+        LangGraph(stack, write(cli.folder / "quick", word), cli.variables).run(*DEPLOY, "--no-wait")
+    quick = Deployed(cli, find(stack, "quick")["id"], "")
+
+    def statuses() -> list[str]:
+        return [revision["status"] for revision in quick.revisions()]
+
+    wait_until(lambda: set(statuses()) <= ENDS, DEPLOY_SECONDS, what="both revisions to end")
+    assert statuses()[0] == "DEPLOYED"
+    assert set(statuses()[1:]) <= {"DEPLOYED", "SKIPPED"}
+    assert quick.says() == "second -"
+
+
+def test_an_agent_has_one_deployment_in_an_environment(stack: Stack, cli: LangGraph) -> None:
+    here = LangGraph(stack, write(cli.folder / "agent", "hello"), cli.variables)
+    (here.folder / "agent.py").write_text("raise SystemExit('built in another test')\n")
+    agent = ("--agent-id", "support", "--agent-environment", "staging")
+    printed = here.run(*DEPLOY, *agent, "--no-wait")
+    assert "Deployment name: agent-support-staging" in printed
+    id = find(stack, "agent-support-staging")["id"]
+    assert f"Found existing deployment (ID: {id})" in here.run(*DEPLOY, *agent, "--no-wait")
+    listed = json.loads(here.run("deploy", "list", "--json", *agent).splitlines()[0])
+    assert listed == [{"id": id, "name": "agent-support-staging"}]
+
+
+def test_a_deleted_deployment_is_gone_at_once_and_its_name_is_free(stack: Stack, cli: LangGraph) -> None:
+    here = LangGraph(stack, write(cli.folder / "goes", "hello"), cli.variables)
+    here.run(*DEPLOY, "--no-wait")
+    id = find(stack, "goes")["id"]
+    assert f"Deleted deployment {id}." in here.run("deploy", "delete", "--force", id)
+    assert "No deployments found." in here.run("deploy", "list", "--name-contains", "goes")
+    assert "404" in here.run("deploy", "delete", "--force", id, exit_code=1)
+    here.run(*DEPLOY, "--no-wait")
+    assert find(stack, "goes")["id"] != id
+
+
+UNKNOWN = "01890000-0000-7000-8000-000000000000"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "exit_code", "sentence"),
+    [
+        (DEPLOY, {"LANGSMITH_API_KEY": ""}, 1, "No LangSmith API key found."),
+        (DEPLOY, {"LANGSMITH_API_KEY": "wrong"}, 1, "failed with status 401: Unknown API key"),
+        (
+            DEPLOY,
+            {"LANGSMITH_TENANT_ID": UNKNOWN},
+            1,
+            "failed with status 403: This API key does not belong to the tenant",
+        ),
+        (
+            (*DEPLOY, "--deployment-id", UNKNOWN),
+            {},
+            1,
+            f"failed with status 404: Deployment ID {UNKNOWN} not found.",
+        ),
+        ((*DEPLOY, "--deployment-id", "chat"), {}, 1, '"loc":["path","deployment_id"]'),
+        (("deploy", "logs", "--name", "nobody"), {}, 1, "Deployment 'nobody' not found."),
+        (("deploy", "revisions", "list", UNKNOWN), {}, 1, f"Deployment ID {UNKNOWN} not found."),
+        (
+            ("deploy", "--no-input", "--image-uri", f"registry.example/a@sha256:{'0' * 64}"),
+            {},
+            1,
+            "failed with status 400: The source 'external_docker' is not supported by this service: upload",
+        ),
+        (
+            ("deploy", "--no-input", "--image", "a:latest"),
+            {},
+            1,
+            "failed with status 400: The source 'internal_docker' is not supported by this service: upload",
+        ),
+        (
+            ("deploy", "--no-input", "--image-uri", f"a@sha256:{'0' * 64}", "--listener-id", UNKNOWN),
+            {},
+            2,
+            "This workspace has no listeners",
+        ),
+        (("deploy", "listeners", "list"), {}, 0, "No listeners found for this workspace."),
+        (
+            (*DEPLOY, "--install-command", "npm ci"),
+            {},
+            1,
+            "install_command is not supported by this service.",
+        ),
+    ],
+)
+def test_what_goes_wrong_is_said_in_a_sentence(
+    cli: LangGraph, arguments: tuple[str, ...], variables: Mapping[str, str], exit_code: int, sentence: str
+) -> None:
+    cli.variables.update(variables)
+    write(cli.folder, "never")
+    assert sentence in cli.run(*arguments, exit_code=exit_code)
+
+
+@pytest.fixture
+def rows(stack: Stack) -> Iterator[psycopg.Connection[Any]]:
+    """The platform's database, for what would take long to make over HTTP."""
+    with psycopg.connect(stack.database_url, autocommit=True) as conn:
+        yield conn
+
+
+def test_hundreds_of_deployments_are_listed_each_once(cli: LangGraph, rows: psycopg.Connection[Any]) -> None:
+    prefix = f"many-{uuid4().hex[:8]}"
+    rows.execute(
+        "INSERT INTO deployment (id, organization_id, name, source, status, pool)"
+        " SELECT gen_random_uuid(), %s, %s || '-' || n, 'internal_source', 'READY', 'default'"
+        " FROM generate_series(1, 200) n",
+        [DEFAULT_ORGANIZATION_ID, prefix],
+    )
+    made = {f"{prefix}-{n}" for n in range(1, 201)}
+    try:
+        listed = json.loads(cli.run("deploy", "list", "--json"))
+        table = cli.run("deploy", "list", "--name-contains", prefix).splitlines()[2:]
+    finally:
+        rows.execute("DELETE FROM deployment WHERE starts_with(name, %s)", [prefix])
+    assert made <= {row["name"] for row in listed}
+    assert len({row["id"] for row in listed}) == len(listed)
+    assert sorted(line.split()[1] for line in table) == sorted(made)
+
+
+@dataclass
+class Logged:
+    """A deployment without source, and lines put into its log."""
+
+    rows: psycopg.Connection[Any]
+    id: str
+    count: int = 0
+    at: datetime = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+    def say(self, *levels: str) -> None:
+        """A line `line N.` for each level, a microsecond apart."""
+        lines = []
+        for level in levels:
+            self.count += 1
+            self.at += timedelta(microseconds=1)
+            lines.append((self.id, "deploy", self.at, level, f"line {self.count}."))
+        with self.rows.cursor() as cursor:
+            cursor.executemany(
+                "INSERT INTO log_line (deployment_id, kind, at, level, message) VALUES (%s, %s, %s, %s, %s)",
+                lines,
+            )
+
+
+@pytest.fixture
+def logged(stack: Stack, rows: psycopg.Connection[Any]) -> Logged:
+    body = {"name": f"logged-{uuid4().hex[:8]}", "source": "internal_source"}
+    return Logged(rows, stack.client.post("/v2/deployments", json=body).json()["id"])
+
+
+def numbers(printed: str) -> list[int]:
+    return [int(number) for number in re.findall(r"line (\d+)\.", printed)]
+
+
+def test_a_log_is_searched(cli: LangGraph, logged: Logged) -> None:
+    logs = ("deploy", "logs", "--deployment-id", logged.id)
+    assert "No log entries found." in cli.run(*logs)
+    logged.say("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+    printed = cli.run(*logs).splitlines()
+    assert printed[1] == "[2026-01-02 03:04:05] [INFO] line 2."
+    assert numbers(cli.run(*logs, "--level", "warning")) == [3, 4, 5]
+    assert numbers(cli.run(*logs, "--query", "LINE 4")) == [4]
+    assert numbers(cli.run(*logs, "--limit", "2")) == [4, 5]
+    assert numbers(cli.run(*logs, "--limit", "5000")) == [1, 2, 3, 4, 5]
+    window = ("--start-time", "2026-01-02T03:04:05.000002Z", "--end-time", "2026-01-02T03:04:05.000003Z")
+    assert numbers(cli.run(*logs, *window)) == [1, 2, 3, 4], "inclusive, to the microsecond"
+    assert numbers(cli.run(*logs, "--start-time", "2026-01-02T03:04:06Z")) == []
+
+
+def test_a_log_is_followed_without_gaps_or_repeats(cli: LangGraph, logged: Logged) -> None:
+    logged.say(*["INFO"] * 300)
+    process = cli.start("deploy", "logs", "--deployment-id", logged.id, "--follow", "--limit", "500")
+    printed: list[int] = []
+
+    def read() -> None:
+        for line in process.stdout or ():
+            printed.extend(numbers(line))
+
+    with ThreadPoolExecutor(1) as readers:
+        reading = readers.submit(read)
+        try:
+            wait_until(lambda: len(printed) >= 300, DEPLOY_SECONDS, what="what there was")
+            logged.say(*["INFO"] * 900)
+            wait_until(lambda: len(printed) >= 600, DEPLOY_SECONDS, what="a page of what came")
+            logged.say(*["INFO"] * 100)
+            wait_until(lambda: len(printed) >= 1300, DEPLOY_SECONDS, what="the last line")
+        finally:
+            process.send_signal(signal.SIGINT)
+        reading.result(DEPLOY_SECONDS)
+    assert process.wait(DEPLOY_SECONDS) == 0
+    assert printed == list(range(1, 1301))
