@@ -3,8 +3,11 @@
 A key is `ryd_<8 characters: its id>_<43 characters: 256 random bits>`. The id finds the row, of the rest
 only a SHA-256 is kept: at that entropy a slow hash would protect nothing. A key is shown once, when made.
 
+A key belongs to one organization and has a role. `operator` is above `admin`: it is for whoever runs the
+installation, may speak for every organization, and exists in the default one only.
+
 Why a cache: each request carries a key. A known one is believed for `CACHE_SECONDS`, which is also how long
-a revoked key may go on working.
+a revoked or expired key may go on working.
 """
 
 from __future__ import annotations
@@ -15,24 +18,28 @@ import secrets
 import string
 import time
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import Connection, RowMapping, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from shared.database import transaction
-from shared.errors import Invalid, NotFound
+from shared.database import connection, transaction
+from shared.errors import Forbidden, Invalid, NotFound
 from shared.models import ApiKey, Organization
 
-ROLES = ("read", "run", "deploy", "admin")  # each may do what those before it may
+OPERATOR = "operator"
+ROLES = ("read", "run", "deploy", "admin", OPERATOR)  # each may do what those before it may
+BOOTSTRAP = "bootstrap"  # the id of the key in the settings
 PREFIX = "ryd"
 ID_LENGTH = 8
 SECRET_LENGTH = 43
 CACHE_SECONDS = 5.0
 CACHE_SIZE = 10_000
 LAST_USED_GRAIN = timedelta(minutes=1)
+ENDED_DAYS = 90  # how long a key that has ended is still shown
 
 DEFAULT_ORGANIZATION_NAME = "default"
 DEFAULT_ORGANIZATION_ID = uuid5(NAMESPACE_URL, "runyard:organization:default")
@@ -55,6 +62,7 @@ class Caller:
 
 
 _cache: dict[bytes, tuple[float, Caller]] = {}
+_alive: dict[str, tuple[float, bool]] = {}
 
 
 def create(
@@ -64,10 +72,13 @@ def create(
     name: str,
     role: str = "admin",
     lifetime: timedelta | None = None,
+    expires_at: datetime | None = None,
 ) -> str:
     """Make a key and return its text, which cannot be had again."""
     if role not in ROLES:
         raise Invalid(f"role must be one of {', '.join(ROLES)}", loc=("body", "role"), kind="literal_error")
+    if role == OPERATOR and organization_id != DEFAULT_ORGANIZATION_ID:
+        raise Invalid("operators belong to the default organization", loc=("body", "role"))
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
     secret = secrets.token_urlsafe(32)
     session.add(
@@ -77,38 +88,95 @@ def create(
             name=name,
             role=role,
             secret_hash=_hash(secret),
-            expires_at=func.now() + lifetime if lifetime is not None else None,
+            expires_at=func.now() + lifetime if lifetime is not None else expires_at,
         )
     )
     session.flush()
     return f"{PREFIX}_{key_id}_{secret}"
 
 
-def revoke(session: Session, organization_id: UUID, key_id: str) -> None:
-    """End a key for good; other processes notice within CACHE_SECONDS."""
+def create_for(session: Session, caller: Caller, *, role: str, **options: Any) -> tuple[str, str]:
+    """A key of the caller's organization, with at most the caller's rights; its id and its text."""
+    if role in ROLES and not caller.may(role):
+        raise Forbidden(f"A key with the role {caller.role} cannot make one with the role {role}")
+    key = create(session, caller.organization_id, role=role, **options)
+    return key.split("_")[1], key
+
+
+COLUMNS = "id, name, role, created_at, expires_at, last_used_at, revoked_at"
+
+
+def list_of(conn: Connection, organization_id: UUID, *, limit: int, offset: int) -> list[RowMapping]:
+    """An organization's keys, newest first, also those that have ended."""
+    query = text(
+        f"SELECT {COLUMNS} FROM api_key WHERE organization_id = :organization_id"
+        " ORDER BY created_at DESC, id LIMIT :limit OFFSET :offset"
+    )
+    values = {"organization_id": organization_id, "limit": limit, "offset": offset}
+    return list(conn.execute(query, values).mappings())
+
+
+def get(conn: Connection, organization_id: UUID, key_id: str) -> RowMapping:
+    """One key without its secret; raises NotFound."""
+    query = text(f"SELECT {COLUMNS} FROM api_key WHERE id = :id AND organization_id = :organization_id")
+    values = {"id": key_id, "organization_id": organization_id}
+    row = conn.execute(query, values).mappings().one_or_none()
+    if row is None:
+        raise _missing(key_id)
+    return row
+
+
+def rename(conn: Connection, organization_id: UUID, key_id: str, name: str) -> RowMapping:
+    """Raises NotFound."""
+    query = text(
+        "UPDATE api_key SET name = :name WHERE id = :id AND organization_id = :organization_id"
+        f" RETURNING {COLUMNS}"
+    )
+    values = {"id": key_id, "organization_id": organization_id, "name": name}
+    row = conn.execute(query, values).mappings().one_or_none()
+    if row is None:
+        raise _missing(key_id)
+    return row
+
+
+def revoke(session: Session | Connection, organization_id: UUID, key_id: str) -> None:
+    """End a key for good; other processes notice within CACHE_SECONDS. Raises NotFound."""
     ended = session.execute(
         update(ApiKey)
-        .where(ApiKey.id == key_id, ApiKey.organization_id == organization_id, ApiKey.revoked_at.is_(None))
-        .values(revoked_at=func.now())
+        .where(ApiKey.id == key_id, ApiKey.organization_id == organization_id)
+        .values(revoked_at=func.coalesce(ApiKey.revoked_at, func.now()))
     )
     if ended.rowcount != 1:  # type: ignore[attr-defined]
-        raise NotFound(f"API key {key_id} not found")
+        raise _missing(key_id)
     forget()
+
+
+def purge_ended(conn: Connection) -> int:
+    """Remove keys that ended long ago: nobody asks any more what became of them."""
+    query = text(
+        "DELETE FROM api_key WHERE least(revoked_at, expires_at) < now() - make_interval(days => :days)"
+    )
+    return conn.execute(query, {"days": ENDED_DAYS}).rowcount
+
+
+def _missing(key_id: str) -> NotFound:
+    return NotFound(f"API key {key_id} not found.")
 
 
 def forget() -> None:
     """Believe no key any longer without asking the database."""
     _cache.clear()
+    _alive.clear()
 
 
 def authenticate(key: str, *, bootstrap: str | None = None) -> Caller | None:
     """The caller behind a key; None when there is none, or the key has expired or been revoked.
 
-    `bootstrap` is the operator's own admin key from the settings: it needs no row.
+    `bootstrap` is the operator's own key from the settings: it needs no row.
     """
     digest = _hash(key)
     if bootstrap and hmac.compare_digest(digest, _hash(bootstrap)):
-        return Caller(DEFAULT_ORGANIZATION_ID, DEFAULT_ORGANIZATION_NAME, "bootstrap", "admin")
+        return Caller(DEFAULT_ORGANIZATION_ID, DEFAULT_ORGANIZATION_NAME, BOOTSTRAP, OPERATOR)
     believed = _cache.get(digest)
     if believed and believed[0] > time.monotonic():
         return believed[1]
@@ -120,6 +188,25 @@ def authenticate(key: str, *, bootstrap: str | None = None) -> Caller | None:
         _cache.clear()
     _cache[digest] = (time.monotonic() + CACHE_SECONDS, caller)
     return caller
+
+
+def is_alive(key_id: str) -> bool:
+    """Whether a key that was accepted once still would be; for what lasts longer than a request."""
+    if key_id == BOOTSTRAP:
+        return True
+    until, believed = _alive.get(key_id, (0.0, False))
+    if until > time.monotonic():
+        return believed
+    query = text(
+        "SELECT 1 FROM api_key k JOIN organization o ON o.id = k.organization_id WHERE k.id = :id"
+        " AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now()) AND o.deleted_at IS NULL"
+    )
+    with connection() as conn:
+        found = conn.execute(query, {"id": key_id}).first() is not None
+    if len(_alive) >= CACHE_SIZE:
+        _alive.clear()
+    _alive[key_id] = (time.monotonic() + CACHE_SECONDS, found)
+    return found
 
 
 def ensure_default_organization(session: Session) -> UUID:
@@ -143,6 +230,7 @@ def _look_up(key: str) -> Caller | None:
             .where(
                 ApiKey.id == key_id,
                 ApiKey.revoked_at.is_(None),
+                Organization.deleted_at.is_(None),
                 or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()),
             )
         ).one_or_none()

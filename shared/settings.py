@@ -39,6 +39,11 @@ class Settings:
     api_key: str | None = field(default=None, repr=False)  # a bootstrap admin key, accepted as given
     encryption_keys: tuple[str, ...] = field(default=(), repr=False)  # first encrypts, all decrypt
 
+    # Calls to servers that users name: token endpoints, discovery, sources
+    allowed_addresses: tuple[str, ...] = ()  # networks, addresses and hosts that may be called though private
+    allow_http: bool = False
+    oauth_redirect_url: str | None = None  # None: our own callback; may hold {provider_id}
+
     # Logs
     log_level: str = "INFO"
     log_format: str = "text"  # text or json
@@ -57,6 +62,12 @@ class Settings:
     max_body_bytes: int = 16 * MIB
     max_archive_bytes: int = 200 * MIB
 
+    # What one key, and all of them, may take of a web process; operators' keys have no bound of their own
+    requests_per_second: float = 200.0
+    requests_burst: int = 400
+    streams_per_key: int = 500
+    max_streams: int = 5_000
+
     # Graph hosts
     hosts_per_revision: int = 2
     max_hosts: int = 16
@@ -66,6 +77,7 @@ class Settings:
     host_memory_mb: int = 1024
     host_threads: int = 64
     isolation: str = "auto"  # auto, require, none
+    sandbox_user: str = "nobody"  # whom user code runs as when the service is root and has no sandbox
 
     # Builds
     build_timeout_seconds: float = 900.0
@@ -108,6 +120,8 @@ class Settings:
             raise BadSetting("RUNYARD_LEASE_SECONDS must be at least 2")
 
 
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
 # Variables of the service's own environment that user code and the package installer get to see.
 PASSED_ON = (
     "PATH", "LANG", "LC_ALL", "TZ",
@@ -128,6 +142,9 @@ VARIABLES = {
     "url": "RUNYARD_URL",
     "api_key": "RUNYARD_API_KEY",
     "encryption_keys": "RUNYARD_ENCRYPTION_KEYS",
+    "allowed_addresses": "RUNYARD_ALLOWED_ADDRESSES",
+    "allow_http": "RUNYARD_ALLOW_HTTP",
+    "oauth_redirect_url": "RUNYARD_OAUTH_REDIRECT_URL",
     "log_level": "RUNYARD_LOG_LEVEL",
     "log_format": "RUNYARD_LOG_FORMAT",
     "pool": "RUNYARD_POOL",
@@ -141,6 +158,10 @@ VARIABLES = {
     "max_pending_per_deployment": "RUNYARD_MAX_PENDING_PER_DEPLOYMENT",
     "max_body_bytes": "RUNYARD_MAX_BODY_BYTES",
     "max_archive_bytes": "RUNYARD_MAX_ARCHIVE_BYTES",
+    "requests_per_second": "RUNYARD_REQUESTS_PER_SECOND",
+    "requests_burst": "RUNYARD_REQUESTS_BURST",
+    "streams_per_key": "RUNYARD_STREAMS_PER_KEY",
+    "max_streams": "RUNYARD_MAX_STREAMS",
     "hosts_per_revision": "RUNYARD_HOSTS_PER_REVISION",
     "max_hosts": "RUNYARD_MAX_HOSTS",
     "host_idle_seconds": "RUNYARD_HOST_IDLE_SECONDS",
@@ -149,6 +170,7 @@ VARIABLES = {
     "host_memory_mb": "RUNYARD_HOST_MEMORY_MB",
     "host_threads": "RUNYARD_HOST_THREADS",
     "isolation": "RUNYARD_ISOLATION",
+    "sandbox_user": "RUNYARD_SANDBOX_USER",
     "build_timeout_seconds": "RUNYARD_BUILD_TIMEOUT_SECONDS",
 }
 
@@ -174,6 +196,10 @@ def _parse(name: str, raw: str, kind: object) -> object:
             return float(raw)
     except ValueError as error:
         raise BadSetting(f"{name} must be a number, not {raw!r}") from error
+    if kind == "bool":
+        if raw.lower() not in BOOLEANS:
+            raise BadSetting(f"{name} must be true or false, not {raw!r}")
+        return BOOLEANS[raw.lower()]
     if kind == "Path":
         return Path(raw)
     if kind == "tuple[str, ...]":

@@ -12,7 +12,7 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import RequestRedirect
 
 from shared.settings import Settings
-from web import auth, console, control_plane, deployment_api, docs, errors, headers, health, openapi
+from web import auth, bounds, console, control_plane, deployment_api, docs, errors, headers, health, openapi
 from web.addresses import Addresses, deployment_path
 
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS
@@ -45,6 +45,7 @@ def create_app(settings: Settings) -> Flask:
 
     headers.register(app)
     auth.register(app)
+    bounds.register(app)
     errors.register(app)
     app.before_request(without_trailing_slash)
 

@@ -1,8 +1,9 @@
 """Header → Caller, before every route except the open ones.
 
 A key comes as `x-api-key` or as `Authorization: Bearer`. `X-Tenant-Id`, when sent, must name the
-organization behind the key. A key's role bounds what it may do: `read` looks, `run` also works with
-deployments (assistants, threads, runs), `deploy` also changes deployments, `admin` may do all.
+organization behind the key; an operator's key speaks for whichever it names. A key's role bounds what it may do:
+`read` looks, `run` also works with deployments (assistants, threads, runs), `deploy` also changes deployments,
+`admin` also makes keys, and `operator` sees to the installation itself.
 
 Why a valid key always passes, even from an address that failed often: behind a proxy all callers share one
 address, and 256 random bits are not guessed.
@@ -15,9 +16,10 @@ from dataclasses import dataclass
 
 from flask import Flask, current_app, g, request
 
-from shared import api_keys
-from shared.api_keys import Caller
+from shared import api_keys, organizations
+from shared.api_keys import OPERATOR, Caller
 from shared.errors import Forbidden, TooMany, Unauthenticated
+from web import bounds
 from web.addresses import deployment_path
 
 OPEN_PATHS = frozenset({"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json"})
@@ -28,6 +30,12 @@ UPLOAD_PREFIX = "/v2/uploads/"  # the token in the address is the right to put
 # POSTs that change nothing: their bodies are too large for a query string
 READING_ENDINGS = ("/search", "/count", "/history", "/versions", "/build_logs", "/deploy_logs", "/namespaces")
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+# What needs more than its method says: (path and what is below it, does it hold for reading too, role)
+MORE_NEEDED = (
+    ("/v2/keys", True, "admin"),
+    ("/v2/organizations", False, OPERATOR),
+)
 
 FAILURES_PER_MINUTE = 20
 MAX_ADDRESSES = 10_000
@@ -48,11 +56,14 @@ def authenticate() -> None:
     """Put the request's caller in its place, or refuse."""
     if is_open(request.method, request.path):
         return
-    g.caller = identify()
-    if g.caller is None:
+    found = identify()
+    if found is None:
         raise Unauthenticated("Missing API key: send it as the header X-Api-Key")
-    if not g.caller.may(role_needed(request.method, request.path)):
-        raise Forbidden(f"This API key may only {g.caller.role}")
+    g.caller = found
+    bounds.count_request(found)
+    needed = role_needed(request.method, request.path)
+    if not found.may(needed):
+        raise Forbidden(f"This needs the role {needed}: the API key has the role {found.role}")
 
 
 def identify() -> Caller | None:
@@ -64,10 +75,8 @@ def identify() -> Caller | None:
     if found is None:
         _count_failure(request.remote_addr or "")
         raise Unauthenticated("Unknown API key")
-    tenant = request.headers.get("X-Tenant-Id")
-    if tenant and tenant.lower() != str(found.organization_id) and tenant != found.organization_name:
-        raise Forbidden("This API key does not belong to the tenant named in X-Tenant-Id")
-    return found
+    tenant = request.headers.get("X-Tenant-Id", "").strip()
+    return organizations.acting_for(found, tenant) if tenant else found
 
 
 def presented_key() -> str | None:
@@ -90,9 +99,14 @@ def is_open(method: str, path: str) -> bool:
 
 
 def role_needed(method: str, path: str) -> str:
-    if method in READING_METHODS or (method == "POST" and path.endswith(READING_ENDINGS)):
-        return "read"
-    return "deploy" if deployment_path(path) is None else "run"
+    """The least role that may do this."""
+    reads = method in READING_METHODS or (method == "POST" and path.endswith(READING_ENDINGS))
+    if deployment_path(path) is not None:
+        return "read" if reads else "run"
+    for root, also_reading, role in MORE_NEEDED:
+        if (also_reading or not reads) and (path == root or path.startswith(root + "/")):
+            return role
+    return "read" if reads else "deploy"
 
 
 @dataclass

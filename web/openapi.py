@@ -20,6 +20,7 @@ from marshmallow import fields
 from werkzeug.routing import Rule
 
 from shared import __version__
+from shared.idempotency import HEADER
 from web import auth
 from web.addresses import deployment_path
 from web.validation import (
@@ -57,6 +58,7 @@ MEANINGS = {
     422: "A value is missing or wrong",
     424: "The graph's host could not answer",
     429: "A limit is reached; see Retry-After",
+    502: "A server outside this service did not answer as it should",
     503: "The database is unavailable; see Retry-After",
     504: "The graph's host did not answer in time",
 }
@@ -74,6 +76,7 @@ class Operation:
     status: int = 200
     errors: tuple[int, ...] = ()
     sse: bool = False  # answers with server-sent events
+    idempotent: bool = False  # takes an Idempotency-Key (web/idempotency.py)
     media: str = JSON
 
 
@@ -144,7 +147,7 @@ def _describe(rule: Rule, method: str, path: str, view: Callable[..., Any]) -> d
         "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
         "tags": [_tag(rule)],
         "summary": said.summary,
-        "parameters": [*_path_parameters(path), *_query_parameters(said)],
+        "parameters": [*_path_parameters(path), *_query_parameters(said), *_header_parameters(said)],
         "responses": {str(said.status): _answer(said), **_refusals(said, rule, is_open)},
     }
     if text:
@@ -166,13 +169,24 @@ def _tag(rule: Rule) -> str:
 
 def _path_parameters(path: str) -> Iterator[dict[str, Any]]:
     for name in re.findall(r"\{(\w+)\}", path):
-        is_id = name.endswith("_id") and name != "provider_id"
+        is_id = name.endswith("_id") and name not in ("provider_id", "key_id")
         schema = {"type": "string", "format": "uuid"} if is_id else {"type": "string"}
         yield {"in": "path", "name": name, "required": True, "schema": schema}
 
 
 def _query_parameters(said: Operation) -> list[dict[str, Any]]:
     return [{"in": "query", "schema": said.query}] if said.query is not None else []
+
+
+def _header_parameters(said: Operation) -> Iterator[dict[str, Any]]:
+    if said.idempotent:
+        yield {
+            "in": "header",
+            "name": HEADER,
+            "description": "The same request under the same key, within a day, is carried out once: it is"
+            " answered as the first time, with the header Idempotent-Replayed.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\x20-\x7e]+$"},
+        }
 
 
 def _answer(said: Operation) -> dict[str, Any]:
@@ -187,6 +201,8 @@ def _answer(said: Operation) -> dict[str, Any]:
 
 def _refusals(said: Operation, rule: Rule, is_open: bool) -> dict[str, Any]:
     statuses = {*said.errors, *(() if is_open else (401, 403))}
+    if said.idempotent:
+        statuses |= {409, 422}
     takes_input = said.body is not None or said.query is not None or "_id>" in rule.rule
     if takes_input:
         statuses.add(422)

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NoReturn
 
 from flask import Response
 
@@ -23,6 +23,7 @@ HEARTBEAT = b": heartbeat\r\n\r\n"
 HISTORY_EXPIRED = b": history expired\r\n\r\n"
 KEEP_ALIVE = b"\n"
 WATCH_SECONDS = 2.0
+ALLOWED_SECONDS = 2.0  # how often a stream asks whether it may go on
 
 Batches = Iterable[list[Event]]
 
@@ -52,6 +53,10 @@ class Clock:
 
 class ClientGone(Exception):
     """The other end of the request's socket has been closed."""
+
+
+class NoLongerAllowed(Exception):
+    """Whoever opened the stream may not read it any longer."""
 
 
 def watch(connection: socket.socket | None, batches: Batches) -> Iterator[list[Event]]:
@@ -129,13 +134,23 @@ class Stream:
         self._holds = holds
         self._on_disconnect = on_disconnect
         self._ended = False
+        self._is_allowed: Callable[[], bool] | None = None
+        self._on_close: Callable[[], None] | None = None
+        self._ask_at = 0.0
+
+    def guard(self, *, is_allowed: Callable[[], bool], on_close: Callable[[], None]) -> None:
+        """End the stream soon after `is_allowed` says no; `on_close` is called at its end, however it comes."""
+        self._is_allowed, self._on_close = is_allowed, on_close
+        self._ask_at = time.monotonic() + ALLOWED_SECONDS
 
     def __iter__(self) -> Stream:
         return self
 
     def __next__(self) -> bytes:
         try:
-            return next(self._chunks)
+            chunk = next(self._chunks)
+            self._ask()
+            return chunk
         except StopIteration:
             self._ended = True
             raise
@@ -143,12 +158,27 @@ class Stream:
             raise StopIteration from None
         except Stopping:
             self._ended = True  # the client has not left
-            if self._may_be_cut:
-                raise StopIteration from None
-            raise ConnectionResetError(errno.ECONNRESET, "the server stops") from None
+            self._cut("the server stops")
+        except NoLongerAllowed:
+            self._cut("the key that opened this is no longer valid")
+
+    def _cut(self, reason: str) -> NoReturn:
+        if self._may_be_cut:
+            raise StopIteration
+        raise ConnectionResetError(errno.ECONNRESET, reason)
+
+    def _ask(self) -> None:
+        now = time.monotonic()
+        if self._is_allowed is None or now < self._ask_at:
+            return
+        self._ask_at = now + ALLOWED_SECONDS
+        if not self._is_allowed():
+            raise NoLongerAllowed
 
     def close(self) -> None:
         """Called by the server at the end of the response, whatever the reason."""
+        if self._on_close is not None:
+            self._on_close()
         self._holds.__exit__(None, None, None)
         if not self._ended and self._on_disconnect is not None:
             self._on_disconnect()

@@ -128,6 +128,6 @@ def test_its_use_is_noted() -> None:
 def test_the_operators_key_needs_no_row() -> None:
     caller = api_keys.authenticate("as given", bootstrap="as given")
     assert caller is not None
-    assert (caller.role, caller.organization_id) == ("admin", api_keys.DEFAULT_ORGANIZATION_ID)
+    assert (caller.role, caller.organization_id) == ("operator", api_keys.DEFAULT_ORGANIZATION_ID)
     assert api_keys.authenticate("as giveN", bootstrap="as given") is None
     assert api_keys.authenticate("as given", bootstrap=None) is None

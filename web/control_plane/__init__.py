@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from flask import Blueprint
 
-from web.control_plane import deployments, integrations, logs, revisions, uploads
+from web.control_plane import deployments, integrations, logs, organizations, revisions, uploads
 
 bp = Blueprint("control_plane", __name__)
-for resource in (deployments.bp, revisions.bp, uploads.bp, logs.bp, integrations.bp):
+for resource in (deployments.bp, revisions.bp, uploads.bp, logs.bp, integrations.bp, organizations.bp):
     bp.register_blueprint(resource)
 
 BLUEPRINTS = (bp,)

@@ -1,0 +1,183 @@
+"""The rules of organizations: what one sees, no other does. Only the operator makes, renames and deletes them.
+
+Deleting hides an organization and all it has at once; upkeep removes what is left, then the row.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy.exc import IntegrityError
+from uuid_utils.compat import uuid7
+
+from shared import deployments
+from shared.api_keys import CACHE_SECONDS, CACHE_SIZE, DEFAULT_ORGANIZATION_ID, OPERATOR, Caller
+from shared.database import connection
+from shared.errors import Conflict, Forbidden, Invalid, NotFound
+from shared.revisions import Moved
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+COLUMNS = "id, name, created_at"
+PURGE_GRACE_SECONDS = 60.0  # by then no process believes the organization's keys any longer
+
+
+def create(conn: Connection, name: str) -> RowMapping:
+    """A new, empty organization; raises Conflict when the name is taken."""
+    _check_name(name)
+    query = text(
+        f"INSERT INTO organization (id, name) VALUES (:id, :name) ON CONFLICT DO NOTHING RETURNING {COLUMNS}"
+    )
+    row = conn.execute(query, {"id": uuid7(), "name": name}).mappings().one_or_none()
+    if row is None:
+        raise _taken(name)
+    return row
+
+
+def list_all(conn: Connection, *, only: UUID | None, limit: int, offset: int) -> list[RowMapping]:
+    """Organizations, oldest first; with `only` that one alone."""
+    query = text(
+        f"SELECT {COLUMNS} FROM organization WHERE deleted_at IS NULL"
+        " AND id = coalesce(CAST(:only AS uuid), id) ORDER BY created_at, id LIMIT :limit OFFSET :offset"
+    )
+    return list(conn.execute(query, {"only": only, "limit": limit, "offset": offset}).mappings())
+
+
+def get(conn: Connection, organization_id: UUID) -> RowMapping:
+    """One organization; raises NotFound."""
+    query = text(f"SELECT {COLUMNS} FROM organization WHERE id = :id AND deleted_at IS NULL")
+    row = conn.execute(query, {"id": organization_id}).mappings().one_or_none()
+    if row is None:
+        raise missing(organization_id)
+    return row
+
+
+def rename(conn: Connection, organization_id: UUID, name: str) -> RowMapping:
+    """Raises NotFound, Conflict when the name is taken, Invalid (400) for the default organization."""
+    _check_name(name)
+    _refuse_default(organization_id, "renamed")
+    query = text(
+        f"UPDATE organization SET name = :name WHERE id = :id AND deleted_at IS NULL RETURNING {COLUMNS}"
+    )
+    try:
+        row = conn.execute(query, {"name": name, "id": organization_id}).mappings().one_or_none()
+    except IntegrityError as error:
+        raise _taken(name) from error
+    if row is None:
+        raise missing(organization_id)
+    forget()
+    return row
+
+
+def delete(conn: Connection, organization_id: UUID) -> list[Moved]:
+    """Hide the organization and stop its deployments; its keys are worth nothing from now on."""
+    _refuse_default(organization_id, "deleted")
+    query = text("UPDATE organization SET deleted_at = now() WHERE id = :id AND deleted_at IS NULL")
+    if conn.execute(query, {"id": organization_id}).rowcount != 1:
+        raise missing(organization_id)
+    forget()
+    return _delete_deployments(conn, organization_id)
+
+
+def purge_deleted(conn: Connection) -> list[Moved]:
+    """Remove deleted organizations that have nothing left; what to announce of the others.
+
+    A key that some process still believed may have made a deployment meanwhile: it is deleted here.
+    """
+    query = text(
+        "SELECT id FROM organization WHERE deleted_at < now() - make_interval(secs => :grace)"
+        " ORDER BY deleted_at LIMIT 20 FOR UPDATE SKIP LOCKED"
+    )
+    moved: list[Moved] = []
+    for organization_id in conn.execute(query, {"grace": PURGE_GRACE_SECONDS}).scalars().all():
+        moved += _delete_deployments(conn, organization_id)
+        conn.execute(
+            text(
+                "DELETE FROM organization WHERE id = :id"
+                " AND NOT EXISTS (SELECT FROM deployment WHERE organization_id = :id)"
+            ),
+            {"id": organization_id},
+        )
+    return moved
+
+
+def _delete_deployments(conn: Connection, organization_id: UUID) -> list[Moved]:
+    query = text("SELECT id FROM deployment WHERE organization_id = :id AND deleted_at IS NULL ORDER BY id")
+    found = conn.execute(query, {"id": organization_id}).scalars().all()
+    return [moved for id in found for moved in deployments.delete(conn, organization_id, id)]
+
+
+# Which organization a caller speaks for
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    until: float
+    id: UUID
+    name: str
+
+
+_known: dict[str, _Known] = {}
+
+
+def forget() -> None:
+    """Look every organization up again."""
+    _known.clear()
+
+
+def acting_for(caller: Caller, tenant: str) -> Caller:
+    """The caller in the organization that `tenant` names, by id or name; raises Forbidden.
+
+    An operator may speak for any organization, everybody else for their own.
+    """
+    if tenant.lower() == str(caller.organization_id) or tenant == caller.organization_name:
+        return caller
+    if not caller.may(OPERATOR):
+        raise Forbidden("This API key does not belong to the organization named in X-Tenant-Id")
+    found = _find(tenant)
+    if found is None:
+        raise Forbidden("X-Tenant-Id names no organization of this installation")
+    return replace(caller, organization_id=found.id, organization_name=found.name)
+
+
+def _find(tenant: str) -> _Known | None:
+    known = _known.get(tenant)
+    if known and known.until > time.monotonic():
+        return known
+    with connection() as conn:
+        query = text(
+            "SELECT id, name FROM organization WHERE deleted_at IS NULL"
+            " AND (name = :tenant OR CAST(id AS text) = lower(:tenant))"
+        )
+        row = conn.execute(query, {"tenant": tenant}).one_or_none()
+    if row is None:
+        _known.pop(tenant, None)
+        return None
+    if len(_known) >= CACHE_SIZE:
+        _known.clear()
+    found = _known[tenant] = _Known(time.monotonic() + CACHE_SECONDS, row.id, row.name)
+    return found
+
+
+def missing(organization_id: UUID) -> NotFound:
+    return NotFound(f"Organization ID {organization_id} not found.")
+
+
+def _taken(name: str) -> Conflict:
+    return Conflict(f"An organization named {name!r} already exists.")
+
+
+def _check_name(name: str) -> None:
+    """A name that looks like an id could stand for another organization."""
+    try:
+        UUID(name)
+    except ValueError:
+        return
+    raise Invalid("must not look like an id", loc=("body", "name"))
+
+
+def _refuse_default(organization_id: UUID, what: str) -> None:
+    if organization_id == DEFAULT_ORGANIZATION_ID:
+        raise Invalid(f"The default organization cannot be {what}.", loc=("path",), status=400)

@@ -1,0 +1,141 @@
+"""What one API key may take of this process: requests a second, and streams at a time.
+
+Why the buckets are in the process and not in Redis: a look costs a millionth of a second here and a round-trip
+there, on every request; each process serves its own share of a key's requests, so its bound is what protects it.
+Operators' keys have no bound of their own: the bounds are there to keep tenants from each other.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flask import Flask, Response, current_app, g, request
+
+from shared import api_keys
+from shared.api_keys import OPERATOR, Caller
+from shared.errors import TooMany, Unavailable
+from shared.settings import Settings
+from web import sse
+
+MAX_KEYS = 10_000
+STREAM_RETRY_SECONDS = 5
+
+# Answers that may take long: followers of runs and revisions, and whoever asks to wait.
+LONG_ENDINGS = ("/stream", "/wait", "/join")
+WAITS = b"wait="
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    filled_at: float
+
+
+class Buckets:
+    """A token bucket for each key: `burst` requests at once, `rate` a second in the long run."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate, self._burst = rate, burst
+        self._buckets: dict[str, _Bucket] = {}
+
+    def take(self, key_id: str, now: float) -> float:
+        """Take a token; the seconds until there is one, 0 when it was taken."""
+        bucket = self._buckets.get(key_id)
+        if bucket is None:
+            if len(self._buckets) >= MAX_KEYS:
+                self._buckets.clear()
+            bucket = self._buckets[key_id] = _Bucket(self._burst, now)
+        bucket.tokens = min(bucket.tokens + (now - bucket.filled_at) * self._rate, self._burst)
+        bucket.filled_at = now
+        if bucket.tokens < 1:
+            return (1 - bucket.tokens) / self._rate
+        bucket.tokens -= 1
+        return 0.0
+
+
+class Streams:
+    """How many long answers are open, by key and in all."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._per_key, self._in_all = settings.streams_per_key, settings.max_streams
+        self._open: Counter[str] = Counter()
+        self.count = 0
+
+    def open(self, who: Caller) -> Callable[[], None]:
+        """Take a place, and answer what gives it back; raises TooMany and Unavailable."""
+        if self._open[who.key_id] >= self._per_key and not who.may(OPERATOR):
+            raise TooMany(
+                f"This API key has {self._per_key} open streams, more it may not have",
+                retry_after_seconds=STREAM_RETRY_SECONDS,
+            )
+        if self.count >= self._in_all:
+            raise Unavailable("this process has as many open streams as it can serve")
+        self._open[who.key_id] += 1
+        self.count += 1
+        is_held = True
+
+        def close() -> None:
+            nonlocal is_held
+            if is_held:
+                is_held = False
+                self._close(who.key_id)
+
+        return close
+
+    def _close(self, key_id: str) -> None:
+        self.count -= 1
+        self._open[key_id] -= 1
+        if not self._open[key_id]:
+            del self._open[key_id]
+
+
+def register(app: Flask) -> None:
+    """Bound every request that has a caller; to be registered after authentication."""
+    settings: Settings = app.config["SETTINGS"]
+    app.extensions["runyard_buckets"] = Buckets(settings.requests_per_second, settings.requests_burst)
+    app.extensions["runyard_streams"] = Streams(settings)
+    app.before_request(take_place)
+    app.after_request(give_place)
+
+
+def count_request(who: Caller) -> None:
+    """Raises TooMany when the key asks faster than it may."""
+    if who.may(OPERATOR) or not current_app.config["SETTINGS"].requests_per_second:
+        return
+    buckets: Buckets = current_app.extensions["runyard_buckets"]
+    seconds = buckets.take(who.key_id, time.monotonic())
+    if seconds:
+        raise TooMany("This API key asks too often", retry_after_seconds=max(math.ceil(seconds), 1))
+
+
+def take_place() -> None:
+    """Before a run is created, so that one that cannot be followed is not."""
+    who: Caller | None = g.get("caller")
+    if who is not None and (request.path.endswith(LONG_ENDINGS) or WAITS in request.query_string):
+        streams: Streams = current_app.extensions["runyard_streams"]
+        g.close_stream = streams.open(who)
+
+
+def give_place(response: Response) -> Response:
+    """A stream keeps its place until its last byte, and lives no longer than the key it was opened with."""
+    close = g.pop("close_stream", None)
+    if close is None:
+        return response
+    body = response.response
+    if isinstance(body, sse.Stream):
+        key_id = g.caller.key_id
+        body.guard(is_allowed=lambda: _is_alive(key_id), on_close=close)
+    else:
+        close()
+    return response
+
+
+def _is_alive(key_id: str) -> bool:
+    try:
+        return api_keys.is_alive(key_id)
+    except Unavailable:
+        return True  # not known now: asked again in a moment

@@ -1,0 +1,168 @@
+"""Organizations and their API keys: who may use this installation, and for what."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from flask import Blueprint, Response, jsonify
+from sqlalchemy import RowMapping
+
+from shared import api_keys, organizations, revision_log
+from shared.api_keys import OPERATOR, ROLES
+from shared.database import connection, transaction
+from shared.errors import Invalid
+from web.auth import caller
+from web.control_plane.records import MAX_OFFSET, page
+from web.openapi import operation
+from web.validation import (
+    OneOf,
+    QueryInteger,
+    Schema,
+    StrictInteger,
+    StrictString,
+    TimeField,
+    load,
+    load_query,
+    uuid_path,
+)
+
+bp = Blueprint("organizations", __name__)
+
+MAX_PAGE = 100
+MAX_LIFETIME_DAYS = 3650
+
+
+class OrganizationBody(Schema):
+    name = StrictString(pattern=organizations.NAME, required=True)
+
+
+class Listing(Schema):
+    limit = QueryInteger(minimum=1, maximum=MAX_PAGE, load_default=20)
+    offset = QueryInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+
+
+class KeyCreate(Schema):
+    name = StrictString(min_length=1, max_length=255, required=True)
+    role = OneOf(*ROLES, required=True)
+    expires_at = TimeField(allow_none=True)
+    lifetime_days = StrictInteger(minimum=1, maximum=MAX_LIFETIME_DAYS, allow_none=True)
+
+
+class KeyPatch(Schema):
+    name = StrictString(min_length=1, max_length=255, required=True)
+
+
+@bp.get("/v2/organizations")
+@operation("List organizations, oldest first", query=Listing)
+def list_organizations() -> Response:
+    """An operator sees all of them, everybody else their own."""
+    query = load_query(Listing)
+    only = None if caller().may(OPERATOR) else caller().organization_id
+    with connection() as conn:
+        rows = organizations.list_all(conn, only=only, **query)
+    return page([dict(row) for row in rows], offset=query["offset"])
+
+
+@bp.post("/v2/organizations")
+@operation("Create an organization", body=OrganizationBody, status=201, errors=(409,))
+def create_organization() -> tuple[Response, int]:
+    """For operators. Its first key is made by POST /v2/keys with its name in X-Tenant-Id."""
+    body = load(OrganizationBody)
+    with connection() as conn:
+        row = organizations.create(conn, body["name"])
+    return jsonify(dict(row)), 201
+
+
+@bp.get("/v2/organizations/<organization_id>")
+@operation("Get an organization", errors=(404,))
+def get_organization(organization_id: str) -> Response:
+    key = uuid_path(organization_id, "organization_id")
+    if key != caller().organization_id and not caller().may(OPERATOR):
+        raise organizations.missing(key)
+    with connection() as conn:
+        return jsonify(dict(organizations.get(conn, key)))
+
+
+@bp.patch("/v2/organizations/<organization_id>")
+@operation("Rename an organization", body=OrganizationBody, errors=(400, 404, 409))
+def rename_organization(organization_id: str) -> Response:
+    """For operators."""
+    key = uuid_path(organization_id, "organization_id")
+    body = load(OrganizationBody)
+    with connection() as conn:
+        return jsonify(dict(organizations.rename(conn, key, body["name"])))
+
+
+@bp.delete("/v2/organizations/<organization_id>")
+@operation("Delete an organization with everything in it", status=204, errors=(400, 404))
+def delete_organization(organization_id: str) -> tuple[str, int]:
+    """For operators. Its keys end and its deployments stop at once; what is left is removed soon."""
+    key = uuid_path(organization_id, "organization_id")
+    with connection() as conn:
+        moved = organizations.delete(conn, key)
+    api_keys.forget()
+    revision_log.announce(moved)
+    return "", 204
+
+
+@bp.get("/v2/keys")
+@operation("List the organization's API keys, newest first", query=Listing)
+def list_keys() -> Response:
+    """Also those that have been revoked or have expired, for a while."""
+    query = load_query(Listing)
+    with connection() as conn:
+        rows = api_keys.list_of(conn, caller().organization_id, **query)
+    return page([key_record(row) for row in rows], offset=query["offset"])
+
+
+@bp.post("/v2/keys")
+@operation("Create an API key", body=KeyCreate, status=201)
+def create_key() -> tuple[Response, int]:
+    """The answer's `key` is shown this once. No key can make one that may do more than itself."""
+    body = load(KeyCreate)
+    with transaction() as session:
+        key_id, key = api_keys.create_for(
+            session, caller(), name=body["name"], role=body["role"], expires_at=_expiry(body)
+        )
+        row = api_keys.get(session.connection(), caller().organization_id, key_id)
+    return jsonify({**key_record(row), "key": key}), 201
+
+
+def _expiry(body: dict[str, Any]) -> datetime | None:
+    days, at = body.get("lifetime_days"), body.get("expires_at")
+    if days is not None and at is not None:
+        raise Invalid("must not be given with expires_at", loc=("body", "lifetime_days"))
+    now = datetime.now(UTC)
+    if at is not None and at <= now:
+        raise Invalid("must be in the future", loc=("body", "expires_at"))
+    return at if days is None else now + timedelta(days=days)
+
+
+@bp.get("/v2/keys/<key_id>")
+@operation("Get an API key, without its secret", errors=(404,))
+def get_key(key_id: str) -> Response:
+    with connection() as conn:
+        return jsonify(key_record(api_keys.get(conn, caller().organization_id, key_id)))
+
+
+@bp.patch("/v2/keys/<key_id>")
+@operation("Rename an API key", body=KeyPatch, errors=(404,))
+def rename_key(key_id: str) -> Response:
+    body = load(KeyPatch)
+    with connection() as conn:
+        return jsonify(key_record(api_keys.rename(conn, caller().organization_id, key_id, body["name"])))
+
+
+@bp.delete("/v2/keys/<key_id>")
+@operation("Revoke an API key", status=204, errors=(404,))
+def revoke_key(key_id: str) -> tuple[str, int]:
+    """It is refused within seconds, also in streams that are open; the one the call is made with included."""
+    with connection() as conn:
+        api_keys.revoke(conn, caller().organization_id, key_id)
+    return "", 204
+
+
+def key_record(row: RowMapping) -> dict[str, Any]:
+    """A key as it is shown: never its secret."""
+    return dict(row)
