@@ -7,7 +7,7 @@ back; refusals are not kept, since nothing was made. `@operation(…, idempotent
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from typing import Protocol
 
 from flask import Response, request
 from sqlalchemy import Connection
@@ -23,7 +23,11 @@ REPLAYED = "Idempotent-Replayed"
 MAX_KEY = 255
 KEPT_HEADERS = ("Content-Type", "Location", "Content-Location", "ETag", "Cache-Control")
 
-Keep = Callable[[Response], Response]
+
+class Keep(Protocol):
+    """Stores a response, with its status, in the transaction at hand, and returns it."""
+
+    def __call__(self, response: Response, status: int = 200) -> Response: ...
 
 
 class Repeated(HTTPException):
@@ -31,24 +35,30 @@ class Repeated(HTTPException):
 
 
 def once(conn: Connection | Driver) -> Keep:
-    """To be called before anything is done: what comes back stores the response, and returns it.
+    """To be called before anything is done; the response is to be given to what comes back.
 
     Raises Repeated when the request was answered before, InProgress, and Invalid for a bad key.
     """
     asked = _asked()
     if asked is None:
-        return lambda response: response
+        return _with_status
     answer = idempotency.earlier(conn, asked)
     if answer is not None:
         raise Repeated(response=_again(answer))
 
-    def keep(response: Response) -> Response:
+    def keep(response: Response, status: int = 200) -> Response:
+        _with_status(response, status)
         headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
         answer = Answer(response.status_code, headers, response.get_data(as_text=True))
         idempotency.keep(conn, asked, answer)
         return response
 
     return keep
+
+
+def _with_status(response: Response, status: int = 200) -> Response:
+    response.status_code = status
+    return response
 
 
 def _asked() -> Asked | None:

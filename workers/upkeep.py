@@ -16,7 +16,7 @@ from gevent.event import Event as Signal
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from shared import archives, claims, deployments, events, queues, revision_log, threads
+from shared import archives, claims, deployments, events, idempotency, queues, revision_log, threads
 from shared.claims import Finish
 from shared.database import connection, dumps, engine, translated
 from shared.errors import RunyardError, Unavailable
@@ -158,6 +158,10 @@ class Upkeep:
                     break
         with connection() as conn:
             archives.remove_unused(conn)
+        for _ in range(CHUNKS_A_ROUND):
+            with connection() as conn:
+                if not idempotency.remove_old(conn):
+                    break
 
 
 def _final(run: claims.Claimed) -> Finish:

@@ -30,6 +30,7 @@ from web.control_plane.sources import (
     refuse_fixed,
     refuse_unsupported,
 )
+from web.idempotency import once
 from web.openapi import operation
 from web.validation import (
     JsonObject,
@@ -92,8 +93,8 @@ class DeploymentsDelete(DeploymentDelete):
 
 
 @bp.post("/v2/deployments")
-@operation("Create a deployment", body=DeploymentCreate, status=201, errors=(400, 409))
-def create_deployment() -> tuple[Response, int]:
+@operation("Create a deployment", body=DeploymentCreate, status=201, errors=(400, 409), idempotent=True)
+def create_deployment() -> Response:
     """Its first revision waits for source: ask for an upload URL, put the archive there, name it in a PATCH."""
     body = load(DeploymentCreate)
     _require_one_name(body)
@@ -104,6 +105,7 @@ def create_deployment() -> tuple[Response, int]:
             "custom_url is set by this service.", loc=("body", "source_config", "custom_url"), status=400
         )
     with connection() as conn:
+        keep = once(conn)
         deployment_id = deployments.create(
             conn,
             caller().organization_id,
@@ -116,7 +118,7 @@ def create_deployment() -> tuple[Response, int]:
             pool=body.get("pool") or "default",
         )
         row = deployments.get(conn, caller().organization_id, deployment_id)
-    return jsonify(deployment_record(row)), 201
+        return keep(jsonify(deployment_record(row)), 201)
 
 
 def _require_one_name(body: dict[str, Any]) -> None:
@@ -168,7 +170,12 @@ def get_deployment(deployment_id: str) -> Response:
 
 
 @bp.patch("/v2/deployments/<deployment_id>")
-@operation("Change a deployment, perhaps by a new revision", body=DeploymentPatch, errors=(400, 404))
+@operation(
+    "Change a deployment, perhaps by a new revision",
+    body=DeploymentPatch,
+    errors=(400, 404),
+    idempotent=True,
+)
 def change_deployment(deployment_id: str) -> Response:
     """Source, its configuration, secrets or a resource_spec make a new revision, the latest at once.
 
@@ -177,10 +184,12 @@ def change_deployment(deployment_id: str) -> Response:
     key = uuid_path(deployment_id, "deployment_id")
     body = load(DeploymentPatch)
     with connection() as conn:
+        keep = once(conn)
         _, moved = deployments.change(conn, caller().organization_id, key, change_of(conn, key, body))
         row = deployments.get(conn, caller().organization_id, key)
+        response = keep(jsonify(deployment_record(row)))
     revision_log.announce(moved)
-    return jsonify(deployment_record(row))
+    return response
 
 
 def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:

@@ -18,6 +18,7 @@ from web.conditional import conditional, is_held, tagged
 from web.control_plane.deployments import MAX_PAGE, change_of
 from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record, settings
 from web.control_plane.sources import RevisionContent
+from web.idempotency import once
 from web.openapi import operation
 from web.validation import OneOf, QueryBoolean, QueryInteger, QueryList, Schema, load, load_query, uuid_path
 
@@ -70,17 +71,19 @@ def list_revisions(deployment_id: str) -> Response:
 
 
 @bp.post("/v2/deployments/<deployment_id>/revisions")
-@operation("Create a revision", body=RevisionCreate, status=201, errors=(400, 404))
-def create_revision(deployment_id: str) -> tuple[Response, int]:
+@operation("Create a revision", body=RevisionCreate, status=201, errors=(400, 404), idempotent=True)
+def create_revision(deployment_id: str) -> Response:
     """The latest revision again, with what is sent changed."""
     key = uuid_path(deployment_id, "deployment_id")
     body = load(RevisionCreate)
     with connection() as conn:
+        keep = once(conn)
         change = change_of(conn, key, body)
         revision_id, moved = deployments.add_revision(conn, caller().organization_id, key, change)
         row = revisions.get(conn, key, revision_id)
+        response = keep(jsonify(revision_record(row)), 201)
     revision_log.announce(moved)
-    return jsonify(revision_record(row)), 201
+    return response
 
 
 @bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>")
@@ -112,16 +115,18 @@ def _is_awaited(row: Row) -> bool:
 
 
 @bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy")
-@operation("Deploy a revision again", errors=(400, 404))
+@operation("Deploy a revision again", errors=(400, 404), idempotent=True)
 def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
     """A new revision with its source and secrets; what was built once is not built again."""
     deployment_key = uuid_path(deployment_id, "deployment_id")
     revision_key = uuid_path(revision_id, "revision_id")
     with connection() as conn:
+        keep = once(conn)
         _, moved = deployments.redeploy(conn, caller().organization_id, deployment_key, revision_key)
         row = deployments.get(conn, caller().organization_id, deployment_key)
+        response = keep(jsonify(deployment_record(row)))
     revision_log.announce(moved)
-    return jsonify(deployment_record(row))
+    return response
 
 
 @bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/interrupt")

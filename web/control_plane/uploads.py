@@ -17,6 +17,7 @@ from shared.database import connection
 from shared.errors import Invalid
 from web.auth import UPLOAD_PREFIX, caller
 from web.control_plane.records import base_url, settings
+from web.idempotency import once
 from web.openapi import operation
 from web.validation import Schema, StrictBoolean, load, uuid_path
 
@@ -31,22 +32,23 @@ class UploadUrl(Schema):
 
 
 @bp.post("/v2/deployments/<deployment_id>/upload-url")
-@operation("Get a place to put a source archive", body=UploadUrl, errors=(404,))
+@operation("Get a place to put a source archive", body=UploadUrl, errors=(404,), idempotent=True)
 def create_upload_url(deployment_id: str) -> Response:
     """PUT a gzip tar to `upload_url` within the hour, without a key; then name `object_path` in a PATCH."""
     key = uuid_path(deployment_id, "deployment_id")
     body = load(UploadUrl, optional=True)
     with connection() as conn:
+        keep = once(conn)
         deployments.require(conn, caller().organization_id, key)
         place = archives.open_place(conn, key)
-    answer: dict[str, Any] = {
-        "upload_url": f"{base_url()}{UPLOAD_PREFIX}{place.token}",
-        "object_path": place.object_path,
-    }
-    if body["supports_upload_headers"]:
-        # Without headers of ours, clients send those of a storage service.
-        answer["upload_headers"] = {"Content-Type": MEDIA_TYPE}
-    return jsonify(answer)
+        answer: dict[str, Any] = {
+            "upload_url": f"{base_url()}{UPLOAD_PREFIX}{place.token}",
+            "object_path": place.object_path,
+        }
+        if body["supports_upload_headers"]:
+            # Without headers of ours, clients send those of a storage service.
+            answer["upload_headers"] = {"Content-Type": MEDIA_TYPE}
+        return keep(jsonify(answer))
 
 
 @bp.put(f"{UPLOAD_PREFIX}<token>")
