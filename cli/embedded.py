@@ -103,6 +103,7 @@ def postgres(data_dir: Path) -> Server:
     folder = data_dir / "postgres"
     sockets = _socket_folder(folder, ".s.PGSQL.5432")
     identity = _Identity.choose()
+    identity.admit_to(data_dir)
     _make_cluster(folder, identity)
     identity.own(folder, sockets)
     settings = {**POSTGRES_SETTINGS, "unix_socket_directories": str(sockets)}
@@ -181,6 +182,9 @@ class _Identity:
             return _Identity()
         return _Mapped() if _Mapped.works() else _Dropped()
 
+    def admit_to(self, data_dir: Path) -> None:
+        """Let the identity pass through the folder that holds its own."""
+
     def own(self, *folders: Path) -> None:
         """Make these folders and what is in them the identity's."""
         _chown_tree(folders, os.geteuid(), os.getegid())
@@ -222,6 +226,9 @@ class _Dropped(_Identity):
 
     def __init__(self) -> None:
         self.user = _unprivileged_user()
+
+    def admit_to(self, data_dir: Path) -> None:
+        data_dir.chmod(0o711)  # through, not in: what else is there stays its owner's alone
 
     def own(self, *folders: Path) -> None:
         for folder in folders:

@@ -27,7 +27,8 @@ from cli import embedded, procfile
 from cli.embedded import CannotStart
 from cli.output import Lines
 from cli.supervisor import Child, Died, Program, Supervisor, ended
-from shared.settings import Settings
+from shared.process import close_memory
+from shared.settings import VARIABLES, Settings
 
 GRACE_SECONDS = 30.0
 SERVER_SECONDS = 30.0  # a recovery after a crash reads the log from the last checkpoint
@@ -44,6 +45,7 @@ def up(settings: Settings, lines: Lines, visit: Visit) -> int:
 
     `visit` runs in a thread of its own once the service answers: its result, unless None, ends the service.
     """
+    close_memory()
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     settings.data_dir.chmod(0o700)
     with _locked(settings.data_dir) as lock:
@@ -167,13 +169,19 @@ def _program(server: embedded.Server, data_dir: Path, lock: int) -> Program:
     return Program(
         name=server.name,
         argv=server.command,
-        environment=os.environ | server.environment,
+        environment={**_without_secrets(os.environ), **server.environment},
         folder=data_dir,
         stop_signal=server.stop_signal,
         death_signal=server.stop_signal,  # a server that loses its starter stops cleanly
         before_exec=server.before_exec,
         pass_fds=(lock,),
     )
+
+
+def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the servers start with: they need none of our addresses and keys, and their environment is no secret."""
+    own = tuple(VARIABLES.values())
+    return {name: value for name, value in environment.items() if not name.startswith(own)}
 
 
 def _await_server(supervisor: Supervisor, server: embedded.Server, child: Child) -> None:

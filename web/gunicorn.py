@@ -17,8 +17,10 @@ from gunicorn.workers.base_async import AsyncWorker
 from gunicorn.workers.ggevent import GeventWorker
 
 from shared import following, logs
+from shared.process import close_memory
 from shared.settings import Settings
 
+close_memory()  # the arbiter has the same environment as its workers
 settings = Settings.from_env(os.environ)
 
 # Longest silence of a peer that owes us bytes or does not take ours; streams write at every heartbeat.

@@ -6,21 +6,15 @@ from gevent import monkey
 
 monkey.patch_all()
 
-import ctypes  # noqa: E402  the patch comes before every other import
-import os  # noqa: E402
+import os  # noqa: E402  the patch comes before every other import
 
-from shared import bus, database, encryption, logs, queues  # noqa: E402
+from shared import bus, database, encryption, logs, outgoing, queues  # noqa: E402
+from shared.process import close_memory  # noqa: E402
 from shared.settings import BadSetting, Settings  # noqa: E402
 from web.app import create_app  # noqa: E402
 
-PR_SET_DUMPABLE = 4
 STATEMENT_TIMEOUT_SECONDS = 10
 BUS_TIMEOUT_SECONDS = 1.0  # a request must not wait for a bus that is away
-
-
-def close_memory() -> None:
-    """Keep other processes of this user from reading our memory and environment through /proc."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def connect(settings: Settings) -> None:
@@ -40,5 +34,6 @@ close_memory()
 settings = Settings.from_env(os.environ)
 logs.configure(settings)
 encryption.configure(settings.encryption_keys)
+outgoing.configure(settings.allowed_addresses, allow_http=settings.allow_http)
 connect(settings)
 app = create_app(settings)

@@ -7,20 +7,19 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 from typing import Any
 
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutting_down
 
 from shared import bus, database, logs, queues
+from shared.process import close_memory
 from shared.settings import Settings
 
+close_memory()
 settings = Settings.from_env(os.environ)
 app = queues.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
 app.conf.update(imports=["workers.tasks"])
-
-PR_SET_DUMPABLE = 4
 
 
 @setup_logging.connect
@@ -30,8 +29,7 @@ def configure_logging(**_: Any) -> None:
 
 @worker_init.connect
 def prepare(**_: Any) -> None:
-    """Connections of this process; its memory and environment are closed to other processes' eyes."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    """Connections of this process."""
     if settings.database_url is None or settings.redis_url is None:
         raise SystemExit(
             "A worker needs DATABASE_URL and REDIS_URL: start it with `runyard up`, or set them."

@@ -11,8 +11,10 @@ from typing import Any
 from celery.signals import setup_logging
 
 from shared import logs, queues
+from shared.process import close_memory
 from shared.settings import Settings
 
+close_memory()
 settings = Settings.from_env(os.environ)
 app = queues.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
 app.conf.update(

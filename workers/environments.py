@@ -143,6 +143,7 @@ def make(
         try:
             workspace.root.mkdir(parents=True, mode=0o700)
             workspace.home.mkdir()
+            sandbox.give(workspace.root)
             maker = _Maker(settings, workspace, say, deadline_seconds)
             made = maker.make(digest, config_path, requirements)
             workspace.mark.touch()
@@ -228,8 +229,9 @@ class _Maker:
 
     def _run(self, step: str, argv: list[str], **variables: str) -> None:
         """Run one command in the sandbox, its output to the log; raises BuildFailed."""
-        cache = self._settings.cache_dir / "uv"
+        cache = self._settings.cache_dir / sandbox.cache_name()
         cache.mkdir(parents=True, exist_ok=True)
+        sandbox.give(cache)
         env = {
             **self._settings.passed_on,
             "HOME": str(self._workspace.home),
@@ -286,6 +288,7 @@ def host_command(
 ) -> HostCommand:
     """How to start a graph host of an environment, with the deployment's own variables."""
     workspace = made.workspace
+    sandbox.give(workspace.root)  # it may have been made at another level
     cwd = workspace.project / made.manifest.directory
     config = {
         "graphs": made.manifest.graphs,

@@ -30,7 +30,8 @@ def start(settings: Settings, *, is_runner: bool) -> None:
     """Set up what the tasks of this process work with."""
     global _runner, _builder, _upkeep
     encryption.configure(settings.encryption_keys)
-    log.info("isolation level %d", sandbox.level(settings.isolation))
+    outgoing.configure(settings.allowed_addresses, allow_http=settings.allow_http)
+    sandbox.settle(settings)
     if is_runner:
         prepare = environments.host_of(settings, DeployLog())
         _runner = Runner(settings, HostPool(settings, prepare))
