@@ -12,6 +12,8 @@ RunyardError
 │   └── TooMany              a bound is reached: try again later
 ├── Unavailable              a server we lean on does not answer
 ├── Unanswered               no graph host answered a question in time
+├── OutsideFailed            a server of somebody else does not answer as it should
+│   └── AddressRefused       it is not one this service may call
 ├── BuildFailed              a revision's step failed: names the step
 ├── Fenced                   somebody else owns this run or revision now
 └── HostError                a graph host could not do its work
@@ -98,6 +100,14 @@ class Unavailable(RunyardError):
 
 class Unanswered(RunyardError):
     """Nobody answered in time."""
+
+
+class OutsideFailed(RunyardError):
+    """A server outside this service does not answer as it should."""
+
+
+class AddressRefused(OutsideFailed):
+    """This service may not call that address."""
 
 
 class BuildFailed(RunyardError):

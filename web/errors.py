@@ -15,6 +15,7 @@ from flask import Flask, Response, current_app, g, jsonify, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, RequestEntityTooLarge
 
 from shared.errors import (
+    AddressRefused,
     BuildFailed,
     Conflict,
     Fenced,
@@ -25,6 +26,7 @@ from shared.errors import (
     InProgress,
     Invalid,
     NotFound,
+    OutsideFailed,
     Refused,
     RunyardError,
     TooLarge,
@@ -50,6 +52,8 @@ STATUSES: dict[type[RunyardError], int] = {
     TooLarge: 413,
     TooMany: 429,
     Unavailable: 503,
+    OutsideFailed: 502,
+    AddressRefused: 502,
     Unanswered: 504,
     BuildFailed: 424,
     Fenced: 409,
@@ -76,7 +80,7 @@ def on_control_plane() -> bool:
 
 def on_domain_error(error: RunyardError) -> Response:
     status = status_of(error)
-    if status >= 500 and not isinstance(error, Unavailable | Unanswered):
+    if status >= 500 and not isinstance(error, Unavailable | Unanswered | OutsideFailed):
         return on_bug(error)
     response = answer(status, detail_of(error, status))
     if isinstance(error, (TooMany, InProgress)):

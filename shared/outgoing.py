@@ -1,0 +1,365 @@
+"""Calls to servers that users name: token endpoints, discovery, sources. Guarded, since the address is theirs.
+
+A name is resolved once; if any of its addresses belongs to this machine, a private network or a cloud's
+metadata service, nothing is called. The connection goes to an address that was checked, while TLS and Host
+keep the name, so a second answer of the DNS changes nothing. No redirects, no proxies; a deadline for the
+whole call and a bound for its answer, whose text callers of ours never see.
+
+Operators name what is allowed all the same (an intranet) in RUNYARD_ALLOWED_ADDRESSES, and plain http with
+RUNYARD_ALLOW_HTTP. Built on httpcore, the engine of httpx: there a connection can be made to measure.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from typing import Any
+
+import httpcore
+import httpx
+import orjson
+
+from shared.errors import AddressRefused, OutsideFailed
+from shared.settings import BadSetting
+
+TIMEOUT_SECONDS = 10.0
+MAX_ANSWER_BYTES = 1024 * 1024
+MAX_URL_LENGTH = 2048
+PORTS = frozenset({80, 443})
+FIRST_FREE_PORT = 1024
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+# Everything IANA keeps for special purposes, and what clouds put at public addresses for their guests alone.
+REFUSED_NETWORKS: tuple[Network, ...] = tuple(
+    map(
+        ip_network,
+        """
+        0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24
+        192.0.2.0/24 192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24
+        224.0.0.0/4 240.0.0.0/4 168.63.129.16/32 2001::/23 2001:db8::/32 3fff::/20
+        """.split(),
+    )
+)
+GLOBAL_UNICAST = IPv6Network("2000::/3")  # of IPv6, nothing else is anybody's public address
+# Addresses of IPv6 that stand for one of IPv4 (mapped, translated, NAT64, 6to4), and the bits to its right.
+EMBEDDING = (
+    (IPv6Network("::ffff:0:0/96"), 0),
+    (IPv6Network("::ffff:0:0:0/96"), 0),
+    (IPv6Network("64:ff9b::/96"), 0),
+    (IPv6Network("2002::/16"), 80),
+)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the operator allows beyond https to public addresses."""
+
+    networks: tuple[Network, ...] = ()
+    hosts: frozenset[str] = frozenset()
+    allow_http: bool = False
+
+    def allows(self, host: str, address: Address) -> bool:
+        return host in self.hosts or any(address in network for network in self.networks)
+
+
+_policy = Policy()
+
+
+def configure(allowed: Sequence[str] = (), *, allow_http: bool = False) -> None:
+    """Take the operator's exceptions: networks, addresses and host names; raises BadSetting."""
+    global _policy
+    networks, hosts = [], set()
+    for text in allowed:
+        try:
+            networks.append(ip_network(text, strict=False))
+        except ValueError as error:
+            if "/" in text or not text.isascii():
+                raise BadSetting(
+                    f"RUNYARD_ALLOWED_ADDRESSES must hold networks, addresses and host names, not {text!r}"
+                ) from error
+            hosts.add(_plain(text))
+    _policy = Policy(tuple(networks), frozenset(hosts), allow_http)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server answered."""
+
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+    def json(self) -> Any:
+        """The body as JSON; None when it is none."""
+        try:
+            return orjson.loads(self.body)
+        except orjson.JSONDecodeError:
+            return None
+
+
+def check_url(text: str) -> None:
+    """Raises AddressRefused for an address that can be seen to be wrong without asking the DNS."""
+    _check_name(_parse(text).host)
+
+
+def check_browser_url(text: str) -> None:
+    """The same for an address that only the user's browser visits: any host, but no other scheme."""
+    _parse(text)
+
+
+def check_host(host: str, port: int) -> list[str]:
+    """The addresses of a host, every one of which may be called; raises AddressRefused or OutsideFailed."""
+    _check_port(port)
+    return [str(address) for address in _resolve(_plain(host), port, time.monotonic() + TIMEOUT_SECONDS)]
+
+
+def request(
+    method: str,
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | str = b"",
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> Answer:
+    """Call a server; raises AddressRefused, or OutsideFailed when it does not answer as bounded.
+
+    Any status counts as an answer, a redirect too: it is not followed.
+    """
+    target = _parse(url)
+    _check_name(target.host)
+    content = (body.encode() if isinstance(body, str) else body) or None
+    sent = {
+        "Host": target.netloc.decode("ascii"),
+        "User-Agent": "runyard",
+        "Accept": "application/json",
+        "Accept-Encoding": "identity",
+        "Connection": "close",
+        **(headers or {}),
+    }
+    deadline = time.monotonic() + timeout_seconds
+    pool = httpcore.ConnectionPool(
+        ssl_context=_tls(), max_connections=1, retries=0, network_backend=_Guard(deadline)
+    )
+    place = httpcore.URL(
+        scheme=target.raw_scheme, host=target.raw_host, port=target.port, target=target.raw_path
+    )
+    try:
+        with pool, pool.stream(method, place, headers=list(sent.items()), content=content) as response:
+            return Answer(
+                response.status,
+                {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers},
+                _bounded(response.iter_stream(), target.host),
+            )
+    except (httpcore.TimeoutException, TimeoutError) as error:
+        raise OutsideFailed(f"{target.host} did not answer within {timeout_seconds:g} s") from error
+    except httpcore.ConnectError as error:
+        raise OutsideFailed(f"{target.host} cannot be reached") from error
+    except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+        raise OutsideFailed(f"{target.host} did not answer with HTTP") from error
+
+
+def _bounded(chunks: Iterable[bytes], host: str) -> bytes:
+    found = bytearray()
+    for chunk in chunks:
+        found += chunk
+        if len(found) > MAX_ANSWER_BYTES:
+            raise OutsideFailed(f"{host} answered with more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(found)
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return httpx.create_ssl_context()
+
+
+class _Guard(httpcore.NetworkBackend):
+    """Connects to checked addresses only, and bounds the time of all that is done on the connection."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self._backend = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Any = None,
+    ) -> httpcore.NetworkStream:
+        addresses = _resolve(_plain(host), port, self._deadline)
+        for position, address in enumerate(addresses, start=1):
+            try:
+                stream = self._backend.connect_tcp(
+                    str(address), port, timeout=_left(self._deadline), socket_options=socket_options
+                )
+            except httpcore.ConnectError:
+                if position == len(addresses):
+                    raise
+            else:
+                return _Stream(stream, self._deadline)
+        raise httpcore.ConnectError("no address")
+
+    def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Any = None
+    ) -> httpcore.NetworkStream:
+        raise AddressRefused()
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection on which nothing outlasts the deadline of the whole call."""
+
+    def __init__(self, stream: httpcore.NetworkStream, deadline: float) -> None:
+        self._stream = stream
+        self._deadline = deadline
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, _left(self._deadline))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, _left(self._deadline))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.NetworkStream:
+        secured = self._stream.start_tls(ssl_context, server_hostname, _left(self._deadline))
+        return _Stream(secured, self._deadline)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _parse(text: str) -> httpx.URL:
+    """The URL when its form is one that may be called; raises AddressRefused."""
+    try:
+        url = httpx.URL(text)
+        host = url.raw_host.decode("ascii")
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise AddressRefused("must be a valid URL") from error
+    if len(text) > MAX_URL_LENGTH or any(char <= " " or char == "\\" for char in text):
+        raise AddressRefused("must be a valid URL")
+    if url.scheme != "https" and not (url.scheme == "http" and _policy.allow_http):
+        schemes = "http:// or https://" if _policy.allow_http else "https://"
+        raise AddressRefused(f"must be a URL that begins with {schemes}")
+    if not _plain(host):
+        raise AddressRefused("must be a URL with a host")
+    if url.userinfo or url.fragment:
+        raise AddressRefused("must be a URL without user name, password and fragment")
+    _check_port(DEFAULT_PORTS[url.scheme] if url.port is None else url.port)
+    return url
+
+
+def _check_port(port: int) -> None:
+    if port not in PORTS and not FIRST_FREE_PORT <= port <= 65535:
+        raise AddressRefused(f"{port} is not a port this service may call: 80, 443 or from 1024 on")
+
+
+def _plain(host: str) -> str:
+    """A host name in the one form it is compared in."""
+    return host.strip("[]").rstrip(".").lower()
+
+
+def literal_address(host: str) -> Address | None:
+    """The address a host name is, in any of the forms a resolver takes (`0x7f.1`, `2130706433`)."""
+    plain = _plain(host)
+    try:
+        return ip_address(plain)
+    except ValueError:
+        pass
+    try:
+        return IPv4Address(socket.inet_aton(plain))
+    except (OSError, UnicodeError):
+        return None
+
+
+def _check_name(host: str) -> None:
+    """Refuse what a host name alone says: an address, in whatever form, or this machine."""
+    address = literal_address(host)
+    if address is None and (_plain(host) == "localhost" or _plain(host).endswith(".localhost")):
+        address = IPv4Address("127.0.0.1")
+    if address is not None:
+        _check_address(host, address)
+
+
+def _resolve(host: str, port: int, deadline: float) -> list[Address]:
+    """A host's addresses, all of which may be called."""
+    addresses = list(dict.fromkeys(_looked_up(host, port, deadline)))
+    if not addresses:
+        raise OutsideFailed(f"{host} has no address")
+    for address in addresses:
+        _check_address(host, address)
+    return addresses
+
+
+def _looked_up(host: str, port: int, deadline: float) -> list[Address]:
+    """What the resolver says, asked on a thread since it knows no deadline."""
+    found: list[Address] = []
+    failure: list[OSError | UnicodeError] = []
+
+    def ask() -> None:
+        try:
+            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found.extend(ip_address(answer[4][0]) for answer in answers)
+        except (OSError, UnicodeError) as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=ask, name="resolve", daemon=True)
+    thread.start()
+    thread.join(_left(deadline))
+    if failure:
+        raise OutsideFailed(f"{host} has no address") from failure[0]
+    if thread.is_alive():
+        raise TimeoutError
+    return found
+
+
+def _check_address(host: str, address: Address) -> None:
+    if _policy.allows(_plain(host), address):
+        return
+    if is_refused(address):
+        # whose address it is stays unsaid: it may be the resolver's secret
+        raise AddressRefused(f"{host} is not an address this service may call")
+
+
+def is_refused(address: Address) -> bool:
+    """Whether only the operator can allow calls to this address."""
+    if isinstance(address, IPv6Address):
+        for network, shift in EMBEDDING:
+            if address in network:
+                return is_refused(IPv4Address((int(address) >> shift) & 0xFFFFFFFF))
+        if address not in GLOBAL_UNICAST:
+            return True
+    return any(address in network for network in REFUSED_NETWORKS)

@@ -1,0 +1,330 @@
+"""Outgoing calls: which addresses are refused, in whatever form, and what bounds an answer."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from flask import Flask, Response, redirect, request
+
+from shared import outgoing
+from shared.errors import AddressRefused, OutsideFailed
+from shared.settings import BadSetting
+from tests.outside import serving
+
+LOOPBACK = ("127.0.0.0/8", "::1")
+
+
+@pytest.fixture(autouse=True)
+def strict() -> Iterator[None]:
+    outgoing.configure()
+    yield
+    outgoing.configure()
+
+
+@pytest.mark.parametrize(
+    "address",
+    """
+    127.0.0.1 127.255.255.254 0.0.0.0 10.0.0.1 100.64.0.1 169.254.169.254 172.16.0.1 172.31.255.255
+    192.0.0.192 192.168.1.1 198.18.0.1 203.0.113.9 224.0.0.1 239.255.255.250 240.0.0.1 255.255.255.255
+    100.100.100.200 168.63.129.16
+    :: ::1 ::127.0.0.1 ::ffff:127.0.0.1 ::ffff:10.0.0.1 ::ffff:0:10.0.0.1 64:ff9b::a00:1 64:ff9b:1::1
+    2002:7f00:1:: 2002:a9fe:a9fe:: 2001::1 2001:db8::1 fc00::1 fd00:ec2::254 fe80::1 fec0::1 ff02::1 100::1
+    """.split(),
+)
+def test_what_is_not_public_is_refused(address: str) -> None:
+    assert outgoing.is_refused(ipaddress.ip_address(address))
+    host = f"[{address}]" if ":" in address else address
+    with pytest.raises(AddressRefused):
+        outgoing.check_url(f"https://{host}/token")
+    with pytest.raises(AddressRefused):
+        outgoing.request("GET", f"https://{host}/token")
+
+
+@pytest.mark.parametrize(
+    "address",
+    "8.8.8.8 1.1.1.1 172.32.0.1 2606:4700::1111 ::ffff:8.8.8.8 64:ff9b::808:808 2002:808:808::".split(),
+)
+def test_what_is_public_is_not(address: str) -> None:
+    assert not outgoing.is_refused(ipaddress.ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "host",
+    """
+    2130706433 0x7f000001 0x7f.0.0.1 017700000001 0177.0.0.1 127.1 127.0.1 0 0x0 127.0.0.1. 2852039166
+    localhost LOCALHOST localhost. api.localhost 127.0.0.1.. １２７.0.0.1 ⑫7.0.0.1
+    """.split(),
+)
+def test_loopback_in_disguise_is_refused(host: str) -> None:
+    with pytest.raises(AddressRefused):
+        outgoing.check_url(f"https://{host}/")
+    with pytest.raises(AddressRefused):
+        outgoing.request("GET", f"https://{host}/")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "string",
+        "https://",
+        "https:///path",
+        "http://example.com/",
+        "ftp://example.com/",
+        "file:///etc/passwd",
+        "javascript:alert(1)",
+        "gopher://example.com/",
+        "//example.com/",
+        "https://user:pass@example.com/",
+        "https://example.com@127.0.0.1/",
+        "https://example.com/#fragment",
+        "https://example.com:22/",
+        "https://example.com:1023/",
+        "https://example.com:0/",
+        "https://example.com:99999/",
+        "https://example.com\\@127.0.0.1/",
+        "https://exa mple.com/",
+        "https://example.com/\r\nHost: x",
+        "https://" + "a" * 3000,
+        "https://[::1/",
+        "https://./",
+    ],
+)
+def test_a_url_that_may_not_be_called_is_refused(url: str) -> None:
+    with pytest.raises(AddressRefused):
+        outgoing.check_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://example.com/token?a=b",
+        "https://example.com:8443/",
+        "https://xn--bcher-kva.example/",
+        "https://bücher.example/",
+    ],
+)
+def test_a_public_url_is_not(url: str) -> None:
+    outgoing.check_url(url)
+
+
+def test_a_browser_may_go_to_any_host_by_https() -> None:
+    outgoing.check_browser_url("https://10.0.0.1/authorize")
+    for url in ("javascript:alert(1)", "http://example.com/", "data:text/html,x"):
+        with pytest.raises(AddressRefused):
+            outgoing.check_browser_url(url)
+
+
+@pytest.mark.parametrize("allowed", ["10.0.0.0/8", "10.0.0.1", "git.corp", "GIT.corp."])
+def test_an_operator_allows_networks_addresses_and_hosts(
+    allowed: str, resolver: Callable[..., list[str]]
+) -> None:
+    resolver("10.0.0.1")
+    with pytest.raises(AddressRefused):
+        outgoing.check_host("git.corp", 443)
+    outgoing.configure([allowed])
+    assert outgoing.check_host("git.corp", 443) == ["10.0.0.1"]
+
+
+@pytest.mark.parametrize("allowed", ["10.0.0.0/33", "a/b", "ü"])
+def test_what_cannot_be_allowed_is_refused_by_name(allowed: str) -> None:
+    with pytest.raises(BadSetting, match="RUNYARD_ALLOWED_ADDRESSES"):
+        outgoing.configure([allowed])
+
+
+def test_one_bad_address_among_good_ones_is_enough(resolver: Callable[..., list[str]]) -> None:
+    resolver("8.8.8.8", "127.0.0.1")
+    with pytest.raises(AddressRefused):
+        outgoing.check_host("both.example", 443)
+
+
+def test_the_checked_address_is_the_one_that_is_called(resolver: Callable[..., list[str]]) -> None:
+    """A resolver that answers differently each time (DNS rebinding) is asked only once."""
+    asked = resolver("8.8.8.8", then="127.0.0.1")
+    with pytest.raises(OutsideFailed):
+        outgoing.request("GET", "https://rebind.example/", timeout_seconds=0.05)
+    assert asked == ["rebind.example"]
+
+
+def test_a_resolver_that_hangs_does_not_hold_up_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: held.wait(20) and [])
+    with pytest.raises(OutsideFailed, match="did not answer within"):
+        outgoing.request("GET", "https://slow.example/", timeout_seconds=0.05)
+    held.set()
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Let names have these addresses, and perhaps another one when asked again; who was asked for."""
+
+    def answer(*addresses: str, then: str | None = None) -> list[str]:
+        asked: list[str] = []
+
+        def getaddrinfo(host: str, port: int, *args: Any, **more: Any) -> list[Any]:
+            if outgoing.literal_address(host):
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
+            asked.append(host)
+            found = (then,) if then and len(asked) > 1 else addresses
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        return asked
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """A server that answers in good and bad ways; its address."""
+    app = Flask("outside")
+    held = threading.Event()
+
+    @app.post("/echo")
+    def echo() -> dict[str, Any]:
+        return {
+            "host": request.host,
+            "body": request.get_data(as_text=True),
+            "agent": request.user_agent.string,
+        }
+
+    @app.get("/moved")
+    def moved() -> Any:
+        return redirect("http://169.254.169.254/latest/meta-data")
+
+    @app.get("/huge")
+    def huge() -> Response:
+        return Response(b"x" * 65536 for _ in range(64))
+
+    @app.get("/drip")
+    def drip() -> Response:
+        def body() -> Iterator[bytes]:
+            while not held.wait(0.02):
+                yield b" "
+
+        return Response(body())
+
+    @app.get("/late")
+    def late() -> str:
+        held.wait(20)
+        return "late"
+
+    with serving(app) as port:
+        yield f"http://127.0.0.1:{port}"
+        held.set()
+
+
+@pytest.fixture
+def allowed(server: str) -> str:
+    outgoing.configure(LOOPBACK, allow_http=True)
+    return server
+
+
+def test_a_call_carries_its_body_and_the_hosts_name(allowed: str) -> None:
+    answer = outgoing.request("POST", f"{allowed}/echo?x=1", body="a=b")
+    assert answer.status == 200
+    assert answer.json() == {"host": allowed.removeprefix("http://"), "body": "a=b", "agent": "runyard"}
+
+
+def test_a_redirect_is_an_answer_and_not_followed(allowed: str) -> None:
+    answer = outgoing.request("GET", f"{allowed}/moved")
+    assert (answer.status, answer.is_success) == (302, False)
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("/huge", "more than 1048576 bytes"),
+        ("/drip", "did not answer within"),
+        ("/late", "did not answer within"),
+    ],
+)
+def test_an_answer_is_bounded_in_size_and_time(allowed: str, path: str, what: str) -> None:
+    with pytest.raises(OutsideFailed, match=what):
+        outgoing.request("GET", f"{allowed}{path}", timeout_seconds=0.3 if "within" in what else 10)
+
+
+def test_a_server_that_is_down_or_no_http_server_is_told_so() -> None:
+    outgoing.configure(LOOPBACK, allow_http=True)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def talk() -> None:
+            connection, _ = listener.accept()
+            connection.recv(100)
+            connection.sendall(b"220 smtp ready\r\n")
+            connection.close()
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        with pytest.raises(OutsideFailed, match="did not answer with HTTP"):
+            outgoing.request("GET", f"http://127.0.0.1:{port}/")
+        thread.join()
+    with pytest.raises(OutsideFailed, match="cannot be reached"):
+        outgoing.request("GET", f"http://127.0.0.1:{port}/")
+
+
+def test_tls_is_checked_against_the_name(allowed: str, tmp_path: Any) -> None:
+    """A certificate nobody vouches for is refused, also at an address that was allowed."""
+    with (
+        serving(Flask("tls"), ssl=self_signed(tmp_path)) as port,
+        pytest.raises(OutsideFailed, match="cannot be reached"),
+    ):
+        outgoing.request("GET", f"https://localhost:{port}/")
+
+
+def test_tls_speaks_to_the_name_at_the_checked_address(
+    allowed: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = self_signed(tmp_path, name="tokens.example")
+    monkeypatch.setenv("SSL_CERT_FILE", certificate)
+    outgoing._tls.cache_clear()
+    lookup = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *a, **k: lookup("127.0.0.1", *a, **k))
+    app = Flask("tls")
+    app.add_url_rule("/", view_func=lambda: request.host)
+    try:
+        with serving(app, ssl=(certificate, key)) as port:
+            answer = outgoing.request("GET", f"https://tokens.example:{port}/")
+            assert answer.body.decode() == f"tokens.example:{port}"
+            with pytest.raises(OutsideFailed):
+                outgoing.request("GET", f"https://others.example:{port}/")
+    finally:
+        outgoing._tls.cache_clear()
+
+
+def self_signed(folder: Any, name: str = "localhost") -> tuple[str, str]:
+    """A certificate for a name and its key, as files."""
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return str(folder / "cert.pem"), str(folder / "key.pem")
