@@ -16,7 +16,18 @@ from gevent.event import Event as Signal
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from shared import archives, claims, deployments, events, idempotency, queues, revision_log, threads
+from shared import (
+    api_keys,
+    archives,
+    claims,
+    deployments,
+    events,
+    idempotency,
+    organizations,
+    queues,
+    revision_log,
+    threads,
+)
 from shared.claims import Finish
 from shared.database import connection, dumps, engine, translated
 from shared.errors import RunyardError, Unavailable
@@ -82,7 +93,7 @@ class Upkeep:
         """One round; a step that fails does not keep the others from running."""
         steps: list[Callable[[], Any]] = [self._abandoned_runs, self._unheard_runs, self._builds]
         if self._ticks % SLOW_EVERY == 0:
-            steps.append(self._removals)
+            steps += [self._removals, self._organizations]
         self._ticks += 1
         for step in steps:
             try:
@@ -162,6 +173,13 @@ class Upkeep:
             with connection() as conn:
                 if not idempotency.remove_old(conn):
                     break
+
+    def _organizations(self) -> None:
+        """What is left of deleted organizations, and keys that ended long ago."""
+        with connection() as conn:
+            moved = organizations.purge_deleted(conn)
+            api_keys.purge_ended(conn)
+        revision_log.announce(moved)
 
 
 def _final(run: claims.Claimed) -> Finish:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from shared import api_keys
-from shared.database import transaction
-from shared.errors import Invalid, NotFound
+from shared.database import connection, transaction
+from shared.errors import Forbidden, Invalid, NotFound
 from shared.models import ApiKey
+from tests import factories
 
 
 @pytest.fixture(autouse=True)
@@ -131,3 +133,53 @@ def test_the_operators_key_needs_no_row() -> None:
     assert (caller.role, caller.organization_id) == ("operator", api_keys.DEFAULT_ORGANIZATION_ID)
     assert api_keys.authenticate("as giveN", bootstrap="as given") is None
     assert api_keys.authenticate("as given", bootstrap=None) is None
+
+
+def test_an_operators_key_belongs_to_the_default_organization() -> None:
+    other = factories.organization()
+    with pytest.raises(Invalid), transaction() as session:
+        api_keys.create(session, other, name="too much", role="operator")
+    caller = api_keys.authenticate(make(role="operator"))
+    assert caller is not None
+    assert caller.may("operator")
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted", "allowed"), [("admin", "admin", True), ("admin", "operator", False)]
+)
+def test_no_key_makes_one_that_may_do_more(own: str, wanted: str, allowed: bool) -> None:
+    caller = api_keys.Caller(api_keys.DEFAULT_ORGANIZATION_ID, "default", "abcdefgh", own)
+    with nullcontext() if allowed else pytest.raises(Forbidden), transaction() as session:
+        api_keys.create_for(session, caller, name="new", role=wanted)
+
+
+def test_a_key_stays_alive_until_it_is_revoked() -> None:
+    make()
+    id = row().id
+    assert api_keys.is_alive(id)
+    assert api_keys.is_alive("bootstrap")
+    assert not api_keys.is_alive("00000000")
+    with transaction() as session:
+        api_keys.revoke(session, api_keys.DEFAULT_ORGANIZATION_ID, id)
+    assert not api_keys.is_alive(id)
+
+
+def test_revoking_again_changes_nothing() -> None:
+    make()
+    id = row().id
+    for _ in range(2):
+        with transaction() as session:
+            api_keys.revoke(session, api_keys.DEFAULT_ORGANIZATION_ID, id)
+        first = row().revoked_at
+    assert row().revoked_at == first
+
+
+@pytest.mark.parametrize(
+    ("column", "days", "left"), [("revoked_at", 91, 0), ("expires_at", 91, 0), ("revoked_at", 89, 1)]
+)
+def test_a_key_that_ended_long_ago_is_removed(column: str, days: int, left: int) -> None:
+    make()
+    with connection() as conn:
+        conn.execute(text(f"UPDATE api_key SET {column} = now() - make_interval(days => {days})"))
+        api_keys.purge_ended(conn)
+        assert len(api_keys.list_of(conn, api_keys.DEFAULT_ORGANIZATION_ID, limit=10, offset=0)) == left

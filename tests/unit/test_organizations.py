@@ -1,0 +1,150 @@
+"""Organizations: their names, what deleting one ends, and what upkeep removes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import text
+
+from shared import api_keys, organizations
+from shared.api_keys import DEFAULT_ORGANIZATION_ID, Caller
+from shared.database import connection, transaction
+from shared.errors import Conflict, Forbidden, Invalid, NotFound
+from shared.settings import Settings
+from tests import factories
+from workers.upkeep import Upkeep
+
+
+@pytest.fixture(autouse=True)
+def nothing_cached(db: Any) -> Iterator[None]:
+    api_keys.forget()
+    organizations.forget()
+    with transaction() as session:
+        api_keys.ensure_default_organization(session)
+    yield
+    api_keys.forget()
+    organizations.forget()
+
+
+def create(name: str = "acme") -> UUID:
+    with connection() as conn:
+        id: UUID = organizations.create(conn, name)["id"]
+        return id
+
+
+def delete(organization_id: UUID) -> None:
+    with connection() as conn:
+        organizations.delete(conn, organization_id)
+
+
+def key_of(organization_id: UUID, role: str = "admin") -> str:
+    with transaction() as session:
+        return api_keys.create(session, organization_id, name="one", role=role)
+
+
+def count(table: str) -> int:
+    with connection() as conn:
+        return int(conn.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
+
+
+def test_a_name_is_taken_until_its_organization_is_deleted() -> None:
+    first = create("acme")
+    with pytest.raises(Conflict):
+        create("acme")
+    delete(first)
+    assert create("acme") != first
+
+
+def test_a_rename_cannot_take_anothers_name() -> None:
+    create("acme")
+    other = create("other")
+    with pytest.raises(Conflict), connection() as conn:
+        organizations.rename(conn, other, "acme")
+    with connection() as conn:
+        assert organizations.rename(conn, other, "third")["name"] == "third"
+
+
+def test_a_name_must_not_look_like_an_id() -> None:
+    with pytest.raises(Invalid):
+        create(str(DEFAULT_ORGANIZATION_ID))
+
+
+@pytest.mark.parametrize(
+    "change", [organizations.delete, lambda conn, id: organizations.rename(conn, id, "x")]
+)
+def test_the_default_one_stays_as_it_is(change: Any) -> None:
+    with pytest.raises(Invalid) as refused, connection() as conn:
+        change(conn, DEFAULT_ORGANIZATION_ID)
+    assert refused.value.status == 400
+
+
+def test_deleting_ends_its_keys_and_hides_its_deployments() -> None:
+    id = create()
+    key = key_of(id)
+    deployment = factories.deployment(organization_id=id)
+    found = api_keys.authenticate(key)
+    assert found is not None
+    assert api_keys.is_alive(found.key_id)
+
+    delete(id)
+    api_keys.forget()
+
+    assert api_keys.authenticate(key) is None
+    assert not api_keys.is_alive(found.key_id)
+    with connection() as conn:
+        hidden = conn.execute(
+            text("SELECT deleted_at IS NOT NULL FROM deployment WHERE id = :id"), {"id": deployment.id}
+        ).scalar_one()
+        assert hidden
+        with pytest.raises(NotFound):
+            organizations.delete(conn, id)
+
+
+def test_upkeep_removes_it_once_nothing_is_left(settings: Settings) -> None:
+    id = create()
+    key_of(id)
+    delete(id)
+    late = factories.deployment(organization_id=id)  # made with a key that was still believed
+    before = count("organization")
+
+    upkeep = Upkeep(settings)
+    upkeep.tick()
+    assert count("organization") == before, "its keys may still be believed"
+
+    with connection() as conn:
+        conn.execute(text("UPDATE organization SET deleted_at = deleted_at - interval '1 hour'"))
+    for _ in range(2):
+        upkeep._organizations()
+        upkeep._removals()
+    upkeep._organizations()
+
+    with connection() as conn:
+        assert not conn.execute(text("SELECT 1 FROM deployment WHERE id = :id"), {"id": late.id}).first()
+    assert count("organization") == before - 1
+    assert count("api_key") == 0
+
+
+def test_an_operator_speaks_for_any_organization_and_others_for_their_own() -> None:
+    id = create("acme")
+    operator = Caller(DEFAULT_ORGANIZATION_ID, "default", "bootstrap", "operator")
+    admin = Caller(id, "acme", "abcdefgh", "admin")
+
+    for tenant in ("acme", str(id), str(id).upper()):
+        acting = organizations.acting_for(operator, tenant)
+        assert (acting.organization_id, acting.organization_name, acting.role) == (id, "acme", "operator")
+        assert organizations.acting_for(admin, tenant) == admin
+    for caller, tenant in ((operator, "nobody"), (admin, "default"), (admin, str(DEFAULT_ORGANIZATION_ID))):
+        with pytest.raises(Forbidden):
+            organizations.acting_for(caller, tenant)
+
+
+def test_a_deleted_organization_cannot_be_spoken_for() -> None:
+    id = create("acme")
+    operator = Caller(DEFAULT_ORGANIZATION_ID, "default", "bootstrap", "operator")
+    assert organizations.acting_for(operator, "acme").organization_id == id
+    delete(id)
+    with pytest.raises(Forbidden):
+        organizations.acting_for(operator, "acme")
