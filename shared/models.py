@@ -15,6 +15,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     DateTime,
+    Double,
     ForeignKey,
     ForeignKeyConstraint,
     Identity,
@@ -145,6 +146,88 @@ class IdempotentAnswer(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
     __table_args__ = (Index("ix_idempotent_answer_created_at", "created_at"),)
+
+
+class OAuthProvider(Base):
+    """Where users give consent, and who we are there; `client_secret` is encrypted."""
+
+    __tablename__ = "oauth_provider"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    organization_id: Mapped[UUID] = mapped_column(ForeignKey("organization.id", ondelete="CASCADE"))
+    provider_id: Mapped[str]  # its name within the organization, chosen by the caller
+    name: Mapped[str]
+    client_id: Mapped[str]
+    client_secret: Mapped[bytes | None]
+    auth_url: Mapped[str]
+    token_url: Mapped[str]
+    uses_pkce: Mapped[bool] = mapped_column(server_default="false")
+    code_challenge_method: Mapped[str | None]
+    provider_type: Mapped[str | None]
+    token_endpoint_auth_method: Mapped[str]
+    mcp_server_url: Mapped[str | None]
+    is_dynamic_client: Mapped[bool] = mapped_column(server_default="false")
+    issuer: Mapped[str | None]  # as discovery named it
+    revocation_url: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+    __table_args__ = (
+        Index("uq_oauth_provider_organization_id_provider_id", "organization_id", "provider_id", unique=True),
+    )
+
+
+def _provider_key() -> Mapped[UUID]:
+    return mapped_column(ForeignKey("oauth_provider.id", ondelete="CASCADE"))
+
+
+class OAuthGrant(Base):
+    """What a user consented to: the tokens, encrypted. `agent_id` None: for all agents of the user."""
+
+    __tablename__ = "oauth_grant"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    organization_id: Mapped[UUID] = mapped_column(ForeignKey("organization.id", ondelete="CASCADE"))
+    provider_key: Mapped[UUID] = _provider_key()
+    user_id: Mapped[str]
+    agent_id: Mapped[str | None]
+    requested: Mapped[list[str]] = mapped_column(JSON)
+    scopes: Mapped[list[str]] = mapped_column(JSON)  # as granted
+    access_token: Mapped[bytes]
+    refresh_token: Mapped[bytes | None]
+    expires_at: Mapped[datetime | None]
+    refreshing_until: Mapped[datetime | None]  # somebody asks for new tokens now
+    account_label: Mapped[str | None]
+    is_default: Mapped[bool] = mapped_column(server_default="false")
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+    __table_args__ = (
+        Index("ix_oauth_grant_provider_key_user_id", "provider_key", "user_id"),
+        Index("ix_oauth_grant_organization_id", "organization_id"),
+    )
+
+
+class OAuthRequest(Base):
+    """A consent that was asked for; its id is the `auth_id`. See the states in shared/grants.py."""
+
+    __tablename__ = "oauth_request"
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    organization_id: Mapped[UUID] = mapped_column(ForeignKey("organization.id", ondelete="CASCADE"))
+    provider_key: Mapped[UUID] = _provider_key()
+    status: Mapped[str] = mapped_column(server_default="pending")
+    state_hash: Mapped[bytes] = mapped_column(unique=True)  # SHA-256
+    verifier: Mapped[bytes | None]  # of PKCE, encrypted
+    redirect_uri: Mapped[str]
+    scopes: Mapped[list[str]] = mapped_column(JSON)
+    user_id: Mapped[str]
+    agent_id: Mapped[str | None]
+    is_default: Mapped[bool]
+    is_another: Mapped[bool]  # consent for one more account, beside those there are
+    grant_id: Mapped[UUID | None]
+    error: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    expires_at: Mapped[datetime]
+
+    __table_args__ = (Index("ix_oauth_request_expires_at", "expires_at"),)
 
 
 class Deployment(Base):
@@ -334,6 +417,10 @@ class Thread(Base):
     interrupts: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     error: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     last_seq: Mapped[int] = mapped_column(server_default="0")  # created_seq of its newest run
+    # how long after its last change it is deleted or thinned out: see shared/expiry.py
+    ttl_minutes: Mapped[float | None] = mapped_column(Double)
+    ttl_strategy: Mapped[str | None]
+    swept_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
     state_updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
@@ -341,6 +428,7 @@ class Thread(Base):
     __table_args__ = (
         Index("ix_thread_updated_at", "deployment_id", "updated_at"),
         Index("ix_thread_created_at", "deployment_id", "created_at"),
+        Index("ix_thread_ttl", "updated_at", postgresql_where=text("ttl_minutes IS NOT NULL")),
         Index("ix_thread_status", "deployment_id", "status", "updated_at"),
         Index(
             "ix_thread_metadata",

@@ -14,6 +14,7 @@ def upgrade() -> None:
     _organizations()
     _revisions()
     _idempotency()
+    _oauth()
 
 
 def _organizations() -> None:
@@ -52,3 +53,108 @@ def _idempotency() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_idempotent_answer")),
     )
     op.create_index("ix_idempotent_answer_created_at", "idempotent_answer", ["created_at"])
+
+
+def _oauth() -> None:
+    """Providers of consent, what was consented to, and what is being asked for."""
+    op.create_table(
+        "oauth_provider",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("organization_id", sa.Uuid(), nullable=False),
+        sa.Column("provider_id", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("client_id", sa.Text(), nullable=False),
+        sa.Column("client_secret", sa.LargeBinary(), nullable=True),
+        sa.Column("auth_url", sa.Text(), nullable=False),
+        sa.Column("token_url", sa.Text(), nullable=False),
+        sa.Column("uses_pkce", sa.Boolean(), server_default="false", nullable=False),
+        sa.Column("code_challenge_method", sa.Text(), nullable=True),
+        sa.Column("provider_type", sa.Text(), nullable=True),
+        sa.Column("token_endpoint_auth_method", sa.Text(), nullable=False),
+        sa.Column("mcp_server_url", sa.Text(), nullable=True),
+        sa.Column("is_dynamic_client", sa.Boolean(), server_default="false", nullable=False),
+        sa.Column("issuer", sa.Text(), nullable=True),
+        sa.Column("revocation_url", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("updated_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["organization_id"],
+            ["organization.id"],
+            name=op.f("fk_oauth_provider_organization_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_oauth_provider")),
+    )
+    op.create_index(
+        "uq_oauth_provider_organization_id_provider_id",
+        "oauth_provider",
+        ["organization_id", "provider_id"],
+        unique=True,
+    )
+    op.create_table(
+        "oauth_grant",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("organization_id", sa.Uuid(), nullable=False),
+        sa.Column("provider_key", sa.Uuid(), nullable=False),
+        sa.Column("user_id", sa.Text(), nullable=False),
+        sa.Column("agent_id", sa.Text(), nullable=True),
+        sa.Column("requested", sa.JSON(), nullable=False),
+        sa.Column("scopes", sa.JSON(), nullable=False),
+        sa.Column("access_token", sa.LargeBinary(), nullable=False),
+        sa.Column("refresh_token", sa.LargeBinary(), nullable=True),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("refreshing_until", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("account_label", sa.Text(), nullable=True),
+        sa.Column("is_default", sa.Boolean(), server_default="false", nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("updated_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["organization_id"],
+            ["organization.id"],
+            name=op.f("fk_oauth_grant_organization_id"),
+            ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(
+            ["provider_key"],
+            ["oauth_provider.id"],
+            name=op.f("fk_oauth_grant_provider_key"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_oauth_grant")),
+    )
+    op.create_index("ix_oauth_grant_provider_key_user_id", "oauth_grant", ["provider_key", "user_id"])
+    op.create_index("ix_oauth_grant_organization_id", "oauth_grant", ["organization_id"])
+    op.create_table(
+        "oauth_request",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("organization_id", sa.Uuid(), nullable=False),
+        sa.Column("provider_key", sa.Uuid(), nullable=False),
+        sa.Column("status", sa.Text(), server_default="pending", nullable=False),
+        sa.Column("state_hash", sa.LargeBinary(), nullable=False),
+        sa.Column("verifier", sa.LargeBinary(), nullable=True),
+        sa.Column("redirect_uri", sa.Text(), nullable=False),
+        sa.Column("scopes", sa.JSON(), nullable=False),
+        sa.Column("user_id", sa.Text(), nullable=False),
+        sa.Column("agent_id", sa.Text(), nullable=True),
+        sa.Column("is_default", sa.Boolean(), nullable=False),
+        sa.Column("is_another", sa.Boolean(), nullable=False),
+        sa.Column("grant_id", sa.Uuid(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["organization_id"],
+            ["organization.id"],
+            name=op.f("fk_oauth_request_organization_id"),
+            ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(
+            ["provider_key"],
+            ["oauth_provider.id"],
+            name=op.f("fk_oauth_request_provider_key"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_oauth_request")),
+        sa.UniqueConstraint("state_hash", name=op.f("uq_oauth_request_state_hash")),
+    )
+    op.create_index("ix_oauth_request_expires_at", "oauth_request", ["expires_at"])
