@@ -23,6 +23,7 @@ from shared import __version__
 from shared.idempotency import HEADER
 from web import auth
 from web.addresses import deployment_path
+from web.openapi_responses import JSON, responses
 from web.validation import (
     ItemOrList,
     JsonObject,
@@ -42,26 +43,9 @@ bp = Blueprint("openapi", __name__)
 
 View = TypeVar("View", bound=Callable[..., Any])
 
-JSON = "application/json"
-SSE = "text/event-stream"
 SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
 SKIPPED_BLUEPRINTS = frozenset({"docs", "deployment_docs", "console"})
 DEPLOYMENT_ROOT = "/d/{deployment}"
-
-MEANINGS = {
-    400: "The request breaks a rule",
-    401: "Missing or unknown API key",
-    403: "The API key may not do that",
-    404: "Not found",
-    409: "Conflict with the current state",
-    413: "Too large",
-    422: "A value is missing or wrong",
-    424: "The graph's host could not answer",
-    429: "A limit is reached; see Retry-After",
-    502: "A server outside this service did not answer as it should",
-    503: "The database is unavailable; see Retry-After",
-    504: "The graph's host did not answer in time",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +54,12 @@ class Operation:
 
     summary: str
     body: type[Schema] | None = None
+    body_optional: bool = False
     query: type[Schema] | None = None
     answer: type[Schema] | dict[str, Any] | None = None  # a schema, or JSON Schema as it stands
     many: bool = False  # the answer is an array of it
     status: int = 200
+    also: tuple[int, ...] = ()  # other statuses with the same answer
     errors: tuple[int, ...] = ()
     sse: bool = False  # answers with server-sent events
     idempotent: bool = False  # takes an Idempotency-Key (web/idempotency.py)
@@ -113,15 +99,20 @@ def document(app: Flask, *, of_deployment: bool = False) -> dict[str, Any]:
         openapi_version="3.1.0",
         plugins=[_plugin()],
         info={"description": "Deploy agent applications and run their graphs."},
-        security=[{"api_key": []}, {"bearer": []}],
+        security=[
+            {"api_key": []},
+            {"bearer": []},
+            {"api_key": [], "tenant_id": []},
+            {"bearer": [], "tenant_id": []},
+        ],
     )
     spec.components.security_scheme("api_key", {"type": "apiKey", "in": "header", "name": "X-Api-Key"})
+    spec.components.security_scheme("tenant_id", {"type": "apiKey", "in": "header", "name": "X-Tenant-Id"})
     spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
-    _add_error_schemas(spec)
     for path, rule in sorted(_paths(app, of_deployment), key=lambda pair: pair[0]):
         view = app.view_functions[rule.endpoint]
         for method in sorted((rule.methods or set()) - SKIPPED_METHODS):
-            spec.path(path=path, operations={method.lower(): _describe(rule, method, path, view)})
+            spec.path(path=path, operations={method.lower(): _describe(spec, rule, method, path, view)})
     return spec.to_dict()
 
 
@@ -136,24 +127,26 @@ def _paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
             yield path.removeprefix(DEPLOYMENT_ROOT) or "/", rule
 
 
-def _describe(rule: Rule, method: str, path: str, view: Callable[..., Any]) -> dict[str, Any]:
+def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[..., Any]) -> dict[str, Any]:
     """One method of one path."""
     text = (view.__doc__ or "").strip()
     said: Operation = getattr(view, "__operation__", None) or Operation(
         summary=text.partition("\n")[0].rstrip(".") or rule.endpoint.rpartition(".")[2].replace("_", " ")
     )
     is_open = auth.is_open(method, rule.rule)
+    takes_input = said.body is not None or said.query is not None or "_id>" in rule.rule
     described: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
         "tags": [_tag(rule)],
         "summary": said.summary,
         "parameters": [*_path_parameters(path), *_query_parameters(said), *_header_parameters(said)],
-        "responses": {str(said.status): _answer(said), **_refusals(said, rule, is_open)},
+        "responses": responses(spec, said, rule.rule, is_open=is_open, takes_input=takes_input),
     }
     if text:
         described["description"] = text
     if said.body is not None:
-        described["requestBody"] = {"required": True, "content": {JSON: {"schema": said.body}}}
+        content = {JSON: {"schema": said.body}}
+        described["requestBody"] = {"required": not said.body_optional, "content": content}
     if is_open:
         described["security"] = []
     return described
@@ -187,60 +180,6 @@ def _header_parameters(said: Operation) -> Iterator[dict[str, Any]]:
             " answered as the first time, with the header Idempotent-Replayed.",
             "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\x20-\x7e]+$"},
         }
-
-
-def _answer(said: Operation) -> dict[str, Any]:
-    described: dict[str, Any] = {"description": "Done" if said.status == 204 else "The answer"}
-    if said.status in (202, 204) and said.answer is None:
-        return described
-    media = SSE if said.sse else said.media
-    schema: Any = said.answer if said.answer is not None else {}
-    described["content"] = {media: {"schema": {"type": "array", "items": schema} if said.many else schema}}
-    return described
-
-
-def _refusals(said: Operation, rule: Rule, is_open: bool) -> dict[str, Any]:
-    statuses = {*said.errors, *(() if is_open else (401, 403))}
-    if said.idempotent:
-        statuses |= {409, 422}
-    takes_input = said.body is not None or said.query is not None or "_id>" in rule.rule
-    if takes_input:
-        statuses.add(422)
-    lists = rule.rule.startswith(("/v1/", "/v2/"))
-    return {
-        str(status): {
-            "description": MEANINGS.get(status, "Refused"),
-            "content": {
-                JSON: {"schema": _error_schema("Violations" if lists and status == 422 else "Error")}
-            },
-        }
-        for status in sorted(statuses)
-    }
-
-
-def _error_schema(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _add_error_schemas(spec: APISpec) -> None:
-    text = {"type": "string"}
-    spec.components.schema(
-        "Error", {"type": "object", "required": ["detail"], "properties": {"detail": text}}
-    )
-    place = {"type": "array", "items": {"anyOf": [text, {"type": "integer"}]}}
-    violation = {
-        "type": "object",
-        "required": ["loc", "msg", "type"],
-        "properties": {"loc": place, "msg": text, "type": text},
-    }
-    spec.components.schema(
-        "Violations",
-        {
-            "type": "object",
-            "required": ["detail"],
-            "properties": {"detail": {"type": "array", "items": violation}},
-        },
-    )
 
 
 def _plugin() -> MarshmallowPlugin:

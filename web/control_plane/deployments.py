@@ -14,6 +14,7 @@ from shared.errors import Invalid, NotFound
 from shared.models import DeploymentStatus
 from web.auth import caller
 from web.conditional import conditional, tagged
+from web.control_plane import answers
 from web.control_plane.records import MAX_OFFSET, deployment_record, page
 from web.control_plane.sources import (
     DEFAULT_TYPE,
@@ -93,7 +94,14 @@ class DeploymentsDelete(DeploymentDelete):
 
 
 @bp.post("/v2/deployments")
-@operation("Create a deployment", body=DeploymentCreate, status=201, errors=(400, 409), idempotent=True)
+@operation(
+    "Create a deployment",
+    answer=answers.DEPLOYMENT,
+    body=DeploymentCreate,
+    status=201,
+    errors=(400, 409),
+    idempotent=True,
+)
 def create_deployment() -> Response:
     """Its first revision waits for source: ask for an upload URL, put the archive there, name it in a PATCH."""
     body = load(DeploymentCreate)
@@ -129,7 +137,7 @@ def _require_one_name(body: dict[str, Any]) -> None:
 
 
 @bp.get("/v2/deployments")
-@operation("List deployments, newest first", query=DeploymentSearch)
+@operation("List deployments, newest first", answer=answers.page(answers.DEPLOYMENT), query=DeploymentSearch)
 def list_deployments() -> Response:
     """A deployment is listed when it matches every filter that is not empty."""
     query = {name: value for name, value in load_query(DeploymentSearch).items() if value != []}
@@ -141,7 +149,7 @@ def list_deployments() -> Response:
 
 
 @bp.delete("/v2/deployments")
-@operation("Delete deployments", query=DeploymentsDelete)
+@operation("Delete deployments", answer=answers.DELETED, also=(207,), query=DeploymentsDelete)
 def delete_deployments() -> tuple[Response, int]:
     """200 when all are deleted, 207 when some are not: `failed` says which and why."""
     deleted: list[UUID] = []
@@ -157,7 +165,7 @@ def delete_deployments() -> tuple[Response, int]:
 
 
 @bp.get("/v2/deployments/<deployment_id>")
-@operation("Get a deployment", errors=(304, 404))
+@operation("Get a deployment", answer=answers.DEPLOYMENT, errors=(304, 404))
 def get_deployment(deployment_id: str) -> Response:
     """One that is being deleted is shown, as AWAITING_DELETE, until nothing is left of it.
 
@@ -172,6 +180,7 @@ def get_deployment(deployment_id: str) -> Response:
 @bp.patch("/v2/deployments/<deployment_id>")
 @operation(
     "Change a deployment, perhaps by a new revision",
+    answer=answers.DEPLOYMENT,
     body=DeploymentPatch,
     errors=(400, 404),
     idempotent=True,

@@ -11,6 +11,7 @@ from shared import deployments
 from shared.database import connection
 from shared.errors import Invalid, NotFound
 from web.auth import caller
+from web.control_plane import answers
 from web.control_plane.records import MAX_OFFSET, page
 from web.openapi import operation
 from web.validation import QueryInteger, Schema, load_query, uuid_path
@@ -24,7 +25,7 @@ class ListenerSearch(Schema):
 
 
 @bp.get("/v2/listeners")
-@operation("List listeners: there are none", query=ListenerSearch)
+@operation("List listeners: there are none", answer=answers.NOTHING_LISTED, query=ListenerSearch)
 def list_listeners() -> Response:
     return page([], offset=load_query(ListenerSearch)["offset"])
 
@@ -44,13 +45,13 @@ def find_listener(listener_id: str) -> Response:
 
 
 @bp.get("/v1/integrations/github/install")
-@operation("List GitHub installations: there are none")
+@operation("List GitHub installations: there are none", answer=answers.NOTHING)
 def list_installations() -> Response:
     return jsonify([])
 
 
 @bp.get("/v1/integrations/github/<integration_id>/repos")
-@operation("List an installation's repositories: there are none")
+@operation("List an installation's repositories: there are none", answer=answers.NOTHING)
 def list_repositories(integration_id: str) -> Response:
     return jsonify([])
 

@@ -9,6 +9,7 @@ from flask import Blueprint, Response, jsonify
 from shared import deployments, revision_log
 from shared.database import connection
 from web.auth import caller
+from web.control_plane import answers
 from web.control_plane.records import log_record
 from web.control_plane.revisions import find_revision
 from web.openapi import operation
@@ -40,7 +41,9 @@ class LogSearch(Schema):
 
 
 @bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/build_logs")
-@operation("Read a revision's build log", body=LogSearch, errors=(404,))
+@operation(
+    "Read a revision's build log", answer=answers.LOG_LINES, body_optional=True, body=LogSearch, errors=(404,)
+)
 def search_build_logs(deployment_id: str, revision_id: str) -> Response:
     """`level` means that level and above; `start_time` and `end_time` are inclusive.
 
@@ -50,13 +53,21 @@ def search_build_logs(deployment_id: str, revision_id: str) -> Response:
 
 
 @bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/deploy_logs")
-@operation("Read what one revision of a deployment logs", body=LogSearch, errors=(404,))
+@operation(
+    "Read what one revision of a deployment logs",
+    answer=answers.LOG_LINES,
+    body_optional=True,
+    body=LogSearch,
+    errors=(404,),
+)
 def search_revision_logs(deployment_id: str, revision_id: str) -> Response:
     return _of_revision(deployment_id, revision_id, revision_log.DEPLOY)
 
 
 @bp.post("/v1/projects/<deployment_id>/deploy_logs")
-@operation("Read what a deployment logs", body=LogSearch, errors=(404,))
+@operation(
+    "Read what a deployment logs", answer=answers.LOG_LINES, body_optional=True, body=LogSearch, errors=(404,)
+)
 def search_deployment_logs(deployment_id: str) -> Response:
     key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:

@@ -13,7 +13,9 @@ from shared.api_keys import OPERATOR, ROLES
 from shared.database import connection, transaction
 from shared.errors import Invalid
 from web.auth import caller
+from web.control_plane import answers
 from web.control_plane.records import MAX_OFFSET, page
+from web.idempotency import once
 from web.openapi import operation
 from web.validation import (
     OneOf,
@@ -54,7 +56,7 @@ class KeyPatch(Schema):
 
 
 @bp.get("/v2/organizations")
-@operation("List organizations, oldest first", query=Listing)
+@operation("List organizations, oldest first", answer=answers.page(answers.ORGANIZATION), query=Listing)
 def list_organizations() -> Response:
     """An operator sees all of them, everybody else their own."""
     query = load_query(Listing)
@@ -65,17 +67,24 @@ def list_organizations() -> Response:
 
 
 @bp.post("/v2/organizations")
-@operation("Create an organization", body=OrganizationBody, status=201, errors=(409,))
-def create_organization() -> tuple[Response, int]:
+@operation(
+    "Create an organization",
+    answer=answers.ORGANIZATION,
+    idempotent=True,
+    body=OrganizationBody,
+    status=201,
+    errors=(409,),
+)
+def create_organization() -> Response:
     """For operators. Its first key is made by POST /v2/keys with its name in X-Tenant-Id."""
     body = load(OrganizationBody)
     with connection() as conn:
-        row = organizations.create(conn, body["name"])
-    return jsonify(dict(row)), 201
+        keep = once(conn)
+        return keep(jsonify(dict(organizations.create(conn, body["name"]))), 201)
 
 
 @bp.get("/v2/organizations/<organization_id>")
-@operation("Get an organization", errors=(404,))
+@operation("Get an organization", answer=answers.ORGANIZATION, errors=(404,))
 def get_organization(organization_id: str) -> Response:
     key = uuid_path(organization_id, "organization_id")
     if key != caller().organization_id and not caller().may(OPERATOR):
@@ -85,7 +94,9 @@ def get_organization(organization_id: str) -> Response:
 
 
 @bp.patch("/v2/organizations/<organization_id>")
-@operation("Rename an organization", body=OrganizationBody, errors=(400, 404, 409))
+@operation(
+    "Rename an organization", answer=answers.ORGANIZATION, body=OrganizationBody, errors=(400, 404, 409)
+)
 def rename_organization(organization_id: str) -> Response:
     """For operators."""
     key = uuid_path(organization_id, "organization_id")
@@ -107,7 +118,9 @@ def delete_organization(organization_id: str) -> tuple[str, int]:
 
 
 @bp.get("/v2/keys")
-@operation("List the organization's API keys, newest first", query=Listing)
+@operation(
+    "List the organization's API keys, newest first", answer=answers.page(answers.API_KEY), query=Listing
+)
 def list_keys() -> Response:
     """Also those that have been revoked or have expired, for a while."""
     query = load_query(Listing)
@@ -117,16 +130,17 @@ def list_keys() -> Response:
 
 
 @bp.post("/v2/keys")
-@operation("Create an API key", body=KeyCreate, status=201)
-def create_key() -> tuple[Response, int]:
+@operation("Create an API key", answer=answers.NEW_API_KEY, idempotent=True, body=KeyCreate, status=201)
+def create_key() -> Response:
     """The answer's `key` is shown this once. No key can make one that may do more than itself."""
     body = load(KeyCreate)
     with transaction() as session:
+        keep = once(session.connection())
         key_id, key = api_keys.create_for(
             session, caller(), name=body["name"], role=body["role"], expires_at=_expiry(body)
         )
         row = api_keys.get(session.connection(), caller().organization_id, key_id)
-    return jsonify({**key_record(row), "key": key}), 201
+        return keep(jsonify({**key_record(row), "key": key}), 201)
 
 
 def _expiry(body: dict[str, Any]) -> datetime | None:
@@ -140,14 +154,14 @@ def _expiry(body: dict[str, Any]) -> datetime | None:
 
 
 @bp.get("/v2/keys/<key_id>")
-@operation("Get an API key, without its secret", errors=(404,))
+@operation("Get an API key, without its secret", answer=answers.API_KEY, errors=(404,))
 def get_key(key_id: str) -> Response:
     with connection() as conn:
         return jsonify(key_record(api_keys.get(conn, caller().organization_id, key_id)))
 
 
 @bp.patch("/v2/keys/<key_id>")
-@operation("Rename an API key", body=KeyPatch, errors=(404,))
+@operation("Rename an API key", answer=answers.API_KEY, body=KeyPatch, errors=(404,))
 def rename_key(key_id: str) -> Response:
     body = load(KeyPatch)
     with connection() as conn:

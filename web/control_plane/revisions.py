@@ -15,6 +15,7 @@ from shared.models import REVISION_ENDS, RevisionStatus
 from web import sse
 from web.auth import caller
 from web.conditional import conditional, is_held, tagged
+from web.control_plane import answers
 from web.control_plane.deployments import MAX_PAGE, change_of
 from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record, settings
 from web.control_plane.sources import RevisionContent
@@ -54,7 +55,12 @@ def find_revision(conn: Connection, deployment_id: str, revision_id: str) -> Row
 
 
 @bp.get("/v2/deployments/<deployment_id>/revisions")
-@operation("List a deployment's revisions, newest first", query=RevisionSearch, errors=(404,))
+@operation(
+    "List a deployment's revisions, newest first",
+    answer=answers.page(answers.REVISION),
+    query=RevisionSearch,
+    errors=(404,),
+)
 def list_revisions(deployment_id: str) -> Response:
     key = uuid_path(deployment_id, "deployment_id")
     query = load_query(RevisionSearch)
@@ -71,7 +77,14 @@ def list_revisions(deployment_id: str) -> Response:
 
 
 @bp.post("/v2/deployments/<deployment_id>/revisions")
-@operation("Create a revision", body=RevisionCreate, status=201, errors=(400, 404), idempotent=True)
+@operation(
+    "Create a revision",
+    answer=answers.REVISION,
+    body=RevisionCreate,
+    status=201,
+    errors=(400, 404),
+    idempotent=True,
+)
 def create_revision(deployment_id: str) -> Response:
     """The latest revision again, with what is sent changed."""
     key = uuid_path(deployment_id, "deployment_id")
@@ -87,7 +100,12 @@ def create_revision(deployment_id: str) -> Response:
 
 
 @bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>")
-@operation("Get a revision, perhaps once it has changed", query=RevisionRead, errors=(304, 404))
+@operation(
+    "Get a revision, perhaps once it has changed",
+    answer=answers.REVISION,
+    query=RevisionRead,
+    errors=(304, 404),
+)
 def get_revision(deployment_id: str, revision_id: str) -> Response:
     """Answers 304 to a caller whose If-None-Match holds the record's ETag.
 
@@ -115,7 +133,7 @@ def _is_awaited(row: Row) -> bool:
 
 
 @bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy")
-@operation("Deploy a revision again", errors=(400, 404), idempotent=True)
+@operation("Deploy a revision again", answer=answers.DEPLOYMENT, errors=(400, 404), idempotent=True)
 def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
     """A new revision with its source and secrets; what was built once is not built again."""
     deployment_key = uuid_path(deployment_id, "deployment_id")
@@ -131,7 +149,7 @@ def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
 
 @bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/interrupt")
 @bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/interrupt")
-@operation("Interrupt a revision", errors=(404,))
+@operation("Interrupt a revision", answer=answers.REVISION, errors=(404,))
 def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
     """Stop one that is on its way; what serves goes on serving. One that has ended stays as it is."""
     deployment_key = uuid_path(deployment_id, "deployment_id")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from flask import Blueprint, Response, jsonify, request
-from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 
 from shared import archives, deployments
 from shared.database import connection
-from shared.errors import Invalid
+from shared.errors import Invalid, Unavailable
 from web.auth import UPLOAD_PREFIX, caller
+from web.control_plane import answers
 from web.control_plane.records import base_url, settings
 from web.idempotency import once
 from web.openapi import operation
@@ -25,6 +27,7 @@ bp = Blueprint("uploads", __name__)
 
 READ_BYTES = 1024 * 1024
 MEDIA_TYPE = "application/gzip"
+SHA256 = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
 
 
 class UploadUrl(Schema):
@@ -32,7 +35,14 @@ class UploadUrl(Schema):
 
 
 @bp.post("/v2/deployments/<deployment_id>/upload-url")
-@operation("Get a place to put a source archive", body=UploadUrl, errors=(404,), idempotent=True)
+@operation(
+    "Get a place to put a source archive",
+    answer=answers.UPLOAD_PLACE,
+    body_optional=True,
+    body=UploadUrl,
+    errors=(404,),
+    idempotent=True,
+)
 def create_upload_url(deployment_id: str) -> Response:
     """PUT a gzip tar to `upload_url` within the hour, without a key; then name `object_path` in a PATCH."""
     key = uuid_path(deployment_id, "deployment_id")
@@ -54,42 +64,39 @@ def create_upload_url(deployment_id: str) -> Response:
 @bp.put(f"{UPLOAD_PREFIX}<token>")
 @operation("Put a source archive", errors=(400, 404, 409, 413))
 def put_archive(token: str) -> Response:
-    """The body is the archive. Each address takes one."""
+    """The body is the archive. Each address takes one; with a Content-Digest, only what has that SHA-256."""
     with connection() as conn:
         object_path = archives.find_place(conn, token)
     request.max_content_length = settings().max_archive_bytes
     with _kept_body() as (path, digest):
+        _check_digest(digest.digest(), request.headers.get("Content-Digest", ""))
         with connection() as conn:
-            archives.store(conn, object_path, path, digest)
+            archives.store(conn, object_path, path, digest.hexdigest())
         size = path.stat().st_size
-    return jsonify(object_path=object_path, sha256=digest, size=size)
+    return jsonify(object_path=object_path, sha256=digest.hexdigest(), size=size)
 
 
 @contextmanager
-def _kept_body() -> Iterator[tuple[Path, str]]:
+def _kept_body() -> Iterator[tuple[Path, hashlib._Hash]]:
     """The request's body as a file that lives for this block, and its digest; never whole in memory."""
     folder = settings().data_dir / "uploads"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     digest = hashlib.sha256()
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=".tar.gz") as file:
-        try:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".tar.gz") as file:
             while data := request.stream.read(READ_BYTES):
                 digest.update(data)
                 file.write(data)
-        except TimeoutError as error:
-            raise RequestTimeout() from error
-        except RequestEntityTooLarge:
-            _take_the_rest()
-            raise
-        file.flush()
-        if not file.tell():
-            raise Invalid("the archive is empty", status=400)
-        yield Path(file.name), digest.hexdigest()
+            file.flush()
+            if not file.tell():
+                raise Invalid("the archive is empty", status=400)
+            yield Path(file.name), digest
+    except OSError as error:
+        raise Unavailable(f"the archive cannot be kept: {error.strerror}") from error
 
 
-def _take_the_rest() -> None:
-    """A client that is cut off while it sends never reads why: take what follows, within bounds."""
-    left = 2 * settings().max_archive_bytes
-    with suppress(OSError):
-        while left > 0 and (data := request.environ["wsgi.input"].read(READ_BYTES)):
-            left -= len(data)
+def _check_digest(digest: bytes, sent: str) -> None:
+    """Raises Invalid (400) when the client named another SHA-256 (RFC 9530)."""
+    named = SHA256.search(sent)
+    if named and named[1] != base64.b64encode(digest).decode():
+        raise Invalid("the archive was damaged on its way: Content-Digest names another SHA-256", status=400)

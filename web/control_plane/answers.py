@@ -1,0 +1,128 @@
+"""What the control plane answers with, as JSON Schema: one constant a record. A title makes it a component."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.api_keys import ROLES
+from shared.models import DeploymentStatus, RevisionStatus
+from shared.revision_log import LEVELS
+from web.control_plane.sources import ENVIRONMENTS, SOURCES
+
+JsonSchema = dict[str, Any]
+
+TEXT: JsonSchema = {"type": "string"}
+TEXT_OR_NULL: JsonSchema = {"type": ["string", "null"]}
+UUID: JsonSchema = {"type": "string", "format": "uuid"}
+UUID_OR_NULL: JsonSchema = {"type": ["string", "null"], "format": "uuid"}
+TIME: JsonSchema = {"type": "string", "format": "date-time"}
+TIME_OR_NULL: JsonSchema = {"type": ["string", "null"], "format": "date-time"}
+BOOLEAN: JsonSchema = {"type": "boolean"}
+COUNT: JsonSchema = {"type": "integer", "minimum": 0}
+OBJECT: JsonSchema = {"type": "object"}
+OBJECT_OR_NULL: JsonSchema = {"type": ["object", "null"]}
+
+
+def record(title: str | None = None, optional: tuple[str, ...] = (), **fields: JsonSchema) -> JsonSchema:
+    """An object that always has these fields, but for the optional ones."""
+    schema: JsonSchema = {
+        "type": "object",
+        "required": [name for name in fields if name not in optional],
+        "properties": fields,
+    }
+    return schema if title is None else {"title": title, **schema}
+
+
+def listed(item: JsonSchema, *, max_items: int | None = None) -> JsonSchema:
+    schema: JsonSchema = {"type": "array", "items": item}
+    return schema if max_items is None else {**schema, "maxItems": max_items}
+
+
+def page(item: JsonSchema) -> JsonSchema:
+    """A page of a list; `offset` is where the next one begins."""
+    return record(f"{item['title']}Page", resources=listed(item), offset=COUNT)
+
+
+SOURCE: JsonSchema = {"type": "string", "enum": list(SOURCES)}
+REVISION_STATUS: JsonSchema = {
+    "title": "RevisionStatus",
+    "type": "string",
+    "enum": list(map(str, RevisionStatus)),
+}
+SECRET = record("MaskedSecret", name=TEXT, value=TEXT)
+
+REVISION = record(
+    "Revision",
+    id=UUID,
+    created_at=TIME,
+    updated_at=TIME,
+    status=REVISION_STATUS,
+    status_message=TEXT_OR_NULL,
+    source=SOURCE,
+    source_revision_config=OBJECT,
+)
+
+DEPLOYMENT = record(
+    "Deployment",
+    id=UUID,
+    tenant_id=UUID,
+    name=TEXT,
+    display_name=TEXT_OR_NULL,
+    source=SOURCE,
+    source_config=OBJECT,
+    source_revision_config=OBJECT,
+    secrets=listed(SECRET),
+    secret_references=listed(OBJECT),
+    status={"type": "string", "enum": list(map(str, DeploymentStatus))},
+    latest_revision_id=UUID_OR_NULL,
+    active_revision_id=UUID_OR_NULL,
+    image_version=TEXT_OR_NULL,
+    is_preview=BOOLEAN,
+    is_managed_deep_agent=BOOLEAN,
+    agent={
+        "anyOf": [
+            record(agent_id=TEXT, environment={"type": "string", "enum": list(ENVIRONMENTS)}),
+            {"type": "null"},
+        ]
+    },
+    pool=TEXT,
+    created_at=TIME,
+    updated_at=TIME,
+)
+
+REFUSED_DELETE = record(id=UUID, detail=TEXT)
+DELETED = record("DeletedDeployments", deleted=listed(UUID), failed=listed(REFUSED_DELETE))
+
+UPLOAD_PLACE = record(
+    "UploadPlace",
+    ("upload_headers",),
+    upload_url={"type": "string", "format": "uri"},
+    object_path=TEXT,
+    upload_headers={"type": "object", "additionalProperties": TEXT},
+)
+UPLOADED = record("UploadedArchive", object_path=TEXT, sha256=TEXT, size=COUNT)
+
+LOG_LINE = record(
+    "LogLine",
+    id=TEXT,
+    timestamp={"type": "number", "description": "milliseconds since 1970"},
+    level={"type": "string", "enum": list(LEVELS)},
+    message=TEXT,
+)
+LOG_LINES = record("LogLines", logs=listed(LOG_LINE), next_offset=TEXT_OR_NULL)
+
+NOTHING_LISTED = record("EmptyPage", resources=listed(OBJECT, max_items=0), offset=COUNT)
+NOTHING = listed(OBJECT, max_items=0)
+
+ORGANIZATION = record("Organization", id=UUID, name=TEXT, created_at=TIME)
+API_KEY = record(
+    "ApiKey",
+    id=TEXT,
+    name=TEXT,
+    role={"type": "string", "enum": list(ROLES)},
+    created_at=TIME,
+    expires_at=TIME_OR_NULL,
+    revoked_at=TIME_OR_NULL,
+    last_used_at=TIME_OR_NULL,
+)
+NEW_API_KEY = record("NewApiKey", **API_KEY["properties"], key=TEXT)

@@ -1,0 +1,125 @@
+"""The answers of an operation as the API document shows them: the good ones, and every refusal."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from apispec import APISpec
+
+JSON = "application/json"
+SSE = "text/event-stream"
+CONTROL_PLANE = ("/v1/", "/v2/")
+
+MEANINGS = {
+    304: "The caller holds this record already",
+    400: "The request breaks a rule",
+    401: "Missing or unknown API key",
+    403: "The API key may not do that",
+    404: "Not found",
+    408: "The request's body did not arrive in time",
+    409: "Conflict with the current state",
+    413: "Too large",
+    422: "A value is missing or wrong",
+    424: "The graph's host could not answer",
+    429: "A limit is reached; see Retry-After",
+    502: "A server outside this service did not answer as it should",
+    503: "The database is unavailable; see Retry-After",
+    504: "The graph's host did not answer in time",
+}
+WITHOUT_BODY = frozenset({202, 204, 304})
+TO_BE_RETRIED = frozenset({429, 503})
+
+ETAG = {"description": "To be sent back as If-None-Match", "schema": {"type": "string"}}
+RETRY_AFTER = {"description": "Seconds to wait", "schema": {"type": "integer"}}
+REPLAYED = {
+    "description": "`true`: the answer that an earlier request under this Idempotency-Key had",
+    "schema": {"type": "string", "enum": ["true"]},
+}
+
+TEXT = {"type": "string"}
+ERROR = {
+    "title": "Error",
+    "type": "object",
+    "required": ["detail"],
+    "properties": {"detail": TEXT, "request_id": TEXT},
+}
+VIOLATION = {
+    "title": "Violation",
+    "type": "object",
+    "required": ["loc", "msg", "type"],
+    "properties": {
+        "loc": {"type": "array", "items": {"anyOf": [TEXT, {"type": "integer"}]}},
+        "msg": TEXT,
+        "type": TEXT,
+    },
+}
+VIOLATIONS = {
+    "title": "Violations",
+    "type": "object",
+    "required": ["detail"],
+    "properties": {"detail": {"type": "array", "items": VIOLATION}},
+}
+
+
+def responses(spec: APISpec, said: Any, path: str, *, is_open: bool, takes_input: bool) -> dict[str, Any]:
+    """Every answer an operation may give, by status."""
+    described = {str(status): _answer(spec, said, status) for status in (said.status, *said.also)}
+    for status in sorted(_refused(said, path, is_open=is_open, takes_input=takes_input)):
+        described[str(status)] = _refusal(spec, said, status, path)
+    return described
+
+
+def _refused(said: Any, path: str, *, is_open: bool, takes_input: bool) -> set[int]:
+    statuses = set(said.errors)
+    if not is_open:
+        statuses |= {401, 403, 429, 503}
+    if takes_input:
+        statuses.add(422)
+    if said.body is not None or said.idempotent:
+        statuses |= {408, 413}
+    if said.idempotent:
+        statuses |= {409, 422}
+    return statuses
+
+
+def _answer(spec: APISpec, said: Any, status: int) -> dict[str, Any]:
+    described: dict[str, Any] = {"description": "The answer" if status == 200 else HTTPStatus(status).phrase}
+    headers = {"ETag": ETAG} if 304 in said.errors else {}
+    if said.idempotent:
+        headers["Idempotent-Replayed"] = REPLAYED
+    if headers:
+        described["headers"] = headers
+    if status in WITHOUT_BODY and said.answer is None:
+        return described
+    schema = named(spec, said.answer) if said.answer is not None else {}
+    if said.many:
+        schema = {"type": "array", "items": schema}
+    described["content"] = {SSE if said.sse else said.media: {"schema": schema}}
+    return described
+
+
+def _refusal(spec: APISpec, said: Any, status: int, path: str) -> dict[str, Any]:
+    described: dict[str, Any] = {"description": MEANINGS.get(status, "Refused")}
+    if status in TO_BE_RETRIED:
+        described["headers"] = {"Retry-After": RETRY_AFTER}
+    if status == 304:
+        return {**described, "headers": {"ETag": ETAG}}
+    lists = status == 422 and path.startswith(CONTROL_PLANE)
+    described["content"] = {JSON: {"schema": named(spec, VIOLATIONS if lists else ERROR)}}
+    return described
+
+
+def named(spec: APISpec, schema: Any) -> Any:
+    """A schema with what has a title in it put among the components, and references in its place."""
+    if isinstance(schema, list):
+        return [named(spec, inner) for inner in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: named(spec, inner) for key, inner in schema.items()}
+    title = found.get("title")
+    if not isinstance(title, str):
+        return found
+    if title not in spec.components.schemas:
+        spec.components.schema(title, found)
+    return {"$ref": f"#/components/schemas/{title}"}
