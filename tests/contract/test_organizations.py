@@ -1,0 +1,172 @@
+"""Organizations and API keys over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+import tests.factories as make
+from shared import api_keys, organizations
+from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.database import transaction
+from tests.contract.conftest import ControlPlane, caller
+
+DEFAULT = str(DEFAULT_ORGANIZATION_ID)
+KEY_FIELDS = {"id", "name", "role", "created_at", "expires_at", "last_used_at", "revoked_at"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_known() -> Iterator[None]:
+    organizations.forget()
+    yield
+    organizations.forget()
+
+
+@pytest.fixture
+def operator(client: FlaskClient) -> ControlPlane:
+    return ControlPlane(client)
+
+
+def with_role(app: Flask, role: str, organization_id: Any = DEFAULT_ORGANIZATION_ID) -> ControlPlane:
+    with transaction() as session:
+        return ControlPlane(caller(app, api_keys.create(session, organization_id, name=role, role=role)))
+
+
+def test_an_organization_is_made_read_renamed_and_deleted(operator: ControlPlane) -> None:
+    made = operator.post("/v2/organizations", {"name": "acme"})
+    assert made.status_code == 201, made.text
+    record: Any = made.json
+    assert set(record) == {"id", "name", "created_at"}
+    path = f"/v2/organizations/{record['id']}"
+    assert operator.get(path).json == record
+    assert operator.get("/v2/organizations").json["resources"][1:] == [record]  # type: ignore[index]
+
+    renamed = operator.call("PATCH", path, {"name": "acme-2"})
+    assert (renamed.status_code, renamed.json) == (200, {**record, "name": "acme-2"})
+
+    assert operator.call("DELETE", path).status_code == 204
+    gone = operator.get(path)
+    assert (gone.status_code, gone.json) == (404, {"detail": f"Organization ID {record['id']} not found."})
+    assert operator.call("DELETE", path).status_code == 404
+    assert [row["name"] for row in operator.get("/v2/organizations").json["resources"]] == ["default"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/v2/organizations", {"name": "default"}, 409),
+        ("POST", "/v2/organizations", {"name": str(uuid4())}, 422),
+        ("POST", "/v2/organizations", {"name": "two words"}, 422),
+        ("POST", "/v2/organizations", {"name": ""}, 422),
+        ("POST", "/v2/organizations", {}, 422),
+        ("PATCH", f"/v2/organizations/{DEFAULT}", {"name": "mine"}, 400),
+        ("DELETE", f"/v2/organizations/{DEFAULT}", None, 400),
+        ("DELETE", f"/v2/organizations/{uuid4()}", None, 404),
+        ("GET", "/v2/organizations/acme", None, 422),
+        ("GET", "/v2/organizations?limit=101", None, 422),
+        ("POST", "/v2/keys", {"name": "x"}, 422),
+        ("POST", "/v2/keys", {"name": "x", "role": "king"}, 422),
+        ("POST", "/v2/keys", {"name": "", "role": "read"}, 422),
+        ("POST", "/v2/keys", {"name": "x", "role": "read", "lifetime_days": 0}, 422),
+        ("POST", "/v2/keys", {"name": "x", "role": "read", "expires_at": "tomorrow"}, 422),
+        ("POST", "/v2/keys", {"name": "x", "role": "read", "expires_at": "2020-01-01T00:00:00Z"}, 422),
+        (
+            "POST",
+            "/v2/keys",
+            {"name": "x", "role": "read", "expires_at": "2120-01-01", "lifetime_days": 1},
+            422,
+        ),
+        ("GET", "/v2/keys/12345678", None, 404),
+        ("PATCH", "/v2/keys/12345678", {"name": "x"}, 404),
+        ("PATCH", "/v2/keys/12345678", {}, 422),
+        ("DELETE", "/v2/keys/far-too-long-for-an-id", None, 404),
+    ],
+)
+def test_it_refuses(operator: ControlPlane, method: str, path: str, body: Any, status: int) -> None:
+    assert operator.call(method, path, body).status_code == status
+
+
+def test_everybody_sees_their_own_organization_alone(app: Flask, operator: ControlPlane) -> None:
+    id = make.organization("acme")
+    reader = with_role(app, "read", id)
+    assert [row["name"] for row in reader.get("/v2/organizations").json["resources"]] == ["acme"]  # type: ignore[index]
+    assert reader.get(f"/v2/organizations/{id}").status_code == 200
+    assert reader.get(f"/v2/organizations/{DEFAULT}").status_code == 404
+    assert with_role(app, "admin", id).post("/v2/organizations", {"name": "mine"}).status_code == 403
+
+
+def test_a_key_is_shown_once_and_never_again(app: Flask, operator: ControlPlane) -> None:
+    made = operator.post("/v2/keys", {"name": "ci", "role": "deploy", "lifetime_days": 30})
+    assert made.status_code == 201, made.text
+    record: Any = made.json
+    text = record.pop("key")
+    assert text.startswith(f"ryd_{record['id']}_")
+    assert set(record) == KEY_FIELDS
+    assert (record["name"], record["role"], record["revoked_at"]) == ("ci", "deploy", None)
+    lifetime = datetime.fromisoformat(record["expires_at"]) - datetime.now(UTC)
+    assert timedelta(days=29) < lifetime < timedelta(days=31)
+
+    friend = ControlPlane(caller(app, text))
+    assert friend.get("/v2/deployments").status_code == 200
+    secret = text.split("_", 2)[2]
+    for path in ("/v2/keys", f"/v2/keys/{record['id']}"):
+        answer = operator.get(path)
+        assert answer.status_code == 200
+        assert secret not in answer.text
+    seen: Any = operator.get(f"/v2/keys/{record['id']}").json
+    assert seen.pop("last_used_at") is not None
+    assert seen == {name: value for name, value in record.items() if name != "last_used_at"}
+
+
+def test_a_key_is_renamed_and_revoked(app: Flask, operator: ControlPlane) -> None:
+    record: Any = operator.post("/v2/keys", {"name": "ci", "role": "admin"}).json
+    own = ControlPlane(caller(app, record["key"]))
+    path = f"/v2/keys/{record['id']}"
+    renamed: Any = own.call("PATCH", path, {"name": "builds"}).json
+    assert renamed["name"] == "builds"
+    assert own.call("DELETE", path).status_code == 204
+    assert own.get(path).status_code == 401
+    seen: Any = operator.get(path).json
+    assert seen["revoked_at"] is not None
+    assert operator.call("DELETE", path).status_code == 204
+
+
+def test_no_key_makes_one_that_may_do_more_than_itself(app: Flask) -> None:
+    admin = with_role(app, "admin")
+    refused = admin.post("/v2/keys", {"name": "more", "role": "operator"})
+    assert refused.status_code == 403
+    assert refused.json == {"detail": "A key with the role admin cannot make one with the role operator"}
+    assert admin.post("/v2/keys", {"name": "same", "role": "admin"}).status_code == 201
+
+
+def test_an_operator_acts_for_the_organization_it_names(operator: ControlPlane) -> None:
+    made: Any = operator.post("/v2/organizations", {"name": "acme"}).json
+    for tenant in ("acme", made["id"]):
+        answer = operator.call("GET", "/v2/keys", headers={"X-Tenant-Id": tenant})
+        assert (answer.status_code, answer.json) == (200, {"resources": [], "offset": 0})
+    body = {"name": "theirs", "role": "admin"}
+    key: Any = operator.call("POST", "/v2/keys", body, headers={"X-Tenant-Id": "acme"}).json
+    theirs = ControlPlane(caller(operator.client.application, key["key"]))
+    assert [row["id"] for row in theirs.get("/v2/organizations").json["resources"]] == [made["id"]]  # type: ignore[index]
+    assert operator.get("/v2/keys").json == {"resources": [], "offset": 0}
+
+    unknown = operator.call("GET", "/v2/keys", headers={"X-Tenant-Id": "nobody"})
+    assert unknown.status_code == 403
+    above = operator.call("POST", "/v2/keys", {**body, "role": "operator"}, headers={"X-Tenant-Id": "acme"})
+    assert above.status_code == 422
+
+
+def test_deleting_an_organization_ends_all_it_has(app: Flask, operator: ControlPlane) -> None:
+    id = make.organization("acme")
+    admin = with_role(app, "admin", id)
+    make.deployment("chat", organization_id=id)
+    assert admin.call("GET", "/d/chat/threads/none").status_code == 422
+    assert operator.call("DELETE", f"/v2/organizations/{id}").status_code == 204
+    assert admin.get("/v2/deployments").status_code == 401
+    assert operator.call("GET", "/v2/deployments", headers={"X-Tenant-Id": "acme"}).status_code == 403
