@@ -82,6 +82,10 @@ class Settings:
     # Builds
     build_timeout_seconds: float = 900.0
     # what build steps and graph hosts take over from this environment: addresses, certificates, locale
+    kept_revisions: int = 20  # of a deployment, beside those that serve or have runs to come
+    kept_environments: int = 3  # of a deployment, on each machine, beside those in use
+    log_retention_days: float = 14.0
+    max_log_lines: int = 200_000  # of a deployment
     passed_on: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     # Names this process in leases and logs
@@ -117,6 +121,9 @@ class Settings:
         if not 0 < self.port < 65536:
             raise BadSetting("RUNYARD_PORT must be between 1 and 65535")
         if self.lease_seconds < 2:
+        for name in ("kept_revisions", "kept_environments"):
+            if getattr(self, name) < 1:
+                raise BadSetting(f"{VARIABLES[name]} must be at least 1")
             raise BadSetting("RUNYARD_LEASE_SECONDS must be at least 2")
 
 
@@ -174,6 +181,10 @@ VARIABLES = {
     "build_timeout_seconds": "RUNYARD_BUILD_TIMEOUT_SECONDS",
 }
 
+    "kept_revisions": "RUNYARD_KEPT_REVISIONS",
+    "kept_environments": "RUNYARD_KEPT_ENVIRONMENTS",
+    "log_retention_days": "RUNYARD_LOG_RETENTION_DAYS",
+    "max_log_lines": "RUNYARD_MAX_LOG_LINES",
 
 def _read(env: Mapping[str, str], name: str) -> str | None:
     """The variable's value, or the content of the file that NAME_FILE points to."""

@@ -29,7 +29,7 @@ from shared.models import Assistant, AssistantVersion, Graph, RevisionStatus
 from shared.revision_log import BUILD, Clock, Line
 from shared.revisions import Claimed
 from shared.settings import Settings
-from workers import environments
+from workers import environments, workspaces
 from workers.events import RunLog, Writer
 from workers.hosts import Host
 
@@ -338,7 +338,7 @@ class _Build:
         self.log.end(status, reason)
         revision_log.announce(moved)
         if claimed.build_id == claimed.revision_id:
-            environments.remove(self._settings, claimed.build_id)
+            workspaces.remove(self._settings, claimed.build_id)
 
 
 def _cause(message: str) -> str:

@@ -7,17 +7,14 @@ and a mark says that it is whole: what a dead process left half-done is removed.
 
 from __future__ import annotations
 
-import fcntl
+import dataclasses
 import hashlib
-import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 from uuid import UUID
 
 import gevent
@@ -29,58 +26,18 @@ import shared
 import workers.graph_host
 from shared import archives, secrets
 from shared.database import connection
-from shared.errors import BuildFailed, HostUnusable, NotFound, Unavailable
-from shared.models import REVISION_ENDS, RevisionStatus
+from shared.errors import BuildFailed, HostUnusable, NotFound
 from shared.settings import Settings
-from workers import commands, manifest, sandbox, steps
+from workers import commands, manifest, sandbox, steps, workspaces
 from workers.deploy_log import DeployLog
 from workers.hosts import HostCommand, Output
 from workers.manifest import Manifest
 from workers.steps import Say
-
-log = logging.getLogger(__name__)
+from workers.workspaces import Workspace
 
 GRAPH_HOST = Path(workers.graph_host.__file__).parent
 OWN = (GRAPH_HOST.parent, Path(shared.__file__).parent)  # for the steps that are ours
 MAX_REQUIREMENTS_BYTES = 4 * 1024 * 1024
-TIDY_SECONDS = 5.0
-FAILED = frozenset(str(status) for status in REVISION_ENDS) - {str(RevisionStatus.DEPLOYED)}
-LOCK_PAUSE_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """Where a revision's things are on this machine."""
-
-    root: Path
-
-    @property
-    def project(self) -> Path:
-        return self.root / "project"
-
-    @property
-    def env(self) -> Path:
-        return self.root / "env"
-
-    @property
-    def home(self) -> Path:
-        return self.root / "home"
-
-    @property
-    def python(self) -> Path:
-        return self.env / "bin" / "python"
-
-    @property
-    def requirements(self) -> Path:
-        return self.root / "requirements.txt"
-
-    @property
-    def lock(self) -> Path:
-        return self.root.with_suffix(".lock")
-
-    @property
-    def mark(self) -> Path:
-        return self.root / "whole"
 
 
 @dataclass(frozen=True)
@@ -92,37 +49,9 @@ class Made:
     requirements: str
 
 
-def workspace_of(settings: Settings, revision_id: UUID) -> Workspace:
-    return Workspace(settings.data_dir / "revisions" / str(revision_id))
-
-
-@contextmanager
-def exclusive(workspace: Workspace) -> Iterator[None]:
-    """Hold the workspace against other processes of this machine."""
-    workspace.root.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        with workspace.lock.open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                gevent.sleep(LOCK_PAUSE_SECONDS)  # a blocking flock would stop every greenlet
-                continue
-            if not _is_same(file, workspace.lock):
-                continue  # removed by whoever had it before
-            yield
-            return
-
-
-def _is_same(file: IO[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def make(
     settings: Settings,
-    revision_id: UUID,
+    build_id: UUID,
     *,
     digest: str,
     config_path: str | None,
@@ -130,12 +59,12 @@ def make(
     say: Say,
     deadline_seconds: float,
 ) -> Made:
-    """The revision's environment, made here unless it is whole already; raises BuildFailed.
+    """A revision's environment, made here unless it is whole already; raises BuildFailed.
 
     `requirements` None: they are resolved now, and are part of the answer.
     """
-    workspace = workspace_of(settings, revision_id)
-    with exclusive(workspace):
+    workspace = workspaces.workspace_of(settings, build_id)
+    with workspaces.exclusive(workspace):
         if workspace.mark.exists():
             found = manifest.read(workspace.project, config_path)
             return Made(workspace, found, requirements or _read(workspace.requirements))
@@ -327,6 +256,7 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
                 raise HostUnusable("the revision is gone")
             variables = secrets.secrets_of(conn, revision_id)
         output = deploy_log.of(row.deployment_id, revision_id, variables.values())
+        hold = workspaces.hold(workspaces.workspace_of(settings, row.build_id))
         try:
             made = make(
                 settings,
@@ -338,8 +268,9 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
                 deadline_seconds=settings.build_timeout_seconds,
             )
         except BuildFailed as error:
+            hold.close()
             raise HostUnusable(f"the environment cannot be made here: {error.message}") from error
-        return host_command(settings, made, variables), output
+        return dataclasses.replace(host_command(settings, made, variables), hold=hold), output
 
     return prepare
 
@@ -348,51 +279,3 @@ REVISION = text(
     "SELECT deployment_id, archive_digest, source_revision_config, requirements,"
     " coalesce(build_id, id) AS build_id FROM revision WHERE id = :id"
 )
-
-
-def remove(settings: Settings, revision_id: UUID) -> None:
-    """Remove a revision's environment from this machine."""
-    workspace = workspace_of(settings, revision_id)
-    with exclusive(workspace):
-        shutil.rmtree(workspace.root, ignore_errors=True)
-        workspace.lock.unlink(missing_ok=True)
-
-
-def keep_tidy(settings: Settings) -> None:
-    """Remove what is not needed any more, for as long as the process lives."""
-    while True:
-        gevent.sleep(TIDY_SECONDS)
-        try:
-            remove_unknown(settings)
-        except Unavailable as error:
-            log.info("old environments stay for now: %s", error)
-        except Exception:  # the outermost loop: it must not end for one odd folder
-            log.exception("removing old environments failed, going on")
-
-
-def remove_unknown(settings: Settings) -> int:
-    """Remove the environments of revisions that are gone or will never serve; how many."""
-    folder = settings.data_dir / "revisions"
-    here = {path.stem for path in folder.iterdir()} if folder.is_dir() else set()
-    ids = {id for name in here if (id := _uuid(name)) is not None}
-    if not ids:
-        return 0
-    with connection() as conn:
-        needed = conn.execute(NEEDED, {"ids": list(ids), "failed": list(FAILED)}).scalars().all()
-    gone = ids - set(needed)
-    for revision_id in gone:
-        remove(settings, revision_id)
-    return len(gone)
-
-
-NEEDED = text("""
-SELECT coalesce(build_id, id) FROM revision
-WHERE (id = ANY(:ids) OR build_id = ANY(:ids)) AND status <> ALL(:failed)
-""")
-
-
-def _uuid(name: str) -> UUID | None:
-    try:
-        return UUID(name)
-    except ValueError:
-        return None

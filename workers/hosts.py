@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import IO, Any, Protocol, cast
 from uuid import UUID
 
 import gevent
@@ -60,6 +60,7 @@ class HostCommand:
     argv: list[str]
     cwd: str
     env: dict[str, str]
+    hold: IO[str] | None = None  # keeps its files here until the host is gone
 
 
 class Output(Protocol):
@@ -80,6 +81,7 @@ class Host:
         self.died: str | None = None
         self._settings = settings
         self._output = output
+        self._hold = command.hold
         self._asked_at: float | None = None
         self._warned = False
         self._ready: AsyncResult = AsyncResult()
@@ -89,6 +91,7 @@ class Host:
             self._process = _start(command, theirs, settings)
         except OSError as error:
             ours.close()
+            self._let_go()
             raise HostUnusable(f"the graph host could not be started: {error}") from error
         finally:
             theirs.close()
@@ -194,9 +197,15 @@ class Host:
             self._process.kill()
         self._socket.close()
         gevent.spawn(self._process.wait)
+        self._let_go()
         guests, self.guests = list(self.guests.values()), {}
         for guest in guests:
             guest.host_died(HostDied(reason))
+
+    def _let_go(self) -> None:
+        """Nothing works in the host's files any more."""
+        if self._hold is not None:
+            self._hold.close()
 
     def _read(self) -> None:
         decoder = frames.Decoder()

@@ -12,7 +12,7 @@ import gevent
 
 from shared import encryption, queues
 from shared.settings import Settings
-from workers import environments, sandbox
+from workers import environments, queries, sandbox, workspaces
 from workers.builds import Builder
 from workers.deploy_log import DeployLog
 from workers.hosts import HostPool
@@ -38,7 +38,7 @@ def start(settings: Settings, *, is_runner: bool) -> None:
         gevent.spawn(_runner.warm_up)
     else:
         _builder = Builder(settings)
-    gevent.spawn(environments.keep_tidy, settings)
+    gevent.spawn(workspaces.keep_tidy, settings)
     _upkeep = Upkeep(settings)
     _upkeep.start()
 

@@ -25,13 +25,12 @@ from sqlalchemy import text
 from cli.procfile import PROJECT
 from shared.database import connection
 from shared.errors import BuildFailed
-from shared.models import RevisionStatus
 from shared.settings import Settings
-from tests import factories
 from tests.greened import World, child, greened
 from tests.waiting import wait_until
-from workers import environments, manifest, steps
-from workers.environments import Made, Workspace
+from workers import environments, manifest, steps, workspaces
+from workers.environments import Made
+from workers.workspaces import Workspace
 
 __all__ = ["child"]
 
@@ -115,7 +114,7 @@ def test_two_at_once_make_one(world: World) -> None:
 @greened
 def test_what_a_dead_attempt_left_is_made_anew(world: World) -> None:
     settings, revision_id, digest = settings_for(world), uuid4(), keep(FILES)
-    workspace = environments.workspace_of(settings, revision_id)
+    workspace = workspaces.workspace_of(settings, revision_id)
     (workspace.project / "half").mkdir(parents=True)
     workspace.requirements.write_text("half")
 
@@ -139,7 +138,7 @@ def test_what_fails_leaves_nothing(world: World) -> None:
             make(settings, revision_id, keep(files))
         assert caught.value.step == step
         assert "\n" not in caught.value.message
-        assert not environments.workspace_of(settings, revision_id).root.exists()
+        assert not workspaces.workspace_of(settings, revision_id).root.exists()
 
 
 @greened
@@ -171,7 +170,7 @@ def test_a_build_that_takes_too_long_is_ended(world: World) -> None:
         )
 
     assert (caught.value.step, caught.value.message) == ("time", "the build took more than 4 s")
-    assert not environments.workspace_of(settings, revision_id).root.exists()
+    assert not workspaces.workspace_of(settings, revision_id).root.exists()
 
 
 # A build backend that is part of the project: it needs no package.
@@ -294,43 +293,3 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
         "paths": [],
         "inspect": False,
     }
-
-
-@greened
-def test_only_what_may_serve_is_kept(world: World) -> None:
-    settings = settings_for(world)
-    deployment = factories.deployment()
-    serving = deployment.active_revision_id
-    assert serving is not None
-    building = factories.revision(deployment.id, number=2, status=RevisionStatus.BUILDING)
-    failed = factories.revision(deployment.id, number=3, status=RevisionStatus.BUILD_FAILED)
-    stopped = factories.revision(deployment.id, number=4, status=RevisionStatus.INTERRUPTED)
-    unknown = uuid4()
-    for revision_id in (serving, building, failed, stopped, unknown):
-        workspace = environments.workspace_of(settings, revision_id)
-        workspace.root.mkdir(parents=True)
-        workspace.lock.touch()
-    other = settings.data_dir / "revisions" / "not-a-revision-but-36-characters-long"
-    other.mkdir()
-
-    assert environments.remove_unknown(settings) == 3
-
-    left = {path.stem for path in other.parent.iterdir()}
-    assert left == {str(serving), str(building), other.name}
-    assert environments.remove_unknown(settings) == 0
-
-
-@greened
-def test_what_is_in_use_is_removed_afterwards(world: World) -> None:
-    settings, revision_id = settings_for(world), uuid4()
-    workspace = environments.workspace_of(settings, revision_id)
-    with environments.exclusive(workspace):
-        workspace.root.mkdir()
-        removal = gevent.spawn(environments.remove, settings, revision_id)
-        gevent.sleep(0)
-        assert workspace.root.exists()
-
-    removal.get(timeout=10)
-
-    assert not workspace.root.exists()
-    assert not workspace.lock.exists()
