@@ -1,59 +1,46 @@
-"""The control plane as the command line sees it, and where it finds the address and the key."""
+"""The control plane as the command line sees it: its calls, and its refusals as sentences."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, BinaryIO
+from uuid import UUID, uuid4
 
 import httpx
-from dotenv import dotenv_values
 
+from cli.access import find_key, find_url
 from cli.errors import CommandFailed
-from shared.settings import Settings
 
-KEY_NAMES = ("LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY")
+__all__ = ["Client", "find_key", "find_url"]
+
 PAGE = 100
-TRIES, PAUSE_SECONDS = 5, 0.5
-UPLOAD_SECONDS = 300.0
+TRIES, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 8, 0.5, 10.0  # together 14 s: a restart of the service
+BUSY = frozenset({429, 503})  # nothing was done: a call that changes something may be sent again
+UPLOAD_SECONDS, UPLOAD_TRIES, UPLOAD_BYTES = 300.0, 3, 64 * 1024
 
-
-def find_url(url: str | None, settings: Settings) -> str:
-    """The service's address: given, from the environment, or this machine's."""
-    return (url or os.environ.get("LANGGRAPH_HOST_URL") or settings.url).rstrip("/")
-
-
-def find_key(key: str | None, settings: Settings, env_file: Path = Path(".env")) -> str:
-    """An API key: given, from the environment or `.env`, or the one `runyard up` keeps; else CommandFailed."""
-    local = (
-        {name: value for name, value in dotenv_values(env_file).items() if value}
-        if env_file.is_file()
-        else {}
-    )
-    chosen = key or settings.api_key or local.get("RUNYARD_API_KEY") or os.environ.get(KEY_NAMES[0])
-    for name in KEY_NAMES:
-        chosen = chosen or local.get(name) or os.environ.get(name)
-    kept = settings.data_dir / "admin.key"
-    if not chosen and kept.is_file():
-        chosen = kept.read_text().strip()
-    if not chosen:
-        raise CommandFailed(
-            "No API key. Set RUNYARD_API_KEY in the environment or in .env, or pass --api-key."
-            " On the machine where the service runs, `runyard keys create` makes one."
-        )
-    return chosen
+WHAT_TO_DO = {
+    401: "The service does not accept this API key. Check RUNYARD_API_KEY and .env, or pass --api-key.",
+    403: "This API key may not do that. Use one with a higher role (`runyard keys create --role …`).",
+    404: "`runyard list` shows the deployments there are.",
+    413: "It is too large for the service.",
+}
 
 
 class Client:
     """The control plane's calls; what it refuses is raised as CommandFailed."""
 
-    def __init__(self, url: str, key: str) -> None:
-        self.url = url
+    def __init__(self, url: str, key: str, *, tenant: str | None = None) -> None:
+        self.url, self.key = url.rstrip("/"), key
         self._has_answered = False
-        self._http = httpx.Client(base_url=url, headers={"X-Api-Key": key}, timeout=30)
+        headers = {"X-Api-Key": key, "Accept": "application/json"}
+        try:
+            self._http = httpx.Client(
+                base_url=self.url, headers=headers | ({"X-Tenant-Id": tenant} if tenant else {}), timeout=30
+            )
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:
+            raise CommandFailed(f"{url} is not an address a service can have: {error}") from error
 
     def __enter__(self) -> Client:
         return self
@@ -63,14 +50,13 @@ class Client:
     ) -> None:
         self._http.close()
 
-    def deployments(self, *, name: str | None = None, name_contains: str = "") -> Iterator[dict[str, Any]]:
-        """All deployments, page after page."""
-        params: dict[str, Any] = {"name_contains": name_contains, "limit": PAGE}
-        if name is not None:
-            params |= {"name": name, "name_contains": name}
+    # Deployments
+
+    def deployments(self, **filters: str) -> Iterator[dict[str, Any]]:
+        """All deployments, page after page; `name`, `name_contains` and other filters of the list."""
         offset = 0
         while True:
-            page = self._get("/v2/deployments", {**params, "offset": offset})["resources"]
+            page = self.get("/v2/deployments", {**filters, "limit": PAGE, "offset": offset})["resources"]
             yield from page
             if len(page) < PAGE:
                 return
@@ -78,60 +64,117 @@ class Client:
 
     def find(self, name: str) -> dict[str, Any] | None:
         """The deployment of that name, None when there is none."""
-        return next((row for row in self.deployments(name=name) if row.get("name") == name), None)
+        rows = self.deployments(name=name, name_contains=name)
+        return next((row for row in rows if row.get("name") == name), None)
+
+    def require(self, name_or_id: str) -> dict[str, Any]:
+        """The deployment of that name or id; CommandFailed when there is none."""
+        if is_id(name_or_id):
+            return self.deployment(name_or_id)
+        found = self.find(name_or_id)
+        if found is None:
+            raise CommandFailed(f"There is no deployment {name_or_id!r}. {WHAT_TO_DO[404]}")
+        return found
 
     def deployment(self, deployment_id: str) -> dict[str, Any]:
-        return self._get(f"/v2/deployments/{deployment_id}")
+        return self.get(f"/v2/deployments/{deployment_id}")
 
     def create(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self._send("POST", "/v2/deployments", body)
+        return self.send("POST", "/v2/deployments", body, repeat=True)
 
     def change(self, deployment_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self._send("PATCH", f"/v2/deployments/{deployment_id}", body)
+        return self.send("PATCH", f"/v2/deployments/{deployment_id}", body)
 
     def delete(self, deployment_id: str) -> None:
-        self._send("DELETE", f"/v2/deployments/{deployment_id}")
+        self.send("DELETE", f"/v2/deployments/{deployment_id}")
+
+    # Revisions
+
+    def revisions(self, deployment_id: str, *, limit: int, **filters: str) -> Iterator[dict[str, Any]]:
+        """A deployment's revisions, newest first."""
+        path, offset = f"/v2/deployments/{deployment_id}/revisions", 0
+        while limit > offset:
+            size = min(limit - offset, PAGE)
+            page = self.get(path, {**filters, "limit": size, "offset": offset})["resources"]
+            yield from page
+            if len(page) < size:
+                return
+            offset += size
 
     def newest_revision(self, deployment_id: str) -> dict[str, Any]:
-        rows = self._get(f"/v2/deployments/{deployment_id}/revisions", {"limit": 1})["resources"]
-        if not rows:
-            raise CommandFailed("The deployment has no revision.")
-        return rows[0]
+        for row in self.revisions(deployment_id, limit=1):
+            return row
+        raise CommandFailed("The deployment has no revision.")
 
     def revision(self, deployment_id: str, revision_id: str) -> dict[str, Any]:
-        return self._get(f"/v2/deployments/{deployment_id}/revisions/{revision_id}")
+        return self.get(f"/v2/deployments/{deployment_id}/revisions/{revision_id}")
 
-    def upload(self, deployment_id: str, archive: BinaryIO, size: int) -> str:
-        """Put the archive where the service wants it; what the service calls it from now on."""
-        place = self._send(
-            "POST", f"/v2/deployments/{deployment_id}/upload-url", {"supports_upload_headers": True}
+    def redeploy(self, deployment_id: str, revision_id: str) -> dict[str, Any]:
+        return self.send(
+            "POST", f"/v2/deployments/{deployment_id}/revisions/{revision_id}/redeploy", repeat=True
         )
-        headers = {
-            "Content-Type": "application/gzip",
-            **(place.get("upload_headers") or {}),
-            "Content-Length": str(size),
-        }
-        try:
-            answer = httpx.put(place["upload_url"], content=archive, headers=headers, timeout=UPLOAD_SECONDS)
-        except httpx.HTTPError as error:
-            raise CommandFailed(
-                f"The upload to {place['upload_url'].partition('?')[0]} failed: {error}"
-            ) from error
-        _require_success(answer)
-        return place["object_path"]
+
+    def interrupt(self, deployment_id: str, revision_id: str) -> dict[str, Any]:
+        return self.send(
+            "POST", f"/v2/deployments/{deployment_id}/revisions/{revision_id}/interrupt", repeat=True
+        )
+
+    def stream(self, path: str, headers: Mapping[str, str], timeout: httpx.Timeout) -> Any:
+        """A streamed answer, as httpx gives it: a context manager that raises httpx.HTTPError."""
+        return self._http.stream("GET", path, headers=dict(headers), timeout=timeout)
 
     def logs(
         self, deployment_id: str, revision_id: str | None, kind: str, body: Mapping[str, Any]
     ) -> dict[str, Any]:
         """A page of `build` or `deploy` log lines: `logs` and `next_offset`."""
         revision = f"/revisions/{revision_id}" if revision_id else ""
-        return self._send("POST", f"/v1/projects/{deployment_id}{revision}/{kind}_logs", body, repeat=True)
+        return self.send("POST", f"/v1/projects/{deployment_id}{revision}/{kind}_logs", body, repeat=True)
 
-    def _get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
+    # Uploads
+
+    def upload(
+        self, deployment_id: str, archive: BinaryIO, size: int, sent: Callable[[int], None] | None = None
+    ) -> str:
+        """Put the archive where the service wants it; what the service calls it from now on.
+
+        `sent` is told how many bytes have gone; it starts again when the connection broke.
+        """
+        for attempt in range(1, UPLOAD_TRIES + 1):
+            place = self.send(
+                "POST", f"/v2/deployments/{deployment_id}/upload-url", {"supports_upload_headers": True}
+            )
+            headers = {"Content-Type": "application/gzip", **(place.get("upload_headers") or {})}
+            archive.seek(0)
+            try:
+                answer = httpx.put(
+                    place["upload_url"],
+                    content=_parts(archive, sent),
+                    headers={**headers, "Content-Length": str(size)},
+                    timeout=UPLOAD_SECONDS,
+                )
+            except httpx.HTTPError as error:
+                if attempt == UPLOAD_TRIES:
+                    where = place["upload_url"].partition("?")[0].rpartition("/")[0]
+                    raise CommandFailed(f"The upload to {where} failed: {error}") from error
+                time.sleep(PAUSE_SECONDS * attempt)
+            else:
+                _require_success(answer, what="The upload")
+                return place["object_path"]
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    # The wire
+
+    def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
+        """The JSON at this path; asked again when the service is in trouble."""
         return self._request("GET", path, params=params, repeat=True)
 
-    def _send(self, method: str, path: str, body: Any = None, *, repeat: bool = False) -> Any:
-        return self._request(method, path, body=body, repeat=repeat)
+    def send(self, method: str, path: str, body: Any = None, *, repeat: bool = False) -> Any:
+        """What the service answers to a call that changes something; `repeat` when doing it twice is as once.
+
+        A POST carries an Idempotency-Key: sent again, it is answered with what the first one did.
+        """
+        headers = {"Idempotency-Key": str(uuid4())} if method == "POST" else None
+        return self._request(method, path, body=body, headers=headers, repeat=repeat)
 
     def _request(
         self,
@@ -140,43 +183,97 @@ class Client:
         *,
         params: Mapping[str, Any] | None = None,
         body: Any = None,
+        headers: Mapping[str, str] | None = None,
         repeat: bool,
     ) -> Any:
         for attempt in range(1, TRIES + 1):
-            last = attempt == TRIES or not repeat
+            pause = PAUSE_SECONDS * attempt
             try:
-                answer = self._http.request(method, path, params=params, json=body)
-            except httpx.HTTPError as error:
-                if last or not self._has_answered:  # a wrong address will not become right
-                    raise CommandFailed(
-                        f"{self.url} does not answer ({error}). Is the service running there?"
-                        " Start it with `runyard up`, or name its address with RUNYARD_URL."
-                    ) from error
+                answer = self._http.request(method, path, params=params, json=body, headers=headers)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                # A wrong address will not become right.
+                if attempt == TRIES or not repeat or not self._has_answered:
+                    raise CommandFailed(self._silence(error)) from error
             else:
                 self._has_answered = True
-                if answer.status_code < 500 or last:
-                    _require_success(answer)
-                    return answer.json() if answer.content else None
-            time.sleep(PAUSE_SECONDS * attempt)
+                if not _is_passing(answer, repeat) or attempt == TRIES:
+                    return _content(answer)
+                pause = max(pause, _retry_after(answer))
+            time.sleep(min(pause, LONGEST_PAUSE_SECONDS))
         raise AssertionError("unreachable: the last try returns or raises")
 
+    def _silence(self, error: Exception) -> str:
+        return (
+            f"{self.url} does not answer ({error or type(error).__name__}). Is the service running there?"
+            " Start it with `runyard up`, or name its address with RUNYARD_URL or --url."
+        )
 
-def _require_success(answer: httpx.Response) -> None:
+
+def is_id(text: str) -> bool:
+    """Whether this is the form of an id: names are free, but for that."""
+    try:
+        return str(UUID(text)) == text.lower()
+    except ValueError:
+        return False
+
+
+def _parts(archive: BinaryIO, sent: Callable[[int], None] | None) -> Iterator[bytes]:
+    done = 0
+    while part := archive.read(UPLOAD_BYTES):
+        yield part
+        done += len(part)
+        if sent is not None:
+            sent(done)
+
+
+def _is_passing(answer: httpx.Response, repeat: bool) -> bool:
+    is_first_under_way = answer.status_code == 409 and "Retry-After" in answer.headers
+    return answer.status_code in BUSY or (repeat and (answer.status_code >= 500 or is_first_under_way))
+
+
+def _retry_after(answer: httpx.Response) -> float:
+    value = answer.headers.get("Retry-After", "")
+    return float(value) if value.isdecimal() else 0.0
+
+
+def _content(answer: httpx.Response) -> Any:
+    _require_success(answer)
+    if not answer.content:
+        return None
+    try:
+        return answer.json()
+    except ValueError as error:
+        raise CommandFailed(
+            f"{answer.request.url} answers with something that is not JSON. Is this the service's address?"
+        ) from error
+
+
+def _require_success(answer: httpx.Response, what: str | None = None) -> None:
     if answer.is_success:
         return
-    where = f"{answer.request.method} {answer.request.url.path}"
-    if answer.status_code == 401:
-        raise CommandFailed(
-            f"The service does not accept this API key ({where}: 401). Check RUNYARD_API_KEY."
-        )
-    raise CommandFailed(f"{where} answered {answer.status_code}: {_detail(answer)}")
+    where = what or f"{answer.request.method} {answer.request.url.path}"
+    told = f"{where} was refused ({answer.status_code}): {_detail(answer)}"
+    if answer.status_code >= 500:
+        told = f"{where} failed ({answer.status_code}): {_detail(answer)}. Look at the service's own log."
+    raise CommandFailed(f"{told} {WHAT_TO_DO.get(answer.status_code, '')}".rstrip())
 
 
 def _detail(answer: httpx.Response) -> str:
+    """What the service said, as text that ends like a sentence."""
     try:
         detail = answer.json()["detail"]
     except (ValueError, KeyError, TypeError):
-        return answer.text[:500]
+        detail = answer.text[:500].strip() or answer.reason_phrase
     if isinstance(detail, list):
-        return "; ".join(f"{'.'.join(map(str, item.get('loc', [])))}: {item.get('msg')}" for item in detail)
-    return str(detail)
+        detail = "; ".join(_violation(item) for item in detail)
+    text = str(detail)
+    return text if text.endswith((".", "!", "?")) or not text else f"{text}."
+
+
+def _violation(item: Any) -> str:
+    """`source_config.repo_url: must be …`"""
+    if not isinstance(item, dict):
+        return str(item)
+    place = [str(part) for part in item.get("loc") or []]
+    name = ".".join(place[1:] if place[:1] == ["body"] and place[1:] else place)
+    return f"{name}: {item.get('msg')}"

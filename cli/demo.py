@@ -9,11 +9,13 @@ from typing import Any
 
 import httpx
 
+from cli.addresses import address_of
 from cli.client import Client
-from cli.deploy import Say, deploy
+from cli.deploy import deploy
 from cli.errors import CommandFailed
 from cli.procfile import PROJECT
 from cli.project import Project
+from cli.report import Say
 from shared.settings import Settings
 
 EXAMPLE = PROJECT / "examples" / "chat"
@@ -30,16 +32,9 @@ def demo(settings: Settings, say: Say) -> None:
     say("")
     say(f"{NAME} is DEPLOYED. One run of it, streamed with langgraph_sdk:")
     graph_id = next(iter(project.config["graphs"]))
-    events = stream(address_of(settings, record), settings.api_key, graph_id, say)
+    events = stream(address_of(settings.url, record), settings.api_key, graph_id, say)
     if not events:
         raise CommandFailed("The run ended without an event. The lines above tell why.")
-
-
-def address_of(settings: Settings, record: dict[str, object]) -> str:
-    """Where a deployment is served."""
-    config = record.get("source_config")
-    custom = config.get("custom_url") if isinstance(config, dict) else None
-    return str(custom or f"{settings.url}/d/{record['name']}")
 
 
 def stream(url: str, key: str, graph_id: str, say: Say) -> int:

@@ -1,109 +1,363 @@
-"""`runyard deploy`: a project directory to a serving revision, told step by step."""
+"""`runyard deploy`: a project directory, or a git repository, to a serving revision, told step by step."""
 
 from __future__ import annotations
 
+import sys
 import tempfile
-import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+from urllib.parse import urlsplit
 
+import typer
+
+from cli import addresses
+from cli.access import read_env
 from cli.client import Client
-from cli.errors import CommandFailed
-from cli.project import Project
+from cli.errors import BadUsage, CommandFailed, TimedOut
+from cli.following import WAIT_SECONDS, follow
+from cli.options import Key, Org, Url, open_client, sentences
+from cli.project import CONFIG, Project, deployment_name, sendable
+from cli.report import Plain, Report, Say, choose
 
-POLL_SECONDS = 0.3
-SLOW_POLL_SECONDS = 2.0
-WAIT_SECONDS = 900.0
-LAST_LINES = 30
-FAILED = frozenset({"CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"})
+BETA = "runyard deploy is beta."
+GOES_ON = "The build goes on there: `runyard status {name}` and `runyard logs {name} --type build` tell how it stands."
 
-Say = Callable[[str], None]
+
+class Source(Protocol):
+    """Where a revision's files come from."""
+
+    @property
+    def word(self) -> str:
+        """The control plane's word for it."""
+        ...
+
+    def config(self) -> dict[str, Any]:
+        """What the deployment keeps of it."""
+        ...
+
+    def revision_config(self, client: Client, deployment_id: str, report: Report) -> dict[str, Any]:
+        """What one revision is made of; an upload happens here."""
+        ...
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A directory on this machine."""
+
+    project: Project
+    word: str = "internal_source"
+
+    def config(self) -> dict[str, Any]:
+        return {}
+
+    def revision_config(self, client: Client, deployment_id: str, report: Report) -> dict[str, Any]:
+        with tempfile.TemporaryFile() as archive:
+            size = self.project.write_archive(archive)
+            report.step(f"Uploading {max(size // 1024, 1)} KiB of source")
+            with report.upload(size) as sent:
+                object_path = client.upload(deployment_id, archive, size, sent)
+        return {"source_tarball_path": object_path, "langgraph_config_path": self.project.config_path}
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A git repository that the service can reach."""
+
+    url: str
+    ref: str | None
+    config_path: str
+    word: str = "github"
+
+    def config(self) -> dict[str, Any]:
+        return {"repo_url": self.url}
+
+    def revision_config(self, client: Client, deployment_id: str, report: Report) -> dict[str, Any]:
+        found: dict[str, Any] = {"langgraph_config_path": self.config_path}
+        return found | ({"repo_ref": self.ref} if self.ref else {})
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A deployment as its user wants it."""
+
+    name: str
+    source: Source
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    kind: str = "dev"
+    deployment_id: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # pool and limits
 
 
 def deploy(
     client: Client, project: Project, name: str, say: Say, *, kind: str = "dev", wait: bool = True
 ) -> dict[str, Any]:
-    """Bring this project to the deployment of that name; its record once it serves. Raises CommandFailed."""
-    secrets, refused = project.secrets()
-    for variable in refused:
-        say(f"{variable} is reserved and is not sent")
-    found = client.find(name)
-    if found is None:
-        say(f"Creating the deployment {name}")
-        found = client.create(
-            {
-                "name": name,
-                "source": "internal_source",
-                "source_config": {"deployment_type": kind},
-                "source_revision_config": {},
-                "secrets": secrets,
-            }
-        )
-    else:
-        say(f"Updating the deployment {name}")
-    object_path = _upload(client, project, found["id"], say)
-    client.change(
-        found["id"],
-        {
-            "revision_source": "internal_source",
-            "source_revision_config": {
-                "source_tarball_path": object_path,
-                "langgraph_config_path": project.config_path,
-            },
-            "secrets": secrets,
-        },
-    )
-    revision_id = client.newest_revision(found["id"])["id"]
-    say(f"Building revision {revision_id}")
+    """Bring a project to the deployment of that name, told in lines; its record. Raises CommandFailed."""
+    report = Plain(say)
+    wanted = Wanted(name, Upload(project), project.variables(), kind)
+    found, revision_id = start(client, wanted, report)
     if wait:
-        follow(client, found["id"], revision_id, say)
+        follow(client, found["id"], revision_id, report)
     return client.deployment(found["id"])
 
 
-def _upload(client: Client, project: Project, deployment_id: str, say: Say) -> str:
-    with tempfile.TemporaryFile() as archive:
-        size = project.write_archive(archive)
-        say(f"Uploading {max(size // 1024, 1)} KiB of source")
-        archive.seek(0)
-        return client.upload(deployment_id, archive, size)
+def start(client: Client, wanted: Wanted, report: Report) -> tuple[dict[str, Any], str]:
+    """Create or update the deployment; its record and the id of the revision that is on its way."""
+    secrets, refused = sendable(wanted.variables)
+    for name in refused:
+        report.note(f"{name} is reserved and is not sent")
+    found = client.deployment(wanted.deployment_id) if wanted.deployment_id else client.find(wanted.name)
+    if found is None:
+        report.step(f"Creating the deployment {wanted.name}")
+        return _create(client, wanted, secrets, report)
+    report.step(f"Updating the deployment {found['name']}")
+    config = wanted.source.revision_config(client, found["id"], report)
+    return _change(client, found, wanted, config, secrets, report)
 
 
-def follow(client: Client, deployment_id: str, revision_id: str, say: Say) -> None:
-    """Show a revision's way and its build log until it serves; CommandFailed when it does not get there."""
-    started = time.monotonic()
-    status, offset, shown = "", None, []
-    while True:
-        now = client.revision(deployment_id, revision_id)["status"]
-        page = client.logs(deployment_id, revision_id, "build", _page(offset))
-        offset = page.get("next_offset") or offset
-        for line in page["logs"]:
-            shown.append(line["message"])
-            say(f"  {line['message']}")
-        if now != status:
-            status = now
-            say(f"{status} after {time.monotonic() - started:.1f} s")
-        if status == "DEPLOYED" and not page["logs"]:
-            return
-        if status in FAILED and not page["logs"]:
-            raise CommandFailed(
-                f"The revision ended as {status}. {_reason(client, deployment_id, revision_id, shown)}"
-            )
-        waited = time.monotonic() - started
-        if waited > WAIT_SECONDS:
-            raise CommandFailed(
-                f"The revision is still {status} after {WAIT_SECONDS:g} s; the build goes on there."
-            )
-        if not page["logs"]:
-            time.sleep(POLL_SECONDS if waited < 30 else SLOW_POLL_SECONDS)
+def _create(
+    client: Client, wanted: Wanted, secrets: list[dict[str, str]], report: Report
+) -> tuple[dict[str, Any], str]:
+    """A source that needs no upload goes with the first call; the others follow in a PATCH."""
+    is_upload = isinstance(wanted.source, Upload)
+    found = client.create(
+        {
+            "name": wanted.name,
+            "source": wanted.source.word,
+            "source_config": {"deployment_type": wanted.kind, **wanted.source.config()},
+            "source_revision_config": {} if is_upload else wanted.source.revision_config(client, "", report),
+            "secrets": secrets,
+            **wanted.settings,
+        }
+    )
+    if not is_upload:
+        report.step(f"Building revision {found['latest_revision_id']}")
+        return found, found["latest_revision_id"]
+    config = wanted.source.revision_config(client, found["id"], report)
+    return _change(client, found, wanted, config, secrets, report, is_new=True)
 
 
-def _page(offset: str | None) -> dict[str, Any]:
-    return {"order": "asc", "limit": 100, **({"offset": offset} if offset else {})}
+def _change(
+    client: Client,
+    found: dict[str, Any],
+    wanted: Wanted,
+    config: dict[str, Any],
+    secrets: list[dict[str, str]],
+    report: Report,
+    *,
+    is_new: bool = False,
+) -> tuple[dict[str, Any], str]:
+    body = {
+        "revision_source": wanted.source.word,
+        "source_revision_config": config,
+        "secrets": secrets,
+        **({} if is_new else wanted.settings),
+    }
+    if wanted.source.config():
+        body["source_config"] = wanted.source.config()
+    record = found | client.change(found["id"], body)
+    revision_id = record.get("latest_revision_id") or client.newest_revision(found["id"])["id"]
+    report.step(f"Building revision {revision_id}")
+    return record, revision_id
 
 
-def _reason(client: Client, deployment_id: str, revision_id: str, shown: list[str]) -> str:
-    """Why a revision failed, from its record or from the last lines of its log."""
-    told = client.revision(deployment_id, revision_id).get("status_message")
-    if told:
-        return str(told)
-    return "Its last lines:\n" + "\n".join(shown[-LAST_LINES:]) if shown else "Its log is empty."
+# The command
+
+
+def command(
+    directory: Annotated[
+        Path, typer.Argument(help="The project's directory. Default: this one.", show_default=False)
+    ] = Path("."),
+    name: Annotated[
+        str | None,
+        typer.Option("--name", "-n", help="The deployment's name. Default: the directory's.", metavar="NAME"),
+    ] = None,
+    prod: Annotated[bool, typer.Option("--prod", help="The same as --type prod.")] = False,
+    kind: Annotated[
+        Literal["dev", "prod"] | None,
+        typer.Option("--type", help="The type of a new deployment. Default: dev.", show_default=False),
+    ] = None,
+    deployment_id: Annotated[
+        str | None, typer.Option(help="Update this deployment, whatever its name is.", metavar="ID")
+    ] = None,
+    config: Annotated[
+        str,
+        typer.Option(
+            "--config", "-c", help="The configuration file, relative to the directory.", metavar="FILE"
+        ),
+    ] = CONFIG,
+    env_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file with the deployment's variables. Default: `env` of the configuration, or .env.",
+            metavar="FILE",
+        ),
+    ] = None,
+    git: Annotated[
+        str | None,
+        typer.Option(
+            "--git",
+            help="Deploy this repository instead of a directory. The service fetches it.",
+            metavar="URL",
+            rich_help_panel="From git",
+        ),
+    ] = None,
+    ref: Annotated[
+        str | None,
+        typer.Option(
+            "--ref",
+            help="A branch, a commit, or refs/tags/TAG. Default: the repository's.",
+            metavar="REF",
+            rich_help_panel="From git",
+        ),
+    ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(help="The pool whose runners run it.", metavar="NAME", rich_help_panel="Scale"),
+    ] = None,
+    max_concurrent_runs: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Runs it has at a time; 0: no limit of its own.", metavar="N", rich_help_panel="Scale"
+        ),
+    ] = None,
+    hosts_per_runner: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Processes a runner keeps for it; 0: the runner's default.",
+            metavar="N",
+            rich_help_panel="Scale",
+        ),
+    ] = None,
+    run_timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Seconds a run may take; 0: the service's default.",
+            metavar="SECONDS",
+            rich_help_panel="Scale",
+        ),
+    ] = None,
+    memory_mb: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Memory of one process; 0: the service's default.",
+            metavar="MB",
+            rich_help_panel="Scale",
+        ),
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the build.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Wait at most this long; then exit 3.", metavar="SECONDS")
+    ] = WAIT_SECONDS,
+    no_input: Annotated[bool, typer.Option("--no-input", help="Ask nothing; fail instead.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the address alone.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON lines alone: one object for each event.")
+    ] = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Deploy a project directory, and wait until it serves. Beta.
+
+    Finds the deployment by its name and updates it in place, or creates it. Variables of the project's .env
+    become its secrets; no .env file is ever uploaded. Shows the build log while it builds, and at last the
+    address.
+
+    Exit codes: 0 deployed (or on its way, with --no-wait) · 1 failed, skipped, interrupted or refused ·
+    2 wrong usage · 3 not deployed within --timeout · 130 Ctrl-C; the build goes on.
+    """
+    with sentences(as_json=as_json):
+        if git is None and ref is not None:
+            raise BadUsage("--ref belongs to --git.")
+        if prod and kind == "dev":
+            raise BadUsage("--prod and --type dev contradict each other.")
+        limits = {
+            "max_concurrent_runs": max_concurrent_runs,
+            "hosts_per_runner": hosts_per_runner,
+            "run_timeout_seconds": run_timeout,
+            "memory_mb": memory_mb,
+        }
+        limits = {name: value for name, value in limits.items() if value is not None}
+        project = None if git else Project.read(directory, config)
+        found = read_env_of(project, env_file)
+        source: Source = Upload(project) if project else Repository(str(git), ref, config)
+        wanted = Wanted(
+            name=deployment_name(
+                name or found.get("LANGSMITH_DEPLOYMENT_NAME") or default_name(project, git)
+            ),
+            source=source,
+            variables=found,
+            kind=kind or ("prod" if prod else "dev"),
+            deployment_id=deployment_id,
+            settings=({"pool": pool} if pool else {}) | ({"limits": limits} if limits else {}),
+        )
+        report = choose(as_json=as_json, quiet=quiet)
+        report.note(BETA)
+        ask = None if no_input or as_json or not sys.stdin.isatty() else _ask_key
+        local = found if project or env_file else None
+        with _client(url, api_key, org, local, ask) as client:
+            record, revision_id = start(client, wanted, report)
+            run_to_end(client, record, revision_id, report, seconds=None if no_wait else timeout)
+
+
+def run_to_end(
+    client: Client, found: dict[str, Any], revision_id: str, report: Report, *, seconds: float | None
+) -> None:
+    """Wait so long for a revision, or not at all, and tell the result. Raises CommandFailed."""
+    result = {"deployment_id": found["id"], "revision_id": revision_id, "name": found["name"], "url": None}
+    if seconds is None:
+        report.result({"status": "started", **result}, GOES_ON.format(name=found["name"]))
+        return
+    try:
+        follow(client, found["id"], revision_id, report, seconds=seconds)
+    except KeyboardInterrupt:
+        report.note(GOES_ON.format(name=found["name"]))
+        raise
+    except CommandFailed as error:
+        status = "timed_out" if isinstance(error, TimedOut) else "failed"
+        if report.failure({"status": status, **result}, str(error)):
+            raise typer.Exit(error.exit_code) from error
+        raise
+    found = client.deployment(found["id"])
+    address = addresses.address_of(client.url, found)
+    report.result({"status": "succeeded", **result, "url": address}, f"Deployment {found['name']}: {address}")
+
+
+def read_env_of(project: Project | None, env_file: Path | None) -> dict[str, str]:
+    """The deployment's variables: of the file that was named, else of the project. Raises CommandFailed."""
+    if env_file is not None:
+        if not env_file.is_file():
+            raise BadUsage(f"{env_file} does not exist.")
+        return read_env(env_file)
+    return project.variables() if project else {}
+
+
+def default_name(project: Project | None, git: str | None) -> str:
+    """The directory's name, or the repository's."""
+    if project:
+        return project.folder.name
+    return Path(urlsplit(git or "").path).name.removesuffix(".git")
+
+
+def _client(
+    url: str | None,
+    key: str | None,
+    org: str | None,
+    local: Mapping[str, str] | None,
+    ask: Callable[[], str] | None,
+) -> Client:
+    try:
+        return open_client(url, key, org, local=local)
+    except CommandFailed:
+        if ask is None or key:
+            raise
+    return open_client(url, ask(), org, local=local)
+
+
+def _ask_key() -> str:
+    return typer.prompt("API key", hide_input=True)

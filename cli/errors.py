@@ -1,7 +1,24 @@
-"""What the command line tells its user when it cannot go on."""
+"""What the command line tells its user when it cannot go on, and the exit codes it ends with."""
 
 from __future__ import annotations
+
+# What a script can rely on; `runyard deploy --help` and the README say the same.
+FAILED, USAGE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 130
 
 
 class CommandFailed(Exception):
     """The command cannot do what it was asked; the message says why and what to do."""
+
+    exit_code = FAILED
+
+
+class BadUsage(CommandFailed):
+    """The command was called in a way that cannot be meant."""
+
+    exit_code = USAGE
+
+
+class TimedOut(CommandFailed):
+    """What was waited for did not come in time; it may still come."""
+
+    exit_code = TIMED_OUT

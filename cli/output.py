@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from typing import TextIO
 
+from rich.console import Console
+
 COLOURS = ("36", "33", "32", "35", "34", "31", "96", "93")
 WIDTH = 8
+
+# What a service, a graph or a model says is shown and never obeyed: a terminal's codes are data here.
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Lines:
@@ -41,3 +47,24 @@ class Lines:
                 self._out.flush()
             except (BrokenPipeError, OSError):
                 return  # whoever read us has gone; the service has not
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey."""
+    return CONTROL_CHARACTERS.sub("�", text)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where text goes: in colour on a terminal, plain and unwrapped elsewhere. Made when used, not before."""
+    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    if not made.is_terminal:
+        made = Console(
+            stderr=stderr,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=True,
+            width=10_000,
+            no_color=True,
+        )
+    return made

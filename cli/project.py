@@ -1,7 +1,8 @@
 """A project directory on this machine: its configuration, its name, its secrets, its source archive.
 
-The archive never holds an `.env` file: secrets travel beside it. It holds regular files only, without what
-the ignore files of its top directories exclude.
+The archive never holds an `.env` file, whatever its name ends in, nor the one that the configuration names:
+secrets travel beside it. It holds regular files only, without what the ignore files of its top directories
+exclude.
 """
 
 from __future__ import annotations
@@ -11,23 +12,33 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dotenv import dotenv_values
 from pathspec import GitIgnoreSpec
 
+from cli.access import read_env
 from cli.errors import CommandFailed
 from shared import variables
 
 CONFIG = "langgraph.json"
 ALWAYS_IGNORED = (
-    *("__pycache__/", ".git/", ".venv/", "venv/", "node_modules/", ".tox/", ".mypy_cache/", ".ruff_cache/"),
+    *(
+        "__pycache__/",
+        ".git/",
+        ".venv/",
+        "venv/",
+        ".env/",
+        "node_modules/",
+        ".tox/",
+        ".mypy_cache/",
+        ".ruff_cache/",
+    ),
     *(".pytest_cache/", ".runyard/", ".langgraph_api/"),
 )
-SECRET_FILES = re.compile(r"\.env(\..*)?")
+SECRET_FILES = re.compile(r"\.env.*")
 IGNORE_FILES = (".dockerignore", ".gitignore")
 MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
 
@@ -45,10 +56,10 @@ class Project:
         """Raises CommandFailed when there is no usable configuration."""
         path = folder / config_name
         try:
-            config = json.loads(path.read_text())
+            config = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise CommandFailed(
-                f"{path} does not exist. Name the directory of a project, or write that file."
+                f"{path} does not exist. Name the directory of a project, or make one with `runyard new`."
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise CommandFailed(f"{path} cannot be read: {error}") from error
@@ -68,31 +79,29 @@ class Project:
         """What the configuration or its env file sets for the deployment, empty values left out."""
         named = self.config.get("env")
         if isinstance(named, dict) and named:
-            found: dict[str, str | None] = {str(name): str(value) for name, value in named.items()}
-        elif self.env_file.is_file():
-            found = dotenv_values(self.env_file)
-        else:
-            found = {}
-        return {name: value for name, value in found.items() if value}
-
-    def secrets(self) -> tuple[list[dict[str, str]], list[str]]:
-        """The variables as the control plane takes them, and the names it would refuse."""
-        found = self.variables()
-        refused = variables.refused(found)
-        sent = [{"name": name, "value": value} for name, value in found.items() if name not in refused]
-        return sent, sorted(refused)
+            return {str(name): str(value) for name, value in named.items() if value not in (None, "")}
+        return read_env(self.env_file)
 
     def folders(self) -> list[Path]:
-        """The project's directory, and the local dependencies outside it."""
+        """The project's directory, and what it depends on outside of it. Raises CommandFailed."""
         found = [self.folder]
-        for entry in self.config.get("dependencies") or []:
-            if not isinstance(entry, str) or not entry.startswith("."):
-                continue
+        for entry in self._dependencies():
             folder = (self.folder / entry).resolve()
             if not folder.is_dir():
                 raise CommandFailed(f"{self.config_name}: the dependency {entry!r} is not a directory")
             if not any(folder.is_relative_to(known) for known in found):
                 found.append(folder)
+        return found
+
+    def _dependencies(self) -> list[str]:
+        """The directories it names; packages are no business of ours."""
+        entries = self.config.get("dependencies") or []
+        if not isinstance(entries, list):
+            raise CommandFailed(f"{self.config_name}: dependencies must be a list")
+        found = [entry for entry in entries if isinstance(entry, str) and entry.startswith(".")]
+        source = self.config.get("source")
+        if isinstance(source, dict) and isinstance(source.get("root"), str):
+            found.append(source["root"])
         return found
 
     def root(self) -> Path:
@@ -104,20 +113,25 @@ class Project:
         """The configuration file's name within the archive."""
         return (self.folder / self.config_name).relative_to(self.root()).as_posix()
 
+    def files(self) -> Iterator[tuple[str, Path]]:
+        """What belongs to the project: names in the archive, and the regular files. Raises CommandFailed."""
+        folders, root = self.folders(), self.root()
+        for folder in folders:
+            # Each directory has ignore files of its own: one inside another is not walked with the outer's.
+            for path in files(folder, apart=[other for other in folders if other != folder]):
+                if path != self.env_file:
+                    yield path.relative_to(root).as_posix(), path
+
     def write_archive(self, file: BinaryIO) -> int:
         """Write the source as a gzip tar; its size. Raises CommandFailed."""
-        root = self.root()
         names: set[str] = set()
         with (
             gzip.GzipFile("source.tar", "wb", 6, file, 0) as packed,
             tarfile.open(fileobj=packed, mode="w") as tar,
         ):
-            for folder in self.folders():
-                for path in files(folder):
-                    name = path.relative_to(root).as_posix()
-                    if name not in names:
-                        names.add(name)
-                        _add(tar, path, name)
+            for name, path in self.files():
+                names.add(name)
+                _add(tar, path, name)
         if self.config_path not in names:
             raise CommandFailed(
                 f"{self.config_name} is excluded by an ignore file: it must be in the archive"
@@ -144,22 +158,27 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
         raise CommandFailed(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def files(folder: Path) -> Iterator[Path]:
-    """The regular files that belong to the project, in order."""
+def files(folder: Path, *, apart: list[Path]) -> Iterator[Path]:
+    """The regular files in a directory that its ignore files let through, in order, without those of `apart`."""
+    for here, names in walk(folder, apart=apart):
+        for name in names:
+            path = here / name
+            if not (SECRET_FILES.fullmatch(name) or path.is_symlink()) and path.is_file():
+                yield path
+
+
+def walk(folder: Path, *, apart: list[Path]) -> Iterator[tuple[Path, list[str]]]:
+    """Each directory that is not ignored, with the names in it that are not."""
     spec = ignored(folder)
     for parent, subfolders, names in os.walk(folder):
         here = Path(parent)
+        place = here.relative_to(folder)
         subfolders[:] = sorted(
             name for name in subfolders
-            if not spec.match_file((here / name).relative_to(folder).as_posix() + "/")
-            and not (here / name).is_symlink()
+            if not spec.match_file(f"{(place / name).as_posix()}/")
+            and not (here / name).is_symlink() and here / name not in apart
         )  # fmt: skip
-        for name in sorted(names):
-            path = here / name
-            if SECRET_FILES.fullmatch(name) or path.is_symlink() or not path.is_file():
-                continue
-            if not spec.match_file(path.relative_to(folder).as_posix()):
-                yield path
+        yield here, [name for name in sorted(names) if not spec.match_file((place / name).as_posix())]
 
 
 def ignored(folder: Path) -> GitIgnoreSpec:
@@ -175,3 +194,10 @@ def ignored(folder: Path) -> GitIgnoreSpec:
 def deployment_name(text: str) -> str:
     """The name a deployment gets from any text: lower case, digits and dashes."""
     return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-") or "app"
+
+
+def sendable(found: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]:
+    """Variables as the control plane takes them, and the names it would refuse."""
+    refused = variables.refused(found)
+    sent = [{"name": name, "value": value} for name, value in found.items() if name not in refused]
+    return sent, sorted(refused)

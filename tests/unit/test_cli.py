@@ -1,319 +1,256 @@
-"""The command line's own rules: names, archives, secrets, keys, and what it says when it cannot go on."""
+"""The commands against a control plane of our own: what they ask, what they print, how they end."""
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import tarfile
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
-from cli.client import Client, find_key, find_url
-from cli.deploy import deploy
-from cli.errors import CommandFailed
 from cli.main import app
-from cli.project import Project, deployment_name
-from shared.settings import Settings
+from tests import control_plane as fake
+from tests.control_plane import BUILD_LOG, REVISION, STREAM, ControlPlane, D, R, deploy_answers, record
 
-KEY_VARIABLES = (
-    "RUNYARD_API_KEY",
-    "LANGGRAPH_HOST_API_KEY",
-    "LANGSMITH_API_KEY",
-    "LANGCHAIN_API_KEY",
-    "RUNYARD_URL",
+FOREIGN = (
+    *("RUNYARD_API_KEY", "RUNYARD_URL", "RUNYARD_ORG", "RUNYARD_HOST", "RUNYARD_PORT", "LANGGRAPH_HOST_URL"),
+    *("LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY", "LANGSMITH_TENANT_ID"),
 )
 
 
 @pytest.fixture(autouse=True)
-def no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in KEY_VARIABLES:
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither the shell's variables nor files of this folder tell where the service is."""
+    for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RUNYARD_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr("cli.client.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("cli.following.POLL_SECONDS", 0.01)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def server() -> Iterator[ControlPlane]:
+    with fake.serving() as server:
+        yield server
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A small project directory."""
-    folder = tmp_path / "My_Agent App.v2"
+    folder = tmp_path / "My App"
     folder.mkdir()
     (folder / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}')
     (folder / "agent.py").write_text("graph = None\n")
     return folder
 
 
-def archived(project: Project) -> dict[str, bytes]:
-    file = io.BytesIO()
-    project.write_archive(file)
-    file.seek(0)
-    with tarfile.open(fileobj=file, mode="r:gz") as tar:
-        members = tar.getmembers()
-        assert all(member.isreg() for member in members)
-        return {member.name: tar.extractfile(member).read() for member in members}  # type: ignore[union-attr]
+def runyard(server: ControlPlane, *arguments: str, input: str | None = None) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--url", server.url, "--api-key", "key"], input=input)
 
 
-# Names
+def json_lines(ran: Result) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in ran.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("My_Agent App.v2", "my-agent-app-v2"),
-        ("a__b", "a-b"),
-        ("-a--b-", "a--b"),
-        ("___", "app"),
-        ("Ünïcode", "n-code"),
-        ("123", "123"),
-    ],
-)
-def test_a_name_becomes_lower_case_with_dashes(text: str, name: str) -> None:
-    assert deployment_name(text) == name
+# deploy
 
 
-# Archives
+def test_a_first_deploy_asks_in_the_order_of_the_protocol(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    (project / ".env").write_text("KEY=v\nRUNYARD_PORT=1\n")
 
+    ran = runyard(server, "deploy", str(project), "--pool", "gpu", "--max-concurrent-runs", "4")
 
-def test_an_archive_holds_the_project_without_secrets_and_leftovers(project: Path) -> None:
-    for name in (
-        ".env",
-        ".env.production",
-        "__pycache__/agent.pyc",
-        ".git/config",
-        ".venv/bin/python",
-        "keep.txt",
-    ):
-        path = project / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x")
-    os.symlink("/etc/passwd", project / "link")
-    assert set(archived(Project.read(project))) == {"langgraph.json", "agent.py", "keep.txt"}
-
-
-def test_ignore_files_are_followed_and_can_bring_back(project: Path) -> None:
-    (project / ".gitignore").write_text("*.log\ndata/\n!keep.log\n")
-    (project / ".dockerignore").write_text("notes.md\n")
-    for name in ("a.log", "keep.log", "notes.md", "data/big.bin"):
-        (project / name).parent.mkdir(exist_ok=True)
-        (project / name).write_text("x")
-    names = set(archived(Project.read(project)))
-    assert {"keep.log", "agent.py", ".gitignore", ".dockerignore"} <= names
-    assert not names & {"a.log", "notes.md", "data/big.bin"}
-
-
-def test_a_dependency_outside_comes_along_and_moves_the_root(tmp_path: Path) -> None:
-    app_folder, library = tmp_path / "apps" / "one", tmp_path / "libs" / "common"
-    for folder in (app_folder, library, tmp_path / "apps" / "two"):
-        folder.mkdir(parents=True)
-        (folder / "code.py").write_text("")
-    (app_folder / "langgraph.json").write_text('{"dependencies": [".", "../../libs/common"], "graphs": {}}')
-    project = Project.read(app_folder)
-    assert project.config_path == "apps/one/langgraph.json"
-    assert set(archived(project)) == {"apps/one/langgraph.json", "apps/one/code.py", "libs/common/code.py"}
-
-
-def test_hard_links_are_sent_as_files(project: Path) -> None:
-    os.link(project / "agent.py", project / "same.py")
-    assert archived(Project.read(project))["same.py"] == b"graph = None\n"
-
-
-def test_an_ignored_configuration_is_refused(project: Path) -> None:
-    (project / ".gitignore").write_text("langgraph.json\n")
-    with pytest.raises(CommandFailed, match=r"langgraph\.json is excluded"):
-        archived(Project.read(project))
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "does not exist"),
-        ("{", "is not JSON"),
-        ("[]", "must hold a JSON object"),
-        (b"\xff\xfe", "cannot be read"),
-    ],
-)
-def test_a_configuration_that_cannot_be_used_is_named(
-    tmp_path: Path, content: str | bytes | None, says: str
-) -> None:
-    if content is not None:
-        (tmp_path / "langgraph.json").write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(CommandFailed, match=says):
-        Project.read(tmp_path)
-
-
-def test_a_missing_dependency_folder_is_named(project: Path) -> None:
-    (project / "langgraph.json").write_text('{"dependencies": ["./missing"], "graphs": {}}')
-    with pytest.raises(CommandFailed, match="missing"):
-        archived(Project.read(project))
-
-
-# Secrets
-
-
-def test_secrets_come_from_the_env_file_without_what_is_reserved_or_empty(project: Path) -> None:
-    (project / ".env").write_text(
-        "export OPENAI_API_KEY='k'\nEMPTY=\nPOSTGRES_URI=x\nRUNYARD_PORT=1\nPLAIN\n"
-    )
-    secrets, refused = Project.read(project).secrets()
-    assert secrets == [{"name": "OPENAI_API_KEY", "value": "k"}]
-    assert refused == ["POSTGRES_URI", "RUNYARD_PORT"]
-
-
-def test_secrets_can_stand_in_the_configuration(project: Path) -> None:
-    (project / "langgraph.json").write_text('{"graphs": {}, "env": {"LEVEL": 3}}')
-    (project / ".env").write_text("OTHER=x\n")
-    assert Project.read(project).secrets() == ([{"name": "LEVEL", "value": "3"}], [])
-
-
-# Keys and addresses
-
-
-def test_a_key_is_looked_for_where_people_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    env_file = tmp_path / ".env"
-
-    def found(key: str | None = None) -> str:
-        return find_key(key, Settings.from_env(os.environ), env_file)
-
-    with pytest.raises(CommandFailed, match="RUNYARD_API_KEY"):
-        found()
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "admin.key").write_text("kept\n")
-    assert found() == "kept"
-    monkeypatch.setenv("LANGSMITH_API_KEY", "smith")
-    assert found() == "smith"
-    env_file.write_text("LANGSMITH_API_KEY=file\n")
-    assert found() == "file"
-    monkeypatch.setenv("LANGGRAPH_HOST_API_KEY", "host")
-    assert found() == "host"
-    env_file.write_text("RUNYARD_API_KEY=ours\n")
-    assert found() == "ours"
-    monkeypatch.setenv("RUNYARD_API_KEY", "environment")
-    assert found() == "environment"
-    assert found("given") == "given"
-
-
-def test_the_address_is_given_or_this_machine_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_url(None, Settings.from_env({"RUNYARD_PORT": "9000"})) == "http://127.0.0.1:9000"
-    assert find_url("https://x/", Settings.from_env({})) == "https://x"
-
-
-# The wire
-
-
-class ControlPlane(ThreadingHTTPServer):
-    """A control plane that answers from a list and remembers what it was asked."""
-
-    daemon_threads = True
-
-    def __init__(self, answers: dict[str, list[tuple[int, Any]]]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers, self.asked, self.bodies = answers, list[str](), list[bytes]()
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: ControlPlane
-
-    def answer(self) -> None:
-        what = f"{self.command} {self.path.partition('?')[0]}"
-        self.server.asked.append(what)
-        self.server.bodies.append(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
-        answers = self.server.answers[what]
-        status, body = answers.pop(0) if len(answers) > 1 else answers[0]
-        data = b"" if body is None else json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Quiet: the test's output is not for this."""
-
-
-@pytest.fixture
-def control_plane() -> Iterator[ControlPlane]:
-    server = ControlPlane({})
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-def whole_deploy(server: ControlPlane, status: str) -> dict[str, list[tuple[int, Any]]]:
-    line = {"id": "1", "timestamp": 0, "level": "ERROR", "message": "no such module"}
-    logs = [(200, {"logs": [line], "next_offset": "1"}), (200, {"logs": [], "next_offset": "1"})]
-    return {
-        "GET /v2/deployments": [(200, {"resources": [], "offset": 0})],
-        "POST /v2/deployments": [(201, {"id": "D", "name": "app"})],
-        "POST /v2/deployments/D/upload-url": [(200, {"upload_url": f"{server.url}/put", "object_path": "o"})],
-        "PUT /put": [(200, None)],
-        "PATCH /v2/deployments/D": [(200, {"id": "D"})],
-        "GET /v2/deployments/D/revisions": [(200, {"resources": [{"id": "R"}]})],
-        "GET /v2/deployments/D/revisions/R": [
-            (200, {"id": "R", "status": "BUILDING"}),
-            (503, {"detail": "a moment"}),
-            (200, {"id": "R", "status": status, "status_message": None}),
-        ],
-        "POST /v1/projects/D/revisions/R/build_logs": logs,
-        "GET /v2/deployments/D": [(200, {"id": "D", "name": "app"})],
-    }
-
-
-def test_a_deploy_asks_in_the_order_of_the_protocol(control_plane: ControlPlane, project: Path) -> None:
-    control_plane.answers = whole_deploy(control_plane, "DEPLOYED")
-    (project / ".env").write_text("KEY=v\n")
-    said: list[str] = []
-    with Client(control_plane.url, "key") as client:
-        assert deploy(client, Project.read(project), "app", said.append)["id"] == "D"
-    assert control_plane.asked[:6] == [
+    assert ran.exit_code == 0, ran.output
+    assert server.asked[:5] == [
         "GET /v2/deployments",
         "POST /v2/deployments",
-        "POST /v2/deployments/D/upload-url",
+        f"POST /v2/deployments/{D}/upload-url",
         "PUT /put",
-        "PATCH /v2/deployments/D",
-        "GET /v2/deployments/D/revisions",
+        f"PATCH /v2/deployments/{D}",
     ]
-    created = json.loads(control_plane.bodies[1])
-    assert created["source"] == "internal_source"
-    assert created["source_config"] == {"deployment_type": "dev"}
-    assert created["secrets"] == [{"name": "KEY", "value": "v"}]
-    patched = json.loads(control_plane.bodies[4])
-    assert patched["source_revision_config"] == {
-        "source_tarball_path": "o",
-        "langgraph_config_path": "langgraph.json",
+    assert server.body("POST /v2/deployments") == {
+        "name": "my-app",
+        "source": "internal_source",
+        "source_config": {"deployment_type": "dev"},
+        "source_revision_config": {},
+        "secrets": [{"name": "KEY", "value": "v"}],
+        "pool": "gpu",
+        "limits": {"max_concurrent_runs": 4},
     }
-    assert "  no such module" in said
-    assert any(line.startswith("DEPLOYED after") for line in said)
+    assert server.body(f"PATCH /v2/deployments/{D}") == {
+        "revision_source": "internal_source",
+        "source_revision_config": {"source_tarball_path": "o", "langgraph_config_path": "langgraph.json"},
+        "secrets": [{"name": "KEY", "value": "v"}],
+    }
+    told = ran.stdout.splitlines()
+    assert told[0] == "runyard deploy is beta."
+    assert "RUNYARD_PORT is reserved and is not sent" in told
+    assert "  no such module" in told
+    assert told[-1] == "Deployment app: http://there/d/app"
+    assert "\x1b" not in ran.stdout, "colour is for terminals"
 
 
-@pytest.mark.parametrize("status", ["BUILD_FAILED", "DEPLOY_FAILED", "INTERRUPTED", "SKIPPED"])
-def test_a_revision_that_fails_is_told_with_its_last_lines(
-    control_plane: ControlPlane, project: Path, status: str
-) -> None:
-    control_plane.answers = whole_deploy(control_plane, status)
-    ran = CliRunner().invoke(app, ["deploy", str(project), "--url", control_plane.url, "--api-key", "key"])
+def test_a_second_deploy_updates_what_it_finds_by_name(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    found = {"resources": [record(name="my-app-2"), record(name="my-app")]}
+    server.answers["GET /v2/deployments"] = [(200, found)]
+
+    ran = runyard(server, "deploy", str(project), "--prod", "--memory-mb", "512")
+
+    assert ran.exit_code == 0, ran.output
+    assert "POST /v2/deployments" not in server.asked
+    assert server.body(f"PATCH /v2/deployments/{D}")["limits"] == {"memory_mb": 512}
+
+
+def test_a_repository_is_named_and_nothing_is_uploaded(server: ControlPlane) -> None:
+    server.answers = deploy_answers(server)
+
+    address = "https://git.example/team/Agents.git"
+    ran = runyard(server, "deploy", "--git", address, "--ref", "main", "-c", "apps/one/langgraph.json")
+
+    assert ran.exit_code == 0, ran.output
+    body = server.body("POST /v2/deployments")
+    assert (body["name"], body["source"]) == ("agents", "github")
+    assert body["source_config"] == {"deployment_type": "dev", "repo_url": address}
+    assert body["source_revision_config"] == {
+        "repo_ref": "main",
+        "langgraph_config_path": "apps/one/langgraph.json",
+    }
+    assert not [what for what in server.asked if what.startswith(("PUT", "PATCH"))]
+
+
+def test_a_build_is_told_live_and_goes_on_where_the_stream_broke(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    server.answers[REVISION] = [
+        (200, {"id": R, "status": "BUILDING"}),
+        (200, {"id": R, "status": "DEPLOYED"}),
+    ]
+    server.answers[STREAM] = [
+        (200, fake.events(fake.status("BUILDING"), fake.live(1, "one"))),
+        (200, fake.events(fake.live(2, "two"), fake.status("DEPLOYED"), first=3)),
+    ]
+
+    ran = runyard(server, "deploy", str(project), "--json")
+
+    assert ran.exit_code == 0, ran.output
+    told = json_lines(ran)
+    assert [line["message"] for line in told if line["event"] == "log"] == ["one", "two"]
+    statuses = [line["status"] for line in told if line["event"] == "status_change"]
+    assert statuses == ["BUILDING", "DEPLOYED"]
+    result = told[-1]
+    assert (result["event"], result["status"], result["url"]) == ("result", "succeeded", "http://there/d/app")
+    assert (result["deployment_id"], result["revision_id"]) == (D, R)
+    assert server.header(STREAM, "Last-Event-ID") == [None, "2"]
+    assert BUILD_LOG not in server.asked
+
+
+def test_what_the_stream_lost_comes_from_the_log_once(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    server.answers[REVISION] = [(200, {"id": R, "status": "DEPLOYED"})]
+    server.answers[STREAM] = [
+        (200, b": history expired\r\n\r\n" + fake.events(fake.live(2, "two"), fake.status("DEPLOYED")))
+    ]
+    lines = [fake.line(number, word) for number, word in ((1, "one"), (2, "two"), (3, "three"))]
+    server.answers[BUILD_LOG] = [
+        (200, {"logs": lines, "next_offset": "x"}),
+        (200, {"logs": [], "next_offset": "x"}),
+    ]
+
+    told = json_lines(runyard(server, "deploy", str(project), "--json"))
+
+    assert sorted(line["message"] for line in told if line["event"] == "log") == ["one", "three", "two"]
+
+
+@pytest.mark.parametrize("end", ["CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "INTERRUPTED", "SKIPPED"])
+def test_a_revision_that_does_not_serve_ends_with_1(server: ControlPlane, project: Path, end: str) -> None:
+    server.answers = deploy_answers(server, end)
+
+    ran = runyard(server, "deploy", str(project))
+
     assert ran.exit_code == 1
-    assert f"The revision ended as {status}" in ran.output
-    assert ran.output.rstrip().endswith("no such module")
+    assert f"The revision ended as {end}" in ran.stderr
+    assert end == "SKIPPED" or ran.stderr.rstrip().endswith("no such module")
 
 
-def test_a_refusal_is_a_sentence(control_plane: ControlPlane) -> None:
-    control_plane.answers = {
-        "GET /v2/deployments": [
-            (401, {"detail": "no"}),
-            (422, {"detail": [{"loc": ["query", "limit"], "msg": "too large", "type": "x"}]}),
-        ]
-    }
-    arguments = ["list", "--url", control_plane.url, "--api-key", "key"]
-    assert "does not accept this API key" in CliRunner().invoke(app, arguments).output
-    assert "422: query.limit: too large" in CliRunner().invoke(app, arguments).output
+def test_a_failure_in_json_is_a_result_and_nothing_else(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server, "BUILD_FAILED")
+
+    ran = runyard(server, "deploy", str(project), "--json")
+
+    assert (ran.exit_code, ran.stderr) == (1, "")
+    told = json_lines(ran)
+    assert (told[-1]["event"], told[-1]["status"]) == ("result", "failed")
+    assert "BUILD_FAILED" in told[-1]["message"]
+
+
+def test_a_deploy_that_takes_too_long_ends_with_3(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    server.answers[REVISION] = [(200, {"id": R, "status": "QUEUED"})]
+
+    ran = runyard(server, "deploy", str(project), "--timeout", "0.2")
+
+    assert ran.exit_code == 3
+    assert "still QUEUED after 0.2 s" in ran.stderr
+    assert "goes on there" in ran.stderr
+
+
+def test_a_deploy_need_not_wait(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+
+    ran = runyard(server, "deploy", str(project), "--no-wait", "--json")
+
+    assert ran.exit_code == 0
+    assert json_lines(ran)[-1]["status"] == "started"
+    assert REVISION not in server.asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--ref", "main"], "--ref belongs to --git"),
+        (["--type", "big"], "is not one of"),
+        (["--prod", "--type", "dev"], "contradict"),
+        (["--env-file", "none.env"], "none.env does not exist"),
+        (["--no-such-option"], "No such option"),
+    ],
+)
+def test_wrong_usage_ends_with_2(
+    server: ControlPlane, project: Path, arguments: list[str], says: str
+) -> None:
+    ran = runyard(server, "deploy", str(project), *arguments)
+    assert ran.exit_code == 2
+    assert says in ran.stderr
+    assert server.asked == []
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("status", "detail", "says"),
+    [
+        (401, "Unknown API key", "Check RUNYARD_API_KEY"),
+        (403, "This API key may only read", "This API key may only read. This API key may not do that."),
+        (404, "Not Found", "`runyard list` shows"),
+        (409, "A deployment chat exists", "was refused (409): A deployment chat exists."),
+        (
+            422,
+            [{"loc": ["body", "source_config", "repo_url"], "msg": "must be https", "type": "x"}],
+            "source_config.repo_url: must be https.",
+        ),
+        (500, "internal error", "Look at the service's own log."),
+    ],
+)
+def test_a_refusal_is_a_sentence(server: ControlPlane, status: int, detail: Any, says: str) -> None:
+    server.answers = {"GET /v2/deployments": [(status, {"detail": detail})]}
+    ran = runyard(server, "list")
+    assert ran.exit_code == 1
+    assert says in ran.stderr
+    assert runyard(server, "list", "--json").stderr == ""
 
 
 def test_a_service_that_is_not_there_is_a_sentence() -> None:
@@ -322,13 +259,154 @@ def test_a_service_that_is_not_there_is_a_sentence() -> None:
     assert "Start it with `runyard up`" in ran.output
 
 
-def test_all_pages_are_listed(control_plane: ControlPlane) -> None:
-    def page(start: int, count: int) -> dict[str, Any]:
-        return {"resources": [{"id": str(n), "name": f"app-{n}"} for n in range(start, start + count)]}
+def test_an_address_that_is_another_s_is_a_sentence(server: ControlPlane) -> None:
+    server.answers = {"GET /v2/deployments": [(200, b"<html>hello")]}
+    assert "not JSON" in runyard(server, "list").stderr
 
-    control_plane.answers = {"GET /v2/deployments": [(200, page(0, 100)), (200, page(100, 3))]}
-    ran = CliRunner().invoke(app, ["list", "--json", "--url", control_plane.url, "--api-key", "key"])
-    assert len(json.loads(ran.output)) == 103
+
+def test_a_busy_service_is_asked_again_with_the_same_key(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    server.answers["POST /v2/deployments"] = [(503, {"detail": "a moment"}), (201, record())]
+
+    assert runyard(server, "deploy", str(project), "--no-wait").exit_code == 0
+
+    first, second = server.header("POST /v2/deployments", "Idempotency-Key")
+    assert first == second
+    assert first
+
+
+# list, status, revisions, rollback, interrupt, delete
+
+
+def test_all_pages_are_listed(server: ControlPlane) -> None:
+    def page(start: int, count: int) -> dict[str, Any]:
+        return {"resources": [record(id=str(n), name=f"app-{n}") for n in range(start, start + count)]}
+
+    server.answers = {"GET /v2/deployments": [(200, page(0, 100)), (200, page(100, 3))]}
+    assert len(json.loads(runyard(server, "list", "--json").stdout)) == 103
+
+
+def deployed(server: ControlPlane, *statuses: str, active: int = 0) -> list[dict[str, Any]]:
+    """A deployment with these revisions, newest first."""
+    rows = [
+        {"id": f"{n}" * 8 + R[8:], "status": word, "status_message": None, "created_at": f"2026-01-0{9 - n}"}
+        for n, word in enumerate(statuses, 1)
+    ]
+    found = record(active_revision_id=rows[active]["id"], pool="gpu")
+    server.answers = {
+        "GET /v2/deployments": [(200, {"resources": [found]})],
+        f"GET /v2/deployments/{D}": [(200, found)],
+        f"GET /v2/deployments/{D}/revisions": [(200, {"resources": rows})],
+        f"DELETE /v2/deployments/{D}": [(204, None)],
+    }
+    return rows
+
+
+def test_a_status_shows_what_serves(server: ControlPlane) -> None:
+    rows = deployed(server, "BUILD_FAILED", "DEPLOYED", active=1)
+    text = runyard(server, "status", "app").stdout
+    assert "Pool        gpu" in text
+    (active,) = [line for line in text.splitlines() if "serves now" in line]
+    assert rows[1]["id"] in active
+    shown = json.loads(runyard(server, "status", D, "--json").stdout)
+    assert (shown["active_revision_id"], len(shown["revisions"])) == (rows[1]["id"], 2)
+
+
+def test_a_name_is_looked_for_as_deploy_would_name_it(server: ControlPlane) -> None:
+    deployed(server, "DEPLOYED")
+    assert runyard(server, "status", "App").exit_code == 0
+    assert "There is no deployment 'other'" in runyard(server, "status", "other").stderr
+
+
+@pytest.mark.parametrize(
+    ("statuses", "active", "arguments", "target"),
+    [
+        (("BUILD_FAILED", "DEPLOYED", "SKIPPED", "DEPLOYED"), 1, [], 3),
+        (("DEPLOYED", "DEPLOYED", "DEPLOYED"), 0, ["333333"], 2),
+    ],
+)
+def test_a_rollback_deploys_an_earlier_revision_again(
+    server: ControlPlane, statuses: tuple[str, ...], active: int, arguments: list[str], target: int
+) -> None:
+    rows = deployed(server, *statuses, active=active)
+    redeploy = f"POST /v2/deployments/{D}/revisions/{rows[target]['id']}/redeploy"
+    server.answers[redeploy] = [(200, record())]
+    server.answers[REVISION] = [(200, {"id": R, "status": "DEPLOYED"})]
+    server.answers[STREAM] = [(200, fake.events(fake.status("DEPLOYED")))]
+
+    ran = runyard(server, "rollback", "app", *arguments)
+
+    assert ran.exit_code == 0, ran.output
+    assert redeploy in server.asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), [([], "no earlier DEPLOYED revision"), (["99"], "no revision '99'")]
+)
+def test_a_rollback_needs_something_to_go_back_to(
+    server: ControlPlane, arguments: list[str], says: str
+) -> None:
+    deployed(server, "DEPLOYED", "BUILD_FAILED")
+    ran = runyard(server, "rollback", "app", *arguments)
+    assert ran.exit_code == 1
+    assert says in ran.stderr
+
+
+def test_an_interrupt_is_for_what_is_on_its_way(server: ControlPlane) -> None:
+    rows = deployed(server, "BUILDING", "DEPLOYED", active=1)
+    interrupt = f"POST /v2/deployments/{D}/revisions/{rows[0]['id']}/interrupt"
+    server.answers[interrupt] = [(200, {**rows[0], "status": "INTERRUPTED"})]
+    assert "is INTERRUPTED" in runyard(server, "interrupt", "app").stdout
+    assert "is not on its way" in runyard(server, "interrupt", "app", rows[1]["id"][:6]).stderr
+
+
+def test_a_delete_asks_where_somebody_can_answer(server: ControlPlane) -> None:
+    deployed(server, "DEPLOYED")
+    refused = runyard(server, "delete", D)
+    assert refused.exit_code == 1
+    assert "--force" in refused.stderr
+    assert f"DELETE /v2/deployments/{D}" not in server.asked
+    assert "Deleted app" in runyard(server, "delete", D, "--force").stdout
+    assert f"DELETE /v2/deployments/{D}" in server.asked
+
+
+# logs
+
+
+def test_logs_are_asked_with_filters_and_printed_oldest_first(server: ControlPlane) -> None:
+    deployed(server, "DEPLOYED")
+    logs = f"POST /v1/projects/{D}/deploy_logs"
+    lines = [fake.line(2, "two\x1b[31m", "ERROR"), fake.line(1, "one")]
+    server.answers[logs] = [(200, {"logs": lines, "next_offset": None})]
+
+    ran = runyard(
+        server, "logs", "app", "--level", "warning", "-q", "o", "--since", "2026-01-01T00:00:00+00:00"
+    )
+
+    assert ran.stdout.splitlines() == [
+        "[2023-11-14T22:13:20.001000+00:00] [INFO] one",
+        "[2023-11-14T22:13:20.002000+00:00] [ERROR] two�[31m",
+    ]
+    asked = server.body(logs)
+    assert asked == {
+        "level": "WARNING",
+        "query": "o",
+        "start_time": "2026-01-01T00:00:00+00:00",
+        "order": "desc",
+        "limit": 100,
+    }
+    assert runyard(server, "logs", "app", "--since", "yesterday").exit_code == 2
+
+
+def test_build_logs_are_the_newest_revision_s(server: ControlPlane) -> None:
+    rows = deployed(server, "BUILD_FAILED", "DEPLOYED", active=1)
+    logs = f"POST /v1/projects/{D}/revisions/{rows[0]['id']}/build_logs"
+    server.answers[logs] = [(200, {"logs": [fake.line(1, "boom")], "next_offset": None})]
+    (told,) = json_lines(runyard(server, "logs", "app", "--type", "build", "--json"))
+    assert told["message"] == "boom"
+
+
+# Others
 
 
 def test_a_bad_setting_stops_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,3 +420,13 @@ def test_a_key_needs_a_running_database() -> None:
     ran = CliRunner().invoke(app, ["keys", "create"])
     assert ran.exit_code == 1
     assert "runyard up" in ran.output
+
+
+def test_every_command_says_what_it_does() -> None:
+    listed = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    for command in app.registered_commands:
+        assert command.name in listed
+        assert command.callback is not None
+        assert command.callback.__doc__
+        shown = CliRunner().invoke(app, [str(command.name), "--help"])
+        assert shown.exit_code == 0, shown.output

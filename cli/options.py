@@ -1,0 +1,88 @@
+"""What the commands have in common: options, the client they ask with, and how they end when they cannot go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from typer.models import Default
+
+from cli.access import find_key, find_tenant, find_url
+from cli.client import Client
+from cli.embedded import CannotStart
+from cli.errors import INTERRUPTED, CommandFailed
+from shared.settings import BadSetting, Settings
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", help="Where the service is (RUNYARD_URL).", metavar="URL", rich_help_panel="Service"
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        help="An API key (RUNYARD_API_KEY; see `runyard --help`).",
+        metavar="KEY",
+        rich_help_panel="Service",
+    ),
+]
+Org = Annotated[
+    str | None,
+    typer.Option(
+        "--org",
+        help="The organization to act in, for a key that may act in several (RUNYARD_ORG).",
+        metavar="NAME",
+        rich_help_panel="Service",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def new_app(help: str = "") -> typer.Typer:
+    """A group of commands; without `help`, its callback's docstring says what it is for."""
+    return typer.Typer(
+        help=help or Default(None),
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+
+
+@contextmanager
+def sentences(*, as_json: bool = False) -> Iterator[None]:
+    """What goes wrong becomes one sentence and an exit code; with `as_json` an `error` line on stdout."""
+    try:
+        yield
+    except (CommandFailed, CannotStart, BadSetting) as error:
+        if as_json:
+            typer.echo(json.dumps({"event": "error", "message": str(error)}, ensure_ascii=False))
+        else:
+            typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(getattr(error, "exit_code", 1)) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        # Whoever read us has gone (`| head`): the interpreter must not fail again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+
+
+def settings() -> Settings:
+    """The settings of this process; raises BadSetting."""
+    return Settings.from_env(os.environ)
+
+
+def open_client(
+    url: str | None, key: str | None, org: str | None = None, *, local: Mapping[str, str] | None = None
+) -> Client:
+    """The control plane that the options and the environment name. Raises CommandFailed."""
+    own = settings()
+    return Client(find_url(url, own), find_key(key, own, local), tenant=find_tenant(org, local))

@@ -1,0 +1,116 @@
+"""Where the command line looks for the service, a key and an organization."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cli.access import find_key, find_tenant, find_url, read_env
+from cli.errors import CommandFailed
+from shared.settings import Settings
+
+NAMES = (
+    *("RUNYARD_API_KEY", "LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY"),
+    *(
+        "RUNYARD_URL",
+        "RUNYARD_HOST",
+        "RUNYARD_PORT",
+        "RUNYARD_ORG",
+        "LANGGRAPH_HOST_URL",
+        "LANGSMITH_TENANT_ID",
+    ),
+)
+
+# Each place a key can be in, the first one found wins.
+ORDER = [
+    ("given", ""),
+    ("process", "RUNYARD_API_KEY"),
+    (".env", "RUNYARD_API_KEY"),
+    ("process", "LANGGRAPH_HOST_API_KEY"),
+    (".env", "LANGGRAPH_HOST_API_KEY"),
+    (".env", "LANGSMITH_API_KEY"),
+    ("process", "LANGSMITH_API_KEY"),
+    (".env", "LANGCHAIN_API_KEY"),
+    ("process", "LANGCHAIN_API_KEY"),
+    ("kept", ""),
+]
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RUNYARD_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("first", range(len(ORDER)), ids=lambda n: " ".join(ORDER[n]).strip())
+def test_a_key_is_taken_from_the_first_place_that_has_one(
+    first: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given, local = None, {}
+    for place, name in ORDER[first:]:  # all places after it have one too
+        key = f"{place} {name}".strip().replace(" ", "-")
+        if place == "given":
+            given = key
+        elif place == "process":
+            monkeypatch.setenv(name, key)
+        elif place == ".env":
+            local[name] = key
+        else:
+            (tmp_path / "data").mkdir()
+            (tmp_path / "data" / "admin.key").write_text(f"{key}\n")
+    env_file = tmp_path / ".env"
+    env_file.write_text("".join(f"export {name}='{key}'\n" for name, key in local.items()))
+
+    found = find_key(given, Settings.from_env(os.environ))
+
+    assert found == " ".join(ORDER[first]).strip().replace(" ", "-")
+
+
+def test_without_a_key_it_says_where_to_put_one() -> None:
+    with pytest.raises(CommandFailed, match=r"Set RUNYARD_API_KEY in the environment or in \.env"):
+        find_key(None, Settings.from_env(os.environ))
+
+
+def test_a_key_that_cannot_be_sent_is_refused_without_showing_it() -> None:
+    with pytest.raises(CommandFailed) as told:
+        find_key("schlüssel", Settings.from_env(os.environ))
+    assert "schlüssel" not in str(told.value)
+
+
+def test_the_address_is_given_named_or_where_the_service_last_listened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(url: str | None = None) -> str:
+        return find_url(url, Settings.from_env(os.environ))
+
+    assert found() == "http://127.0.0.1:8123"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "url").write_text("http://127.0.0.1:2024\n")
+    assert found() == "http://127.0.0.1:2024"
+    monkeypatch.setenv("RUNYARD_PORT", "9000")
+    assert found() == "http://127.0.0.1:9000"
+    monkeypatch.setenv("LANGGRAPH_HOST_URL", "https://other.example")
+    assert found() == "https://other.example"
+    monkeypatch.setenv("RUNYARD_URL", "https://yard.example/api-host/")
+    assert found() == "https://yard.example/api-host"
+    assert found("https://given.example/") == "https://given.example"
+
+
+def test_an_organization_is_given_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_tenant(None) is None
+    monkeypatch.setenv("LANGSMITH_TENANT_ID", "process")
+    assert find_tenant(None) == "process"
+    assert find_tenant(None, {"LANGSMITH_TENANT_ID": "file"}) == "file"
+    monkeypatch.setenv("RUNYARD_ORG", "ours")
+    assert find_tenant(None, {"LANGSMITH_TENANT_ID": "file"}) == "ours"
+    assert find_tenant("given") == "given"
+
+
+def test_an_env_file_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"\xff\xfe")
+    with pytest.raises(CommandFailed, match="cannot be read"):
+        read_env(tmp_path / ".env")
