@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,15 @@ from shared.settings import Settings
 
 close_memory()  # the arbiter has the same environment as its workers
 settings = Settings.from_env(os.environ)
+
+
+def raise_open_files() -> None:
+    """As many descriptors as we may have: each connection needs one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+raise_open_files()
 
 # Longest silence of a peer that owes us bytes or does not take ours; streams write at every heartbeat.
 SOCKET_SECONDS = 300.0
@@ -98,7 +108,8 @@ wsgi.Response = Response
 wsgi_app = "web.wsgi:app"
 bind = f"{settings.host}:{settings.port}"
 worker_class = Worker
-worker_connections = 2000
+# Requests find room beside the streams; each is a greenlet and a descriptor.
+worker_connections = settings.max_streams + 1000
 timeout = 60  # of the worker's loop, not of a request
 graceful_timeout = 30
 keepalive = 75
