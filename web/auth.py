@@ -28,7 +28,9 @@ PAGE_PREFIX = "/o/"  # pages that are the same for everybody and bring no data
 UPLOAD_PREFIX = "/v2/uploads/"  # the token in the address is the right to put
 
 # POSTs that change nothing: their bodies are too large for a query string
-READING_ENDINGS = ("/search", "/count", "/history", "/versions", "/build_logs", "/deploy_logs", "/namespaces")
+READING_ENDINGS = (
+    "/search", "/count", "/history", "/versions", "/build_logs", "/deploy_logs", "/namespaces", "/state/checkpoint"
+)  # fmt: skip
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 # What needs more than its method says: (path and what is below it, does it hold for reading too, role)

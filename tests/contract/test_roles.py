@@ -1,0 +1,151 @@
+"""Which role each route needs: every route of the app is in this table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from flask import Flask
+
+from shared import api_keys
+from shared.api_keys import DEFAULT_ORGANIZATION_ID, ROLES
+from shared.database import transaction
+from tests.contract.conftest import caller
+from web import auth
+
+TABLE = """
+open      GET     /
+open      GET     /ok
+open      GET     /info
+open      GET     /metrics
+open      GET     /docs
+open      GET     /openapi.json
+open      GET     /static/<path:name>
+open      GET     /d/<deployment>/
+open      GET     /d/<deployment>/ok
+open      GET     /d/<deployment>/info
+open      GET     /d/<deployment>/metrics
+open      GET     /d/<deployment>/docs
+open      GET     /d/<deployment>/openapi.json
+open      GET     /d/<deployment>/static/<path:name>
+open      GET     /o/<tenant>/host/deployments/<deployment_id>
+open      PUT     /v2/uploads/<token>
+
+read      GET     /v2/deployments
+deploy    POST    /v2/deployments
+deploy    DELETE  /v2/deployments
+read      GET     /v2/deployments/<deployment_id>
+deploy    PATCH   /v2/deployments/<deployment_id>
+deploy    DELETE  /v2/deployments/<deployment_id>
+deploy    POST    /v2/deployments/<deployment_id>/upload-url
+deploy    POST    /v2/deployments/<deployment_id>/push-token
+read      GET     /v2/deployments/<deployment_id>/revisions
+deploy    POST    /v2/deployments/<deployment_id>/revisions
+read      GET     /v2/deployments/<deployment_id>/revisions/<revision_id>
+read      GET     /v2/deployments/<deployment_id>/revisions/<revision_id>/stream
+deploy    POST    /v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy
+deploy    POST    /v2/deployments/<deployment_id>/revisions/<revision_id>/interrupt
+deploy    POST    /v1/projects/<deployment_id>/revisions/<revision_id>/interrupt
+read      POST    /v1/projects/<deployment_id>/revisions/<revision_id>/build_logs
+read      POST    /v1/projects/<deployment_id>/revisions/<revision_id>/deploy_logs
+read      POST    /v1/projects/<deployment_id>/deploy_logs
+read      GET     /v2/listeners
+deploy    POST    /v2/listeners
+read      GET     /v2/listeners/<listener_id>
+deploy    PATCH   /v2/listeners/<listener_id>
+deploy    DELETE  /v2/listeners/<listener_id>
+read      GET     /v1/integrations/github/install
+read      GET     /v1/integrations/github/<integration_id>/repos
+
+read      GET     /v2/organizations
+operator  POST    /v2/organizations
+read      GET     /v2/organizations/<organization_id>
+operator  PATCH   /v2/organizations/<organization_id>
+operator  DELETE  /v2/organizations/<organization_id>
+admin     GET     /v2/keys
+admin     POST    /v2/keys
+admin     GET     /v2/keys/<key_id>
+admin     PATCH   /v2/keys/<key_id>
+admin     DELETE  /v2/keys/<key_id>
+
+run       POST    /d/<deployment>/assistants
+read      GET     /d/<deployment>/assistants/<assistant_id>
+run       PATCH   /d/<deployment>/assistants/<assistant_id>
+run       DELETE  /d/<deployment>/assistants/<assistant_id>
+read      POST    /d/<deployment>/assistants/search
+read      POST    /d/<deployment>/assistants/count
+read      POST    /d/<deployment>/assistants/<assistant_id>/versions
+run       POST    /d/<deployment>/assistants/<assistant_id>/latest
+read      GET     /d/<deployment>/assistants/<assistant_id>/graph
+read      GET     /d/<deployment>/assistants/<assistant_id>/schemas
+read      GET     /d/<deployment>/assistants/<assistant_id>/subgraphs
+read      GET     /d/<deployment>/assistants/<assistant_id>/subgraphs/<path:namespace>
+run       POST    /d/<deployment>/threads
+read      GET     /d/<deployment>/threads/<thread_id>
+run       PATCH   /d/<deployment>/threads/<thread_id>
+run       DELETE  /d/<deployment>/threads/<thread_id>
+run       POST    /d/<deployment>/threads/<thread_id>/copy
+run       POST    /d/<deployment>/threads/prune
+read      GET     /d/<deployment>/threads/<thread_id>/storage
+read      POST    /d/<deployment>/threads/search
+read      POST    /d/<deployment>/threads/count
+read      GET     /d/<deployment>/threads/<thread_id>/state
+run       POST    /d/<deployment>/threads/<thread_id>/state
+run       PATCH   /d/<deployment>/threads/<thread_id>/state
+read      GET     /d/<deployment>/threads/<thread_id>/state/<checkpoint_id>
+read      POST    /d/<deployment>/threads/<thread_id>/state/checkpoint
+read      GET     /d/<deployment>/threads/<thread_id>/history
+read      POST    /d/<deployment>/threads/<thread_id>/history
+read      GET     /d/<deployment>/threads/<thread_id>/runs
+run       POST    /d/<deployment>/threads/<thread_id>/runs
+run       POST    /d/<deployment>/threads/<thread_id>/runs/stream
+run       POST    /d/<deployment>/threads/<thread_id>/runs/wait
+read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>
+run       DELETE  /d/<deployment>/threads/<thread_id>/runs/<run_id>
+read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>/join
+read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>/stream
+run       POST    /d/<deployment>/threads/<thread_id>/runs/<run_id>/cancel
+run       POST    /d/<deployment>/runs
+run       POST    /d/<deployment>/runs/stream
+run       POST    /d/<deployment>/runs/wait
+read      GET     /d/<deployment>/runs/<run_id>/join
+read      GET     /d/<deployment>/runs/<run_id>/stream
+"""
+NEEDED = {(method, rule): role for role, method, rule in (line.split() for line in TABLE.split("\n") if line)}
+
+
+def routes(app: Flask) -> Iterator[tuple[str, str]]:
+    for rule in app.url_map.iter_rules():
+        for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
+            yield method, rule.rule
+
+
+def path_of(rule: str) -> str:
+    return re.sub(r"<[^>]+>", lambda _: str(uuid4()), rule)
+
+
+def test_every_route_is_in_the_table(app: Flask) -> None:
+    missing = [f"{method} {rule}" for method, rule in routes(app) if (method, rule) not in NEEDED]
+    assert missing == [], "say in the table which role a new route needs"
+
+
+def test_the_table_names_no_route_that_is_gone(app: Flask) -> None:
+    assert set(NEEDED) - set(routes(app)) == set()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_key_may_do_what_its_role_may_and_no_more(app: Flask, role: str) -> None:
+    with transaction() as session:
+        key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name=role, role=role)
+    friend = caller(app, key)
+    friend.environ_base["HTTP_CONTENT_TYPE"] = "application/json"
+    for (method, rule), needed in NEEDED.items():
+        if needed == "open":
+            assert auth.is_open(method, path_of(rule)), (method, rule)
+            continue
+        may = ROLES.index(role) >= ROLES.index(needed)
+        status = friend.open(path_of(rule), method=method).status_code
+        assert (status != 403) is may, (role, method, rule, status)
+        assert status not in (401, 429), (role, method, rule, status)
