@@ -42,7 +42,11 @@ class Newest:
     record: dict[str, Any]
     metadata: Mapping[str, Any]
     config: Mapping[str, Any]
-    is_behind: bool
+    checkpoint_id: str | None  # of the newest root checkpoint there is
+
+    @property
+    def is_behind(self) -> bool:
+        return self.checkpoint_id is not None and self.checkpoint_id != self.record["checkpoint_id"]
 
     @property
     def graph_id(self) -> str | None:
@@ -65,8 +69,7 @@ def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Newest:
         raise threads.missing(thread_id)
     state = row.state or EMPTY
     record = {"values": row.values if row.values is not None else {}, **state}
-    is_behind = row.checkpoint_id is not None and row.checkpoint_id != state["checkpoint_id"]
-    return Newest(record, row.metadata, row.config, is_behind)
+    return Newest(record, row.metadata, row.config, row.checkpoint_id)
 
 
 STORE = text("""
@@ -96,7 +99,7 @@ def store_update(
     require_quiet(conn, deployment_id, thread_id)
     writes = list(_writes(deployment_id, thread_id, update_id, answer["written"], blobs))
     parent = next((w.head["parent_checkpoint_id"] for w in writes if "task_id" not in w.head), None)
-    if from_newest and parent != newest(conn, deployment_id, thread_id).record["checkpoint_id"]:
+    if from_newest and parent != newest(conn, deployment_id, thread_id).checkpoint_id:
         raise Moved(f"Thread {thread_id} was changed meanwhile")
     checkpoints.write_unfenced(conn, writes)
     conn.execute(

@@ -5,13 +5,14 @@ The newest state is stored with the thread when a run ends, so that reading it n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, Select, func, select, text
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, cast, func, literal, select, text
 from sqlalchemy import update as update_table
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from uuid_utils.compat import uuid7
 
 from shared.database import Driver, dumps, query
@@ -37,6 +38,14 @@ COLUMNS = (
     Thread.interrupts,
     Thread.error,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A thread that was asked for; `is_new` False: it was there."""
+
+    record: RowMapping
+    is_new: bool
 
 
 def record(row: RowMapping) -> dict[str, Any]:
@@ -68,7 +77,7 @@ def create(
     thread_id: UUID | None = None,
     metadata: Mapping[str, Any] | None = None,
     if_exists: str = "raise",
-) -> RowMapping:
+) -> Made:
     """A new thread, or the existing one with `do_nothing`; raises Conflict when the id is taken."""
     thread_id = thread_id or uuid7()
     row = (
@@ -82,9 +91,9 @@ def create(
         .one_or_none()
     )
     if row is not None:
-        return row
+        return Made(row, is_new=True)
     if if_exists == "do_nothing":
-        return get(conn, deployment_id, thread_id)
+        return Made(get(conn, deployment_id, thread_id), is_new=False)
     raise Conflict(f"Thread with ID {thread_id} already exists")
 
 
@@ -166,7 +175,28 @@ def _matching(deployment_id: UUID, filters: Mapping[str, Any]) -> list[Any]:
         where.append(Thread.metadata_.contains(filters["metadata"]))
     if filters.get("status"):
         where.append(Thread.status == filters["status"])
+    where += [_holds(path, wanted) for path, wanted in _leaves(filters.get("values") or {})]
     return where
+
+
+JSON_NULL = text("CAST('null' AS jsonb)")
+
+
+def _leaves(wanted: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The places and values that a filter of values names; lists and empty objects are compared whole."""
+    for key, value in wanted.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _holds(path: tuple[str, ...], wanted: Any) -> ColumnElement[bool]:
+    """Whether the values hold this at that place."""
+    found = cast(Thread.values, JSONB)
+    for key in path:
+        found = found.op("->")(key)
+    return found.op("=", is_comparison=True)(literal(wanted, JSONB) if wanted is not None else JSON_NULL)
 
 
 def search(
@@ -179,7 +209,7 @@ def search(
     sort_order: str = "desc",
     **filters: Any,
 ) -> list[RowMapping]:
-    """Threads that match all filters (`ids`, `metadata`, `status`)."""
+    """Threads that match all filters (`ids`, `metadata`, `status`, `values`)."""
     column = SORTABLE[sort_by]
     order = column.asc() if sort_order == "asc" else column.desc()
     query = (
@@ -222,24 +252,3 @@ def settle(
             "error": None if error is None else dumps(error),
         },
     )
-
-
-NO_STATE: dict[str, Any] = {
-    "next": [],
-    "tasks": [],
-    "metadata": None,
-    "created_at": None,
-    "checkpoint": None,
-    "parent_checkpoint": None,
-    "interrupts": [],
-    "checkpoint_id": None,
-    "parent_checkpoint_id": None,
-}
-
-
-def state(conn: Connection, deployment_id: UUID, thread_id: UUID) -> dict[str, Any]:
-    """The newest state as the API shows it; of a thread without checkpoints, the empty one."""
-    row = conn.execute(_one(deployment_id, thread_id, Thread.values, Thread.state)).one_or_none()
-    if row is None:
-        raise missing(thread_id)
-    return {"values": row.values if row.values is not None else {}, **(row.state or NO_STATE)}

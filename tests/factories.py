@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import insert, select, update
 from uuid_utils.compat import uuid7
 
-from shared import assistants
+from shared import assistants, checkpoints, states
 from shared.checkpoints import ClaimedRun, Write
 from shared.database import connection
 from shared.deployments import DeploymentRef, resolve
@@ -152,6 +152,18 @@ def checkpoint(run: ClaimedRun, id: str, *values: bytes, **head: Any) -> Write:
         **head,
     }
     return Write.of(run, frames.CHECKPOINT, whole, [f"data of {id}".encode(), *values])
+
+
+def stored(run: ClaimedRun, id: str, **head: Any) -> None:
+    """A checkpoint of a run that is running, stored."""
+    with connection() as conn:
+        assert not checkpoints.write(conn, [checkpoint(run, id, **head)])
+
+
+def state(thread_id: UUID | str, checkpoint_id: str, **fields: Any) -> dict[str, Any]:
+    """A state record as a host gives it, of a thread that came to its end there."""
+    place = {"thread_id": str(thread_id), "checkpoint_ns": "", "checkpoint_id": checkpoint_id}
+    return {**states.EMPTY, "checkpoint": place, "checkpoint_id": checkpoint_id, **fields}
 
 
 def _insert(model: Any, **values: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,10 +19,6 @@ FIELDS = [
     "thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "status", "config", "values",
 ]  # fmt: skip
 MISSING = "00000000-0000-0000-0000-00000000dead"
-NO_STATE = {
-    "values": {}, "next": [], "tasks": [], "metadata": None, "created_at": None, "checkpoint": None,
-    "parent_checkpoint": None, "interrupts": [], "checkpoint_id": None, "parent_checkpoint_id": None,
-}  # fmt: skip
 
 
 def new(api: Api, **body: Any) -> dict[str, Any]:
@@ -44,7 +41,7 @@ def test_a_new_thread_is_the_contracts_sample(api: Api) -> None:
 
 def test_an_id_and_metadata_are_taken(api: Api) -> None:
     thread_id = str(uuid4())
-    record = new(api, thread_id=thread_id.upper(), metadata={"a": {"b": None}}, supersteps=[], ttl={})
+    record = new(api, thread_id=thread_id.upper(), metadata={"a": {"b": None}}, supersteps=[])
     assert (record["thread_id"], record["metadata"]) == (thread_id, {"a": {"b": None}})
 
 
@@ -204,48 +201,6 @@ def test_a_failed_run_leaves_its_error_until_the_next_one(api: Api) -> None:
     assert (record["status"], record["error"]) == ("busy", None)
 
 
-def test_the_state_of_a_thread_without_checkpoints_is_empty(api: Api) -> None:
-    response = api.get(f"/threads/{new(api)['thread_id']}/state")
-    assert (response.status_code, response.json) == (200, NO_STATE)
-    assert list(response.json) == list(NO_STATE)
-
-
-@pytest.fixture
-def stored(api: Api) -> str:
-    """The id of a thread whose newest state waits in a subgraph."""
-    thread_id = new(api)["thread_id"]
-    task = {"id": "t", "name": "child", "interrupts": [], "checkpoint": None, "state": {"values": {"in": 1}}}
-    state = {**NO_STATE, "next": ["child"], "tasks": [task], "checkpoint_id": "c", "metadata": {"step": 1}}
-    del state["values"]
-    make.run(api.deployment, UUID(thread_id), status=RunStatus.SUCCESS)
-    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json
-    Actor(run["run_id"]).finish(
-        {"a": 1, "b": 2}, thread_status=ThreadStatus.INTERRUPTED, state=state, interrupts={}
-    )
-    return thread_id
-
-
-def test_the_state_is_the_one_of_the_last_run(api: Api, stored: str) -> None:
-    state = api.get(f"/threads/{stored}/state").json
-    assert (state["values"], state["next"], state["checkpoint_id"]) == ({"a": 1, "b": 2}, ["child"], "c")
-    assert state["tasks"][0]["state"] is None
-    with_subgraphs = api.get(f"/threads/{stored}/state?subgraphs=true").json
-    assert with_subgraphs["tasks"][0]["state"] == {"values": {"in": 1}}
-
-
-@pytest.mark.parametrize(
-    ("query", "shown"),
-    [
-        ("select=next&select=metadata", {"next": ["child"], "metadata": {"step": 1}}),
-        ("select=next,metadata", {"next": ["child"], "metadata": {"step": 1}}),
-        ('select=["next"]', {"next": ["child"]}),
-        ("select=values.b&select=values.nope", {"values": {"b": 2}}),
-    ],
-)
-def test_select_leaves_the_rest_out(api: Api, stored: str, query: str, shown: dict[str, Any]) -> None:
-    assert api.get(f"/threads/{stored}/state?{query}").json == shown
-
-
 def test_search_pages_with_the_true_total(api: Api) -> None:
     ids = sorted(new(api, metadata={"mark": 1})["thread_id"] for _ in range(3))
     new(api)
@@ -270,6 +225,108 @@ def test_search_is_by_last_change_first_and_ten_long(api: Api) -> None:
     found = [record["thread_id"] for record in api.post("/threads/search").json]
     rest = [id for id in reversed(ids) if id != ids[3]]
     assert found == [ids[3], *rest[:9]]
+
+
+def test_values_are_searched_by_place_and_lists_as_a_whole(api: Api) -> None:
+    threads = {}
+    for name, values in {
+        "one": {"a": {"b": 1, "c": [1, 2]}, "d": None},
+        "two": {"a": {"b": 1, "c": [1]}},
+        "none": None,
+    }.items():
+        threads[new(api, metadata={"name": name})["thread_id"]] = name
+        if values is not None:
+            run = api.post(f"/threads/{list(threads)[-1]}/runs", {"assistant_id": "agent"}).json
+            act(run["run_id"], values)
+
+    def found(values: dict[str, Any]) -> set[str]:
+        names = {
+            threads[record["thread_id"]] for record in api.post("/threads/search", {"values": values}).json
+        }
+        assert api.post("/threads/count", {"values": values}).json == len(names)
+        return names
+
+    assert found({"a": {"b": 1}}) == {"one", "two"}
+    assert found({"a": {"c": [1]}}) == {"two"}
+    assert found({"d": None}) == {"one"}
+    assert found({"a": {}}) == set()
+    assert found({}) == {"one", "two", "none"}
+
+
+def test_extract_picks_values_by_path(api: Api) -> None:
+    thread_id = new(api, metadata={"tags": ["x", "y"], "0": "zero"})["thread_id"]
+    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json
+    act(run["run_id"], {"messages": [{"content": "first"}, {"content": "last"}]})
+    paths = {
+        "last": "values.messages[-1].content",
+        "whole": "metadata.tags",
+        "second": "metadata.tags[1]",
+        "beyond": "metadata.tags[5]",
+        "zero": "metadata.0",
+        "mismatch": "values.messages.content",
+        "into_text": "metadata.0.x",
+    }
+
+    [record] = api.post("/threads/search", {"extract": paths, "select": ["thread_id"]}).json
+
+    assert record == {
+        "thread_id": thread_id,
+        "extracted": {
+            "last": "last", "whole": ["x", "y"], "second": "y", "beyond": None, "zero": "zero",
+            "mismatch": None, "into_text": None,
+        },
+    }  # fmt: skip
+
+
+def test_a_copy_has_the_checkpoints_but_not_the_runs(api: Api) -> None:
+    source = new(api, metadata={"a": 1})["thread_id"]
+    run = api.post(f"/threads/{source}/runs", {"assistant_id": "agent"}).json
+    act(run["run_id"], {"a": 1}, state=make.state(source, "c1"))
+
+    copy = api.post(f"/threads/{source}/copy").json
+
+    assert copy["thread_id"] != source
+    assert (copy["status"], copy["values"], copy["metadata"]["a"]) == ("idle", {"a": 1}, 1)
+    assert api.get(f"/threads/{copy['thread_id']}/runs").json == []
+    state = api.get(f"/threads/{copy['thread_id']}/state").json
+    assert state["checkpoint"] == {"thread_id": copy["thread_id"], "checkpoint_ns": "", "checkpoint_id": "c1"}
+    assert api.post(f"/threads/{MISSING}/copy").status_code == 404
+
+
+def test_prune_deletes_threads_or_their_older_checkpoints(api: Api) -> None:
+    kept, deleted, busy = (new(api)["thread_id"] for _ in range(3))
+    api.post(f"/threads/{busy}/runs", {"assistant_id": "agent"})
+    for n in (1, 2):
+        run = api.post(f"/threads/{kept}/runs", {"assistant_id": "agent"}).json
+        actor = Actor(run["run_id"])
+        make.stored(actor.run, f"c{n}")
+        actor.finish({"n": n}, state=make.state(kept, f"c{n}"))
+
+    thinned = api.post("/threads/prune", {"thread_ids": [kept, busy, MISSING], "strategy": "keep_latest"})
+    gone = api.post("/threads/prune", {"thread_ids": [deleted, MISSING]})
+
+    assert (thinned.json, gone.json) == ({"pruned_count": 1}, {"pruned_count": 1})
+    storage = api.get(f"/threads/{kept}/storage").json
+    assert storage["checkpoints"]["count"] == 1
+    assert storage["total_bytes"] == storage["checkpoints"]["bytes"] > 0
+    assert api.get(f"/threads/{kept}").json["values"] == {"n": 2}
+    assert api.get(f"/threads/{deleted}").status_code == 404
+    assert api.get(f"/threads/{deleted}/storage").status_code == 404
+
+
+def test_a_thread_tells_when_it_expires_if_asked(api: Api) -> None:
+    thread_id = new(api, ttl={"ttl": 1.5})["thread_id"]
+
+    assert "ttl" not in api.get(f"/threads/{thread_id}").json
+    shown = api.get(f"/threads/{thread_id}?include=ttl").json
+    assert (shown["ttl"]["strategy"], shown["ttl"]["ttl_minutes"]) == ("delete", 1.5)
+    expires, updated = (
+        datetime.fromisoformat(at) for at in (shown["ttl"]["expires_at"], shown["updated_at"])
+    )
+    assert expires - updated == timedelta(seconds=90)
+    api.patch(f"/threads/{thread_id}", {"ttl": {"ttl": 60, "strategy": "keep_latest"}})
+    changed = api.get(f"/threads/{thread_id}?include=ttl").json["ttl"]
+    assert (changed["strategy"], changed["ttl_minutes"]) == ("keep_latest", 60)
 
 
 def test_filters_must_all_match(api: Api) -> None:
@@ -305,19 +362,26 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
     ("POST", "", {"if_exists": None}, "if_exists"),
     ("POST", "", {"ttl": 5}, "ttl"),
     ("POST", "", {"ttl": None}, "ttl"),
-    ("POST", "", {"ttl": {"ttl": 5}}, "ttl"),
+    ("POST", "", {"ttl": {}}, "ttl.ttl"),
+    ("POST", "", {"ttl": {"ttl": -1}}, "ttl.ttl"),
+    ("POST", "", {"ttl": {"ttl": 1, "strategy": "burn"}}, "ttl.strategy"),
     ("POST", "", {"supersteps": {}}, "supersteps"),
     ("POST", "", {"supersteps": [5]}, "supersteps.0"),
-    ("POST", "", {"supersteps": [{"updates": []}]}, "supersteps"),
+    ("POST", "", {"supersteps": [{"updates": [{}]}]}, "supersteps.0.updates.0.as_node"),
+    (
+        "POST",
+        "",
+        {"supersteps": [{"updates": [{"as_node": "a", "values": 5}]}]},
+        "supersteps.0.updates.0.values",
+    ),
     ("PATCH", "/ID", {"metadata": None}, "metadata"),
     ("PATCH", "/ID", {"metadata": []}, "metadata"),
-    ("PATCH", "/ID", {"ttl": {"ttl": 1}}, "ttl"),
+    ("PATCH", "/ID", {"ttl": {"ttl": "1"}}, "ttl.ttl"),
     ("POST", "/search", {"ids": "x"}, "ids"),
     ("POST", "/search", {"ids": [5]}, "ids.0"),
     ("POST", "/search", {"metadata": None}, "metadata"),
     ("POST", "/search", {"metadata": {"\x00": 1}}, "metadata"),
     ("POST", "/search", {"values": 5}, "values"),
-    ("POST", "/search", {"values": {"a": 1}}, "values"),
     ("POST", "/search", {"status": "running"}, "status"),
     ("POST", "/search", {"status": None}, "status"),
     ("POST", "/search", {"limit": 0}, "limit"),
@@ -328,11 +392,20 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
     ("POST", "/search", {"sort_by": "metadata"}, "sort_by"),
     ("POST", "/search", {"sort_order": 1}, "sort_order"),
     ("POST", "/search", {"select": ["nope"]}, "select.0"),
-    ("POST", "/search", {"extract": {"a": "values.x"}}, "extract"),
+    ("POST", "/search", {"extract": {"1a": "values.x"}}, "extract"),
+    ("POST", "/search", {"extract": {"a": "status"}}, "extract"),
+    ("POST", "/search", {"extract": {"a": "valuesx"}}, "extract"),
+    ("POST", "/search", {"extract": {"a": "values..x"}}, "extract"),
+    ("POST", "/search", {"extract": {"a": "values[x]"}}, "extract"),
+    ("POST", "/search", {"extract": {"a": 5}}, "extract"),
+    ("POST", "/search", {"extract": {str(n): "values" for n in range(11)}}, "extract"),
     ("POST", "/search", {"extract": []}, "extract"),
     ("POST", "/count", {"status": "no"}, "status"),
     ("POST", "/count", {"metadata": 1}, "metadata"),
-    ("POST", "/count", {"values": {"a": 1}}, "values"),
+    ("POST", "/count", {"values": [1]}, "values"),
+    ("POST", "/prune", {}, "thread_ids"),
+    ("POST", "/prune", {"thread_ids": ["x"]}, "thread_ids.0"),
+    ("POST", "/prune", {"thread_ids": [], "strategy": "all"}, "strategy"),
 ]
 
 
@@ -343,11 +416,6 @@ def test_a_bad_body_is_422_and_names_the_field(
     response = api.call(method, f"/threads{path.replace('ID', new(api)['thread_id'])}", body)
     assert response.status_code == 422
     assert response.json["detail"].startswith(f"{field}: "), response.json
-
-
-@pytest.mark.parametrize("query", ["subgraphs=perhaps", "select=nope", 'select=["values"'])
-def test_a_bad_state_query_is_422(api: Api, query: str) -> None:
-    assert api.get(f"/threads/{new(api)['thread_id']}/state?{query}").status_code == 422
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"5", b"null", b'"x"'])

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 import tests.factories as make
-from shared import runs, threads
+from shared import runs, states, threads
 from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound
@@ -65,7 +65,7 @@ def test_creations_of_one_id_at_the_same_time_make_one(deployment: DeploymentRef
         with connection() as conn:
             return threads.create(
                 conn, deployment.id, thread_id=thread_id, metadata={"n": number}, if_exists="do_nothing"
-            )["metadata"]
+            ).record["metadata"]
 
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(attempt, range(8)))
@@ -91,7 +91,7 @@ def test_a_thread_of_another_deployment_is_not_there(deployment: DeploymentRef) 
     thread_id = make.thread(make.deployment("other").id)
     with connection() as conn:
         assert not threads.lock(conn, deployment.id, thread_id)
-        for call in (threads.get, threads.require, threads.state, runs.delete_thread):
+        for call in (threads.get, threads.require, states.newest, runs.delete_thread):
             with pytest.raises(NotFound, match=f"Thread with ID {thread_id} not found"):
                 call(conn, deployment.id, thread_id)
         with pytest.raises(NotFound):

@@ -17,11 +17,12 @@ from uuid_utils.compat import uuid7
 
 from shared import claims, following, queues, runs
 from shared.database import connection, driver
-from shared.errors import Invalid, TooMany
+from shared.errors import Forbidden, Invalid, TooMany
 from shared.events import Event
 from shared.models import RunStatus
 from shared.runs import Created, RunRequest
 from web import sse
+from web.auth import caller
 from web.deployment_api.control import ring, tell
 from web.deployment_api.following import Follower, location
 from web.deployment_api.pages import deployment, selected, settings
@@ -255,7 +256,7 @@ def join_stateless_run(run_id: str) -> Response:
 
 
 def _joined(row: Any) -> Response:
-    cancels = load_query(JoinQuery)["cancel_on_disconnect"]
+    cancels = _cancels(load_query(JoinQuery))
     follower = Follower(row["run_id"], row["thread_id"], cancels=cancels)
     if row["status"] not in runs.LIVE:
         return follower.answer_at_once(follower.stored_output())
@@ -277,10 +278,17 @@ def join_stateless_stream(run_id: str) -> Response:
     return _joined_stream(_find(None, run_id), None)
 
 
+def _cancels(query: dict[str, Any]) -> bool:
+    """Whether the run goes when its reader does; raises Forbidden for a reader who may only look."""
+    if query["cancel_on_disconnect"] and not caller().may("run"):
+        raise Forbidden("cancel_on_disconnect needs the role run")
+    return bool(query["cancel_on_disconnect"])
+
+
 def _joined_stream(row: Any, thread_id: UUID | None) -> Response:
     query = load_query(JoinQuery)
     refuse_namespaces()
-    follower = Follower(row["run_id"], row["thread_id"], cancels=query["cancel_on_disconnect"])
+    follower = Follower(row["run_id"], row["thread_id"], cancels=_cancels(query))
     resumable = row["kwargs"]["resumable"]
     after = _position(request.headers.get("Last-Event-ID"), row)
     with ExitStack() as stack:

@@ -1,26 +1,32 @@
-"""Threads: create, read, change, delete, search, count, and the newest state."""
+"""Threads: create, read, change, delete, search, count; copy, prune, storage."""
 
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
 
-from shared import runs, threads
+from shared import expiry, runs, thread_copies, threads
 from shared.database import connection
-from shared.errors import Invalid
+from shared.errors import Invalid, RunyardError
+from web.deployment_api import states
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.control import tell
-from web.deployment_api.pages import MAX_OFFSET, deployment, page, refuse, selected, settings
+from web.deployment_api.extract import extracted, parse
+from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
+from web.deployment_api.run_request import Command
+from web.deployment_api.states import Values
 from web.openapi import operation
 from web.validation import (
     JsonObject,
     ListOf,
+    Nested,
     OneOf,
-    QueryBoolean,
     QueryList,
     Schema,
     StrictInteger,
+    StrictNumber,
     StrictString,
     UuidField,
     load,
@@ -30,32 +36,56 @@ from web.validation import (
 
 bp = Blueprint("threads", __name__)
 
+MAX_TTL_MINUTES = 52_560_000  # a hundred years
+
 FIELDS = (
     "thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "config", "status", "values",
     "interrupts",
 )  # fmt: skip
-STATE_FIELDS = (
-    "values", "next", "tasks", "checkpoint", "metadata", "created_at", "parent_checkpoint", "interrupts",
-)  # fmt: skip
+
+
+class Ttl(Schema):
+    """A thread's time to live, in minutes after its last change."""
+
+    ttl = StrictNumber(required=True, minimum=0, maximum=MAX_TTL_MINUTES)
+    strategy = OneOf(*expiry.STRATEGIES, load_default="delete")
+
+
+class SuperstepUpdate(Schema):
+    values = Values(allow_none=True)
+    command = Nested(Command, allow_none=True)
+    as_node = StrictString(required=True)
+
+
+class Superstep(Schema):
+    updates = ListOf(Nested(SuperstepUpdate), required=True, max_items=100)
 
 
 class ThreadCreate(Schema):
     thread_id = UuidField()
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True)
     if_exists = OneOf("raise", "do_nothing")
-    # refused while they are not served
-    ttl = JsonObject()
-    supersteps = ListOf(JsonObject())
+    ttl = Nested(Ttl)
+    supersteps = ListOf(Nested(Superstep), max_items=1000)
 
 
 class ThreadPatch(Schema):
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, load_default=dict)
-    ttl = JsonObject()  # refused while it is not served
+    ttl = Nested(Ttl)
+
+
+class ThreadQuery(Schema):
+    include = QueryList(StrictString(), load_default=list)
+
+
+class ThreadPrune(Schema):
+    thread_ids = ListOf(UuidField(), required=True, max_items=1000)
+    strategy = OneOf(*expiry.STRATEGIES, load_default="delete")
 
 
 class ThreadFilter(Schema):
     metadata = JsonObject(searchable=True)
-    values = JsonObject()  # refused while it is not served
+    values = JsonObject(searchable=True)
     status = OneOf("idle", "busy", "interrupted", "error")
 
 
@@ -66,29 +96,48 @@ class ThreadSearch(ThreadFilter):
     sort_by = OneOf(*threads.SORTABLE, load_default="updated_at")
     sort_order = OneOf("asc", "desc", load_default="desc")
     select = ListOf(OneOf(*FIELDS, "context"))
-    extract = JsonObject()  # refused while it is not served
-
-
-class StateQuery(Schema):
-    subgraphs = QueryBoolean(load_default=False)
-    select = QueryList(StrictString())
+    extract = JsonObject()
 
 
 @bp.post("/threads")
-@operation("Create a thread", body=ThreadCreate, errors=(409,))
+@operation("Create a thread", body=ThreadCreate, errors=(400, 404, 409, 424, 504))
 def create_thread() -> Response:
+    """With `supersteps`, updates of its state follow; the thread is there with all of them or not at all."""
     body = load(ThreadCreate)
-    refuse(body, "ttl", "supersteps")
+    ttl, supersteps = body.pop("ttl", None), body.pop("supersteps", None)
     with connection() as conn:
-        return jsonify(threads.record(threads.create(conn, deployment().id, **body)))
+        row = threads.create(conn, deployment().id, **body)
+        if row.is_new and ttl:
+            expiry.set_ttl(conn, deployment().id, row.record["thread_id"], ttl)
+    if not row.is_new or not supersteps:
+        return jsonify(threads.record(row.record))
+    return jsonify(_built(row.record["thread_id"], [step["updates"] for step in supersteps]))
+
+
+def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    """A new thread's record after its updates."""
+    try:
+        states.update(thread_id, supersteps)
+    except RunyardError:
+        with connection() as conn:
+            live = runs.delete_thread(conn, deployment().id, thread_id)
+        tell(live, settings().event_retention_seconds)
+        raise
+    with connection() as conn:
+        return threads.record(threads.get(conn, deployment().id, thread_id))
 
 
 @bp.get("/threads/<thread_id>")
-@operation("Get a thread", errors=(404,))
+@operation("Get a thread", query=ThreadQuery, errors=(404,))
 def get_thread(thread_id: str) -> Response:
+    """`include=ttl` adds when it expires."""
     key = uuid_path(thread_id, "thread_id")
+    include = load_query(ThreadQuery)["include"]
     with connection() as conn:
-        return jsonify(threads.record(threads.get(conn, deployment().id, key)))
+        record = threads.record(threads.get(conn, deployment().id, key))
+        if "ttl" in include and (ttl := expiry.ttl_of(conn, deployment().id, key)):
+            record["ttl"] = ttl
+    return jsonify(record)
 
 
 @bp.patch("/threads/<thread_id>")
@@ -96,9 +145,10 @@ def get_thread(thread_id: str) -> Response:
 def change_thread(thread_id: str) -> Response | tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
     body = load(ThreadPatch)
-    refuse(body, "ttl")
     with connection() as conn:
         row = threads.update(conn, deployment().id, key, metadata=body["metadata"])
+        if body.get("ttl"):
+            expiry.set_ttl(conn, deployment().id, key, body["ttl"])
     if request.headers.get("Prefer") == "return=minimal":
         return "", 204
     return jsonify(threads.record(row))
@@ -114,19 +164,54 @@ def delete_thread(thread_id: str) -> tuple[str, int]:
     return "", 204
 
 
+@bp.post("/threads/<thread_id>/copy")
+@operation("Copy a thread", errors=(404,))
+def copy_thread(thread_id: str) -> Response:
+    """A new thread with the same metadata and checkpoints, without the runs."""
+    key = uuid_path(thread_id, "thread_id")
+    with connection() as conn:
+        return jsonify(threads.record(thread_copies.copy(conn, deployment().id, key)))
+
+
+@bp.post("/threads/prune")
+@operation("Delete threads, or all of their checkpoints but the newest", body=ThreadPrune)
+def prune_threads() -> Response:
+    """Unknown ids do not count, nor, with `keep_latest`, threads on which something runs."""
+    body = load(ThreadPrune)
+    with connection() as conn:
+        pruned, stopped = thread_copies.prune(
+            conn, deployment().id, body["thread_ids"], strategy=body["strategy"]
+        )
+    tell(stopped, settings().event_retention_seconds)
+    return jsonify(pruned_count=pruned)
+
+
+@bp.get("/threads/<thread_id>/storage")
+@operation("Tell what a thread's checkpoints weigh", errors=(404,))
+def get_storage(thread_id: str) -> Response:
+    """In bytes as stored; small channel values count with their checkpoint."""
+    key = uuid_path(thread_id, "thread_id")
+    with connection() as conn:
+        return jsonify(thread_copies.storage(conn, deployment().id, key))
+
+
 @bp.post("/threads/search")
 @operation("Search threads", body=ThreadSearch, errors=(400,))
 def search_threads() -> Response:
     body = load(ThreadSearch)
-    refuse(body, "values", "extract")
-    select = body.pop("select", None)
+    select, paths = body.pop("select", None), parse(body.pop("extract", {}))
     body["ids"] = [_thread_id(text) for text in body.get("ids", ())]
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
     with connection() as conn:
         rows = threads.search(conn, deployment().id, **paging, **body)
         total = threads.count(conn, deployment().id, **body)
-    records = selected([threads.record(row) for row in rows], select)
-    return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
+    records = [threads.record(row) for row in rows]
+    shown = selected(records, select)
+    if paths:
+        shown = [
+            {**own, "extracted": extracted(record, paths)} for own, record in zip(shown, records, strict=True)
+        ]
+    return page(shown, offset=paging["offset"], limit=paging["limit"], total=total)
 
 
 def _thread_id(text: str) -> Any:
@@ -140,36 +225,5 @@ def _thread_id(text: str) -> Any:
 @operation("Count threads", body=ThreadFilter)
 def count_threads() -> Response:
     body = load(ThreadFilter)
-    refuse(body, "values")
     with connection() as conn:
         return jsonify(threads.count(conn, deployment().id, **body))
-
-
-@bp.get("/threads/<thread_id>/state")
-@operation("Get a thread's newest state", query=StateQuery, errors=(404,))
-def get_state(thread_id: str) -> Response:
-    """The state after the last run that ended; `subgraphs` adds what is known of waiting subgraphs."""
-    key = uuid_path(thread_id, "thread_id")
-    query = load_query(StateQuery)
-    with connection() as conn:
-        state = threads.state(conn, deployment().id, key)
-    if not query["subgraphs"]:
-        state["tasks"] = [{**task, "state": None} for task in state["tasks"]]
-    return jsonify(_selected_state(state, query.get("select")))
-
-
-def _selected_state(state: dict[str, Any], select: list[str] | None) -> dict[str, Any]:
-    if not select:
-        return state
-    shown: dict[str, Any] = {}
-    for name in select:
-        if name.startswith("values."):
-            key = name.removeprefix("values.")
-            shown.setdefault("values", {})
-            if isinstance(state["values"], dict) and key in state["values"]:
-                shown["values"][key] = state["values"][key]
-        elif name in STATE_FIELDS:
-            shown[name] = state[name]
-        else:
-            raise Invalid(f"Invalid select field {name!r}", loc=("query", "select"))
-    return shown

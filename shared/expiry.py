@@ -1,0 +1,88 @@
+"""Threads that expire: a time to live after the last change, and what then happens to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared import thread_copies
+from shared.runs import Displaced
+
+STRATEGIES = ("delete", "keep_latest")
+SWEPT_AT_ONCE = 100
+
+SET = text(
+    "UPDATE thread SET ttl_minutes = :minutes, ttl_strategy = :strategy, swept_at = NULL"
+    " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
+)
+
+
+def set_ttl(conn: Connection, deployment_id: UUID, thread_id: UUID, ttl: Mapping[str, Any]) -> None:
+    """Let the thread expire `ttl` minutes after its last change."""
+    conn.execute(
+        SET,
+        {
+            "deployment_id": deployment_id,
+            "thread_id": thread_id,
+            "minutes": ttl["ttl"],
+            "strategy": ttl.get("strategy") or "delete",
+        },
+    )
+
+
+def ttl_of(conn: Connection, deployment_id: UUID, thread_id: UUID) -> dict[str, Any] | None:
+    """A thread's time to live as the API shows it; None when it lives for ever."""
+    query = text(
+        "SELECT ttl_minutes, ttl_strategy, updated_at FROM thread"
+        " WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND ttl_minutes IS NOT NULL"
+    )
+    row = conn.execute(query, {"deployment_id": deployment_id, "thread_id": thread_id}).one_or_none()
+    if row is None:
+        return None
+    return {
+        "strategy": row.ttl_strategy,
+        "ttl_minutes": row.ttl_minutes,
+        "expires_at": _end(row.updated_at, row.ttl_minutes),
+    }
+
+
+def _end(updated_at: datetime, minutes: float) -> datetime:
+    try:
+        return updated_at + timedelta(minutes=minutes)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=updated_at.tzinfo)
+
+
+EXPIRED = text("""
+SELECT deployment_id, thread_id, ttl_strategy FROM thread AS t
+WHERE ttl_minutes IS NOT NULL
+  AND updated_at < now() - make_interval(secs => least(ttl_minutes, 5e7) * 60)
+  AND (swept_at IS NULL OR swept_at < updated_at)
+  AND NOT EXISTS (SELECT FROM run AS r WHERE r.deployment_id = t.deployment_id
+                  AND r.thread_id = t.thread_id AND r.status IN ('pending', 'running'))
+ORDER BY updated_at LIMIT :limit
+""")
+
+
+def sweep(conn: Connection) -> tuple[int, list[Displaced]]:
+    """Delete or thin out some threads whose time is over: how many, and the runs that were stopped."""
+    swept, stopped = 0, []
+    for row in conn.execute(EXPIRED, {"limit": SWEPT_AT_ONCE}).all():
+        done, displaced = thread_copies.prune(
+            conn, row.deployment_id, [row.thread_id], strategy=row.ttl_strategy
+        )
+        if row.ttl_strategy != "delete":
+            conn.execute(
+                text(
+                    "UPDATE thread SET swept_at = clock_timestamp()"
+                    " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
+                ),
+                {"deployment_id": row.deployment_id, "thread_id": row.thread_id},
+            )
+        swept += done
+        stopped += displaced
+    return swept, stopped

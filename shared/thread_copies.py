@@ -1,0 +1,129 @@
+"""What can be done with a thread's checkpoints as a whole: copy them, thin them out, tell what they weigh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import Connection, RowMapping, text
+
+from shared import checkpoints, runs, threads
+from shared.database import dumps
+from shared.errors import NotFound
+from shared.runs import Displaced
+
+
+def copy(conn: Connection, deployment_id: UUID, thread_id: UUID) -> RowMapping:
+    """A new, idle thread with this one's metadata and checkpoints, but none of its runs; raises NotFound."""
+    key = {"deployment_id": deployment_id, "thread_id": thread_id}
+    source = (
+        conn.execute(
+            text(
+                "SELECT metadata, config, values, state FROM thread"
+                " WHERE deployment_id = :deployment_id AND thread_id = :thread_id FOR SHARE"
+            ),
+            key,
+        )
+        .mappings()
+        .one_or_none()
+    )
+    if source is None:
+        raise threads.missing(thread_id)
+    target = uuid4()
+    threads.create(conn, deployment_id, thread_id=target, metadata=source["metadata"])
+    checkpoints.copy(conn, deployment_id, thread_id, target)
+    conn.execute(
+        text(
+            "UPDATE thread SET config = CAST(:config AS json), values = CAST(:values AS json),"
+            " state = CAST(:state AS json) WHERE deployment_id = :deployment_id AND thread_id = :target"
+        ),
+        {
+            "deployment_id": deployment_id,
+            "target": target,
+            "config": dumps(source["config"]),
+            "values": None if source["values"] is None else dumps(source["values"]),
+            "state": None if source["state"] is None else dumps(_moved(source["state"], target)),
+        },
+    )
+    return threads.get(conn, deployment_id, target)
+
+
+def _moved(state: Mapping[str, Any], thread_id: UUID) -> dict[str, Any]:
+    """A state record whose places are in another thread."""
+    places = {name: _place(state[name], thread_id) for name in ("checkpoint", "parent_checkpoint")}
+    tasks = [{**task, "checkpoint": _place(task["checkpoint"], thread_id)} for task in state["tasks"]]
+    return {**state, **places, "tasks": tasks}
+
+
+def _place(place: Mapping[str, Any] | None, thread_id: UUID) -> dict[str, Any] | None:
+    return None if place is None else {**place, "thread_id": str(thread_id)}
+
+
+def prune(
+    conn: Connection, deployment_id: UUID, thread_ids: Sequence[UUID], *, strategy: str
+) -> tuple[int, list[Displaced]]:
+    """Delete threads, or (`keep_latest`) all of their checkpoints but the newest; how many there were.
+
+    A thread with runs that have not ended keeps its checkpoints and does not count; `delete` stops them.
+    """
+    pruned, stopped = 0, []
+    for thread_id in sorted(set(thread_ids)):
+        try:
+            if strategy == "delete":
+                stopped += runs.delete_thread(conn, deployment_id, thread_id)
+            elif not _keep_latest(conn, deployment_id, thread_id):
+                continue
+        except NotFound:
+            continue
+        pruned += 1
+    return pruned, stopped
+
+
+def _keep_latest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
+    if not threads.lock(conn, deployment_id, thread_id):
+        raise threads.missing(thread_id)
+    live = text(
+        "SELECT EXISTS (SELECT FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
+        " AND status IN ('pending', 'running'))"
+    )
+    if conn.execute(live, {"deployment_id": deployment_id, "thread_id": thread_id}).scalar_one():
+        return False
+    checkpoints.keep_latest(conn, deployment_id, [thread_id])
+    return True
+
+
+STORAGE = text("""
+WITH own AS (SELECT CAST(:deployment_id AS uuid) AS d, CAST(:thread_id AS uuid) AS t)
+SELECT
+    (SELECT json_build_object('count', count(*), 'bytes', coalesce(sum(octet_length(data)), 0))
+     FROM checkpoint, own WHERE deployment_id = d AND thread_id = t) AS checkpoints,
+    (SELECT json_build_object('count', count(*), 'bytes', coalesce(sum(octet_length(data)), 0))
+     FROM checkpoint_write, own WHERE deployment_id = d AND thread_id = t) AS pending_writes,
+    (SELECT coalesce(json_object_agg(channel, json_build_object('versions', n, 'bytes', bytes)), '{}')
+     FROM (SELECT channel, count(*) AS n, sum(octet_length(data)) AS bytes FROM checkpoint_blob, own
+           WHERE deployment_id = d AND thread_id = t GROUP BY channel ORDER BY channel) AS c) AS by_channel
+""")
+
+
+def storage(conn: Connection, deployment_id: UUID, thread_id: UUID) -> dict[str, Any]:
+    """How many bytes a thread's checkpoints, channel values and pending writes take; raises NotFound.
+
+    Small channel values are inside their checkpoint and count there.
+    """
+    threads.require(conn, deployment_id, thread_id)
+    row = conn.execute(STORAGE, {"deployment_id": deployment_id, "thread_id": thread_id}).one()
+    by_channel = row.by_channel
+    values = {
+        "count": sum(channel["versions"] for channel in by_channel.values()),
+        "bytes": sum(channel["bytes"] for channel in by_channel.values()),
+        "by_channel": by_channel,
+    }
+    total = row.checkpoints["bytes"] + values["bytes"] + row.pending_writes["bytes"]
+    return {
+        "thread_id": thread_id,
+        "total_bytes": total,
+        "checkpoints": row.checkpoints,
+        "channel_values": values,
+        "pending_writes": row.pending_writes,
+    }

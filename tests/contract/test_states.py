@@ -1,0 +1,336 @@
+"""A thread's state on the wire: from its row, and what is asked of a graph host (played by the tests)."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pytest
+
+import tests.factories as make
+from shared import queries, queues
+from shared.database import connection
+from shared.models import ThreadStatus
+from shared.queries import Question
+from shared.states import Moved, store_update
+from tests.contract.acting import Actor
+from tests.contract.conftest import Api, Rings
+
+MISSING = "00000000-0000-0000-0000-00000000dead"
+CHECKPOINT = "1f0c1b9e-0000-6000-8000-000000000000"
+NO_STATE = {
+    "values": {}, "next": [], "tasks": [], "metadata": None, "created_at": None, "checkpoint": None,
+    "parent_checkpoint": None, "interrupts": [], "checkpoint_id": None, "parent_checkpoint_id": None,
+}  # fmt: skip
+
+
+class Runner:
+    """Answers every question at once with the same document, and remembers what was asked."""
+
+    def __init__(self, rings: Rings) -> None:
+        self.answer: bytes = b"{}"
+        self.asked: list[Question] = []
+        self._ring = rings.ring
+        rings.ring = self.ring  # type: ignore[method-assign]
+
+    def ring(self, task: str, queue: str, id: UUID | str) -> None:
+        self._ring(task, queue, id)
+        if task == queues.ANSWER_QUERIES and (question := queries.take(UUID(str(id)))):
+            self.asked.append(question)
+            queries.answer(UUID(str(id)), self.answer)
+
+
+@pytest.fixture
+def runner(rings: Rings, api: Api) -> Runner:
+    return Runner(rings)
+
+
+def new(api: Api, **body: Any) -> str:
+    response = api.post("/threads", body)
+    assert response.status_code == 200, response.text
+    return response.json["thread_id"]
+
+
+@pytest.fixture
+def stored(api: Api) -> str:
+    """The id of a thread whose newest state waits in a subgraph."""
+    thread_id = new(api)
+    task = {
+        "id": "t", "name": "child", "interrupts": [],
+        "checkpoint": {"thread_id": thread_id, "checkpoint_ns": "child:1"}, "state": None,
+    }  # fmt: skip
+    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json
+    state = make.state(thread_id, "c", next=["child"], tasks=[task], metadata={"step": 1})
+    actor = Actor(run["run_id"])
+    make.stored(actor.run, "c")
+    actor.finish({"a": 1, "b": 2}, thread_status=ThreadStatus.INTERRUPTED, state=state)
+    return thread_id
+
+
+def test_the_state_of_a_thread_without_checkpoints_is_empty(api: Api) -> None:
+    response = api.get(f"/threads/{new(api)}/state")
+    assert (response.status_code, response.json) == (200, NO_STATE)
+    assert list(response.json) == list(NO_STATE)
+
+
+def test_the_newest_state_needs_no_host(api: Api, runner: Runner, stored: str) -> None:
+    state = api.get(f"/threads/{stored}/state").json
+
+    assert (state["values"], state["next"], state["checkpoint_id"]) == ({"a": 1, "b": 2}, ["child"], "c")
+    assert state["tasks"][0]["state"] is None
+    assert not runner.asked
+
+
+def test_the_states_of_waiting_subgraphs_do(api: Api, runner: Runner, stored: str) -> None:
+    runner.answer = b'{"values":{"deep":true}}'
+
+    assert api.get(f"/threads/{stored}/state?subgraphs=true").json == {"values": {"deep": True}}
+
+    [question] = runner.asked
+    assert question.revision_id == api.deployment.active_revision_id
+    assert question.document["op"] == "state"
+    assert question.document["graph_id"] == "agent"
+    assert question.document["subgraphs"] is True
+
+
+def test_while_a_run_works_a_host_is_asked_as_soon_as_it_has_a_checkpoint(api: Api, runner: Runner) -> None:
+    thread_id = new(api)
+    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json
+    actor = Actor(run["run_id"])
+    assert api.get(f"/threads/{thread_id}/state").json == NO_STATE
+
+    make.stored(actor.run, "c1")
+    runner.answer = b'{"values":{"so":"far"}}'
+
+    assert api.get(f"/threads/{thread_id}/state").json == {"values": {"so": "far"}}
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("select=next&select=metadata", {"next": ["child"], "metadata": {"step": 1}}),
+        ("select=next,metadata", {"next": ["child"], "metadata": {"step": 1}}),
+        ('select=["next"]', {"next": ["child"]}),
+        ("select=values.b&select=values.nope", {"values": {"b": 2}}),
+    ],
+)
+def test_select_leaves_the_rest_out(api: Api, stored: str, query: str, shown: dict[str, Any]) -> None:
+    assert api.get(f"/threads/{stored}/state?{query}").json == shown
+
+
+def test_a_state_at_a_checkpoint_is_a_host_s_answer(api: Api, runner: Runner, stored: str) -> None:
+    runner.answer = orjson.dumps({**NO_STATE, "values": {"x": 1}})
+    place = {"checkpoint_id": CHECKPOINT, "checkpoint_ns": "child:1", "thread_id": stored}
+
+    by_id = api.get(f"/threads/{stored}/state/{CHECKPOINT}").json
+    by_place = api.post(f"/threads/{stored}/state/checkpoint", {"checkpoint": place, "select": ["values"]})
+
+    assert by_id["values"] == {"x": 1}
+    assert by_place.json == {"values": {"x": 1}}
+    assert [question.document["checkpoint"] for question in runner.asked] == [
+        {"checkpoint_id": CHECKPOINT},
+        {"checkpoint_id": CHECKPOINT, "checkpoint_ns": "child:1"},
+    ]
+
+
+def test_a_state_at_a_checkpoint_of_a_thread_no_graph_ran_on_is_empty(api: Api) -> None:
+    thread_id = new(api)
+    state = api.get(f"/threads/{thread_id}/state/{CHECKPOINT}").json
+    assert (state["values"], state["checkpoint"]["checkpoint_id"]) == ({}, CHECKPOINT)
+    assert api.get(f"/threads/{thread_id}/history").json == []
+
+
+@pytest.mark.parametrize(
+    "before",
+    [CHECKPOINT, {"checkpoint_id": CHECKPOINT}, {"configurable": {"checkpoint_id": CHECKPOINT}}],
+    ids=["text", "flat", "configurable"],
+)
+def test_history_takes_every_spelling_of_before(api: Api, runner: Runner, stored: str, before: Any) -> None:
+    runner.answer = orjson.dumps([{**NO_STATE, "next": ["a"]}, NO_STATE])
+    body = {
+        "limit": 5,
+        "before": before,
+        "metadata": {"step": 1},
+        "checkpoint": {"checkpoint_ns": "child:1"},
+        "select": ["next"],
+    }
+
+    assert api.post(f"/threads/{stored}/history", body).json == [{"next": ["a"]}, {"next": []}]
+
+    asked = runner.asked[0].document
+    assert (asked["op"], asked["limit"], asked["before"]) == ("history", 5, CHECKPOINT)
+    assert (asked["filter"], asked["checkpoint_ns"]) == ({"step": 1}, "child:1")
+
+
+def test_history_is_one_long_unless_more_is_asked_for(api: Api, runner: Runner, stored: str) -> None:
+    runner.answer = b"[]"
+    api.get(f"/threads/{stored}/history")
+    api.get(f"/threads/{stored}/history?limit=7&before={CHECKPOINT}")
+    api.post(f"/threads/{stored}/history")
+    assert [question.document["limit"] for question in runner.asked] == [1, 7, 1]
+
+
+def test_an_update_answers_where_the_state_is_now(api: Api, runner: Runner, stored: str) -> None:
+    place = {"thread_id": stored, "checkpoint_ns": "", "checkpoint_id": "c2"}
+    runner.answer = orjson.dumps({"checkpoint": place})
+
+    answer = api.post(
+        f"/threads/{stored}/state", {"values": {"a": 2}, "as_node": "one", "checkpoint_id": "c"}
+    )
+
+    assert answer.json == {"checkpoint": place, "configurable": place, "checkpoint_id": "c2"}
+    asked = runner.asked[0].document
+    assert asked["supersteps"] == [[{"values": {"a": 2}, "as_node": "one"}]]
+    assert asked["checkpoint"] == {"checkpoint_id": "c"}
+
+
+def test_an_update_is_refused_where_it_has_no_graph_or_a_run_works(
+    api: Api, runner: Runner, stored: str
+) -> None:
+    no_graph = api.post(f"/threads/{new(api)}/state", {"values": {}})
+    run = api.post(f"/threads/{stored}/runs", {"assistant_id": "agent"}).json
+    busy = api.post(f"/threads/{stored}/state", {"values": {}})
+
+    assert (no_graph.status_code, "has no assigned graph ID" in no_graph.json["detail"]) == (400, True)
+    detail = f"Thread {stored} has in-flight runs: {run['run_id']}"
+    assert (busy.status_code, busy.json) == (409, {"detail": detail})
+    assert api.post(f"/threads/{MISSING}/state", {"values": {}}).status_code == 404
+    assert not runner.asked
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "detail"),
+    [
+        ("invalid", 400, "why"),
+        ("conflict", 409, "why"),
+        ("too_large", 413, "why"),
+        ("failed", 424, "Oops: why"),
+        ("unavailable", 503, "why"),
+    ],
+)
+def test_what_a_host_refuses_has_its_status(
+    api: Api, runner: Runner, stored: str, kind: str, status: int, detail: str
+) -> None:
+    runner.answer = orjson.dumps({"refused": {"kind": kind, "error": "Oops", "message": "why"}})
+    response = api.get(f"/threads/{stored}/history")
+    assert (response.status_code, response.json) == (status, {"detail": detail})
+
+
+def test_a_question_nobody_answers_is_504_and_rung_again(
+    api: Api, rings: Rings, stored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "RING_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(queries, "PATIENCE_SECONDS", 1)
+    heard = len(rings.heard)
+
+    response = api.get(f"/threads/{stored}/history")
+
+    assert (response.status_code, "no runner of the pool 'default'" in response.json["detail"]) == (504, True)
+    again = rings.heard[heard:]
+    assert len(again) > 2
+    assert len(set(again)) == 1
+    assert queries.take(UUID(again[0][1])) is None, "nobody may answer it later"
+
+
+def test_a_thread_can_be_built_from_supersteps(api: Api, runner: Runner) -> None:
+    runner.answer = orjson.dumps({"checkpoint": {"checkpoint_id": "c"}})
+    updates = [{"values": {"a": 1}, "as_node": "__start__"}, {"command": {"goto": "b"}, "as_node": "a"}]
+    body = {"metadata": {"graph_id": "agent"}, "supersteps": [{"updates": updates}]}
+
+    thread_id = new(api, **body)
+
+    assert runner.asked[0].thread_id == UUID(thread_id)
+    assert runner.asked[0].document["supersteps"] == [updates]
+
+
+@pytest.mark.parametrize(("metadata", "status"), [({"graph_id": "agent"}, 424), ({}, 400)])
+def test_a_thread_whose_supersteps_fail_is_not_there(
+    api: Api, runner: Runner, metadata: dict[str, str], status: int
+) -> None:
+    runner.answer = orjson.dumps({"refused": {"kind": "failed", "error": "E", "message": "no"}})
+    body = {
+        "thread_id": MISSING,
+        "metadata": metadata,
+        "supersteps": [{"updates": [{"values": {}, "as_node": "a"}]}],
+    }
+
+    assert api.post("/threads", body).status_code == status
+    assert api.get(f"/threads/{MISSING}").status_code == 404
+
+
+BAD: list[tuple[str, str, Any, str]] = [
+    ("GET", "/state?subgraphs=perhaps", None, "subgraphs"),
+    ("GET", "/state?select=nope", None, "select"),
+    ("GET", '/state?select=["values"', None, "select"),
+    ("GET", "/history?limit=abc", None, "limit"),
+    ("GET", "/history?limit=0", None, "limit"),
+    ("POST", "/history", {"limit": 1001}, "limit"),
+    ("POST", "/history", {"limit": "1"}, "limit"),
+    ("POST", "/history", {"before": 5}, "before"),
+    ("POST", "/history", {"before": {"id": "x"}}, "before"),
+    ("POST", "/history", {"metadata": "x"}, "metadata"),
+    ("POST", "/history", {"checkpoint": "x"}, "checkpoint"),
+    ("POST", "/state", {"values": 5}, "values"),
+    ("POST", "/state", {"as_node": 5}, "as_node"),
+    ("POST", "/state", {"checkpoint": []}, "checkpoint"),
+    ("POST", "/state/checkpoint", {}, "checkpoint"),
+    ("POST", "/state/checkpoint", {"checkpoint": {}, "subgraphs": 1}, "subgraphs"),
+    ("PATCH", "/state", {"metadata": None}, "metadata"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "field"), BAD)
+def test_a_bad_request_is_422_and_names_the_field(
+    api: Api, runner: Runner, stored: str, method: str, path: str, body: Any, field: str
+) -> None:
+    runner.answer = b"[]"
+    response = api.call(method, f"/threads/{stored}{path}", body)
+    assert response.status_code == 422, response.text
+    assert field in response.json["detail"]
+
+
+def test_patching_the_state_merges_the_threads_metadata(api: Api, stored: str) -> None:
+    record = api.patch(f"/threads/{stored}/state", {"metadata": {"mark": 1}}).json
+    assert record["metadata"]["mark"] == 1
+    assert record["metadata"]["graph_id"] == "agent"
+
+
+# What the runner stores
+
+
+def answer_of(thread_id: str, checkpoint_id: str, parent: str | None, *, next: list[str]) -> dict[str, Any]:
+    header = {
+        "thread_id": thread_id, "checkpoint_ns": "", "checkpoint_id": checkpoint_id,
+        "parent_checkpoint_id": parent, "type": "msgpack", "blobs": {}, "new": [], "metadata": {},
+    }  # fmt: skip
+    return {
+        "written": [[16, header, 1]],
+        "state": make.state(thread_id, checkpoint_id, next=next),
+        "interrupts": {},
+    }
+
+
+@pytest.mark.parametrize(("next", "status"), [([], "idle"), (["two"], "interrupted")])
+def test_an_update_is_stored_with_the_threads_state(
+    api: Api, stored: str, next: list[str], status: str
+) -> None:
+    answer = answer_of(stored, "d", "c", next=next)
+
+    with connection() as conn:
+        store_update(
+            conn, api.deployment.id, UUID(stored), UUID(int=1), answer, b'{"a":5}', [b"x"], from_newest=True
+        )
+
+    record = api.get(f"/threads/{stored}").json
+    assert (record["values"], record["status"]) == ({"a": 5}, status)
+    assert api.get(f"/threads/{stored}/state").json["checkpoint_id"] == "d"
+
+
+def test_an_update_of_what_is_not_the_newest_any_more_is_refused(api: Api, stored: str) -> None:
+    answer = answer_of(stored, "d", "b", next=[])
+    with pytest.raises(Moved), connection() as conn:
+        store_update(
+            conn, api.deployment.id, UUID(stored), UUID(int=1), answer, b"{}", [b"x"], from_newest=True
+        )
+    assert api.get(f"/threads/{stored}/state").json["checkpoint_id"] == "c"

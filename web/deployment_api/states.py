@@ -1,0 +1,270 @@
+"""A thread's state: the newest, at a checkpoint, its history, and updates that come from no run.
+
+The newest state is in the thread's row. Everything else is asked of a graph host, for only the graph knows
+what its checkpoints mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import orjson
+from flask import Blueprint, Response, jsonify
+from marshmallow import ValidationError
+
+from shared import queries, states, threads
+from shared.database import connection
+from shared.errors import Conflict, Invalid
+from shared.queries import Question
+from shared.states import Newest
+from web.deployment_api.assistants import METADATA_BYTES
+from web.deployment_api.pages import deployment
+from web.openapi import operation
+from web.validation import (
+    Field,
+    JsonObject,
+    ListOf,
+    QueryBoolean,
+    QueryInteger,
+    QueryList,
+    Rule,
+    Schema,
+    StrictBoolean,
+    StrictInteger,
+    StrictString,
+    load,
+    load_query,
+    uuid_path,
+)
+
+bp = Blueprint("states", __name__)
+
+FIELDS = (
+    "values", "next", "tasks", "checkpoint", "metadata", "created_at", "parent_checkpoint", "interrupts",
+)  # fmt: skip
+PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+MAX_HISTORY = 1000
+
+
+class Before(Field):
+    """A checkpoint's id; also the object around it that some clients send."""
+
+    type_rule = Rule("must be a checkpoint id, or an object with a checkpoint_id", "value_error")
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        if isinstance(value, dict):
+            value = (value.get("configurable") or value).get("checkpoint_id")
+        if not isinstance(value, str):
+            raise ValidationError([self.type_rule])
+        return value
+
+
+class Values(Field):
+    """A state update: an object, an array, or null."""
+
+    type_rule = Rule("must be an object, an array or null", "value_error")
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        if isinstance(value, dict | list):
+            return value
+        raise ValidationError([self.type_rule])
+
+
+class StateQuery(Schema):
+    subgraphs = QueryBoolean(load_default=False)
+    select = QueryList(StrictString())
+
+
+class StateAt(Schema):
+    checkpoint = JsonObject(required=True)
+    subgraphs = StrictBoolean(load_default=False)
+    select = ListOf(StrictString())
+
+
+class HistoryQuery(Schema):
+    limit = QueryInteger(minimum=1, maximum=MAX_HISTORY, load_default=1)
+    before = StrictString()
+
+
+class History(Schema):
+    limit = StrictInteger(minimum=1, maximum=MAX_HISTORY, load_default=1)
+    before = Before(allow_none=True)
+    metadata = JsonObject(searchable=True, allow_none=True)
+    checkpoint = JsonObject(allow_none=True)
+    select = ListOf(StrictString(), allow_none=True)
+
+
+class StateUpdate(Schema):
+    values = Values(allow_none=True, load_default=None)
+    as_node = StrictString(allow_none=True, load_default=None)
+    checkpoint = JsonObject(allow_none=True)
+    checkpoint_id = StrictString(allow_none=True)
+
+
+class StatePatch(Schema):
+    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, load_default=dict)
+
+
+@bp.get("/threads/<thread_id>/state")
+@operation("Get a thread's newest state", query=StateQuery, errors=(404, 424, 504))
+def get_state(thread_id: str) -> Response:
+    """From the thread's row; a graph host is asked while a run works, and for the states of subgraphs."""
+    query = load_query(StateQuery)
+    key = uuid_path(thread_id, "thread_id")
+    newest = _newest(key)
+    waiting = any(task["checkpoint"] for task in newest.record["tasks"])
+    if newest.graph_id and (newest.is_behind or (query["subgraphs"] and waiting)):
+        document = {"op": "state", "checkpoint": None, "subgraphs": query["subgraphs"]}
+        return _shown(_ask(key, newest, document), query.get("select"), "query")
+    return jsonify(_selected(newest.record, query.get("select"), "query"))
+
+
+@bp.get("/threads/<thread_id>/state/<checkpoint_id>")
+@operation("Get a thread's state at a checkpoint", query=StateQuery, errors=(404, 424, 504))
+def get_state_at(thread_id: str, checkpoint_id: str) -> Response:
+    """Of a checkpoint that is not there, an empty state."""
+    query = load_query(StateQuery)
+    raw = _state_at(thread_id, {"checkpoint_id": checkpoint_id}, query["subgraphs"])
+    return _shown(raw, query.get("select"), "query")
+
+
+@bp.post("/threads/<thread_id>/state/checkpoint")
+@operation("Get a thread's state at a checkpoint, perhaps a subgraph's", body=StateAt, errors=(404, 424, 504))
+def find_state(thread_id: str) -> Response:
+    body = load(StateAt)
+    raw = _state_at(thread_id, body["checkpoint"], body["subgraphs"])
+    return _shown(raw, body.get("select"), "body")
+
+
+@bp.get("/threads/<thread_id>/history")
+@operation("List a thread's states, newest first", query=HistoryQuery, errors=(404, 424, 504))
+def list_history(thread_id: str) -> Response:
+    query = load_query(HistoryQuery)
+    return _shown(_history(uuid_path(thread_id, "thread_id"), query), None, "query")
+
+
+@bp.post("/threads/<thread_id>/history")
+@operation("List a thread's states, newest first", body=History, errors=(404, 424, 504))
+def search_history(thread_id: str) -> Response:
+    """`before` bounds it to older checkpoints, `checkpoint` names a subgraph by its `checkpoint_ns`."""
+    key = uuid_path(thread_id, "thread_id")
+    body = load(History)
+    return _shown(_history(key, body), body.get("select"), "body")
+
+
+@bp.post("/threads/<thread_id>/state")
+@operation("Update a thread's state", body=StateUpdate, errors=(400, 404, 409, 424, 504))
+def update_state(thread_id: str) -> Response:
+    """Reducers apply; `as_node` decides what comes next. From an older checkpoint the thread is forked."""
+    key = uuid_path(thread_id, "thread_id")
+    body = load(StateUpdate)
+    checkpoint = body.get("checkpoint") or {}
+    if body.get("checkpoint_id"):
+        checkpoint = {"checkpoint_id": body["checkpoint_id"], **checkpoint}
+    step = [{"values": body["values"], "as_node": body["as_node"]}]
+    return jsonify(update(key, [step], checkpoint=_place(checkpoint)))
+
+
+@bp.patch("/threads/<thread_id>/state")
+@operation("Merge metadata into a thread", body=StatePatch, errors=(404,))
+def patch_state(thread_id: str) -> Response:
+    key = uuid_path(thread_id, "thread_id")
+    body = load(StatePatch)
+    with connection() as conn:
+        return jsonify(threads.record(threads.update(conn, deployment().id, key, metadata=body["metadata"])))
+
+
+def update(
+    thread_id: UUID, supersteps: list[list[dict[str, Any]]], *, checkpoint: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Apply updates one after the other; where the state is now."""
+    with connection() as conn:
+        newest = states.newest(conn, deployment().id, thread_id)
+        if not newest.graph_id:
+            raise Invalid(
+                f"Thread '{thread_id}' has no assigned graph ID: run a graph on it, or create it with"
+                " metadata.graph_id",
+                status=400,
+            )
+        states.require_quiet(conn, deployment().id, thread_id)
+    document = {"op": "update", "supersteps": supersteps, "checkpoint": checkpoint}
+    place = orjson.loads(_ask(thread_id, newest, document))["checkpoint"]
+    return {"checkpoint": place, "configurable": place, "checkpoint_id": place["checkpoint_id"]}
+
+
+def _newest(thread_id: UUID) -> Newest:
+    with connection() as conn:
+        return states.newest(conn, deployment().id, thread_id)
+
+
+def _state_at(thread_id: str, checkpoint: dict[str, Any], subgraphs: bool) -> bytes:
+    key = uuid_path(thread_id, "thread_id")
+    newest = _newest(key)
+    document = {"op": "state", "checkpoint": _place(checkpoint), "subgraphs": subgraphs}
+    if newest.graph_id:
+        return _ask(key, newest, document)
+    checkpoint_id = checkpoint.get("checkpoint_id")
+    place = {"checkpoint_ns": "", **_place(checkpoint), "thread_id": key} if checkpoint_id else None
+    return orjson.dumps({"values": {}, **states.EMPTY, "checkpoint": place, "checkpoint_id": checkpoint_id})
+
+
+def _history(thread_id: UUID, asked: dict[str, Any]) -> bytes:
+    newest = _newest(thread_id)
+    if not newest.graph_id:
+        return b"[]"
+    document = {
+        "op": "history",
+        "limit": asked["limit"],
+        "before": asked.get("before"),
+        "filter": asked.get("metadata"),
+        "checkpoint_ns": (asked.get("checkpoint") or {}).get("checkpoint_ns"),
+    }
+    return _ask(thread_id, newest, document)
+
+
+def _ask(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
+    """The answer of a graph host of the serving revision, as JSON."""
+    serving = deployment()
+    if serving.active_revision_id is None:
+        raise Conflict("This deployment serves no revision yet.")
+    document = {
+        **document,
+        "thread_id": str(thread_id),
+        "graph_id": newest.graph_id,
+        "config": newest.config,
+        "metadata": {"assistant_id": newest.metadata.get("assistant_id")},
+    }
+    question = Question(serving.id, serving.active_revision_id, serving.pool, thread_id, document)
+    return queries.ask(question)
+
+
+def _place(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    return {name: checkpoint[name] for name in PLACE if checkpoint.get(name)}
+
+
+def _shown(document: bytes, select: list[str] | None, part: str) -> Response:
+    """A state or a list of states; not parsed where all of it is wanted."""
+    if not select:
+        return Response(document, mimetype="application/json")
+    found = orjson.loads(document)
+    if isinstance(found, list):
+        return jsonify([_selected(record, select, part) for record in found])
+    return jsonify(_selected(found, select, part))
+
+
+def _selected(record: dict[str, Any], select: list[str] | None, part: str) -> dict[str, Any]:
+    if not select:
+        return record
+    shown: dict[str, Any] = {}
+    for name in select:
+        if name.startswith("values."):
+            key = name.removeprefix("values.")
+            shown.setdefault("values", {})
+            if isinstance(record["values"], dict) and key in record["values"]:
+                shown["values"][key] = record["values"][key]
+        elif name in FIELDS:
+            shown[name] = record[name]
+        else:
+            raise Invalid(f"Invalid select field {name!r}", loc=(part, "select"))
+    return shown
