@@ -64,7 +64,10 @@ def find_place(conn: Connection, token: str) -> str:
 
 def store(conn: Connection, object_path: str, path: Path, digest: str) -> None:
     """Keep the file's bytes under its digest, and say that the place is filled."""
-    conn.execute(text("SET LOCAL lock_timeout = '60s'"))  # another upload of the same bytes may be under way
+    # Another upload of the same bytes may be under way: that is worth a longer wait than other locks.
+    conn.execute(
+        text("SELECT set_config('lock_timeout', '60s', true), set_config('statement_timeout', '65s', true)")
+    )
     kept = text(
         "INSERT INTO archive (digest, size) VALUES (:digest, :size)"
         " ON CONFLICT (digest) DO UPDATE SET created_at = now() RETURNING (xmax = 0) AS is_new"

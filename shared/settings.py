@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 MIB = 1024 * 1024
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+DOMAIN = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?")
 
 
 class BadSetting(ValueError):
@@ -34,6 +37,8 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8123
     url: str = "http://127.0.0.1:8123"  # where clients reach the service
+    app_domain: str | None = None  # deployments are also at https://<name>.<app_domain>
+    dev_deployment: str | None = None  # served at the root as well, without a key for this machine's user
 
     # Who may do what
     api_key: str | None = field(default=None, repr=False)  # a bootstrap admin key, accepted as given
@@ -61,6 +66,7 @@ class Settings:
     max_pending_per_deployment: int = 100_000
     max_body_bytes: int = 16 * MIB
     max_archive_bytes: int = 200 * MIB
+    body_seconds: float = 30.0  # for a request's body to come, and a second more for every 8 KiB of it
 
     # What one key, and all of them, may take of a web process; operators' keys have no bound of their own
     requests_per_second: float = 200.0
@@ -81,11 +87,11 @@ class Settings:
 
     # Builds
     build_timeout_seconds: float = 900.0
-    # what build steps and graph hosts take over from this environment: addresses, certificates, locale
     kept_revisions: int = 20  # of a deployment, beside those that serve or have runs to come
     kept_environments: int = 3  # of a deployment, on each machine, beside those in use
     log_retention_days: float = 14.0
     max_log_lines: int = 200_000  # of a deployment
+    # what build steps and graph hosts take over from this environment: addresses, certificates, locale
     passed_on: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     # Names this process in leases and logs
@@ -118,12 +124,18 @@ class Settings:
         }.items():
             if getattr(self, name) not in allowed:
                 raise BadSetting(f"{VARIABLES[name]} must be one of {', '.join(allowed)}")
+        if self.dev_deployment and self.host not in LOOPBACK:
+            raise BadSetting(
+                "RUNYARD_DEV_DEPLOYMENT opens a deployment without a key: RUNYARD_HOST must be 127.0.0.1 or ::1"
+            )
+        if self.app_domain and not DOMAIN.fullmatch(self.app_domain):
+            raise BadSetting("RUNYARD_APP_DOMAIN must be a domain, like apps.example.com or apps.localhost:8123")
         if not 0 < self.port < 65536:
             raise BadSetting("RUNYARD_PORT must be between 1 and 65535")
-        if self.lease_seconds < 2:
         for name in ("kept_revisions", "kept_environments"):
             if getattr(self, name) < 1:
                 raise BadSetting(f"{VARIABLES[name]} must be at least 1")
+        if self.lease_seconds < 2:
             raise BadSetting("RUNYARD_LEASE_SECONDS must be at least 2")
 
 
@@ -147,6 +159,8 @@ VARIABLES = {
     "host": "RUNYARD_HOST",
     "port": "RUNYARD_PORT",
     "url": "RUNYARD_URL",
+    "app_domain": "RUNYARD_APP_DOMAIN",
+    "dev_deployment": "RUNYARD_DEV_DEPLOYMENT",
     "api_key": "RUNYARD_API_KEY",
     "encryption_keys": "RUNYARD_ENCRYPTION_KEYS",
     "allowed_addresses": "RUNYARD_ALLOWED_ADDRESSES",
@@ -165,6 +179,7 @@ VARIABLES = {
     "max_pending_per_deployment": "RUNYARD_MAX_PENDING_PER_DEPLOYMENT",
     "max_body_bytes": "RUNYARD_MAX_BODY_BYTES",
     "max_archive_bytes": "RUNYARD_MAX_ARCHIVE_BYTES",
+    "body_seconds": "RUNYARD_BODY_SECONDS",
     "requests_per_second": "RUNYARD_REQUESTS_PER_SECOND",
     "requests_burst": "RUNYARD_REQUESTS_BURST",
     "streams_per_key": "RUNYARD_STREAMS_PER_KEY",
@@ -179,12 +194,12 @@ VARIABLES = {
     "isolation": "RUNYARD_ISOLATION",
     "sandbox_user": "RUNYARD_SANDBOX_USER",
     "build_timeout_seconds": "RUNYARD_BUILD_TIMEOUT_SECONDS",
-}
-
     "kept_revisions": "RUNYARD_KEPT_REVISIONS",
     "kept_environments": "RUNYARD_KEPT_ENVIRONMENTS",
     "log_retention_days": "RUNYARD_LOG_RETENTION_DAYS",
     "max_log_lines": "RUNYARD_MAX_LOG_LINES",
+}
+
 
 def _read(env: Mapping[str, str], name: str) -> str | None:
     """The variable's value, or the content of the file that NAME_FILE points to."""

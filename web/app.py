@@ -14,6 +14,7 @@ from werkzeug.routing import RequestRedirect
 from shared.settings import Settings
 from web import auth, bounds, console, control_plane, deployment_api, docs, errors, headers, health, openapi
 from web.addresses import Addresses, deployment_path
+from web.bodies import Bodies
 
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS
 DEPLOYMENT_MOUNT = "/d/<deployment>"
@@ -42,6 +43,11 @@ def create_app(settings: Settings) -> Flask:
     app.json = Orjson(app)
     app.url_map.merge_slashes = False
     app.wsgi_app = Addresses(app.wsgi_app)  # type: ignore[method-assign]
+    app.wsgi_app = Bodies(  # type: ignore[method-assign]
+        app.wsgi_app,
+        grace_seconds=settings.body_seconds,
+        most_bytes=2 * max(settings.max_archive_bytes, settings.max_body_bytes),
+    )
 
     headers.register(app)
     auth.register(app)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import io
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -30,6 +34,10 @@ def place(control: ControlPlane, deployment: Any, **body: Any) -> Any:
     response = control.post(f"/v2/deployments/{deployment['id']}/upload-url", body)
     assert response.status_code == 200, response.text
     return response.json
+
+
+def detail(response: Any) -> Any:
+    return response.json["detail"]
 
 
 def stored() -> dict[str, bytes]:
@@ -159,6 +167,44 @@ def test_an_empty_archive_is_refused(control: ControlPlane, deployment: Any, ano
     url = place(control, deployment)["upload_url"]
     response = anonymous.put(url, data=b"")
     assert (response.status_code, response.json) == (400, {"detail": "the archive is empty"})
+
+
+def test_an_archive_that_was_damaged_on_its_way_is_refused(
+    control: ControlPlane, deployment: Any, anonymous: FlaskClient
+) -> None:
+    url = place(control, deployment)["upload_url"]
+    digest = base64.b64encode(hashlib.sha256(b"whole").digest()).decode()
+    headers = {"Content-Digest": f"sha-512=:AAAA:, sha-256=:{digest}:"}
+    damaged = anonymous.put(url, data=b"while", headers=headers)
+    assert (damaged.status_code, detail(damaged)) == (
+        400,
+        "the archive was damaged on its way: Content-Digest names another SHA-256",
+    )
+    assert stored() == {}
+    assert anonymous.put(url, data=b"whole", headers=headers).status_code == 200
+
+
+def test_an_archive_there_is_no_room_for_is_refused_and_may_come_again(
+    control: ControlPlane, deployment: Any, anonymous: FlaskClient, app: Flask
+) -> None:
+    url = place(control, deployment)["upload_url"]
+    with largest_file(100_000):
+        full = anonymous.put(url, data=b"x" * 3_000_000)
+    assert (full.status_code, detail(full)) == (503, "the archive cannot be kept: File too large")
+    assert full.headers["Retry-After"]
+    assert list((app.config["SETTINGS"].data_dir / "uploads").iterdir()) == []
+    assert anonymous.put(url, data=b"whole").status_code == 200
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file of this process may become larger, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_only_what_was_put_can_be_deployed(control: ControlPlane, deployment: Any) -> None:

@@ -37,7 +37,7 @@ def answers(base: str) -> bool:
 
 
 @contextmanager
-def started(database: str, data_dir: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def started(database: str, data_dir: Path, **more: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """gunicorn and its address, with a bus that is away: nothing here needs one."""
     port = free_port()
     settings = {
@@ -47,6 +47,7 @@ def started(database: str, data_dir: Path) -> Iterator[tuple[subprocess.Popen[by
         "RUNYARD_PORT": str(port),
         "RUNYARD_API_KEY": KEY,
         "RUNYARD_DATA_DIR": str(data_dir),
+        **more,
     }
     command = [sys.executable, "-m", "gunicorn", "-c", "web/gunicorn.py"]
     with subprocess.Popen(command, cwd=ROOT, env=settings) as process:

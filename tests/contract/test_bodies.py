@@ -1,0 +1,123 @@
+"""Bodies over a real socket: cut off, dripping, too large, doubled; what is kept, and what its sender reads."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.contract.conftest import ControlPlane
+from tests.contract.test_uploads import stored
+from tests.contract.test_web_process import KEY, started
+
+LARGEST = 3_000_000
+BODY_SECONDS = 1.0
+
+
+@pytest.fixture(scope="module")
+def served(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a web process with tight bounds."""
+    bounds = {"RUNYARD_MAX_ARCHIVE_BYTES": str(LARGEST), "RUNYARD_BODY_SECONDS": str(BODY_SECONDS)}
+    with started(database, tmp_path_factory.mktemp("data"), **bounds) as (_, base):
+        yield base
+
+
+@pytest.fixture
+def url(served: str, control: ControlPlane) -> str:
+    """A place to put an archive."""
+    given: Any = control.post(f"/v2/deployments/{control.create()['id']}/upload-url").json
+    return given["upload_url"].replace("http://localhost", served)
+
+
+@contextmanager
+def connected(url: str, *headers: str, method: str = "PUT") -> Iterator[socket.socket]:
+    """A connection on which a request has begun; its body is still to be sent."""
+    base, _, path = url.removeprefix("http://").partition("/")
+    host, port = base.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        head = [f"{method} /{path} HTTP/1.1", f"Host: {base}", *headers]
+        connection.sendall("\r\n".join([*head, "", ""]).encode())
+        yield connection
+
+
+def answer(connection: socket.socket) -> int:
+    """The status of what comes back."""
+    return int(connection.makefile("rb").readline().split()[1])
+
+
+def is_usable(url: str) -> bool:
+    """Whether the place takes an archive still, and keeps it."""
+    answered = httpx.put(url, content=b"whole").status_code == 200
+    return answered and list(stored().values()) == [b"whole"]
+
+
+@pytest.mark.parametrize(
+    ("header", "half"),
+    [
+        ("Content-Length: 10", b"half "),
+        ("Transfer-Encoding: chunked", b"5\r\nhalf \r\n"),
+        ("Transfer-Encoding: chunked", b"a\r\nhalf "),
+    ],
+)
+def test_a_body_that_breaks_off_is_not_taken_for_a_whole(url: str, header: str, half: bytes) -> None:
+    with connected(url, header) as connection:
+        connection.sendall(half)
+        connection.shutdown(socket.SHUT_WR)
+        assert answer(connection) == 400
+    assert stored() == {}
+    assert is_usable(url)
+
+
+@pytest.mark.parametrize("header", ["Content-Length: 10", "Transfer-Encoding: chunked"])
+def test_a_body_that_drips_is_given_up(url: str, header: str) -> None:
+    with connected(url, header) as connection:
+        connection.sendall(b"1")
+        answered = connection.makefile("rb").read()  # to the end: the connection is closed
+        assert answered.split()[1] == b"408"
+    assert stored() == {}
+    assert is_usable(url)
+
+
+def test_so_is_one_of_any_other_request(served: str) -> None:
+    headers = (f"X-Api-Key: {KEY}", "Content-Length: 10")
+    with connected(f"{served}/v2/deployments", *headers, method="POST") as connection:
+        connection.sendall(b"{")
+        assert answer(connection) == 408
+
+
+def put(url: str, size: int) -> tuple[int, str]:
+    """Put zeros as the deploy command does; status and body."""
+    request = urllib.request.Request(url, data=b"0" * size, method="PUT")
+    request.add_header("Content-Type", "application/gzip")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_client_whose_archive_is_refused_reads_why(served: str, url: str) -> None:
+    too_large = f'{{"detail":"The request body is larger than {LARGEST} bytes"}}'
+    assert put(url, LARGEST + 2_000_000) == (413, too_large)
+    status, told = put(f"{served}/v2/uploads/guessed", LARGEST)
+    assert (status, told) == (404, '{"detail":"This upload URL is not valid, or not any more."}')
+    assert is_usable(url)
+    assert put(url, LARGEST)[0] == 409
+
+
+def test_of_two_uploads_to_one_place_one_is_kept(url: str) -> None:
+    with connected(url, "Content-Length: 5") as one, connected(url, "Content-Length: 5") as two:
+        one.sendall(b"on")
+        two.sendall(b"tw")
+        one.sendall(b"one")
+        two.sendall(b"two")
+        answers = {b"onone": answer(one), b"twtwo": answer(two)}
+    assert sorted(answers.values()) == [200, 409]
+    [kept] = [content for content, status in answers.items() if status == 200]
+    assert list(stored().values()) == [kept]

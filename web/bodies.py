@@ -1,0 +1,82 @@
+"""How bodies arrive: whole, at more than a trickle, and read to their end.
+
+A body that stops before its Content-Length is no body: what is there of it must not be taken for all of it. One
+that comes slower than a minimum is given up (408), so that a client that drips bytes cannot keep a connection.
+What a refused request still sends is taken and thrown away: a client cut off while it sends never reads why.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import gevent
+from werkzeug.exceptions import RequestTimeout
+from werkzeug.wsgi import get_content_length
+
+SLOWEST_BYTES_PER_SECOND = 8 * 1024
+STEP_BYTES = 64 * 1024
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class Bodies:
+    """WSGI middleware that watches over every request's body.
+
+    A body may take `grace_seconds`, and a second more for every 8 KiB of it that have come. Of one that was not
+    wanted, no more than `most_bytes` are taken.
+    """
+
+    def __init__(self, app: Wsgi, *, grace_seconds: float, most_bytes: int) -> None:
+        self.app = app
+        self._grace_seconds, self._most_bytes = grace_seconds, most_bytes
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        length = get_content_length(environ)
+        if not length and not environ.get("HTTP_TRANSFER_ENCODING"):
+            return self.app(environ, start_response)
+        body = environ["wsgi.input"] = Body(environ["wsgi.input"], length, grace_seconds=self._grace_seconds)
+        answer = self.app(environ, start_response)
+        with suppress(OSError, RequestTimeout):
+            body.throw_away(self._most_bytes)
+        return answer
+
+
+class Body(io.RawIOBase):
+    """A request's body: reading it raises RequestTimeout when it is too slow, an OSError when it breaks off."""
+
+    def __init__(self, stream: Any, length: int | None, *, grace_seconds: float) -> None:
+        self._stream, self._length = stream, length
+        self._received = 0
+        self._deadline = time.monotonic() + grace_seconds
+        self._is_over = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._next(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def throw_away(self, most_bytes: int) -> None:
+        """Read on to the end, or until that many bytes have come in all."""
+        while self._received < most_bytes and self._next(STEP_BYTES):
+            pass
+
+    def _next(self, size: int) -> bytes:
+        if self._is_over:
+            return b""
+        late = self._deadline + self._received / SLOWEST_BYTES_PER_SECOND - time.monotonic()
+        self._is_over = True  # unless it goes on: after an error there is nothing more to read
+        # The server closes a connection after an Exception in reading, which a bare Timeout is not.
+        with gevent.Timeout(max(late, 0.001), RequestTimeout()):
+            data = self._stream.read(min(size, STEP_BYTES))
+        self._received += len(data)
+        if not data and self._length is not None:
+            raise ConnectionResetError(f"the body ended after {self._received} of {self._length} bytes")
+        self._is_over = not data or self._received == self._length
+        return data
