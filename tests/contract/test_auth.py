@@ -10,10 +10,11 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
+import tests.factories as make
 from shared import api_keys
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.database import transaction
-from tests.contract.conftest import ADMIN_KEY, caller
+from tests.contract.conftest import ADMIN_KEY, Api, caller
 
 OPEN = {"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json", "/static/<path:name>"}
 PAGE = "/o/<tenant>/host/deployments/<deployment_id>"
@@ -91,6 +92,20 @@ def test_a_role_bounds_what_a_key_may_do(
 ) -> None:
     response = caller(app, key(role)).open(path, method=method)
     assert (response.status_code != 403) is allowed
+
+
+def test_a_reader_cannot_cancel_a_run_by_leaving(app: Flask, api: Api) -> None:
+    reader = Api(caller(app, key("read")), api.deployment)
+    run_id = make.run(api.deployment, kwargs={"resumable": False})
+    for path in (f"/runs/{run_id}/stream", f"/runs/{run_id}/join"):
+        refused = reader.get(path, query_string={"cancel_on_disconnect": "true"})
+        assert (refused.status_code, refused.json) == (
+            403,
+            {"detail": "cancel_on_disconnect needs the role run"},
+        )
+        looked = reader.get(path, query_string={"cancel_on_disconnect": "false"})
+        assert looked.status_code == 200
+        looked.close()
 
 
 def test_failing_often_is_answered_with_429(app: Flask) -> None:
