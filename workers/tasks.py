@@ -10,7 +10,7 @@ from uuid import UUID
 
 import gevent
 
-from shared import encryption, queues
+from shared import encryption, outgoing, queues
 from shared.settings import Settings
 from workers import environments, queries, sandbox, workspaces
 from workers.builds import Builder
@@ -59,6 +59,12 @@ def close() -> None:
 def execute_runs(run_ids: list[str]) -> None:
     if _runner is not None:
         _runner.ring([UUID(run_id) for run_id in run_ids])
+
+
+@queues.celery.task(name=queues.ANSWER_QUERIES)
+def answer_queries(query_ids: list[str]) -> None:
+    if _runner is not None:
+        queries.answer_all(_runner.hosts, [UUID(query_id) for query_id in query_ids])
 
 
 @queues.celery.task(name=queues.BUILD_REVISION)
