@@ -1,17 +1,29 @@
 """The addresses a route can be reached at, folded into one before routing.
 
 The control plane is at the root and under `/api-host`; its callers follow no redirects, so a trailing slash
-there means the same route. A path that could climb out of its route past a proxy is unknown.
+there means the same route. A deployment is at `/d/<name>`, at `<name>.<RUNYARD_APP_DOMAIN>` where that is set,
+and, the one that `runyard dev` serves, at the root beside the control plane. A path that could climb out of its
+route past a proxy is unknown.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import urlsplit
+
+from shared.settings import Settings
 
 CONTROL_PLANE_MOUNT = "/api-host"
 DEPLOYMENT_PREFIX = "/d/"
 NOWHERE = "/.nowhere"  # no route can have it
+
+# What stays the control plane's own at an address whose root is a deployment's.
+CONTROL_PLANE_PREFIXES = ("/v1/", "/v2/", DEPLOYMENT_PREFIX, "/o/")
+
+LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")  # what a name in a domain may be
+AT_ROOT = "runyard.deployment_at_root"  # in the WSGI environment: the path outside had no prefix
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -24,23 +36,48 @@ def deployment_path(path: str) -> str | None:
     return slash + rest if slash else "/"
 
 
+def deployment_address(settings: Settings, base_url: str, name: str) -> str:
+    """Where clients find a deployment; `base_url` is where they find the service."""
+    if name == settings.dev_deployment:
+        return base_url
+    if settings.app_domain and LABEL.fullmatch(name):
+        return f"{urlsplit(base_url).scheme}://{name}.{settings.app_domain}"
+    return f"{base_url}{DEPLOYMENT_PREFIX}{name}"
+
+
 class Addresses:
     """WSGI middleware that gives every request the one path its route is known by."""
 
-    def __init__(self, app: Wsgi) -> None:
+    def __init__(self, app: Wsgi, settings: Settings) -> None:
         self.app = app
+        self._at_root = settings.dev_deployment
+        self._domain = f".{settings.app_domain.partition(':')[0].lower()}" if settings.app_domain else None
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
-        if path == CONTROL_PLANE_MOUNT or path.startswith(CONTROL_PLANE_MOUNT + "/"):
+        name = self._named_by_host(environ)
+        if name is None and (path == CONTROL_PLANE_MOUNT or path.startswith(CONTROL_PLANE_MOUNT + "/")):
             environ["SCRIPT_NAME"] = environ.get("SCRIPT_NAME", "") + CONTROL_PLANE_MOUNT
             path = path.removeprefix(CONTROL_PLANE_MOUNT) or "/"
-        if path.startswith(("/v1/", "/v2/")):
-            path = path.rstrip("/")
+        elif name is None and self._at_root and not path.startswith(CONTROL_PLANE_PREFIXES):
+            name = self._at_root
         if _climbs(path, environ.get("RAW_URI") or environ.get("REQUEST_URI") or ""):
             path = NOWHERE
+        elif name is not None:
+            environ[AT_ROOT] = True
+            path = f"{DEPLOYMENT_PREFIX}{name}{path}"
+        elif path.startswith(("/v1/", "/v2/")):
+            path = path.rstrip("/")
         environ["PATH_INFO"] = path
         return self.app(environ, start_response)
+
+    def _named_by_host(self, environ: dict[str, Any]) -> str | None:
+        """The deployment that the Host header names, if its domain is for that."""
+        if self._domain is None:
+            return None
+        host = environ.get("HTTP_HOST", "").partition(":")[0].lower().rstrip(".")
+        label = host.removesuffix(self._domain)
+        return label if label != host and LABEL.fullmatch(label) else None
 
 
 def _climbs(path: str, raw: str) -> bool:

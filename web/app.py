@@ -42,7 +42,7 @@ def create_app(settings: Settings) -> Flask:
     app.config["MAX_FORM_MEMORY_SIZE"] = 64 * 1024
     app.json = Orjson(app)
     app.url_map.merge_slashes = False
-    app.wsgi_app = Addresses(app.wsgi_app)  # type: ignore[method-assign]
+    app.wsgi_app = Addresses(app.wsgi_app, settings)  # type: ignore[method-assign]
     app.wsgi_app = Bodies(  # type: ignore[method-assign]
         app.wsgi_app,
         grace_seconds=settings.body_seconds,

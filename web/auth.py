@@ -21,6 +21,7 @@ from shared.api_keys import OPERATOR, Caller
 from shared.errors import Forbidden, TooMany, Unauthenticated
 from web import bounds
 from web.addresses import deployment_path
+from web.developer import developer
 
 OPEN_PATHS = frozenset({"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json"})
 OPEN_PREFIX = "/static/"
@@ -69,10 +70,13 @@ def authenticate() -> None:
 
 
 def identify() -> Caller | None:
-    """The caller the headers name; None when they hold no key. Raises for a key that is refused."""
+    """The caller the headers name; without a key a developer at their own machine, else None.
+
+    Raises for a key that is refused.
+    """
     key = presented_key()
     if not key:
-        return None
+        return developer()
     found = api_keys.authenticate(key, bootstrap=current_app.config["SETTINGS"].api_key)
     if found is None:
         _count_failure(request.remote_addr or "")

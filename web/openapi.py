@@ -22,7 +22,7 @@ from werkzeug.routing import Rule
 from shared import __version__
 from shared.idempotency import HEADER
 from web import auth
-from web.addresses import deployment_path
+from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, deployment_path
 from web.openapi_responses import JSON, responses
 from web.validation import (
     ItemOrList,
@@ -87,7 +87,8 @@ def get_openapi(deployment: str | None = None) -> Response:
     found = dict(known[of_deployment])
     if deployment is not None:
         found["info"] = {**found["info"], "title": f"runyard: {deployment}"}
-    found["servers"] = [{"url": request.script_root + (f"/d/{deployment}" if deployment else "") or "/"}]
+    prefix = f"{DEPLOYMENT_PREFIX}{deployment}" if deployment and AT_ROOT not in request.environ else ""
+    found["servers"] = [{"url": request.script_root + prefix or "/"}]
     return Response(orjson.dumps(found), mimetype=JSON)
 
 

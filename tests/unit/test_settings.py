@@ -45,11 +45,18 @@ def test_the_address_follows_the_port_unless_it_is_given() -> None:
         ("RUNYARD_ISOLATION", "some"),
         ("RUNYARD_LOG_FORMAT", "xml"),
         ("RUNYARD_LOG_LEVEL", "LOUD"),
+        ("RUNYARD_APP_DOMAIN", "https://apps.example.com/"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(BadSetting, match=name):
         Settings.from_env({name: value})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "yard.example"])
+def test_no_deployment_is_open_to_other_machines(host: str) -> None:
+    with pytest.raises(BadSetting, match="RUNYARD_DEV_DEPLOYMENT"):
+        Settings.from_env({"RUNYARD_DEV_DEPLOYMENT": "chat", "RUNYARD_HOST": host})
 
 
 def test_an_empty_value_counts_as_none() -> None:

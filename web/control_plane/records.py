@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping
 from shared.database import Row
 from shared.encryption import MASK
 from shared.settings import Settings
-from web.addresses import DEPLOYMENT_PREFIX
+from web.addresses import deployment_address
 
 MAX_OFFSET = 2**62  # the database counts in 64 bits
 
@@ -36,7 +36,7 @@ def deployment_record(row: RowMapping) -> dict[str, Any]:
     """A deployment; its secrets by name alone, its address once it serves."""
     agent = {"agent_id": row["agent_id"], "environment": row["agent_environment"]}
     serves = row["active_revision_id"] is not None
-    address = f"{base_url()}{DEPLOYMENT_PREFIX}{row['name']}"
+    address = deployment_address(settings(), base_url(), row["name"])
     return {
         "id": row["id"],
         "tenant_id": row["organization_id"],

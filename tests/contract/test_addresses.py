@@ -1,0 +1,153 @@
+"""A deployment's other addresses: in a domain of its own, and at the root of a developer's machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from shared.settings import Settings
+from tests.contract.conftest import ADMIN_KEY, Api, ControlPlane, caller
+from web.addresses import deployment_address
+from web.app import create_app
+
+Make = Callable[..., Flask]
+
+
+@pytest.fixture
+def app_with(api: Api, settings: Settings) -> Make:
+    """The app with other settings; the deployment `chat` is there."""
+    return lambda **changes: create_app(replace(settings, api_key=ADMIN_KEY, **changes))
+
+
+# A domain for deployments
+
+
+@pytest.mark.parametrize("host", ["chat.apps.example.com", "CHAT.apps.example.com:8443"])
+def test_a_deployment_is_at_its_name_in_the_domain(app_with: Make, host: str) -> None:
+    client = caller(app_with(app_domain="apps.example.com"), ADMIN_KEY)
+    made = client.post("/threads", json={}, headers={"Host": host})
+    assert made.status_code == 200, made.text
+    found = client.get(f"/d/chat/threads/{made.json['thread_id']}", headers={"Host": "example.com"})
+    assert found.status_code == 200
+    document = client.get("/openapi.json", headers={"Host": host}).json
+    assert document["servers"] == [{"url": "/"}]
+    assert "/threads" in document["paths"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/deployments", "/api-host/v2/deployments", "/d/chat/threads", "/../d/chat"]
+)
+def test_nothing_else_is_in_the_domain(app_with: Make, path: str) -> None:
+    client = caller(app_with(app_domain="apps.example.com"), ADMIN_KEY)
+    assert client.get(path, headers={"Host": "chat.apps.example.com"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "host", ["apps.example.com", "a.chat.apps.example.com", "-.apps.example.com", "evil.com"]
+)
+def test_another_host_is_the_service_itself(app_with: Make, host: str) -> None:
+    client = caller(app_with(app_domain="apps.example.com"), ADMIN_KEY)
+    assert client.get("/v2/deployments", headers={"Host": host}).status_code == 200
+
+
+def test_a_name_in_the_domain_is_one_of_the_callers_organization(
+    app_with: Make, neighbour: Api, api: Api
+) -> None:
+    app = app_with(app_domain="apps.example.com")
+    key = neighbour.client.environ_base["HTTP_X_API_KEY"]
+    host = {"Host": "chat.apps.example.com"}
+    made = caller(app, key).post("/threads", json={}, headers=host).json
+    assert neighbour.get(f"/threads/{made['thread_id']}").status_code == 200
+    assert api.get(f"/threads/{made['thread_id']}").status_code == 404
+    assert app.test_client().post("/threads", json={}, headers=host).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "changes", "address"),
+    [
+        ("https://yard.example", "chat", {}, "https://yard.example/d/chat"),
+        ("https://yard.example", "chat", {"app_domain": "apps.example"}, "https://chat.apps.example"),
+        ("http://localhost:8123", "chat", {"app_domain": "a.localhost:8123"}, "http://chat.a.localhost:8123"),
+        ("https://yard.example", "My_chat", {"app_domain": "apps.example"}, "https://yard.example/d/My_chat"),
+        ("http://127.0.0.1:2024", "chat", {"dev_deployment": "chat"}, "http://127.0.0.1:2024"),
+        ("http://127.0.0.1:2024", "other", {"dev_deployment": "chat"}, "http://127.0.0.1:2024/d/other"),
+    ],
+)
+def test_an_address_is_the_one_to_give_to_clients(
+    settings: Settings, url: str, name: str, changes: dict[str, str], address: str
+) -> None:
+    assert deployment_address(replace(settings, **changes), url, name) == address
+
+
+def test_a_record_shows_the_address_once_it_serves(app_with: Make, control: ControlPlane) -> None:
+    client = caller(app_with(app_domain="apps.example.com", url="https://yard.example"), ADMIN_KEY)
+    (found,) = client.get("/v2/deployments?name=chat").json["resources"]
+    assert found["source_config"]["custom_url"] == "https://chat.apps.example.com"
+
+
+# At the root, without a key
+
+
+@pytest.fixture
+def local(app_with: Make) -> FlaskClient:
+    """A caller without a key, of a service that serves `chat` at its root."""
+    return app_with(dev_deployment="chat").test_client()
+
+
+def test_the_developers_deployment_is_at_the_root_and_needs_no_key(local: FlaskClient) -> None:
+    made = local.post("/threads", json={})
+    assert made.status_code == 200, made.text
+    assert local.get(f"/d/chat/threads/{made.json['thread_id']}").status_code == 200
+    assert local.get("/ok").json["ok"] is True
+    assert "/threads/{thread_id}/runs/stream" in local.get("/openapi.json").json["paths"]
+    assert local.get("/docs").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v2/deployments", "/api-host/v2/deployments", "/v2/keys"])
+def test_the_control_plane_keeps_its_place_and_wants_its_key(local: FlaskClient, path: str) -> None:
+    assert local.get(path).status_code == 401
+    keyed = local.get(path, headers={"X-Api-Key": ADMIN_KEY})
+    assert keyed.status_code == 200, keyed.text
+
+
+def test_a_wrong_key_is_not_no_key(local: FlaskClient) -> None:
+    assert local.post("/threads", json={}, headers={"X-Api-Key": "wrong"}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "localhost:2024"}, 200),
+        ({"Host": "[::1]:2024"}, 200),
+        ({"Host": "127.0.0.1:2024", "Origin": "http://localhost:3000"}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Host": "rebound.example:2024"}, 401),
+        ({"Host": "127.0.0.1.example"}, 401),
+        ({"Origin": "https://evil.example"}, 401),
+        ({"Origin": "http://localhost.evil.example"}, 401),
+        ({"Origin": "null"}, 401),
+        ({"Sec-Fetch-Site": "cross-site"}, 401),
+        ({"X-Forwarded-For": "127.0.0.1"}, 401),
+        ({"Forwarded": "for=127.0.0.1"}, 401),
+    ],
+)
+def test_only_this_machine_s_user_needs_no_key(
+    local: FlaskClient, headers: dict[str, str], status: int
+) -> None:
+    assert local.post("/threads", json={}, headers=headers).status_code == status
+
+
+@pytest.mark.parametrize("address", ["192.168.1.7", "10.0.0.1", "2001:db8::1", ""])
+def test_another_machine_needs_a_key(local: FlaskClient, address: str) -> None:
+    far = {"REMOTE_ADDR": address}
+    assert local.post("/threads", json={}, environ_overrides=far).status_code == 401
+
+
+def test_without_the_setting_nobody_passes_without_a_key(app_with: Make) -> None:
+    anonymous = app_with().test_client()
+    assert anonymous.post("/d/chat/threads", json={}).status_code == 401
+    assert anonymous.post("/threads", json={}).status_code in (401, 404)
