@@ -101,13 +101,17 @@ def exists(conn: Connection, digest: str) -> bool:
 
 
 REMOVE = text("""
-DELETE FROM archive a WHERE created_at < now() - make_interval(secs => :kept)
-  AND NOT EXISTS (SELECT FROM revision WHERE archive_digest = a.digest)
-  AND NOT EXISTS (SELECT FROM upload WHERE digest = a.digest AND expires_at > now())
+DELETE FROM archive WHERE digest IN (
+    SELECT digest FROM archive a WHERE created_at < now() - make_interval(secs => :kept)
+      AND NOT EXISTS (SELECT FROM revision WHERE archive_digest = a.digest)
+      AND NOT EXISTS (SELECT FROM upload WHERE digest = a.digest AND expires_at > now())
+    LIMIT :limit)
+  AND created_at < now() - make_interval(secs => :kept)  -- asked again of a row that was just put anew
 """)
+REMOVED_AT_ONCE = 5
 
 
 def remove_unused(conn: Connection) -> int:
-    """Remove archives nothing refers to, and upload places that have expired."""
+    """Remove upload places that have expired, and some archives nothing refers to; how many archives."""
     conn.execute(text("DELETE FROM upload WHERE expires_at < now()"))
-    return conn.execute(REMOVE, {"kept": KEPT_SECONDS}).rowcount
+    return conn.execute(REMOVE, {"kept": KEPT_SECONDS, "limit": REMOVED_AT_ONCE}).rowcount

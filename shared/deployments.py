@@ -197,7 +197,8 @@ def _fill(
 
 def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:
     """The digest of what was put at the path; raises Invalid (400)."""
-    query = text("SELECT digest FROM upload WHERE object_path = :path AND deployment_id = :id")
+    # Shared: upkeep must not remove the place, and then the archive, before a revision names it.
+    query = text("SELECT digest FROM upload WHERE object_path = :path AND deployment_id = :id FOR KEY SHARE")
     row = conn.execute(query, {"path": object_path, "id": deployment_id}).one_or_none()
     loc = ("body", "source_revision_config", "source_tarball_path")
     if row is None:
@@ -314,7 +315,7 @@ def search(
         SELECT
         + " AND d.deleted_at IS NULL"
         + where
-        + " ORDER BY d.created_at DESC, d.id LIMIT :limit OFFSET :offset"
+        + " ORDER BY d.created_at DESC, d.id DESC LIMIT :limit OFFSET :offset"
     )
     values = {**active, "organization_id": organization_id, "limit": limit, "offset": offset}
     return list(conn.execute(query, values).mappings())

@@ -18,11 +18,9 @@ from sqlalchemy.exc import DBAPIError
 
 from shared import (
     api_keys,
-    archives,
     claims,
     deployments,
     events,
-    idempotency,
     organizations,
     queues,
     revision_log,
@@ -33,6 +31,7 @@ from shared.database import connection, dumps, engine, translated
 from shared.errors import RunyardError, Unavailable
 from shared.models import RunStatus, ThreadStatus
 from shared.settings import Settings
+from workers.removals import Removals
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ LOCK = 7_201_942  # the leader's advisory lock: any number nobody else uses in t
 TICK_SECONDS = 1.0
 RINGS_A_TICK = 200
 SLOW_EVERY = 60  # ticks between removals
-CHUNKS_A_ROUND = 100  # of what deleted deployments left: short transactions, and other steps get their turn
+PURGE_EVERY = 5  # … of deleted deployments, whose callers may wait to see them gone
 
 
 class Upkeep:
@@ -50,6 +49,7 @@ class Upkeep:
         self._settings = settings
         self._ticks = 0
         self._bell = Signal()
+        self._removals = Removals(settings)
 
     def start(self) -> None:
         gevent.spawn(self._run)
@@ -93,7 +93,11 @@ class Upkeep:
         """One round; a step that fails does not keep the others from running."""
         steps: list[Callable[[], Any]] = [self._abandoned_runs, self._unheard_runs, self._builds]
         if self._ticks % SLOW_EVERY == 0:
-            steps += [self._removals, self._organizations]
+            steps.append(self._organizations)
+        if self._ticks % SLOW_EVERY == 0 or not self._removals.is_done:
+            steps += self._removals.steps()
+        elif self._ticks % PURGE_EVERY == 0:
+            steps.append(self._removals.deleted_deployments)
         self._ticks += 1
         for step in steps:
             try:
@@ -161,18 +165,6 @@ class Upkeep:
         revision_log.announce(moved)
         for revision_id in due:
             queues.enqueue_build(revision_id)
-
-    def _removals(self) -> None:
-        for _ in range(CHUNKS_A_ROUND):
-            with connection() as conn:
-                if not deployments.purge_deleted(conn):
-                    break
-        with connection() as conn:
-            archives.remove_unused(conn)
-        for _ in range(CHUNKS_A_ROUND):
-            with connection() as conn:
-                if not idempotency.remove_old(conn):
-                    break
 
     def _organizations(self) -> None:
         """What is left of deleted organizations, and keys that ended long ago."""

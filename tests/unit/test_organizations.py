@@ -118,7 +118,7 @@ def test_upkeep_removes_it_once_nothing_is_left(settings: Settings) -> None:
         conn.execute(text("UPDATE organization SET deleted_at = deleted_at - interval '1 hour'"))
     for _ in range(2):
         upkeep._organizations()
-        upkeep._removals()
+        upkeep._removals.deleted_deployments()
     upkeep._organizations()
 
     with connection() as conn:

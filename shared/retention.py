@@ -1,0 +1,100 @@
+"""What is not kept for ever: old revisions with their build logs, and old lines of deployment logs.
+
+Upkeep calls these in a loop: each call is one short transaction on a chunk, and says how much it removed.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared.models import REVISION_ENDS
+from shared.revision_log import BUILD, DEPLOY
+
+REVISIONS_AT_ONCE = 10
+LINES_AT_ONCE = 5_000
+DEPLOYMENTS_AT_ONCE = 20
+
+# A run that is being created has just looked up what served: what did so a moment ago is not old yet.
+SETTLED_SECONDS = 60.0
+
+# The deployments' rows are locked, so that nobody deploys an old revision again while it is removed.
+OLD = text("""
+SELECT r.id FROM deployment d
+JOIN LATERAL (SELECT number FROM revision WHERE deployment_id = d.id
+              ORDER BY number DESC OFFSET :kept - 1 LIMIT 1) AS last_kept ON true
+JOIN revision r ON r.deployment_id = d.id AND r.number < last_kept.number
+WHERE d.deleted_at IS NULL AND r.status = ANY(:ends)
+  AND r.id IS DISTINCT FROM d.active_revision_id AND r.id IS DISTINCT FROM d.latest_revision_id
+  AND NOT EXISTS (SELECT FROM revision a WHERE a.id = d.active_revision_id
+                  AND a.updated_at > now() - make_interval(secs => :settled))
+  AND NOT EXISTS (SELECT FROM run WHERE deployment_id = d.id AND revision_id = r.id
+                  AND status IN ('pending', 'running'))
+ORDER BY r.id LIMIT :limit
+FOR UPDATE OF d SKIP LOCKED
+""")
+
+
+def remove_old_revisions(conn: Connection, *, kept: int) -> int:
+    """Remove some revisions beyond a deployment's `kept` newest: none that serves, is on its way or has runs.
+
+    Secrets, drawings and the build log go with a revision; the log, which may be long, in chunks before it.
+    """
+    values = {
+        "kept": kept,
+        "ends": [str(end) for end in REVISION_ENDS],
+        "settled": SETTLED_SECONDS,
+        "limit": REVISIONS_AT_ONCE,
+    }
+    removed = 0
+    for revision_id in conn.execute(OLD, values).scalars().all():
+        lines = _remove_build_log(conn, revision_id)
+        removed += lines
+        if lines < LINES_AT_ONCE:
+            query = text("DELETE FROM revision WHERE id = :id")
+            removed += conn.execute(query, {"id": revision_id}).rowcount
+    return removed
+
+
+def _remove_build_log(conn: Connection, revision_id: UUID) -> int:
+    query = text(
+        "DELETE FROM log_line WHERE id IN (SELECT id FROM log_line WHERE revision_id = :id AND kind = :kind"
+        " LIMIT :chunk)"
+    )
+    return conn.execute(query, {"id": revision_id, "kind": BUILD, "chunk": LINES_AT_ONCE}).rowcount
+
+
+NEXT_DEPLOYMENTS = text("""
+SELECT id FROM deployment WHERE deleted_at IS NULL AND (CAST(:after AS uuid) IS NULL OR id > :after)
+ORDER BY id LIMIT :limit
+""")
+
+
+def deployments_after(conn: Connection, after: UUID | None) -> list[UUID]:
+    """The next few deployments to look at; none after the last one."""
+    return list(conn.execute(NEXT_DEPLOYMENTS, {"after": after, "limit": DEPLOYMENTS_AT_ONCE}).scalars())
+
+
+# The oldest line that may stay is found on the index alone, and most often there are not so many lines.
+OLD_LINES = text("""
+DELETE FROM log_line WHERE id IN (
+    SELECT id FROM log_line
+    WHERE deployment_id = :id AND kind = :kind
+      AND at < greatest(now() - make_interval(secs => :seconds),
+                        (SELECT at FROM log_line WHERE deployment_id = :id AND kind = :kind
+                         ORDER BY at DESC, id DESC OFFSET :most - 1 LIMIT 1))
+    ORDER BY at LIMIT :chunk)
+""")
+
+
+def remove_old_lines(conn: Connection, deployment_id: UUID, *, days: float, most: int) -> int:
+    """Remove some of a deployment's log: what is older than `days`, and the oldest beyond `most` lines."""
+    values = {
+        "id": deployment_id,
+        "kind": DEPLOY,
+        "seconds": days * 86400,
+        "most": most,
+        "chunk": LINES_AT_ONCE,
+    }
+    return conn.execute(OLD_LINES, values).rowcount

@@ -1,0 +1,247 @@
+"""What is not kept for ever, on a real database: revisions beyond the newest few, lines of deployment logs."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import text
+
+from shared import retention, revision_log
+from shared.database import connection
+from shared.deployments import DeploymentRef
+from shared.models import RevisionStatus, RunStatus
+from shared.revision_log import BUILD, DEPLOY, Line
+from shared.settings import Settings
+from tests import factories
+from workers import removals
+from workers.removals import Removals
+
+pytestmark = pytest.mark.usefixtures("db")
+
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture
+def deployment() -> DeploymentRef:
+    """Serves its first revision, which it has done for a while."""
+    found = factories.deployment()
+    settle()
+    return found
+
+
+def settle() -> None:
+    """What serves has done so for a while."""
+    with connection() as conn:
+        conn.execute(text("UPDATE revision SET updated_at = now() - interval '1 hour'"))
+
+
+def revisions(deployment: DeploymentRef, count: int, status: Any = RevisionStatus.DEPLOYED) -> list[UUID]:
+    """Later revisions of a deployment, oldest first."""
+    with connection() as conn:
+        last = conn.execute(text("SELECT max(number) FROM revision")).scalar_one()
+    return [
+        factories.revision(deployment.id, number=last + n, status=status, archive_digest="0" * 64)
+        for n in range(1, count + 1)
+    ]
+
+
+def serve(deployment: DeploymentRef, revision_id: UUID) -> None:
+    with connection() as conn:
+        conn.execute(
+            text("UPDATE deployment SET active_revision_id = :rid, latest_revision_id = :rid WHERE id = :id"),
+            {"rid": revision_id, "id": deployment.id},
+        )
+
+
+def remove_old(kept: int) -> None:
+    while True:
+        with connection() as conn:
+            if not retention.remove_old_revisions(conn, kept=kept):
+                return
+
+
+def left(deployment: DeploymentRef) -> set[UUID]:
+    with connection() as conn:
+        query = text("SELECT id FROM revision WHERE deployment_id = :id")
+        return set(conn.execute(query, {"id": deployment.id}).scalars())
+
+
+def log(deployment: DeploymentRef, *ages: timedelta, kind: str = DEPLOY, of: UUID | None = None) -> None:
+    """Lines of these ages."""
+    lines = [Line(deployment.id, of, kind, NOW - age, "INFO", str(age)) for age in ages]
+    with connection() as conn:
+        revision_log.append(conn, lines)
+
+
+def said(deployment: DeploymentRef, kind: str = DEPLOY) -> list[str]:
+    with connection() as conn:
+        rows, _ = revision_log.lines(conn, deployment.id, kind, order="asc")
+    return [row["message"] for row in rows]
+
+
+def test_the_newest_stay_and_what_serves(deployment: DeploymentRef) -> None:
+    neighbour = factories.deployment("neighbour")
+    serving = deployment.active_revision_id
+    _, *newest = revisions(deployment, 4)
+
+    remove_old(kept=3)
+
+    assert left(deployment) == {serving, *newest}
+    assert len(left(neighbour)) == 1
+
+
+def test_what_belongs_to_a_revision_goes_with_it(deployment: DeploymentRef) -> None:
+    (old, new) = revisions(deployment, 2)
+    serve(deployment, new)
+    settle()
+    with connection() as conn:
+        conn.execute(text("INSERT INTO secret VALUES (:id, 'A', '')"), {"id": old})
+    for revision_id in (old, new):
+        log(deployment, timedelta(0), timedelta(1), kind=BUILD, of=revision_id)
+        log(deployment, timedelta(0), kind=DEPLOY, of=revision_id)
+
+    remove_old(kept=1)
+
+    assert left(deployment) == {new}
+    with connection() as conn:
+        assert conn.execute(text("SELECT count(*) FROM secret")).scalar_one() == 0
+        assert conn.execute(text("SELECT count(*) FROM graph")).scalar_one() == 1
+        kinds = conn.execute(text("SELECT kind, revision_id FROM log_line")).all()
+    assert sorted((kind, id == new) for kind, id in kinds) == [
+        ("build", True),
+        ("build", True),
+        ("deploy", False),
+        ("deploy", True),
+    ]
+
+
+def test_a_long_build_log_goes_in_chunks(deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "LINES_AT_ONCE", 2)
+    (old, new) = revisions(deployment, 2)
+    serve(deployment, new)
+    settle()
+    log(deployment, *[timedelta(n) for n in range(5)], kind=BUILD, of=old)
+
+    with connection() as conn:
+        retention.remove_old_revisions(conn, kept=1)
+    assert old in left(deployment)
+    assert len(said(deployment, BUILD)) == 3
+
+    remove_old(kept=1)
+    assert old not in left(deployment)
+    assert said(deployment, BUILD) == []
+
+
+@pytest.mark.parametrize("status", [RunStatus.PENDING, RunStatus.RUNNING])
+def test_one_that_runs_were_created_for_stays_until_they_end(
+    deployment: DeploymentRef, status: RunStatus
+) -> None:
+    run_id = factories.run(deployment, status=status)
+    old = deployment.active_revision_id
+    (new,) = revisions(deployment, 1)
+    serve(deployment, new)
+    settle()
+
+    remove_old(kept=1)
+    assert left(deployment) == {old, new}
+
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET status = 'success' WHERE run_id = :id"), {"id": run_id})
+    remove_old(kept=1)
+    assert left(deployment) == {new}
+
+
+@pytest.mark.parametrize("status", [RevisionStatus.BUILDING, RevisionStatus.QUEUED])
+def test_one_on_its_way_stays(deployment: DeploymentRef, status: RevisionStatus) -> None:
+    (going,) = revisions(deployment, 1, status)
+    revisions(deployment, 3, RevisionStatus.SKIPPED)
+
+    remove_old(kept=1)
+
+    assert going in left(deployment)
+
+
+def test_what_served_a_moment_ago_stays(deployment: DeploymentRef) -> None:
+    """A run that is being created may have it frozen in already."""
+    (new,) = revisions(deployment, 1)
+    serve(deployment, new)
+
+    remove_old(kept=1)
+    assert len(left(deployment)) == 2
+
+    settle()
+    remove_old(kept=1)
+    assert left(deployment) == {new}
+
+
+def test_a_deployment_that_is_being_changed_is_left_for_later(deployment: DeploymentRef) -> None:
+    revisions(deployment, 2)
+    with connection() as conn:
+        conn.execute(text("SELECT 1 FROM deployment FOR UPDATE"))
+        remove_old(kept=1)
+        assert len(left(deployment)) == 3
+
+    remove_old(kept=1)
+    assert len(left(deployment)) == 2
+
+
+def test_old_lines_go_and_build_logs_stay(deployment: DeploymentRef) -> None:
+    log(deployment, timedelta(days=15), timedelta(days=13), timedelta(0))
+    log(deployment, timedelta(days=15), kind=BUILD, of=deployment.active_revision_id)
+
+    with connection() as conn:
+        removed = retention.remove_old_lines(conn, deployment.id, days=14, most=100)
+
+    assert removed == 1
+    assert said(deployment) == [str(timedelta(days=13)), str(timedelta(0))]
+    assert len(said(deployment, BUILD)) == 1
+
+
+def test_of_too_many_lines_the_oldest_go(deployment: DeploymentRef) -> None:
+    log(deployment, *[timedelta(seconds=n) for n in range(7)])
+
+    with connection() as conn:
+        removed = retention.remove_old_lines(conn, deployment.id, days=14, most=3)
+
+    assert removed == 4
+    assert said(deployment) == [str(timedelta(seconds=n)) for n in (2, 1, 0)]
+
+
+def test_one_round_after_another_nothing_too_old_is_left(
+    deployment: DeploymentRef, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(retention, "DEPLOYMENTS_AT_ONCE", 1)
+    crowd = [deployment, *(factories.deployment(f"app-{n}") for n in range(3))]
+    for each in crowd:
+        log(each, *[timedelta(seconds=n) for n in range(5)])
+    round = Removals(dataclasses.replace(settings, max_log_lines=1))
+
+    for step in round.steps():
+        step()
+
+    assert round.is_done
+    assert [said(each) for each in crowd] == [[str(timedelta(0))]] * 4
+
+
+def test_a_round_without_time_goes_on_later_where_it_was(
+    deployment: DeploymentRef, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log(deployment, timedelta(days=15), timedelta(0))
+    round = Removals(settings)
+    monkeypatch.setattr(removals, "STEP_SECONDS", 0)
+    for step in round.steps():
+        step()
+    assert not round.is_done
+    assert len(said(deployment)) == 2
+
+    monkeypatch.undo()
+    for step in round.steps():
+        step()
+
+    assert round.is_done
+    assert len(said(deployment)) == 1
