@@ -1,0 +1,133 @@
+"""What one key may take of a process: requests, streams, and streams only while the key is valid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from flask import Flask
+from werkzeug.test import TestResponse
+
+import tests.factories as make
+from shared import api_keys
+from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.database import transaction
+from shared.settings import Settings
+from tests.contract.conftest import ADMIN_KEY, Api, caller
+from web import sse
+from web.app import create_app
+from web.bounds import Buckets, Streams
+
+Open = Callable[[Api], TestResponse]
+
+
+def bounded(settings: Settings, **bounds: Any) -> Flask:
+    return create_app(replace(settings, api_key=ADMIN_KEY, heartbeat_seconds=0.05, **bounds))
+
+
+def key(role: str = "run") -> str:
+    with transaction() as session:
+        return api_keys.create(session, DEFAULT_ORGANIZATION_ID, name=role, role=role)
+
+
+def test_a_bucket_holds_a_burst_and_fills_at_its_rate() -> None:
+    buckets = Buckets(rate=2, burst=3)
+    assert [buckets.take("a", 0.0) for _ in range(4)] == [0, 0, 0, 0.5]
+    assert buckets.take("b", 0.0) == 0, "each key has its own"
+    assert buckets.take("a", 0.25) == 0.25
+    assert buckets.take("a", 0.5) == 0
+    assert [buckets.take("a", 100.0) for _ in range(4)] == [0, 0, 0, 0.5], "it never holds more than a burst"
+
+
+def test_a_key_that_asks_too_often_is_told_when_to_come_back(app: Flask, settings: Settings) -> None:
+    busy = bounded(settings, requests_per_second=0.1, requests_burst=3)
+    friend, other = caller(busy, key()), caller(busy, key())
+    assert [friend.get("/v2/deployments").status_code for _ in range(4)] == [200, 200, 200, 429]
+    refused = friend.get("/v2/deployments")
+    assert refused.json == {"detail": "This API key asks too often"}
+    assert 1 <= int(refused.headers["Retry-After"]) <= 10
+    assert friend.get("/ok").status_code == 200
+    assert other.get("/v2/deployments").status_code == 200
+    operator = caller(busy, ADMIN_KEY)
+    assert {operator.get("/v2/deployments").status_code for _ in range(5)} == {200}
+
+
+def test_no_rate_means_no_bound(app: Flask, settings: Settings) -> None:
+    friend = caller(bounded(settings, requests_per_second=0, requests_burst=1), key())
+    assert {friend.get("/v2/deployments").status_code for _ in range(5)} == {200}
+
+
+@pytest.fixture
+def open_stream(api: Api) -> Iterator[Open]:
+    """Opens a stream of a run that does not begin."""
+    run_id = make.run(api.deployment, kwargs={"resumable": False})
+    opened: list[TestResponse] = []
+
+    def open_one(who: Api) -> TestResponse:
+        opened.append(who.get(f"/runs/{run_id}/stream"))
+        return opened[-1]
+
+    yield open_one
+    for response in opened:
+        response.close()
+
+
+def test_a_key_has_so_many_streams_and_no_more(api: Api, settings: Settings, open_stream: Open) -> None:
+    busy = bounded(settings, streams_per_key=2)
+    friend, other = (Api(caller(busy, key()), api.deployment) for _ in range(2))
+    first, second, refused = (open_stream(friend) for _ in range(3))
+    assert (first.status_code, second.status_code) == (200, 200)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "5")
+    assert "2 open streams" in refused.text
+    assert open_stream(other).status_code == 200
+    before = friend.post("/threads/count").json
+    assert friend.post("/runs/stream", {"assistant_id": "agent"}).status_code == 429
+    assert friend.post("/threads/count").json == before, "no run without its follower"
+
+    first.close()
+    assert open_stream(friend).status_code == 200
+
+
+def test_a_process_has_so_many_streams_and_no_more(api: Api, settings: Settings, open_stream: Open) -> None:
+    busy = bounded(settings, max_streams=1)
+    friend, operator = (Api(caller(busy, text), api.deployment) for text in (key(), ADMIN_KEY))
+    first = open_stream(friend)
+    refused = open_stream(operator)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
+    first.close()
+    assert open_stream(operator).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/runs/{run_id}/stream?cancel_on_disconnect=maybe", "/runs/00000000/stream", "/nowhere/stream"]
+)
+def test_what_is_refused_takes_no_place(api: Api, settings: Settings, path: str) -> None:
+    busy = bounded(settings, max_streams=1)
+    friend = Api(caller(busy, key()), api.deployment)
+    for _ in range(3):
+        assert friend.get(path.format(run_id=make.run(api.deployment))).status_code in (404, 422)
+    streams: Streams = busy.extensions["runyard_streams"]
+    assert streams.count == 0
+
+
+@pytest.mark.parametrize("ending", ["stream", "join"])
+def test_a_stream_ends_with_the_key_it_was_opened_with(
+    app: Flask, api: Api, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr(sse, "ALLOWED_SECONDS", 0.0)
+    text = key()
+    friend = Api(caller(app, text), api.deployment)
+    response = friend.get(f"/runs/{make.run(api.deployment, kwargs={'resumable': False})}/{ending}")
+    body = response.iter_encoded()
+    next(body)
+    with transaction() as session:
+        api_keys.revoke(session, DEFAULT_ORGANIZATION_ID, text.split("_")[1])
+    if ending == "stream":
+        assert b"".join(body).replace(sse.HEARTBEAT, b"") == b""
+    else:  # an answer that never came must not look like one
+        with pytest.raises(ConnectionResetError):
+            list(body)
+    response.close()
+    assert app.extensions["runyard_streams"].count == 0
