@@ -363,10 +363,12 @@ class Resolved:
     metadata: dict[str, Any]
     revision_id: UUID
     pool: str
+    run_timeout_seconds: float | None = None
 
 
 RESOLVE = """
-SELECT a.assistant_id, v.graph_id, v.config, v.context, v.metadata, d.active_revision_id, d.pool
+SELECT a.assistant_id, v.graph_id, v.config, v.context, v.metadata, d.active_revision_id, d.pool,
+       d.run_timeout_seconds
 FROM deployment d
 LEFT JOIN assistant a ON a.deployment_id = d.id AND a.assistant_id = %(assistant_id)s
 LEFT JOIN assistant_version v ON v.deployment_id = d.id AND v.assistant_id = a.assistant_id

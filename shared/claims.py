@@ -40,7 +40,9 @@ class Claimed:
     last_death: str | None
     deaths: int
     seconds_left: float
+    timeout_seconds: float | None = None  # its deployment's own limit
     cancel_requested: str | None = None
+    limited: bool = False  # its deployment may run only so many at a time (shared/limits.py)
 
 
 Stored = list[bytes] | None  # a thread's newest checkpoint, as its graph host wants it
@@ -49,28 +51,33 @@ _CLAIM = """
 UPDATE run r SET status = 'running', attempt = attempt + 1, owner = %(owner)s,
     lease_until = now() + make_interval(secs => %(lease)s), updated_at = now(),
     started_at = coalesce(started_at, now()),
-    deadline_at = coalesce(deadline_at, now() + make_interval(secs => %(run_timeout)s)),
+    deadline_at = coalesce(
+        deadline_at, now() + make_interval(secs => coalesce(timeout_seconds, %(run_timeout)s))),
     seq_reserved = seq_reserved + %(reserved)s
 WHERE {which} AND r.status = 'pending' AND r.cancel_requested IS NULL
+  AND (CAST(%(pool)s AS text) IS NULL OR r.pool = %(pool)s)
   AND (r.not_before IS NULL OR r.not_before <= now())
   AND NOT EXISTS (
     SELECT 1 FROM run e WHERE e.deployment_id = r.deployment_id AND e.thread_id = r.thread_id
       AND e.created_seq < r.created_seq AND e.status IN ('pending', 'running'))
 RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
     seq_reserved - %(reserved)s AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs,
-    last_death, deaths, extract(epoch FROM deadline_at - now()) AS seconds_left
+    last_death, deaths, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left
 """
-CLAIM = _CLAIM.format(which="r.run_id = ANY(%(ids)s)")
-CLAIM_WAITING = _CLAIM.format(
-    which="""r.run_id IN (
-            SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s
+# Runs of these are claimed by shared/limits.py: here they would be in the way of others.
+UNLIMITED = "deployment_id NOT IN (SELECT id FROM deployment WHERE max_concurrent_runs IS NOT NULL)"
+# An array is made once: a subquery with LIMIT and FOR UPDATE may be run again for every row of a join.
+_WAITING = """r.run_id = ANY(ARRAY(
+            SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s AND {which}
               AND w.cancel_requested IS NULL AND (w.not_before IS NULL OR w.not_before <= now())
-              AND coalesce(w.not_before, w.created_at) < now() - make_interval(secs => %(waited)s)
               AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = w.deployment_id
                 AND e.thread_id = w.thread_id AND e.created_seq < w.created_seq
                 AND e.status IN ('pending', 'running'))
-            ORDER BY w.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED)"""
-)
+            ORDER BY w.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED))"""
+_UNHEARD = "coalesce(w.not_before, w.created_at) < now() - make_interval(secs => %(waited)s)"
+CLAIM = _CLAIM.format(which=f"r.run_id = ANY(%(ids)s) AND r.{UNLIMITED}")
+CLAIM_WAITING = _CLAIM.format(which=_WAITING.format(which=f"w.{UNLIMITED} AND {_UNHEARD}"))
+CLAIM_LIMITED = _CLAIM.format(which=_WAITING.format(which="w.deployment_id = %(deployment_id)s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,7 @@ class Terms:
     owner: str
     lease_seconds: float
     run_timeout_seconds: float
+    pool: str | None = None  # only runs of this pool
 
 
 def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Claimed, Stored]]:
@@ -89,22 +97,24 @@ def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Cla
     thread is running after all (the unique index is the guarantee, the order of creation only the rule):
     then claim one by one.
     """
-    return _claim(conn, CLAIM, terms, {"ids": list(run_ids)})
+    return take(conn, CLAIM, terms, {"ids": list(run_ids)})
 
 
 def claim_waiting(
     conn: Driver, pool: str, terms: Terms, *, limit: int, waited_seconds: float
 ) -> list[tuple[Claimed, Stored]]:
     """The same for runs nobody rang for (a lost message, Redis away) that have waited this long."""
-    return _claim(conn, CLAIM_WAITING, terms, {"pool": pool, "limit": limit, "waited": waited_seconds})
+    return take(conn, CLAIM_WAITING, terms, {"pool": pool, "limit": limit, "waited": waited_seconds})
 
 
-def _claim(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> list[tuple[Claimed, Stored]]:
+def take(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> list[tuple[Claimed, Stored]]:
+    """Claim by one of the statements above."""
     parameters = {
         "owner": terms.owner,
         "lease": terms.lease_seconds,
         "run_timeout": terms.run_timeout_seconds,
         "reserved": RESERVED,
+        "pool": terms.pool,
         **which,
     }
     claimed = [_claimed(row, terms.owner) for row in query(conn, statement, parameters)]
@@ -346,15 +356,15 @@ def unheard(conn: Connection, *, limit: int = 200) -> list[Next]:
     """Pending runs whose turn it is and whose last ring went unheard; each is marked as rung again."""
     rows = conn.execute(
         text(
-            """
-UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id IN (
+            f"""
+UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id = ANY(ARRAY(
     SELECT r.run_id FROM run r WHERE r.status = 'pending' AND r.cancel_requested IS NULL
-      AND (r.not_before IS NULL OR r.not_before <= now())
+      AND r.{UNLIMITED} AND (r.not_before IS NULL OR r.not_before <= now())
       AND (r.rung_at IS NULL OR r.rung_at < now() - make_interval(secs => least(2 * (r.rings + 1), 30)))
       AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = r.deployment_id
           AND e.thread_id = r.thread_id AND e.created_seq < r.created_seq
           AND e.status IN ('pending', 'running'))
-    ORDER BY r.run_id LIMIT :limit FOR UPDATE SKIP LOCKED)
+    ORDER BY r.run_id LIMIT :limit FOR UPDATE SKIP LOCKED))
 RETURNING run_id, pool"""
         ),
         {"limit": limit},
@@ -400,7 +410,7 @@ UPDATE run SET owner = :owner, attempt = attempt + 1, seq_reserved = seq_reserve
 WHERE run_id = :run_id AND status = 'running' AND lease_until < now()
 RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
     seq_reserved - :reserved AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs, last_death,
-    deaths, extract(epoch FROM deadline_at - now()) AS seconds_left, cancel_requested"""
+    deaths, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left, cancel_requested"""
             ),
             {"run_id": run_id, "owner": owner, "reserved": RESERVED},
         )

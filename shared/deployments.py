@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import archives, revisions
+from shared import archives, limits, revisions
 from shared import secrets as revision_secrets
 from shared.database import dumps
 from shared.errors import Conflict, Invalid, NotFound
@@ -56,6 +56,7 @@ class Change:
     source: str | None = None
     source_config: Mapping[str, Any] = field(default_factory=dict)
     revision_config: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, Any] = field(default_factory=dict)
     secrets: Sequence[Mapping[str, str]] = ()
     tracked_packages: Sequence[str] = ()
     pool: str | None = None
@@ -86,6 +87,7 @@ def create(
     source: str,
     source_config: Mapping[str, Any],
     revision_config: Mapping[str, Any],
+    given_limits: Mapping[str, Any] | None = None,
     secrets: Sequence[Mapping[str, str]],
     agent: Mapping[str, str] | None = None,
     pool: str = "default",
@@ -110,6 +112,7 @@ def create(
             "agent_environment": agent.get("environment"),
         },
     )
+    limits.change(conn, deployment_id, given_limits or {})
     if made.rowcount != 1:
         what = "This agent" if agent else f"A deployment named {name!r}"
         raise Conflict(f"{what} already exists in this environment." if agent else f"{what} already exists.")
@@ -145,6 +148,9 @@ def change(
             "id": deployment_id,
             "display_name": change.display_name,
             "pool": change.pool,
+    limits.change(conn, deployment_id, change.limits)
+    if change.pool is not None:
+        limits.move(conn, deployment_id, change.pool)
             "source_config": dumps({**deployment["source_config"], **given}),
         },
     )

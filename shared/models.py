@@ -240,6 +240,11 @@ class Deployment(Base):
     source_config: Mapped[dict[str, Any]] = mapped_column(JSON, server_default=EMPTY)
     status: Mapped[DeploymentStatus] = mapped_column(Text)
     pool: Mapped[str] = mapped_column(server_default="default")
+    # what it may take; NULL: what the runners' settings say. See shared/limits.py
+    max_concurrent_runs: Mapped[int | None]
+    hosts_per_runner: Mapped[int | None]
+    run_timeout_seconds: Mapped[float | None] = mapped_column(Double)
+    memory_mb: Mapped[int | None]
     agent_id: Mapped[str | None]
     agent_environment: Mapped[str | None]
     latest_revision_id: Mapped[UUID | None]
@@ -264,7 +269,29 @@ class Deployment(Base):
             unique=True,
             postgresql_where=text("deleted_at IS NULL AND agent_id IS NOT NULL"),
         ),
+        Index("ix_deployment_limited", "id", postgresql_where=text("max_concurrent_runs IS NOT NULL")),
     )
+
+
+class Worker(Base):
+    """A runner or builder process, by the name it has in leases; it says so itself every few seconds."""
+
+    __tablename__ = "worker"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]  # runner or builder
+    pool: Mapped[str | None]  # a runner's
+    host_name: Mapped[str]
+    pid: Mapped[int]
+    version: Mapped[str]
+    isolation: Mapped[int]
+    state: Mapped[str]  # ready or draining
+    slots: Mapped[int]
+    running: Mapped[int]
+    ended_a_minute: Mapped[int]
+    heard_seconds: Mapped[float] = mapped_column(Double)  # since the last message came through
+    hosts: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
+    started_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    seen_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 
 class Revision(Base):
@@ -467,6 +494,7 @@ class Run(Base):
     attempt: Mapped[int] = mapped_column(server_default="0")
     owner: Mapped[str | None]
     lease_until: Mapped[datetime | None]
+    timeout_seconds: Mapped[float | None] = mapped_column(Double)  # from its first claim; NULL: the setting
     deadline_at: Mapped[datetime | None]
     not_before: Mapped[datetime | None]
     rung_at: Mapped[datetime | None]
@@ -492,7 +520,9 @@ class Run(Base):
             postgresql_where=text("status = 'running'"),
         ),
         Index("ix_run_thread", "deployment_id", "thread_id", "created_seq"),
-        Index("ix_run_pending", "pool", "not_before", postgresql_where=text("status = 'pending'")),
+        Index(
+            "ix_run_pending", "pool", "deployment_id", "run_id", postgresql_where=text("status = 'pending'")
+        ),
         Index("ix_run_running", "lease_until", postgresql_where=text("status = 'running'")),
         # what is ahead of a run and what comes next, however many runs the thread has seen
         Index(

@@ -133,6 +133,7 @@ def create(
         "multitask_strategy": request.multitask_strategy,
         "temporary": temporary,
         "pool": assistant.pool,
+        "timeout_seconds": assistant.run_timeout_seconds,
         "max_pending": max_pending,
     }
     row = None if stateless else query(conn, INSERT_ON_THREAD, values).fetchone()
@@ -160,11 +161,12 @@ def _may_make_thread(
 
 _INSERT_RUN = """
 INSERT INTO run (run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, metadata,
-                 input, kwargs, multitask_strategy, temporary, pool, created_seq, rung_at)
+                 input, kwargs, multitask_strategy, temporary, pool, timeout_seconds, created_seq,
+                 rung_at)
 SELECT %(run_id)s, t.deployment_id, t.thread_id, %(assistant_id)s, %(revision_id)s, %(graph_id)s, 'pending',
        CAST(%(assistant_metadata)s AS jsonb) || t.before || CAST(%(metadata)s AS jsonb),
        CAST(%(input)s AS json), CAST(%(kwargs)s AS json), %(multitask_strategy)s, %(temporary)s, %(pool)s,
-       t.last_seq, now()
+       CAST(%(timeout_seconds)s AS double precision), t.last_seq, now()
 FROM t
 RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,
           multitask_strategy, cancel_reason, (SELECT was_idle FROM t) AS starts_at_once

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
@@ -19,7 +20,7 @@ from gevent.pool import Group
 from psycopg.errors import UniqueViolation
 from redis.exceptions import RedisError
 
-from shared import bus, checkpoints, claims, deployments, logs, queues
+from shared import bus, checkpoints, claims, deployments, limits, logs, queues
 from shared.claims import Claimed, Stored, Terms
 from shared.database import connection, driver
 from shared.errors import Unavailable
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 LOST_AFTER = 25 / 30  # of a lease without a renewal: we no longer trust it
 UNHEARD_SECONDS = 2.0
 WARM_AT_START = 2
+MAX_ENDED = 100_000  # ends that are remembered for a minute
 CLOSE_SECONDS = 5.0  # for runs to be handed over when the process exits
 
 
@@ -47,8 +49,11 @@ class Runner:
         self.committer = Committer(settings.worker)
         self.draining = False
         self._executions: dict[UUID, Execution] = {}
+        self._ended: deque[float] = deque(maxlen=MAX_ENDED)
         self._heard_at = time.monotonic()
-        self._terms = Terms(settings.worker, settings.lease_seconds, settings.run_timeout_seconds)
+        self._terms = Terms(
+            settings.worker, settings.lease_seconds, settings.run_timeout_seconds, settings.pool
+        )
         self._group = Group()
         self._loops = [
             gevent.spawn(self._forever, self._renew, settings.lease_seconds / 3),
@@ -67,7 +72,10 @@ class Runner:
         wanted = list(run_ids)[: max(self.free_slots, 0)]
         if self.draining or not wanted:
             return  # upkeep rings again
-        gevent.joinall([self._spawn(*item) for item in self._claim(wanted)])
+        taken = self._claim(wanted)
+        if len(taken) < len(wanted):
+            taken += self._claim_limited(set(wanted) - {run.run_id for run, _ in taken})
+        gevent.joinall([self._spawn(*item) for item in taken])
 
     def goes_on(self, following: claims.Next | None) -> None:
         """A thread's next run may start: here if it is our pool's, else by its doorbell."""
@@ -90,6 +98,45 @@ class Runner:
         except Unavailable as error:
             log.warning("cannot claim runs: %s", error)
             return []
+
+    def _claim_limited(self, rung: Iterable[UUID]) -> list[tuple[Claimed, Stored]]:
+        """Of limited deployments, whose runs these are: those that are first in line."""
+        try:
+            with driver() as conn:
+                waiting = limits.with_room(conn, list(rung))
+        except Unavailable as error:
+            log.warning("cannot claim runs: %s", error)
+            return []
+        return [item for deployment_id in waiting for item in self._claim_of(deployment_id)]
+
+    def _claim_of(self, deployment_id: UUID) -> list[tuple[Claimed, Stored]]:
+        if self.draining or self.free_slots <= 0:
+            return []
+        try:
+            with driver() as conn:
+                return limits.claim(
+                    conn, deployment_id, self.settings.pool, self._terms, most=self.free_slots
+                )
+        except UniqueViolation:
+            return []  # a run of that thread has just started elsewhere; upkeep rings again
+        except Unavailable as error:
+            log.warning("cannot claim runs: %s", error)
+            return []
+
+    def _let_in(self, deployment_id: UUID) -> None:
+        """A run of a limited deployment has ended: the next one starts, here if there is room."""
+        if not self.draining and self.free_slots > 0:
+            for item in self._claim_of(deployment_id):
+                self._spawn(*item)
+            return
+        try:
+            with connection() as conn:
+                waiting = limits.startable(conn, deployment_id)
+        except Unavailable as error:
+            log.warning("nobody is rung for, upkeep will: %s", error)
+            return
+        for run in waiting:
+            queues.enqueue_run(run.pool, run.run_id)
 
     def _claim_unheard(self) -> None:
         """Nobody rang for a while: look for ourselves. Redis away delays runs, no more."""
@@ -125,6 +172,9 @@ class Runner:
             finally:
                 if self._executions.get(run.run_id) is execution:
                     del self._executions[run.run_id]
+                self._ended.append(time.monotonic())
+            if run.limited:
+                self._let_in(run.deployment_id)
 
     def has_checkpoint(self, run: Claimed) -> bool:
         """Whether an earlier attempt of this run got as far as a checkpoint."""

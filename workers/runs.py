@@ -218,7 +218,7 @@ class Execution:
         elif action == "rollback":
             self._roll_back(reason)
         elif action == "timeout":
-            seconds = self._runner.settings.run_timeout_seconds
+            seconds = self.run.timeout_seconds or self._runner.settings.run_timeout_seconds
             error = {"error": "TimeoutError", "message": f"the run exceeded its limit of {seconds:.0f} s"}
             self.log.add(events.payload("error", dumps(error).encode()))
             self._end(RunStatus.TIMEOUT, ThreadStatus.ERROR, outcome=outcome, error=error)

@@ -21,6 +21,7 @@ from shared import (
     claims,
     deployments,
     events,
+    limits,
     organizations,
     queues,
     revision_log,
@@ -112,6 +113,7 @@ class Upkeep:
     def _unheard_runs(self) -> None:
         with connection() as conn:
             waiting = claims.unheard(conn, limit=RINGS_A_TICK)
+            waiting += limits.startable(conn, limit=RINGS_A_TICK)
         for run in waiting:
             queues.enqueue_run(run.pool, run.run_id)
 

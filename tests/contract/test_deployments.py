@@ -14,6 +14,8 @@ from shared.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.database import connection
 from tests.contract.conftest import ControlPlane, Rings
 
+NO_LIMITS = dict.fromkeys(("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb"))
+
 
 def detail(response: Any) -> Any:
     return response.json["detail"]
@@ -88,8 +90,38 @@ def test_a_new_deployment_is_shown_whole(control: ControlPlane) -> None:
         "is_managed_deep_agent": False,
         "agent": None,
         "pool": "default",
+        "limits": NO_LIMITS,
     }
     assert control.get(f"/v2/deployments/{made['id']}").json == made
+
+
+def test_a_deployment_is_given_limits_and_loses_them(control: ControlPlane) -> None:
+    made = control.create(limits={"max_concurrent_runs": 4, "memory_mb": 512})
+    assert made["limits"] == {**NO_LIMITS, "max_concurrent_runs": 4, "memory_mb": 512}
+    revisions = control.revisions(made)
+
+    wanted = {"max_concurrent_runs": 0, "run_timeout_seconds": 2.5, "memory_mb": None}
+    patched = control.change(made, limits=wanted)
+
+    assert patched["limits"] == {**NO_LIMITS, "run_timeout_seconds": 2.5, "memory_mb": 512}
+    assert control.revisions(made) == revisions, "a limit makes no revision"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_concurrent_runs", -1),
+        ("max_concurrent_runs", 1.5),
+        ("hosts_per_runner", 65),
+        ("run_timeout_seconds", "60"),
+        ("memory_mb", 64),
+        ("memory_mb", True),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(control: ControlPlane, name: str, value: Any) -> None:
+    made = control.create()
+    answer = control.call("PATCH", f"/v2/deployments/{made['id']}", {"limits": {name: value}})
+    assert place(answer)[0] == ["body", "limits", name]
 
 
 def test_its_first_revision_waits_for_source(control: ControlPlane, rings: Rings) -> None:
@@ -548,3 +580,82 @@ def test_it_says_that_it_has_no_listeners_registry_or_github(control: ControlPla
     token = control.post(f"/v2/deployments/{control.create()['id']}/push-token")
     assert token.status_code == 400
     assert "--remote" in detail(token)
+
+
+def test_the_runs_of_a_deleted_deployment_are_stopped_and_their_followers_told(
+    control: ControlPlane, api: Api, redis: Any
+) -> None:
+    waiting, running = (api.post("/runs", {"assistant_id": "agent", "input": {}}).json for _ in range(2))
+    actor = Actor(running["run_id"], owner="runner")
+    with redis.pubsub() as runner:
+        runner.subscribe(bus.control_channel("runner"))
+        assert runner.get_message(timeout=5)["type"] == "subscribe"
+
+        response = control.call("DELETE", f"/v2/deployments/{api.deployment.id}")
+
+        assert response.status_code == 204
+        told = orjson.loads(runner.get_message(timeout=5)["data"])
+    assert (told["run_id"], told["action"]) == (running["run_id"], "interrupt")
+    assert told["reason"] == "the deployment was deleted"
+    log = events.logged(redis, UUID(waiting["run_id"]), 0)
+    assert [event.name for event in log] == ["end"]
+    with connection() as conn:
+        rows = conn.execute(text("SELECT run_id, status, cancel_requested FROM run")).all()
+    assert {(str(row.run_id), row.status, row.cancel_requested) for row in rows} == {
+        (waiting["run_id"], "interrupted", None),
+        (running["run_id"], "running", "interrupt"),
+    }
+    assert api.get("/assistants/agent").status_code == 404
+    actor.finish(status=RunStatus.INTERRUPTED)
+
+
+def at_once(count: int, act: Callable[[int], Any]) -> list[Any]:
+    """What several callers are answered who ask at the same moment."""
+    gate = threading.Barrier(count)
+
+    def go(n: int) -> Any:
+        gate.wait(timeout=10)
+        return act(n)
+
+    with ThreadPoolExecutor(count) as crowd:
+        return list(crowd.map(go, range(count)))
+
+
+def test_of_two_creates_at_once_one_is_refused(control: ControlPlane) -> None:
+    body = {"name": "chat", "source": "internal_source"}
+    answers = at_once(4, lambda _: control.post("/v2/deployments", body).status_code)
+    assert sorted(answers) == [201, 409, 409, 409]
+    assert names(control) == ["chat"]
+
+
+def test_of_several_changes_at_once_each_makes_a_revision_and_the_last_one_waits(
+    control: ControlPlane,
+) -> None:
+    made = control.create()
+    first = control.deploy(made)["latest_revision_id"]
+    answers = at_once(4, lambda n: control.change(made, secrets=[{"name": "N", "value": str(n)}]))
+    listed = control.revisions(made)
+    assert len({answer["latest_revision_id"] for answer in answers}) == 4
+    assert {row["id"] for row in listed} == {first, *(answer["latest_revision_id"] for answer in answers)}
+    assert [row["status"] for row in listed] == ["QUEUED", "SKIPPED", "SKIPPED", "SKIPPED", "AWAITING_BUILD"]
+    shown: Any = control.get(f"/v2/deployments/{made['id']}").json
+    assert shown["latest_revision_id"] == listed[0]["id"]
+
+
+def test_of_a_change_and_a_deletion_at_once_nothing_is_left_on_its_way(control: ControlPlane) -> None:
+    made = control.create()
+    control.deploy(made)
+    path = f"/v2/deployments/{made['id']}"
+    answers = at_once(
+        2,
+        lambda n: (
+            control.call("PATCH", path, {"secrets": [{"name": "A", "value": "1"}]}).status_code
+            if n
+            else control.call("DELETE", path).status_code
+        ),
+    )
+    assert answers[0] == 204
+    assert answers[1] in (200, 404)
+    with connection() as conn:
+        left = set(conn.execute(text("SELECT status FROM revision")).scalars())
+    assert left <= {"INTERRUPTED", "SKIPPED"}

@@ -24,6 +24,7 @@ from web.control_plane.sources import (
     SOURCES,
     AgentIdentity,
     DeploymentType,
+    Limits,
     RevisionContent,
     SecretItem,
     SourceConfig,
@@ -65,11 +66,13 @@ class DeploymentCreate(Schema):
     pool = StrictString(pattern=POOL, max_length=63, allow_none=True)
 
 
+    limits = Nested(Limits, allow_none=True)
 class DeploymentPatch(RevisionContent):
     display_name = StrictString(min_length=1, max_length=1024, allow_none=True)
     pool = StrictString(pattern=POOL, max_length=63, allow_none=True)
 
 
+    limits = Nested(Limits, allow_none=True)
 class DeploymentSearch(Schema):
     name = StrictString()
     name_contains = StrictString()
@@ -126,6 +129,7 @@ def create_deployment() -> Response:
             pool=body.get("pool") or "default",
         )
         row = deployments.get(conn, caller().organization_id, deployment_id)
+            given_limits=body.get("limits"),
         return keep(jsonify(deployment_record(row)), 201)
 
 
@@ -215,6 +219,7 @@ def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
         pool=body.get("pool"),
     )
 
+        limits=body.get("limits") or {},
 
 @bp.delete("/v2/deployments/<deployment_id>")
 @operation("Delete a deployment", query=DeploymentDelete, status=204, errors=(404,))

@@ -8,6 +8,7 @@ from typing import Any
 from flask import Response, current_app, jsonify, request
 from sqlalchemy import RowMapping
 
+from shared import limits
 from shared.database import Row
 from shared.encryption import MASK
 from shared.settings import Settings
@@ -55,6 +56,7 @@ def deployment_record(row: RowMapping) -> dict[str, Any]:
         "is_managed_deep_agent": False,
         "agent": agent if row["agent_id"] else None,
         "pool": row["pool"],
+        "limits": limits.record(row),
         "created_at": row["created_at"],
         "updated_at": row["updated_at"],
     }

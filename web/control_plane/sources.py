@@ -21,6 +21,8 @@ from web.validation import (
     Rule,
     Schema,
     StrictBoolean,
+    StrictInteger,
+    StrictNumber,
     StrictString,
 )
 
@@ -34,6 +36,8 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"
 POOL = r"[a-z0-9][a-z0-9_-]*"
 SPEC_BYTES = 64 * 1024
 MAX_SECRETS = 500
+MAX_TIMEOUT_SECONDS = 30 * 24 * 3600
+MIN_MEMORY_MB, MAX_MEMORY_MB = 128, 1024 * 1024
 
 FIXED = ("integration_id", "repo_url", "deployment_type", "custom_url", "template_id")
 UNSUPPORTED_CONFIG = ("listener_id", "listener_config", "install_command", "build_command")
@@ -59,6 +63,20 @@ class SecretValue(StrictString):
             rule = f"must have at most {variables.MAX_VALUE_BYTES} bytes"
             raise ValidationError([Rule(rule, "string_too_long")])
         return text
+
+
+class Megabytes(StrictInteger):
+    """Memory for a graph host, or 0: with less than the library itself takes nothing would ever start."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(minimum=0, maximum=MAX_MEMORY_MB, **kwargs)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
+        size = super()._deserialize(value, attr, data, **kwargs)
+        if 0 < size < MIN_MEMORY_MB:
+            rule = f"must be 0 or greater than or equal to {MIN_MEMORY_MB}"
+            raise ValidationError([Rule(rule, "greater_than_equal")])
+        return size
 
 
 class SecretItem(Schema):
@@ -90,6 +108,15 @@ class SourceRevisionConfig(Schema):
 class AgentIdentity(Schema):
     agent_id = StrictString(required=True, pattern=NAME, max_length=200)
     environment = OneOf(*ENVIRONMENTS, required=True)
+
+
+class Limits(Schema):
+    """What a deployment may take; 0: no limit of its own, what the runners' settings say."""
+
+    max_concurrent_runs = StrictInteger(minimum=0, maximum=1_000_000, allow_none=True)
+    hosts_per_runner = StrictInteger(minimum=0, maximum=64, allow_none=True)
+    run_timeout_seconds = StrictNumber(minimum=0, maximum=MAX_TIMEOUT_SECONDS, allow_none=True)
+    memory_mb = Megabytes(allow_none=True)
 
 
 class RevisionContent(Schema):

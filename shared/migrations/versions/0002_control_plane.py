@@ -15,6 +15,7 @@ def upgrade() -> None:
     _revisions()
     _idempotency()
     _oauth()
+    _pools()
 
 
 def _organizations() -> None:
@@ -158,3 +159,44 @@ def _oauth() -> None:
         sa.UniqueConstraint("state_hash", name=op.f("uq_oauth_request_state_hash")),
     )
     op.create_index("ix_oauth_request_expires_at", "oauth_request", ["expires_at"])
+
+
+def _pools() -> None:
+    """Limits of deployments, and the processes that work for them."""
+    op.add_column("deployment", sa.Column("max_concurrent_runs", sa.BigInteger(), nullable=True))
+    op.add_column("deployment", sa.Column("hosts_per_runner", sa.BigInteger(), nullable=True))
+    op.add_column("deployment", sa.Column("run_timeout_seconds", sa.Double(), nullable=True))
+    op.add_column("deployment", sa.Column("memory_mb", sa.BigInteger(), nullable=True))
+    op.create_index(
+        "ix_deployment_limited",
+        "deployment",
+        ["id"],
+        postgresql_where=sa.text("max_concurrent_runs IS NOT NULL"),
+    )
+    op.add_column("run", sa.Column("timeout_seconds", sa.Double(), nullable=True))
+    op.drop_index("ix_run_pending", "run")
+    op.create_index(
+        "ix_run_pending",
+        "run",
+        ["pool", "deployment_id", "run_id"],
+        postgresql_where=sa.text("status = 'pending'"),
+    )
+    op.create_table(
+        "worker",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("pool", sa.Text(), nullable=True),
+        sa.Column("host_name", sa.Text(), nullable=False),
+        sa.Column("pid", sa.BigInteger(), nullable=False),
+        sa.Column("version", sa.Text(), nullable=False),
+        sa.Column("isolation", sa.BigInteger(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("slots", sa.BigInteger(), nullable=False),
+        sa.Column("running", sa.BigInteger(), nullable=False),
+        sa.Column("ended_a_minute", sa.BigInteger(), nullable=False),
+        sa.Column("heard_seconds", sa.Double(), nullable=False),
+        sa.Column("hosts", sa.JSON(), nullable=False),
+        sa.Column("started_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("seen_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_worker")),
+    )

@@ -1,0 +1,125 @@
+"""What a deployment may take of its pool: its limits, and which of its runs may start under them.
+
+A deployment without `max_concurrent_runs` costs a claim nothing: those that have one are left out of the
+ordinary claims by a list that is usually empty. Runs of the others are claimed here, a deployment at a time:
+its row is locked while its running runs are counted, so the count is exact however many runners ask, and the
+oldest waiting run goes first. Who ends one of them claims the next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared.claims import CLAIM_LIMITED, Claimed, Next, Stored, Terms, take
+from shared.database import Driver, Row, query
+
+NAMES = ("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb")
+
+
+def record(row: Row) -> dict[str, Any]:
+    """A deployment's limits as the API shows them; None where it has none of its own."""
+    return {name: row[name] for name in NAMES}
+
+
+def change(conn: Connection, deployment_id: UUID, given: Mapping[str, Any]) -> None:
+    """Set those limits that are not None; 0 takes one away."""
+    wanted = {name: given[name] or None for name in NAMES if given.get(name) is not None}
+    if wanted:
+        columns = ", ".join(f"{name} = :{name}" for name in wanted)
+        conn.execute(
+            text(f"UPDATE deployment SET {columns}, updated_at = now() WHERE id = :id"),
+            {**wanted, "id": deployment_id},
+        )
+
+
+def move(conn: Connection, deployment_id: UUID, pool: str) -> int:
+    """A deployment's waiting runs follow it to another pool; how many. Upkeep rings there for them."""
+    moved = conn.execute(
+        text(
+            "UPDATE run SET pool = :pool, rung_at = NULL, rings = 0 WHERE deployment_id = :id"
+            " AND status = 'pending' AND pool <> :pool"
+        ),
+        {"id": deployment_id, "pool": pool},
+    )
+    return moved.rowcount
+
+
+def move_stragglers(conn: Connection) -> int:
+    """The same for runs that were created or given back while their deployment moved; how many."""
+    moved = conn.execute(
+        text(
+            "UPDATE run r SET pool = d.pool, rung_at = NULL, rings = 0 FROM deployment d"
+            " WHERE r.deployment_id = d.id AND r.status = 'pending' AND r.pool <> d.pool"
+        )
+    )
+    return moved.rowcount
+
+
+ROOM = """
+SELECT d.id FROM deployment d
+WHERE d.id IN (SELECT deployment_id FROM run WHERE run_id = ANY(%(ids)s) AND status = 'pending')
+  AND d.max_concurrent_runs
+      > (SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running')
+"""
+
+
+def with_room(conn: Driver, run_ids: Sequence[UUID]) -> list[UUID]:
+    """The limited deployments among those of these waiting runs that may start one: seen without a lock."""
+    return [row["id"] for row in query(conn, ROOM, {"ids": list(run_ids)})]
+
+
+LOCKED = "SELECT max_concurrent_runs FROM deployment WHERE id = %(id)s FOR NO KEY UPDATE"
+RUNNING = "SELECT count(*) AS n FROM run WHERE deployment_id = %(id)s AND status = 'running'"
+
+
+def claim(
+    conn: Driver, deployment_id: UUID, pool: str, terms: Terms, *, most: int
+) -> list[tuple[Claimed, Stored]]:
+    """Take a limited deployment's oldest waiting runs, as many as its limit leaves room for.
+
+    Raises UniqueViolation as `claims.claim` does.
+    """
+    with conn.transaction():
+        row = query(conn, LOCKED, {"id": deployment_id}).fetchone()
+        if row is None or row["max_concurrent_runs"] is None:
+            return []  # deleted, or unlimited by now: an ordinary claim finds its runs
+        counted = query(conn, RUNNING, {"id": deployment_id}).fetchone()
+        room = row["max_concurrent_runs"] - (counted["n"] if counted else 0)
+        if min(room, most) <= 0:
+            return []
+        which = {"deployment_id": deployment_id, "pool": pool, "limit": min(room, most)}
+        taken = take(conn, CLAIM_LIMITED, terms, which)
+    return [(dataclasses.replace(run, limited=True), stored) for run, stored in taken]
+
+
+STARTABLE = """
+UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id IN (
+    SELECT w.run_id FROM deployment d
+    CROSS JOIN LATERAL (
+        SELECT d.max_concurrent_runs - count(*) AS n FROM run e
+        WHERE e.deployment_id = d.id AND e.status = 'running') room
+    CROSS JOIN LATERAL (
+        SELECT r.run_id, r.rung_at, r.rings FROM run r
+        WHERE r.deployment_id = d.id AND r.pool = d.pool AND r.status = 'pending'
+          AND r.cancel_requested IS NULL AND (r.not_before IS NULL OR r.not_before <= now())
+          AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = r.deployment_id
+            AND e.thread_id = r.thread_id AND e.created_seq < r.created_seq
+            AND e.status IN ('pending', 'running'))
+        ORDER BY r.run_id LIMIT greatest(least(room.n, 50), 0)) w
+    WHERE d.max_concurrent_runs IS NOT NULL
+      AND (d.id = :id OR CAST(:id AS uuid) IS NULL AND (w.rung_at IS NULL
+        OR w.rung_at < now() - make_interval(secs => least(2 * (w.rings + 1), 30))))
+    LIMIT :limit)
+RETURNING run_id, pool
+"""
+
+
+def startable(conn: Connection, deployment_id: UUID | None = None, *, limit: int = 200) -> list[Next]:
+    """Waiting runs of limited deployments with room, or of this one, to be rung for; marked as rung."""
+    rows = conn.execute(text(STARTABLE), {"id": deployment_id, "limit": limit})
+    return [Next(row.run_id, row.pool) for row in rows]

@@ -1,0 +1,173 @@
+"""What a deployment may take of its pool: set, cleared, and kept exactly however many ask at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import Engine, text
+
+from shared import claims, deployments, limits, runs
+from shared.claims import Claimed, Terms
+from shared.database import connection, driver
+from shared.deployments import Change, DeploymentRef
+from tests import factories
+
+TERMS = Terms("w", 30, 3600, "default")
+NONE = dict.fromkeys(limits.NAMES)
+
+
+@pytest.fixture(autouse=True)
+def _database(db: Engine) -> None:
+    """On empty tables."""
+
+
+def limited(number: int | None = 2, **columns: Any) -> DeploymentRef:
+    ref = factories.deployment(f"app-{uuid4().hex[:6]}", **columns)
+    change(ref, limits={"max_concurrent_runs": number})
+    return ref
+
+
+def change(ref: DeploymentRef, **fields: Any) -> None:
+    with connection() as conn:
+        deployments.change(conn, ref.organization_id, ref.id, Change(**fields))
+
+
+def shown(ref: DeploymentRef) -> Mapping[str, Any]:
+    with connection() as conn:
+        return limits.record(deployments.get(conn, ref.organization_id, ref.id))
+
+
+def waiting(ref: DeploymentRef, count: int = 1, *, thread: UUID | None = None) -> list[UUID]:
+    """Pending runs, each on a thread of its own unless told otherwise."""
+    request = runs.RunRequest(assistant_id="agent", if_not_exists="create")
+    made = []
+    with connection() as conn:
+        for _ in range(count):
+            made.append(runs.create(conn, ref, request, thread_id=thread or uuid4()).run_id)
+    return made
+
+
+def row(run_id: UUID) -> Any:
+    with connection() as conn:
+        return conn.execute(text("SELECT * FROM run WHERE run_id = :id"), {"id": run_id}).one()
+
+
+def claim(ref: DeploymentRef, *, most: int = 100) -> list[Claimed]:
+    with driver() as conn:
+        return [run for run, _ in limits.claim(conn, ref.id, "default", TERMS, most=most)]
+
+
+def finish(run: Claimed) -> None:
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET status = 'success' WHERE run_id = :id"), {"id": run.run_id})
+
+
+def test_limits_are_set_kept_and_cleared() -> None:
+    ref = limited(None)
+    assert shown(ref) == NONE
+
+    change(ref, limits={"max_concurrent_runs": 5, "run_timeout_seconds": 0.5, "memory_mb": None})
+    assert shown(ref) == {**NONE, "max_concurrent_runs": 5, "run_timeout_seconds": 0.5}
+
+    change(ref, limits={"max_concurrent_runs": 0, "hosts_per_runner": 1})
+    assert shown(ref) == {**NONE, "run_timeout_seconds": 0.5, "hosts_per_runner": 1}
+
+    change(ref, display_name="as it is")
+    assert shown(ref)["hosts_per_runner"] == 1
+
+
+def test_a_limit_is_exact_under_many_claimers_and_the_oldest_runs_go_first() -> None:
+    ref = limited(3)
+    made = waiting(ref, 12)
+    with ThreadPoolExecutor(8) as pool:
+        claimed = [run for found in pool.map(lambda _: claim(ref), range(16)) for run in found]
+
+    assert sorted(run.run_id for run in claimed) == made[:3]
+    assert all(run.limited for run in claimed)
+    finish(claimed[0])
+    assert [run.run_id for run in claim(ref)] == [made[3]]
+    change(ref, limits={"max_concurrent_runs": 5})
+    assert [run.run_id for run in claim(ref)] == made[4:6], "a change holds for the next claim"
+
+
+def test_it_claims_only_what_there_is_a_slot_for() -> None:
+    ref = limited(3)
+    made = waiting(ref, 3)
+    assert [run.run_id for run in claim(ref, most=1)] == made[:1]
+    assert claim(ref, most=0) == []
+
+
+def test_a_limited_deployments_runs_are_in_nobodys_way() -> None:
+    ref, free = limited(1), factories.deployment("free")
+    first, *rest = waiting(ref, 300)
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET rung_at = NULL, created_at = now() - interval '1 hour'"))
+    other = waiting(free)[0]
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET rung_at = NULL WHERE run_id = :id"), {"id": other})
+
+    with driver() as conn:
+        assert claims.claim(conn, [first, rest[0]], TERMS) == [], "an ordinary claim leaves them alone"
+        found = claims.claim_waiting(conn, "default", TERMS, limit=50, waited_seconds=0)
+        assert [run.run_id for run, _ in found] == [other]
+        assert limits.with_room(conn, [first, other]) == [ref.id]
+    with connection() as conn:
+        assert [run.run_id for run in claims.unheard(conn)] == []
+        assert [run.run_id for run in limits.startable(conn)] == [first], "as many as have room"
+        assert limits.startable(conn) == [], "and it was just rung for"
+        assert [run.run_id for run in limits.startable(conn, ref.id)] == [first], (
+            "unless somebody knows better"
+        )
+    claim(ref)
+    with driver() as conn:
+        assert limits.with_room(conn, rest) == []
+    with connection() as conn:
+        assert limits.startable(conn, ref.id) == []
+
+
+def test_the_order_within_a_thread_holds_under_a_limit() -> None:
+    ref = limited(5)
+    first, second = waiting(ref, 2, thread=uuid4())
+    assert [run.run_id for run in claim(ref)] == [first]
+    assert claim(ref) == []
+    with connection() as conn:
+        assert limits.startable(conn, ref.id) == []
+    assert row(second).status == "pending"
+
+
+def test_a_time_limit_holds_for_runs_created_from_then_on() -> None:
+    ref = limited(None)
+    (old,) = waiting(ref)
+    change(ref, limits={"run_timeout_seconds": 7})
+    (new,) = waiting(ref)
+    with driver() as conn:
+        taken = {run.run_id: run for run, _ in claims.claim(conn, [old, new], TERMS)}
+
+    assert taken[old].timeout_seconds is None
+    assert taken[old].seconds_left == pytest.approx(3600)
+    assert taken[new].timeout_seconds == 7
+    assert taken[new].seconds_left == pytest.approx(7)
+
+
+def test_waiting_runs_follow_their_deployment_to_another_pool() -> None:
+    ref = limited(None)
+    running, pending = waiting(ref), waiting(ref)
+    with driver() as conn:
+        claims.claim(conn, running, TERMS)
+
+    change(ref, pool="gpu")
+
+    assert [row(id).pool for id in (*running, *pending)] == ["default", "gpu"]
+    with driver() as conn:
+        assert claims.claim(conn, pending, TERMS) == [], "the old pool's runners leave them alone"
+    with connection() as conn:
+        assert [(run.run_id, run.pool) for run in claims.unheard(conn)] == [(pending[0], "gpu")]
+        conn.execute(text("UPDATE run SET status = 'pending' WHERE run_id = :id"), {"id": running[0]})
+        assert limits.move_stragglers(conn) == 1
+    with driver() as conn:
+        taken = claims.claim(conn, [*running, *pending], Terms("g", 30, 3600, "gpu"))
+    assert len(taken) == 2
