@@ -246,6 +246,7 @@ def interrupt(conn: Connection, organization_id: UUID, deployment_id: UUID, revi
     revisions.get(conn, deployment_id, revision_id)
     return revisions.interrupt(conn, deployment_id, revision_id, reason="interrupted by a user")
 
+       d.max_concurrent_runs, d.hosts_per_runner, d.run_timeout_seconds, d.memory_mb,
 
 SELECT = """
 SELECT d.id, d.organization_id, d.name, d.display_name, d.source, d.source_config, d.status, d.pool,
