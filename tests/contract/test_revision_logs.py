@@ -103,6 +103,18 @@ def test_a_log_can_be_followed_by_the_newest_time_seen(control: ControlPlane, de
     assert messages(read(control, deployment, order="asc", start_time=since))[-2:] == ["b", "c"]
 
 
+def test_a_line_is_shown_once_none_can_come_before_it_any_more(
+    control: ControlPlane, deployment: Any
+) -> None:
+    now = datetime.now(UTC)
+    write(deployment, "settled", kind=DEPLOY, at=now - timedelta(minutes=1))
+    write(deployment, "fresh", kind=DEPLOY, at=now + timedelta(minutes=1))
+    write(deployment, "fresh", at=now + timedelta(minutes=1))
+    assert messages(read(control, deployment, DEPLOY)) == ["settled"]
+    assert messages(read(control, deployment, DEPLOY, order="asc", end_time="2100-01-01")) == ["settled"]
+    assert messages(read(control, deployment, BUILD)) == ["fresh"], "a build has one writer"
+
+
 def test_lines_are_filtered(control: ControlPlane, deployment: Any) -> None:
     write(deployment, "Downloading A", "building b")
     write(deployment, "failed", level="ERROR", at=START + timedelta(minutes=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
@@ -27,6 +28,10 @@ bp = Blueprint("logs", __name__)
 
 DEFAULT_LINES = 100
 MAX_LINES = 1000
+
+# Many runners write one deployment's log, each a moment after its lines were said: a line may come to lie before one
+# that is there already. Whoever follows from the newest line seen would miss it, so none is shown before it settled.
+SETTLE = timedelta(seconds=1)
 
 
 class LogSearch(Schema):
@@ -84,6 +89,9 @@ def _of_revision(deployment_id: str, revision_id: str, kind: str) -> Response:
 def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str) -> Response:
     asked = {name: value for name, value in load(LogSearch, optional=True).items() if value is not None}
     asked["limit"] = min(asked.get("limit", DEFAULT_LINES), MAX_LINES)
+    if kind == revision_log.DEPLOY:
+        settled = datetime.now(UTC) - SETTLE
+        asked["end_time"] = min(asked.get("end_time", settled), settled)
     with connection() as conn:
         rows, next_offset = revision_log.lines(conn, deployment_id, kind, revision_id=revision_id, **asked)
     return jsonify(logs=[log_record(row) for row in rows], next_offset=next_offset)

@@ -172,6 +172,7 @@ async function followLog(id, signal) {
   const answer = await call(`${deploymentUrl}/revisions/${id}/stream`, { signal });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
+  let status = null;
   for (;;) {
     const { done, value } = await reader.read();
     if (done) break;
@@ -179,8 +180,10 @@ async function followLog(id, signal) {
     rest = blocks.pop();
     const events = blocks.map(eventOf).filter((event) => event.data);
     add(events.filter((event) => event.name === "log").map((event) => event.data));
+    for (const event of events.filter((one) => one.name === "status")) status = event.data.status;
     if (events.some((event) => event.name === "status")) refresh();
   }
+  if (watched === id && !ENDS.has(status)) watched = null; // cut off before its end: the next look begins again
   await refresh();
 }
 
