@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli import deploy, deployments, logs, revisions, serving
+from cli import deploy, deployments, dev, logs, revisions, serving
 from cli.options import new_app, sentences, settings
 
 app = new_app()
@@ -16,6 +16,7 @@ app = new_app()
 SERVE, DEPLOY, WATCH, OPERATE = "Run the service", "Deploy", "Look and run", "Operate"
 
 app.command("up", rich_help_panel=SERVE)(serving.up)
+app.command("dev", rich_help_panel=SERVE)(dev.command)
 app.command("demo", rich_help_panel=SERVE)(serving.demo)
 app.command("deploy", rich_help_panel=DEPLOY)(deploy.command)
 app.command("rollback", rich_help_panel=DEPLOY)(revisions.rollback)

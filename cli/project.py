@@ -122,6 +122,15 @@ class Project:
                 if path != self.env_file:
                     yield path.relative_to(root).as_posix(), path
 
+    def walked(self) -> list[Path]:
+        """The directories that are not ignored. Raises CommandFailed."""
+        folders = self.folders()
+        return [
+            here
+            for folder in folders
+            for here, _ in walk(folder, apart=[other for other in folders if other != folder])
+        ]
+
     def write_archive(self, file: BinaryIO) -> int:
         """Write the source as a gzip tar; its size. Raises CommandFailed."""
         names: set[str] = set()

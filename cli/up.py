@@ -24,6 +24,7 @@ from pathlib import Path
 import psycopg
 
 from cli import embedded, procfile
+from cli.access import KEPT_KEY, KEPT_URL
 from cli.embedded import CannotStart
 from cli.output import Lines
 from cli.supervisor import Child, Died, Program, Supervisor, ended
@@ -58,6 +59,7 @@ def up(settings: Settings, lines: Lines, visit: Visit) -> int:
 def _serve(settings: Settings, lines: Lines, visit: Visit, supervisor: Supervisor, lock: int) -> int:
     servers: list[Child] = []
     processes: list[Child] = []
+    address_file = settings.data_dir / KEPT_URL
     try:
         settings = _start_servers(settings, supervisor, servers, lock)
         environment = environment_of(settings)
@@ -66,6 +68,7 @@ def _serve(settings: Settings, lines: Lines, visit: Visit, supervisor: Superviso
         _start_processes(settings, supervisor, environment, processes)
         if supervisor.is_asked_to_stop:
             return 0
+        address_file.write_text(settings.url + "\n")
         visitor = _Visitor(visit, settings, supervisor)
         visitor.start()
         while not supervisor.is_asked_to_stop:
@@ -73,6 +76,7 @@ def _serve(settings: Settings, lines: Lines, visit: Visit, supervisor: Superviso
         return visitor.exit_code or 0
     finally:
         lines.say("Stopping.")
+        address_file.unlink(missing_ok=True)
         supervisor.stop(processes, grace_seconds=GRACE_SECONDS)
         supervisor.stop(list(reversed(servers)), grace_seconds=GRACE_SECONDS)
 
@@ -120,7 +124,7 @@ def _with_keys(settings: Settings) -> Settings:
     """The settings with an admin key and an encryption key, made once and kept in the data directory."""
     if not settings.api_key:
         key = embedded.secret_file(
-            settings.data_dir / "admin.key", lambda: f"ryd_admin_{secrets.token_urlsafe(32)}"
+            settings.data_dir / KEPT_KEY, lambda: f"ryd_admin_{secrets.token_urlsafe(32)}"
         )
         settings = replace(settings, api_key=key)
     if not settings.encryption_keys:
@@ -241,6 +245,8 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_HOST": settings.host,
         "RUNYARD_PORT": str(settings.port),
         "RUNYARD_URL": settings.url,
+        "RUNYARD_APP_DOMAIN": settings.app_domain or "",
+        "RUNYARD_DEV_DEPLOYMENT": settings.dev_deployment or "",
         "RUNYARD_API_KEY": settings.api_key or "",
         "RUNYARD_ENCRYPTION_KEYS": ",".join(settings.encryption_keys),
         "RUNYARD_LOG_LEVEL": settings.log_level,

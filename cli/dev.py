@@ -1,0 +1,228 @@
+"""`runyard dev`: one project served at the root of its port, deployed again whenever a file changes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.access import KEPT_KEY
+from cli.client import Client
+from cli.deploy import Upload, Wanted, read_env_of, start
+from cli.errors import CommandFailed
+from cli.following import LAST_LINES, follow
+from cli.logs import Log
+from cli.options import sentences
+from cli.output import Lines, printable
+from cli.project import CONFIG, Project, deployment_name
+from cli.report import Report
+from cli.up import up
+from cli.watching import changes, state_of
+from shared.settings import Settings
+
+PORT = 2024
+DATA_DIR = ".runyard"
+# The service is dev's own: what the shell says of another one does not hold for it.
+FOREIGN = (
+    *("DATABASE_URL", "REDIS_URL", "RUNYARD_HOST", "RUNYARD_PORT", "RUNYARD_URL", "RUNYARD_DATA_DIR"),
+    *("RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS", "RUNYARD_APP_DOMAIN"),
+)
+
+
+def command(
+    directory: Annotated[
+        Path, typer.Argument(help="The project's directory. Default: this one.", show_default=False)
+    ] = Path("."),
+    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="The port to serve at.")] = PORT,
+    config: Annotated[
+        str,
+        typer.Option(
+            "--config", "-c", help="The configuration file, relative to the directory.", metavar="FILE"
+        ),
+    ] = CONFIG,
+    env_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file with the project's variables. Default: `env` of the configuration, or .env.",
+            metavar="FILE",
+        ),
+    ] = None,
+    no_reload: Annotated[bool, typer.Option("--no-reload", help="Do not watch the files.")] = False,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where threads and environments are kept. Default: .runyard in the directory.", metavar="DIR"
+        ),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show what the service's processes log.")
+    ] = False,
+) -> None:
+    """Serve one project at the root of a port, and deploy it again whenever a file changes.
+
+    The whole service runs, with a database of its own in the project's .runyard,
+    so that threads are still there next time. No API key is needed from this
+    machine. While a change does not build, the last version goes on serving.
+    """
+    with sentences():
+        project = Project.read(directory, config)
+        if not verbose:
+            os.environ.setdefault(
+                "PYTHONWARNINGS", "ignore"
+            )  # of the service's processes: no business of the user's
+        lines = Lines()
+        settings = settings_for(project, port, data_dir, verbose=verbose)
+        _keep_out_of_git(settings.data_dir)
+        watched = Watched(project.folder, config, env_file)
+
+        def visit(settings: Settings) -> None:
+            logging.getLogger("httpx").setLevel(logging.WARNING)
+            logging.getLogger("watchfiles").setLevel(logging.WARNING)
+            with Client(settings.url, settings.api_key or "") as client:
+                Developing(client, settings, watched, lines).develop(reload=not no_reload)
+
+        lines.say(f"Starting. {settings.dev_deployment} will be at {settings.url}")
+        raise typer.Exit(up(settings, lines, visit))
+
+
+def settings_for(project: Project, port: int, data_dir: Path | None, *, verbose: bool) -> Settings:
+    """The service's settings: dev's own places, the rest as the environment says."""
+    environment = {
+        name: value for name, value in os.environ.items() if name.removesuffix("_FILE") not in FOREIGN
+    }
+    base = Settings.from_env(environment | {"RUNYARD_PORT": str(port)})
+    place = (data_dir or project.folder / DATA_DIR).absolute()
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    is_cache_named = bool(os.environ.get("RUNYARD_CACHE_DIR"))
+    return replace(
+        base,
+        data_dir=place,
+        cache_dir=base.cache_dir if is_cache_named else caches / "runyard",
+        dev_deployment=deployment_name(project.folder.name),
+        log_level=base.log_level if verbose or "RUNYARD_LOG_LEVEL" in os.environ else "WARNING",
+    )
+
+
+def _keep_out_of_git(data_dir: Path) -> None:
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ignore = data_dir / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The project as it is on disk now."""
+
+    folder: Path
+    config: str
+    env_file: Path | None
+
+    def read(self) -> Project:
+        return Project.read(self.folder, self.config)
+
+
+class Developing:
+    """The project's deployment, kept up with its files."""
+
+    def __init__(self, client: Client, settings: Settings, watched: Watched, lines: Lines) -> None:
+        self._client, self._settings, self._watched, self._lines = client, settings, watched, lines
+        self._name = settings.dev_deployment or ""
+        self._project = watched.read()
+        self._serves = False
+
+    def develop(self, *, reload: bool) -> None:
+        """Deploy now and after every change, until the process ends."""
+        seen = state_of(self._project)
+        self._deploy()
+        if not reload:
+            return
+        for names in changes(self._read, seen):
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            self._lines.say(f"Changed: {', '.join(names[:3])}{more}")
+            self._deploy()
+
+    def _read(self) -> Project:
+        """The project; as it was, while its configuration cannot be read."""
+        try:
+            self._project = self._watched.read()
+        except CommandFailed:
+            pass  # the deploy that follows says why
+        return self._project
+
+    def _deploy(self) -> None:
+        report = Reload(self._lines)
+        try:
+            project = self._watched.read()
+            found = read_env_of(project, self._watched.env_file)
+            wanted = Wanted(self._name, Upload(project), found)
+            record, revision_id = start(self._client, wanted, report)
+            follow(self._client, record["id"], revision_id, report)
+        except CommandFailed as error:
+            report.show_log()
+            goes_on = (
+                "The last version goes on serving." if self._serves else "Mend it: it is built again at once."
+            )
+            self._lines.say(f"Error: {error}\n{goes_on}")
+            return
+        if self._serves:
+            self._lines.say(f"{self._name} serves the change.")
+            return
+        self._serves = True
+        self._greet(project)
+        threading.Thread(target=self._show_output, args=(record["id"],), name="output", daemon=True).start()
+
+    def _greet(self, project: Project) -> None:
+        url = self._settings.url
+        rows = (
+            ("API", url),
+            ("Docs", f"{url}/docs"),
+            ("Graphs", ", ".join(project.config.get("graphs") or {})),
+            ("Python", f'get_client(url="{url}")'),
+            ("Terminal", f'cd {project.folder} && runyard run {self._name} "Hello!"'),
+            ("A UI", f"{url} is what it asks for. One from another site needs a key too:"),
+            ("", f"the one in {self._settings.data_dir / KEPT_KEY}"),
+        )
+        self._lines.say()
+        self._lines.say(f"{self._name} serves. No key is needed from this machine. Ctrl-C stops it.")
+        self._lines.say()
+        for label, text in rows:
+            self._lines.say(f"  {label:<9} {text}")
+        self._lines.say()
+
+    def _show_output(self, deployment_id: str) -> None:
+        """What the graphs print, as it comes; until the service stops answering."""
+        try:
+            with Client(self._settings.url, self._settings.api_key or "") as client:
+                log = Log(client, deployment_id, None, "deploy", {})
+                log.newest(1)
+                for line in log.following():
+                    self._lines.show(self._name, printable(line["message"]))
+        except CommandFailed:
+            pass  # it is being stopped
+
+
+class Reload(Report):
+    """One deploy of many: its statuses as they come, its log when it fails."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._log: list[str] = []
+
+    def note(self, text: str) -> None:
+        self._lines.say(text)
+
+    def status(self, status: str, seconds: float) -> None:
+        self._lines.say(f"{status} after {seconds:.1f} s")
+
+    def log(self, line: dict[str, Any]) -> None:
+        self._log.append(printable(line["message"]))
+
+    def show_log(self) -> None:
+        for text in self._log[-LAST_LINES:]:
+            self._lines.say(f"  {text}")
