@@ -36,6 +36,7 @@ from web.validation import (
     StrictInteger,
     StrictNumber,
     StrictString,
+    TimeField,
     UuidField,
 )
 
@@ -58,7 +59,7 @@ class Operation:
     query: type[Schema] | None = None
     answer: type[Schema] | dict[str, Any] | None = None  # a schema, or JSON Schema as it stands
     many: bool = False  # the answer is an array of it
-    status: int = 200
+    status: int = 200  # that of a refusal when there is no other answer
     also: tuple[int, ...] = ()  # other statuses with the same answer
     errors: tuple[int, ...] = ()
     sse: bool = False  # answers with server-sent events
@@ -208,6 +209,7 @@ class _Words:
         (QueryBoolean, {"type": "boolean"}),
         (StrictString, {"type": "string"}),
         (UuidField, {"type": "string", "format": "uuid"}),
+        (TimeField, {"type": "string", "format": "date-time"}),
         (JsonObject, {"type": "object"}),
     ]
 
@@ -217,11 +219,13 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
     if isinstance(field, ListOf):
         return _list_schema(converter, field)
     found = next((dict(words) for kind, words in _Words.TYPES if isinstance(field, kind)), {})
+    pattern = getattr(field, "pattern", None)
     bounds = {
         "minimum": getattr(field, "minimum", None),
         "maximum": getattr(field, "maximum", None),
         "minLength": getattr(field, "min_length", None) or None,
         "maxLength": getattr(field, "max_length", None),
+        "pattern": f"^(?:{pattern.pattern})$" if pattern is not None else None,
         "enum": list(field.choices) if isinstance(field, OneOf) else None,
     }
     found.update({name: bound for name, bound in bounds.items() if bound is not None})
@@ -239,6 +243,8 @@ def _list_schema(converter: Any, field: ListOf) -> dict[str, Any]:
         array["maxItems"] = field.max_items
     if isinstance(field, ItemOrList):
         return {"anyOf": [inner, array]}
+    if field.allow_none:
+        array["type"] = ["array", "null"]
     if isinstance(field, QueryList):
         array["description"] = "A repeated key, a JSON array, or words between commas."
     return array

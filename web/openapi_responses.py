@@ -64,14 +64,15 @@ VIOLATIONS = {
 
 def responses(spec: APISpec, said: Any, path: str, *, is_open: bool, takes_input: bool) -> dict[str, Any]:
     """Every answer an operation may give, by status."""
-    described = {str(status): _answer(spec, said, status) for status in (said.status, *said.also)}
+    good = [status for status in (said.status, *said.also) if status < 400]
+    described = {str(status): _answer(spec, said, status) for status in good}
     for status in sorted(_refused(said, path, is_open=is_open, takes_input=takes_input)):
         described[str(status)] = _refusal(spec, said, status, path)
     return described
 
 
 def _refused(said: Any, path: str, *, is_open: bool, takes_input: bool) -> set[int]:
-    statuses = set(said.errors)
+    statuses = {*said.errors, *([said.status] if said.status >= 400 else [])}
     if not is_open:
         statuses |= {401, 403, 429, 503}
     if takes_input:

@@ -32,6 +32,41 @@ def test_every_operation_says_what_it_is(document: dict[str, Any]) -> None:
             assert operation["responses"], (method, path)
 
 
+def test_the_control_plane_says_what_it_answers(app: Flask, document: dict[str, Any]) -> None:
+    for path, operations in document["paths"].items():
+        if not path.startswith(("/v1/", "/v2/")):
+            continue
+        for method, operation in operations.items():
+            assert not operation["summary"].islower(), f"{method} {path}: a sentence, by @operation"
+            good = {status: said for status, said in operation["responses"].items() if status < "400"}
+            for status, said in good.items():
+                assert status in ("204", "302", "303", "304") or _is_described(said), (method, path, status)
+            assert good or "400" in operation["responses"] or "404" in operation["responses"]
+
+
+def _is_described(answer: dict[str, Any]) -> bool:
+    [(media, content)] = answer["content"].items()
+    return media != "application/json" or bool(content["schema"])
+
+
+# They start, stop or look at something: what is made is made once anyway.
+CREATES_NOTHING = (
+    "/build_logs",
+    "/deploy_logs",
+    "/interrupt",
+    "/push-token",
+    "/v2/listeners",
+)
+
+
+def test_whatever_creates_takes_an_idempotency_key(document: dict[str, Any]) -> None:
+    for path, operations in document["paths"].items():
+        if not path.startswith(("/v1/", "/v2/")) or path.endswith(CREATES_NOTHING):
+            continue
+        names = [parameter["name"] for parameter in operations.get("post", {}).get("parameters", ())]
+        assert "post" not in operations or "Idempotency-Key" in names, path
+
+
 def test_operation_ids_are_unique(document: dict[str, Any]) -> None:
     ids = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
     assert len(ids) == len(set(ids))

@@ -31,7 +31,7 @@ def list_listeners() -> Response:
 
 
 @bp.post("/v2/listeners")
-@operation("Create a listener: not supported", errors=(400,))
+@operation("Create a listener: not supported", status=400)
 def create_listener() -> Response:
     raise Invalid("Listeners are not supported by this service.", status=400)
 
@@ -39,7 +39,7 @@ def create_listener() -> Response:
 @bp.get("/v2/listeners/<listener_id>")
 @bp.patch("/v2/listeners/<listener_id>")
 @bp.delete("/v2/listeners/<listener_id>")
-@operation("Find a listener: there are none", errors=(404,))
+@operation("Find a listener: there are none", status=404)
 def find_listener(listener_id: str) -> Response:
     raise NotFound(f"Listener ID {uuid_path(listener_id, 'listener_id')} not found.")
 
@@ -53,11 +53,12 @@ def list_installations() -> Response:
 @bp.get("/v1/integrations/github/<integration_id>/repos")
 @operation("List an installation's repositories: there are none", answer=answers.NOTHING)
 def list_repositories(integration_id: str) -> Response:
+    uuid_path(integration_id, "integration_id")
     return jsonify([])
 
 
 @bp.post("/v2/deployments/<deployment_id>/push-token")
-@operation("Get a token to push an image with: not supported", errors=(400, 404))
+@operation("Get a token to push an image with: not supported", status=400, errors=(404,))
 def create_push_token(deployment_id: str) -> Response:
     key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:

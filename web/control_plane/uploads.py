@@ -62,7 +62,7 @@ def create_upload_url(deployment_id: str) -> Response:
 
 
 @bp.put(f"{UPLOAD_PREFIX}<token>")
-@operation("Put a source archive", errors=(400, 404, 409, 413))
+@operation("Put a source archive", answer=answers.UPLOADED, errors=(400, 404, 408, 409, 413, 503))
 def put_archive(token: str) -> Response:
     """The body is the archive. Each address takes one; with a Content-Digest, only what has that SHA-256."""
     with connection() as conn:

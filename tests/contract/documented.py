@@ -1,0 +1,90 @@
+"""What the API document says of the control plane, and records that exist, for tests that walk over all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import tests.factories as make
+from shared import api_keys
+from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.database import transaction
+from tests.contract.conftest import ControlPlane
+
+CONTROL_PLANE = ("/v1/", "/v2/")
+
+Schema = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Described:
+    """One operation of the document."""
+
+    method: str
+    path: str
+    said: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    def address(self, known: Mapping[str, str], **others: str) -> str:
+        """Its path, with these values for its parameters."""
+        return self.path.format_map({**known, **others})
+
+    def parameters(self, place: str) -> dict[str, Schema]:
+        return {p["name"]: p["schema"] for p in self.said["parameters"] if p["in"] == place}
+
+
+@dataclass(frozen=True)
+class Document:
+    content: Mapping[str, Any]
+
+    def control_plane(self) -> Iterator[Described]:
+        for path, operations in self.content["paths"].items():
+            if path.startswith(CONTROL_PLANE):
+                for method, said in operations.items():
+                    yield Described(method.upper(), path, said)
+
+    def whole(self, schema: Schema) -> Schema:
+        """A schema that is a reference, or one of several that may be null, as what it stands for."""
+        if "$ref" in schema:
+            return self.whole(self.content["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
+        kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+        if not kinds:
+            return schema
+        found = self.whole(kinds[0])
+        return {**found, "type": [*types(found), "null"]} if {"type": "null"} in schema["anyOf"] else found
+
+    def body(self, described: Described) -> Schema | None:
+        body = described.said.get("requestBody")
+        return self.whole(body["content"]["application/json"]["schema"]) if body else None
+
+
+def types(schema: Schema) -> list[str]:
+    found = schema.get("type", [])
+    return list(found) if isinstance(found, list) else [found]
+
+
+def document_of(control: ControlPlane) -> Document:
+    content: Any = control.get("/openapi.json").json
+    return Document(content)
+
+
+def records(control: ControlPlane) -> dict[str, str]:
+    """Ids of records that exist, by the path parameter that names them."""
+    deployment = control.deploy(control.create(f"app-{uuid4().hex}"))
+    path = f"/v2/deployments/{deployment['id']}/revisions/{deployment['latest_revision_id']}/interrupt"
+    assert control.post(path).status_code == 200  # whoever follows it comes to an end
+    with transaction() as session:
+        key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name="some key")
+    return {
+        "deployment_id": deployment["id"],
+        "revision_id": deployment["latest_revision_id"],
+        "organization_id": str(make.organization()),
+        "key_id": key.split("_")[1],
+        "listener_id": str(uuid4()),
+        "integration_id": str(uuid4()),
+        "token": "nobody-has-it",
+    }
