@@ -1,6 +1,7 @@
 """Secrets at rest: encrypted with the first of the operator's keys, readable with any of them.
 
-Keys are Fernet keys (32 random bytes, URL-safe base64). Rotating means putting a new key first.
+Keys are Fernet keys (32 random bytes, URL-safe base64). Rotating means putting a new key first; shared/rotation.py
+then encrypts anew what is stored, so that the old one can be put away.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from shared.settings import BadSetting
 MASK = "********"
 
 _cipher: MultiFernet | None = None
+_first: Fernet | None = None
 
 
 class Undecryptable(RunyardError):
@@ -28,13 +30,14 @@ def new_key() -> str:
 
 def configure(keys: Sequence[str]) -> None:
     """Take the operator's keys; raises BadSetting when one is not a key."""
-    global _cipher
+    global _cipher, _first
     try:
-        _cipher = MultiFernet([Fernet(key) for key in keys]) if keys else None
+        ciphers = [Fernet(key) for key in keys]
     except ValueError as error:
         raise BadSetting(
             "RUNYARD_ENCRYPTION_KEYS must hold keys of 32 bytes in URL-safe base64, separated by commas"
         ) from error
+    _cipher, _first = (MultiFernet(ciphers), ciphers[0]) if ciphers else (None, None)
 
 
 def encrypt(value: str) -> bytes:
@@ -56,6 +59,17 @@ def rotate(stored: bytes) -> bytes:
         return _require().rotate(bytes(stored))
     except InvalidToken as error:
         raise Undecryptable() from error
+
+
+def is_current(stored: bytes) -> bool:
+    """Whether the first key alone reads this."""
+    _require()
+    assert _first is not None
+    try:
+        _first.decrypt(bytes(stored))
+    except InvalidToken:
+        return False
+    return True
 
 
 def _require() -> MultiFernet:

@@ -17,10 +17,10 @@ from shared.settings import BadSetting
 @pytest.fixture(autouse=True)
 def own_keys() -> Iterator[None]:
     """Whatever keys the process has come back afterwards."""
-    before = encryption._cipher
+    before = encryption._cipher, encryption._first
     encryption.configure([new_key()])
     yield
-    encryption._cipher = before
+    encryption._cipher, encryption._first = before
 
 
 @given(value=st.text(alphabet=st.characters(exclude_categories=["Cs"])))

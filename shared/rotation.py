@@ -1,0 +1,96 @@
+"""Encrypts what is stored anew with the first of the operator's keys, so that the others can be put away.
+
+It works in short transactions while the service runs, and skips what is done: cut off, it is simply run again.
+A value that somebody else writes meanwhile is left as they wrote it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sqlalchemy import Column, Row, Table, select, tuple_, update
+
+from shared import encryption
+from shared.database import connection
+from shared.encryption import Undecryptable
+from shared.models import Base
+
+CHUNK = 200
+
+# Every column that shared/encryption.py writes. A test holds all columns of bytes against this list.
+ENCRYPTED = (
+    "secret.value",
+    "oauth_provider.client_secret",
+    "oauth_grant.access_token",
+    "oauth_grant.refresh_token",
+    "oauth_request.verifier",
+    "idempotent_answer.answer",
+)
+
+ROTATED, CURRENT, UNREADABLE, CHANGED = "rotated", "current", "unreadable", "changed"
+
+
+def rotate(tell: Callable[[str, Counter[str]], None] = lambda column, counts: None) -> Counter[str]:
+    """Encrypt everything with the first key; how many values were rotated, current, unreadable, changed.
+
+    `tell` hears of each column when it is done. An unreadable value is one that none of the keys reads.
+    """
+    totals: Counter[str] = Counter()
+    for name in ENCRYPTED:
+        counts = _rotate_column(_column(name))
+        tell(name, counts)
+        totals += counts
+    return totals
+
+
+def _column(name: str) -> Column[Any]:
+    table, _, column = name.partition(".")
+    return Base.metadata.tables[table].c[column]
+
+
+def _rotate_column(column: Column[Any]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for rows in _chunks(column):
+        with connection() as conn:
+            for key, stored in rows:
+                counts[_rotate_value(conn, column, key, stored)] += 1
+    return counts
+
+
+def _rotate_value(conn: Any, column: Column[Any], key: tuple[Any, ...], stored: bytes) -> str:
+    if encryption.is_current(stored):
+        return CURRENT
+    try:
+        renewed = encryption.rotate(stored)
+    except Undecryptable:
+        return UNREADABLE
+    statement = update(column.table).where(column == stored, *_is_row(column, key)).values({column: renewed})
+    return ROTATED if conn.execute(statement).rowcount else CHANGED
+
+
+def _is_row(column: Column[Any], key: tuple[Any, ...]) -> list[Any]:
+    return [part == value for part, value in zip(_keys(column), key, strict=True)]
+
+
+def _keys(column: Column[Any]) -> list[Column[Any]]:
+    assert isinstance(column.table, Table)
+    return list(column.table.primary_key.columns)
+
+
+def _chunks(column: Column[Any]) -> Iterator[list[tuple[tuple[Any, ...], bytes]]]:
+    """All values there are, with the keys of their rows, in the order of the keys."""
+    keys = _keys(column)
+    last: tuple[Any, ...] | None = None
+    while True:
+        query = select(*keys, column).where(column.is_not(None)).order_by(*keys).limit(CHUNK)
+        if last is not None:
+            query = query.where(tuple_(*keys) > last)
+        with connection() as conn:
+            rows: list[Row[Any]] = list(conn.execute(query).all())
+        if not rows:
+            return
+        found = [(tuple(row[:-1]), bytes(row[-1])) for row in rows]
+        yield found
+        last = found[-1][0]
