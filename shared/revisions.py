@@ -282,6 +282,12 @@ def keep_artifact(
     _require_one(conn.execute(query, {**_held(claimed), **values}).rowcount, claimed)
 
 
+def repeat(conn: Connection, claimed: Claimed, build_id: UUID) -> None:
+    """The claimed revision uses the build of an earlier one; raises Fenced."""
+    query = text(f"UPDATE revision SET build_id = :build_id WHERE {HELD}")
+    _require_one(conn.execute(query, {**_held(claimed), "build_id": build_id}).rowcount, claimed)
+
+
 def end(conn: Connection, claimed: Claimed, status: RevisionStatus, message: str | None) -> list[Moved]:
     """The claimed revision's last status, and the next one's turn; raises Fenced.
 
@@ -296,13 +302,13 @@ def end(conn: Connection, claimed: Claimed, status: RevisionStatus, message: str
     return promote(conn, claimed.deployment_id)
 
 
-def give_back(conn: Connection, claimed: Claimed) -> None:
-    """Let another builder have it at once: this one stops."""
+def give_back(conn: Connection, claimed: Claimed) -> bool:
+    """Let another builder have it at once: this one stops. False when it was not ours any more."""
     query = text(
         "UPDATE revision SET status = CASE WHEN requirements IS NULL OR manifest IS NULL THEN 'AWAITING_BUILD'"
         f" ELSE 'AWAITING_DEPLOY' END, owner = NULL, lease_until = NULL, rung_at = NULL WHERE {HELD}"
     )
-    conn.execute(query, _held(claimed))
+    return conn.execute(query, _held(claimed)).rowcount == 1
 
 
 def _require_one(rowcount: int, claimed: Claimed) -> None:

@@ -22,36 +22,40 @@ def create_environment(uv: str, env: Path, python: str) -> list[str]:
 
 
 def resolve(uv: str, inputs: Sequence[Path], output: Path, python: str, index: PipConfig | None) -> list[str]:
-    """The exact versions that satisfy the inputs, which are requirement files."""
+    """The exact versions that satisfy the inputs, which are requirement files, as a `pylock.toml`."""
     return [
-        uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python", python,
+        uv, "pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml", "--python", python,
         "--output-file", str(output), *_index(index), *map(str, inputs),
     ]  # fmt: skip
 
 
-def install(
-    uv: str,
-    requirements: Path,
-    env_python: Path,
-    index: PipConfig | None,
-    *,
-    link_mode: str,
-    compile_bytecode: bool,
-) -> list[str]:
-    """Exactly the resolved versions."""
+def install_wheels(uv: str, requirements: Path, env_python: Path) -> list[str]:
+    """Exactly the pinned wheels: nothing is built, and files are links into the cache."""
     return [
-        uv, "pip", "install", "--python", str(env_python), "--link-mode", link_mode, "--no-deps",
-        *(["--compile-bytecode"] if compile_bytecode else []), *_index(index),
-        "--requirement", str(requirements),
+        uv, "pip", "install", "--python", str(env_python), "--link-mode", "hardlink", "--no-deps",
+        "--no-build", "--require-hashes", "--requirement", str(requirements),
     ]  # fmt: skip
 
 
-def install_packages(
-    uv: str, directories: Sequence[Path], env_python: Path, index: PipConfig | None
+def install_built(
+    uv: str,
+    requirements: Path,
+    directories: Sequence[Path],
+    env_python: Path,
+    index: PipConfig | None,
 ) -> list[str]:
-    """Local directories as editable packages; what they depend on is installed already."""
+    """What may have to be built first, and local directories as editable packages."""
     editable = [word for directory in directories for word in ("--editable", str(directory))]
-    return [uv, "pip", "install", "--python", str(env_python), "--no-deps", *_index(index), *editable]
+    return [
+        uv, "pip", "install", "--python", str(env_python), "--link-mode", "copy", "--no-deps",
+        *_index(index), "--requirement", str(requirements), *editable,
+    ]  # fmt: skip
+
+
+def compile_bytecode(python: str, folders: Sequence[Path]) -> list[str]:
+    """Bytecode for every module of the folders that can be compiled."""
+    # No site: what lies in the folders must not run.
+    return [python, "-I", "-S", "-m", "compileall", "-qq", "-j", "2", *map(str, folders)]
 
 
 def graph_host(env_python: Path, package: Path, *, threads: int) -> list[str]:

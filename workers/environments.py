@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -22,22 +24,27 @@ import orjson
 from sqlalchemy import text
 from uv import find_uv_bin
 
-import shared
 import workers.graph_host
 from shared import archives, secrets
 from shared.database import connection
-from shared.errors import BuildFailed, HostUnusable, NotFound
+from shared.errors import BuildFailed, HostUnusable, NotFound, Unavailable
 from shared.settings import Settings
-from workers import commands, manifest, sandbox, steps, workspaces
+from workers import commands, interpreters, manifest, resolving, sandbox, steps, workspaces
 from workers.deploy_log import DeployLog
 from workers.hosts import HostCommand, Output
+from workers.interpreters import Interpreter
 from workers.manifest import Manifest
+from workers.packages import Packages
+from workers.requirements import Requirements, from_lock
 from workers.steps import Say
 from workers.workspaces import Workspace
 
 GRAPH_HOST = Path(workers.graph_host.__file__).parent
-OWN = (GRAPH_HOST.parent, Path(shared.__file__).parent)  # for the steps that are ours
 MAX_REQUIREMENTS_BYTES = 4 * 1024 * 1024
+MAX_CACHE_BYTES = 2 * 1024**3
+TIDY_SECONDS = 600.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,37 +53,48 @@ class Made:
 
     workspace: Workspace
     manifest: Manifest
-    requirements: str
+    requirements: Requirements
+    packages: Path | None  # the environment with the wheels it shares with others
+    python_version: str
+    inputs: str = ""  # a digest of what was asked for, when it was resolved now
+
+    @property
+    def folders(self) -> list[Path]:
+        """What its processes read beside the project."""
+        return [self.workspace.env, *([] if self.packages is None else [self.packages])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What an environment is made from."""
+
+    deployment_id: UUID
+    digest: str  # of the source archive
+    config_path: str | None
+    requirements: str | None = None  # None: they are resolved
+    python_version: str | None = None  # None: as the project says
+
+
+# The requirements an earlier build settled on for the same inputs, if they are to be kept.
+Settled = Callable[[str], str | None]
 
 
 def make(
     settings: Settings,
     build_id: UUID,
+    plan: Plan,
     *,
-    digest: str,
-    config_path: str | None,
-    requirements: str | None,
     say: Say,
+    settled: Settled = lambda inputs: None,
     deadline_seconds: float,
 ) -> Made:
-    """A revision's environment, made here unless it is whole already; raises BuildFailed.
-
-    `requirements` None: they are resolved now, and are part of the answer.
-    """
+    """A revision's environment, made here unless it is whole already; raises BuildFailed."""
     workspace = workspaces.workspace_of(settings, build_id)
-    with workspaces.exclusive(workspace):
-        if workspace.mark.exists():
-            found = manifest.read(workspace.project, config_path)
-            return Made(workspace, found, requirements or _read(workspace.requirements))
-        shutil.rmtree(workspace.root, ignore_errors=True)
+    maker = _Maker(settings, workspace, plan, say)
+    timeout = BuildFailed("time", f"the build took more than {deadline_seconds:.0f} s")
+    with workspaces.exclusive(workspace), gevent.Timeout(deadline_seconds, timeout):
         try:
-            workspace.root.mkdir(parents=True, mode=0o700)
-            workspace.home.mkdir()
-            sandbox.give(workspace.root)
-            maker = _Maker(settings, workspace, say, deadline_seconds)
-            made = maker.make(digest, config_path, requirements)
-            workspace.mark.touch()
-            return made
+            return maker.find() or maker.make(settled)
         except OSError as error:
             shutil.rmtree(workspace.root, ignore_errors=True)
             raise BuildFailed("files", f"cannot write the environment: {error.strerror}") from error
@@ -88,99 +106,125 @@ def make(
 class _Maker:
     """The steps of making one environment."""
 
-    def __init__(self, settings: Settings, workspace: Workspace, say: Say, seconds: float) -> None:
+    def __init__(self, settings: Settings, workspace: Workspace, plan: Plan, say: Say) -> None:
         self._settings = settings
         self._workspace = workspace
+        self._plan = plan
         self._say = say
-        self._timeout = gevent.Timeout(
-            seconds, BuildFailed("time", f"the build took more than {seconds:.0f} s")
-        )
         self._uv = find_uv_bin()
+        self._packages = Packages(settings)
+        self._place = steps.Place(
+            settings, folder=workspace.root, cache=cache_of(settings, plan.deployment_id), uv=self._uv
+        )
 
-    def make(self, digest: str, config_path: str | None, requirements: str | None) -> Made:
-        with self._timeout:
-            self._unpack(digest)
-            found = manifest.read(self._workspace.project, config_path)
-            for warning in found.warnings:
-                self._say("WARNING", warning)
-            self._say("INFO", f"creating an environment with Python {sys.version.split()[0]}")
-            self._run(
-                "environment", commands.create_environment(self._uv, self._workspace.env, sys.executable)
-            )
-            is_first = requirements is None
-            if requirements is None:
-                requirements = self._resolve(found)
-            _write(self._workspace.requirements, requirements)
-            # A first build is followed by an inspection, which leaves the bytecode of what is imported.
-            self._install(found, requirements, compile_bytecode=not is_first)
-            return Made(self._workspace, found, requirements)
+    def find(self) -> Made | None:
+        """The environment if it is whole already."""
+        if not self._workspace.mark.exists():
+            return None
+        found = manifest.read(self._workspace.project, self._plan.config_path)
+        interpreter = self._interpreter(found)
+        asked = resolving.asked(self._workspace.project, found, interpreter, self._plan.digest)
+        requirements = Requirements.parse(self._plan.requirements or _read(self._workspace.requirements))
+        return self._made(found, requirements, interpreter, asked.digest)
 
-    def _unpack(self, digest: str) -> None:
+    def make(self, settled: Settled) -> Made:
+        shutil.rmtree(self._workspace.root, ignore_errors=True)
+        self._workspace.root.mkdir(parents=True, mode=0o700)
+        self._workspace.home.mkdir()
+        sandbox.give(self._workspace.root)
+        self._unpack()
+        found = manifest.read(self._workspace.project, self._plan.config_path)
+        for warning in found.warnings:
+            self._say("WARNING", warning)
+        interpreter = self._interpreter(found)
+        asked = resolving.asked(self._workspace.project, found, interpreter, self._plan.digest)
+        requirements = self._requirements(asked, settled)
+        made = self._made(found, requirements, interpreter, asked.digest)
+        self._create(made, interpreter)
+        self._install(made)
+        folders = [self._workspace.env, self._workspace.project]
+        compiling = commands.compile_bytecode(str(interpreter.path), folders)
+        self._place.attempt(compiling, readonly=[interpreter.prefix])
+        self._workspace.mark.touch()
+        return made
+
+    def _unpack(self) -> None:
         archive = self._workspace.root / "source.tar.gz"
         self._say("INFO", "fetching the source archive")
-        _fetch(digest, archive)
+        _fetch(self._plan.digest, archive)
         argv = commands.unpack(sys.executable, archive, self._workspace.project)
-        self._run("unpack", argv, PYTHONPATH=os.pathsep.join(dict.fromkeys(str(p.parent) for p in OWN)))
+        path = os.pathsep.join(dict.fromkeys(str(own.parent) for own in steps.OWN))
+        self._place.run("unpack", argv, self._say, PYTHONPATH=path)
         archive.unlink()
 
-    def _resolve(self, found: Manifest) -> str:
-        """The exact versions of everything, but of the project's own packages, which are its source."""
+    def _interpreter(self, found: Manifest) -> Interpreter:
+        return interpreters.find(self._settings, self._plan.python_version or found.python_version)
+
+    def _requirements(self, asked: resolving.Asked, settled: Settled) -> Requirements:
+        if self._plan.requirements is not None:
+            return Requirements.parse(self._plan.requirements)
+        kept = settled(asked.digest)
+        if kept is not None:
+            self._say("INFO", "the requirements are those of the last revision, and so are their versions")
+            return Requirements.parse(kept)
         self._say("INFO", "resolving requirements")
-        wanted, output = self._workspace.root / "wanted.in", self._workspace.root / "resolved.txt"
-        packages = [f"--editable {self._workspace.project / path}" for path in found.packages]
-        wanted.write_text("\n".join((*commands.BASE_REQUIREMENTS, *found.requirements, *packages)) + "\n")
-        listed = [self._workspace.project / path / "requirements.txt" for path in found.plain]
-        inputs = [wanted, *(file for file in listed if file.is_file())]
-        python = str(self._workspace.python)
-        self._run("requirements", commands.resolve(self._uv, inputs, output, python, found.index))
-        lines = _read(output).splitlines()
-        return "".join(f"{line}\n" for line in lines if not line.startswith(("-e ", "--editable")))
+        lock = resolving.resolve(self._place, self._uv, self._workspace, asked, self._say)
+        own = [self._workspace.project / path for path in asked.manifest.packages]
+        return from_lock(_read(lock), self._workspace.project, own, is_ours=asked.is_ours)
 
-    def _install(self, found: Manifest, requirements: str, *, compile_bytecode: bool) -> None:
-        count = sum("==" in line or "@" in line for line in requirements.splitlines())
-        self._say("INFO", f"installing {count} packages")
-        python = self._workspace.python
-        # Across the mounts of a sandbox files cannot be linked.
-        link_mode = "hardlink" if sandbox.level(self._settings.isolation) < 2 else "copy"
-        argv = commands.install(
+    def _made(
+        self, found: Manifest, requirements: Requirements, interpreter: Interpreter, inputs: str
+    ) -> Made:
+        """The answer, once the packages it shares are here."""
+        name = self._packages.name(requirements, interpreter)
+        if name:
+            self._packages.ensure(name, requirements, interpreter, self._uv, self._say)
+        packages = self._packages.environment(name) if name else None
+        return Made(self._workspace, found, requirements, packages, interpreter.version, inputs)
+
+    def _create(self, made: Made, interpreter: Interpreter) -> None:
+        """An environment that has the shared packages, and room for its own."""
+        env = self._workspace.env
+        self._say("INFO", f"creating an environment with Python {made.python_version}")
+        # What build steps may have put in its place is gone before we write below it.
+        shutil.rmtree(env, ignore_errors=True)
+        argv = commands.create_environment(self._uv, env, str(interpreter.path))
+        self._place.run("environment", argv, self._say, readonly=[interpreter.prefix])
+        site = f"lib/python{made.python_version}/site-packages"
+        if made.packages is not None:
+            # addsitedir: `.pth` files among the packages count too
+            line = f"import site; site.addsitedir({str(made.packages / site)!r})\n"
+            _write(env / site / "_packages.pth", line)
+            _write(self._workspace.packages, made.packages.parent.name)
+        _write(self._workspace.requirements, str(made.requirements))
+
+    def _install(self, made: Made) -> None:
+        """What may run code of its own, and the project's packages."""
+        own = made.manifest.packages
+        if not made.requirements.built and not own:
+            return
+        if made.requirements.built:
+            self._say("INFO", f"installing {len(made.requirements.built)} packages of this deployment's own")
+        if own:
+            self._say("INFO", f"installing the project's own: {', '.join(map(str, own))}")
+        listed = self._workspace.root / "built.txt"
+        _write(listed, "".join(f"{line}\n" for line in made.requirements.built))
+        argv = commands.install_built(
             self._uv,
-            self._workspace.requirements,
-            python,
-            found.index,
-            link_mode=link_mode,
-            compile_bytecode=compile_bytecode,
+            listed,
+            [self._workspace.project / path for path in own],
+            self._workspace.python,
+            made.manifest.index,
         )
-        self._run("install", argv)
-        if found.packages:
-            self._say("INFO", f"installing the project's own: {', '.join(map(str, found.packages))}")
-            directories = [self._workspace.project / path for path in found.packages]
-            self._run("install", commands.install_packages(self._uv, directories, python, found.index))
+        readonly = [] if made.packages is None else [made.packages]
+        self._place.run(
+            "install", argv, self._say, readonly=readonly, PROJECT_ROOT=str(self._workspace.project)
+        )
 
-    def _run(self, step: str, argv: list[str], **variables: str) -> None:
-        """Run one command in the sandbox, its output to the log; raises BuildFailed."""
-        cache = self._settings.cache_dir / sandbox.cache_name()
-        cache.mkdir(parents=True, exist_ok=True)
-        sandbox.give(cache)
-        env = {
-            **self._settings.passed_on,
-            "HOME": str(self._workspace.home),
-            "UV_CACHE_DIR": str(cache),
-            "UV_PYTHON_DOWNLOADS": "never",
-            "UV_NO_CONFIG": "1",  # packages come from where the operator or pip_config_file says
-            "UV_NO_PROGRESS": "1",
-            **variables,
-        }
-        if "PIP_INDEX_URL" in env and "UV_DEFAULT_INDEX" not in env:
-            env.setdefault("UV_INDEX_URL", env["PIP_INDEX_URL"])
-        confined = sandbox.wrap(
-            argv,
-            isolation=self._settings.isolation,
-            readonly=[Path(self._uv), Path(sys.prefix), *OWN],
-            writable=[self._workspace.root, cache],
-            cwd=self._workspace.root,
-        )
-        if reason := steps.execute(confined, self._workspace.root, env, self._say):
-            raise BuildFailed(step, reason)
+
+def cache_of(settings: Settings, deployment_id: UUID) -> Path:
+    """The installer's cache of one deployment: its build steps may fill it, and nobody else reads it."""
+    return settings.data_dir / "caches" / str(deployment_id)
 
 
 def _read(path: Path) -> str:
@@ -219,6 +263,7 @@ def host_command(
     workspace = made.workspace
     sandbox.give(workspace.root)  # it may have been made at another level
     cwd = workspace.project / made.manifest.directory
+    interpreter = interpreters.find(settings, made.python_version)
     config = {
         "graphs": made.manifest.graphs,
         "paths": [str(workspace.project / path) for path in made.manifest.import_paths],
@@ -230,17 +275,18 @@ def host_command(
         **variables,
         "HOME": str(workspace.home),
         "PYTHONUNBUFFERED": "1",
-        **({} if inspect else {"PYTHONDONTWRITEBYTECODE": "1"}),
+        "PYTHONDONTWRITEBYTECODE": "1",
         "VIRTUAL_ENV": str(workspace.env),
         "MALLOC_ARENA_MAX": "2",  # many threads, each with an arena of its own, would look like a leak
         "GRAPH_HOST_CONFIG": orjson.dumps(config).decode(),
     }
-    env["PATH"] = f"{workspace.env / 'bin'}:{env.get('PATH', os.defpath)}"
+    programs = [str(folder / "bin") for folder in made.folders]
+    env["PATH"] = os.pathsep.join((*programs, env.get("PATH", os.defpath)))
     argv = sandbox.wrap(
         commands.graph_host(workspace.python, GRAPH_HOST, threads=settings.host_threads),
         isolation=settings.isolation,
-        readonly=[workspace.project, GRAPH_HOST, *([] if inspect else [workspace.env])],
-        writable=[workspace.home, *([workspace.env] if inspect else [])],
+        readonly=[interpreter.prefix, workspace.project, GRAPH_HOST, *made.folders],
+        writable=[workspace.home],
         cwd=cwd,
     )
     return HostCommand(argv, str(cwd), env)
@@ -261,9 +307,13 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
             made = make(
                 settings,
                 row.build_id,
-                digest=row.archive_digest,
-                config_path=row.source_revision_config.get("langgraph_config_path"),
-                requirements=row.requirements,
+                Plan(
+                    deployment_id=row.deployment_id,
+                    digest=row.archive_digest,
+                    config_path=row.source_revision_config.get("langgraph_config_path"),
+                    requirements=row.requirements,
+                    python_version=row.python_version,
+                ),
                 say=lambda level, message: output(level, message, None),
                 deadline_seconds=settings.build_timeout_seconds,
             )
@@ -276,6 +326,43 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
 
 
 REVISION = text(
-    "SELECT deployment_id, archive_digest, source_revision_config, requirements,"
+    "SELECT deployment_id, archive_digest, source_revision_config, requirements, python_version,"
     " coalesce(build_id, id) AS build_id FROM revision WHERE id = :id"
+)
+
+
+def keep_tidy(settings: Settings) -> None:
+    """Remove packages and caches nobody uses any more, for as long as the process lives."""
+    while True:
+        gevent.sleep(TIDY_SECONDS)
+        try:
+            remove_unused(settings)
+        except Unavailable as error:
+            log.info("packages and caches stay for now: %s", error)
+        except Exception:  # the outermost loop: it must not end for one odd folder
+            log.exception("removing packages and caches failed, going on")
+
+
+def remove_unused(settings: Settings) -> int:
+    """Remove shared packages no environment here refers to, and caches of deployments that are gone; how many."""
+    used = set()
+    for path in workspaces.folder(settings).glob("*/packages"):
+        with suppress(BuildFailed):
+            used.add(_read(path))
+    gone = _caches_of_none(settings.data_dir / "caches")
+    for path in gone:
+        shutil.rmtree(path, ignore_errors=True)
+    return len(gone) + Packages(settings).keep_tidy(used)
+
+
+def _caches_of_none(folder: Path) -> list[Path]:
+    caches = {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
+    with connection() as conn:
+        alive = conn.execute(ALIVE, {"ids": list(caches)}).scalars().all()
+    large = {name for name, path in caches.items() if steps.disk_bytes(path) > MAX_CACHE_BYTES}
+    return [path for name, path in caches.items() if name not in alive or name in large]
+
+
+ALIVE = text(
+    "SELECT CAST(id AS text) FROM deployment WHERE CAST(id AS text) = ANY(:ids) AND deleted_at IS NULL"
 )

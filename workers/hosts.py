@@ -416,7 +416,7 @@ class HostPool:
             self._forget(host)
             return
         host.ping()
-        used = _resident_bytes(host.pid)
+        used = resident_bytes(host.pid)
         if used > self._settings.host_memory_mb * 1024 * 1024:
             host.kill(f"used {used // 1024 // 1024} MiB, more than {self._settings.host_memory_mb} MiB")
         elif not host.guests and time.monotonic() - host.last_used > self._settings.host_idle_seconds:
@@ -436,7 +436,7 @@ def _least_busy(flat: _Flat) -> Host | None:
     return min(healthy, key=lambda host: (host.delay > SLOW_SECONDS, len(host.guests)))
 
 
-def _resident_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
     """Memory of a process and all its descendants; 0 when it is gone."""
     try:
         with open(f"/proc/{pid}/statm") as file:
@@ -445,4 +445,4 @@ def _resident_bytes(pid: int) -> int:
             children = file.read().split()
     except (OSError, IndexError):
         return 0
-    return own + sum(_resident_bytes(int(child)) for child in children)
+    return own + sum(resident_bytes(int(child)) for child in children)

@@ -126,6 +126,11 @@ def _bytes_of(path: Path, name: str) -> bytes:
     return raw
 
 
+def content(root: Path, path: PurePosixPath) -> bytes:
+    """The content of a small file of the project; raises BuildFailed."""
+    return _bytes_of(root / path, str(path))
+
+
 def _warnings(config: Mapping[str, Any]) -> list[str]:
     said = [f"{key}: has no meaning here and is ignored" for key in WITHOUT_MEANING if config.get(key)]
     known = {*WITHOUT_MEANING, *NOT_SERVED, *HONOURED, *MOVED}

@@ -194,13 +194,27 @@ def wrap(
 
 def confine() -> None:
     """Called in a child before its program starts: it dies with us, and has limits and few rights."""
+    _limit()
+    if _settled is not None and _settled.drops_rights:
+        _become(_settled.identity)
+    _die_with_parent()  # last: a change of user would undo it
+
+
+def bound() -> None:
+    """The same for a program that runs nothing of a deployment: it stays our user."""
+    _limit()
+    _die_with_parent()
+
+
+def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if _settled is not None and _settled.drops_rights:
-        _become(_settled.identity)
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # last: a change of user would undo it
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _become(identity: Identity | None) -> None:

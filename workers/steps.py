@@ -6,8 +6,9 @@ import os
 import re
 import resource
 import signal
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,8 +16,12 @@ import gevent
 import gevent.subprocess
 import psutil
 
+import shared
+from shared.errors import BuildFailed
+from shared.settings import Settings
 from workers import sandbox
 
+OWN = (Path(__file__).parent, Path(shared.__file__).parent)  # for the steps that are ours
 LAST_LINES = 30
 LINE_BYTES = 8 * 1024
 MAX_CAUSE = 1000
@@ -28,7 +33,87 @@ CAUSE = re.compile(r"(error|cause|caused by):\s*", re.IGNORECASE)
 Say = Callable[[str, str], None]  # level, message
 
 
-def execute(argv: list[str], folder: Path, env: Mapping[str, str], say: Say) -> str | None:
+class Place:
+    """Where steps run: a folder and a cache they may fill, in the sandbox, with few variables."""
+
+    def __init__(
+        self, settings: Settings, *, folder: Path, cache: Path, uv: str, is_ours: bool = False
+    ) -> None:
+        """`is_ours`: the steps run nothing of a deployment, so the service's own user may do them."""
+        self._settings = settings
+        self._folder = folder
+        self._cache = cache
+        self._uv = uv
+        self._is_ours = is_ours
+
+    def run(
+        self,
+        step: str,
+        argv: list[str],
+        say: Say,
+        *,
+        readonly: Sequence[Path] = (),
+        writable: Sequence[Path] = (),
+        **variables: str,
+    ) -> None:
+        """Run one command, its output to the log; raises BuildFailed.
+
+        `writable` stands in the place of the folder and the cache, which then lie in it.
+        """
+        reason = self._execute(argv, say, readonly, writable, variables)
+        if reason is not None:
+            raise BuildFailed(step, reason)
+
+    def attempt(self, argv: list[str], *, readonly: Sequence[Path] = ()) -> None:
+        """Run a command whose failure does no harm."""
+        self._execute(argv, lambda level, message: None, readonly, (), {})
+
+    def _execute(
+        self,
+        argv: list[str],
+        say: Say,
+        readonly: Sequence[Path],
+        writable: Sequence[Path],
+        variables: Mapping[str, str],
+    ) -> str | None:
+        self._cache.mkdir(parents=True, exist_ok=True)
+        if not self._is_ours:
+            sandbox.give(self._cache)
+        confined = sandbox.wrap(
+            argv,
+            isolation=self._settings.isolation,
+            readonly=[Path(self._uv), Path(sys.prefix), *OWN, *readonly],
+            writable=list(writable) or [self._folder, self._cache],
+            cwd=self._folder,
+        )
+        return execute(
+            confined, self._folder, {**self._environment(), **variables}, say,
+            cache=self._cache, is_ours=self._is_ours,
+        )  # fmt: skip
+
+    def _environment(self) -> dict[str, str]:
+        env = {
+            **self._settings.passed_on,
+            "HOME": str(self._folder / "home"),
+            "UV_CACHE_DIR": str(self._cache),
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_NO_CONFIG": "1",  # packages come from where the operator or pip_config_file says
+            "UV_NO_PROGRESS": "1",
+        }
+        if "PIP_INDEX_URL" in env and "UV_DEFAULT_INDEX" not in env:
+            env.setdefault("UV_INDEX_URL", env["PIP_INDEX_URL"])
+        return env
+
+
+def execute(
+    argv: list[str],
+    folder: Path,
+    env: Mapping[str, str],
+    say: Say,
+    *,
+    cache: Path | None = None,
+    is_ours: bool = False,
+) -> str | None:
     """Run a command in the folder it may fill; None when it worked, else why it did not."""
     process = gevent.subprocess.Popen(
         argv,
@@ -38,12 +123,12 @@ def execute(argv: list[str], folder: Path, env: Mapping[str, str], say: Say) -> 
         stdout=gevent.subprocess.PIPE,
         stderr=gevent.subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=_confine,
+        preexec_fn=_bound if is_ours else _confine,
     )
     stream = process.stdout
     assert stream is not None
     last: deque[str] = deque(maxlen=LAST_LINES)
-    watcher = gevent.spawn(_watch, process.pid, folder)
+    watcher = gevent.spawn(_watch, process.pid, [folder] if is_ours or cache is None else [folder, cache])
     try:
         for raw in iter(lambda: stream.readline(LINE_BYTES), b""):
             line = raw.decode("utf-8", "replace").rstrip()
@@ -71,18 +156,23 @@ def _confine() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_DISK_BYTES, MAX_DISK_BYTES))
 
 
+def _bound() -> None:
+    sandbox.bound()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_DISK_BYTES, MAX_DISK_BYTES))
+
+
 def _end(group: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 
-def _watch(pid: int, folder: Path) -> str:
+def _watch(pid: int, folders: Sequence[Path]) -> str:
     """End a step that takes too much; why."""
     while True:
         gevent.sleep(WATCH_SECONDS)
         if _memory(pid) > MAX_MEMORY_BYTES:
             reason = f"the step took more than {MAX_MEMORY_BYTES // 2**20} MiB of memory"
-        elif _disk(folder) > MAX_DISK_BYTES:
+        elif sum(map(disk_bytes, folders)) > MAX_DISK_BYTES:
             reason = f"the build took more than {MAX_DISK_BYTES // 2**20} MiB of disk"
         else:
             continue
@@ -103,7 +193,8 @@ def _memory(pid: int) -> int:
     return total
 
 
-def _disk(folder: Path) -> int:
+def disk_bytes(folder: Path) -> int:
+    """What a folder takes of the disk."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

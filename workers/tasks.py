@@ -39,6 +39,7 @@ def start(settings: Settings, *, is_runner: bool) -> None:
     else:
         _builder = Builder(settings)
     gevent.spawn(workspaces.keep_tidy, settings)
+    gevent.spawn(environments.keep_tidy, settings)
     _upkeep = Upkeep(settings)
     _upkeep.start()
 
@@ -47,6 +48,8 @@ def drain() -> None:
     """The worker stops: take nothing new."""
     if _runner is not None:
         _runner.drain()
+    if _builder is not None:
+        _builder.stop()
 
 
 def close() -> None:

@@ -61,6 +61,11 @@ class Workspace:
         return self.root / "requirements.txt"
 
     @property
+    def packages(self) -> Path:
+        """A file that names the shared packages it uses."""
+        return self.root / "packages"
+
+    @property
     def lock(self) -> Path:
         return self.root.with_suffix(".lock")
 

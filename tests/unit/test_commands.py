@@ -24,39 +24,36 @@ def test_an_archive_is_unpacked_where_the_working_directory_offers_no_modules() 
     assert "-P" in argv
 
 
-def test_requirements_are_resolved_for_the_environment() -> None:
-    argv = commands.resolve(UV, [Path("/r/a.in"), Path("/r/b.txt")], Path("/r/out.txt"), str(PYTHON), None)
+def test_requirements_are_resolved_for_the_interpreter() -> None:
+    inputs = [Path("/r/a.in"), Path("/r/b.txt")]
+    argv = commands.resolve(UV, inputs, Path("/r/pylock.toml"), "/usr/bin/python3", None)
 
     assert argv[:3] == [UV, "pip", "compile"]
-    assert argv[argv.index("--python") + 1] == str(PYTHON)
-    assert argv[argv.index("--output-file") + 1] == "/r/out.txt"
+    assert argv[argv.index("--python") + 1] == "/usr/bin/python3"
+    assert argv[argv.index("--output-file") + 1] == "/r/pylock.toml"
+    assert argv[argv.index("--format") + 1] == "pylock.toml"
     assert argv[-2:] == ["/r/a.in", "/r/b.txt"]
     assert "--index-url" not in argv
 
 
-def test_exactly_what_was_resolved_is_installed() -> None:
-    argv = commands.install(
-        UV, Path("/r/out.txt"), PYTHON, None, link_mode="hardlink", compile_bytecode=False
-    )
+def test_wheels_are_installed_by_their_hashes_and_nothing_is_built() -> None:
+    argv = commands.install_wheels(UV, Path("/r/out.txt"), PYTHON)
 
     assert argv[:3] == [UV, "pip", "install"]
-    assert "--no-deps" in argv
+    assert {"--no-deps", "--no-build", "--require-hashes"} < set(argv)
     assert argv[argv.index("--requirement") + 1] == "/r/out.txt"
     assert argv[argv.index("--link-mode") + 1] == "hardlink"
-    assert "--compile-bytecode" not in argv
-    assert "--compile-bytecode" in commands.install(
-        UV, Path("/r/out.txt"), PYTHON, None, link_mode="copy", compile_bytecode=True
-    )
 
 
-def test_local_packages_are_editable_and_bring_nothing() -> None:
-    argv = commands.install_packages(UV, [Path("/r/p/a"), Path("/r/p/b")], PYTHON, None)
+def test_what_is_built_is_copied_and_local_packages_are_editable() -> None:
+    argv = commands.install_built(UV, Path("/r/b.txt"), [Path("/r/p/a"), Path("/r/p/b")], PYTHON, None)
 
     assert "--no-deps" in argv
-    assert argv[-4:] == ["--editable", "/r/p/a", "--editable", "/r/p/b"]
+    assert argv[argv.index("--link-mode") + 1] == "copy"
+    assert argv[-6:] == ["--requirement", "/r/b.txt", "--editable", "/r/p/a", "--editable", "/r/p/b"]
 
 
-def test_a_project_s_own_index_reaches_every_step_that_fetches() -> None:
+def test_a_project_s_own_index_reaches_every_step_that_runs_for_it_alone() -> None:
     wanted = [
         *("--index-url", "https://one/simple"),
         *("--extra-index-url", "https://two/simple", "--extra-index-url", "https://three/simple"),
@@ -64,11 +61,18 @@ def test_a_project_s_own_index_reaches_every_step_that_fetches() -> None:
     ]
     for argv in (
         commands.resolve(UV, [], Path("/o"), "p", INDEX),
-        commands.install(UV, Path("/o"), PYTHON, INDEX, link_mode="copy", compile_bytecode=False),
-        commands.install_packages(UV, [Path("/d")], PYTHON, INDEX),
+        commands.install_built(UV, Path("/b"), [Path("/d")], PYTHON, INDEX),
     ):
         at = argv.index("--index-url")
         assert argv[at : at + len(wanted)] == wanted
+
+
+def test_modules_are_compiled_by_an_interpreter_that_does_not_run_them() -> None:
+    argv = commands.compile_bytecode("/usr/bin/python3", [Path("/r/env")])
+
+    assert argv[0] == "/usr/bin/python3"
+    assert {"-I", "-S"} < set(argv[:4])
+    assert argv[-1] == "/r/env"
 
 
 def test_a_graph_host_is_told_its_socket_later() -> None:

@@ -29,7 +29,9 @@ from shared.settings import Settings
 from tests.greened import World, child, greened
 from tests.waiting import wait_until
 from workers import environments, manifest, steps, workspaces
-from workers.environments import Made
+from workers.environments import Made, Plan
+from workers.interpreters import HERE
+from workers.requirements import Requirements
 from workers.workspaces import Workspace
 
 __all__ = ["child"]
@@ -39,6 +41,7 @@ CONFIG = json.dumps(
 )
 FILES = {"langgraph.json": CONFIG, "agent.py": "graph = None\n"}
 NOTHING = "# no packages: these tests are about files\n"
+DEPLOYMENT = uuid4()
 
 
 def settings_for(world: World) -> Settings:
@@ -72,12 +75,14 @@ def make(settings: Settings, revision_id: UUID, digest: str, said: list[str] | N
     return environments.make(
         settings,
         revision_id,
-        digest=digest,
-        config_path=None,
-        requirements=NOTHING,
+        planned(digest),
         say=lambda level, message: lines.append(message),
         deadline_seconds=60,
     )
+
+
+def planned(digest: str, requirements: str | None = NOTHING) -> Plan:
+    return Plan(deployment_id=DEPLOYMENT, digest=digest, config_path=None, requirements=requirements)
 
 
 @greened
@@ -95,7 +100,8 @@ def test_it_is_made_once(world: World) -> None:
     assert made.workspace.python.exists()
     assert (made.workspace.project / "agent.py").read_text() == FILES["agent.py"]
     assert not (made.workspace.root / "source.tar.gz").exists()
-    assert made.requirements == NOTHING
+    assert made.requirements == Requirements()
+    assert made.packages is None
     assert made.workspace.root.stat().st_mode & 0o777 == 0o700
 
 
@@ -122,7 +128,7 @@ def test_what_a_dead_attempt_left_is_made_anew(world: World) -> None:
 
     assert workspace.mark.exists()
     assert not (workspace.project / "half").exists()
-    assert workspace.requirements.read_text() == NOTHING
+    assert workspace.requirements.read_text() == ""
 
 
 @greened
@@ -162,9 +168,7 @@ def test_a_build_that_takes_too_long_is_ended(world: World) -> None:
         environments.make(
             settings,
             revision_id,
-            digest=digest,
-            config_path=None,
-            requirements=NOTHING,
+            planned(digest),
             say=lambda level, message: None,
             deadline_seconds=4,
         )
@@ -276,7 +280,8 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
     (workspace.project).mkdir(parents=True)
     for name, content in FILES.items():
         (workspace.project / name).write_text(content)
-    made = Made(workspace, manifest.read(workspace.project, None), "")
+    packages = tmp_path / "packages" / "env"
+    made = Made(workspace, manifest.read(workspace.project, None), Requirements(), packages, HERE)
 
     command = environments.host_command(settings, made, {"API_KEY": "k", "COLOUR": "blue"})
 
@@ -286,7 +291,7 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
     }
     assert command.env["COLOUR"] == "blue", "a secret goes over the file"
     assert command.env["HOME"] == str(workspace.home)
-    assert command.env["PATH"] == f"{workspace.env}/bin:/usr/bin"
+    assert command.env["PATH"] == f"{workspace.env}/bin:{packages}/bin:/usr/bin"
     assert command.cwd == str(workspace.project)
     assert json.loads(command.env["GRAPH_HOST_CONFIG"]) == {
         "graphs": {"agent": {"path": "./agent.py:graph", "description": None}},

@@ -1,0 +1,120 @@
+"""What a build says: rows in the build log, and live events of the revision."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import gevent
+from gevent.event import Event as Signal
+from gevent.lock import RLock
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from shared import revision_log, revisions
+from shared.database import connection
+from shared.errors import Fenced, Unavailable
+from shared.models import RevisionStatus
+from shared.revision_log import BUILD, Clock, Line
+from shared.revisions import Claimed
+from workers.events import RunLog, Writer
+
+log = logging.getLogger(__name__)
+
+MAX_LOG_BYTES = 20 * 1024 * 1024
+FLUSH_SECONDS = 0.3
+FLUSHED_SECONDS = 5.0
+
+
+class BuildLog:
+    """What a build says: rows in the build log, and live events of the revision."""
+
+    def __init__(self, writer: Writer, claimed: Claimed, secrets: Mapping[str, str]) -> None:
+        self._claimed = claimed
+        self._scrub = revision_log.scrubber(secrets.values())
+        self._clock = Clock()
+        self._lines: list[Line] = []
+        self._bytes = 0
+        self._closed = Signal()
+        self.storing = RLock()
+        self.events = RunLog(
+            writer,
+            claimed.revision_id,
+            attempt=claimed.attempt * 2,  # odd numbers are the control plane's
+            owner=claimed.owner,
+            floor=claimed.floor,
+            reserve=self._reserve,
+            on_fenced=lambda: None,  # the lease tells
+        )
+
+    def __enter__(self) -> BuildLog:
+        self._flusher = gevent.spawn(self._flush_forever)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._flusher.join()
+        self._flush()
+        if self.events.ended:
+            self.events.flushed.wait(FLUSHED_SECONDS)
+
+    def say(self, level: str, message: str) -> None:
+        """One line, or several."""
+        for part in message.splitlines() or [""]:
+            if self._bytes > MAX_LOG_BYTES:
+                return
+            self._bytes += len(part)
+            if self._bytes > MAX_LOG_BYTES:
+                level, part = "WARNING", f"the build log is cut off at {MAX_LOG_BYTES // 1024 // 1024} MiB"
+            self._add(level, self.shown(part))
+
+    def shown(self, message: str) -> str:
+        """The message as anyone may see it."""
+        return revision_log.clean(self._scrub(message))
+
+    def _add(self, level: str, message: str) -> None:
+        claimed = self._claimed
+        line = Line(claimed.deployment_id, claimed.revision_id, BUILD, self._clock.now(), level, message)
+        self._lines.append(line)
+        self.events.add(revision_log.log_payload(line))
+
+    def status(self, status: RevisionStatus, message: str | None = None) -> None:
+        """The revision has this status now."""
+        self.events.add(revision_log.status_payload(status, message))
+
+    def end(self, status: RevisionStatus, message: str | None = None) -> None:
+        """… and it is its last."""
+        self.status(status, message)
+        self.events.end(revision_log.end_payload(status))
+
+    def _reserve(self, upto: int) -> bool:
+        try:
+            with connection() as conn:
+                revisions.reserve(conn, self._claimed, upto)
+        except (Unavailable, Fenced):
+            return False
+        return True
+
+    def _flush_forever(self) -> None:
+        while not self._closed.wait(FLUSH_SECONDS):
+            try:
+                self._flush()
+            except (Unavailable, DBAPIError) as error:
+                log.warning("revision %s: its log waits: %s", self._claimed.revision_id, error)
+
+    def _flush(self) -> None:
+        with self.storing:
+            if not self._lines:
+                return
+            lines, self._lines = self._lines, []
+            try:
+                with connection() as conn:
+                    revision_log.append(conn, lines)
+            except BaseException:  # whatever it is, the lines are not stored
+                self._lines[:0] = lines
+                raise
+
+    def store(self, conn: Connection) -> None:
+        """Store what has gathered; `storing` must be held, so that no line is still on its way elsewhere."""
+        lines, self._lines = self._lines, []
+        revision_log.append(conn, lines)

@@ -1,0 +1,65 @@
+"""What an earlier revision of the deployment has settled, so that it need not be settled again.
+
+Versions are kept for a day at most: who deploys again after that gets what has been released since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, text
+
+from shared.revisions import Claimed
+
+FRESH = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What a revision that was deployed was made of."""
+
+    build_id: UUID
+    requirements: str
+    python_version: str | None
+    resolved_at: str
+
+
+DEPLOYED = """
+SELECT coalesce(build_id, id) AS build_id, requirements, python_version, source_revision_config,
+       manifest ->> 'resolved_at' AS resolved_at
+FROM revision
+WHERE deployment_id = :deployment_id AND status = 'DEPLOYED' AND requirements IS NOT NULL
+"""
+NEWEST = " ORDER BY number DESC LIMIT 10"
+
+
+def same_source(conn: Connection, claimed: Claimed) -> Earlier | None:
+    """The newest build of the same archive with the same configuration file, if it is fresh."""
+    query = text(DEPLOYED + " AND archive_digest = :digest" + NEWEST)
+    values = {"deployment_id": claimed.deployment_id, "digest": claimed.archive_digest}
+    path = claimed.config.get("langgraph_config_path")
+    for row in conn.execute(query, values).mappings():
+        if row["source_revision_config"].get("langgraph_config_path") == path and _is_fresh(row):
+            return _earlier(row)
+    return None
+
+
+def same_wishes(conn: Connection, claimed: Claimed, inputs: str) -> Earlier | None:
+    """The newest build that asked for the same packages, if it is fresh."""
+    query = text(DEPLOYED + " AND manifest ->> 'inputs' = :inputs" + NEWEST)
+    values = {"deployment_id": claimed.deployment_id, "inputs": inputs}
+    rows = conn.execute(query, values).mappings()
+    return next((_earlier(row) for row in rows if _is_fresh(row)), None)
+
+
+def _is_fresh(row: RowMapping) -> bool:
+    try:
+        return datetime.now(UTC) - datetime.fromisoformat(row["resolved_at"]) < FRESH
+    except (TypeError, ValueError):  # made before this was kept
+        return False
+
+
+def _earlier(row: RowMapping) -> Earlier:
+    return Earlier(row["build_id"], row["requirements"], row["python_version"], row["resolved_at"])

@@ -1,0 +1,160 @@
+"""A revision's graphs: loaded once when it is built, drawn and described, and kept so.
+
+A deployment whose environment and variables have not changed keeps what was found then.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import gevent
+import orjson
+from sqlalchemy import Connection, text
+from sqlalchemy.dialects.postgresql import insert
+
+from shared import assistants, secrets
+from shared.encryption import Undecryptable
+from shared.errors import BuildFailed, HostUnusable
+from shared.models import Assistant, AssistantVersion, Graph
+from shared.settings import Settings
+from workers.environments import GRAPH_HOST, Made, host_command
+from workers.hosts import Host, resident_bytes
+from workers.steps import Say
+
+STEP = "graphs"
+MIB = 1024 * 1024
+WATCH_SECONDS = 0.5
+
+Graphs = Mapping[str, Mapping[str, Any]]
+
+
+def inspect(
+    settings: Settings, revision_id: UUID, made: Made, variables: Mapping[str, str], say: Say
+) -> Graphs:
+    """Load every graph once, as a host of the deployment would; raises BuildFailed."""
+    graphs = made.manifest.graphs
+    say("INFO", f"loading {len(graphs)} graph{'' if len(graphs) == 1 else 's'}")
+    command = host_command(settings, made, variables, inspect=True)
+    try:
+        host = Host(revision_id, command, settings, lambda level, message, _: say(level, message))
+    except HostUnusable as error:
+        raise BuildFailed(STEP, error.message) from error
+    watcher = gevent.spawn(_watch, host, settings.host_memory_mb)
+    try:
+        return _described(host.wait_ready(), graphs)
+    except HostUnusable as error:
+        is_its_end = error.message == host.died  # it did not get as far as saying why
+        reason = f"the process that loads them {error.message}" if is_its_end else error.message
+        raise BuildFailed(STEP, reason) from error
+    finally:
+        watcher.kill()
+        host.kill("its graphs have been looked at")
+        host.wait_output()
+
+
+def _watch(host: Host, most_mb: int) -> None:
+    """End a process that takes more memory than a host of the deployment may."""
+    while host.died is None:
+        used = resident_bytes(host.pid)
+        if used > most_mb * MIB:
+            host.kill(f"used {used // MIB} MiB, more than {most_mb} MiB")
+        gevent.sleep(WATCH_SECONDS)
+
+
+@functools.cache
+def inspector() -> str:
+    """Tells what looks at graphs: another version of it may see more in them."""
+    found = hashlib.sha256()
+    for path in sorted(GRAPH_HOST.glob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+SAME_BUILD = text("""
+SELECT id FROM revision
+WHERE deployment_id = :deployment_id AND id <> :id AND coalesce(build_id, id) = :build_id
+  AND status = 'DEPLOYED' AND manifest ->> 'inspector' = :inspector
+ORDER BY number DESC LIMIT 3
+""")
+KEPT = text("SELECT graph_id, description, drawings, schemas, subgraphs FROM graph WHERE revision_id = :id")
+
+
+def known(
+    conn: Connection, deployment_id: UUID, revision_id: UUID, build_id: UUID, variables: Mapping[str, str]
+) -> Graphs | None:
+    """What was found when the same build was loaded with the same variables; None when it never was."""
+    values = {"deployment_id": deployment_id, "id": revision_id, "build_id": build_id}
+    for other in conn.execute(SAME_BUILD, {**values, "inspector": inspector()}).scalars().all():
+        if not _has(conn, other, variables):
+            continue
+        rows = conn.execute(KEPT, {"id": other}).mappings().all()
+        if rows:
+            return {row["graph_id"]: {name: row[name] for name in PARTS} for row in rows}
+    return None
+
+
+PARTS = ("description", "drawings", "schemas", "subgraphs")
+
+
+def _has(conn: Connection, revision_id: UUID, variables: Mapping[str, str]) -> bool:
+    try:
+        return secrets.secrets_of(conn, revision_id) == variables
+    except Undecryptable:
+        return False
+
+
+def _described(answer: Mapping[str, Any], wanted: Mapping[str, Any]) -> Graphs:
+    """What the host says of the graphs; user code may have spoken in its place. Raises BuildFailed."""
+    graphs = answer.get("graphs")
+    try:
+        if not isinstance(graphs, dict) or graphs.keys() != wanted.keys():
+            raise TypeError("not the graphs of the configuration")
+        for graph in graphs.values():
+            if not isinstance(graph["description"], str | None):
+                raise TypeError("a description that is no text")
+            if not all(isinstance(graph[name], dict) for name in ("drawings", "schemas", "subgraphs")):
+                raise TypeError("a description without its parts")
+        if b"\\u0000" in orjson.dumps(graphs):
+            raise TypeError("a NUL character in a schema or description")
+    except (KeyError, TypeError) as error:
+        raise BuildFailed("graphs", f"the graphs could not be described: {error}") from error
+    return graphs
+
+
+def store(conn: Connection, revision_id: UUID, graphs: Graphs) -> None:
+    """Keep what the revision's graphs look like."""
+    for graph_id, graph in graphs.items():
+        row = {name: graph[name] for name in PARTS}
+        conn.execute(
+            insert(Graph)
+            .values(revision_id=revision_id, graph_id=graph_id, **row)
+            .on_conflict_do_update(index_elements=["revision_id", "graph_id"], set_=row)
+        )
+
+
+def make_default_assistants(conn: Connection, deployment_id: UUID, graphs: Graphs) -> None:
+    """One assistant a graph, where there is none yet; what users made of theirs stays."""
+    for graph_id, graph in graphs.items():
+        assistant_id = assistants.default_id(graph_id)
+        made = conn.execute(
+            insert(Assistant)
+            .values(deployment_id=deployment_id, assistant_id=assistant_id)
+            .on_conflict_do_nothing()
+            .returning(Assistant.assistant_id)
+        ).one_or_none()
+        if made is not None:
+            conn.execute(
+                insert(AssistantVersion).values(
+                    deployment_id=deployment_id,
+                    assistant_id=assistant_id,
+                    version=1,
+                    graph_id=graph_id,
+                    metadata_={"created_by": "system"},
+                    name=graph_id,
+                    description=graph["description"],
+                )
+            )

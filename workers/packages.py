@@ -1,0 +1,104 @@
+"""Packages that environments share: the wheels of one resolved set, installed once on this machine.
+
+Nothing of a deployment runs here. The installer takes exactly the pinned wheels of the operator's index,
+builds nothing, and links their files from a cache that no sandbox may write; the interpreter that compiles
+them does not look at them as packages, since a wheel may hold code that runs as soon as Python starts.
+Whoever uses such a folder sees it read-only, as far as the machine's isolation goes.
+
+A folder nobody has used for a day goes; whoever needs it again makes it again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from shared.settings import Settings
+from workers import commands, steps
+from workers.interpreters import Interpreter
+from workers.requirements import Requirements
+from workers.steps import Say
+from workers.workspaces import Workspace, exclusive
+
+KEPT_SECONDS = 24 * 3600.0
+STEP = "install"
+
+
+class Packages:
+    """The shared packages of this machine."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._shared = settings.cache_dir / "shared"  # one mount: links do not reach across two
+        self.folder = self._shared / "packages"
+
+    def name(self, requirements: Requirements, interpreter: Interpreter) -> str:
+        """The folder's name; nothing when the set has no wheels."""
+        return f"{interpreter.tag}-{requirements.key}" if requirements.wheels else ""
+
+    def environment(self, name: str) -> Path:
+        return self.folder / name / "env"
+
+    def ensure(
+        self, name: str, requirements: Requirements, interpreter: Interpreter, uv: str, say: Say
+    ) -> None:
+        """Have the folder whole; raises BuildFailed."""
+        root = self.folder / name
+        with exclusive(Workspace(root)):
+            if Workspace(root).mark.exists():
+                os.utime(Workspace(root).mark)
+                say("INFO", f"{len(requirements.wheels)} packages are installed already")
+                return
+            shutil.rmtree(root, ignore_errors=True)
+            say("INFO", f"installing {len(requirements.wheels)} packages")
+            try:
+                self._install(root, requirements, interpreter, uv, say)
+                Workspace(root).mark.touch()
+            except BaseException:
+                shutil.rmtree(root, ignore_errors=True)
+                raise
+
+    def _install(
+        self, root: Path, requirements: Requirements, interpreter: Interpreter, uv: str, say: Say
+    ) -> None:
+        root.mkdir(parents=True)
+        listed, env = root / "requirements.txt", root / "env"
+        listed.write_text("".join(f"{line}\n" for line in requirements.wheels))
+        place = steps.Place(self._settings, folder=root, cache=self._shared / "uv", uv=uv, is_ours=True)
+        readonly = [interpreter.prefix]
+        make = commands.create_environment(uv, env, str(interpreter.path))
+        place.run("environment", make, say, readonly=readonly)
+        install = commands.install_wheels(uv, listed, env / "bin" / "python")
+        place.run(STEP, install, say, readonly=readonly, writable=[self._shared])
+        place.attempt(commands.compile_bytecode(str(interpreter.path), [env]), readonly=readonly)
+
+    def keep_tidy(self, used: Collection[str]) -> int:
+        """Remove what nobody uses any more; `used` are the names this machine's environments refer to."""
+        if not self.folder.is_dir():
+            return 0
+        names = {path.name.removesuffix(".lock") for path in self.folder.iterdir()}
+        return sum(self._tidy(self.folder / name, is_used=name in used) for name in names)
+
+    def _tidy(self, root: Path, *, is_used: bool) -> bool:
+        if is_used and Workspace(root).mark.exists():
+            os.utime(Workspace(root).mark)
+        if not _is_old(root):
+            return False
+        with exclusive(Workspace(root)):
+            if not _is_old(root):
+                return False
+            shutil.rmtree(root, ignore_errors=True)
+            Workspace(root).lock.unlink(missing_ok=True)
+        return True
+
+
+def _is_old(root: Path) -> bool:
+    for path in (Workspace(root).mark, root, Workspace(root).lock):
+        try:
+            return time.time() - path.stat().st_mtime > KEPT_SECONDS
+        except FileNotFoundError:
+            continue
+    return False

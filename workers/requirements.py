@@ -1,0 +1,123 @@
+"""The exact versions a revision's environment is made of, and where each of them may be installed from.
+
+Wheels of the operator's index are pinned by hash and hold no code that runs when they are installed: they
+come from a cache all deployments share. Everything else (source distributions, repositories, addresses,
+directories of the project, whatever comes from an index the project names) may run code of its own, and is
+installed in the sandbox with a cache of the deployment's own.
+
+The text of a set is a requirements file; a line of it says where the second kind begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shared.errors import BuildFailed
+
+STEP = "requirements"
+BUILT_HERE = "# installed in the sandbox, with a cache of the deployment's own"
+PROJECT = "${PROJECT_ROOT}"  # in a line that names a directory of the project; the installer fills it in
+OPTION = re.compile(rb"^\s*-", re.MULTILINE)
+TOOL_TABLE = re.compile(rb"^\s*\[+\s*tool\s*\.\s*uv\b", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """A resolved set, one requirement a line."""
+
+    wheels: tuple[str, ...] = ()
+    built: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [*self.wheels, *([BUILT_HERE, *self.built] if self.built else [])]
+        return "".join(f"{line}\n" for line in parts)
+
+    def __len__(self) -> int:
+        return len(self.wheels) + len(self.built)
+
+    @property
+    def key(self) -> str:
+        """Names the set of wheels."""
+        return hashlib.sha256("\n".join(self.wheels).encode()).hexdigest()[:32]
+
+    @classmethod
+    def parse(cls, text: str) -> Requirements:
+        """What `str()` made of a set; of one without hashes, nothing comes from the shared cache."""
+        wheels, _, built = text.partition(BUILT_HERE)
+        pinned = [line for line in _lines(wheels) if "--hash=" in line]
+        loose = [line for line in _lines(wheels) if "--hash=" not in line]
+        return cls(tuple(pinned), (*loose, *_lines(built)))
+
+
+def _lines(text: str) -> list[str]:
+    found = [line.strip() for line in text.splitlines()]
+    return [line for line in found if line and not line.startswith("#")]
+
+
+def from_lock(lock: str, project: Path, own: Iterable[Path], *, is_ours: bool) -> Requirements:
+    """The set a resolver's `pylock.toml` names; raises BuildFailed.
+
+    `own` are directories that are installed by themselves; `is_ours`: everything without an address of its
+    own is of the operator's index.
+    """
+    try:
+        packages = tomllib.loads(lock)["packages"]
+        found = [_line(package, project) for package in packages if not _is_one_of(package, own)]
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise BuildFailed(STEP, "their list cannot be read") from error
+    return Requirements(
+        tuple(line for is_pinned, line in found if is_ours and is_pinned),
+        tuple(line for is_pinned, line in found if not (is_ours and is_pinned)),
+    )
+
+
+def _is_one_of(package: Mapping[str, Any], directories: Iterable[Path]) -> bool:
+    path = package.get("directory", {}).get("path")
+    return path is not None and Path(path) in directories
+
+
+def _line(package: Mapping[str, Any], project: Path) -> tuple[bool, str]:
+    """Whether it is a wheel with a hash, and its requirement."""
+    name = package["name"]
+    if "vcs" in package:
+        vcs = package["vcs"]
+        fragment = f"#subdirectory={vcs['subdirectory']}" if vcs.get("subdirectory") else ""
+        return False, f"{name} @ {vcs['type']}+{vcs['url']}@{vcs['commit-id']}{fragment}"
+    if "archive" in package:
+        archive = package["archive"]
+        address = archive.get("url") or _file(archive["path"], project)
+        return False, f"{name} @ {address}"
+    if "directory" in package:
+        directory = package["directory"]
+        address = _file(directory["path"], project)
+        return False, f"-e {address}" if directory.get("editable") else f"{name} @ {address}"
+    pin = f"{name}=={package['version']}"
+    wheels = package.get("wheels") or []
+    files = wheels or ([package["sdist"]] if "sdist" in package else [])
+    hashes = sorted({f"--hash=sha256:{file['hashes']['sha256']}" for file in files if "hashes" in file})
+    is_pinned = bool(wheels) and len(hashes) > 0 and all("url" in file for file in wheels)
+    return is_pinned, " ".join((pin, *hashes))
+
+
+def _file(path: str, project: Path) -> str:
+    """The address of something of the project; raises BuildFailed when it lies elsewhere."""
+    whole = Path(path) if Path(path).is_absolute() else project / path
+    if not whole.is_relative_to(project):
+        raise BuildFailed(STEP, f"{path!r} lies outside the project")
+    return f"file://{PROJECT}/{whole.relative_to(project).as_posix()}"
+
+
+def has_options(content: bytes) -> bool:
+    """Whether a requirements file does more than name packages: other files, indexes, directories."""
+    return OPTION.search(content) is not None
+
+
+def configures_installer(content: bytes) -> bool:
+    """Whether a `pyproject.toml` tells the installer where packages come from."""
+    return TOOL_TABLE.search(content) is not None

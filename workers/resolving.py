@@ -1,0 +1,78 @@
+"""What a project asks for, and the exact versions that satisfy it: the installer decides, in the sandbox."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from shared.errors import BuildFailed
+from workers import commands, manifest
+from workers.interpreters import Interpreter
+from workers.manifest import Manifest
+from workers.requirements import STEP, configures_installer, has_options
+from workers.steps import Place, Say
+from workers.workspaces import Workspace
+
+ADDRESS = re.compile(r"@\s*(file:|\.|/)")
+OWN_CLAIM = re.compile(r"\blanggraph(-checkpoint)?\s*[=<>~!]")
+UNREACHABLE = re.compile(
+    r"Failed to fetch|error sending request|Request failed after|dns error", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a project asks for; the same digest, the same wishes."""
+
+    manifest: Manifest
+    interpreter: Interpreter
+    files: tuple[Path, ...]  # requirement files
+    is_ours: bool  # nothing but the operator's index says where packages come from
+    digest: str
+
+
+def asked(project: Path, found: Manifest, interpreter: Interpreter, archive_digest: str) -> Asked:
+    """What the project asks for; raises BuildFailed."""
+    listed = [path / "requirements.txt" for path in found.plain]
+    contents = {path: manifest.content(project, path) for path in listed if (project / path).is_file()}
+    settings = [path / "pyproject.toml" for path in found.packages]
+    configured = [manifest.content(project, path) for path in settings if (project / path).is_file()]
+    names_files = any(map(has_options, contents.values())) or any(map(ADDRESS.search, found.requirements))
+    is_ours = found.index is None and not names_files and not any(map(configures_installer, configured))
+    # What local packages and further files ask for may depend on anything in the archive.
+    rest = archive_digest if names_files or found.packages else ""
+    wishes = [
+        interpreter.tag, *commands.BASE_REQUIREMENTS, *found.requirements, repr(found.index), rest,
+        *(content.decode("utf-8", "replace") for content in contents.values()),
+    ]  # fmt: skip
+    digest = hashlib.sha256(orjson.dumps(wishes)).hexdigest()
+    return Asked(found, interpreter, tuple(project / path for path in contents), is_ours, digest)
+
+
+def resolve(place: Place, uv: str, workspace: Workspace, asked: Asked, say: Say) -> Path:
+    """Where the lock file with the exact versions is; raises BuildFailed."""
+    wanted, output = workspace.root / "wanted.in", workspace.root / "pylock.toml"
+    packages = [f"--editable {workspace.project / path}" for path in asked.manifest.packages]
+    wanted.write_text(
+        "\n".join((*commands.BASE_REQUIREMENTS, *asked.manifest.requirements, *packages)) + "\n"
+    )
+    python = str(asked.interpreter.path)
+    argv = commands.resolve(uv, [wanted, *asked.files], output, python, asked.manifest.index)
+    try:
+        place.run(STEP, argv, say, readonly=[asked.interpreter.prefix])
+    except BuildFailed as error:
+        raise BuildFailed(STEP, _explained(error.message)) from error
+    return output
+
+
+def _explained(reason: str) -> str:
+    """The installer's reason, with what its reader cannot know."""
+    if UNREACHABLE.search(reason):
+        return f"the package index cannot be reached: {reason}"
+    if OWN_CLAIM.search(reason):
+        return f"{reason}: this server runs graphs with {' and '.join(commands.BASE_REQUIREMENTS)}"
+    return reason
