@@ -1,7 +1,4 @@
-"""The rules of deployments: create, find, change, delete; which revision a change makes.
-
-Deleting hides a deployment at once and stops its work; upkeep removes what is left of it in chunks.
-"""
+"""The rules of deployments: create, find, change; which revision a change makes."""
 
 from __future__ import annotations
 
@@ -56,10 +53,10 @@ class Change:
     source: str | None = None
     source_config: Mapping[str, Any] = field(default_factory=dict)
     revision_config: Mapping[str, Any] = field(default_factory=dict)
-    limits: Mapping[str, Any] = field(default_factory=dict)
     secrets: Sequence[Mapping[str, str]] = ()
     tracked_packages: Sequence[str] = ()
     pool: str | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def makes_revision(self) -> bool:
@@ -87,10 +84,10 @@ def create(
     source: str,
     source_config: Mapping[str, Any],
     revision_config: Mapping[str, Any],
-    given_limits: Mapping[str, Any] | None = None,
     secrets: Sequence[Mapping[str, str]],
     agent: Mapping[str, str] | None = None,
     pool: str = "default",
+    given_limits: Mapping[str, Any] | None = None,
 ) -> UUID:
     """A new deployment with its first revision, which waits in CREATING for its source."""
     if revision_config.get("source_tarball_path"):
@@ -112,10 +109,10 @@ def create(
             "agent_environment": agent.get("environment"),
         },
     )
-    limits.change(conn, deployment_id, given_limits or {})
     if made.rowcount != 1:
         what = "This agent" if agent else f"A deployment named {name!r}"
         raise Conflict(f"{what} already exists in this environment." if agent else f"{what} already exists.")
+    limits.change(conn, deployment_id, given_limits or {})
     revision_id = revisions.create(
         conn,
         deployment_id,
@@ -136,7 +133,7 @@ def change(
     conn: Connection, organization_id: UUID, deployment_id: UUID, change: Change
 ) -> tuple[UUID | None, list[Moved]]:
     """Apply a PATCH; answers the revision it made or filled, if any, and what to announce."""
-    deployment = _lock(conn, organization_id, deployment_id)
+    deployment = lock(conn, organization_id, deployment_id)
     given = {key: value for key, value in change.source_config.items() if value is not None}
     conn.execute(
         text(
@@ -148,12 +145,12 @@ def change(
             "id": deployment_id,
             "display_name": change.display_name,
             "pool": change.pool,
-    limits.change(conn, deployment_id, change.limits)
-    if change.pool is not None:
-        limits.move(conn, deployment_id, change.pool)
             "source_config": dumps({**deployment["source_config"], **given}),
         },
     )
+    limits.change(conn, deployment_id, change.limits)
+    if change.pool is not None:
+        limits.move(conn, deployment_id, change.pool)
     if not change.makes_revision:
         return None, []
     return _next_revision(conn, deployment, change)
@@ -163,7 +160,7 @@ def add_revision(
     conn: Connection, organization_id: UUID, deployment_id: UUID, change: Change
 ) -> tuple[UUID, list[Moved]]:
     """A new revision, whether or not anything differs."""
-    return _next_revision(conn, _lock(conn, organization_id, deployment_id), change)
+    return _next_revision(conn, lock(conn, organization_id, deployment_id), change)
 
 
 def _next_revision(conn: Connection, deployment: RowMapping, change: Change) -> tuple[UUID, list[Moved]]:
@@ -218,7 +215,7 @@ def redeploy(
     conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID
 ) -> tuple[UUID, list[Moved]]:
     """A new revision with another one's source, secrets and built artifact."""
-    _lock(conn, organization_id, deployment_id)
+    lock(conn, organization_id, deployment_id)
     old = revisions.get(conn, deployment_id, revision_id)
     if old["archive_digest"] is None:
         raise Invalid("this revision has no source to deploy", status=400)
@@ -242,14 +239,14 @@ def redeploy(
 
 def interrupt(conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID) -> list[Moved]:
     """Stop a revision on its way; one that has ended stays as it is."""
-    _lock(conn, organization_id, deployment_id)
+    lock(conn, organization_id, deployment_id)
     revisions.get(conn, deployment_id, revision_id)
     return revisions.interrupt(conn, deployment_id, revision_id, reason="interrupted by a user")
 
-       d.max_concurrent_runs, d.hosts_per_runner, d.run_timeout_seconds, d.memory_mb,
 
 SELECT = """
 SELECT d.id, d.organization_id, d.name, d.display_name, d.source, d.source_config, d.status, d.pool,
+       d.max_concurrent_runs, d.hosts_per_runner, d.run_timeout_seconds, d.memory_mb,
        d.agent_id, d.agent_environment, d.latest_revision_id, d.active_revision_id, d.created_at,
        d.updated_at, r.source_revision_config,
        coalesce((SELECT json_agg(s.name ORDER BY s.name) FROM secret s WHERE s.revision_id = r.id), '[]')
@@ -282,7 +279,8 @@ def missing(deployment_id: UUID) -> NotFound:
     return NotFound(f"Deployment ID {deployment_id} not found.")
 
 
-def _lock(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapping:
+def lock(conn: Connection, organization_id: UUID, deployment_id: UUID) -> RowMapping:
+    """Its row, held until the transaction ends; raises NotFound."""
     return _one_alive(conn, organization_id, deployment_id, "FOR UPDATE")
 
 
@@ -336,68 +334,6 @@ def recently_used(conn: Connection, pool: str, *, limit: int) -> list[UUID]:
         " WHERE deployment_id = d.id) DESC NULLS LAST, updated_at DESC LIMIT :limit"
     )
     return list(conn.execute(query, {"pool": pool, "limit": limit}).scalars())
-
-
-def delete(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list[Moved]:
-    """Hide the deployment, stop its revisions and its runs; upkeep removes the rest."""
-    _lock(conn, organization_id, deployment_id)
-    moved = revisions.interrupt_all(conn, deployment_id, reason="the deployment was deleted")
-    values = {"id": deployment_id, "status": DeploymentStatus.AWAITING_DELETE}
-    conn.execute(
-        text("UPDATE deployment SET deleted_at = now(), updated_at = now(), status = :status WHERE id = :id"),
-        values,
-    )
-    conn.execute(
-        text(
-            "UPDATE run SET status = 'interrupted', ended_at = now(), updated_at = now(),"
-            " cancel_reason = 'the deployment was deleted' WHERE deployment_id = :id AND status = 'pending'"
-        ),
-        values,
-    )
-    conn.execute(
-        text(
-            "UPDATE run SET cancel_requested = 'interrupt', cancel_reason = 'the deployment was deleted'"
-            " WHERE deployment_id = :id AND status = 'running'"
-        ),
-        values,
-    )
-    return moved
-
-
-PURGE_CHUNK = 200
-PURGE_GRACE_SECONDS = 60.0
-
-DELETED = text("""
-SELECT id FROM deployment d WHERE deleted_at IS NOT NULL
-  AND (deleted_at < now() - make_interval(secs => :grace)
-       OR NOT EXISTS (SELECT FROM run WHERE deployment_id = d.id AND status = 'running'))
-ORDER BY deleted_at LIMIT 5 FOR UPDATE SKIP LOCKED
-""")
-
-# Children first, so that no cascade is long.
-CHUNKS = (
-    "DELETE FROM thread WHERE deployment_id = :id AND thread_id IN"
-    " (SELECT thread_id FROM thread WHERE deployment_id = :id LIMIT :chunk)",
-    "DELETE FROM log_line WHERE id IN (SELECT id FROM log_line WHERE deployment_id = :id LIMIT :chunk * 20)",
-    "DELETE FROM assistant WHERE deployment_id = :id AND assistant_id IN"
-    " (SELECT assistant_id FROM assistant WHERE deployment_id = :id LIMIT :chunk)",
-    "DELETE FROM revision WHERE id IN (SELECT id FROM revision WHERE deployment_id = :id LIMIT :chunk)",
-)
-
-
-def purge_deleted(conn: Connection) -> int:
-    """Remove some of what deleted deployments left behind; the number of rows, 0 when nothing is left.
-
-    A deployment whose runs still stop is left alone for a while.
-    """
-    removed = 0
-    for deployment_id in conn.execute(DELETED, {"grace": PURGE_GRACE_SECONDS}).scalars().all():
-        values = {"id": deployment_id, "chunk": PURGE_CHUNK}
-        done = [conn.execute(text(chunk), values).rowcount for chunk in CHUNKS]
-        removed += sum(done)
-        if not any(done):
-            removed += conn.execute(text("DELETE FROM deployment WHERE id = :id"), values).rowcount
-    return removed
 
 
 def ended(conn: Connection, revision_id: UUID) -> tuple[str, str | None] | None:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, RowMapping, text
 from sqlalchemy.exc import IntegrityError
 from uuid_utils.compat import uuid7
 
-from shared import deployments
+from shared import deletion
 from shared.api_keys import CACHE_SECONDS, CACHE_SIZE, DEFAULT_ORGANIZATION_ID, OPERATOR, Caller
 from shared.database import connection
 from shared.errors import Conflict, Forbidden, Invalid, NotFound
@@ -106,7 +106,7 @@ def purge_deleted(conn: Connection) -> list[Moved]:
 def _delete_deployments(conn: Connection, organization_id: UUID) -> list[Moved]:
     query = text("SELECT id FROM deployment WHERE organization_id = :id AND deleted_at IS NULL ORDER BY id")
     found = conn.execute(query, {"id": organization_id}).scalars().all()
-    return [moved for id in found for moved in deployments.delete(conn, organization_id, id)]
+    return [moved for id in found for moved in deletion.delete(conn, organization_id, id)]
 
 
 # Which organization a caller speaks for

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from shared import archives, deployments, idempotency, retention
+from shared import archives, deletion, idempotency, retention
 from shared.database import connection
 from shared.settings import Settings
 
@@ -42,7 +42,7 @@ class Removals:
         ]
 
     def deleted_deployments(self) -> None:
-        self._exhaust(deployments.purge_deleted)
+        self._exhaust(deletion.purge)
 
     def old_revisions(self) -> None:
         self._exhaust(partial(retention.remove_old_revisions, kept=self._settings.kept_revisions))

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from shared import archives, deployments, encryption, revisions, secrets
+from shared import archives, deletion, deployments, encryption, revisions, secrets
 from shared.database import connection
 from shared.deployments import Change
 from shared.errors import Conflict, Invalid, NotFound
@@ -67,7 +67,7 @@ def purge() -> None:
     """Until nothing is left to remove."""
     while True:
         with connection() as conn:
-            if not deployments.purge_deleted(conn):
+            if not deletion.purge(conn):
                 return
 
 
@@ -87,7 +87,7 @@ def test_a_name_is_free_again_when_its_deployment_is_deleted(organization_id: UU
     with pytest.raises(Conflict):
         create(organization_id)
     with connection() as conn:
-        deployments.delete(conn, organization_id, old)
+        deletion.delete(conn, organization_id, old)
 
     new = create(organization_id)
 
@@ -158,12 +158,33 @@ def test_a_deleted_deployment_stops_its_work(organization_id: UUID, tmp_path: Pa
         building = revisions.create(conn, deployment.id, source="internal_source", config={}, digest="0" * 64)
         revisions.start(conn, deployment.id, building)
 
-        moved = deployments.delete(conn, organization_id, deployment.id)
+        moved = deletion.delete(conn, organization_id, deployment.id)
+        stopped = deletion.stop_runs(conn, deployment.id)
 
         assert {move.revision_id: move.status for move in moved} == {building: "INTERRUPTED"}
+        assert {run.run_id for run in stopped} == {pending, running}
+        assert deletion.stop_runs(conn, deployment.id) == []
         rows = conn.execute(text("SELECT run_id, status, cancel_requested FROM run")).all()
     found = {row.run_id: (row.status, row.cancel_requested) for row in rows}
     assert found == {pending: ("interrupted", None), running: ("running", "interrupt")}
+
+
+def test_a_deletion_waits_for_no_run(organization_id: UUID) -> None:
+    deployment = factories.deployment(organization_id=organization_id)
+    for _ in range(2):
+        factories.run(deployment)
+    with connection() as conn:
+        held = conn.execute(text("SELECT run_id FROM run LIMIT 1 FOR UPDATE")).scalar_one()
+        with connection() as other:
+            deletion.delete(other, organization_id, deployment.id)
+            stopped = deletion.stop_runs(other, deployment.id)
+        assert len(stopped) == 1
+
+    with connection() as conn:
+        assert deletion.purge(conn) > 0  # which stops what was held
+    assert {run.run_id for run in stopped} != {held}
+    purge()
+    assert count("run") == 0
 
 
 def test_nothing_is_left_of_a_deleted_deployment(organization_id: UUID, tmp_path: Path) -> None:
@@ -174,7 +195,7 @@ def test_nothing_is_left_of_a_deleted_deployment(organization_id: UUID, tmp_path
         factories.run(gone, status=RunStatus.SUCCESS)
     upload(gone.id, tmp_path, b"x")
     with connection() as conn:
-        deployments.delete(conn, organization_id, gone.id)
+        deletion.delete(conn, organization_id, gone.id)
 
     purge()
 
@@ -195,7 +216,7 @@ def test_it_stays_while_one_of_its_runs_still_stops(organization_id: UUID) -> No
     deployment = factories.deployment(organization_id=organization_id)
     factories.run(deployment, status=RunStatus.RUNNING)
     with connection() as conn:
-        deployments.delete(conn, organization_id, deployment.id)
+        deletion.delete(conn, organization_id, deployment.id)
 
     purge()
     assert count("deployment") == 1
@@ -210,7 +231,7 @@ def test_a_run_that_never_stops_does_not_keep_it_for_ever(organization_id: UUID)
     deployment = factories.deployment(organization_id=organization_id)
     factories.run(deployment, status=RunStatus.RUNNING)
     with connection() as conn:
-        deployments.delete(conn, organization_id, deployment.id)
+        deletion.delete(conn, organization_id, deployment.id)
         conn.execute(text("UPDATE deployment SET deleted_at = now() - interval '1 day'"))
 
     purge()
@@ -253,7 +274,7 @@ def test_an_archive_lives_as_long_as_something_refers_to_it(organization_id: UUI
     assert count("upload") == 0
 
     with connection() as conn:
-        deployments.delete(conn, organization_id, id)
+        deletion.delete(conn, organization_id, id)
     purge()
     assert remove_unused() == 1
     assert count("archive_chunk") == 0

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
 
-from shared import deployments, revision_log
+from shared import deletion, deployments, revision_log
 from shared.database import connection
 from shared.deployments import Change
 from shared.errors import Invalid, NotFound
@@ -15,7 +15,7 @@ from shared.models import DeploymentStatus
 from web.auth import caller
 from web.conditional import conditional, tagged
 from web.control_plane import answers
-from web.control_plane.records import MAX_OFFSET, deployment_record, page
+from web.control_plane.records import MAX_OFFSET, deployment_record, page, settings
 from web.control_plane.sources import (
     DEFAULT_TYPE,
     ENVIRONMENTS,
@@ -32,6 +32,7 @@ from web.control_plane.sources import (
     refuse_fixed,
     refuse_unsupported,
 )
+from web.deployment_api import control, forget
 from web.idempotency import once
 from web.openapi import operation
 from web.validation import (
@@ -53,6 +54,7 @@ from web.validation import (
 bp = Blueprint("deployments", __name__)
 
 MAX_PAGE = 100
+STOPS_AT_ONCE = 2  # chunks of runs; upkeep stops those of a deployment that has more
 
 
 class DeploymentCreate(Schema):
@@ -64,15 +66,15 @@ class DeploymentCreate(Schema):
     secrets = ListOf(Nested(SecretItem), max_items=500, allow_none=True)
     secret_references = ListOf(JsonObject(), allow_none=True)
     pool = StrictString(pattern=POOL, max_length=63, allow_none=True)
-
-
     limits = Nested(Limits, allow_none=True)
+
+
 class DeploymentPatch(RevisionContent):
     display_name = StrictString(min_length=1, max_length=1024, allow_none=True)
     pool = StrictString(pattern=POOL, max_length=63, allow_none=True)
-
-
     limits = Nested(Limits, allow_none=True)
+
+
 class DeploymentSearch(Schema):
     name = StrictString()
     name_contains = StrictString()
@@ -127,9 +129,9 @@ def create_deployment() -> Response:
             secrets=body.get("secrets") or (),
             agent=body.get("agent"),
             pool=body.get("pool") or "default",
+            given_limits=body.get("limits"),
         )
         row = deployments.get(conn, caller().organization_id, deployment_id)
-            given_limits=body.get("limits"),
         return keep(jsonify(deployment_record(row)), 201)
 
 
@@ -217,9 +219,9 @@ def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
         secrets=body.get("secrets") or (),
         tracked_packages=body.get("tracked_packages") or (),
         pool=body.get("pool"),
+        limits=body.get("limits") or {},
     )
 
-        limits=body.get("limits") or {},
 
 @bp.delete("/v2/deployments/<deployment_id>")
 @operation("Delete a deployment", query=DeploymentDelete, status=204, errors=(404,))
@@ -232,5 +234,17 @@ def delete_deployment(deployment_id: str) -> tuple[str, int]:
 
 def _delete(deployment_id: UUID) -> None:
     with connection() as conn:
-        moved = deployments.delete(conn, caller().organization_id, deployment_id)
+        moved = deletion.delete(conn, caller().organization_id, deployment_id)
+    forget(deployment_id)
     revision_log.announce(moved)
+    _stop_runs(deployment_id)
+
+
+def _stop_runs(deployment_id: UUID) -> None:
+    """Now, so that its callers and runners hear of it soon; upkeep stops what is left."""
+    for _ in range(STOPS_AT_ONCE):
+        with connection() as conn:
+            stopped = deletion.stop_runs(conn, deployment_id)
+        if not stopped:
+            return
+        control.tell(stopped, settings().event_retention_seconds)

@@ -26,6 +26,13 @@ for resource in (assistants.bp, threads.bp, states.bp, runs.bp):
 BLUEPRINTS = (bp,)
 
 
+def forget(deployment_id: UUID) -> None:
+    """Look a deployment up again: it was deleted. Other processes do so within KNOWN_SECONDS."""
+    for key, (_, deployment) in list(_known.items()):
+        if deployment.id == deployment_id:
+            del _known[key]
+
+
 @bp.url_value_preprocessor
 def take_deployment_name(endpoint: str | None, values: dict[str, Any] | None) -> None:
     g.deployment_name = (values or {}).pop("deployment", None)

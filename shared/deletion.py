@@ -1,0 +1,101 @@
+"""Deleting a deployment: hidden at once, its work stopped, what it leaves behind removed in chunks.
+
+Its runs are stopped after it is hidden, a few at a time and none that somebody else holds just now: so a
+deletion is quick however many there are, and waits for nobody. Upkeep stops whatever is still created by
+a request that was under way, and removes the rows.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared import deployments, revisions
+from shared.events import RESERVED
+from shared.models import DeploymentStatus
+from shared.revisions import Moved
+from shared.runs import Displaced
+
+REASON = "the deployment was deleted"
+RUNS_AT_ONCE = 500
+
+
+def delete(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list[Moved]:
+    """Hide the deployment and stop its revisions; its runs are stopped next. Raises NotFound."""
+    deployments.lock(conn, organization_id, deployment_id)
+    moved = revisions.interrupt_all(conn, deployment_id, reason=REASON)
+    conn.execute(
+        text("UPDATE deployment SET deleted_at = now(), updated_at = now(), status = :status WHERE id = :id"),
+        {"id": deployment_id, "status": DeploymentStatus.AWAITING_DELETE},
+    )
+    return moved
+
+
+LIVE_RUNS = """
+SELECT run_id FROM run WHERE deployment_id = :id AND status = '{status}' AND cancel_requested IS NULL
+LIMIT :limit FOR UPDATE SKIP LOCKED
+"""
+
+STOP_PENDING = text(f"""
+UPDATE run SET status = 'interrupted', ended_at = now(), updated_at = now(), cancel_reason = :reason,
+       seq_reserved = seq_reserved + :reserved
+WHERE run_id IN ({LIVE_RUNS.format(status="pending")})
+RETURNING run_id, NULL AS owner, attempt, seq_reserved - :reserved AS seq_reserved
+""")
+
+STOP_RUNNING = text(f"""
+UPDATE run SET cancel_requested = 'interrupt', cancel_reason = :reason
+WHERE run_id IN ({LIVE_RUNS.format(status="running")})
+RETURNING run_id, owner, attempt, seq_reserved
+""")
+
+
+def stop_runs(conn: Connection, deployment_id: UUID) -> list[Displaced]:
+    """Stop some runs of a deleted deployment; none when all that can be are stopped."""
+    values = {"id": deployment_id, "reason": REASON, "reserved": RESERVED, "limit": RUNS_AT_ONCE}
+    stopped = [
+        row for statement in (STOP_PENDING, STOP_RUNNING) for row in conn.execute(statement, values).all()
+    ]
+    return [
+        Displaced(row.run_id, row.owner, "interrupt", row.attempt, row.seq_reserved, REASON)
+        for row in stopped
+    ]
+
+
+PURGE_CHUNK = 200
+PURGE_GRACE_SECONDS = 60.0
+
+DELETED = text("""
+SELECT id, deleted_at < now() - make_interval(secs => :grace)
+           OR NOT EXISTS (SELECT FROM run WHERE deployment_id = d.id AND status = 'running') AS is_quiet
+FROM deployment d WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 5 FOR UPDATE SKIP LOCKED
+""")
+
+# Children first, so that no cascade is long.
+CHUNKS = (
+    "DELETE FROM thread WHERE deployment_id = :id AND thread_id IN"
+    " (SELECT thread_id FROM thread WHERE deployment_id = :id LIMIT :chunk)",
+    "DELETE FROM log_line WHERE id IN (SELECT id FROM log_line WHERE deployment_id = :id LIMIT :chunk * 20)",
+    "DELETE FROM assistant WHERE deployment_id = :id AND assistant_id IN"
+    " (SELECT assistant_id FROM assistant WHERE deployment_id = :id LIMIT :chunk)",
+    "DELETE FROM revision WHERE id IN (SELECT id FROM revision WHERE deployment_id = :id LIMIT :chunk)",
+)
+
+
+def purge(conn: Connection) -> int:
+    """Remove some of what deleted deployments left behind; the number of rows, 0 when nothing is left.
+
+    A deployment whose runs still stop is left alone for a while.
+    """
+    removed = 0
+    for deployment in conn.execute(DELETED, {"grace": PURGE_GRACE_SECONDS}).all():
+        removed += len(stop_runs(conn, deployment.id))
+        if not deployment.is_quiet:
+            continue
+        values = {"id": deployment.id, "chunk": PURGE_CHUNK}
+        done = [conn.execute(text(chunk), values).rowcount for chunk in CHUNKS]
+        removed += sum(done)
+        if not any(done):
+            removed += conn.execute(text("DELETE FROM deployment WHERE id = :id"), values).rowcount
+    return removed
