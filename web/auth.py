@@ -26,6 +26,7 @@ from web.developer import developer
 OPEN_PATHS = frozenset({"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json"})
 OPEN_PREFIX = "/static/"
 PAGE_PREFIX = "/o/"  # pages that are the same for everybody and bring no data
+CALLBACK_PREFIX = "/v2/auth/callback/"  # the state is the right to come back
 UPLOAD_PREFIX = "/v2/uploads/"  # the token in the address is the right to put
 
 # POSTs that change nothing: their bodies are too large for a query string
@@ -34,10 +35,13 @@ READING_ENDINGS = (
 )  # fmt: skip
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
-# What needs more than its method says: (path and what is below it, does it hold for reading too, role)
+# What needs another role than its method says: (path and what is below it, does it hold for reading too, role)
 MORE_NEEDED = (
     ("/v2/keys", True, "admin"),
     ("/v2/organizations", False, OPERATOR),
+    ("/v2/auth/providers", False, "deploy"),
+    ("/v2/auth/wait", True, "run"),  # answers with a user's token
+    ("/v2/auth", False, "run"),
 )
 
 FAILURES_PER_MINUTE = 20
@@ -99,6 +103,8 @@ def is_open(method: str, path: str) -> bool:
         return True
     if method not in READING_METHODS:
         return False
+    if path.startswith(CALLBACK_PREFIX):
+        return True
     inner = deployment_path(path)
     route = path if inner is None else inner
     return route in OPEN_PATHS or route.startswith(OPEN_PREFIX) or path.startswith(PAGE_PREFIX)

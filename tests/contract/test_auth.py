@@ -37,7 +37,8 @@ def routes(app: Flask) -> Iterator[tuple[str, str, str]]:
 def test_every_route_but_the_open_ones_needs_a_key(app: Flask, anonymous: FlaskClient) -> None:
     for rule, method, path in routes(app):
         is_upload = method == "PUT" and rule.startswith("/v2/uploads/")
-        if rule in OPEN_RULES or is_upload:
+        is_callback = method == "GET" and rule.startswith("/v2/auth/callback/")
+        if rule in OPEN_RULES or is_upload or is_callback:
             continue
         response = anonymous.open(path, method=method)
         assert (method, path, response.status_code) == (method, path, 401)
@@ -47,7 +48,7 @@ def test_every_route_but_the_open_ones_needs_a_key(app: Flask, anonymous: FlaskC
 def test_every_route_refuses_an_unknown_key(app: Flask) -> None:
     stranger = caller(app, "ryd_12345678_" + "A" * 43)
     for rule, method, path in routes(app):
-        if rule not in OPEN_RULES and not rule.startswith("/v2/uploads/"):
+        if rule not in OPEN_RULES and not rule.startswith(("/v2/uploads/", "/v2/auth/callback/")):
             assert stranger.open(path, method=method).status_code in (401, 429)
 
 
@@ -85,6 +86,17 @@ def test_a_tenant_must_be_the_keys_own(client: FlaskClient, tenant: str) -> None
         ("run", "POST", "/v2/nothing", False),
         ("deploy", "POST", "/v2/nothing", True),
         ("admin", "DELETE", "/v2/nothing", True),
+        ("read", "GET", "/v2/auth/providers", True),
+        ("run", "POST", "/v2/auth/providers", False),
+        ("run", "DELETE", "/v2/auth/providers/x", False),
+        ("deploy", "POST", "/v2/auth/providers", True),
+        ("read", "GET", "/v2/auth/tokens", True),
+        ("read", "GET", "/v2/auth/wait/x", False),
+        ("run", "GET", "/v2/auth/wait/x", True),
+        ("read", "POST", "/v2/auth/authenticate", False),
+        ("run", "POST", "/v2/auth/authenticate", True),
+        ("run", "POST", "/v2/auth/callback/x", True),
+        ("run", "DELETE", "/v2/auth/tokens", True),
     ],
 )
 def test_a_role_bounds_what_a_key_may_do(

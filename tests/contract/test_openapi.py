@@ -56,6 +56,8 @@ CREATES_NOTHING = (
     "/interrupt",
     "/push-token",
     "/v2/listeners",
+    "/v2/auth/authenticate",
+    "/v2/auth/callback/{provider_id}",
 )
 
 

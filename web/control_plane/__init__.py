@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from flask import Blueprint
 
-from web.control_plane import deployments, integrations, logs, organizations, revisions, uploads
+from web.control_plane import (
+    authentication,
+    deployments,
+    integrations,
+    logs,
+    organizations,
+    providers,
+    revisions,
+    uploads,
+)
 
 bp = Blueprint("control_plane", __name__)
-for resource in (deployments.bp, revisions.bp, uploads.bp, logs.bp, integrations.bp, organizations.bp):
+for resource in (
+    deployments.bp,
+    revisions.bp,
+    uploads.bp,
+    logs.bp,
+    integrations.bp,
+    organizations.bp,
+    providers.bp,
+    authentication.bp,
+):
     bp.register_blueprint(resource)
 
 BLUEPRINTS = (bp,)

@@ -1,0 +1,208 @@
+"""From the address of an MCP server to an OAuth provider: who protects it, and who we are there.
+
+RFC 9728 names the authorization server of a resource, RFC 8414 (or OpenID Connect) describes it, and RFC 7591
+lets us register as its client. Each address on the way is somebody else's word, so each is called through
+shared/outgoing.py, and each document must speak of what was asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import orjson
+
+from shared import outgoing
+from shared.errors import AddressRefused, Invalid, OutsideFailed
+from shared.outgoing import Answer
+from shared.providers import AUTH_METHODS, DEFAULT_CHALLENGE_METHOD
+
+CLIENT_NAME = "runyard"
+RESOURCE_DOCUMENT = "oauth-protected-resource"
+SERVER_DOCUMENTS = ("oauth-authorization-server", "openid-configuration")
+PROTOCOL_VERSION = "2025-06-18"
+LOC = ("body", "mcp_server_url")
+MAX_CREDENTIAL = 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthorizationServer:
+    """What an authorization server says of itself."""
+
+    issuer: str
+    auth_url: str
+    token_url: str
+    registration_url: str
+    revocation_url: str | None
+    auth_methods: tuple[str, ...]
+
+
+def discover(mcp_server_url: str, *, redirect_uri: str) -> dict[str, Any]:
+    """The values of a provider for this MCP server, at which we are registered from now on.
+
+    Raises Invalid when the server or its authorization server lacks what it takes, OutsideFailed when one does
+    not answer.
+    """
+    try:
+        outgoing.check_url(mcp_server_url)
+    except AddressRefused as error:
+        raise Invalid(error.message, loc=LOC) from error
+    server = _described(_issuer_of(mcp_server_url))
+    registered = _register(server, redirect_uri)
+    return {
+        **registered,
+        "auth_url": server.auth_url,
+        "token_url": server.token_url,
+        "uses_pkce": True,  # MCP asks it of every client
+        "code_challenge_method": DEFAULT_CHALLENGE_METHOD,
+        "mcp_server_url": mcp_server_url,
+        "is_dynamic_client": True,
+        "issuer": server.issuer,
+        "revocation_url": server.revocation_url,
+    }
+
+
+def _issuer_of(mcp_server_url: str) -> str:
+    """The authorization server of a resource; older servers are their own."""
+    for url in dict.fromkeys(_resource_documents(mcp_server_url)):
+        document = _document(url)
+        if document is None:
+            continue
+        if not _is_resource(document.get("resource"), mcp_server_url):
+            raise Invalid("its metadata speaks of another resource", loc=LOC)
+        issuers = document.get("authorization_servers")
+        if isinstance(issuers, list) and issuers and isinstance(issuers[0], str):
+            return issuers[0]
+        raise Invalid("its metadata names no authorization server", loc=LOC)
+    parts = urlsplit(mcp_server_url)
+    return urlunsplit((parts.scheme, parts.netloc, "", "", ""))
+
+
+def _resource_documents(mcp_server_url: str) -> Iterator[str]:
+    """Where the metadata of a resource may be: where it says itself, then the well-known places."""
+    named = re.search(r'resource_metadata="([^"]+)"', _challenge(mcp_server_url))
+    if named:
+        yield named[1]
+    yield well_known(mcp_server_url, RESOURCE_DOCUMENT)
+    parts = urlsplit(mcp_server_url)
+    yield well_known(urlunsplit((parts.scheme, parts.netloc, "", "", "")), RESOURCE_DOCUMENT)
+
+
+def _challenge(mcp_server_url: str) -> str:
+    """What the server says to a caller without a token; nothing when it just streams or is silent."""
+    try:
+        return _get(mcp_server_url).headers.get("www-authenticate", "")
+    except OutsideFailed:
+        return ""
+
+
+def well_known(url: str, name: str) -> str:
+    """The place of a document about an address: between its host and its path (RFC 8615)."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    return urlunsplit((parts.scheme, parts.netloc, f"/.well-known/{name}{path}", parts.query, ""))
+
+
+def _is_resource(resource: Any, mcp_server_url: str) -> bool:
+    """Whether metadata speaks of the server, or of what it is part of."""
+    if not isinstance(resource, str):
+        return False
+    ours, theirs = urlsplit(mcp_server_url), urlsplit(resource)
+    if (ours.scheme, ours.netloc) != (theirs.scheme, theirs.netloc):
+        return False
+    return f"{ours.path.rstrip('/')}/".startswith(f"{theirs.path.rstrip('/')}/")
+
+
+def _described(issuer: str) -> AuthorizationServer:
+    """The authorization server behind an issuer."""
+    places = [well_known(issuer, name) for name in SERVER_DOCUMENTS]
+    places.append(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+    for url in dict.fromkeys(places):
+        document = _document(url)
+        if document is None:
+            continue
+        if document.get("issuer") != issuer and document.get("issuer") != f"{issuer}/":
+            raise Invalid("its authorization server speaks for another one", loc=LOC)
+        return _authorization_server(document)
+    raise Invalid("its authorization server does not describe itself", loc=LOC)
+
+
+def _authorization_server(document: dict[str, Any]) -> AuthorizationServer:
+    challenges = document.get("code_challenge_methods_supported")
+    if isinstance(challenges, list) and DEFAULT_CHALLENGE_METHOD not in challenges:
+        raise Invalid("its authorization server does not support PKCE with S256", loc=LOC)
+    methods = document.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+    revocation_url = document.get("revocation_endpoint")
+    return AuthorizationServer(
+        issuer=document["issuer"],
+        auth_url=_endpoint(document, "authorization", outgoing.check_browser_url),
+        token_url=_endpoint(document, "token", outgoing.check_url),
+        registration_url=_endpoint(document, "registration", outgoing.check_url),
+        revocation_url=revocation_url if isinstance(revocation_url, str) else None,
+        auth_methods=tuple(method for method in AUTH_METHODS if method in methods),
+    )
+
+
+def _endpoint(document: dict[str, Any], name: str, check: Callable[[str], None]) -> str:
+    url = document.get(f"{name}_endpoint")
+    if not isinstance(url, str):
+        what = "let clients register by themselves" if name == "registration" else f"name its {name} endpoint"
+        raise Invalid(f"its authorization server does not {what}", loc=LOC)
+    try:
+        check(url)
+    except AddressRefused as error:
+        raise Invalid(f"the {name} endpoint of its authorization server {error.message}", loc=LOC) from error
+    return url
+
+
+def _register(server: AuthorizationServer, redirect_uri: str) -> dict[str, Any]:
+    """Who we are at an authorization server from now on."""
+    if not server.auth_methods:
+        raise Invalid("its authorization server wants clients to identify themselves in another way", loc=LOC)
+    wanted = server.auth_methods[0]  # `none` first: PKCE protects the code, and there is no secret to keep
+    asked = {
+        "client_name": CLIENT_NAME,
+        "redirect_uris": [redirect_uri],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": wanted,
+    }
+    answer = outgoing.request(
+        "POST",
+        server.registration_url,
+        headers={"Content-Type": "application/json"},
+        body=orjson.dumps(asked),
+    )
+    said = answer.json() if answer.is_success else None
+    if not isinstance(said, dict) or not _is_credential(said.get("client_id")):
+        raise Invalid("its authorization server did not register this service as a client", loc=LOC)
+    secret, method = said.get("client_secret"), said.get("token_endpoint_auth_method", wanted)
+    return {
+        "client_id": said["client_id"],
+        "client_secret": secret if _is_credential(secret) else None,
+        "token_endpoint_auth_method": method if method in AUTH_METHODS else wanted,
+    }
+
+
+def _is_credential(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_CREDENTIAL and value.isprintable()
+
+
+def _document(url: str) -> dict[str, Any] | None:
+    """A metadata document; None where there is none."""
+    answer = _get(url)
+    if answer.status >= 500:
+        raise OutsideFailed(f"{urlsplit(url).hostname} does not work at present")
+    found = answer.json() if answer.status == 200 else None
+    return found if isinstance(found, dict) else None
+
+
+def _get(url: str) -> Answer:
+    headers = {"MCP-Protocol-Version": PROTOCOL_VERSION, "Accept": "application/json, text/event-stream"}
+    try:
+        return outgoing.request("GET", url, headers=headers)
+    except AddressRefused as error:
+        raise Invalid(error.message, loc=LOC) from error

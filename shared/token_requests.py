@@ -1,0 +1,196 @@
+"""What is said to an OAuth provider: the address for the user's browser, and requests for tokens.
+
+The protocol's forms come from authlib, the calls go through shared/outgoing.py. Answers are read leniently,
+as providers give them: as JSON or as a form, refusals under status 200, lifetimes as text or not at all.
+Neither tokens nor what a provider says of a failure are logged or shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+from urllib.parse import parse_qs, quote_plus
+
+from authlib.oauth2.auth import ClientAuth
+from authlib.oauth2.rfc6749.parameters import prepare_grant_uri, prepare_token_request
+from authlib.oauth2.rfc7009 import prepare_revoke_token_request
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
+
+from shared import outgoing
+from shared.errors import OutsideFailed
+from shared.outgoing import Answer
+
+FORM = "application/x-www-form-urlencoded"
+MAX_TOKEN_LENGTH = 64 * 1024
+MAX_LIFETIME_SECONDS = 10 * 365 * 86400.0
+
+
+class TokenRefused(OutsideFailed):
+    """The provider refused to give a token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """Who we are at a provider, and where it answers."""
+
+    provider_id: str
+    client_id: str
+    client_secret: str | None
+    auth_url: str
+    token_url: str
+    auth_method: str
+    pkce_method: str | None
+    provider_type: str | None = None
+    resource: str | None = None  # the MCP server the token is for (RFC 8707)
+    revocation_url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """What a provider gave."""
+
+    access_token: str
+    refresh_token: str | None
+    lifetime_seconds: float | None
+    scopes: list[str] | None  # None: as requested
+
+    def __repr__(self) -> str:
+        return "Tokens(…)"
+
+
+def authorization_url(
+    client: Client, *, redirect_uri: str, scopes: Sequence[str], state: str, verifier: str | None
+) -> str:
+    """Where the user gives consent."""
+    more = {}
+    if verifier is not None:
+        is_plain = client.pkce_method == "plain"
+        more["code_challenge"] = verifier if is_plain else create_s256_code_challenge(verifier)
+        more["code_challenge_method"] = client.pkce_method
+    return prepare_grant_uri(
+        client.auth_url,
+        client.client_id,
+        "code",
+        redirect_uri=redirect_uri,
+        scope=list(scopes) or None,
+        state=state,
+        resource=client.resource,
+        **more,
+    )
+
+
+def exchange(client: Client, *, code: str, redirect_uri: str, verifier: str | None) -> Tokens:
+    """The tokens for a code; raises TokenRefused, and OutsideFailed when there is no proper answer."""
+    body = prepare_token_request(
+        "authorization_code",
+        redirect_uri=redirect_uri,
+        code=code,
+        code_verifier=verifier,
+        resource=client.resource,
+    )
+    return _ask(client, body)
+
+
+def refresh(client: Client, refresh_token: str) -> Tokens:
+    """New tokens for a refresh token; raises as exchange does."""
+    body = prepare_token_request("refresh_token", refresh_token=refresh_token, resource=client.resource)
+    return _ask(client, body)
+
+
+def revoke(client: Client, token: str, *, hint: str) -> None:
+    """Tell the provider that a token is not needed any more; raises OutsideFailed."""
+    if client.revocation_url is None:
+        return
+    body, _ = prepare_revoke_token_request(token, hint)
+    answer = _post(client, client.revocation_url, body)
+    if not answer.is_success:
+        raise OutsideFailed(f"The provider {client.provider_id} did not revoke a token")
+
+
+def _ask(client: Client, body: str) -> Tokens:
+    answer = _post(client, client.token_url, body)
+    fields = _fields(answer)
+    name = client.provider_id
+    if fields is None:
+        raise OutsideFailed(f"The token endpoint of {name} did not answer as one")
+    if fields.get("error") or fields.get("ok") is False or not 200 <= answer.status < 300:
+        if answer.status >= 500 or answer.status == 429:
+            raise OutsideFailed(f"The token endpoint of {name} does not work at present")
+        raise TokenRefused(f"The provider {name} refused to give a token")
+    tokens = _tokens(client, fields)
+    if tokens is None:
+        raise OutsideFailed(f"The token endpoint of {name} answered without a token")
+    return tokens
+
+
+def _post(client: Client, url: str, body: str) -> Answer:
+    """The form, with the client named as the provider wants it."""
+    headers = {"Content-Type": FORM, "Accept": "application/json"}
+    url, headers, body = _identity(client).prepare("POST", url, headers, body)
+    return outgoing.request("POST", url, headers=headers, body=body)
+
+
+def _identity(client: Client) -> ClientAuth:
+    if client.auth_method == "client_secret_basic":
+        # RFC 6749 section 2.3.1: both parts are encoded as form values first, which authlib leaves out
+        return ClientAuth(
+            quote_plus(client.client_id), quote_plus(client.client_secret or ""), "client_secret_basic"
+        )
+    if client.client_secret is None or client.auth_method == "none":
+        return ClientAuth(client.client_id, None, "none")
+    return ClientAuth(client.client_id, client.client_secret, "client_secret_post")
+
+
+def _fields(answer: Answer) -> Mapping[str, Any] | None:
+    """The answer's fields, from JSON or from a form; None for anything else."""
+    found = answer.json()
+    if isinstance(found, dict):
+        return found
+    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if found is not None or kind not in (FORM, "text/plain"):
+        return None
+    try:
+        form = parse_qs(answer.body.decode("ascii"), max_num_fields=100)
+    except ValueError:
+        return None
+    return {name: values[-1] for name, values in form.items()} or None
+
+
+def _tokens(client: Client, fields: Mapping[str, Any]) -> Tokens | None:
+    """The tokens of an answer; None when there is none."""
+    if client.provider_type == "slack" and isinstance(fields.get("authed_user"), dict):
+        fields = {**fields, **fields["authed_user"]}  # the user's own token, not the workspace's
+    access_token = fields.get("access_token")
+    if not _is_token(access_token):
+        return None
+    refresh_token = fields.get("refresh_token")
+    return Tokens(
+        access_token=access_token,
+        refresh_token=refresh_token if _is_token(refresh_token) else None,
+        lifetime_seconds=_seconds(fields.get("expires_in")),
+        scopes=_scopes(fields.get("scope")),
+    )
+
+
+def _is_token(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and 0 < len(value) <= MAX_TOKEN_LENGTH and value.isprintable()
+
+
+def _seconds(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        return None
+    return min(max(seconds, 0.0), MAX_LIFETIME_SECONDS) if seconds == seconds else None
+
+
+def _scopes(value: Any) -> list[str] | None:
+    """The scopes granted; between blanks or commas, or an array."""
+    if isinstance(value, list):
+        return [item for item in value if isinstance(item, str)]
+    if not isinstance(value, str) or not value.strip():
+        return None
+    return value.replace(",", " ").split()

@@ -1,0 +1,340 @@
+"""Users' consent at OAuth providers, and the tokens that came of it: authenticate, callback, wait, tokens.
+
+The callback has two forms: providers send the user's browser to the GET, which no key opens but the state;
+a front end that receives the browser itself passes code and state on to the POST.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from hashlib import sha256
+from html import escape
+from http import HTTPStatus
+from typing import Any
+from uuid import UUID as UUIDValue
+
+from flask import Blueprint, Response, jsonify, request
+from sqlalchemy import RowMapping
+
+from shared import consents, grants
+from shared.consents import Authentication, Return
+from shared.database import connection
+from shared.errors import RunyardError
+from shared.grants import Wanted
+from web.auth import caller
+from web.control_plane.answers import (
+    BOOLEAN,
+    OBJECT_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    TIME_OR_NULL,
+    UUID,
+    UUID_OR_NULL,
+    listed,
+    record,
+)
+from web.control_plane.providers import redirect_uri
+from web.errors import detail_of, status_of
+from web.openapi import operation
+from web.validation import (
+    ListOf,
+    QueryInteger,
+    Schema,
+    StrictBoolean,
+    StrictString,
+    UuidField,
+    load,
+    load_query,
+    uuid_path,
+)
+
+bp = Blueprint("authentication", __name__)
+
+MAX_SCOPES = 200
+MAX_WAIT_SECONDS = 3600
+MAX_CODE_LENGTH = 8192
+
+AUTHENTICATION = record(
+    "Authentication",
+    status={"type": "string", "enum": [consents.COMPLETED, consents.PENDING, consents.EXPIRED]},
+    url=TEXT_OR_NULL,
+    auth_id=UUID_OR_NULL,
+    token=TEXT_OR_NULL,
+    user_id=TEXT_OR_NULL,
+    metadata=OBJECT_OR_NULL,
+)
+LANDED = record("Consent", status=TEXT, provider_id=TEXT, auth_id=UUID)
+OUTCOME = record(
+    "Outcome",
+    ("error",),
+    status={
+        "type": "string",
+        "enum": [consents.COMPLETED, consents.TIMEOUT, consents.NOT_FOUND, consents.FAILED],
+    },
+    token=TEXT_OR_NULL,
+    error=TEXT,
+)
+TOKEN = record(
+    "Token",
+    id=UUID,
+    provider_id=TEXT,
+    user_id=TEXT,
+    agent_id=TEXT_OR_NULL,
+    provider_account_label=TEXT_OR_NULL,
+    scopes=listed(TEXT),
+    expires_at=TIME_OR_NULL,
+    is_default=BOOLEAN,
+    created_at=TIME,
+    updated_at=TIME,
+)
+REVOKED = record("RevokedTokens", message=TEXT, provider_id=TEXT)
+EXISTS = record("TokenExists", has_token=BOOLEAN)
+
+
+class Authenticate(Schema):
+    provider = StrictString(required=True)
+    scopes = ListOf(StrictString(max_length=1024, pattern=r"\S+"), required=True, max_items=MAX_SCOPES)
+    user_id = StrictString(max_length=1024, allow_none=True)
+    ls_user_id = StrictString(max_length=1024, allow_none=True)
+    agent_id = StrictString(max_length=1024, allow_none=True)
+    force_new = StrictBoolean(load_default=False)
+    token_id = UuidField(allow_none=True)
+    is_default = StrictBoolean(load_default=True)
+    use_agent_builder_public_oauth = StrictBoolean(load_default=False)
+
+
+class Callback(Schema):
+    code = StrictString(required=True, min_length=1, max_length=MAX_CODE_LENGTH)
+    state = StrictString(required=True, max_length=1024)
+    iss = StrictString(max_length=2048, allow_none=True)
+
+
+class CallbackQuery(Schema):
+    code = StrictString(max_length=MAX_CODE_LENGTH)
+    state = StrictString(required=True, max_length=1024)
+    iss = StrictString(max_length=2048)
+    error = StrictString(max_length=1024)
+    error_description = StrictString()
+
+
+class Wait(Schema):
+    timeout = QueryInteger(minimum=0, maximum=MAX_WAIT_SECONDS, load_default=30)
+
+
+class TokenSearch(Schema):
+    provider_id = StrictString()
+    user_id = StrictString()
+
+
+class TokenOf(Schema):
+    provider_id = StrictString(required=True)
+    user_id = StrictString()
+
+
+class TokenMetadata(Schema):
+    provider_account_label = StrictString(max_length=1024, allow_none=True)
+    is_default = StrictBoolean(allow_none=True)
+
+
+@bp.post("/v2/auth/authenticate")
+@operation(
+    "Get a user's token, or where to consent to one",
+    answer=AUTHENTICATION,
+    body=Authenticate,
+    errors=(404, 502, 503),
+)
+def authenticate() -> Response:
+    """`completed` with a valid token; else `pending`: send the user to `url`, and wait for `auth_id`.
+
+    Without a user the token is the organization's own. `token_id` asks for that very token: when it has expired
+    for good, the status is `token_expired`.
+    """
+    body = load(Authenticate)
+    user_id = body.get("user_id") or body.get("ls_user_id") or str(caller().organization_id)
+    found = consents.authenticate(
+        caller().organization_id,
+        body["provider"],
+        Wanted(
+            user_id=user_id,
+            agent_id=body.get("agent_id"),
+            scopes=list(dict.fromkeys(body["scopes"])),
+            token_id=body.get("token_id"),
+            force_new=body["force_new"],
+            is_default=body["is_default"],
+        ),
+        redirect_uri=redirect_uri(body["provider"]),
+    )
+    return secret(
+        jsonify(
+            status=found.status,
+            url=found.url,
+            auth_id=found.auth_id,
+            token=found.token,
+            user_id=user_id,
+            metadata=None,
+        )
+    )
+
+
+@bp.post("/v2/auth/callback/<provider_id>")
+@operation(
+    "Pass on what a provider sent the user back with",
+    answer=LANDED,
+    body=Callback,
+    errors=(400, 404, 502, 503),
+)
+def pass_callback(provider_id: str) -> Response:
+    """For front ends that receive the user's browser themselves."""
+    body = load(Callback)
+    sent = Return(state=body["state"], code=body["code"], issuer=body.get("iss"))
+    auth_id = consents.take_in(caller().organization_id, provider_id, sent)
+    return jsonify(status=consents.COMPLETED, provider_id=provider_id, auth_id=auth_id)
+
+
+@bp.get("/v2/auth/callback/<provider_id>")
+@operation(
+    "Where providers send users back to",
+    answer=TEXT,
+    query=CallbackQuery,
+    media="text/html",
+    errors=(400, 404, 502, 503),
+)
+def take_callback(provider_id: str) -> tuple[Response, int]:
+    """A page for the user's browser. A browser is told any refusal on such a page too, others as JSON."""
+    try:
+        query = load_query(CallbackQuery)
+        sent = Return(
+            state=query["state"],
+            code=query.get("code"),
+            error=query.get("error"),
+            issuer=query.get("iss"),
+            part="query",
+        )
+        consents.take_in(None, provider_id, sent)
+    except RunyardError as error:
+        status = status_of(error)
+        if status == HTTPStatus.INTERNAL_SERVER_ERROR or "text/html" not in request.headers.get("Accept", ""):
+            raise
+        return page("Not connected", f"{told(error, status)}."), status
+    return page("Connected", "You can close this window and go back to where you came from."), 200
+
+
+def told(error: RunyardError, status: int) -> str:
+    """A refusal in a sentence."""
+    detail = detail_of(error, status)
+    return (
+        detail.rstrip(".")
+        if isinstance(detail, str)
+        else "; ".join(f"{item['loc'][-1]}: {item['msg']}" for item in detail)
+    )
+
+
+STYLE = "body{font:1rem/1.5 system-ui;max-width:32rem;margin:20vh auto;padding:0 1rem}"
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width"><style>{style}</style></head>
+<body><h1>{title}</h1><p>{text}</p></body></html>
+"""
+STYLE_HASH = b64encode(sha256(STYLE.encode()).digest()).decode()
+PAGE_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'"
+)
+
+
+def page(title: str, text: str) -> Response:
+    """A page that brings nothing from elsewhere and leaves no trace of its address."""
+    response = Response(
+        PAGE.format(title=escape(title), text=escape(text), style=STYLE), mimetype="text/html"
+    )
+    response.headers["Content-Security-Policy"] = PAGE_POLICY
+    response.headers["Referrer-Policy"] = "no-referrer"
+    return secret(response)
+
+
+def secret(response: Response) -> Response:
+    """An answer that nobody may keep."""
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+@bp.get("/v2/auth/wait/<auth_id>")
+@operation("Wait for a user's consent", answer=OUTCOME, query=Wait)
+def wait_for_consent(auth_id: str) -> Response:
+    """Answers as soon as it is there, and with `timeout` when it is not by then."""
+    seconds = load_query(Wait)["timeout"]
+    try:
+        key = UUIDValue(auth_id)
+    except ValueError:
+        return jsonify(outcome(Authentication(status=consents.NOT_FOUND)))
+    return secret(jsonify(outcome(consents.wait(caller().organization_id, key, seconds))))
+
+
+def outcome(found: Authentication) -> dict[str, Any]:
+    """How a request for consent ended."""
+    known = {"status": found.status, "token": found.token}
+    return known if found.error is None else {**known, "error": found.error}
+
+
+def token_record(row: RowMapping) -> dict[str, Any]:
+    """A token by what is known of it; never the token."""
+    return {
+        **{name: row[name] for name in TOKEN["properties"] if name != "provider_account_label"},
+        "provider_account_label": row["account_label"],
+    }
+
+
+@bp.get("/v2/auth/tokens")
+@operation("List tokens", answer=TOKEN, many=True, query=TokenSearch)
+def list_tokens() -> Response:
+    """The organization's, of one provider or user when named; without the tokens themselves."""
+    query = load_query(TokenSearch)
+    with connection() as conn:
+        rows = grants.list_all(conn, caller().organization_id, **query)
+    return jsonify([token_record(row) for row in rows])
+
+
+@bp.delete("/v2/auth/tokens")
+@operation("Revoke the tokens of a provider", answer=REVOKED, query=TokenOf)
+def revoke_tokens() -> Response:
+    """All of the organization, or one user's."""
+    query = load_query(TokenOf)
+    with connection() as conn:
+        rows = grants.list_all(conn, caller().organization_id, **query)
+    grants.revoke(caller().organization_id, rows)
+    message = f"{len(rows)} {'token' if len(rows) == 1 else 'tokens'} revoked."
+    return jsonify(message=message, provider_id=query["provider_id"])
+
+
+@bp.get("/v2/auth/tokens/exists")
+@operation("Tell whether there is a token of a provider", answer=EXISTS, query=TokenOf)
+def token_exists() -> Response:
+    query = load_query(TokenOf)
+    with connection() as conn:
+        return jsonify(has_token=bool(grants.list_all(conn, caller().organization_id, **query)))
+
+
+@bp.delete("/v2/auth/tokens/<token_id>")
+@operation("Revoke a token", status=204, errors=(404,))
+def revoke_token(token_id: str) -> tuple[str, int]:
+    key = uuid_path(token_id, "token_id")
+    with connection() as conn:
+        row = grants.get(conn, caller().organization_id, key)
+    grants.revoke(caller().organization_id, [row])
+    return "", 204
+
+
+@bp.patch("/v2/auth/tokens/<token_id>/metadata")
+@operation("Describe a token", answer=TOKEN, body=TokenMetadata, errors=(404,))
+def describe_token(token_id: str) -> Response:
+    """Name the account it is for, or make it the one that is taken first."""
+    key = uuid_path(token_id, "token_id")
+    body = load(TokenMetadata)
+    changes = {}
+    if "provider_account_label" in body:
+        changes["account_label"] = body["provider_account_label"]
+    if body.get("is_default") is not None:
+        changes["is_default"] = body["is_default"]
+    with connection() as conn:
+        return jsonify(token_record(grants.describe(conn, caller().organization_id, key, changes)))

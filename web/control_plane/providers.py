@@ -1,0 +1,161 @@
+"""OAuth providers: create, list, read, change, delete; made by hand or found from an MCP server."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from flask import Blueprint, Response, jsonify
+from sqlalchemy import RowMapping
+
+from shared import discovery, providers
+from shared.database import connection
+from shared.outgoing import MAX_URL_LENGTH
+from web.auth import caller
+from web.control_plane.answers import BOOLEAN, TEXT, TEXT_OR_NULL, TIME, UUID, record
+from web.control_plane.records import base_url, settings
+from web.idempotency import once
+from web.openapi import operation
+from web.validation import OneOf, Schema, StrictBoolean, StrictString, load
+
+bp = Blueprint("providers", __name__)
+
+PROVIDER_ID = r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]+"  # it becomes one segment of an address
+MAX_SECRET_LENGTH = 8192
+
+PROVIDER = record(
+    "OAuthProvider",
+    ("provider_type", "mcp_server_url", "token_endpoint_auth_method", "is_dynamic_client"),
+    id=UUID,
+    organization_id=UUID,
+    provider_id=TEXT,
+    name=TEXT,
+    client_id=TEXT,
+    auth_url=TEXT,
+    token_url=TEXT,
+    uses_pkce=BOOLEAN,
+    code_challenge_method=TEXT_OR_NULL,
+    provider_type=TEXT_OR_NULL,
+    mcp_server_url=TEXT_OR_NULL,
+    token_endpoint_auth_method={"type": "string", "enum": list(providers.AUTH_METHODS)},
+    is_dynamic_client=BOOLEAN,
+    created_at=TIME,
+    updated_at=TIME,
+)
+MESSAGE = record(message=TEXT)
+
+
+def _provider_id() -> StrictString:
+    return StrictString(required=True, min_length=1, max_length=255, pattern=PROVIDER_ID)
+
+
+class ProviderCreate(Schema):
+    provider_id = _provider_id()
+    name = StrictString(required=True, min_length=1, max_length=255)
+    client_id = StrictString(required=True, min_length=1, max_length=1024)
+    client_secret = StrictString(max_length=MAX_SECRET_LENGTH, allow_none=True)
+    auth_url = StrictString(required=True, max_length=MAX_URL_LENGTH)
+    token_url = StrictString(required=True, max_length=MAX_URL_LENGTH)
+    uses_pkce = StrictBoolean(load_default=False)
+    code_challenge_method = OneOf(
+        *providers.CHALLENGE_METHODS, load_default=providers.DEFAULT_CHALLENGE_METHOD
+    )
+    provider_type = OneOf(*providers.TYPES, allow_none=True)
+    token_endpoint_auth_method = OneOf(*providers.AUTH_METHODS, load_default=providers.DEFAULT_AUTH_METHOD)
+
+
+class ProviderPatch(Schema):
+    name = StrictString(min_length=1, max_length=255, allow_none=True)
+    client_id = StrictString(min_length=1, max_length=1024, allow_none=True)
+    client_secret = StrictString(max_length=MAX_SECRET_LENGTH, allow_none=True)
+    auth_url = StrictString(max_length=MAX_URL_LENGTH, allow_none=True)
+    token_url = StrictString(max_length=MAX_URL_LENGTH, allow_none=True)
+    uses_pkce = StrictBoolean(allow_none=True)
+    code_challenge_method = OneOf(*providers.CHALLENGE_METHODS, allow_none=True)
+    token_endpoint_auth_method = OneOf(*providers.AUTH_METHODS, allow_none=True)
+    provider_type = OneOf(*providers.TYPES, allow_none=True)
+
+
+class McpDiscover(Schema):
+    provider_id = _provider_id()
+    name = StrictString(required=True, min_length=1, max_length=255)
+    mcp_server_url = StrictString(required=True, max_length=MAX_URL_LENGTH)
+
+
+def redirect_uri(provider_id: str) -> str:
+    """Where the provider sends users back to."""
+    escaped = quote(provider_id, safe="")
+    elsewhere = settings().oauth_redirect_url
+    if elsewhere:
+        return elsewhere.replace("{provider_id}", escaped)
+    return f"{base_url()}/v2/auth/callback/{escaped}"
+
+
+def provider_record(row: RowMapping) -> dict[str, Any]:
+    """A provider, without its secret."""
+    return {name: row[name] for name in PROVIDER["properties"]}
+
+
+@bp.post("/v2/auth/providers")
+@operation(
+    "Create an OAuth provider", answer=PROVIDER, body=ProviderCreate, idempotent=True, errors=(409, 503)
+)
+def create_provider() -> Response:
+    """Register our callback, `/v2/auth/callback/{provider_id}`, at the provider as its redirect URI."""
+    body = load(ProviderCreate)
+    with connection() as conn:
+        keep = once(conn)
+        row = providers.create(conn, caller().organization_id, body)
+        return keep(jsonify(provider_record(row)))
+
+
+@bp.post("/v2/auth/providers/mcp-discover")
+@operation(
+    "Create an OAuth provider from an MCP server",
+    answer=PROVIDER,
+    body=McpDiscover,
+    idempotent=True,
+    errors=(409, 502, 503),
+)
+def discover_provider() -> Response:
+    """Asks the server who protects it, and registers this service there as a client."""
+    body = load(McpDiscover)
+    organization_id = caller().organization_id
+    with connection() as conn:
+        once(conn)  # before anybody outside is asked
+        providers.require_free(conn, organization_id, body["provider_id"])
+    found = discovery.discover(body["mcp_server_url"], redirect_uri=redirect_uri(body["provider_id"]))
+    with connection() as conn:
+        keep = once(conn)
+        return keep(jsonify(provider_record(providers.create(conn, organization_id, {**body, **found}))))
+
+
+@bp.get("/v2/auth/providers")
+@operation("List OAuth providers, oldest first", answer=PROVIDER, many=True)
+def list_providers() -> Response:
+    with connection() as conn:
+        return jsonify([provider_record(row) for row in providers.list_all(conn, caller().organization_id)])
+
+
+@bp.get("/v2/auth/providers/<provider_id>")
+@operation("Get an OAuth provider", answer=PROVIDER, errors=(404,))
+def get_provider(provider_id: str) -> Response:
+    with connection() as conn:
+        return jsonify(provider_record(providers.get(conn, caller().organization_id, provider_id)))
+
+
+@bp.patch("/v2/auth/providers/<provider_id>")
+@operation("Change an OAuth provider", answer=PROVIDER, body=ProviderPatch, errors=(404, 503))
+def change_provider(provider_id: str) -> Response:
+    """null means: as it is."""
+    body = load(ProviderPatch)
+    with connection() as conn:
+        return jsonify(provider_record(providers.update(conn, caller().organization_id, provider_id, body)))
+
+
+@bp.delete("/v2/auth/providers/<provider_id>")
+@operation("Delete an OAuth provider and every token it gave", answer=MESSAGE, errors=(404,))
+def delete_provider(provider_id: str) -> Response:
+    with connection() as conn:
+        providers.delete(conn, caller().organization_id, provider_id)
+    return jsonify(message=f"OAuth provider {provider_id!r} deleted.")
