@@ -9,8 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared import thread_copies
-from shared.runs import Displaced
+from shared import checkpoints, thread_copies, threads
 
 STRATEGIES = ("delete", "keep_latest")
 SWEPT_AT_ONCE = 100
@@ -57,6 +56,11 @@ def _end(updated_at: datetime, minutes: float) -> datetime:
         return datetime.max.replace(tzinfo=updated_at.tzinfo)
 
 
+SWEPT = text(
+    "UPDATE thread SET swept_at = clock_timestamp()"
+    " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
+)
+
 EXPIRED = text("""
 SELECT deployment_id, thread_id, ttl_strategy FROM thread AS t
 WHERE ttl_minutes IS NOT NULL
@@ -68,21 +72,17 @@ ORDER BY updated_at LIMIT :limit
 """)
 
 
-def sweep(conn: Connection) -> tuple[int, list[Displaced]]:
-    """Delete or thin out some threads whose time is over: how many, and the runs that were stopped."""
-    swept, stopped = 0, []
+def sweep(conn: Connection) -> int:
+    """Delete or thin out some threads whose time is over; how many."""
+    swept = 0
     for row in conn.execute(EXPIRED, {"limit": SWEPT_AT_ONCE}).all():
-        done, displaced = thread_copies.prune(
-            conn, row.deployment_id, [row.thread_id], strategy=row.ttl_strategy
-        )
-        if row.ttl_strategy != "delete":
-            conn.execute(
-                text(
-                    "UPDATE thread SET swept_at = clock_timestamp()"
-                    " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-                ),
-                {"deployment_id": row.deployment_id, "thread_id": row.thread_id},
-            )
-        swept += done
-        stopped += displaced
-    return swept, stopped
+        key = (row.deployment_id, row.thread_id)
+        if not thread_copies.hold_quiet(conn, *key):
+            continue
+        if row.ttl_strategy == "delete":
+            threads.remove(conn, *key)
+        else:
+            checkpoints.keep_latest(conn, row.deployment_id, [row.thread_id])
+            conn.execute(SWEPT, {"deployment_id": row.deployment_id, "thread_id": row.thread_id})
+        swept += 1
+    return swept

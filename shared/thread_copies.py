@@ -81,16 +81,22 @@ def prune(
 
 
 def _keep_latest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
+    if not hold_quiet(conn, deployment_id, thread_id):
+        return False
+    checkpoints.keep_latest(conn, deployment_id, [thread_id])
+    return True
+
+
+def hold_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
+    """Hold a thread; False when there is none, or it has runs that have not ended."""
     if not threads.lock(conn, deployment_id, thread_id):
-        raise threads.missing(thread_id)
+        return False
     live = text(
         "SELECT EXISTS (SELECT FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
         " AND status IN ('pending', 'running'))"
     )
-    if conn.execute(live, {"deployment_id": deployment_id, "thread_id": thread_id}).scalar_one():
-        return False
-    checkpoints.keep_latest(conn, deployment_id, [thread_id])
-    return True
+    key = {"deployment_id": deployment_id, "thread_id": thread_id}
+    return not conn.execute(live, key).scalar_one()
 
 
 STORAGE = text("""

@@ -21,6 +21,7 @@ from shared import (
     claims,
     deployments,
     events,
+    expiry,
     limits,
     organizations,
     queues,
@@ -94,7 +95,7 @@ class Upkeep:
         """One round; a step that fails does not keep the others from running."""
         steps: list[Callable[[], Any]] = [self._abandoned_runs, self._unheard_runs, self._builds]
         if self._ticks % SLOW_EVERY == 0:
-            steps.append(self._organizations)
+            steps += [self._organizations, self._expired_threads]
         if self._ticks % SLOW_EVERY == 0 or not self._removals.is_done:
             steps += self._removals.steps()
         elif self._ticks % PURGE_EVERY == 0:
@@ -167,6 +168,10 @@ class Upkeep:
         revision_log.announce(moved)
         for revision_id in due:
             queues.enqueue_build(revision_id)
+
+    def _expired_threads(self) -> None:
+        with connection() as conn:
+            expiry.sweep(conn)
 
     def _organizations(self) -> None:
         """What is left of deleted organizations, and keys that ended long ago."""

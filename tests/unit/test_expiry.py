@@ -1,0 +1,90 @@
+"""Threads whose time is over: deleted, or thinned out once."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import text
+
+import tests.factories as make
+from shared import expiry, threads
+from shared.database import connection
+from shared.deployments import DeploymentRef
+from shared.errors import NotFound
+from shared.models import RunStatus
+
+
+@pytest.fixture
+def deployment(db: Any) -> DeploymentRef:
+    return make.deployment()
+
+
+def thread(deployment: DeploymentRef, *, minutes: float, strategy: str, changed_ago: float) -> UUID:
+    thread_id = make.thread(deployment.id)
+    with connection() as conn:
+        expiry.set_ttl(conn, deployment.id, thread_id, {"ttl": minutes, "strategy": strategy})
+        conn.execute(
+            text("UPDATE thread SET updated_at = now() - make_interval(mins => :ago) WHERE thread_id = :id"),
+            {"ago": changed_ago, "id": thread_id},
+        )
+    return thread_id
+
+
+def sweep() -> int:
+    with connection() as conn:
+        return expiry.sweep(conn)
+
+
+def exists(deployment: DeploymentRef, thread_id: UUID) -> bool:
+    with connection() as conn:
+        try:
+            threads.require(conn, deployment.id, thread_id)
+        except NotFound:
+            return False
+    return True
+
+
+def test_only_threads_whose_time_is_over_are_deleted(deployment: DeploymentRef) -> None:
+    over = thread(deployment, minutes=5, strategy="delete", changed_ago=6)
+    lives = thread(deployment, minutes=5, strategy="delete", changed_ago=4)
+    forever = make.thread(deployment.id)
+
+    assert sweep() == 1
+
+    assert [exists(deployment, id) for id in (over, lives, forever)] == [False, True, True]
+
+
+def test_a_thread_on_which_something_runs_is_not_touched(deployment: DeploymentRef) -> None:
+    over = thread(deployment, minutes=5, strategy="delete", changed_ago=6)
+    make.run(deployment, over, status=RunStatus.PENDING)
+
+    assert sweep() == 0
+    assert exists(deployment, over)
+
+
+def test_keeping_the_latest_happens_once_for_each_change(deployment: DeploymentRef) -> None:
+    over = thread(deployment, minutes=5, strategy="keep_latest", changed_ago=6)
+
+    assert (sweep(), sweep()) == (1, 0)
+
+    with connection() as conn:
+        threads.update(conn, deployment.id, over, metadata={})
+        conn.execute(
+            text(
+                "UPDATE thread SET updated_at = updated_at - interval '6 minutes',"
+                " swept_at = swept_at - interval '10 minutes'"
+            )
+        )
+    assert sweep() == 1
+    assert exists(deployment, over)
+
+
+def test_a_very_long_time_to_live_can_be_shown(deployment: DeploymentRef) -> None:
+    thread_id = thread(deployment, minutes=1e12, strategy="delete", changed_ago=1)
+    with connection() as conn:
+        shown = expiry.ttl_of(conn, deployment.id, thread_id)
+    assert shown is not None
+    assert shown["expires_at"].year == 9999
+    assert sweep() == 0
