@@ -10,7 +10,7 @@ import base64
 import binascii
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -32,6 +32,7 @@ BUILD, DEPLOY = "build", "deploy"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_LINE = 8 * 1024
 RETENTION_SECONDS = 900
+RETOLD_AT_ONCE = 1_000
 CONTROL = "control-plane"  # writes events for revisions no builder holds
 
 # Terminal codes and other control characters are data here: shown, never obeyed.
@@ -169,8 +170,11 @@ def status_payload(status: str, message: str | None) -> bytes:
 
 
 def log_payload(line: Line) -> bytes:
-    data = {"timestamp": line.at, "level": line.level, "message": line.message}
-    return events.payload("log", orjson.dumps(data))
+    return _log_payload(line.at, line.level, line.message)
+
+
+def _log_payload(at: datetime, level: str, message: str) -> bytes:
+    return events.payload("log", orjson.dumps({"timestamp": at, "level": level, "message": message}))
 
 
 def end_payload(status: str) -> bytes:
@@ -208,6 +212,27 @@ def announce(moved: Sequence[Moved]) -> None:
             queues.enqueue_build(move.revision_id)
 
 
+def retold(deployment_id: UUID, revision_id: UUID) -> Iterator[list[Event]]:
+    """The events of a revision that has ended, from its rows: what its build said, and how it ended."""
+    cursor: str | None = None
+    while True:
+        with connection() as conn:
+            rows, following = lines(
+                conn,
+                deployment_id,
+                BUILD,
+                revision_id=revision_id,
+                order="asc",
+                limit=RETOLD_AT_ONCE,
+                offset=cursor,
+            )
+        if not rows:
+            break
+        yield [_event(_log_payload(row["at"], row["level"], row["message"])) for row in rows]
+        cursor = following
+    yield last_events(revision_id) or []
+
+
 def last_events(revision_id: UUID) -> list[Event] | None:
     """The last events of a revision whose log was lost, from its row; None while it lives."""
     with connection() as conn:
@@ -215,5 +240,10 @@ def last_events(revision_id: UUID) -> list[Event] | None:
     if ended is None:
         return None
     status, message = ended
-    payloads = (status_payload(status, message), end_payload(status))
-    return [Event(0, 0, name.decode(), data) for name, _, data in (p.partition(b"\n") for p in payloads)]
+    return [_event(status_payload(status, message)), _event(end_payload(status))]
+
+
+def _event(payload: bytes) -> Event:
+    """An event that is in no log, so that nobody can go on after it."""
+    name, _, data = payload.partition(b"\n")
+    return Event(0, 0, name.decode(), data)

@@ -87,15 +87,20 @@ def encode(event: Event, *, with_id: bool) -> bytes:
 
 
 def body(
-    batches: Batches, clock: Clock, *, with_ids: bool, keep: Callable[[str], bool] | None = None
+    batches: Batches,
+    clock: Clock,
+    *,
+    with_ids: bool,
+    with_end: bool = False,
+    keep: Callable[[str], bool] | None = None,
 ) -> Iterator[bytes]:
-    """The stream's bytes: every batch in one write."""
+    """The stream's bytes: every batch in one write. `with_end` also sends the log's last event."""
     for batch in batches:
         out = []
         for event in batch:
             if event is EXPIRED:
                 out.append(HISTORY_EXPIRED)
-            elif event.name != END and (keep is None or keep(event.name)):
+            elif (with_end or event.name != END) and (keep is None or keep(event.name)):
                 out.append(encode(event, with_id=with_ids))
         if clock.strikes():
             out.append(HEARTBEAT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -10,7 +11,7 @@ import orjson
 import pytest
 from redis import Redis
 
-from shared import revision_log
+from shared import bus, revision_log, revisions
 from shared.database import connection
 from shared.revision_log import BUILD, DEPLOY, Line
 from tests.contract.conftest import ControlPlane
@@ -194,6 +195,7 @@ def interrupt(control: ControlPlane, deployment: Any) -> None:
 
 
 STOPPED = {"status": "INTERRUPTED", "message": "interrupted by a user"}
+END = {"status": "INTERRUPTED"}
 
 
 def test_a_revisions_way_is_streamed_from_the_start(control: ControlPlane, deployment: Any) -> None:
@@ -206,23 +208,26 @@ def test_a_revisions_way_is_streamed_from_the_start(control: ControlPlane, deplo
     assert [(name, data) for _, name, data in told] == [
         ("status", {"status": "AWAITING_BUILD", "message": None}),
         ("status", STOPPED),
+        ("end", END),
     ]
     ids = [int(id) for id, _, _ in told if id]
-    assert len(ids) == 2
+    assert len(ids) == 3
     assert ids == sorted(ids)
 
 
 def test_a_stream_goes_on_where_it_was_left(control: ControlPlane, deployment: Any) -> None:
     interrupt(control, deployment)
-    [(first, _, _), _] = events_of(stream(control, deployment).data)
+    [(first, _, _), _, (last, _, _)] = events_of(stream(control, deployment).data)
     rest = events_of(stream(control, deployment, **{"Last-Event-ID": str(first)}).data)
-    assert [data for _, _, data in rest] == [STOPPED]
+    assert [data for _, _, data in rest] == [STOPPED, END]
+    nothing_new = events_of(stream(control, deployment, **{"Last-Event-ID": str(last)}).data)
+    assert nothing_new == [(None, "status", STOPPED), (None, "end", END)]
 
 
 @pytest.mark.parametrize("id", ["999999", "x", "-1", ""])
 def test_an_id_nobody_gave_means_from_the_start(control: ControlPlane, deployment: Any, id: str) -> None:
     interrupt(control, deployment)
-    assert len(events_of(stream(control, deployment, **{"Last-Event-ID": id}).data)) == 2
+    assert len(events_of(stream(control, deployment, **{"Last-Event-ID": id}).data)) == 3
 
 
 def test_a_live_stream_tells_what_happens_and_closes_at_the_end(
@@ -233,12 +238,55 @@ def test_a_live_stream_tells_what_happens_and_closes_at_the_end(
     assert first["status"] == "AWAITING_BUILD"
     interrupt(control, deployment)
     rest = events_of(b"".join(chunks))
-    assert [data for _, _, data in rest] == [STOPPED]
+    assert [data for _, _, data in rest] == [STOPPED, END]
 
 
-def test_the_row_tells_the_end_when_the_log_was_lost(
+def test_a_quiet_stream_beats(control: ControlPlane, deployment: Any) -> None:
+    config = control.client.application.config
+    config["SETTINGS"] = replace(config["SETTINGS"], heartbeat_seconds=0.02)
+    chunks = stream(control, deployment).iter_encoded()
+    beats = (chunk for chunk in chunks if b": heartbeat\r\n\r\n" in chunk)
+    assert [next(beats) for _ in range(3)]
+
+
+def test_what_ended_long_ago_is_told_from_its_rows(
+    control: ControlPlane, deployment: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revision_log, "RETOLD_AT_ONCE", 2)
+    write(deployment, "one", "two", "three", "four", "five")
+    write(deployment, "not of the build", kind=DEPLOY)
+    interrupt(control, deployment)
+    [(first, _, _), *_] = events_of(stream(control, deployment).data)
+    redis.flushall()
+
+    told = events_of(stream(control, deployment).data)
+    assert [id for id, _, _ in told] == [None] * 7
+    assert [data["message"] for _, name, data in told if name == "log"] == "one two three four five".split()
+    assert told[0][2]["timestamp"] == START.isoformat()
+    assert told[-2:] == [(None, "status", STOPPED), (None, "end", END)]
+
+    rest = events_of(stream(control, deployment, **{"Last-Event-ID": str(first)}).data)
+    assert rest == told[-2:]
+
+
+def test_it_is_told_without_a_bus(
+    control: ControlPlane, deployment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(deployment, "one")
+    interrupt(control, deployment)
+    monkeypatch.setattr(bus, "_client", bus.make_client("unix:///nowhere.sock"))
+    told = events_of(stream(control, deployment).data)
+    assert [name for _, name, _ in told] == ["log", "status", "end"]
+
+
+def test_the_row_tells_the_end_when_the_log_is_lost_meanwhile(
     control: ControlPlane, deployment: Any, redis: Redis
 ) -> None:
-    interrupt(control, deployment)
+    chunks = stream(control, deployment).iter_encoded()
+    next(chunk for chunk in chunks if b"event:" in chunk)
+    with connection() as conn:
+        id = UUID(deployment["latest_revision_id"])
+        revisions.interrupt(conn, UUID(deployment["id"]), id, reason="interrupted by a user")
     redis.flushall()
-    assert events_of(stream(control, deployment).data) == [(None, "status", STOPPED)]
+    told = events_of(b"".join(chunks))
+    assert told == [(None, "status", STOPPED), (None, "end", END)]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
 from sqlalchemy import Connection, RowMapping
 
-from shared import deployments, following, revision_log, revision_polling, revisions
+from shared import bus, deployments, events, following, revision_log, revision_polling, revisions
+from shared.bus import RedisError
 from shared.database import Row, connection
 from shared.models import REVISION_ENDS, RevisionStatus
 from web import sse
@@ -164,22 +165,47 @@ def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
 @bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>/stream")
 @operation("Follow a revision: its statuses and build log", sse=True, errors=(404,))
 def stream_revision(deployment_id: str, revision_id: str) -> Response:
-    """Events `status` and `log` from the first one, or after Last-Event-ID; closes when the revision ends."""
+    """Events `status` and `log` from the first one, or after Last-Event-ID; `end` is the last one.
+
+    A revision that ended long ago is told from what is stored: its build log and its last status.
+    """
     with connection() as conn:
         row = find_revision(conn, deployment_id, revision_id)
     id: UUID = row["id"]
     clock = sse.Clock(settings().heartbeat_seconds)
+    after = _position(request.headers.get("Last-Event-ID"), row["seq_reserved"])
+    if row["status"] in REVISION_ENDS and _newest(id) <= after:
+        return _streamed(_told(row, after), clock, holds=nullcontext())
     with ExitStack() as stack:
         reader = stack.enter_context(following.hub().reader(id))
         batches = following.follow(
             reader,
             id,
-            after=_position(request.headers.get("Last-Event-ID"), row["seq_reserved"]),
+            after=after,
             ended=partial(revision_log.last_events, id),
             quiet_seconds=clock.quiet_seconds,
         )
-        body = sse.body(batches, clock, with_ids=True)
-        return sse.event_stream(sse.Stream(body, holds=stack.pop_all(), on_disconnect=None), {})
+        return _streamed(batches, clock, holds=stack.pop_all())
+
+
+def _told(row: RowMapping, after: int) -> sse.Batches:
+    """What a caller who has seen the events up to `after` still has to hear of a revision that has ended."""
+    if after:
+        return [revision_log.last_events(row["id"]) or []]
+    return revision_log.retold(row["deployment_id"], row["id"])
+
+
+def _streamed(batches: sse.Batches, clock: sse.Clock, *, holds: AbstractContextManager[object]) -> Response:
+    body = sse.body(batches, clock, with_ids=True, with_end=True)
+    return sse.event_stream(sse.Stream(body, holds=holds, on_disconnect=None), {})
+
+
+def _newest(id: UUID) -> int:
+    """The number of the newest event that can be read again, 0 when there is none."""
+    try:
+        return events.position(bus.client(), id)
+    except RedisError:
+        return 0
 
 
 def _position(last_event_id: str | None, reserved: int) -> int:
