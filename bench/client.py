@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ class Reply(Outcome):
     """One answer: its status and its body as the reads that brought it."""
 
     status: int = 0
+    tag: str = ""  # its ETag
     chunks: list[tuple[float, bytes]] = field(default_factory=list)
 
     @property
@@ -95,6 +96,8 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._has_framing |= name.lower() in (b"content-length", b"transfer-encoding")
+        if name.lower() == b"etag":
+            self._reply.tag = value.decode()
 
     def on_headers_complete(self) -> None:
         self._has_headers = True
@@ -133,10 +136,22 @@ class Client:
 
     async def post(self, path: str, body: dict[str, Any], *, timeout_seconds: float) -> Reply:
         """Post a body; a failure to get an answer stands in the reply's `error`."""
+        content = json.dumps(body).encode()
+        head = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+        return await self._sent(self._request("POST", path, head) + content, timeout_seconds)
+
+    async def get(
+        self, path: str, *, timeout_seconds: float, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """Get a path; a failure to get an answer stands in the reply's `error`."""
+        head = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+        return await self._sent(self._request("GET", path, head), timeout_seconds)
+
+    async def _sent(self, request: bytes, timeout_seconds: float) -> Reply:
         reply = Reply(sent_at=time.time())
         try:
             async with asyncio.timeout(timeout_seconds):
-                await self._post(self._request(path, json.dumps(body).encode()), reply)
+                await self._send(request, reply)
         except TimeoutError:
             reply.error = "timeout"
         except OSError as broken:
@@ -156,7 +171,7 @@ class Client:
             return False
         return True
 
-    async def _post(self, request: bytes, reply: Reply) -> None:
+    async def _send(self, request: bytes, reply: Reply) -> None:
         while self._kept:
             kept = self._kept.pop()
             if not kept.is_reusable:
@@ -186,9 +201,9 @@ class Client:
         _, connection = await loop.create_connection(Connection, self._host, self._port)
         return connection
 
-    def _request(self, path: str, body: bytes) -> bytes:
+    def _request(self, method: str, path: str, headers: str) -> bytes:
         head = (
-            f"POST {self._prefix}{path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nAccept: */*\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{self._headers}\r\n"
+            f"{method} {self._prefix}{path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nAccept: */*\r\n"
+            f"{headers}{self._headers}\r\n"
         )
-        return head.encode() + body
+        return head.encode()

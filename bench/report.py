@@ -35,6 +35,9 @@ COLUMNS: dict[str, Sequence[str]] = {
         "runs_per_second", "whole_ms_p50", "whole_ms_p99", "times_the_first", "cpu_ms_per_run", "memory_mb",
         "errors",
     ),
+    "polling": (
+        "poll_ms_p50", "poll_ms_p99", "whole_ms_p50", "whole_ms_p99", "polls", "poll_errors", "errors",
+    ),
     "coldstart": ("listening_seconds", "first_run_seconds", "cpu_seconds", "memory_mb"),
 }  # fmt: skip
 CONDITIONS = ("client_cores", "other_cores")

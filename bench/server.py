@@ -14,6 +14,7 @@ class Server:
 
     def __init__(self, base_url: str, headers: dict[str, str], label: str = "server") -> None:
         self.label = label
+        self.headers = headers
         self._client = Client(base_url, headers)
 
     async def create_thread(self) -> str:
