@@ -32,12 +32,12 @@ class Client:
     """The control plane's calls; what it refuses is raised as CommandFailed."""
 
     def __init__(self, url: str, key: str, *, tenant: str | None = None) -> None:
-        self.url, self.key = url.rstrip("/"), key
+        self.url = url.rstrip("/")
+        self.headers = {"X-Api-Key": key} | ({"X-Tenant-Id": tenant} if tenant else {})  # who asks
         self._has_answered = False
-        headers = {"X-Api-Key": key, "Accept": "application/json"}
         try:
             self._http = httpx.Client(
-                base_url=self.url, headers=headers | ({"X-Tenant-Id": tenant} if tenant else {}), timeout=30
+                base_url=self.url, headers={**self.headers, "Accept": "application/json"}, timeout=30
             )
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
             raise CommandFailed(f"{url} is not an address a service can have: {error}") from error
@@ -53,14 +53,8 @@ class Client:
     # Deployments
 
     def deployments(self, **filters: str) -> Iterator[dict[str, Any]]:
-        """All deployments, page after page; `name`, `name_contains` and other filters of the list."""
-        offset = 0
-        while True:
-            page = self.get("/v2/deployments", {**filters, "limit": PAGE, "offset": offset})["resources"]
-            yield from page
-            if len(page) < PAGE:
-                return
-            offset += PAGE
+        """All deployments; `name`, `name_contains` and other filters of the list."""
+        return self.every("/v2/deployments", **filters)
 
     def find(self, name: str) -> dict[str, Any] | None:
         """The deployment of that name, None when there is none."""
@@ -163,6 +157,16 @@ class Client:
         raise AssertionError("unreachable: the last try returns or raises")
 
     # The wire
+
+    def every(self, path: str, **filters: str) -> Iterator[dict[str, Any]]:
+        """All of a list, page after page."""
+        offset = 0
+        while True:
+            page = self.get(path, {**filters, "limit": PAGE, "offset": offset})["resources"]
+            yield from page
+            if len(page) < PAGE:
+                return
+            offset += PAGE
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
         """The JSON at this path; asked again when the service is in trouble."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli import deploy, deployments, dev, logs, revisions, serving
+from cli import deploy, deployments, dev, logs, new, revisions, run, serving
 from cli.options import new_app, sentences, settings
 
 app = new_app()
@@ -18,6 +18,7 @@ SERVE, DEPLOY, WATCH, OPERATE = "Run the service", "Deploy", "Look and run", "Op
 app.command("up", rich_help_panel=SERVE)(serving.up)
 app.command("dev", rich_help_panel=SERVE)(dev.command)
 app.command("demo", rich_help_panel=SERVE)(serving.demo)
+app.command("new", rich_help_panel=DEPLOY)(new.command)
 app.command("deploy", rich_help_panel=DEPLOY)(deploy.command)
 app.command("rollback", rich_help_panel=DEPLOY)(revisions.rollback)
 app.command("interrupt", rich_help_panel=DEPLOY)(revisions.interrupt)
@@ -26,6 +27,7 @@ app.command("list", rich_help_panel=WATCH)(deployments.list_deployments)
 app.command("status", rich_help_panel=WATCH)(deployments.status)
 app.command("revisions", rich_help_panel=WATCH)(revisions.revisions)
 app.command("logs", rich_help_panel=WATCH)(logs.command)
+app.command("run", rich_help_panel=WATCH)(run.command)
 
 
 keys_app = new_app("API keys of this installation.")

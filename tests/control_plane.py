@@ -31,6 +31,7 @@ class ControlPlane(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.bodies: list[bytes] = []
         self.headers: list[Mapping[str, str]] = []
+        self.more_headers: dict[str, str] = {}
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def body(self, what: str) -> Any:
@@ -63,6 +64,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "text/event-stream" if is_stream else "application/json")
         self.send_header("Content-Length", str(len(data)))
+        for name, value in self.server.more_headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
 

@@ -1,0 +1,264 @@
+"""`runyard run`, `new`, and how a deploy looks on a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from rich.console import Console
+from typer.testing import CliRunner
+
+from cli import new
+from cli.main import app
+from cli.project import Project
+from cli.report import Terminal
+from cli.transcript import Transcript
+from cli.watching import changes, state_of
+from tests import control_plane as fake
+from tests.control_plane import ControlPlane, record
+
+THREAD, RUN = "33333333-3333-4333-8333-333333333333", "44444444-4444-4444-8444-444444444444"
+STREAM = f"POST /threads/{THREAD}/runs/stream"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ControlPlane]:
+    """A service with one deployment, at its root, whose run says `Hello` and succeeds."""
+    for name in ("RUNYARD_API_KEY", "RUNYARD_URL", "RUNYARD_ORG", "LANGSMITH_TENANT_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RUNYARD_DATA_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with fake.serving() as server:
+        found = record(source_config={"custom_url": server.url})
+        server.answers = {
+            "GET /v2/deployments": [(200, {"resources": [found]})],
+            "POST /assistants/search": [(200, [{"graph_id": "agent"}])],
+            "POST /threads": [(200, {"thread_id": THREAD})],
+            STREAM: [(200, fake.events(*said("Hel", "lo")))],
+            f"GET /threads/{THREAD}/runs/{RUN}": [(200, {"status": "success"})],
+            f"GET /threads/{THREAD}": [(200, {"status": "idle", "interrupts": {}})],
+        }
+        server.more_headers = {"Content-Location": f"/threads/{THREAD}/runs/{RUN}"}
+        yield server
+
+
+def said(*tokens: str) -> list[tuple[str, Any]]:
+    chunks = [[{"type": "AIMessageChunk", "id": "m", "content": text}, {}] for text in tokens]
+    return [
+        ("metadata", {"run_id": RUN}),
+        *(("messages", chunk) for chunk in chunks),
+        ("updates", {"answer": {"messages": [], "mood": "fine"}}),
+    ]
+
+
+def runyard(server: ControlPlane, *arguments: str, input: str | None = None) -> Result:
+    return CliRunner().invoke(
+        app, ["run", *arguments, "--url", server.url, "--api-key", "key", "--org", "team"], input=input
+    )
+
+
+def test_a_run_is_shown_as_it_streams(server: ControlPlane) -> None:
+    ran = runyard(server, "app", "Good morning")
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout.splitlines() == ["Hello", '{"mood": "fine"}']
+    assert f"--thread {THREAD}" in ran.stderr
+    body = server.body(STREAM)
+    assert body["input"] == {"messages": [{"role": "user", "content": "Good morning"}]}
+    assert (body["assistant_id"], body["stream_mode"]) == ("agent", ["messages-tuple", "updates", "custom"])
+    assert server.header(STREAM, "X-Tenant-Id") == ["team"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        (['{"topic": "tea"}'], {"input": {"topic": "tea"}}),
+        (["42"], {"input": {"messages": [{"role": "user", "content": "42"}]}}),
+        (["-"], {"input": {"topic": "stdin"}}),
+        (["--thread", THREAD, "--resume", '{"approve": true}'], {"command": {"resume": {"approve": True}}}),
+        (["--thread", THREAD, "--resume", "yes"], {"command": {"resume": "yes"}}),
+    ],
+)
+def test_what_a_run_begins_with(server: ControlPlane, arguments: list[str], sent: dict[str, Any]) -> None:
+    ran = runyard(server, "app", *arguments, input='{"topic": "stdin"}')
+    assert ran.exit_code == 0, ran.output
+    body = server.body(STREAM)
+    assert {name: body.get(name) for name in sent} == sent
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "Say what to run it with"),
+        (['{"topic": '], "looks like JSON and is not"),
+        (["--resume", "yes"], "name it with --thread"),
+        (["hi", "--resume", "yes", "--thread", THREAD], "either begins with INPUT"),
+    ],
+)
+def test_wrong_usage_starts_nothing(server: ControlPlane, arguments: list[str], says: str) -> None:
+    ran = runyard(server, "app", *arguments)
+    assert ran.exit_code == 2
+    assert says in ran.stderr
+    assert server.asked == []
+
+
+def test_one_of_several_graphs_has_to_be_named(server: ControlPlane) -> None:
+    server.answers["POST /assistants/search"] = [(200, [{"graph_id": "b"}, {"graph_id": "a"}])]
+    ran = runyard(server, "app", "hi")
+    assert ran.exit_code == 2
+    assert "--assistant: a, b" in ran.stderr
+    assert runyard(server, "app", "hi", "-a", "b").exit_code == 0
+
+
+def test_a_question_is_shown_with_how_to_answer(server: ControlPlane) -> None:
+    asked = {"status": "interrupted", "interrupts": {"task": [{"id": "1", "value": {"amount": 120}}]}}
+    server.answers[f"GET /threads/{THREAD}"] = [(200, asked)]
+    ran = runyard(server, "app", "hi")
+    assert ran.exit_code == 0
+    assert '{"amount": 120}' in ran.stdout
+    assert f"runyard run app --thread {THREAD} --resume ANSWER" in ran.stderr
+
+
+def test_a_run_that_fails_says_why(server: ControlPlane) -> None:
+    broken = [("metadata", {"run_id": RUN}), ("error", {"error": "ValueError", "message": "it broke"})]
+    server.answers[STREAM] = [(200, fake.events(*broken))]
+    server.answers[f"GET /threads/{THREAD}/runs/{RUN}"] = [(200, {"status": "error"})]
+    server.answers[f"GET /threads/{THREAD}"] = [(200, {"status": "error"})]
+    ran = runyard(server, "app", "hi")
+    assert ran.exit_code == 1
+    assert "The run ended as error. ValueError: it broke" in ran.stderr
+
+
+def test_a_run_that_is_refused_is_a_sentence(server: ControlPlane) -> None:
+    server.answers[STREAM] = [(409, {"detail": "The thread is busy."})]
+    ran = runyard(server, "app", "hi")
+    assert ran.exit_code == 1
+    assert "The run was refused (409): The thread is busy." in ran.stderr
+
+
+def test_events_can_be_had_as_json(server: ControlPlane) -> None:
+    ran = runyard(server, "app", "hi", "--json")
+    told = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [line["event"] for line in told] == ["metadata", "messages", "messages", "updates", "result"]
+    assert told[-1]["data"] == {
+        "thread_id": THREAD,
+        "run_id": RUN,
+        "status": "success",
+        "error": None,
+        "interrupts": [],
+    }
+
+
+def transcribed(*events: tuple[str, Any]) -> str:
+    out = io.StringIO()
+    console = Console(file=out, highlight=False, markup=False, width=200)
+    transcript = Transcript(console, console)
+    for name, data in events:
+        transcript.show(name, data)
+    transcript.finish()
+    return out.getvalue()
+
+
+def test_a_transcript_keeps_speakers_apart_and_obeys_no_codes() -> None:
+    text = transcribed(
+        ("messages", [{"type": "human", "id": "0", "content": "hi"}, {}]),
+        (
+            "messages",
+            [{"type": "AIMessageChunk", "id": "1", "content": [{"type": "text", "text": "one"}]}, {}],
+        ),
+        ("messages|sub:1", [{"type": "ai", "id": "2", "content": "two\x1b[2J"}, {}]),
+        ("messages", [{"type": "tool", "name": "look", "content": "found"}, {}]),
+        ("updates|sub:1", {"step": None, "__interrupt__": [{"value": 1}]}),
+        ("custom", {"done": 3}),
+    )
+    assert text.splitlines() == ["one", "two�[2J", "⚙ look: found", "✓ sub:1/step", "· custom", '{"done": 3}']
+
+
+def test_a_terminal_sees_a_bar_and_the_text_as_it_is() -> None:
+    out = io.StringIO()
+    report = Terminal(Console(file=out, force_terminal=True, highlight=False, markup=False, width=100))
+    report.step("Uploading [bold]")
+    with report.upload(100) as sent:
+        sent(100)
+    with report.following():
+        report.status("BUILDING", 1.0)
+        report.log({"timestamp": 0, "level": "INFO", "message": "[red]x[/red]\x1b[2J"})
+    text = out.getvalue()
+    assert "Uploading [bold]" in text
+    assert "[red]x[/red]�[2J" in text
+    assert "BUILDING" in text
+
+
+# new
+
+
+@pytest.mark.parametrize("template", new.templates())
+def test_a_new_project_is_one_of_the_templates(template: str, tmp_path: Path) -> None:
+    folder = tmp_path / "My Agent"
+    ran = CliRunner().invoke(app, ["new", str(folder), "--template", template])
+    assert ran.exit_code == 0, ran.output
+    names = {name for name, _ in Project.read(folder).files()}
+    assert "langgraph.json" in names
+    assert ".gitignore" in names
+    readme = (folder / "README.md").read_text()
+    assert readme.startswith("# My Agent\n")
+    assert "examples/" not in readme
+    assert "/d/my-agent" in readme
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says", "code"),
+    [
+        (["full"], "full is not empty", 1),
+        (["full/file"], "is not empty", 1),
+        (["new", "--template", "none"], "approval, chat, research", 2),
+        ([], "Name the directory", 2),
+    ],
+)
+def test_a_new_project_overwrites_nothing(
+    arguments: list[str], says: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("full").mkdir()
+    Path("full/file").write_text("mine")
+    ran = CliRunner().invoke(app, ["new", *arguments])
+    assert (ran.exit_code, Path("full/file").read_text()) == (code, "mine")
+    assert says in ran.stderr
+
+
+def test_the_templates_are_listed() -> None:
+    listed = CliRunner().invoke(app, ["new", "--list"]).stdout
+    assert [line.split()[0] for line in listed.splitlines()] == ["approval", "chat", "research"]
+
+
+# dev
+
+
+def test_changes_are_those_that_a_deploy_would_see(tmp_path: Path) -> None:
+    new.make(tmp_path / "app", "chat")
+    folder = tmp_path / "app"
+    project = Project.read(folder)
+    told = changes(lambda: Project.read(folder), state_of(project))
+
+    (folder / "agent.py").write_text("changed = 1")
+    (folder / ".runyard").mkdir()
+    (folder / ".runyard" / "noise").write_text("x")
+    assert next(told) == ["agent.py"]
+
+    (folder / "more").mkdir()
+    (folder / "more" / "tool.py").write_text("x = 1")
+    assert next(told) == ["more/tool.py"], "also in a directory that was not there before"
+
+    (folder / "more" / "tool.py").write_text("x = 22")
+    assert next(told) == ["more/tool.py"]
+
+    (folder / ".env").write_text("KEY=v")
+    assert next(told) == [".env"], "variables count, though they are never in an archive"
+
+    os.remove(folder / "more" / "tool.py")
+    assert next(told) == ["more/tool.py"]
