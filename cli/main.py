@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cli import deploy, deployments, dev, logs, new, revisions, run, serving
-from cli.options import new_app, sentences, settings
+from cli import deploy, deployments, dev, encryption, keys, logs, new, orgs, revisions, run, serving
+from cli.options import new_app
 
 app = new_app()
 
@@ -28,23 +28,9 @@ app.command("status", rich_help_panel=WATCH)(deployments.status)
 app.command("revisions", rich_help_panel=WATCH)(revisions.revisions)
 app.command("logs", rich_help_panel=WATCH)(logs.command)
 app.command("run", rich_help_panel=WATCH)(run.command)
-
-
-keys_app = new_app("API keys of this installation.")
-app.add_typer(keys_app, name="keys", rich_help_panel=OPERATE)
-
-
-@keys_app.command("create")
-def create_key(
-    name: Annotated[str, typer.Option(help="What the key is for.")] = "cli",
-    org: Annotated[str, typer.Option(help="The organization's name.")] = "default",
-    role: Annotated[str, typer.Option(help="read, run, deploy or admin.")] = "admin",
-) -> None:
-    """Make an API key and print it: it cannot be shown again."""
-    with sentences():
-        from cli import keys  # brings the whole database layer along; no other command needs it
-
-        typer.echo(keys.create(settings(), name=name, organization=org, role=role))
+app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
+app.add_typer(orgs.app, name="orgs", rich_help_panel=OPERATE)
+app.add_typer(encryption.app, name="encryption", rich_help_panel=OPERATE)
 
 
 def _show_version(is_asked: bool) -> None:

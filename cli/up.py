@@ -128,10 +128,9 @@ def _with_keys(settings: Settings) -> Settings:
         )
         settings = replace(settings, api_key=key)
     if not settings.encryption_keys:
-        key = embedded.secret_file(
-            settings.data_dir / "secret.key", lambda: base64.urlsafe_b64encode(os.urandom(32)).decode()
-        )
-        settings = replace(settings, encryption_keys=(key,))
+        path = settings.data_dir / embedded.SECRET_KEYS
+        embedded.secret_file(path, lambda: base64.urlsafe_b64encode(os.urandom(32)).decode())
+        settings = replace(settings, encryption_keys=embedded.read_keys(path))
     return settings
 
 
