@@ -47,6 +47,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
 SKIPPED_BLUEPRINTS = frozenset({"docs", "deployment_docs", "console"})
 DEPLOYMENT_ROOT = "/d/{deployment}"
+OTHER_IDS = frozenset({"provider_id", "key_id", "auth_id"})  # taken whatever they look like
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +165,7 @@ def _tag(rule: Rule) -> str:
 
 def _path_parameters(path: str) -> Iterator[dict[str, Any]]:
     for name in re.findall(r"\{(\w+)\}", path):
-        is_id = name.endswith("_id") and name not in ("provider_id", "key_id")
+        is_id = name.endswith("_id") and name not in OTHER_IDS
         schema = {"type": "string", "format": "uuid"} if is_id else {"type": "string"}
         yield {"in": "path", "name": name, "required": True, "schema": schema}
 

@@ -79,6 +79,14 @@ def records(control: ControlPlane) -> dict[str, str]:
     assert control.post(path).status_code == 200  # whoever follows it comes to an end
     with transaction() as session:
         key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name="some key")
+    provider = {
+        "provider_id": f"provider-{uuid4().hex}",
+        "name": "Some provider",
+        "client_id": "us",
+        "auth_url": "https://example.org/authorize",
+        "token_url": "https://example.org/token",
+    }
+    assert control.post("/v2/auth/providers", provider).status_code == 200
     return {
         "deployment_id": deployment["id"],
         "revision_id": deployment["latest_revision_id"],
@@ -86,5 +94,8 @@ def records(control: ControlPlane) -> dict[str, str]:
         "key_id": key.split("_")[1],
         "listener_id": str(uuid4()),
         "integration_id": str(uuid4()),
+        "provider_id": provider["provider_id"],
+        "auth_id": str(uuid4()),
+        "token_id": str(uuid4()),
         "token": "nobody-has-it",
     }
