@@ -21,6 +21,8 @@ def connect(settings: Settings) -> None:
     """This process's connections; they are opened on first use."""
     if settings.database_url is None or settings.redis_url is None:
         raise BadSetting("web needs DATABASE_URL and REDIS_URL: start it with `runyard up`, or set them")
+    if not settings.encryption_keys:
+        raise BadSetting("web needs RUNYARD_ENCRYPTION_KEYS: `runyard encryption new-key` makes one")
     database.connect(
         settings.database_url,
         statement_timeout_seconds=STATEMENT_TIMEOUT_SECONDS,

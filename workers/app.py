@@ -34,6 +34,8 @@ def prepare(**_: Any) -> None:
         raise SystemExit(
             "A worker needs DATABASE_URL and REDIS_URL: start it with `runyard up`, or set them."
         )
+    if not settings.encryption_keys:
+        raise SystemExit("A worker needs RUNYARD_ENCRYPTION_KEYS, the same as all other processes.")
     database.connect(settings.database_url, application="runyard worker", pool_size=4, waits_for_disk=False)
     bus.connect(settings.redis_url)
 

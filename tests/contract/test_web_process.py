@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from shared import encryption
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,7 @@ def started(database: str, data_dir: Path, **more: str) -> Iterator[tuple[subpro
         "REDIS_URL": "redis://127.0.0.1:1/0",
         "RUNYARD_PORT": str(port),
         "RUNYARD_API_KEY": KEY,
+        "RUNYARD_ENCRYPTION_KEYS": encryption.new_key(),
         "RUNYARD_DATA_DIR": str(data_dir),
         **more,
     }
@@ -134,3 +136,17 @@ def test_an_idle_connection_does_not_hold_up_its_end(database: str, tmp_path: Pa
         assert client.get("/ok").status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=15) == 0, "shorter than the graceful time-out"
+
+
+@pytest.mark.parametrize("start", ["import web.wsgi", "from workers import app; app.prepare()"])
+def test_it_does_not_start_without_a_key_for_secrets(start: str) -> None:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "DATABASE_URL": "postgresql:///none",
+        "REDIS_URL": "redis://none",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", start], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "RUNYARD_ENCRYPTION_KEYS" in ended.stderr
