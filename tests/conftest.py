@@ -18,6 +18,9 @@ from shared.settings import Settings
 from tests.servers import running
 from tests.stack import Stack
 
+# Servers that tests run on loopback ports, in the part of those outside.
+OUTSIDE = {"RUNYARD_ALLOWED_ADDRESSES": "127.0.0.1", "RUNYARD_ALLOW_HTTP": "true"}
+
 
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -79,7 +82,7 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
     """The whole platform, one for the session: a test that breaks it takes `fresh_stack`."""
-    with Stack() as running:
+    with Stack(env=OUTSIDE) as running:
         yield running
 
 
