@@ -64,6 +64,14 @@ def find_place(conn: Connection, token: str) -> str:
 
 def store(conn: Connection, object_path: str, path: Path, digest: str) -> None:
     """Keep the file's bytes under its digest, and say that the place is filled."""
+    keep(conn, path, digest)
+    filled = text("UPDATE upload SET digest = :digest WHERE object_path = :path AND digest IS NULL")
+    if conn.execute(filled, {"digest": digest, "path": object_path}).rowcount != 1:
+        raise Conflict("This upload URL has been used. Ask for a new one.")
+
+
+def keep(conn: Connection, path: Path, digest: str) -> None:
+    """Keep the file's bytes under its digest; whoever refers to them does so in this transaction."""
     # Another upload of the same bytes may be under way: that is worth a longer wait than other locks.
     conn.execute(
         text("SELECT set_config('lock_timeout', '60s', true), set_config('statement_timeout', '65s', true)")
@@ -78,9 +86,6 @@ def store(conn: Connection, object_path: str, path: Path, digest: str) -> None:
         with path.open("rb") as file:
             for n, data in enumerate(iter(lambda: file.read(CHUNK_BYTES), b"")):
                 conn.execute(insert, {"digest": digest, "n": n, "data": data})
-    filled = text("UPDATE upload SET digest = :digest WHERE object_path = :path AND digest IS NULL")
-    if conn.execute(filled, {"digest": digest, "path": object_path}).rowcount != 1:
-        raise Conflict("This upload URL has been used. Ask for a new one.")
 
 
 def chunks(conn: Connection, digest: str) -> Iterator[bytes]:

@@ -21,6 +21,7 @@ SOURCE_CONFIG = (
     "integration_id repo_url deployment_type build_on_push custom_url resource_spec listener_id"
     " listener_config install_command build_command template_id"
 ).split()
+REPOSITORY = "github"  # the contract's word for a git repository, wherever it is
 REVISION_CONFIG = "repo_ref langgraph_config_path image_uri source_tarball_path repo_commit_sha".split()
 
 
@@ -124,6 +125,15 @@ def create(
     return deployment_id
 
 
+def begin(conn: Connection, deployment_id: UUID) -> list[Moved]:
+    """Let a new deployment's first revision go, if there is something to build it from."""
+    query = text("SELECT source, latest_revision_id FROM deployment WHERE id = :id")
+    deployment = conn.execute(query, {"id": deployment_id}).one()
+    if deployment.source != REPOSITORY:
+        return []
+    return revisions.start(conn, deployment_id, deployment.latest_revision_id)
+
+
 def _filled(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
     """Every key of the contract, and whatever else was sent."""
     return {**dict.fromkeys(names), **values}
@@ -172,9 +182,13 @@ def _next_revision(conn: Connection, deployment: RowMapping, change: Change) -> 
     if change.tracked_packages:
         config["tracked_packages"] = list(change.tracked_packages)
     digest = latest["archive_digest"]
-    if given.get("source_tarball_path"):
-        digest = _uploaded(conn, deployment_id, given["source_tarball_path"])
     source = change.source or latest["source"]
+    if source == REPOSITORY:
+        _require_repository(deployment, given)
+        digest = config["repo_commit_sha"] = None  # what the ref stands for now is for the builder to see
+    elif given.get("source_tarball_path"):
+        digest = _uploaded(conn, deployment_id, given["source_tarball_path"])
+        config["repo_commit_sha"] = None
     is_placeholder = latest["status"] == RevisionStatus.CREATING and latest["archive_digest"] is None
     if is_placeholder:
         revision_id = latest["id"]
@@ -185,7 +199,22 @@ def _next_revision(conn: Connection, deployment: RowMapping, change: Change) -> 
             revision_secrets.carry_over(conn, latest["id"], revision_id)
     if change.secrets:
         revision_secrets.replace(conn, revision_id, change.secrets)
-    return revision_id, revisions.start(conn, deployment_id, revision_id) if digest else []
+    has_source = digest is not None or source == REPOSITORY
+    return revision_id, revisions.start(conn, deployment_id, revision_id) if has_source else []
+
+
+def _require_repository(deployment: RowMapping, given: Mapping[str, Any]) -> None:
+    """Raises Invalid (400) for a revision that cannot be built from a repository."""
+    if not deployment["source_config"].get("repo_url"):
+        loc = ("body", "revision_source")
+        raise Invalid("this deployment has no repository (source_config.repo_url)", loc=loc, status=400)
+    if given.get("source_tarball_path"):
+        loc = ("body", "source_revision_config", "source_tarball_path")
+        raise Invalid(
+            "an upload cannot be built from a repository: send revision_source 'internal_source'",
+            loc=loc,
+            status=400,
+        )
 
 
 def _fill(

@@ -12,7 +12,7 @@ times are the database's. `Moved` is what to announce once the transaction has c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -280,6 +280,18 @@ def keep_artifact(
     )
     values = {"requirements": requirements, "python_version": python_version, "manifest": dumps(manifest)}
     _require_one(conn.execute(query, {**_held(claimed), **values}).rowcount, claimed)
+
+
+def keep_source(conn: Connection, claimed: Claimed, *, digest: str, commit: str) -> Claimed:
+    """The claimed revision is built from this archive of a repository's commit; raises Fenced."""
+    config = {**claimed.config, "repo_commit_sha": commit}
+    query = text(
+        "UPDATE revision SET archive_digest = :digest, source_revision_config = CAST(:config AS json),"
+        f" updated_at = now() WHERE {HELD}"
+    )
+    values = {**_held(claimed), "digest": digest, "config": dumps(config)}
+    _require_one(conn.execute(query, values).rowcount, claimed)
+    return replace(claimed, archive_digest=digest, config=config)
 
 
 def repeat(conn: Connection, claimed: Claimed, build_id: UUID) -> None:

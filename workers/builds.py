@@ -25,7 +25,7 @@ from shared.errors import BuildFailed, Fenced, Unavailable
 from shared.models import RevisionStatus
 from shared.revisions import Claimed
 from shared.settings import Settings
-from workers import earlier, environments, graphs, workspaces
+from workers import earlier, environments, graphs, sources, workspaces
 from workers.build_log import BuildLog
 from workers.events import Writer
 
@@ -167,8 +167,8 @@ class _Build:
         self.log.status(RevisionStatus(claimed.status))
         if self._unreadable is not None:
             raise BuildFailed("secrets", self._unreadable.message, status="CREATE_FAILED")
-        if claimed.archive_digest is None:
-            raise BuildFailed("fetch", "the revision has no source", status="CREATE_FAILED")
+        self._variables = self._secrets
+        self._fetch()
         self._repeat()
         made = self._make()
         found = self._graphs(made)
@@ -177,6 +177,21 @@ class _Build:
             self._advance(RevisionStatus.AWAITING_DEPLOY)
             self._advance(RevisionStatus.DEPLOYING)
         self._switch(found)
+
+    def _fetch(self) -> None:
+        """Get the source from where it is, once: every later attempt and runner has the archive."""
+        with connection() as conn:
+            origin = sources.origin_of(conn, self._claimed.revision_id)
+        if origin is not None:
+            self._variables = sources.without_credentials(self._secrets)
+        if self._claimed.archive_digest is not None:
+            return
+        if origin is None:
+            raise BuildFailed("fetch", "the revision has no source", status="CREATE_FAILED")
+        seconds = self._settings.build_timeout_seconds
+        timeout = BuildFailed("time", f"the build took more than {seconds:.0f} s")
+        with gevent.Timeout(seconds, timeout):
+            self._claimed = sources.fetch(self._settings, self._claimed, origin, self._secrets, self.log.say)
 
     def _make(self) -> environments.Made:
         claimed = self._claimed
@@ -234,7 +249,7 @@ class _Build:
         if found is not None and found.keys() == made.manifest.graphs.keys():
             self.log.say("INFO", "its graphs have been loaded before, with the same variables")
             return found
-        return graphs.inspect(self._settings, claimed.revision_id, made, self._secrets, self.log.say)
+        return graphs.inspect(self._settings, claimed.revision_id, made, self._variables, self.log.say)
 
     def _keep(self, made: environments.Made) -> None:
         """Store what makes the environment the same wherever it is made."""

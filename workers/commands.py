@@ -58,6 +58,42 @@ def compile_bytecode(python: str, folders: Sequence[Path]) -> list[str]:
     return [python, "-I", "-S", "-m", "compileall", "-qq", "-j", "2", *map(str, folders)]
 
 
+# git as a fetcher and nothing else: what a repository or a server brings along has no say.
+GIT_RULES = (
+    "protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always",
+    "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.symlinks=false", "fetch.recurseSubmodules=false",
+    "submodule.recurse=false", "http.followRedirects=false", "gc.auto=0", "maintenance.auto=false",
+    "advice.detachedHead=false", "http.lowSpeedLimit=1000", "http.lowSpeedTime=60",
+)  # fmt: skip
+
+
+def _git(git: str, folder: Path, *rules: str) -> list[str]:
+    return [git, "-C", str(folder), *(word for rule in (*GIT_RULES, *rules) for word in ("-c", rule))]
+
+
+def git_init(git: str, folder: Path) -> list[str]:
+    """An empty repository, without the templates of the machine."""
+    return [git, "init", "--quiet", "--bare", "--template=", str(folder)]
+
+
+def git_fetch(git: str, folder: Path, url: str, ref: str, resolved: str) -> list[str]:
+    """One commit of a repository; `resolved` says where its host is (`host:port:address,…`)."""
+    return [
+        *_git(git, folder, f"http.curloptResolve={resolved}"), "fetch", "--quiet", "--depth=1", "--no-tags",
+        "--no-recurse-submodules", "--no-write-commit-graph", "--", url, ref,
+    ]  # fmt: skip
+
+
+def git_commit(git: str, folder: Path) -> list[str]:
+    """The commit that was fetched."""
+    return [*_git(git, folder), "rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}"]
+
+
+def git_archive(python: str, folder: Path, commit: str, target: Path) -> list[str]:
+    """A commit's files as a source archive."""
+    return [python, "-P", "-X", "utf8", "-m", "workers.git_archive", str(folder), commit, str(target)]
+
+
 def graph_host(env_python: Path, package: Path, *, threads: int) -> list[str]:
     """A graph host; `{socket}` is replaced by the number of the inherited socket."""
     return [str(env_python), str(package), "--socket", "{socket}", "--threads", str(threads)]

@@ -25,11 +25,11 @@ from sqlalchemy import text
 from uv import find_uv_bin
 
 import workers.graph_host
-from shared import archives, secrets
+from shared import archives, deployments, secrets
 from shared.database import connection
 from shared.errors import BuildFailed, HostUnusable, NotFound, Unavailable
 from shared.settings import Settings
-from workers import commands, interpreters, manifest, resolving, sandbox, steps, workspaces
+from workers import commands, interpreters, manifest, resolving, sandbox, sources, steps, workspaces
 from workers.deploy_log import DeployLog
 from workers.hosts import HostCommand, Output
 from workers.interpreters import Interpreter
@@ -153,8 +153,7 @@ class _Maker:
         self._say("INFO", "fetching the source archive")
         _fetch(self._plan.digest, archive)
         argv = commands.unpack(sys.executable, archive, self._workspace.project)
-        path = os.pathsep.join(dict.fromkeys(str(own.parent) for own in steps.OWN))
-        self._place.run("unpack", argv, self._say, PYTHONPATH=path)
+        self._place.run("unpack", argv, self._say, variables={"PYTHONPATH": steps.own_path()})
         archive.unlink()
 
     def _interpreter(self, found: Manifest) -> Interpreter:
@@ -218,7 +217,11 @@ class _Maker:
         )
         readonly = [] if made.packages is None else [made.packages]
         self._place.run(
-            "install", argv, self._say, readonly=readonly, PROJECT_ROOT=str(self._workspace.project)
+            "install",
+            argv,
+            self._say,
+            readonly=readonly,
+            variables={"PROJECT_ROOT": str(self._workspace.project)},
         )
 
 
@@ -301,7 +304,10 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
             if row is None or row.archive_digest is None:
                 raise HostUnusable("the revision is gone")
             variables = secrets.secrets_of(conn, revision_id)
-        output = deploy_log.of(row.deployment_id, revision_id, variables.values())
+        hidden = variables.values()
+        if row.source == deployments.REPOSITORY:
+            variables = sources.without_credentials(variables)
+        output = deploy_log.of(row.deployment_id, revision_id, hidden)
         hold = workspaces.hold(workspaces.workspace_of(settings, row.build_id))
         try:
             made = make(
@@ -326,7 +332,7 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
 
 
 REVISION = text(
-    "SELECT deployment_id, archive_digest, source_revision_config, requirements, python_version,"
+    "SELECT deployment_id, source, archive_digest, source_revision_config, requirements, python_version,"
     " coalesce(build_id, id) AS build_id FROM revision WHERE id = :id"
 )
 

@@ -33,6 +33,11 @@ CAUSE = re.compile(r"(error|cause|caused by):\s*", re.IGNORECASE)
 Say = Callable[[str, str], None]  # level, message
 
 
+def own_path() -> str:
+    """Where a step that is ours finds our modules."""
+    return os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in OWN))
+
+
 class Place:
     """Where steps run: a folder and a cache they may fill, in the sandbox, with few variables."""
 
@@ -54,13 +59,13 @@ class Place:
         *,
         readonly: Sequence[Path] = (),
         writable: Sequence[Path] = (),
-        **variables: str,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         """Run one command, its output to the log; raises BuildFailed.
 
         `writable` stands in the place of the folder and the cache, which then lie in it.
         """
-        reason = self._execute(argv, say, readonly, writable, variables)
+        reason = self._execute(argv, say, readonly, writable, variables or {})
         if reason is not None:
             raise BuildFailed(step, reason)
 

@@ -210,7 +210,7 @@ def test_a_violation_is_placed(control: ControlPlane, body: Any, loc: list[Any],
 @pytest.mark.parametrize(
     "body",
     [
-        {"source": "github", "source_config": {"repo_url": "https://git.example/a"}},
+        {"source": "github", "source_config": {"repo_url": "ssh://git@git.example/a"}},
         {"source": "external_docker", "source_revision_config": {"image_uri": "a@sha256:b"}},
         {"source": "internal_docker"},
         {"source": "internal_source", "source_revision_config": {"image_uri": "a@sha256:b"}},

@@ -31,6 +31,7 @@ from web.control_plane.sources import (
     SourceRevisionConfig,
     refuse_fixed,
     refuse_unsupported,
+    require_repository,
 )
 from web.deployment_api import control, forget
 from web.idempotency import once
@@ -108,10 +109,14 @@ class DeploymentsDelete(DeploymentDelete):
     idempotent=True,
 )
 def create_deployment() -> Response:
-    """Its first revision waits for source: ask for an upload URL, put the archive there, name it in a PATCH."""
+    """Its first revision is built at once from a repository; else it waits for its source.
+
+    For that, ask for an upload URL, put the archive there, and name it in a PATCH.
+    """
     body = load(DeploymentCreate)
     _require_one_name(body)
     refuse_unsupported(body, source=body["source"])
+    require_repository(body)
     config = body.get("source_config") or {}
     if config.get("custom_url"):
         raise Invalid(
@@ -131,8 +136,11 @@ def create_deployment() -> Response:
             pool=body.get("pool") or "default",
             given_limits=body.get("limits"),
         )
+        moved = deployments.begin(conn, deployment_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
-        return keep(jsonify(deployment_record(row)), 201)
+        answer = keep(jsonify(deployment_record(row)), 201)
+    revision_log.announce(moved)
+    return answer
 
 
 def _require_one_name(body: dict[str, Any]) -> None:

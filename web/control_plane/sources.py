@@ -11,7 +11,7 @@ from typing import Any
 
 from marshmallow import ValidationError
 
-from shared import variables
+from shared import deployments, repositories, variables
 from shared.errors import Invalid
 from web.validation import (
     JsonObject,
@@ -27,7 +27,7 @@ from web.validation import (
 )
 
 SOURCES = ("github", "external_docker", "internal_docker", "internal_source", "internal_template")
-SUPPORTED = "internal_source"
+UPLOAD, REPOSITORY = "internal_source", deployments.REPOSITORY
 RENAMED_TYPES = {"serverless": "dev_zero", "dedicated": "prod"}
 TYPES = ("dev", "prod", "dev_free", "dev_zero", "dev_free_zero")
 DEFAULT_TYPE = "prod"
@@ -131,11 +131,11 @@ class RevisionContent(Schema):
 
 
 def refuse_unsupported(body: Mapping[str, Any], *, source: str | None) -> None:
-    """Raises Invalid (400) for what would have to be built from something else than uploaded source."""
-    if source not in (None, SUPPORTED):
+    """Raises Invalid (400) for what would have to be built from an image, and for addresses out of bounds."""
+    if source not in (None, UPLOAD, REPOSITORY):
         raise _unsupported(
             f"The source {source!r} is not supported by this service: upload the source"
-            f" ({SUPPORTED!r}; `langgraph deploy --remote`).",
+            f" ({UPLOAD!r}; `langgraph deploy --remote`), or name a git repository ({REPOSITORY!r}).",
             "source" if "source" in body else "revision_source",
         )
     if (body.get("source_revision_config") or {}).get("image_uri"):
@@ -151,6 +151,23 @@ def refuse_unsupported(body: Mapping[str, Any], *, source: str | None) -> None:
     for name in UNSUPPORTED_CONFIG:
         if (body.get("source_config") or {}).get(name):
             raise _unsupported(f"{name} is not supported by this service.", "source_config", name)
+    _check_repository(body)
+
+
+def _check_repository(body: Mapping[str, Any]) -> None:
+    config, revision = body.get("source_config") or {}, body.get("source_revision_config") or {}
+    if config.get("repo_url"):
+        repositories.check_url(config["repo_url"])
+    if revision.get("repo_ref"):
+        repositories.check_ref(revision["repo_ref"])
+        if config.get("build_on_push") and revision["repo_ref"].startswith(repositories.TAGS):
+            raise _unsupported("build_on_push must be false for a tag.", "source_config", "build_on_push")
+
+
+def require_repository(body: Mapping[str, Any]) -> None:
+    """Raises Invalid for a deployment that is to be built from a repository and names none."""
+    if body["source"] == REPOSITORY and not (body.get("source_config") or {}).get("repo_url"):
+        raise Invalid("this field is required", loc=repositories.URL_LOC, kind="missing")
 
 
 def refuse_fixed(sent: Mapping[str, Any] | None, current: Mapping[str, Any]) -> dict[str, Any]:

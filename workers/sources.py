@@ -1,0 +1,188 @@
+"""Source that is fetched: a ref of a git repository becomes an archive like an uploaded one, kept by digest.
+
+git runs in the sandbox and is told everything: no configuration of the machine, no hook, filter, prompt,
+submodule or redirect, no protocol but HTTP, and the addresses that were checked. The credentials are secrets
+of the deployment; they reach git in its environment, and nobody else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sqlalchemy import Connection, text
+
+from shared import archives, outgoing, repositories, revisions
+from shared.database import connection
+from shared.errors import BuildFailed, OutsideFailed
+from shared.revisions import Claimed
+from shared.settings import Settings
+from workers import commands, sandbox, steps, workspaces
+from workers.steps import Say
+from workers.workspaces import Workspace
+
+STEP = "source"
+TOKEN, USERNAME = "GIT_TOKEN", "GIT_USERNAME"
+ANY_USERNAME = "x-access-token"  # what takes a token for its password cares little for the name
+CREDENTIALS = frozenset({TOKEN, USERNAME})
+PORTS = {"http": 80, "https": 443}
+# The helper reads its own environment: nothing of it is in an argument.
+HELPER = '!f() { echo "username=$GIT_USERNAME"; echo "password=$GIT_TOKEN"; }; f'
+NO_REF = re.compile(r"couldn't find remote ref|not our ref|unadvertised object")
+NO_ACCESS = re.compile(r"could not read (Username|Password)|Authentication failed|returned error: 40[13]")
+NO_REPOSITORY = re.compile(r"[Rr]epository .*not found|returned error: 404")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a revision's source comes from."""
+
+    url: str
+    ref: str | None
+
+
+ORIGIN = text("""
+SELECT d.source_config ->> 'repo_url' AS url, r.source_revision_config ->> 'repo_ref' AS ref
+FROM revision r JOIN deployment d ON d.id = r.deployment_id
+WHERE r.id = :id AND r.source = 'github'
+""")
+
+
+def origin_of(conn: Connection, revision_id: object) -> Origin | None:
+    """The repository of a revision whose source has to be fetched."""
+    row = conn.execute(ORIGIN, {"id": revision_id}).one_or_none()
+    return None if row is None or not row.url else Origin(row.url, row.ref)
+
+
+def without_credentials(secrets: Mapping[str, str]) -> dict[str, str]:
+    """What user code gets to see of the secrets of a deployment that is built from a repository."""
+    return {name: value for name, value in secrets.items() if name not in CREDENTIALS}
+
+
+def fetch(
+    settings: Settings, claimed: Claimed, origin: Origin, secrets: Mapping[str, str], say: Say
+) -> Claimed:
+    """The revision with its archive; raises BuildFailed."""
+    workspace = workspaces.workspace_of(settings, claimed.build_id)
+    with workspaces.exclusive(workspace):
+        shutil.rmtree(workspace.root, ignore_errors=True)
+        try:
+            workspace.root.mkdir(parents=True, mode=0o700)
+            workspace.home.mkdir()
+            sandbox.give(workspace.root)
+            commit, archive = _Repository(settings, workspace, origin, secrets, say).packed()
+            return _keep(claimed, archive, commit)
+        except OSError as error:
+            raise BuildFailed(STEP, f"cannot write the source: {error.strerror}") from error
+        finally:
+            shutil.rmtree(workspace.root, ignore_errors=True)
+
+
+def _keep(claimed: Claimed, archive: Path, commit: str) -> Claimed:
+    with archive.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with connection() as conn:
+        archives.keep(conn, archive, digest)
+        return revisions.keep_source(conn, claimed, digest=digest, commit=commit)
+
+
+class _Repository:
+    """One ref, fetched into a repository of its own."""
+
+    def __init__(
+        self, settings: Settings, workspace: Workspace, origin: Origin, secrets: Mapping[str, str], say: Say
+    ) -> None:
+        program = shutil.which("git")
+        if program is None:
+            raise BuildFailed(STEP, "git is not installed on this server")
+        self._git = program
+        self._settings = settings
+        self._workspace = workspace
+        self._origin = origin
+        self._secrets = secrets
+        self._say = say
+        self._folder = workspace.root / "repository"
+        self._place = steps.Place(
+            settings, folder=workspace.root, cache=workspace.home, uv=self._git, is_ours=False
+        )
+
+    def packed(self) -> tuple[str, Path]:
+        """The commit the ref stands for, and its archive; raises BuildFailed."""
+        ref = repositories.full_ref(self._origin.ref)
+        self._say("INFO", f"fetching {self._origin.ref or 'the default branch'} of {self._origin.url}")
+        self._run(commands.git_init(self._git, self._folder))
+        self._run(commands.git_fetch(self._git, self._folder, self._origin.url, ref, self._resolved()))
+        commit = self._commit()
+        self._say("INFO", f"the commit is {commit}")
+        archive = self._workspace.root / "source.tar.gz"
+        argv = commands.git_archive(sys.executable, self._folder, commit, archive)
+        self._run(argv, PYTHONPATH=steps.own_path())
+        if archive.lstat().st_size > self._settings.max_archive_bytes:
+            raise BuildFailed(STEP, f"the source packs to more than {self._settings.max_archive_bytes} bytes")
+        return commit, archive
+
+    def _resolved(self) -> str:
+        """`host:port:addresses`, each of which may be called, so that git asks no name server again."""
+        url = urlsplit(self._origin.url)
+        port = url.port or PORTS.get(url.scheme, 0)
+        try:
+            outgoing.check_url(self._origin.url)
+            addresses = outgoing.check_host(url.hostname or "", port)
+        except OutsideFailed as error:
+            raise BuildFailed(STEP, f"the repository cannot be reached: {error.message}") from error
+        shown = [f"[{address}]" if ":" in address else address for address in addresses]
+        return f"{url.hostname}:{port}:{','.join(shown)}"
+
+    def _commit(self) -> str:
+        """What was fetched; the sandbox wrote it, so it is looked at closely."""
+        found: list[str] = []
+        argv = commands.git_commit(self._git, self._folder)
+        self._place.run(STEP, argv, lambda level, message: found.append(message), variables=self._variables())
+        if len(found) != 1 or not repositories.COMMIT.fullmatch(found[0]):
+            raise BuildFailed(STEP, "the ref is no commit")
+        return found[0]
+
+    def _run(self, argv: list[str], **variables: str) -> None:
+        try:
+            self._place.run(STEP, argv, self._say, variables={**self._variables(), **variables})
+        except BuildFailed as error:
+            raise BuildFailed(error.step, self._explained(error.message)) from error
+
+    def _variables(self) -> dict[str, str]:
+        """git's environment: nothing of the machine's, nothing that asks."""
+        credentials = {}
+        if self._secrets.get(TOKEN):
+            credentials = {TOKEN: self._secrets[TOKEN], USERNAME: self._secrets.get(USERNAME) or ANY_USERNAME}
+        certificates = self._settings.passed_on.get("SSL_CERT_FILE")
+        return {
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ASKPASS": "/bin/false",
+            "GIT_CONFIG_COUNT": "2",
+            "GIT_CONFIG_KEY_0": "credential.helper",
+            "GIT_CONFIG_VALUE_0": "",  # forget any other
+            "GIT_CONFIG_KEY_1": "credential.helper",
+            "GIT_CONFIG_VALUE_1": HELPER if credentials else "",
+            **({"GIT_SSL_CAINFO": certificates} if certificates else {}),
+            **credentials,
+        }
+
+    def _explained(self, reason: str) -> str:
+        has_token = bool(self._secrets.get(TOKEN))
+        if NO_REF.search(reason):
+            return f"the repository has no {self._origin.ref or 'default branch'!r}: {reason}"
+        if NO_ACCESS.search(reason):
+            if has_token:
+                return f"the repository refuses the token in the secret {TOKEN}: {reason}"
+            return f"the repository asks for credentials: put a token into the secret {TOKEN}"
+        if NO_REPOSITORY.search(reason) and not has_token:
+            return f"{reason}: if it is private, put a token into the secret {TOKEN}"
+        return reason
