@@ -293,9 +293,10 @@ class _Visitor(threading.Thread):
         self.exit_code: int | None = None
 
     def run(self) -> None:
-        self.exit_code = 1  # what escapes is our bug, and ends the service with its traceback
+        code: int | None = 1  # what escapes is our bug, and ends the service with its traceback
         try:
-            self.exit_code = self._visit(self._settings)
+            code = self._visit(self._settings)
         finally:
-            if self.exit_code is not None:
+            self.exit_code = code
+            if code is not None:
                 self._supervisor.ask_to_stop()

@@ -1,0 +1,172 @@
+"""`runyard` as its users type it: a project from `new` to a rollback, and `dev` with the unmodified SDK."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from langgraph_sdk import get_sync_client
+
+from cli.procfile import PROJECT
+from tests.stack import Stack, free_port
+from tests.waiting import wait_until
+
+AGENT = """
+import os
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+
+class State(TypedDict, total=False):
+    ask: bool
+    said: str
+
+def speak(state: State):
+    print("speaking")
+    if state.get("ask"):
+        return {{"said": interrupt("Who?")}}
+    return {{"said": "{word} " + os.environ.get("WHO", "-")}}
+
+graph = StateGraph(State).add_node(speak).add_edge(START, "speak").compile()
+"""
+START_SECONDS = 60
+
+
+def write(folder: Path, word: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
+    (folder / "langgraph.json").write_text(json.dumps(config))
+    (folder / "agent.py").write_text(AGENT.format(word=word))
+    (folder / "requirements.txt").touch()
+    return folder
+
+
+def last_json(ran: subprocess.CompletedProcess[str]) -> Any:
+    assert ran.stderr == "" or ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def test_a_project_goes_all_the_way(stack: Stack, tmp_path: Path) -> None:
+    folder = write(tmp_path / "Way Out", "one")
+    (folder / ".env").write_text("WHO=Ada\n")
+
+    first = last_json(stack.cli("deploy", str(folder), "--json", timeout=120))
+
+    assert (first["status"], first["name"]) == ("succeeded", "way-out")
+    assert first["url"] == f"{stack.url}/d/way-out"
+    ran = stack.cli("run", "way-out", "{}", "--json")
+    values = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert {"event": "updates", "data": {"speak": {"said": "one Ada"}}} in values
+
+    write(folder, "two")
+    second = stack.cli("deploy", str(folder), timeout=120)
+    assert second.returncode == 0, second.stderr
+    assert "Updating the deployment way-out" in second.stdout
+    assert "loading 1 graph" in second.stdout
+    assert '"two Ada"' in stack.cli("run", "way-out", "{}").stdout
+
+    back = last_json(stack.cli("rollback", "way-out", "--json", timeout=60))
+    assert back["status"] == "succeeded"
+    assert '"one Ada"' in stack.cli("run", "way-out", "{}").stdout
+    shown = json.loads(stack.cli("status", "way-out", "--json").stdout)
+    assert shown["active_revision_id"] == back["revision_id"]
+    assert [row["status"] for row in shown["revisions"]] == ["DEPLOYED"] * 3
+
+    asked = last_json(stack.cli("run", "way-out", '{"ask": true}', "--json"))["data"]
+    assert [question["value"] for question in asked["interrupts"]] == ["Who?"]
+    answered = stack.cli("run", "way-out", "--thread", asked["thread_id"], "--resume", "Grace")
+    assert '{"said": "Grace"}' in answered.stdout
+    wait_until(lambda: "speaking" in stack.cli("logs", "way-out").stdout, 15, what="the graph's output")
+
+
+@dataclass
+class Dev:
+    """A running `runyard dev`."""
+
+    folder: Path
+    url: str
+    log: Path
+
+    def says(self) -> Any:
+        """What the graph answers to the SDK, with neither a suffix in the address nor a key."""
+        client = get_sync_client(url=self.url, api_key=None)
+        thread = client.threads.create()
+        parts = list(client.runs.stream(thread["thread_id"], "agent", input={}, stream_mode="values"))
+        return parts[-1].data.get("said")
+
+    def told(self, text: str) -> bool:
+        return text in self.log.read_text()
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[Dev]:
+    folder, port = write(tmp_path / "My Agent", "one"), free_port()
+    (folder / ".env").write_text("WHO=Ada\n")
+    log = tmp_path / "dev.log"
+    environment = Stack(tmp_path / "unused").environment
+    environment |= {"DATABASE_URL": "postgresql://nobody@127.0.0.1:9/another", "RUNYARD_PORT": "1"}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cli", "dev", str(folder), "--port", str(port)],
+            cwd=PROJECT,
+            env=environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    running = Dev(folder, f"http://127.0.0.1:{port}", log)
+    try:
+        wait_until(lambda: process.poll() is not None or running.told("Ctrl-C stops it"), START_SECONDS)
+        assert process.poll() is None, log.read_text()
+        yield running
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(40) == 0, log.read_text()
+        _, left = psutil.wait_procs(family, timeout=5)
+        assert not left
+    finally:
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def test_dev_serves_a_project_at_its_root_and_follows_its_files(dev: Dev) -> None:
+    assert dev.says() == "one Ada"
+    assert httpx.get(f"{dev.url}/docs").status_code == 200
+    assert httpx.get(f"{dev.url}/v2/deployments").status_code == 401
+    wait_until(lambda: dev.told("my-agent │ speaking"), 15, what="what the graph printed")
+
+    write(dev.folder, "two")
+    wait_until(lambda: dev.told("serves the change"), START_SECONDS)
+    assert dev.says() == "two Ada"
+
+    (dev.folder / ".env").write_text("WHO=Grace\n")
+    wait_until(lambda: dev.says() == "two Grace", START_SECONDS, what="the new variable")
+
+    (dev.folder / "agent.py").write_text("import no_such_module\n")
+    wait_until(lambda: dev.told("The last version goes on serving"), START_SECONDS)
+    assert dev.told("no_such_module")
+    assert dev.says() == "two Grace"
+
+    # From the project's folder, the other commands find the service and its key by themselves.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNYARD_")}
+    shown = subprocess.run(
+        [sys.executable, "-m", "cli", "status"],
+        cwd=dev.folder,
+        env=environment | {"PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert dev.url in shown.stdout
