@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import insert, select, update
 from uuid_utils.compat import uuid7
 
-from shared import assistants, checkpoints, states
+from shared import assistants, checkpoints, encryption, states
 from shared.checkpoints import ClaimedRun, Write
 from shared.database import connection
 from shared.deployments import DeploymentRef, resolve
@@ -18,6 +19,9 @@ from shared.models import (
     Deployment,
     DeploymentStatus,
     Graph,
+    OAuthGrant,
+    OAuthProvider,
+    OAuthRequest,
     Organization,
     Revision,
     RevisionStatus,
@@ -164,6 +168,40 @@ def state(thread_id: UUID | str, checkpoint_id: str, **fields: Any) -> dict[str,
     """A state record as a host gives it, of a thread that came to its end there."""
     place = {"thread_id": str(thread_id), "checkpoint_ns": "", "checkpoint_id": checkpoint_id}
     return {**states.EMPTY, "checkpoint": place, "checkpoint_id": checkpoint_id, **fields}
+
+
+def oauth(organization_id: UUID, provider_id: str) -> dict[str, str]:
+    """A provider, a user's token of it, and the request that led to it; their ids by path parameter."""
+    key, token_id, auth_id = uuid7(), uuid7(), uuid7()
+    _insert(
+        OAuthProvider,
+        id=key,
+        organization_id=organization_id,
+        provider_id=provider_id,
+        name=provider_id,
+        client_id="us",
+        auth_url="https://provider.example/authorize",
+        token_url="https://provider.example/token",
+        token_endpoint_auth_method="none",
+    )
+    owner = {"organization_id": organization_id, "provider_key": key, "user_id": "ann"}
+    _insert(
+        OAuthGrant, id=token_id, requested=[], scopes=[], access_token=encryption.encrypt("token"), **owner
+    )
+    _insert(
+        OAuthRequest,
+        id=auth_id,
+        status="completed",
+        state_hash=auth_id.bytes,
+        redirect_uri="https://service.example/callback",
+        scopes=[],
+        is_default=True,
+        is_another=False,
+        grant_id=token_id,
+        expires_at=datetime.now(UTC) + timedelta(minutes=10),
+        **owner,
+    )
+    return {"provider_id": provider_id, "token_id": str(token_id), "auth_id": str(auth_id)}
 
 
 def _insert(model: Any, **values: Any) -> None:
