@@ -70,6 +70,22 @@ admin     GET     /v2/keys/<key_id>
 admin     PATCH   /v2/keys/<key_id>
 admin     DELETE  /v2/keys/<key_id>
 
+open      GET     /v2/auth/callback/<provider_id>
+run       POST    /v2/auth/callback/<provider_id>
+deploy    POST    /v2/auth/providers
+deploy    POST    /v2/auth/providers/mcp-discover
+read      GET     /v2/auth/providers
+read      GET     /v2/auth/providers/<provider_id>
+deploy    PATCH   /v2/auth/providers/<provider_id>
+deploy    DELETE  /v2/auth/providers/<provider_id>
+run       POST    /v2/auth/authenticate
+run       GET     /v2/auth/wait/<auth_id>
+read      GET     /v2/auth/tokens
+read      GET     /v2/auth/tokens/exists
+run       DELETE  /v2/auth/tokens
+run       DELETE  /v2/auth/tokens/<token_id>
+run       PATCH   /v2/auth/tokens/<token_id>/metadata
+
 run       POST    /d/<deployment>/assistants
 read      GET     /d/<deployment>/assistants/<assistant_id>
 run       PATCH   /d/<deployment>/assistants/<assistant_id>
@@ -107,6 +123,11 @@ run       DELETE  /d/<deployment>/threads/<thread_id>/runs/<run_id>
 read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>/join
 read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>/stream
 run       POST    /d/<deployment>/threads/<thread_id>/runs/<run_id>/cancel
+read      GET     /d/<deployment>/store/items
+run       PUT     /d/<deployment>/store/items
+run       DELETE  /d/<deployment>/store/items
+read      POST    /d/<deployment>/store/items/search
+read      POST    /d/<deployment>/store/namespaces
 run       POST    /d/<deployment>/runs
 run       POST    /d/<deployment>/runs/stream
 run       POST    /d/<deployment>/runs/wait
