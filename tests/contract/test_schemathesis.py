@@ -28,7 +28,7 @@ from tests.contract.conftest import ADMIN_KEY, ControlPlane
 from tests.contract.documented import records
 
 CONTROL_PLANE = "^/v[12]/"
-EXAMPLES = 50
+EXAMPLES = 30
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -43,9 +43,18 @@ def operations(control: ControlPlane) -> list[Any]:
     """Every operation of the control plane, as the document describes it."""
     generation = GenerationConfig(modes=list(GenerationMode), with_security_parameters=False)
     config = SchemathesisConfig(projects=ProjectsConfig(default=ProjectConfig(generation=generation)))
-    app = control.client.application
-    schema = schemathesis.openapi.from_wsgi("/openapi.json", app, config=config)
+    document: Any = control.get("/openapi.json").json
+    schema = schemathesis.openapi.from_dict(closed(document), config=config)
+    schema.app = control.client.application
     return [found.ok() for found in schema.include(path_regex=CONTROL_PLANE).get_all_operations()]
+
+
+def closed(document: dict[str, Any]) -> dict[str, Any]:
+    """The document, with answers that have not a field more than it says."""
+    for schema in document["components"]["schemas"].values():
+        if "title" in schema and "properties" in schema:
+            schema["additionalProperties"] = False
+    return document
 
 
 def test_it_keeps_to_its_document(control: ControlPlane, operations: list[Any]) -> None:
@@ -58,7 +67,7 @@ def test_it_keeps_to_its_document(control: ControlPlane, operations: list[Any]) 
             failure.add_note(operation.label)
             failures.append(failure)
     if failures:
-        raise ExceptionGroup("the API does not keep to its document", failures)
+        raise BaseExceptionGroup("the API does not keep to its document", failures)
 
 
 def exercise(operation: Any, known: dict[str, str]) -> None:

@@ -19,6 +19,7 @@ TIME: JsonSchema = {"type": "string", "format": "date-time"}
 TIME_OR_NULL: JsonSchema = {"type": ["string", "null"], "format": "date-time"}
 BOOLEAN: JsonSchema = {"type": "boolean"}
 COUNT: JsonSchema = {"type": "integer", "minimum": 0}
+COUNT_OR_NULL: JsonSchema = {"type": ["integer", "null"], "minimum": 0}
 OBJECT: JsonSchema = {"type": "object"}
 OBJECT_OR_NULL: JsonSchema = {"type": ["object", "null"]}
 
@@ -62,6 +63,14 @@ REVISION = record(
     source_revision_config=OBJECT,
 )
 
+LIMITS = record(
+    "DeploymentLimits",
+    max_concurrent_runs=COUNT_OR_NULL,
+    hosts_per_runner=COUNT_OR_NULL,
+    run_timeout_seconds={"type": ["number", "null"], "minimum": 0},
+    memory_mb=COUNT_OR_NULL,
+)
+
 DEPLOYMENT = record(
     "Deployment",
     id=UUID,
@@ -86,6 +95,7 @@ DEPLOYMENT = record(
         ]
     },
     pool=TEXT,
+    limits=LIMITS,
     created_at=TIME,
     updated_at=TIME,
 )
