@@ -24,8 +24,9 @@ from web import sse
 MAX_KEYS = 10_000
 STREAM_RETRY_SECONDS = 5
 
-# Answers that may take long: followers of runs and revisions, and whoever asks to wait.
+# Answers that may take long: followers of runs and revisions, and whoever asks to wait, also for consent.
 LONG_ENDINGS = ("/stream", "/wait", "/join")
+LONG_PREFIX = "/v2/auth/wait/"
 WAITS = b"wait="
 
 
@@ -115,9 +116,13 @@ def count_request(who: Caller) -> None:
 def take_place() -> None:
     """Before a run is created, so that one that cannot be followed is not."""
     who: Caller | None = g.get("caller")
-    if who is not None and (request.path.endswith(LONG_ENDINGS) or WAITS in request.query_string):
+    if who is not None and _may_take_long(request.path):
         streams: Streams = current_app.extensions["runyard_streams"]
         g.close_stream = streams.open(who)
+
+
+def _may_take_long(path: str) -> bool:
+    return path.endswith(LONG_ENDINGS) or WAITS in request.query_string or path.startswith(LONG_PREFIX)
 
 
 def give_place(response: Response) -> Response:
