@@ -175,6 +175,13 @@ def _query_parameters(said: Operation) -> list[dict[str, Any]]:
 
 
 def _header_parameters(said: Operation) -> Iterator[dict[str, Any]]:
+    text = {"type": "string"}
+    if 304 in said.errors:
+        meaning = "The ETag of the record that the caller holds"
+        yield {"in": "header", "name": "If-None-Match", "description": meaning, "schema": text}
+    if said.sse:
+        meaning = "The id of the last event that the caller has seen"
+        yield {"in": "header", "name": "Last-Event-ID", "description": meaning, "schema": text}
     if said.idempotent:
         yield {
             "in": "header",

@@ -13,11 +13,19 @@ from werkzeug.test import TestResponse
 
 from shared import api_keys, encryption, idempotency
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.database import connection, transaction
-from shared.idempotency import Asked
+from shared.database import connection, driver, transaction
+from shared.idempotency import Answer, Asked
 from tests.contract.conftest import ControlPlane, Rings, caller
 from tests.waiting import wait_until
 
+PROVIDER = {
+    "provider_id": "vendor",
+    "name": "Vendor",
+    "client_id": "us",
+    "client_secret": "s3cret",
+    "auth_url": "https://example.org/authorize",
+    "token_url": "https://example.org/token",
+}
 CREATE = {"name": "chat", "source": "internal_source", "secrets": [{"name": "TOKEN", "value": "s3cret"}]}
 
 
@@ -60,6 +68,9 @@ def test_without_a_key_every_request_is_its_own(control: ControlPlane) -> None:
         ("/v2/deployments/{id}/revisions", {}, "POST"),
         ("/v2/deployments/{id}/revisions/{latest_revision_id}/redeploy", None, "POST"),
         ("/v2/deployments/{id}/upload-url", {"supports_upload_headers": True}, "POST"),
+        ("/v2/keys", {"name": "ci", "role": "deploy"}, "POST"),
+        ("/v2/organizations", {"name": "another"}, "POST"),
+        ("/v2/auth/providers", PROVIDER, "POST"),
     ],
 )
 def test_whatever_creates_takes_part(
@@ -68,10 +79,11 @@ def test_whatever_creates_takes_part(
     deployment = control.deploy(control.create())
     first = send(control, path.format(**deployment), body, method=method)
     assert first.status_code in (200, 201), first.text
-    state = count("revision"), count("upload"), list(rings.heard)
+    made = ("revision", "upload", "api_key", "organization", "oauth_provider")
+    state = [*map(count, made)], list(rings.heard)
     second = send(control, path.format(**deployment), body, method=method)
     assert (second.status_code, second.data, is_repeated(second)) == (first.status_code, first.data, True)
-    assert (count("revision"), count("upload"), rings.heard) == state
+    assert ([*map(count, made)], rings.heard) == state
 
 
 def test_a_key_belongs_to_one_request(control: ControlPlane) -> None:
@@ -158,6 +170,16 @@ def test_a_failure_after_the_create_undoes_both(
         assert create(control).status_code == 500
     assert count("deployment") == count("idempotent_answer") == 0
     assert create(control).status_code == 201
+
+
+def test_the_drivers_own_connection_will_do(control: ControlPlane) -> None:
+    asked = Asked.of(DEFAULT_ORGANIZATION_ID, "somebody", "one", "POST", "/runs", b"{}")
+    answer = Answer(200, {"Content-Location": "/runs/1"}, "{}")
+    with driver() as conn, conn.transaction():
+        assert idempotency.earlier(conn, asked) is None
+        idempotency.keep(conn, asked, answer)
+    with driver() as conn, conn.transaction():
+        assert idempotency.earlier(conn, asked) == answer
 
 
 def test_what_is_stored_is_encrypted(control: ControlPlane) -> None:
