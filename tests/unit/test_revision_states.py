@@ -1,7 +1,7 @@
 """Random actors on a deployment's revisions: whatever they do in whatever order, the promises hold.
 
-One deployment, two builders that may die, users who push, interrupt and roll back; every claim a builder
-ever had is used again, as a zombie would.
+One deployment at a time, two builders that may die, users who push, interrupt, roll back and delete, and
+upkeep, which removes what is old; every claim a builder ever had is used again, as a zombie would.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text
 
-from shared import revisions
+from shared import deletion, deployments, retention, revisions
 from shared.database import connection
-from shared.errors import Fenced
+from shared.errors import Fenced, NotFound
 from shared.models import REVISION_ENDS, RevisionStatus
 from shared.revisions import IN_PROGRESS, Claimed, Moved
 from tests import factories
 
 DIGEST = "0" * 64
+KEPT = 2
 
 
 class Revisions(RuleBasedStateMachine):
@@ -38,9 +39,22 @@ class Revisions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.deployment_id = factories.deployment(serving=False).id
+        with connection() as conn:
+            conn.execute(text("INSERT INTO archive VALUES (:d, 1) ON CONFLICT DO NOTHING"), {"d": DIGEST})
+            conn.execute(
+                text("INSERT INTO archive_chunk VALUES (:d, 0, '') ON CONFLICT DO NOTHING"), {"d": DIGEST}
+            )
+        self.organization_id = factories.organization()
+        self.begin()
+
+    def begin(self) -> None:
+        """An empty deployment; what is known of another one's revisions is that they are gone."""
+        found = factories.deployment(organization_id=self.organization_id, serving=False)
+        self.deployment_id = found.id
         self.held: dict[UUID, Claimed] = {}  # who may move a revision
         self.ended: dict[UUID, str] = {}
+        self.builds: dict[UUID, UUID] = {}  # of those that are there, the revision each was first built as
+        self.active: UUID | None = None
         self.seen: dict[UUID, list[tuple[int, int]]] = {}  # attempts and event numbers announced
 
     def teardown(self) -> None:
@@ -54,25 +68,63 @@ class Revisions(RuleBasedStateMachine):
 
     # what callers do
 
-    @rule(target=ids, is_built=st.booleans())
-    def push(self, is_built: bool) -> UUID:
-        artifact: dict[str, Any] = {"requirements": "x==1", "manifest": {}} if is_built else {}
+    @rule(target=ids)
+    def push(self) -> UUID:
         with connection() as conn:
             revisions.lock_deployment(conn, self.deployment_id)
             id = revisions.create(
-                conn, self.deployment_id, source="internal_source", config={}, digest=DIGEST, **artifact
+                conn, self.deployment_id, source="internal_source", config={}, digest=DIGEST
             )
             moved = revisions.start(conn, self.deployment_id, id)
         self.note(moved)
+        self.builds[id] = id
         return id
+
+    @rule(target=ids, id=ids)
+    def redeploy(self, id: UUID) -> Any:
+        with connection() as conn:
+            if id not in self.builds:
+                with pytest.raises(NotFound):
+                    deployments.redeploy(conn, self.organization_id, self.deployment_id, id)
+                return multiple()
+            new_id, moved = deployments.redeploy(conn, self.organization_id, self.deployment_id, id)
+            old, new = (revisions.get(conn, self.deployment_id, each) for each in (id, new_id))
+        self.note(moved)
+        is_built = old["requirements"] is not None
+        assert (new["requirements"], new["manifest"]) == (old["requirements"], old["manifest"])
+        self.builds[new_id] = self.builds[id] if is_built else new_id
+        assert (new["build_id"] or new_id) == self.builds[new_id]
+        assert new["status"] in ("QUEUED", "AWAITING_DEPLOY" if is_built else "AWAITING_BUILD")
+        return new_id
 
     @rule(id=ids)
     def interrupt(self, id: UUID) -> None:
         with connection() as conn:
-            revisions.lock_deployment(conn, self.deployment_id)
-            moved = revisions.interrupt(conn, self.deployment_id, id, reason="stop")
+            if id not in self.builds:
+                with pytest.raises(NotFound):
+                    deployments.interrupt(conn, self.organization_id, self.deployment_id, id)
+                return
+            moved = deployments.interrupt(conn, self.organization_id, self.deployment_id, id)
         assert (id in {move.revision_id for move in moved}) == (id not in self.ended)
         self.note(moved)
+
+    @rule()
+    def delete(self) -> None:
+        with connection() as conn:
+            moved = deletion.delete(conn, self.organization_id, self.deployment_id)
+        assert {move.revision_id for move in moved} == self.builds.keys() - self.ended.keys()
+        with connection() as conn:
+            for id in self.builds:
+                assert revisions.claim(conn, id, owner="late", lease_seconds=300) is None
+            with pytest.raises(NotFound):
+                deletion.delete(conn, self.organization_id, self.deployment_id)
+        while self.purge():
+            pass
+        self.begin()
+
+    def purge(self) -> int:
+        with connection() as conn:
+            return deletion.purge(conn)
 
     # what builders do
 
@@ -85,6 +137,7 @@ class Revisions(RuleBasedStateMachine):
         assert id not in self.held, "a revision has one builder"
         assert id not in self.ended
         assert all(attempt < held.attempt * 2 and seq <= held.floor for attempt, seq in self.seen.get(id, []))
+        assert held.build_id == self.builds[id]
         self.held[id] = held
         return held
 
@@ -104,11 +157,18 @@ class Revisions(RuleBasedStateMachine):
             with connection() as conn:
                 revisions.lock_deployment(conn, self.deployment_id)
                 moved = revisions.end(conn, held, RevisionStatus(status), None)
+                if status == "DEPLOYED":
+                    self.serve(conn, held.revision_id)
             self.note(moved)
 
         self.only_the_holder(held, finish)
         if self.held.get(held.revision_id) == held:
             del self.held[held.revision_id]
+
+    def serve(self, conn: Any, revision_id: UUID) -> None:
+        self.active = revision_id
+        query = text("UPDATE deployment SET active_revision_id = :rid WHERE id = :id")
+        conn.execute(query, {"rid": revision_id, "id": self.deployment_id})
 
     @rule(held=claims)
     def renew(self, held: Claimed) -> None:
@@ -141,18 +201,35 @@ class Revisions(RuleBasedStateMachine):
             with pytest.raises(Fenced):
                 act()
 
+    # what upkeep does
+
+    @rule()
+    def remove_old(self) -> None:
+        newest = sorted(self.builds)[-KEPT:]  # ids rise with time
+        with connection() as conn:
+            retention.remove_old_revisions(conn, kept=KEPT)
+            left = set(conn.execute(text("SELECT id FROM revision")).scalars())
+        gone = self.builds.keys() - left
+        assert gone <= self.ended.keys() - {self.active, *newest}
+        for id in gone:
+            del self.builds[id]
+
     # what holds always
 
     @invariant()
     def one_at_a_time_and_the_newest_waits(self) -> None:
         with connection() as conn:
             rows = conn.execute(text("SELECT id, status, owner, number FROM revision ORDER BY number")).all()
+            active = conn.execute(text("SELECT active_revision_id FROM deployment")).scalar_one()
         going = [row for row in rows if row.status in IN_PROGRESS]
         queued = [row for row in rows if row.status == "QUEUED"]
         assert len(going) <= 1
         assert len(queued) <= 1
         assert not queued or going, "nothing waits for nothing"
+        assert {row.id for row in rows} == self.builds.keys()
         assert {row.id for row in rows if row.owner} == set(self.held)
+        assert active == self.active
+        assert active == next((row.id for row in reversed(rows) if row.status == "DEPLOYED"), None)
         for row in rows:
             assert self.ended.get(row.id, row.status) == row.status, "an end is final"
             if row.status in REVISION_ENDS:
@@ -160,7 +237,8 @@ class Revisions(RuleBasedStateMachine):
 
 
 @pytest.mark.usefixtures("db")
-def test_whatever_happens_the_promises_hold() -> None:
+def test_whatever_happens_the_promises_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "SETTLED_SECONDS", 0)
     run_state_machine_as_test(
         Revisions,
         settings=settings(
