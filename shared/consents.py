@@ -12,7 +12,7 @@ import logging
 import re
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -44,21 +44,18 @@ class Authentication:
     """A token, or where to get consent for one, or why there is none."""
 
     status: str
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     url: str | None = None
     auth_id: UUID | None = None
     error: str | None = None
-
-    def __repr__(self) -> str:
-        return f"Authentication({self.status})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Return:
     """What a user came back with; `part` says where in the request it was."""
 
-    state: str
-    code: str | None = None
+    state: str = field(repr=False)
+    code: str | None = field(default=None, repr=False)
     error: str | None = None
     issuer: str | None = None
     part: str = "body"

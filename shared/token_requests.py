@@ -8,7 +8,7 @@ Neither tokens nor what a provider says of a failure are logged or shown.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 from urllib.parse import parse_qs, quote_plus
 
@@ -36,7 +36,7 @@ class Client:
 
     provider_id: str
     client_id: str
-    client_secret: str | None
+    client_secret: str | None = field(repr=False)
     auth_url: str
     token_url: str
     auth_method: str
@@ -50,13 +50,10 @@ class Client:
 class Tokens:
     """What a provider gave."""
 
-    access_token: str
-    refresh_token: str | None
+    access_token: str = field(repr=False)
+    refresh_token: str | None = field(repr=False)
     lifetime_seconds: float | None
     scopes: list[str] | None  # None: as requested
-
-    def __repr__(self) -> str:
-        return "Tokens(…)"
 
 
 def authorization_url(

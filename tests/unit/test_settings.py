@@ -45,6 +45,7 @@ def test_the_address_follows_the_port_unless_it_is_given() -> None:
         ("RUNYARD_ISOLATION", "some"),
         ("RUNYARD_LOG_FORMAT", "xml"),
         ("RUNYARD_LOG_LEVEL", "LOUD"),
+        ("RUNYARD_ALLOW_HTTP", "maybe"),
         ("RUNYARD_APP_DOMAIN", "https://apps.example.com/"),
     ],
 )
@@ -57,6 +58,11 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(name: str, value: str) -
 def test_no_deployment_is_open_to_other_machines(host: str) -> None:
     with pytest.raises(BadSetting, match="RUNYARD_DEV_DEPLOYMENT"):
         Settings.from_env({"RUNYARD_DEV_DEPLOYMENT": "chat", "RUNYARD_HOST": host})
+
+
+@pytest.mark.parametrize(("raw", "value"), [("true", True), ("1", True), ("False", False), ("0", False)])
+def test_yes_and_no_have_two_words_each(raw: str, value: bool) -> None:
+    assert Settings.from_env({"RUNYARD_ALLOW_HTTP": raw}).allow_http is value
 
 
 def test_an_empty_value_counts_as_none() -> None:
