@@ -168,6 +168,16 @@ def reserve(conn: Connection, run_id: UUID, *, owner: str, attempt: int, upto: i
     return done.rowcount == 1
 
 
+def hold(conn: Connection, run: Claimed) -> bool:
+    """Keep the run as it is until the transaction ends; False when it is not its owner's any more."""
+    query = text(
+        "SELECT 1 FROM run WHERE run_id = :run_id AND owner = :owner AND attempt = :attempt"
+        " AND status = 'running' FOR SHARE"
+    )
+    key = {"run_id": run.run_id, "owner": run.owner, "attempt": run.attempt}
+    return conn.execute(query, key).first() is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Finish:
     """How a run ended. JSON texts are stored as they are; `values` None keeps the thread's state."""

@@ -19,6 +19,7 @@ from shared import checkpoints, queries, states
 from shared.database import connection, dumps
 from shared.errors import Conflict, HostDied, HostError, NotFound, RunyardError, Unavailable
 from shared.queries import PATIENCE_SECONDS, Question
+from workers import store
 from workers.graph_host import frames
 from workers.hosts import Host, HostPool
 
@@ -136,6 +137,8 @@ class _Query:
 
     def _read(self, ask: dict[str, Any]) -> list[bytes]:
         """What a host may learn; user code that only looks may not remove or copy."""
+        if ask["op"] == "store":
+            return store.answer_question(self._question.deployment_id, ask)
         if ask["op"] not in READS:
             return [dumps({"error": f"a question may not {ask['op']}"}).encode()]
         question = self._question

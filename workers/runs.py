@@ -21,6 +21,7 @@ from shared.claims import Claimed, Finish, Stored
 from shared.database import connection, dumps
 from shared.errors import Fenced, HostDied, HostError, RunyardError, Unavailable
 from shared.models import RunStatus, ThreadStatus
+from workers import store
 from workers.events import RunLog
 from workers.graph_host import frames
 from workers.hosts import Host
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 10.0  # how long a host may take to stop a run
+HAND_OVER_SECONDS = 3.0  # and when this process stops, whose own time is short
 RETRY_SECONDS = (1.0, 5.0)  # before the second and third attempt
 FLUSH_SECONDS = 2.0  # how long a run that goes elsewhere may wait for its last events to be sent
 
@@ -71,7 +73,8 @@ class Execution:
                 self._host.send(frames.CANCEL, self._id, dumps({"action": action}).encode())
             except HostDied:
                 return  # the death is the outcome
-            gevent.spawn_later(CANCEL_SECONDS, self._give_up)
+            patience = HAND_OVER_SECONDS if action == "handover" else CANCEL_SECONDS
+            gevent.spawn_later(patience, self._give_up)
 
     def _give_up(self) -> None:
         """The host did not answer a CANCEL: its loop is blocked. The run ends without it."""
@@ -118,10 +121,12 @@ class Execution:
     def _answer(self, parts: list[bytes]) -> None:
         ask = orjson.loads(parts[0])
         try:
-            with connection() as conn:
-                answer = checkpoints.answer(conn, self.run.deployment_id, ask, thread_id=self.run.thread_id)
+            answer = self._looked_up(ask)
         except Unavailable as error:
             self.unwritable(error)
+            return
+        except Fenced as error:
+            self.fence(error.message)
             return
         head = dumps({"ask": ask["ask"]}).encode()
         if self._host is not None and self._host.died is None:
@@ -129,6 +134,12 @@ class Execution:
                 self._host.send(frames.REPLY, self._id, frames.pack([head, *answer]))
             except HostDied:
                 return
+
+    def _looked_up(self, ask: dict[str, Any]) -> list[bytes]:
+        if ask["op"] == "store":
+            return store.answer_run(self.run, ask)
+        with connection() as conn:
+            return checkpoints.answer(conn, self.run.deployment_id, ask, thread_id=self.run.thread_id)
 
     def _reserve(self, upto: int) -> bool:
         try:

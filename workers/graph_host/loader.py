@@ -24,6 +24,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
+from langgraph.store.base import BaseStore
 
 from .saver import HostSaver
 from .serialization import text_of
@@ -49,6 +50,7 @@ class Entry:
     graph_id: str
     description: str | None
     saver: HostSaver
+    store: BaseStore | None = None
     graph: Pregel | None = None
     factory: Callable[..., Any] | None = None
     config_parameter: inspect.Parameter | None = None
@@ -73,12 +75,12 @@ class Entry:
             yield self.prepared(made)
 
     def prepared(self, value: Any) -> Pregel:
-        """A graph that saves through the platform; raises NotAGraph."""
+        """A graph that saves and stores through the platform; raises NotAGraph."""
         if isinstance(value, StateGraph):
             value = value.compile()
         if not isinstance(value, Pregel):
             raise NotAGraph(f"graph '{self.graph_id}': {text_of(type(value), repr)} is not a graph")
-        return value.copy(update={"checkpointer": self.saver})
+        return value.copy(update={"checkpointer": self.saver, "store": self.store})
 
     def context_for(self, graph: Pregel, context: dict[str, Any]) -> dict[str, Any] | None:
         """The part of a run's context that the graph's schema knows."""
@@ -98,7 +100,7 @@ class Entry:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         given = [(self.config_parameter, lambda: config)]
-        given.append((self.runtime_parameter, lambda: _server_runtime(access, context)))
+        given.append((self.runtime_parameter, lambda: _server_runtime(access, self.store, context)))
         present = [(parameter, value) for parameter, value in given if parameter is not None]
         order = list(inspect.signature(self.factory).parameters) if len(present) > 1 else []  # type: ignore[arg-type]
         if order:
@@ -111,13 +113,15 @@ class Entry:
         return args, kwargs
 
 
-def load_all(graphs: dict[str, Any], saver: HostSaver) -> dict[str, Entry]:
+def load_all(graphs: dict[str, Any], saver: HostSaver, store: BaseStore | None = None) -> dict[str, Entry]:
     """Load every entry; raises LoadFailed at the first that cannot be."""
     modules: dict[str, ModuleType] = {}
-    return {graph_id: _load(graph_id, spec, saver, modules) for graph_id, spec in graphs.items()}
+    return {graph_id: _load(graph_id, spec, saver, store, modules) for graph_id, spec in graphs.items()}
 
 
-def _load(graph_id: str, spec: Any, saver: HostSaver, modules: dict[str, ModuleType]) -> Entry:
+def _load(
+    graph_id: str, spec: Any, saver: HostSaver, store: BaseStore | None, modules: dict[str, ModuleType]
+) -> Entry:
     description = None
     if isinstance(spec, dict):
         description, spec = spec.get("description"), spec.get("path")
@@ -128,7 +132,7 @@ def _load(graph_id: str, spec: Any, saver: HostSaver, modules: dict[str, ModuleT
     if not hasattr(module, attribute):
         raise LoadFailed(f"graph '{graph_id}': {location} has no '{attribute}'")
     value = getattr(module, attribute)
-    entry = Entry(graph_id, description, saver)
+    entry = Entry(graph_id, description, saver, store)
     if _is_graph(value):
         try:
             entry.graph = entry.prepared(value)
@@ -252,13 +256,13 @@ def _variants(alias: Any) -> list[Any]:
     return [typing.get_origin(variant) or variant for variant in typing.get_args(union)]
 
 
-def _server_runtime(access: str, context: Any) -> Any:
+def _server_runtime(access: str, store: BaseStore | None, context: Any) -> Any:
     types = _runtime_types()
     assert types is not None  # checked when the factory was loaded
     run, read = types
     if access == RUN:
-        return run(access_context=access, store=None, context=context)
-    return read(access_context=access, store=None)
+        return run(access_context=access, store=store, context=context)
+    return read(access_context=access, store=store)
 
 
 def _known_keys(schema: Any) -> frozenset[str] | None:

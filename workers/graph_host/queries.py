@@ -27,6 +27,7 @@ from .commands import command_of
 from .connection import Connection
 from .loader import READ_STATE, UPDATE_STATE, Entry
 from .outcome import describe_error, interrupts_by_task, read_state, state_record
+from .output import current_run_id
 from .run_checkpoints import RunCheckpoints, current_run
 from .serialization import dumps, without_nul
 from .storage import Overlay
@@ -70,6 +71,7 @@ class Query:
 
     async def _run(self) -> None:
         current_run.set(self._checkpoints)
+        current_run_id.set(self._id)
         try:
             parts = await self._answered()
             if sum(map(len, parts)) > MAX_ANSWER_BYTES:

@@ -3,7 +3,8 @@
 Configuration comes as JSON in GRAPH_HOST_CONFIG, which is taken out of the environment before user code
 sees it: `graphs` (graph id → "path:attribute" or {"path", "description"}), `paths` (import directories
 after the working directory), `inspect` (describe the graphs and exit), `allowed_msgpack_modules`
-([[module, class] …] that checkpoints may hold beside the project's own; true: any), `limits`.
+([[module, class] …] that checkpoints may hold beside the project's own; true: any), `store` (of the
+project's configuration: `ttl`), `limits`.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Host:
                 message = f"{package} {wanted} or newer is needed: the project has {found or 'none'}"
                 self._unusable("environment", message)
         # They import langgraph, whose version had to be checked first.
-        from . import loader, project_types, saver
+        from . import loader, project_types, saver, store
 
         limits = self._config.get("limits") or {}
         allowed = self._config.get("allowed_msgpack_modules") or ()
@@ -90,7 +91,8 @@ class Host:
             allowed = [tuple(item) for item in allowed]
         keeper = saver.HostSaver(allowed, max_bytes=limits.get("checkpoint_bytes", 32 << 20))
         try:
-            self._entries = loader.load_all(self._config["graphs"], keeper)
+            own_store = store.HostStore(self._connection, (self._config.get("store") or {}).get("ttl"))
+            self._entries = loader.load_all(self._config["graphs"], keeper, own_store)
         except loader.LoadFailed as error:
             self._unusable("load", str(error))
         keeper.with_allowlist(project_types.project_types([os.getcwd(), *self._config.get("paths", ())]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects import postgresql
 
 revision = "0003"
 down_revision = "0002"
@@ -12,6 +13,7 @@ down_revision = "0002"
 def upgrade() -> None:
     """Each resource's tables and columns."""
     _expiring_threads()
+    _store()
 
 
 def _expiring_threads() -> None:
@@ -23,4 +25,32 @@ def _expiring_threads() -> None:
         "thread",
         ["updated_at"],
         postgresql_where=sa.text("ttl_minutes IS NOT NULL"),
+    )
+
+
+def _store() -> None:
+    moment = sa.DateTime(timezone=True)
+    op.create_table(
+        "store_item",
+        sa.Column("deployment_id", sa.Uuid(), nullable=False),
+        sa.Column("path", sa.Text(collation="C"), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("value", postgresql.JSONB(), nullable=False),
+        sa.Column("ttl_minutes", sa.Double(), nullable=True),
+        sa.Column("expires_at", moment, nullable=True),
+        sa.Column("created_at", moment, server_default=sa.text("clock_timestamp()"), nullable=False),
+        sa.Column("updated_at", moment, server_default=sa.text("clock_timestamp()"), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["deployment_id"],
+            ["deployment.id"],
+            name=op.f("fk_store_item_deployment_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("deployment_id", "path", "key", name=op.f("pk_store_item")),
+    )
+    op.create_index(
+        "ix_store_item_expires_at",
+        "store_item",
+        ["expires_at"],
+        postgresql_where=sa.text("expires_at IS NOT NULL"),
     )

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypedDict
 
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
-from langgraph.config import get_stream_writer
+from langgraph.config import get_store, get_stream_writer
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
@@ -211,3 +211,20 @@ def peek(state: State) -> State:
 
 
 peeks = chain(peek)
+
+
+async def remember(state: State, runtime: Runtime[Words]) -> State:
+    """Counts its visits in the store, and tells what is there."""
+    store = runtime.store
+    seen = await store.aget(("visits", state["text"]), "count")
+    count = 1 if seen is None else seen.value["n"] + 1
+    await store.aput(("visits", state["text"]), "count", {"n": count})
+    found = await store.asearch(("visits",), filter={"n": {"$gte": 1}}, limit=100)
+    return {"log": [count, sorted(item.namespace[1] for item in found)]}
+
+
+def remember_blocking(state: State) -> State:
+    return {"log": [get_store().get(("visits", state["text"]), "count").value["n"]]}
+
+
+remembers = chain(remember, remember_blocking)

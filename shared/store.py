@@ -1,0 +1,292 @@
+"""The store: values under a namespace and a key, shared by the API and the graphs of a deployment.
+
+A namespace is kept as one text, each label followed by a dot (`users.42.`): labels hold no dots, so what is
+below a prefix is one range of the index, and no other label can look like it. Values are JSON objects.
+An item that has expired is not there, though upkeep may take a while to remove it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, text
+
+from shared.database import dumps
+from shared.errors import Invalid
+
+MAX_LABELS, MAX_LABEL, MAX_KEY = 64, 512, 1024
+MAX_VALUE_BYTES = 4 * 1024 * 1024
+MAX_TTL_MINUTES = 52_560_000  # a hundred years
+SWEPT_AT_ONCE = 5_000
+OPERATORS = {"$eq": "=", "$ne": "<>", "$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
+LIVES = "(expires_at IS NULL OR expires_at > now())"
+
+Namespace = Sequence[str]
+
+
+def check_namespace(namespace: Namespace, *, loc: tuple[str | int, ...] = ("body", "namespace")) -> None:
+    """Raise Invalid for a namespace nothing can be put under."""
+    if not namespace:
+        raise Invalid("Namespace cannot be empty.", loc=loc, status=400)
+    check_labels(namespace, loc=loc)
+    if namespace[0] == "langgraph":
+        raise Invalid('Root label for namespace cannot be "langgraph".', loc=loc, status=400)
+
+
+def check_labels(labels: Namespace, *, loc: tuple[str | int, ...]) -> None:
+    """Raise Invalid for labels no namespace can have."""
+    if len(labels) > MAX_LABELS:
+        raise Invalid(f"namespace: at most {MAX_LABELS} labels", loc=loc)
+    for label in labels:
+        if not label or "." in label or "\x00" in label or len(label) > MAX_LABEL:
+            raise Invalid(
+                f"namespace: the label {label[:50]!r} must have 1 to {MAX_LABEL} characters and no dots",
+                loc=loc,
+            )
+
+
+def check_item(key: str, value: Mapping[str, Any]) -> None:
+    """Raise Invalid for a key or value that is too large, or that the database cannot hold."""
+    if len(key) > MAX_KEY or "\x00" in key:
+        raise Invalid(f"key: at most {MAX_KEY} characters, none of them NUL", loc=("body", "key"))
+    document = dumps(value)
+    if len(document) > MAX_VALUE_BYTES:
+        raise Invalid(f"value: at most {MAX_VALUE_BYTES} bytes of JSON", loc=("body", "value"))
+    if "\\u0000" in document:
+        raise Invalid("value: must not hold NUL characters", loc=("body", "value"))
+
+
+def path_of(namespace: Namespace) -> str:
+    return "".join(f"{label}." for label in namespace)
+
+
+def item(row: RowMapping) -> dict[str, Any]:
+    """An item as the API shows it."""
+    return {
+        "namespace": row["path"][:-1].split("."),
+        "key": row["key"],
+        "value": row["value"],
+        "created_at": row["created_at"],
+        "updated_at": row["updated_at"],
+    }
+
+
+PUT = text("""
+INSERT INTO store_item (deployment_id, path, key, value, ttl_minutes, expires_at)
+VALUES (:deployment_id, :path, :key, CAST(:value AS jsonb), :ttl,
+        clock_timestamp() + make_interval(secs => least(CAST(:ttl AS double precision), :longest) * 60))
+ON CONFLICT (deployment_id, path, key) DO UPDATE
+SET value = excluded.value, ttl_minutes = excluded.ttl_minutes, expires_at = excluded.expires_at,
+    updated_at = clock_timestamp(),
+    created_at = CASE WHEN store_item.expires_at <= now() THEN clock_timestamp() ELSE store_item.created_at END
+""")
+
+
+def put(
+    conn: Connection,
+    deployment_id: UUID,
+    namespace: Namespace,
+    key: str,
+    value: Mapping[str, Any],
+    *,
+    ttl_minutes: float | None = None,
+) -> None:
+    """Store a value, in place of what was there; raises Invalid."""
+    check_namespace(namespace)
+    check_item(key, value)
+    conn.execute(
+        PUT,
+        {
+            "deployment_id": deployment_id,
+            "path": path_of(namespace),
+            "key": key,
+            "value": dumps(value),
+            "ttl": ttl_minutes,
+            "longest": MAX_TTL_MINUTES,
+        },
+    )
+
+
+def delete(conn: Connection, deployment_id: UUID, namespace: Namespace, key: str) -> None:
+    """Remove an item, if it is there."""
+    conn.execute(
+        text("DELETE FROM store_item WHERE deployment_id = :deployment_id AND path = :path AND key = :key"),
+        {"deployment_id": deployment_id, "path": path_of(namespace), "key": key},
+    )
+
+
+REFRESH = text("""
+UPDATE store_item SET expires_at = now() + make_interval(secs => least(ttl_minutes, :longest) * 60)
+WHERE deployment_id = :deployment_id AND ttl_minutes IS NOT NULL
+  AND (path, key) IN (SELECT * FROM unnest(CAST(:paths AS text[]), CAST(:keys AS text[])))
+""")
+
+
+def get(
+    conn: Connection, deployment_id: UUID, namespace: Namespace, key: str, *, refresh: bool = True
+) -> dict[str, Any] | None:
+    """An item; None when there is none. `refresh` begins its time to live anew."""
+    query = text(
+        "SELECT path, key, value, created_at, updated_at, ttl_minutes FROM store_item"
+        f" WHERE deployment_id = :deployment_id AND path = :path AND key = :key AND {LIVES}"
+    )
+    key_of = {"deployment_id": deployment_id, "path": path_of(namespace), "key": key}
+    rows = conn.execute(query, key_of).mappings().all()
+    _refresh(conn, deployment_id, rows, refresh)
+    return item(rows[0]) if rows else None
+
+
+def _refresh(conn: Connection, deployment_id: UUID, rows: Sequence[RowMapping], wanted: bool) -> None:
+    mortal = [row for row in rows if wanted and row["ttl_minutes"] is not None]
+    if mortal:
+        paths, keys = [row["path"] for row in mortal], [row["key"] for row in mortal]
+        conn.execute(
+            REFRESH,
+            {"deployment_id": deployment_id, "paths": paths, "keys": keys, "longest": MAX_TTL_MINUTES},
+        )
+
+
+def search(
+    conn: Connection,
+    deployment_id: UUID,
+    prefix: Namespace,
+    *,
+    filter: Mapping[str, Any] | None = None,
+    limit: int = 10,
+    offset: int = 0,
+    refresh: bool = True,
+) -> list[dict[str, Any]]:
+    """Items below a prefix whose values match the filter, newest change first; raises Invalid."""
+    values: dict[str, Any] = {"deployment_id": deployment_id, "limit": limit, "offset": offset}
+    where = ["deployment_id = :deployment_id", LIVES, *_below(prefix, values)]
+    where += _conditions(filter or {}, (), values)
+    query = text(
+        "SELECT path, key, value, created_at, updated_at, ttl_minutes FROM store_item WHERE "
+        + " AND ".join(where)
+        + " ORDER BY updated_at DESC, path, key LIMIT :limit OFFSET :offset"
+    )
+    rows = conn.execute(query, values).mappings().all()
+    _refresh(conn, deployment_id, rows, refresh)
+    return [item(row) for row in rows]
+
+
+def _below(prefix: Namespace, values: dict[str, Any]) -> list[str]:
+    """The range of paths at or below a prefix: no label sorts after the largest character."""
+    if not prefix:
+        return []
+    values["prefix"] = path_of(prefix)
+    return ["path >= :prefix", "path < :prefix || chr(1114111)"]
+
+
+def _conditions(filter: Mapping[str, Any], path: tuple[str, ...], values: dict[str, Any]) -> Iterator[str]:
+    """A filter as SQL: objects by their keys, everything else as a whole. Raises Invalid."""
+    for key, wanted in filter.items():
+        yield from _condition(wanted, (*path, key), values)
+
+
+def _condition(wanted: Any, path: tuple[str, ...], values: dict[str, Any]) -> Iterator[str]:
+    if not isinstance(wanted, Mapping):
+        yield _compared("$eq", wanted, path, values)
+    elif any(key.startswith("$") for key in wanted):
+        for operator, operand in wanted.items():
+            yield _compared(operator, operand, path, values)
+    else:
+        yield f"jsonb_typeof(value #> {_bind(list(path), 'text[]', values)}) = 'object'"
+        yield from _conditions(wanted, path, values)
+
+
+def _compared(operator: str, operand: Any, path: tuple[str, ...], values: dict[str, Any]) -> str:
+    """One comparison; what is missing counts as null, and only values of one type have an order."""
+    sign = OPERATORS.get(operator)
+    if sign is None:
+        raise Invalid(f"Unsupported operator: {operator}", loc=("body", "filter"), status=400)
+    found = f"coalesce(value #> {_bind(list(path), 'text[]', values)}, 'null')"
+    told = _bind(dumps(operand), "jsonb", values)
+    comparison = f"{found} {sign} {told}"
+    if operator in ("$eq", "$ne"):
+        return comparison
+    return f"(jsonb_typeof({found}) = jsonb_typeof({told}) AND {comparison})"
+
+
+def _bind(value: Any, kind: str, values: dict[str, Any]) -> str:
+    name = f"p{len(values)}"
+    values[name] = value
+    return f"CAST(:{name} AS {kind})"
+
+
+def namespaces(
+    conn: Connection,
+    deployment_id: UUID,
+    *,
+    matches: Sequence[tuple[str, Namespace]] = (),
+    max_depth: int | None = None,
+    limit: int = 100,
+    offset: int = 0,
+) -> list[list[str]]:
+    """Namespaces that hold items, in order; `matches` are ("prefix" | "suffix", labels), `*` any label."""
+    values: dict[str, Any] = {"deployment_id": deployment_id, "limit": limit, "offset": offset}
+    where = ["deployment_id = :deployment_id", LIVES]
+    for kind, labels in matches:
+        where.append(f"cardinality(labels) >= {len(labels)}")
+        for n, label in enumerate(labels):
+            at = str(n + 1) if kind == "prefix" else f"cardinality(labels) - {len(labels) - n - 1}"
+            if label != "*":
+                where.append(f"labels[{at}] = {_bind(label, 'text', values)}")
+    shown = "labels" if max_depth is None else f"labels[1:{int(max_depth)}]"
+    query = text(
+        f"SELECT shown FROM (SELECT DISTINCT {shown} AS shown FROM store_item,"
+        " LATERAL string_to_array(rtrim(path, '.'), '.') AS labels WHERE "
+        + " AND ".join(where)
+        + ') AS found ORDER BY shown COLLATE "C" LIMIT :limit OFFSET :offset'
+    )
+    return [list(found) for found in conn.execute(query, values).scalars()]
+
+
+def sweep(conn: Connection) -> int:
+    """Remove some items that have expired; how many."""
+    query = text(
+        "DELETE FROM store_item WHERE (deployment_id, path, key) IN (SELECT deployment_id, path, key"
+        " FROM store_item WHERE expires_at <= now() LIMIT :limit)"
+    )
+    return conn.execute(query, {"limit": SWEPT_AT_ONCE}).rowcount
+
+
+# What graph code does, as a host asks for it
+
+
+def answer(conn: Connection, deployment_id: UUID, ops: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The results of a batch, in its order: it reads what was there before it, then its last writes count.
+
+    Raises Invalid.
+    """
+    writes = {(tuple(op["namespace"]), op["key"]): op for op in ops if op["op"] == "put"}
+    results = [_READS[op["op"]](conn, deployment_id, op) if op["op"] in _READS else None for op in ops]
+    for op in writes.values():
+        if op["value"] is None:
+            delete(conn, deployment_id, op["namespace"], op["key"])
+        else:
+            put(conn, deployment_id, op["namespace"], op["key"], op["value"], ttl_minutes=op["ttl"])
+    return results
+
+
+def _answer_get(conn: Connection, deployment_id: UUID, op: Mapping[str, Any]) -> Any:
+    return get(conn, deployment_id, op["namespace"], op["key"], refresh=op["refresh"])
+
+
+def _answer_search(conn: Connection, deployment_id: UUID, op: Mapping[str, Any]) -> Any:
+    options = {name: op[name] for name in ("filter", "limit", "offset", "refresh")}
+    return search(conn, deployment_id, op["namespace"], **options)
+
+
+def _answer_namespaces(conn: Connection, deployment_id: UUID, op: Mapping[str, Any]) -> Any:
+    options = {name: op[name] for name in ("matches", "max_depth", "limit", "offset")}
+    return namespaces(conn, deployment_id, **options)
+
+
+_READS: dict[str, Callable[[Connection, UUID, Mapping[str, Any]], Any]] = {
+    "get": _answer_get,
+    "search": _answer_search,
+    "namespaces": _answer_namespaces,
+}

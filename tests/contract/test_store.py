@@ -1,0 +1,113 @@
+"""The store on the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.contract.conftest import Api
+
+
+def put(api: Api, namespace: list[str], key: str, value: Any = None, **more: Any) -> None:
+    body = {"namespace": namespace, "key": key, "value": value or {}, **more}
+    response = api.call("PUT", "/store/items", body)
+    assert (response.status_code, response.data) == (204, b""), response.text
+
+
+def search(api: Api, **body: Any) -> list[str]:
+    response = api.post("/store/items/search", body)
+    assert response.status_code == 200, response.text
+    return [item["key"] for item in response.json["items"]]
+
+
+def test_an_item_is_put_read_and_deleted(api: Api) -> None:
+    put(api, ["users", "42"], "likes", {"tea": True})
+
+    item = api.get("/store/items?namespace=users.42&key=likes").json
+
+    assert {name: item[name] for name in ("namespace", "key", "value")} == {
+        "namespace": ["users", "42"], "key": "likes", "value": {"tea": True},
+    }  # fmt: skip
+    assert item["created_at"] == item["updated_at"]
+    gone = {"namespace": ["users", "42"], "key": "likes"}
+    assert api.call("DELETE", "/store/items", gone).status_code == 204
+    assert api.call("DELETE", "/store/items", gone).status_code == 204, "also when it is not there"
+    missing = api.get("/store/items?namespace=users.42&key=likes")
+    assert (missing.status_code, missing.data) == (200, b"null")
+
+
+def test_search_is_below_whole_labels_and_newest_first(api: Api) -> None:
+    put(api, ["a"], "1", {"n": 1})
+    put(api, ["a", "b"], "2", {"n": 2, "deep": {"x": [1]}})
+    put(api, ["ab"], "3", {"n": 3})
+
+    assert (
+        search(api)
+        == search(api, namespace_prefix=None)
+        == search(api, namespace_prefix=[])
+        == ["3", "2", "1"]
+    )
+    assert search(api, namespace_prefix=["a"]) == ["2", "1"]
+    assert search(api, namespace_prefix=["a", "b"]) == ["2"]
+    assert search(api, limit=1, offset=1) == ["2"]
+    assert search(api, filter={"n": {"$gt": 1, "$ne": 3}}) == ["2"]
+    assert search(api, filter={"deep": {"x": [1]}}) == ["2"]
+    [item] = api.post("/store/items/search", {"namespace_prefix": ["ab"]}).json["items"]
+    assert item["score"] is None
+
+
+def test_namespaces_are_listed_cut_and_matched(api: Api) -> None:
+    for namespace in (["a", "b", "c"], ["a", "b", "d"], ["a", "x"], ["z"]):
+        put(api, namespace, "k")
+
+    def found(**body: Any) -> list[list[str]]:
+        return api.post("/store/namespaces", body).json["namespaces"]
+
+    assert found() == [["a", "b", "c"], ["a", "b", "d"], ["a", "x"], ["z"]]
+    assert found(max_depth=2) == [["a", "b"], ["a", "x"], ["z"]]
+    assert found(prefix=["a", "*"], suffix=["d"]) == [["a", "b", "d"]]
+    assert found(prefix=["*", "x"]) == [["a", "x"]]
+    assert found(limit=1, offset=1) == [["a", "b", "d"]]
+
+
+def test_an_item_lives_as_long_as_it_was_given(api: Api) -> None:
+    put(api, ["a"], "short", ttl=0)
+    put(api, ["a"], "long", ttl=5)
+    put(api, ["a"], "forever", ttl=None)
+    assert search(api) == ["forever", "long"]
+
+
+BAD: list[tuple[str, str, Any, int, str]] = [
+    ("PUT", "", {"key": "k", "value": {}}, 422, "namespace"),
+    ("PUT", "", {"namespace": [], "key": "k", "value": {}}, 400, "Namespace cannot be empty."),
+    ("PUT", "", {"namespace": ["langgraph"], "key": "k", "value": {}}, 400, "Root label"),
+    ("PUT", "", {"namespace": ["a.b"], "key": "k", "value": {}}, 422, "no dots"),
+    ("PUT", "", {"namespace": [""], "key": "k", "value": {}}, 422, "no dots"),
+    ("PUT", "", {"namespace": "a", "key": "k", "value": {}}, 422, "namespace"),
+    ("PUT", "", {"namespace": [1], "key": "k", "value": {}}, 422, "namespace.0"),
+    ("PUT", "", {"namespace": ["a"], "value": {}}, 422, "key"),
+    ("PUT", "", {"namespace": ["a"], "key": "k"}, 422, "value"),
+    ("PUT", "", {"namespace": ["a"], "key": "k", "value": []}, 422, "value"),
+    ("PUT", "", {"namespace": ["a"], "key": "k", "value": {"x": "\x00"}}, 422, "value"),
+    ("PUT", "", {"namespace": ["a"], "key": "k", "value": {}, "index": True}, 422, "index"),
+    ("PUT", "", {"namespace": ["a"], "key": "k", "value": {}, "ttl": -1}, 422, "ttl"),
+    ("PUT", "", {"namespace": ["a"], "key": "k", "value": {}, "ttl": "1"}, 422, "ttl"),
+    ("GET", "?namespace=a", None, 400, "Key is required"),
+    ("GET", "?namespace=a&key=k&refresh_ttl=perhaps", None, 422, "refresh_ttl"),
+    ("DELETE", "", {"namespace": ["a"]}, 422, "key"),
+    ("POST", "/search", {"limit": 0}, 422, "limit"),
+    ("POST", "/search", {"offset": -1}, 422, "offset"),
+    ("POST", "/search", {"namespace_prefix": ["a.b"]}, 422, "no dots"),
+    ("POST", "/search", {"filter": {"n": {"$in": [1]}}}, 400, "Unsupported operator: $in"),
+    ("POST", "/search", {"filter": []}, 422, "filter"),
+    ("POST", "/search", {"query": "meaning"}, 422, "query"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status", "detail"), BAD)
+def test_what_is_wrong_is_named(
+    api: Api, method: str, path: str, body: Any, status: int, detail: str
+) -> None:
+    response = api.call(method, f"/store/items{path}", body)
+    assert (response.status_code, detail in response.json["detail"]) == (status, True), response.text

@@ -1,0 +1,37 @@
+"""The store that graph code sees is the one the client sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from langgraph_sdk.client import SyncLangGraphClient
+
+from tests.stack import Stack
+
+KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
+
+
+@pytest.fixture(scope="module")
+def sdk(stack: Stack) -> SyncLangGraphClient:
+    return stack.sdk(stack.deploy(KITCHEN, name="kitchen"))
+
+
+def test_a_graph_and_its_client_share_the_store(sdk: SyncLangGraphClient) -> None:
+    thread_id = sdk.threads.create()["thread_id"]
+
+    assert sdk.runs.wait(None, "remembers", input={"text": "ann"})["log"] == [1, ["ann"], 1]
+    assert sdk.runs.wait(thread_id, "remembers", input={"text": "ann"})["log"] == [2, ["ann"], 2]
+
+    item = sdk.store.get_item(("visits", "ann"), "count")
+    assert item["value"] == {"n": 2}
+    sdk.store.put_item(("visits", "bob"), "count", {"n": 41})
+    assert sdk.runs.wait(None, "remembers", input={"text": "bob"})["log"] == [42, ["ann", "bob"], 42]
+    assert sdk.store.list_namespaces(prefix=["visits"])["namespaces"] == [
+        ["visits", "ann"],
+        ["visits", "bob"],
+    ]
+    found = sdk.store.search_items(("visits",), filter={"n": {"$gt": 2}})["items"]
+    assert [item["namespace"] for item in found] == [["visits", "bob"]]
+    sdk.store.delete_item(["visits", "ann"], key="count")
+    assert sdk.store.get_item(("visits", "ann"), "count") is None

@@ -1,0 +1,243 @@
+"""The store as graph code sees it does what the graph library's own does; and what only ours does."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, Op, PutOp, SearchItem, SearchOp
+from langgraph.store.memory import InMemoryStore
+from sqlalchemy import text
+
+import tests.factories as make
+from shared import store
+from shared.database import connection
+from shared.deployments import DeploymentRef
+from shared.errors import Invalid
+from workers.graph_host.connection import Document
+from workers.graph_host.output import current_run_id
+from workers.graph_host.store import HostStore, StoreFailed
+
+
+class Runner:
+    """Plays the runner's end of the socket: the same JSON comes and goes."""
+
+    def __init__(self, deployment_id: UUID) -> None:
+        self.deployment_id = deployment_id
+
+    def ask_blocking(self, kind: int, id: bytes, document: Document, blobs: list[bytes]) -> list[bytes]:
+        asked = orjson.loads(document(1))
+        try:
+            with connection() as conn:
+                return [orjson.dumps(store.answer(conn, self.deployment_id, asked["ops"]))]
+        except Invalid as error:
+            return [orjson.dumps({"error": error.message})]
+
+    async def ask(self, kind: int, id: bytes, document: Document, blobs: list[bytes]) -> list[bytes]:
+        return self.ask_blocking(kind, id, document, blobs)
+
+
+@pytest.fixture
+def deployment(db: Any) -> DeploymentRef:
+    current_run_id.set(bytes(range(16)))
+    return make.deployment()
+
+
+def of(deployment: DeploymentRef) -> HostStore:
+    return HostStore(Runner(deployment.id))  # type: ignore[arg-type]
+
+
+labels = st.sampled_from(["a", "b", "aa", "*x", "ü", "10", "9"])
+spaces = st.lists(labels, min_size=1, max_size=3).map(tuple)
+keys = st.sampled_from(["k", "", "l.m"])
+scalars = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from(["x", "y", "", "ß"]))
+values = st.dictionaries(
+    st.sampled_from(["p", "q"]),
+    st.one_of(scalars, st.lists(scalars, max_size=2), st.dictionaries(st.sampled_from(["r", "s"]), scalars)),
+)
+wanted = st.one_of(
+    scalars,
+    st.lists(scalars, max_size=2),
+    st.dictionaries(st.sampled_from(["r", "s"]), scalars),
+    st.fixed_dictionaries({"$ne": scalars}),
+    st.fixed_dictionaries({"$eq": scalars}),
+)
+filters = st.one_of(st.none(), st.dictionaries(st.sampled_from(["p", "q"]), wanted, max_size=2))
+patterns = st.lists(st.one_of(labels, st.just("*")), min_size=1, max_size=2).map(tuple)
+matches = st.builds(MatchCondition, match_type=st.sampled_from(["prefix", "suffix"]), path=patterns)
+ops: st.SearchStrategy[Op] = st.one_of(
+    st.builds(
+        PutOp,
+        namespace=spaces,
+        key=keys,
+        value=st.one_of(values, values, st.none()),
+        index=st.none(),
+        ttl=st.none(),
+    ),
+    st.builds(GetOp, namespace=spaces, key=keys, refresh_ttl=st.booleans()),
+    st.builds(
+        SearchOp,
+        namespace_prefix=st.lists(labels, max_size=2).map(tuple),
+        filter=filters,
+        limit=st.integers(1, 5),
+        offset=st.integers(0, 2),
+        query=st.none(),
+        refresh_ttl=st.booleans(),
+    ),
+    st.builds(
+        ListNamespacesOp,
+        match_conditions=st.one_of(st.none(), st.lists(matches, min_size=1, max_size=2).map(tuple)),
+        max_depth=st.one_of(st.none(), st.integers(1, 3)),
+        limit=st.integers(1, 5),
+        offset=st.integers(0, 2),
+    ),
+)
+
+
+def plain(op: Op, result: Any) -> Any:
+    """A result without times; a search without its order, which the library leaves open."""
+    if isinstance(op, SearchOp):
+        return len(result), [item.score for item in result]
+    if isinstance(op, GetOp):
+        return None if result is None else (result.namespace, result.key, result.value)
+    return result
+
+
+def everything(own: Any, filter: Any, prefix: tuple[str, ...]) -> list[Any]:
+    found: list[SearchItem] = own.search(prefix, filter=filter, limit=1000)
+    return sorted(
+        orjson.dumps((item.namespace, item.key, item.value), option=orjson.OPT_SORT_KEYS) for item in found
+    )
+
+
+def without_empty(own: InMemoryStore) -> None:
+    """The library goes on listing namespaces whose last item is gone, and those it only looked into."""
+    for namespace in [name for name, items in own._data.items() if not items]:
+        del own._data[namespace]
+
+
+@hypothesis_settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(batches=st.lists(st.lists(ops, min_size=1, max_size=4), max_size=8))
+def test_it_answers_like_the_library_s_own_store(deployment: DeploymentRef, batches: list[list[Op]]) -> None:
+    with connection() as conn:
+        conn.execute(text("DELETE FROM store_item"))
+    ours, theirs = of(deployment), InMemoryStore()
+
+    for batch in batches:
+        without_empty(theirs)
+        batch.sort(key=lambda op: not isinstance(op, ListNamespacesOp))  # its reads leave namespaces behind
+        expected = theirs.batch(batch)
+        got = ours.batch(batch)
+
+        for op, one, other in zip(batch, got, expected, strict=True):
+            assert plain(op, one) == plain(op, other), op
+            if isinstance(op, SearchOp):
+                assert everything(ours, op.filter, op.namespace_prefix) == everything(
+                    theirs, op.filter, op.namespace_prefix
+                )
+
+
+def test_a_search_is_by_last_change_and_compares_values_of_one_type(deployment: DeploymentRef) -> None:
+    own = of(deployment)
+    for n, value in enumerate([1, 2.5, "m", None, 10]):
+        own.put(("n",), str(n), {"v": value})
+    own.put(("n",), "0", {"v": 1})
+
+    def found(**filter: Any) -> list[str]:
+        return [item.key for item in own.search(("n",), filter=filter)]
+
+    assert found() == ["0", "4", "3", "2", "1"]
+    assert found(v={"$gt": 1}) == ["4", "1"]
+    assert found(v={"$gte": 1, "$lt": 10}) == ["0", "1"]
+    assert found(v={"$lte": "z"}) == ["2"]
+    assert found(v={"$ne": 1}) == ["4", "3", "2", "1"]
+    with pytest.raises(StoreFailed, match=r"Unsupported operator: \$in"):
+        found(v={"$in": [1]})
+
+
+def test_a_value_replaced_keeps_when_it_was_made(deployment: DeploymentRef) -> None:
+    own = of(deployment)
+    own.put(("a",), "k", {"n": 1})
+    first = own.get(("a",), "k")
+    own.put(("a",), "k", {"n": 2})
+    second = own.get(("a",), "k")
+
+    assert first is not None
+    assert second is not None
+    assert second.created_at == first.created_at
+    assert second.updated_at > first.updated_at
+
+
+def test_an_item_expires_unless_it_is_read(deployment: DeploymentRef) -> None:
+    own = of(deployment)
+    own.put(("a",), "read", {}, ttl=10)
+    own.put(("a",), "looked at", {}, ttl=10)
+    own.put(("a",), "forever", {})
+    own.put(("b",), "longer than times can be", {}, ttl=1e15)
+
+    def pass_minutes(minutes: int) -> None:
+        with connection() as conn:
+            conn.execute(
+                text("UPDATE store_item SET expires_at = expires_at - make_interval(mins => :m)"),
+                {"m": minutes},
+            )
+
+    pass_minutes(6)
+    assert own.get(("a",), "read") is not None
+    assert own.get(("a",), "looked at", refresh_ttl=False) is not None
+    pass_minutes(6)
+    with connection() as conn:
+        swept = store.sweep(conn)
+
+    assert swept == 1
+    assert [item.key for item in own.search(("a",))] == ["forever", "read"]
+    assert own.get(("a",), "looked at") is None
+
+
+def test_both_ways_to_call_it_and_other_deployments(deployment: DeploymentRef) -> None:
+    async def roundtrip() -> Any:
+        own = of(deployment)
+        await own.aput(("a",), "k", {"n": 1})
+        return await own.aget(("a",), "k"), await own.alist_namespaces()
+
+    item, namespaces = asyncio.run(roundtrip())
+
+    assert (item.value, namespaces) == ({"n": 1}, [("a",)])
+    assert of(make.deployment("other")).get(("a",), "k") is None
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key", "value", "message"),
+    [
+        (["langgraph"], "k", {}, "Root label"),
+        ([], "k", {}, "cannot be empty"),
+        (["a.b"], "k", {}, "no dots"),
+        ([""], "k", {}, "no dots"),
+        (["a"] * 65, "k", {}, "at most 64 labels"),
+        (["a"], "k" * 1025, {}, "key: at most"),
+        (["a"], "k", {"x": "\x00"}, "NUL"),
+        (["a"], "k", {"x": "y" * store.MAX_VALUE_BYTES}, "value: at most"),
+    ],
+)
+def test_what_cannot_be_put_is_refused_by_name(
+    deployment: DeploymentRef, namespace: list[str], key: str, value: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(Invalid, match=message), connection() as conn:
+        store.put(conn, deployment.id, namespace, key, value)
+
+
+def test_outside_of_a_run_there_is_no_store(deployment: DeploymentRef) -> None:
+    current_run_id.set(bytes(16))
+    with pytest.raises(StoreFailed, match="only be used while a graph runs"):
+        of(deployment).get(("a",), "k")

@@ -1,0 +1,40 @@
+"""A graph host's store operations, carried out for the run or the question they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from shared import claims, store
+from shared.claims import Claimed
+from shared.database import connection, dumps
+from shared.errors import Fenced, Refused
+
+
+def answer_run(run: Claimed, ask: Mapping[str, Any]) -> list[bytes]:
+    """The results of a batch; writes only while the run is still its owner's. Raises Fenced, Unavailable."""
+    return _answered(run.deployment_id, ask["ops"], run)
+
+
+def answer_question(deployment_id: UUID, ask: Mapping[str, Any]) -> list[bytes]:
+    """The same for a question, which may only look. Raises Unavailable."""
+    if _writes(ask["ops"]):
+        return [dumps({"error": "a question may not write to the store"}).encode()]
+    return _answered(deployment_id, ask["ops"], None)
+
+
+def _answered(deployment_id: UUID, ops: Sequence[Mapping[str, Any]], run: Claimed | None) -> list[bytes]:
+    try:
+        with connection() as conn:
+            if run is not None and _writes(ops) and not claims.hold(conn, run):
+                raise Fenced("its store operations are refused")
+            return [orjson.dumps(store.answer(conn, deployment_id, ops))]
+    except Refused as error:
+        return [dumps({"error": error.message}).encode()]
+
+
+def _writes(ops: Sequence[Mapping[str, Any]]) -> bool:
+    return any(op["op"] == "put" for op in ops)
