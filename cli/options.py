@@ -52,6 +52,7 @@ def new_app(help: str = "") -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",  # paragraphs flow to the width of the terminal
         context_settings={"help_option_names": ["--help", "-h"]},
     )
 

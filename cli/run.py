@@ -187,6 +187,7 @@ def execute(
             **wanted.body,
             stream_mode=wanted.stream_mode,  # type: ignore[arg-type]  the service knows which there are
             stream_subgraphs=wanted.subgraphs,
+            on_disconnect="cancel",  # whoever stops watching before the run's id is known has cancelled it too
             on_run_created=lambda made: run_ids.append(made["run_id"]),
         )
         note(f"{assistant} on thread {thread_id}")

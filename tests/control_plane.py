@@ -6,10 +6,20 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Answer = tuple[int, Any]
+
+
+@dataclass
+class Held:
+    """Server-sent events whose stream stays open after them, until it is released."""
+
+    first: bytes
+    released: threading.Event = field(default_factory=threading.Event)
+
 
 D, R = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 BUILD_LOG = f"POST /v1/projects/{D}/revisions/{R}/build_logs"
@@ -20,7 +30,7 @@ STREAM = f"GET /v2/deployments/{D}/revisions/{R}/stream"
 class ControlPlane(ThreadingHTTPServer):
     """Answers `METHOD /path` with its list of answers one by one, the last one for ever; else 404.
 
-    An answer is a status and what to send: bytes as server-sent events, None as nothing, all else as JSON.
+    An answer is a status and what to send: bytes and Held as server-sent events, None as nothing, else JSON.
     """
 
     daemon_threads = True
@@ -59,15 +69,28 @@ class Handler(BaseHTTPRequestHandler):
         self.server.headers.append(dict(self.headers))
         answers = self.server.answers.get(what, [(404, {"detail": "Not Found"})])
         status, content = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(content, Held):
+            self.hold(content)
+            return
         is_stream = isinstance(content, bytes)
         data = content if is_stream else b"" if content is None else json.dumps(content).encode()
+        self.send(status, "text/event-stream" if is_stream else "application/json", len(data))
+        self.wfile.write(data)
+
+    def hold(self, content: Held) -> None:
+        self.send(200, "text/event-stream", None)
+        self.wfile.write(content.first)
+        self.wfile.flush()
+        content.released.wait(30)
+
+    def send(self, status: int, media: str, size: int | None) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "text/event-stream" if is_stream else "application/json")
-        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Type", media)
+        if size is not None:
+            self.send_header("Content-Length", str(size))
         for name, value in self.server.more_headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(data)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
 
