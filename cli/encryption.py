@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from typing import Annotated
 
 import typer
 
+from cli.access import KEPT_URL
 from cli.errors import CommandFailed
 from cli.options import Json, new_app, sentences, settings
 from shared.settings import Settings
@@ -93,9 +93,9 @@ def _require_known(own: Settings, *, yes: bool) -> None:
         return
     from cli import local  # see new_key()
 
-    path, lock = local.key_file(own), own.data_dir / "lock"
+    path, started = local.key_file(own), own.data_dir / KEPT_URL  # written when the service has come up
     local.encryption_keys(own)
-    if lock.exists() and os.stat(lock).st_mtime < os.stat(path).st_mtime:
+    if started.exists() and started.stat().st_mtime < path.stat().st_mtime:
         raise CommandFailed(
             f"The service was started before the newest key came into {path}. Restart it first."
         )

@@ -194,11 +194,11 @@ def test_the_key_in_the_data_directory_is_changed(
     assert old == OLD
     assert file.stat().st_mode & 0o077 == 0
 
-    lock = data_dir / "lock"
-    lock.write_text("1")
-    os.utime(lock, (1, 1))
+    started = data_dir / "url"  # what a service that has come up leaves
+    started.write_text("http://127.0.0.1:1")
+    os.utime(started, (1, 1))
     assert "Restart it first" in rotate().output, "the service that runs does not know the new key"
-    os.utime(lock)
+    os.utime(started)
 
     ran = rotate()
     assert ran.exit_code == 0, ran.output
