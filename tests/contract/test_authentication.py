@@ -208,6 +208,16 @@ def test_a_state_serves_once(users: Users, server: OAuthServer) -> None:
     )
 
 
+def test_looking_at_the_callback_without_opening_it_uses_nothing_up(
+    users: Users, server: OAuthServer
+) -> None:
+    users.provider()
+    location = server.consent(users.ask()["url"])
+    browser = users.control.client.application.test_client()
+    assert browser.head(location).status_code == 405
+    assert users.come_back(location).status_code == 200
+
+
 def test_a_state_serves_for_ten_minutes(users: Users, server: OAuthServer) -> None:
     users.provider()
     asked = users.ask()

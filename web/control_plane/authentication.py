@@ -15,6 +15,7 @@ from uuid import UUID as UUIDValue
 
 from flask import Blueprint, Response, jsonify, request
 from sqlalchemy import RowMapping
+from werkzeug.exceptions import MethodNotAllowed
 
 from shared import consents, grants
 from shared.consents import Authentication, Return
@@ -202,6 +203,8 @@ def pass_callback(provider_id: str) -> Response:
 )
 def take_callback(provider_id: str) -> tuple[Response, int]:
     """A page for the user's browser. A browser is told any refusal on such a page too, others as JSON."""
+    if request.method == "HEAD":  # of a link's preview: it must not use the state up
+        raise MethodNotAllowed(["GET", "POST"])
     try:
         query = load_query(CallbackQuery)
         sent = Return(
