@@ -60,6 +60,7 @@ read      GET     /v1/integrations/github/install
 read      GET     /v1/integrations/github/<integration_id>/repos
 
 read      GET     /v2/organizations
+read      GET     /v2/workers
 operator  POST    /v2/organizations
 read      GET     /v2/organizations/<organization_id>
 operator  PATCH   /v2/organizations/<organization_id>
