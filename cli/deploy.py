@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from cli.options import Key, Org, Url, open_client, sentences
 from cli.project import CONFIG, Project, deployment_name, sendable
 from cli.report import Plain, Report, Say, choose
 
+NAME = "LANGSMITH_DEPLOYMENT_NAME"  # the peer's variable, also in .env
 BETA = "runyard deploy is beta."
 GOES_ON = "The build goes on there: `runyard status {name}` and `runyard logs {name} --type build` tell how it stands."
 
@@ -288,7 +290,7 @@ def command(
         source: Source = Upload(project) if project else Repository(str(git), ref, config)
         wanted = Wanted(
             name=deployment_name(
-                name or found.get("LANGSMITH_DEPLOYMENT_NAME") or default_name(project, git)
+                name or os.environ.get(NAME) or found.get(NAME) or default_name(project, git)
             ),
             source=source,
             variables=found,

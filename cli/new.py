@@ -75,4 +75,7 @@ def _at_home(text: str, directory: Path, template: str) -> str:
     name = directory.resolve().name
     text = text.replace(f"# {template}\n", f"# {name}\n", 1)
     text = text.replace(f"runyard deploy examples/{template}", "runyard deploy")
-    return text.replace(f"/d/{template}", f"/d/{deployment_name(name)}")
+    deployed = deployment_name(name)
+    return text.replace(f"/d/{template}", f"/d/{deployed}").replace(
+        f"runyard run {template}", f"runyard run {deployed}"
+    )

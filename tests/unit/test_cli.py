@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,21 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from cli.client import Client
+from cli.logs import Log
 from cli.main import app
 from tests import control_plane as fake
 from tests.control_plane import BUILD_LOG, REVISION, STREAM, ControlPlane, D, R, deploy_answers, record
 
 FOREIGN = (
     *("RUNYARD_API_KEY", "RUNYARD_URL", "RUNYARD_ORG", "RUNYARD_HOST", "RUNYARD_PORT", "LANGGRAPH_HOST_URL"),
-    *("LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY", "LANGSMITH_TENANT_ID"),
+    *(
+        "LANGGRAPH_HOST_API_KEY",
+        "LANGSMITH_API_KEY",
+        "LANGCHAIN_API_KEY",
+        "LANGSMITH_TENANT_ID",
+        "LANGSMITH_DEPLOYMENT_NAME",
+    ),
 )
 
 
@@ -227,6 +236,48 @@ def test_wrong_usage_ends_with_2(
     assert server.asked == []
 
 
+def test_an_upload_that_breaks_goes_to_another_place(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    server.answers["PUT /put"] = [(503, {"detail": "a moment"}), (200, None)]
+
+    assert runyard(server, "deploy", str(project), "--no-wait").exit_code == 0
+
+    assert server.asked.count(f"POST /v2/deployments/{D}/upload-url") == 2
+    first, second = (
+        body for what, body in zip(server.asked, server.bodies, strict=True) if what == "PUT /put"
+    )
+    assert first == second
+    assert set(server.header("PUT /put", "X-Api-Key")) == {None}, "the address is the right to put"
+
+
+@pytest.mark.parametrize(
+    ("option", "process", "local", "name"),
+    [
+        ([], None, None, "my-app"),
+        ([], None, "From File", "from-file"),
+        ([], "From Shell", "From File", "from-shell"),
+        (["--name", "Given"], "From Shell", "From File", "given"),
+    ],
+)
+def test_a_deployment_is_named(
+    server: ControlPlane,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    option: list[str],
+    process: str | None,
+    local: str | None,
+    name: str,
+) -> None:
+    server.answers = deploy_answers(server)
+    if process:
+        monkeypatch.setenv("LANGSMITH_DEPLOYMENT_NAME", process)
+    if local:
+        (project / ".env").write_text(f"LANGSMITH_DEPLOYMENT_NAME='{local}'\n")
+    assert runyard(server, "deploy", str(project), "--no-wait", *option).exit_code == 0
+    body = server.body("POST /v2/deployments")
+    assert (body["name"], body["secrets"]) == (name, [])
+
+
 # What is refused
 
 
@@ -404,6 +455,23 @@ def test_build_logs_are_the_newest_revision_s(server: ControlPlane) -> None:
     server.answers[logs] = [(200, {"logs": [fake.line(1, "boom")], "next_offset": None})]
     (told,) = json_lines(runyard(server, "logs", "app", "--type", "build", "--json"))
     assert told["message"] == "boom"
+
+
+def test_following_shows_each_line_once(server: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.logs.FOLLOW_SECONDS", 0.01)
+    one, two, three, four = (fake.line(n, str(n)) for n in range(1, 5))
+    server.answers[f"POST /v1/projects/{D}/deploy_logs"] = [
+        (200, {"logs": [two, one], "next_offset": None}),
+        (200, {"logs": [two, three], "next_offset": "after-3"}),
+        (200, {"logs": [], "next_offset": "after-3"}),
+        (200, {"logs": [four], "next_offset": "after-4"}),
+    ]
+    with Client(server.url, "key") as client:
+        log = Log(client, D, None, "deploy", {"level": "INFO"})
+        told = [*log.newest(100), *islice(log.following(), 2)]
+    assert [line["message"] for line in told] == ["1", "2", "3", "4"]
+    assert [json.loads(body).get("offset") for body in server.bodies] == [None, None, "after-3", "after-3"]
+    assert json.loads(server.bodies[1])["start_time"] == "2023-11-14T22:13:20.002000+00:00"
 
 
 # Others

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tarfile
 from pathlib import Path
@@ -92,6 +93,40 @@ def test_a_dependency_outside_comes_along_and_moves_the_root(tmp_path: Path) -> 
     project = Project.read(app_folder)
     assert project.config_path == "apps/one/langgraph.json"
     assert set(archived(project)) == {"apps/one/langgraph.json", "apps/one/code.py", "libs/common/code.py"}
+
+
+def test_a_directory_inside_another_keeps_its_own_ignore_file(tmp_path: Path) -> None:
+    inner = tmp_path / "apps" / "one"
+    inner.mkdir(parents=True)
+    (tmp_path / "common.py").write_text("")
+    (tmp_path / "notes.txt").write_text("")
+    (inner / "code.py").write_text("")
+    (inner / "big.bin").write_text("")
+    (inner / ".gitignore").write_text("*.bin\n")
+    (inner / "langgraph.json").write_text('{"dependencies": [".", "../.."], "graphs": {}}')
+    names = set(archived(Project.read(inner)))
+    assert {"common.py", "notes.txt", "apps/one/code.py", "apps/one/langgraph.json"} <= names
+    assert "apps/one/big.bin" not in names
+
+
+def test_the_root_of_a_uv_workspace_comes_along(tmp_path: Path) -> None:
+    inner = tmp_path / "packages" / "agent"
+    inner.mkdir(parents=True)
+    for path in (tmp_path / "pyproject.toml", tmp_path / "uv.lock", inner / "pyproject.toml"):
+        path.write_text("")
+    config = {"source": {"kind": "uv", "root": "../.."}, "graphs": {}}
+    (inner / "langgraph.json").write_text(json.dumps(config))
+    project = Project.read(inner)
+    assert project.config_path == "packages/agent/langgraph.json"
+    assert {"pyproject.toml", "uv.lock", "packages/agent/pyproject.toml"} <= set(archived(project))
+
+
+def test_the_file_with_the_variables_stays_here_whatever_its_name(project: Path) -> None:
+    (project / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {}, "env": "prod.vars"}')
+    (project / "prod.vars").write_text("TOKEN=hush\n")
+    read = Project.read(project)
+    assert "prod.vars" not in archived(read)
+    assert read.variables() == {"TOKEN": "hush"}
 
 
 def test_hard_links_are_sent_as_files(project: Path) -> None:

@@ -209,6 +209,7 @@ def test_a_new_project_is_one_of_the_templates(template: str, tmp_path: Path) ->
     assert readme.startswith("# My Agent\n")
     assert "examples/" not in readme
     assert "/d/my-agent" in readme
+    assert "runyard run my-agent " in readme
 
 
 @pytest.mark.parametrize(
