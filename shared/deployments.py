@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Any
 from uuid import UUID
 
@@ -94,7 +95,7 @@ def create(
     if revision_config.get("source_tarball_path"):
         raise Invalid("source_tarball_path was not handed out for this deployment", status=400)
     agent = agent or {}
-    name = name or "-".join(("agent", agent["agent_id"], agent["environment"]))
+    name = name or _name_of_agent(conn, organization_id, agent)
     deployment_id = uuid7()
     made = conn.execute(
         INSERT,
@@ -123,6 +124,17 @@ def create(
     )
     revision_secrets.replace(conn, revision_id, secrets)
     return deployment_id
+
+
+def _name_of_agent(conn: Connection, organization_id: UUID, agent: Mapping[str, str]) -> str:
+    """The name the service gives an agent's deployment, unless somebody gave it to another one."""
+    name = "-".join(("agent", agent["agent_id"], agent["environment"]))
+    query = text(
+        "SELECT 1 FROM deployment WHERE organization_id = :organization_id AND name = :name"
+        " AND agent_id IS NULL AND deleted_at IS NULL"
+    )
+    is_taken = conn.execute(query, {"organization_id": organization_id, "name": name}).first()
+    return f"{name}-{token_hex(3)}" if is_taken else name
 
 
 def begin(conn: Connection, deployment_id: UUID) -> list[Moved]:
@@ -246,10 +258,10 @@ def redeploy(
     """A new revision with another one's source, secrets and built artifact."""
     lock(conn, organization_id, deployment_id)
     old = revisions.get(conn, deployment_id, revision_id)
-    if old["archive_digest"] is None:
+    if old["archive_digest"] is None and old["source"] != REPOSITORY:
         raise Invalid("this revision has no source to deploy", status=400)
     is_built = old["requirements"] is not None and old["manifest"] is not None
-    if not is_built and not archives.exists(conn, old["archive_digest"]):
+    if not is_built and old["archive_digest"] and not archives.exists(conn, old["archive_digest"]):
         raise Invalid("this revision was never built, and its source is gone", status=400)
     new_id = revisions.create(
         conn,

@@ -170,6 +170,14 @@ def test_an_agent_is_named_by_the_service(control: ControlPlane) -> None:
     assert again.status_code == 409
 
 
+def test_an_agent_gets_another_name_where_its_own_is_taken(control: ControlPlane) -> None:
+    agent = {"agent_id": "a", "environment": "staging"}
+    control.create("agent-a-staging")
+    made = control.create(None, agent=agent)  # type: ignore[arg-type]
+    assert made["name"].startswith("agent-a-staging-")
+    assert control.post("/v2/deployments", {"agent": agent, "source": "internal_source"}).status_code == 409
+
+
 def test_a_name_is_taken_once(control: ControlPlane, stranger: ControlPlane) -> None:
     control.create("chat")
     again = control.post("/v2/deployments", {"name": "chat", "source": "internal_source"})
@@ -334,6 +342,15 @@ def test_a_resource_spec_makes_a_revision(control: ControlPlane) -> None:
     assert changed["source_config"]["resource_spec"] == {"cpu": 2}
 
 
+def test_a_display_name_comes_by_a_change_only_and_is_not_cleared(control: ControlPlane) -> None:
+    made = control.create(display_name="Early")
+    assert made["display_name"] is None
+    assert control.change(made, display_name="My agent")["display_name"] == "My agent"
+    assert control.change(made, display_name=None)["display_name"] == "My agent"
+    empty = control.call("PATCH", f"/v2/deployments/{made['id']}", {"display_name": ""})
+    assert place(empty) == (["body", "display_name"], "string_too_short")
+
+
 def test_what_is_fixed_may_be_sent_back_but_not_changed(control: ControlPlane) -> None:
     made = control.create()
     assert control.change(made, source_config=made["source_config"])["source_config"] == made["source_config"]
@@ -384,6 +401,15 @@ def test_lists_come_in_pages_newest_first(control: ControlPlane) -> None:
     assert control.get("/v2/deployments", offset=3).json == {"resources": [], "offset": 3}
 
 
+def test_those_of_one_moment_are_listed_in_one_order(control: ControlPlane) -> None:
+    for name in ("a", "b", "c", "d"):
+        control.create(name)
+    with connection() as conn:
+        conn.execute(text("UPDATE deployment SET created_at = now()"))
+    assert names(control) == ["d", "c", "b", "a"]
+    assert [names(control, limit=1, offset=n) for n in range(4)] == [["d"], ["c"], ["b"], ["a"]]
+
+
 def test_filters_are_all_met(control: ControlPlane) -> None:
     made = {name: control.create(name) for name in ("app", "app-two", "other")}
     assert names(control, name="app", name_contains="app") == ["app"]
@@ -402,6 +428,9 @@ def test_filters_are_all_met(control: ControlPlane) -> None:
     assert names(control, deployment_ids=ids) == ["other", "app"]
     assert names(control, deployment_ids="") == ["other", "app-two", "app"]
     assert names(control, image_version="1") == []
+    assert names(control, tag_value_ids=str(uuid4())) == []
+    assert names(control, agent_id="app") == names(control, agent_environment="staging") == []
+    assert names(control, remote_reconciled="true", name="app") == ["app"]
 
 
 @pytest.mark.parametrize(

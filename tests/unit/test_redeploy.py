@@ -1,0 +1,182 @@
+"""Deploying an older revision again: what the new one takes over, where it begins, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import text
+
+from shared import deployments, encryption, revisions, secrets
+from shared.database import connection
+from shared.deployments import DeploymentRef
+from shared.errors import Invalid, NotFound
+from shared.models import RevisionStatus
+from shared.revisions import Moved
+from tests import factories
+
+pytestmark = pytest.mark.usefixtures("db")
+
+DIGEST = "0" * 64
+BUILT = {"requirements": "langgraph==1.2.22\n", "python_version": "3.11", "manifest": {"graphs": {}}}
+CONFIG = {"langgraph_config_path": "langgraph.json", "tracked_packages": ["a:1"]}
+
+
+@pytest.fixture(autouse=True)
+def own_key() -> Iterator[None]:
+    before = encryption._cipher
+    encryption.configure([encryption.new_key()])
+    yield
+    encryption._cipher = before
+
+
+@pytest.fixture
+def deployment() -> DeploymentRef:
+    """Serves its first revision."""
+    return factories.deployment()
+
+
+def old(deployment: DeploymentRef, **columns: Any) -> UUID:
+    """A later revision of the deployment, whose archive is here."""
+    keep_archive()
+    values = {"requirements": None, "archive_digest": DIGEST, "source_revision_config": CONFIG, **columns}
+    with connection() as conn:
+        last = conn.execute(text("SELECT max(number) FROM revision")).scalar_one()
+    return factories.revision(deployment.id, number=last + 1, **values)
+
+
+def keep_archive() -> None:
+    with connection() as conn:
+        conn.execute(text("INSERT INTO archive VALUES (:d, 1) ON CONFLICT DO NOTHING"), {"d": DIGEST})
+        conn.execute(
+            text("INSERT INTO archive_chunk VALUES (:d, 0, '') ON CONFLICT DO NOTHING"), {"d": DIGEST}
+        )
+
+
+def redeploy(deployment: DeploymentRef, revision_id: UUID) -> tuple[UUID, list[Moved]]:
+    with connection() as conn:
+        return deployments.redeploy(conn, deployment.organization_id, deployment.id, revision_id)
+
+
+def row(deployment: DeploymentRef, revision_id: UUID) -> dict[str, Any]:
+    with connection() as conn:
+        return dict(revisions.get(conn, deployment.id, revision_id))
+
+
+def test_it_is_a_new_revision_with_everything_of_the_old_one(deployment: DeploymentRef) -> None:
+    first = old(deployment, **BUILT)
+    with connection() as conn:
+        secrets.replace(conn, first, [{"name": "A", "value": "1"}])
+    later = old(deployment, **BUILT)
+    with connection() as conn:
+        secrets.replace(conn, later, [{"name": "A", "value": "2"}])
+
+    again, moved = redeploy(deployment, first)
+
+    assert [(move.revision_id, move.status) for move in moved] == [(again, "AWAITING_DEPLOY")]
+    taken = ("source", "source_revision_config", "archive_digest", *BUILT)
+    assert {name: row(deployment, again)[name] for name in taken} == {
+        name: row(deployment, first)[name] for name in taken
+    }
+    with connection() as conn:
+        assert secrets.secrets_of(conn, again) == {"A": "1"}
+        shown = deployments.get(conn, deployment.organization_id, deployment.id)
+    assert shown["latest_revision_id"] == again
+    assert shown["active_revision_id"] == deployment.active_revision_id  # until it is healthy
+
+
+def test_it_uses_the_build_of_the_first_one_however_often(deployment: DeploymentRef) -> None:
+    first = old(deployment, **BUILT)
+    second, _ = redeploy(deployment, first)
+    third, _ = redeploy(deployment, second)
+
+    assert [row(deployment, id)["build_id"] for id in (first, second, third)] == [None, first, first]
+
+
+@pytest.mark.parametrize(
+    ("status", "artifact", "begins"),
+    [
+        (RevisionStatus.DEPLOYED, BUILT, "AWAITING_DEPLOY"),
+        (RevisionStatus.DEPLOY_FAILED, BUILT, "AWAITING_DEPLOY"),
+        (RevisionStatus.INTERRUPTED, BUILT, "AWAITING_DEPLOY"),
+        (RevisionStatus.INTERRUPTED, {}, "AWAITING_BUILD"),
+        (RevisionStatus.BUILD_FAILED, {}, "AWAITING_BUILD"),
+        (RevisionStatus.SKIPPED, {}, "AWAITING_BUILD"),
+    ],
+)
+def test_what_was_built_is_not_built_again(
+    deployment: DeploymentRef, status: RevisionStatus, artifact: dict[str, Any], begins: str
+) -> None:
+    again, _ = redeploy(deployment, old(deployment, status=status, **artifact))
+
+    assert row(deployment, again)["status"] == begins
+
+
+def test_it_waits_for_its_turn_and_takes_that_of_others(deployment: DeploymentRef) -> None:
+    first = old(deployment, **BUILT)
+    old(deployment, status=RevisionStatus.BUILDING)
+    queued = old(deployment, status=RevisionStatus.QUEUED)
+
+    again, moved = redeploy(deployment, first)
+
+    assert {move.revision_id: move.status for move in moved} == {queued: "SKIPPED", again: "QUEUED"}
+    with connection() as conn:
+        conn.execute(text("UPDATE revision SET status = 'BUILD_FAILED' WHERE status = 'BUILDING'"))
+        promoted = revisions.promote(conn, deployment.id)
+    assert [(move.revision_id, move.status) for move in promoted] == [(again, "AWAITING_DEPLOY")]
+
+
+def test_a_repository_that_was_never_read_is_read_now(deployment: DeploymentRef) -> None:
+    again, _ = redeploy(
+        deployment,
+        old(deployment, source="github", archive_digest=None, status=RevisionStatus.INTERRUPTED),
+    )
+
+    assert row(deployment, again)["status"] == "AWAITING_BUILD"
+
+
+def test_one_without_source_is_refused(deployment: DeploymentRef) -> None:
+    placeholder = old(deployment, archive_digest=None, status=RevisionStatus.CREATING)
+
+    with pytest.raises(Invalid) as caught:
+        redeploy(deployment, placeholder)
+    assert caught.value.status == 400
+
+
+def test_one_that_was_never_built_and_whose_archive_is_gone_is_refused(deployment: DeploymentRef) -> None:
+    built, failed = (old(deployment, **BUILT), old(deployment, status=RevisionStatus.BUILD_FAILED))
+    with connection() as conn:
+        conn.execute(text("DELETE FROM archive"))
+
+    with pytest.raises(Invalid) as caught:
+        redeploy(deployment, failed)
+    assert caught.value.status == 400
+
+    again, _ = redeploy(deployment, built)
+    assert row(deployment, again)["status"] == "AWAITING_DEPLOY"
+
+
+def test_another_deployments_revision_is_not_found(deployment: DeploymentRef) -> None:
+    theirs = factories.deployment("other", organization_id=deployment.organization_id).active_revision_id
+    assert theirs is not None
+    for revision_id in (theirs, uuid4()):
+        with pytest.raises(NotFound):
+            redeploy(deployment, revision_id)
+
+
+@pytest.mark.parametrize(
+    "status", ["CREATING", "QUEUED", "AWAITING_BUILD", "BUILDING", "AWAITING_DEPLOY", "DEPLOYING"]
+)
+def test_what_has_not_ended_can_be_interrupted_and_what_serves_stays(
+    deployment: DeploymentRef, status: str
+) -> None:
+    going = old(deployment, status=status)
+
+    with connection() as conn:
+        moved = deployments.interrupt(conn, deployment.organization_id, deployment.id, going)
+        shown = deployments.get(conn, deployment.organization_id, deployment.id)
+
+    assert [(move.revision_id, move.status) for move in moved] == [(going, "INTERRUPTED")]
+    assert shown["active_revision_id"] == deployment.active_revision_id
