@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli import deploy, deployments, dev, encryption, keys, logs, new, orgs, revisions, run, serving
+from cli import deploy, deployments, dev, encryption, keys, logs, new, orgs, revisions, run, serving, workers
 from cli.options import new_app
 
 app = new_app()
@@ -28,6 +28,7 @@ app.command("status", rich_help_panel=WATCH)(deployments.status)
 app.command("revisions", rich_help_panel=WATCH)(revisions.revisions)
 app.command("logs", rich_help_panel=WATCH)(logs.command)
 app.command("run", rich_help_panel=WATCH)(run.command)
+app.command("workers", rich_help_panel=OPERATE)(workers.command)
 app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
 app.add_typer(orgs.app, name="orgs", rich_help_panel=OPERATE)
 app.add_typer(encryption.app, name="encryption", rich_help_panel=OPERATE)

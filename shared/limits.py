@@ -9,7 +9,7 @@ oldest waiting run goes first. Who ends one of them claims the next.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +35,28 @@ def change(conn: Connection, deployment_id: UUID, given: Mapping[str, Any]) -> N
             text(f"UPDATE deployment SET {columns}, updated_at = now() WHERE id = :id"),
             {**wanted, "id": deployment_id},
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostLimits:
+    """What the graph hosts of a revision may take; None: what the runner's settings say."""
+
+    hosts_per_runner: int | None = None
+    memory_mb: int | None = None
+    is_gone: bool = False  # the revision, or its deployment, has been deleted
+
+
+def of_hosts(conn: Connection, revision_ids: Collection[UUID]) -> dict[UUID, HostLimits]:
+    """The limits of each of these revisions' deployments."""
+    rows = conn.execute(
+        text(
+            "SELECT r.id, d.hosts_per_runner, d.memory_mb, d.deleted_at IS NOT NULL FROM revision r"
+            " JOIN deployment d ON d.id = r.deployment_id WHERE r.id = ANY(:ids)"
+        ),
+        {"ids": list(revision_ids)},
+    )
+    found = {row[0]: HostLimits(*row[1:]) for row in rows}
+    return {id: found.get(id, HostLimits(is_gone=True)) for id in revision_ids}
 
 
 def move(conn: Connection, deployment_id: UUID, pool: str) -> int:

@@ -26,7 +26,9 @@ EXECUTE_RUNS = "runs.execute"
 ANSWER_QUERIES = "queries.answer"
 BUILD_REVISION = "builds.build"
 SWEEP = "upkeep.sweep"
+CANARY = "workers.canary"
 
+CELERY_PREFIX = bus.PREFIX + "celery:"
 BREAKER_FAILURES, BREAKER_SECONDS = 2, 5.0
 RING_AT_ONCE = 50  # ids in one message
 
@@ -39,6 +41,16 @@ def runs_queue(pool: str) -> str:
 
 def queries_queue(pool: str) -> str:
     return f"queries.{pool}"
+
+
+def canary_queue(worker: str) -> str:
+    """What one worker process sends to itself, to know that messages reach it."""
+    return f"canary.{worker}"
+
+
+def forget_worker(worker: str) -> None:
+    """Remove what a worker process that is gone has left in the broker."""
+    bus.client().delete(f"{CELERY_PREFIX}{canary_queue(worker)}")
 
 
 def configure(
@@ -66,7 +78,7 @@ def configure(
             "socket_connect_timeout": 1,
             "socket_keepalive": not redis_url.startswith("unix:"),
             "health_check_interval": 10,
-            "global_keyprefix": bus.PREFIX + "celery:",
+            "global_keyprefix": CELERY_PREFIX,
         },
         accept_content=["json"],  # no pickle from the broker
         task_serializer="json",

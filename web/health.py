@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Blueprint, Response, current_app, jsonify, request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select, text
 
-from shared import __version__
-from shared.database import connection
+from shared import __version__, workers
+from shared.database import Row, connection
 from shared.errors import NotFound
 from shared.models import Deployment, Revision, Run, RunStatus
 from web.auth import identify
+from web.bounds import Streams
 from web.openapi import operation
 from web.validation import QueryBoolean, Schema, load_query
 
@@ -49,9 +50,12 @@ def get_ok(deployment: str | None = None) -> Response:
 @bp.get("/info")
 @operation("Which version, and what it can do")
 def get_info(deployment: str | None = None) -> Response:
-    """With a key, at a deployment's address: its ids and the version of its graph library."""
+    """With a key: how well user code is kept in; at a deployment's address its ids and its graph library too."""
     place: dict[str, Any] = {"kind": "self-hosted"}
     library = None
+    if identify() is not None:
+        with connection() as conn:
+            place["isolation"] = workers.isolation(conn)
     found = _deployment(deployment)
     if found is not None:
         place |= {
@@ -70,10 +74,15 @@ def get_metrics(deployment: str | None = None) -> Response:
     """`?format=json` gives the same figures as JSON; at a deployment's address, with a key, its own."""
     found = _deployment(deployment)
     figures = queue_figures(found.id if found is not None else None)
+    with connection() as conn:
+        counted = workers.counted(conn)
+    streams: Streams = current_app.extensions["runyard_streams"]
     if request.args.get("format") == "json":
-        return jsonify(queue=_totals(figures))
+        return jsonify(
+            queue=_totals(figures), workers=_capacity(counted), api={"open_streams": streams.count}
+        )
     registry = CollectorRegistry()
-    registry.register(Figures(figures))
+    registry.register(Figures(figures, counted, streams.count))
     return Response(generate_latest(registry), content_type=METRICS_TYPE)
 
 
@@ -108,13 +117,38 @@ def queue_figures(deployment_id: UUID | None = None) -> list[Figure]:
     return [Figure(pool, status, runs, float(oldest)) for pool, status, runs, oldest in rows]
 
 
-class Figures(Collector):
-    """The figures as Prometheus gauges. They come from the rows, so every process tells the same."""
+WORKER_FIGURES = (
+    ("workers", "workers", "Runners and builders"),
+    ("worker_slots", "slots", "Runs or builds they can have at a time"),
+    ("worker_running", "running", "Runs or builds they have"),
+    ("graph_hosts", "hosts", "Graph hosts they keep"),
+    ("runs_ended_a_minute", "ended", "Runs that ended within the last minute"),
+)
 
-    def __init__(self, figures: Sequence[Figure]) -> None:
+
+class Figures(Collector):
+    """The figures as Prometheus gauges. But for the streams they come from rows: every process tells the same."""
+
+    def __init__(self, figures: Sequence[Figure], counted: Sequence[Row], open_streams: int) -> None:
         self.figures = figures
+        self.counted = counted
+        self.open_streams = open_streams
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        yield from self._of_runs()
+        yield from self._of_workers()
+        yield GaugeMetricFamily(
+            "runyard_open_streams", "Long answers this web process gives", value=self.open_streams
+        )
+
+    def _of_workers(self) -> Iterator[GaugeMetricFamily]:
+        for name, column, what in WORKER_FIGURES:
+            family = GaugeMetricFamily(f"runyard_{name}", what, labels=("kind", "pool", "state"))
+            for row in self.counted:
+                family.add_metric((row["kind"], row["pool"] or "", row["state"]), row[column])
+            yield family
+
+    def _of_runs(self) -> Iterator[GaugeMetricFamily]:
         labels = ("pool", "status")
         runs = GaugeMetricFamily("runyard_runs", "Runs that have not ended", labels=labels)
         oldest = GaugeMetricFamily(
@@ -137,6 +171,14 @@ def _totals(figures: Sequence[Figure]) -> dict[str, Any]:
         "n_running": total(RunStatus.RUNNING),
         "pending_runs_wait_time_max_secs": max(waits, default=0.0),
     }
+
+
+def _capacity(counted: Sequence[Row]) -> dict[str, int]:
+    """Runners' slots, as the protocol's clients know them."""
+    runners = [row for row in counted if row["kind"] == "runner"]
+    most = sum(row["slots"] for row in runners if row["state"] == workers.READY)
+    active = sum(row["running"] for row in runners)
+    return {"max": most, "active": active, "available": max(most - active, 0)}
 
 
 @dataclass(frozen=True)

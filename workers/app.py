@@ -15,6 +15,7 @@ from celery.signals import setup_logging, worker_init, worker_ready, worker_shut
 from shared import bus, database, logs, queues
 from shared.process import close_memory
 from shared.settings import Settings
+from workers import presence
 
 close_memory()
 settings = Settings.from_env(os.environ)
@@ -29,7 +30,7 @@ def configure_logging(**_: Any) -> None:
 
 @worker_init.connect
 def prepare(**_: Any) -> None:
-    """Connections of this process."""
+    """Connections of this process, and the queue of its own."""
     if settings.database_url is None or settings.redis_url is None:
         raise SystemExit(
             "A worker needs DATABASE_URL and REDIS_URL: start it with `runyard up`, or set them."
@@ -38,6 +39,7 @@ def prepare(**_: Any) -> None:
         raise SystemExit("A worker needs RUNYARD_ENCRYPTION_KEYS, the same as all other processes.")
     database.connect(settings.database_url, application="runyard worker", pool_size=4, waits_for_disk=False)
     bus.connect(settings.redis_url)
+    presence.listen(app.amqp.queues, settings.worker)
 
 
 @worker_ready.connect
@@ -46,7 +48,8 @@ def start(sender: Any, **_: Any) -> None:
     from workers import tasks  # made here: greenlets start with the worker, not with the import
 
     consumed = set(sender.app.amqp.queues.consume_from)
-    tasks.start(settings, is_runner=queues.runs_queue(settings.pool) in consumed)
+    is_runner = queues.runs_queue(settings.pool) in consumed
+    tasks.start(settings, is_runner=is_runner, slots=sender.controller.concurrency)
 
 
 @worker_shutting_down.connect

@@ -61,6 +61,11 @@ class Builder:
             with logs.bound(revision_id=claimed.revision_id):
                 self._build(claimed)
 
+    @property
+    def building(self) -> int:
+        """How many revisions it works on."""
+        return len(self._at_work)
+
     def stop(self) -> None:
         """Let other builders have what this one works on; returns at once."""
         self._is_stopping = True

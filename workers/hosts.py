@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, Protocol, cast
 from uuid import UUID
@@ -24,6 +24,7 @@ from gevent.event import AsyncResult
 from gevent.lock import RLock
 
 from shared.errors import HostDied, HostUnusable
+from shared.limits import HostLimits
 from shared.settings import Settings
 from workers import sandbox
 from workers.graph_host import frames
@@ -76,7 +77,9 @@ class Host:
         self.revision_id = revision_id
         self.guests: dict[bytes, Guest] = {}
         self.exclusive = False  # taken for one run whose last host died
-        self.last_used = time.monotonic()
+        self.started_at = self.last_used = time.monotonic()
+        self.memory_mb = settings.host_memory_mb  # what it may take
+        self.used_bytes = 0
         self.delay = 0.0  # of its last answer to a ping
         self.died: str | None = None
         self._settings = settings
@@ -305,10 +308,13 @@ class HostPool:
         self,
         settings: Settings,
         prepare: Callable[[UUID], tuple[HostCommand, Output]],
+        limits_of: Callable[[UUID], HostLimits] = lambda revision_id: HostLimits(),
     ) -> None:
         """`prepare(revision_id)` makes sure the environment is here; raises HostUnusable."""
         self._settings = settings
         self._prepare = prepare
+        self._limits_of = limits_of
+        self._limits: dict[UUID, HostLimits] = {}
         self._flats: dict[UUID, _Flat] = {}
         self._lone: list[Host] = []
         self._watcher = gevent.spawn(self._watch)
@@ -327,17 +333,22 @@ class HostPool:
         flat = self._flats.setdefault(revision_id, _Flat())
         while not (host := _least_busy(flat)):
             alive = [host for host in flat.hosts if host.died is None]
-            if len(alive) >= 2 * self._settings.hosts_per_revision:
+            if len(alive) >= 2 * self._most(revision_id):
                 return min(alive, key=lambda host: host.silence)
             self._start_shared(revision_id, flat)
-        if self._wants_company(flat):
+        if self._wants_company(flat, self._most(revision_id)):
             gevent.spawn(self._start_quietly, revision_id, flat)
         return host
 
-    def _wants_company(self, flat: _Flat) -> bool:
+    def _most(self, revision_id: UUID) -> int:
+        """How many hosts a revision may have here, not counting those that do not answer."""
+        own = self._limits.get(revision_id)
+        return (own.hosts_per_runner if own else None) or self._settings.hosts_per_revision
+
+    def _wants_company(self, flat: _Flat, most: int) -> bool:
         return (
             flat.starting is None
-            and len(flat.hosts) < self._settings.hosts_per_revision
+            and len(flat.hosts) < most
             and all(h.guests and (h.delay > SLOW_SECONDS or h.silence > SLOW_SECONDS) for h in flat.hosts)
         )
 
@@ -376,8 +387,26 @@ class HostPool:
     def _open(self, revision_id: UUID) -> Host:
         self._make_room()
         command, output = self._prepare(revision_id)
+        own = self._limits[revision_id] = self._limits_of(revision_id)
         log.info("starting a host of revision %s", revision_id)
-        return Host(revision_id, command, self._settings, output)
+        host = Host(revision_id, command, self._settings, output)
+        if own.memory_mb is not None:
+            host.memory_mb = min(own.memory_mb, self._settings.host_memory_mb)
+        return host
+
+    def adjust(self, limits: Mapping[UUID, HostLimits]) -> None:
+        """Deployments' limits as they are now: idle hosts beyond them stop, those of deleted ones too."""
+        self._limits.update(limits)
+        for revision_id, own in limits.items():
+            hosts = [host for host in self.all() if host.revision_id == revision_id and host.died is None]
+            if not hosts:
+                self._limits.pop(revision_id, None)
+            kept = 0 if own.is_gone else self._most(revision_id)
+            why = "its deployment is gone" if own.is_gone else "its deployment may have fewer"
+            shared = [host for host in hosts if not host.exclusive]
+            idle = [host for host in shared if not host.guests]
+            for host in idle[: max(len(shared) - kept, 0)]:
+                self._evict(host, why)
 
     def _make_room(self) -> None:
         hosts = [host for host in self.all() if host.died is None]
@@ -417,8 +446,9 @@ class HostPool:
             return
         host.ping()
         used = resident_bytes(host.pid)
-        if used > self._settings.host_memory_mb * 1024 * 1024:
-            host.kill(f"used {used // 1024 // 1024} MiB, more than {self._settings.host_memory_mb} MiB")
+        host.used_bytes = used
+        if used > host.memory_mb * 1024 * 1024:
+            host.kill(f"used {used // 1024 // 1024} MiB, more than {host.memory_mb} MiB")
         elif not host.guests and time.monotonic() - host.last_used > self._settings.host_idle_seconds:
             self._evict(host, "was idle")
 

@@ -27,7 +27,7 @@ from shared.errors import Unavailable
 from shared.settings import Settings
 from workers.checkpoints import Committer
 from workers.events import Writer
-from workers.hosts import HostPool
+from workers.hosts import Host, HostPool
 from workers.runs import Execution
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 LOST_AFTER = 25 / 30  # of a lease without a renewal: we no longer trust it
 UNHEARD_SECONDS = 2.0
 WARM_AT_START = 2
+PASS_ON_SECONDS = 0.2  # until our own consumer has stopped, or the bell would come back
 MAX_ENDED = 100_000  # ends that are remembered for a minute
 CLOSE_SECONDS = 5.0  # for runs to be handed over when the process exits
 
@@ -69,13 +70,22 @@ class Runner:
     def ring(self, run_ids: Iterable[UUID]) -> None:
         """Execute those of these runs that are ours to claim; returns when they have ended."""
         self._heard_at = time.monotonic()
+        if self.draining:
+            self._pass_on(run_ids)
+            return
         wanted = list(run_ids)[: max(self.free_slots, 0)]
-        if self.draining or not wanted:
+        if not wanted:
             return  # upkeep rings again
         taken = self._claim(wanted)
         if len(taken) < len(wanted):
             taken += self._claim_limited(set(wanted) - {run.run_id for run, _ in taken})
         gevent.joinall([self._spawn(*item) for item in taken])
+
+    def _pass_on(self, run_ids: Iterable[UUID]) -> None:
+        """Bells that reached us on our way out are for others."""
+        gevent.sleep(PASS_ON_SECONDS)
+        for run_id in run_ids:
+            queues.enqueue_run(self.settings.pool, run_id)
 
     def goes_on(self, following: claims.Next | None) -> None:
         """A thread's next run may start: here if it is our pool's, else by its doorbell."""
@@ -181,6 +191,27 @@ class Runner:
         with connection() as conn:
             return checkpoints.has_checkpoint_of_run(conn, run.run_id)
 
+    # what others see of it
+
+    def figures(self) -> dict[str, Any]:
+        """What this runner does just now; its hosts learn of their deployments' limits on the way."""
+        self._adjust_hosts()
+        now = time.monotonic()
+        while self._ended and self._ended[0] < now - 60:
+            self._ended.popleft()
+        return {
+            "slots": self.settings.runner_slots,
+            "running": len(self._executions),
+            "ended_a_minute": len(self._ended),
+            "hosts": [_shown(host, now) for host in self.hosts.all() if host.died is None],
+        }
+
+    def _adjust_hosts(self) -> None:
+        if revision_ids := {host.revision_id for host in self.hosts.all()}:
+            with connection() as conn:
+                found = limits.of_hosts(conn, revision_ids)
+            self.hosts.adjust(found)
+
     # keeping what is ours
 
     def _forever(self, step: Any, pause_seconds: float) -> None:
@@ -274,3 +305,16 @@ class Runner:
         self._group.join(timeout=CLOSE_SECONDS)
         self.hosts.close()
         self._group.join(timeout=1.0)  # what a host that did not listen was working on
+
+
+def _shown(host: Host, now: float) -> dict[str, Any]:
+    return {
+        "revision_id": str(host.revision_id),
+        "pid": host.pid,
+        "runs": len(host.guests),
+        "memory_mb": host.used_bytes // 1024 // 1024,
+        "memory_limit_mb": host.memory_mb,
+        "age_seconds": round(now - host.started_at, 1),
+        "idle_seconds": 0.0 if host.guests else round(now - host.last_used, 1),
+        "is_healthy": host.is_healthy,
+    }

@@ -6,16 +6,21 @@ A task begins with a claim and returns silently when somebody else has it; Celer
 from __future__ import annotations
 
 import logging
+import os
 from uuid import UUID
 
 import gevent
+from celery.worker import state
 
-from shared import encryption, outgoing, queues
+from shared import encryption, limits, outgoing, queues
+from shared.database import connection
+from shared.limits import HostLimits
 from shared.settings import Settings
 from workers import environments, queries, sandbox, workspaces
 from workers.builds import Builder
 from workers.deploy_log import DeployLog
 from workers.hosts import HostPool
+from workers.presence import Figures, Presence
 from workers.runner import Runner
 from workers.upkeep import Upkeep
 
@@ -24,28 +29,47 @@ log = logging.getLogger(__name__)
 _runner: Runner | None = None
 _builder: Builder | None = None
 _upkeep: Upkeep | None = None
+_presence: Presence | None = None
 
 
-def start(settings: Settings, *, is_runner: bool) -> None:
-    """Set up what the tasks of this process work with."""
-    global _runner, _builder, _upkeep
+def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
+    """Set up what the tasks of this process, so many at a time, work with."""
+    global _runner, _builder, _upkeep, _presence
     encryption.configure(settings.encryption_keys)
     outgoing.configure(settings.allowed_addresses, allow_http=settings.allow_http)
-    sandbox.settle(settings)
+    isolation = sandbox.settle(settings)
     if is_runner:
         prepare = environments.host_of(settings, DeployLog())
-        _runner = Runner(settings, HostPool(settings, prepare))
-        gevent.spawn(_runner.warm_up)
+        _runner = runner = Runner(settings, HostPool(settings, prepare, _limits_of))
+        gevent.spawn(runner.warm_up)
+        figures: Figures = runner.figures
     else:
-        _builder = Builder(settings)
+        _builder = builder = Builder(settings)
+        figures = lambda: {"slots": slots, "running": builder.building}  # noqa: E731  one of two
+    _presence = Presence(
+        settings,
+        kind="runner" if is_runner else "builder",
+        isolation=isolation,
+        figures=figures,
+        is_full=lambda: len(state.active_requests) >= slots,
+        dies=_die,
+    )
+    _presence.start()
     gevent.spawn(workspaces.keep_tidy, settings)
     gevent.spawn(environments.keep_tidy, settings)
     _upkeep = Upkeep(settings)
     _upkeep.start()
 
 
+def _limits_of(revision_id: UUID) -> HostLimits:
+    with connection() as conn:
+        return limits.of_hosts(conn, [revision_id])[revision_id]
+
+
 def drain() -> None:
     """The worker stops: take nothing new."""
+    if _presence is not None:
+        _presence.drain()
     if _runner is not None:
         _runner.drain()
     if _builder is not None:
@@ -56,6 +80,14 @@ def close() -> None:
     """The process exits."""
     if _runner is not None:
         _runner.close()
+    if _presence is not None:
+        _presence.leave()
+
+
+def _die() -> None:
+    """Messages do not reach this process any more: it makes room for another."""
+    close()
+    os._exit(os.EX_UNAVAILABLE)
 
 
 @queues.celery.task(name=queues.EXECUTE_RUNS)
@@ -75,6 +107,13 @@ def build_revisions(revision_ids: list[str]) -> None:
     if _builder is not None:
         for revision_id in revision_ids:
             _builder.build(UUID(revision_id))
+
+
+@queues.celery.task(name=queues.CANARY)
+def canary() -> None:
+    """What this process sends to itself."""
+    if _presence is not None:
+        _presence.heard()
 
 
 @queues.celery.task(name=queues.SWEEP)

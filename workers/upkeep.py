@@ -42,6 +42,7 @@ TICK_SECONDS = 1.0
 RINGS_A_TICK = 200
 SLOW_EVERY = 60  # ticks between removals
 PURGE_EVERY = 5  # … of deleted deployments, whose callers may wait to see them gone
+POOLS_EVERY = 10
 
 
 class Upkeep:
@@ -102,6 +103,8 @@ class Upkeep:
             steps.append(self._removals.deleted_deployments)
         self._ticks += 1
         for step in steps:
+        if self._ticks % POOLS_EVERY == 0:
+            steps.append(self._pools)
             try:
                 step()
             except Unavailable:
@@ -120,6 +123,14 @@ class Upkeep:
 
     def _abandoned_runs(self) -> None:
         with connection() as conn:
+    def _pools(self) -> None:
+        """Runs that missed their deployment's move to another pool, and workers that ended without a word."""
+        with connection() as conn:
+            limits.move_stragglers(conn)
+            gone = workers.sweep(conn)
+        for worker in gone:
+            queues.forget_worker(worker)
+
             rows = claims.abandoned(conn)
         for row in rows:
             with connection() as conn:

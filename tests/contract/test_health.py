@@ -49,6 +49,7 @@ def test_its_owner_learns_what_a_deployment_runs(client: FlaskClient) -> None:
     assert info["langgraph_py_version"] == "1.2.22"
     assert info["host"] == {
         "kind": "self-hosted",
+        "isolation": None,  # no worker has told
         "project_id": str(deployment.id),
         "tenant_id": str(DEFAULT_ORGANIZATION_ID),
         "revision_id": str(deployment.active_revision_id),

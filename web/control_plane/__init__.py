@@ -13,6 +13,7 @@ from web.control_plane import (
     providers,
     revisions,
     uploads,
+    workers,
 )
 
 bp = Blueprint("control_plane", __name__)
@@ -25,6 +26,7 @@ for resource in (
     organizations.bp,
     providers.bp,
     authentication.bp,
+    workers.bp,
 ):
     bp.register_blueprint(resource)
 

@@ -136,3 +136,52 @@ API_KEY = record(
     last_used_at=TIME_OR_NULL,
 )
 NEW_API_KEY = record("NewApiKey", **API_KEY["properties"], key=TEXT)
+
+SECONDS: JsonSchema = {"type": "number", "minimum": 0}
+GRAPH_HOST = record(
+    "GraphHost",
+    revision_id=UUID,
+    revision_number=COUNT,
+    deployment_id=UUID,
+    deployment=TEXT,
+    pid=COUNT,
+    runs=COUNT,
+    memory_mb=COUNT,
+    memory_limit_mb=COUNT,
+    age_seconds=SECONDS,
+    idle_seconds=SECONDS,
+    is_healthy=BOOLEAN,
+)
+WORKER = record(
+    "Worker",
+    id=TEXT,
+    kind={"type": "string", "enum": ["runner", "builder"]},
+    pool=TEXT_OR_NULL,
+    host_name=TEXT,
+    pid=COUNT,
+    version=TEXT,
+    isolation={"type": "integer", "enum": [0, 1, 2]},
+    state={"type": "string", "enum": ["ready", "draining"]},
+    slots=COUNT,
+    running=COUNT,
+    ended_a_minute=COUNT,
+    heard_seconds=SECONDS,
+    silent_seconds=SECONDS,
+    host_count=COUNT,
+    hosts=listed(GRAPH_HOST),
+    started_at=TIME,
+    seen_at=TIME,
+)
+WORKER_POOL = record(
+    "Pool",
+    name=TEXT,
+    runners=COUNT,
+    draining=COUNT,
+    slots=COUNT,
+    hosts=COUNT,
+    running=COUNT,
+    pending=COUNT,
+    oldest_wait_seconds=SECONDS,
+    ended_a_minute=COUNT,
+)
+WORKERS = record("Workers", workers=listed(WORKER), pools=listed(WORKER_POOL))

@@ -1,0 +1,150 @@
+"""Which runners and builders there are, and what each pool has to do.
+
+A worker process writes its own row every few seconds and takes it away when it stops; one that falls silent
+is removed by upkeep. Rows are for looking at: who owns what is decided by leases alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, text
+
+from shared.database import dumps
+
+SILENT_SECONDS = 60.0
+READY, DRAINING = "ready", "draining"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign:
+    """What a worker says of itself; `hosts` are a runner's graph hosts, by revision."""
+
+    id: str
+    kind: str
+    pool: str | None
+    host_name: str
+    pid: int
+    version: str
+    isolation: int
+    state: str = READY
+    slots: int = 0
+    running: int = 0
+    ended_a_minute: int = 0
+    heard_seconds: float = 0.0
+    hosts: Sequence[Mapping[str, Any]] = field(default_factory=list)
+
+
+COLUMNS = tuple(Sign.__dataclass_fields__)
+FIXED = ("id", "kind", "pool", "host_name", "pid", "version", "isolation")
+SIGN = text(
+    f"INSERT INTO worker ({', '.join(COLUMNS)}) VALUES ("
+    + ", ".join("CAST(:hosts AS json)" if name == "hosts" else f":{name}" for name in COLUMNS)
+    + ") ON CONFLICT (id) DO UPDATE SET seen_at = now(), "
+    + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in FIXED)
+)
+
+
+def sign(conn: Connection, said: Sign) -> None:
+    """Keep what a worker says of itself."""
+    conn.execute(SIGN, {**asdict(said), "hosts": dumps(list(said.hosts))})
+
+
+def leave(conn: Connection, worker: str) -> None:
+    """A worker stops."""
+    conn.execute(text("DELETE FROM worker WHERE id = :id"), {"id": worker})
+
+
+def sweep(conn: Connection) -> list[str]:
+    """Remove workers that have been silent for long; who they were."""
+    gone = conn.execute(
+        text("DELETE FROM worker WHERE seen_at < now() - make_interval(secs => :silent) RETURNING id"),
+        {"silent": SILENT_SECONDS},
+    )
+    return list(gone.scalars())
+
+
+def all_of(conn: Connection, *, organization_id: UUID | None) -> list[dict[str, Any]]:
+    """Every worker; of hosts, those of the organization's deployments, all for None. Oldest first."""
+    query = text(
+        "SELECT *, extract(epoch FROM now() - seen_at) AS silent_seconds FROM worker ORDER BY started_at, id"
+    )
+    rows = [dict(row) for row in conn.execute(query).mappings()]
+    hosts = [host for row in rows for host in row["hosts"]]
+    names = _names(conn, {host["revision_id"] for host in hosts}, organization_id)
+    for row in rows:
+        row["silent_seconds"] = round(float(row["silent_seconds"]), 3)
+        row["host_count"] = len(row["hosts"])
+        row["hosts"] = [
+            {**host, **names[host["revision_id"]]} for host in row["hosts"] if host["revision_id"] in names
+        ]
+    return rows
+
+
+def _names(
+    conn: Connection, revision_ids: Iterable[str], organization_id: UUID | None
+) -> dict[str, dict[str, Any]]:
+    rows = conn.execute(
+        text(
+            "SELECT CAST(r.id AS text) AS revision_id, r.number, d.id, d.name FROM revision r"
+            " JOIN deployment d ON d.id = r.deployment_id WHERE r.id = ANY(CAST(:ids AS uuid[]))"
+            " AND (CAST(:organization_id AS uuid) IS NULL OR d.organization_id = :organization_id)"
+        ),
+        {"ids": list(revision_ids), "organization_id": organization_id},
+    )
+    return {
+        row.revision_id: {"deployment_id": row.id, "deployment": row.name, "revision_number": row.number}
+        for row in rows
+    }
+
+
+POOLS = text("""
+WITH live AS (
+    SELECT pool, count(*) FILTER (WHERE status = 'running') AS running,
+        count(*) FILTER (WHERE status = 'pending' AND coalesce(not_before, created_at) <= now()) AS pending,
+        extract(epoch FROM now() - min(coalesce(not_before, created_at))
+            FILTER (WHERE status = 'pending' AND coalesce(not_before, created_at) <= now())) AS oldest
+    FROM run WHERE status IN ('pending', 'running') GROUP BY pool
+), serving AS (
+    SELECT pool, count(*) AS runners, count(*) FILTER (WHERE state = 'draining') AS draining,
+        sum(slots) FILTER (WHERE state = 'ready') AS slots, sum(ended_a_minute) AS ended,
+        sum(json_array_length(hosts)) AS hosts
+    FROM worker WHERE kind = 'runner' GROUP BY pool
+), known AS (
+    SELECT pool FROM live UNION SELECT pool FROM serving
+    UNION SELECT pool FROM deployment WHERE deleted_at IS NULL
+)
+SELECT k.pool AS name, coalesce(s.runners, 0) AS runners, coalesce(s.draining, 0) AS draining,
+    CAST(coalesce(s.slots, 0) AS bigint) AS slots, CAST(coalesce(s.hosts, 0) AS bigint) AS hosts,
+    coalesce(l.running, 0) AS running, coalesce(l.pending, 0) AS pending,
+    CAST(coalesce(l.oldest, 0) AS double precision) AS oldest_wait_seconds,
+    CAST(coalesce(s.ended, 0) AS bigint) AS ended_a_minute
+FROM known k LEFT JOIN live l ON l.pool = k.pool LEFT JOIN serving s ON s.pool = k.pool
+ORDER BY k.pool
+""")
+
+
+def pools(conn: Connection) -> list[dict[str, Any]]:
+    """Every pool that has runners, runs or deployments: what it has, and what waits there."""
+    return [dict(row) for row in conn.execute(POOLS).mappings()]
+
+
+COUNTED = text("""
+SELECT kind, pool, state, count(*) AS workers, CAST(sum(slots) AS bigint) AS slots,
+    CAST(sum(running) AS bigint) AS running, CAST(sum(ended_a_minute) AS bigint) AS ended,
+    CAST(sum(json_array_length(hosts)) AS bigint) AS hosts
+FROM worker GROUP BY kind, pool, state ORDER BY kind, pool, state
+""")
+
+
+def counted(conn: Connection) -> list[RowMapping]:
+    """What workers of each kind, pool and state have together."""
+    return list(conn.execute(COUNTED).mappings())
+
+
+def isolation(conn: Connection) -> int | None:
+    """The lowest level at which user code runs anywhere; None when no worker has told."""
+    return conn.execute(text("SELECT min(isolation) FROM worker")).scalar()

@@ -1,0 +1,203 @@
+"""What operators see of workers and pools, and what an organization sees of it."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from rich.console import Console
+from sqlalchemy import text
+
+import tests.factories as make
+from cli import workers as command
+from shared import api_keys, queues, workers
+from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.database import connection, transaction
+from shared.workers import Sign
+from tests.contract.conftest import caller
+
+
+@pytest.fixture
+def foreign_client(app: Flask) -> FlaskClient:
+    """A client of another organization, its admin."""
+    with transaction() as session:
+        return caller(app, api_keys.create(session, make.organization(), name="foreign"))
+
+
+def host(revision_id: UUID | None, pid: int = 7, **fields: Any) -> dict[str, Any]:
+    said = {"pid": pid, "runs": 2, "memory_mb": 80, "memory_limit_mb": 512, "age_seconds": 9.5}
+    return {"revision_id": str(revision_id), **said, "idle_seconds": 0.0, "is_healthy": True, **fields}
+
+
+def sign(id: str = "box:1:a", **fields: Any) -> None:
+    values: dict[str, Any] = {
+        "kind": "runner",
+        "pool": "default",
+        "host_name": "box",
+        "pid": 1,
+        "version": "1.0",
+        "isolation": 2,
+        "slots": 100,
+        **fields,
+    }
+    with connection() as conn:
+        workers.sign(conn, Sign(id=id, **values))
+
+
+def seen(client: FlaskClient) -> Any:
+    response = client.get("/v2/workers")
+    assert response.status_code == 200, response.text
+    return response.json
+
+
+def test_a_worker_is_shown_with_its_hosts(client: FlaskClient) -> None:
+    own = make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID)
+    sign(running=2, ended_a_minute=30, heard_seconds=1.5, hosts=[host(own.active_revision_id)])
+    sign("box:2:b", kind="builder", pool=None, pid=2, slots=8, state="draining")
+
+    runner, builder = seen(client)["workers"]
+
+    assert runner.pop("started_at") == runner.pop("seen_at")
+    assert 0 <= runner.pop("silent_seconds") < 60
+    assert runner.pop("hosts") == [
+        {
+            **host(own.active_revision_id),
+            "deployment_id": str(own.id),
+            "deployment": "chat",
+            "revision_number": 1,
+        }
+    ]
+    assert runner == {
+        "id": "box:1:a",
+        "kind": "runner",
+        "pool": "default",
+        "host_name": "box",
+        "pid": 1,
+        "version": "1.0",
+        "isolation": 2,
+        "state": "ready",
+        "slots": 100,
+        "running": 2,
+        "ended_a_minute": 30,
+        "heard_seconds": 1.5,
+        "host_count": 1,
+    }
+    assert (builder["kind"], builder["pool"], builder["state"]) == ("builder", None, "draining")
+
+
+def test_a_worker_says_anew_what_it_does_and_goes(client: FlaskClient) -> None:
+    sign(running=1)
+    started_at = seen(client)["workers"][0]["started_at"]
+    sign(running=5, state="draining")
+    (row,) = seen(client)["workers"]
+    assert (row["running"], row["state"], row["started_at"]) == (5, "draining", started_at)
+
+    with connection() as conn:
+        workers.leave(conn, "box:1:a")
+    assert seen(client)["workers"] == []
+
+
+def test_one_that_is_silent_is_removed(client: FlaskClient, redis: Any) -> None:
+    sign("silent")
+    sign("alive")
+    with connection() as conn:
+        conn.execute(text("UPDATE worker SET seen_at = now() - interval '5 minutes' WHERE id = 'silent'"))
+    redis.lpush("runyard:celery:canary.silent", "left behind")
+
+    with connection() as conn:
+        gone = workers.sweep(conn)
+    for worker in gone:
+        queues.forget_worker(worker)
+
+    assert gone == ["silent"]
+    assert [row["id"] for row in seen(client)["workers"]] == ["alive"]
+    assert redis.keys("runyard:celery:canary*") == []
+
+
+def test_pools_tell_what_waits(client: FlaskClient) -> None:
+    sign(running=1, ended_a_minute=4)
+    sign("second", state="draining", running=1, ended_a_minute=2)
+    gpu = make.deployment("gpu-app", pool="gpu")
+    waiting = make.run(gpu)
+    later = make.run(gpu)
+    with connection() as conn:
+        conn.execute(
+            text("UPDATE run SET created_at = now() - interval '90 seconds' WHERE run_id = :id"),
+            {"id": waiting},
+        )
+        conn.execute(
+            text("UPDATE run SET not_before = now() + interval '1 hour' WHERE run_id = :id"),
+            {"id": later},
+        )
+
+    default, other = seen(client)["pools"]
+
+    assert default == {
+        "name": "default",
+        "runners": 2,
+        "draining": 1,
+        "slots": 100,
+        "hosts": 0,
+        "running": 0,
+        "pending": 0,
+        "oldest_wait_seconds": 0.0,
+        "ended_a_minute": 6,
+    }
+    assert (other["name"], other["runners"], other["pending"]) == ("gpu", 0, 1)
+    assert 89 < other["oldest_wait_seconds"] < 600
+
+
+def test_an_organization_sees_the_hosts_of_its_own_deployments_alone(
+    client: FlaskClient, foreign_client: FlaskClient
+) -> None:
+    own = make.deployment("secret-project", organization_id=DEFAULT_ORGANIZATION_ID)
+    sign(hosts=[host(own.active_revision_id), host(uuid4(), pid=8)])
+
+    (row,) = seen(foreign_client)["workers"]
+
+    assert (row["hosts"], row["host_count"]) == ([], 2)
+    assert "secret-project" not in foreign_client.get("/v2/workers").text
+    assert [found["deployment"] for found in seen(client)["workers"][0]["hosts"]] == ["secret-project"]
+
+
+def test_metrics_count_workers_and_what_they_can_do(client: FlaskClient) -> None:
+    sign(running=3, slots=10, hosts=[host(uuid4())])
+    sign("b", state="draining", running=1, slots=10)
+    sign("c", kind="builder", pool=None, slots=8, running=1)
+
+    metrics: Any = client.get("/metrics?format=json").json
+    lines = client.get("/metrics").text
+
+    assert metrics["workers"] == {"max": 10, "active": 4, "available": 6}
+    assert metrics["api"] == {"open_streams": 0}
+    assert 'runyard_workers{kind="runner",pool="default",state="ready"} 1.0' in lines
+    assert 'runyard_worker_running{kind="builder",pool="",state="ready"} 1.0' in lines
+    assert 'runyard_graph_hosts{kind="runner",pool="default",state="ready"} 1.0' in lines
+
+
+def test_info_tells_the_weakest_isolation_to_who_has_a_key(
+    client: FlaskClient, anonymous: FlaskClient
+) -> None:
+    sign(isolation=2)
+    sign("b", isolation=1)
+    told: Any = client.get("/info").json
+    assert told["host"]["isolation"] == 1
+    assert "isolation" not in anonymous.get("/info").text
+
+
+def test_the_command_draws_it(client: FlaskClient) -> None:
+    own = make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID)
+    sign(running=2, hosts=[host(own.active_revision_id), host(own.active_revision_id, is_healthy=False)])
+    sign("b", kind="builder", pool=None, state="draining", isolation=0)
+    out = Console(width=160, file=StringIO())
+
+    out.print(command.shown(seen(client)))
+
+    assert isinstance(out.file, StringIO)
+    drawn = out.file.getvalue()
+    for word in ("default", "runner", "builder", "draining", "sandbox", "chat", "80/512 MiB", "blocked"):
+        assert word in drawn, drawn

@@ -1,0 +1,32 @@
+"""The processes that do the work, and what each pool has to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, Response, jsonify
+
+from shared import workers
+from shared.api_keys import OPERATOR
+from shared.database import connection
+from web.auth import caller
+from web.control_plane import answers
+from web.openapi import operation
+
+bp = Blueprint("workers", __name__)
+
+
+@bp.get("/v2/workers")
+@operation("The workers, their graph hosts, and what waits in each pool", answer=answers.WORKERS)
+def list_workers() -> Response:
+    """Of graph hosts an organization sees those of its own deployments, an operator all."""
+    who = caller()
+    with connection() as conn:
+        found = workers.all_of(conn, organization_id=None if who.may(OPERATOR) else who.organization_id)
+        pools = workers.pools(conn)
+    return jsonify(workers=[_record(row) for row in found], pools=pools)
+
+
+def _record(row: dict[str, Any]) -> dict[str, Any]:
+    fields = answers.WORKER["properties"]
+    return {name: row[name] for name in fields}

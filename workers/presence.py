@@ -1,0 +1,148 @@
+"""A worker process says what it is and does, and notices when work no longer reaches it.
+
+Every few seconds it writes its row (`shared/workers.py`). Every other time it also sends a message to a queue
+that nobody else reads: as long as these canaries come back, the whole way from the broker to a task is open.
+A consumer that hangs looks alive from outside; one that has heard nothing for a minute although the broker
+took its canaries ends its process, and the supervisor starts another. A broker that is away is no reason to
+end: runs are then claimed from their rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gevent
+from kombu.entity import Exchange, Queue
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+from sqlalchemy.exc import DBAPIError
+
+from shared import __version__, queues, workers
+from shared.database import connection
+from shared.errors import Unavailable
+from shared.settings import Settings
+from shared.workers import DRAINING, READY, Sign
+
+log = logging.getLogger(__name__)
+
+SIGN_SECONDS = 5.0
+SIGNS_A_CANARY = 2
+DEAD_SECONDS = 60.0
+DEAD_CANARIES = 4  # unanswered ones: what was lost with a broker that restarted does not count
+
+Figures = Callable[[], Mapping[str, Any]]
+
+
+def listen(consumed: Any, worker: str) -> None:
+    """Have this process consume its own canaries too; `consumed` are its app's queues.
+
+    The nameless exchange reaches every queue by its name: no binding stays in the broker when we are gone.
+    """
+    name = queues.canary_queue(worker)
+    consumed.select_add(Queue(name, Exchange(""), routing_key=name, no_ack=True))
+    consumed[name].exchange = Exchange("")
+
+
+class Presence:
+    """This process, as others see it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        kind: str,
+        isolation: int,
+        figures: Figures,
+        is_full: Callable[[], bool],
+        dies: Callable[[], None],
+    ) -> None:
+        """`figures`: the parts of a Sign that change; `is_full`: no task can begin, so no canary is heard."""
+        self._settings = settings
+        self._kind = kind
+        self._isolation = isolation
+        self._figures = figures
+        self._is_full = is_full
+        self._dies = dies
+        self._heard_at = time.monotonic()
+        self._unanswered = 0
+        self._signs = 0
+        self.draining = False
+
+    def start(self) -> None:
+        gevent.spawn(self._forever)
+
+    def heard(self) -> None:
+        """A canary came back."""
+        self._heard_at = time.monotonic()
+        self._unanswered = 0
+
+    def drain(self) -> None:
+        """Say at once that this process takes nothing new."""
+        self.draining = True
+        gevent.spawn(self._sign_quietly)
+
+    def leave(self) -> None:
+        """The process ends in good order."""
+        try:
+            with connection() as conn:
+                workers.leave(conn, self._settings.worker)
+        except (Unavailable, DBAPIError) as error:
+            log.info("the row of this worker stays for a minute: %s", error)
+
+    def _forever(self) -> None:
+        while True:
+            self._sign_quietly()
+            try:
+                self.check()
+            except Exception:  # the outermost loop: a process that hangs must be noticed
+                log.exception("looking after this process failed, going on")
+            gevent.sleep(SIGN_SECONDS)
+
+    def _sign_quietly(self) -> None:
+        try:
+            self.sign()
+        except (Unavailable, DBAPIError) as error:
+            log.warning("this worker cannot tell of itself: %s", error)
+        except Exception:  # the outermost loop: others must see us
+            log.exception("telling of this worker failed, going on")
+
+    def sign(self) -> None:
+        """Write our row."""
+        said = Sign(
+            id=self._settings.worker,
+            kind=self._kind,
+            pool=self._settings.pool if self._kind == "runner" else None,
+            host_name=self._settings.worker.partition(":")[0],
+            pid=os.getpid(),
+            version=__version__,
+            isolation=self._isolation,
+            state=DRAINING if self.draining else READY,
+            heard_seconds=round(time.monotonic() - self._heard_at, 1),
+            **self._figures(),
+        )
+        with connection() as conn:
+            workers.sign(conn, said)
+
+    def check(self) -> None:
+        """Send a canary now and then; end the process when none comes back."""
+        if self.draining or self._is_full():
+            self.heard()  # nothing can be heard now, and that is as it should be
+            return
+        if time.monotonic() - self._heard_at > DEAD_SECONDS and self._unanswered >= DEAD_CANARIES:
+            log.critical("no message has come through for %.0f s: this process ends", DEAD_SECONDS)
+            self._dies()
+        self._signs += 1
+        if self._signs % SIGNS_A_CANARY == 0:
+            self._send()
+
+    def _send(self) -> None:
+        name = queues.canary_queue(self._settings.worker)
+        try:
+            queues.celery.send_task(queues.CANARY, queue=Queue(name, Exchange(""), routing_key=name))
+            self._unanswered += 1
+        except (OperationalError, RedisError, OSError):
+            self.heard()  # the broker is away: said elsewhere
