@@ -29,6 +29,15 @@ def resolve(uv: str, inputs: Sequence[Path], output: Path, python: str, index: P
     ]  # fmt: skip
 
 
+def export(uv: str, root: Path, package: str, output: Path, python: str) -> list[str]:
+    """What a workspace's lock file says of one package, without the local packages."""
+    return [
+        uv, "export", "--quiet", "--frozen", "--no-dev", "--no-emit-workspace", "--no-hashes", "--no-header",
+        "--no-annotate", "--directory", str(root), "--package", package, "--python", python,
+        "--output-file", str(output),
+    ]  # fmt: skip
+
+
 def install_wheels(uv: str, requirements: Path, env_python: Path) -> list[str]:
     """Exactly the pinned wheels: nothing is built, and files are links into the cache."""
     return [

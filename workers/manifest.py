@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -16,6 +15,8 @@ import orjson
 
 from shared import variables
 from shared.errors import BuildFailed
+from workers import uv_project
+from workers.uv_project import Locked
 
 STEP = "configuration"
 DEFAULT_PATH = "langgraph.json"
@@ -23,11 +24,22 @@ DEFAULT_PATH = "langgraph.json"
 # Keys that describe a container image, a user interface or an editor: nothing here corresponds to them.
 WITHOUT_MEANING = (
     "dockerfile_lines", "base_image", "image_distro", "api_version", "keep_pkg_tools", "ui", "ui_config",
-    "priority", "_INTERNAL_docker_tag", "$schema",
+    "node_version", "priority", "_INTERNAL_docker_tag", "$schema",
 )  # fmt: skip
-NOT_SERVED = ("source", "store", "checkpointer", "auth", "encryption", "http", "webhooks", "node_version")
+# What would be missed if it were ignored, and what there is instead.
+NOT_SERVED = {
+    "store": "this server does not search by meaning and lets no item expire",
+    "checkpointer": "this server keeps checkpoints itself, and as long as their thread",
+    "auth": "this server's own API keys decide who may call a deployment",
+    "encryption": "this server does not call a project's own encryption",
+    "http": "this server serves no routes of a project's own",
+    "webhooks": "this server calls no webhooks",
+}
+DISTROS = ("debian", "wolfi", "bookworm")
+PACKAGE_TOOLS = frozenset({"pip", "setuptools", "wheel"})
+VERSION = re.compile(r"(~=|>~=)?\d+(\.\d+){0,2}(-?[a-z]+\.?\d*)?", re.IGNORECASE)
 INSTALLERS = ("auto", "pip", "uv")
-HONOURED = ("dependencies", "graphs", "env", "python_version", "pip_config_file", "pip_installer")
+HONOURED = ("source", "dependencies", "graphs", "env", "python_version", "pip_config_file", "pip_installer")
 MOVED = ("project_root", "package")
 MAX_CONFIG_BYTES = 1024 * 1024
 REQUIREMENT_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "setup.cfg")
@@ -49,6 +61,7 @@ class Manifest:
     packages: tuple[PurePosixPath, ...] = ()  # local directories with a pyproject.toml or setup.py
     plain: tuple[PurePosixPath, ...] = ()  # local directories without: their requirements.txt is honoured
     import_paths: tuple[PurePosixPath, ...] = ()  # what makes them importable, beside the working directory
+    locked: Locked | None = None  # a package of a uv workspace, instead of requirements
     env: Mapping[str, str] = field(default_factory=dict)
     python_version: str | None = None
     index: PipConfig | None = None
@@ -76,15 +89,24 @@ def read(root: Path, config_path: str | None) -> Manifest:
     for key in MOVED:
         if config.get(key):
             raise refused(f"{key}: this key belongs into 'source' now")
-    for key in NOT_SERVED:
+    for key, reason in NOT_SERVED.items():
         if config.get(key):
-            raise refused(f"{key}: not supported by this server")
+            raise refused(f"{key}: not supported: {reason}")
     if (config.get("pip_installer") or "auto") not in INSTALLERS:
         raise refused(f"pip_installer: must be one of {', '.join(INSTALLERS)}")
-    requirements, packages, plain = _dependencies(root, directory, config.get("dependencies", []))
+    _check_ignored(config)
+    graphs = _graphs(root, directory, config.get("graphs"))
+    locked = _locked(root, directory, config)
+    requirements, packages, plain = (), (), ()
+    if locked is None:
+        requirements, packages, plain = _dependencies(root, directory, config.get("dependencies", []))
+    else:
+        packages = locked.packages
+        _require_inside(directory, graphs, packages)
     return Manifest(
         directory=directory,
-        graphs=_graphs(root, directory, config.get("graphs")),
+        graphs=graphs,
+        locked=locked,
         requirements=requirements,
         packages=packages,
         plain=plain,
@@ -94,6 +116,23 @@ def read(root: Path, config_path: str | None) -> Manifest:
         index=_pip_config(root, directory, config.get("pip_config_file")),
         warnings=tuple(_warnings(config)),
     )
+
+
+def _check_ignored(config: Mapping[str, Any]) -> None:
+    """What has no meaning here must make sense all the same: its author means something by it."""
+    distro, tools, version = (config.get(key) for key in ("image_distro", "keep_pkg_tools", "api_version"))
+    if distro is not None and distro not in DISTROS:
+        raise refused(f"image_distro: must be one of {', '.join(DISTROS)}")
+    is_list = isinstance(tools, list) and all(isinstance(tool, str) for tool in tools)
+    if tools not in (None, True, False) and not (is_list and PACKAGE_TOOLS.issuperset(tools)):
+        raise refused("keep_pkg_tools: must be true or an array of pip, setuptools and wheel")
+    if version is not None and not (isinstance(version, str) and VERSION.fullmatch(version)):
+        raise refused('api_version: must have the form "1.2.3"')
+    if version and config.get("_INTERNAL_docker_tag"):
+        raise refused("api_version: must not be given with _INTERNAL_docker_tag")
+    priority = config.get("priority")
+    if priority and not (isinstance(priority, dict) and ":" in str(priority.get("path"))):
+        raise refused('priority: must be an object with a "path" of the form "./file.py:attribute"')
 
 
 def _load(path: Path, name: str) -> dict[str, Any]:
@@ -157,6 +196,30 @@ def _inside(directory: PurePosixPath, path: str, what: str) -> PurePosixPath:
         else:
             raise refused(f"{what} {path!r} leads outside the archive")
     return PurePosixPath(*parts)
+
+
+def _locked(root: Path, directory: PurePosixPath, config: Mapping[str, Any]) -> Locked | None:
+    """What `source` names; raises BuildFailed."""
+    if config.get("source") is None:
+        return None
+    source = uv_project.check(config["source"])
+    if config.get("dependencies"):
+        raise refused("dependencies: must be empty when there is a source: uv.lock says what is installed")
+    above = _inside(directory, source.get("root") or ".", "source.root:")
+    return uv_project.read(root, directory, source, above, lambda path: content(root, path))
+
+
+def _require_inside(
+    directory: PurePosixPath, graphs: Mapping[str, Mapping[str, Any]], packages: Iterable[PurePosixPath]
+) -> None:
+    """Raises BuildFailed for a graph's file that no package of the workspace brings."""
+    for graph_id, graph in graphs.items():
+        module = graph["path"].partition(":")[0]
+        if "/" not in module:
+            continue
+        path = _inside(directory, module, f"graphs.{graph_id}:")
+        if not any(path.is_relative_to(package) for package in packages):
+            raise refused(f"graphs.{graph_id}: '{path}' is in none of the packages that are installed")
 
 
 def _dependencies(
@@ -291,9 +354,6 @@ def _python_version(wanted: Any) -> str | None:
     version = (int(match[1]), int(match[2]))
     if version < (3, 11):
         raise refused(f"python_version: {wanted} is too old, 3.11 is the oldest that is supported")
-    if version != sys.version_info[:2]:
-        here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        raise refused(f"python_version: {wanted} is not installed on this server, which has {here}")
     return f"{version[0]}.{version[1]}"
 
 

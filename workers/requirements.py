@@ -24,6 +24,7 @@ STEP = "requirements"
 BUILT_HERE = "# installed in the sandbox, with a cache of the deployment's own"
 PROJECT = "${PROJECT_ROOT}"  # in a line that names a directory of the project; the installer fills it in
 OPTION = re.compile(rb"^\s*-", re.MULTILINE)
+LOCAL = re.compile(rb"^\s*(\.|/|file:|\$)|@\s*(\.|/|file:|\$)", re.MULTILINE)
 TOOL_TABLE = re.compile(rb"^\s*\[+\s*tool\s*\.\s*uv\b", re.MULTILINE)
 
 
@@ -116,6 +117,11 @@ def _file(path: str, project: Path) -> str:
 def has_options(content: bytes) -> bool:
     """Whether a requirements file does more than name packages: other files, indexes, directories."""
     return OPTION.search(content) is not None
+
+
+def names_files(content: bytes) -> bool:
+    """Whether requirements depend on what else is in the project."""
+    return has_options(content) or LOCAL.search(content) is not None
 
 
 def configures_installer(content: bytes) -> bool:

@@ -13,11 +13,11 @@ from shared.errors import BuildFailed
 from workers import commands, manifest
 from workers.interpreters import Interpreter
 from workers.manifest import Manifest
-from workers.requirements import STEP, configures_installer, has_options
+from workers.requirements import STEP, configures_installer, has_options, names_files
 from workers.steps import Place, Say
+from workers.uv_project import Locked
 from workers.workspaces import Workspace
 
-ADDRESS = re.compile(r"@\s*(file:|\.|/)")
 OWN_CLAIM = re.compile(r"\blanggraph(-checkpoint)?\s*[=<>~!]")
 UNREACHABLE = re.compile(
     r"Failed to fetch|error sending request|Request failed after|dns error", re.IGNORECASE
@@ -41,10 +41,14 @@ def asked(project: Path, found: Manifest, interpreter: Interpreter, archive_dige
     contents = {path: manifest.content(project, path) for path in listed if (project / path).is_file()}
     settings = [path / "pyproject.toml" for path in found.packages]
     configured = [manifest.content(project, path) for path in settings if (project / path).is_file()]
-    names_files = any(map(has_options, contents.values())) or any(map(ADDRESS.search, found.requirements))
-    is_ours = found.index is None and not names_files and not any(map(configures_installer, configured))
+    texts = [*contents.values(), *(entry.encode() for entry in found.requirements)]
+    has_index = found.index is not None or any(map(has_options, texts))
+    if found.locked is not None:
+        configured = []
+    is_ours = not has_index and not any(map(configures_installer, configured))
+    is_ours = is_ours and (found.locked is None or found.locked.is_ours)
     # What local packages and further files ask for may depend on anything in the archive.
-    rest = archive_digest if names_files or found.packages else ""
+    rest = archive_digest if found.packages or any(map(names_files, texts)) else ""
     wishes = [
         interpreter.tag, *commands.BASE_REQUIREMENTS, *found.requirements, repr(found.index), rest,
         *(content.decode("utf-8", "replace") for content in contents.values()),
@@ -56,16 +60,28 @@ def asked(project: Path, found: Manifest, interpreter: Interpreter, archive_dige
 def resolve(place: Place, uv: str, workspace: Workspace, asked: Asked, say: Say) -> Path:
     """Where the lock file with the exact versions is; raises BuildFailed."""
     wanted, output = workspace.root / "wanted.in", workspace.root / "pylock.toml"
-    packages = [f"--editable {workspace.project / path}" for path in asked.manifest.packages]
-    wanted.write_text(
-        "\n".join((*commands.BASE_REQUIREMENTS, *asked.manifest.requirements, *packages)) + "\n"
-    )
+    local = asked.manifest.packages if asked.manifest.locked is None else ()
+    packages = [f"--editable {workspace.project / path}" for path in local]
+    lines = (*commands.BASE_REQUIREMENTS, *asked.manifest.requirements, *packages)
+    wanted.write_text("".join(f"{line}\n" for line in lines))
+    inputs = [wanted, *asked.files]
+    if asked.manifest.locked is not None:
+        inputs.append(_exported(place, uv, workspace, asked, asked.manifest.locked, say))
     python = str(asked.interpreter.path)
-    argv = commands.resolve(uv, [wanted, *asked.files], output, python, asked.manifest.index)
+    argv = commands.resolve(uv, inputs, output, python, asked.manifest.index)
     try:
         place.run(STEP, argv, say, readonly=[asked.interpreter.prefix])
     except BuildFailed as error:
         raise BuildFailed(STEP, _explained(error.message)) from error
+    return output
+
+
+def _exported(place: Place, uv: str, workspace: Workspace, asked: Asked, locked: Locked, say: Say) -> Path:
+    """A requirements file with what the lock file of a uv workspace says of a package."""
+    say("INFO", f"reading uv.lock for {locked.package}")
+    output, root = workspace.root / "locked.txt", workspace.project / locked.root
+    argv = commands.export(uv, root, locked.package, output, str(asked.interpreter.path))
+    place.run(STEP, argv, lambda level, message: None, readonly=[asked.interpreter.prefix])
     return output
 
 

@@ -162,7 +162,7 @@ def test_what_cannot_be_built_says_why_and_the_old_revision_serves(stack: Stack,
     assert any("import nothing_like_that" in line for line in build_log(stack, "broken")), "the traceback"
 
     reason = fail(stack, write(http={"app": "./agent.py:app"}), "broken")
-    assert reason == "configuration: http: not supported by this server"
+    assert reason == "configuration: http: not supported: this server serves no routes of a project's own"
 
     assert said(stack, "broken") == "old"
     active = record(stack, "broken")["active_revision_id"]

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping
@@ -26,9 +27,10 @@ from cli.procfile import PROJECT
 from shared.database import connection
 from shared.errors import BuildFailed
 from shared.settings import Settings
+from tests import factories
 from tests.greened import World, child, greened
 from tests.waiting import wait_until
-from workers import environments, manifest, steps, workspaces
+from workers import environments, manifest, sandbox, steps, workspaces
 from workers.environments import Made, Plan
 from workers.interpreters import HERE
 from workers.requirements import Requirements
@@ -182,6 +184,180 @@ BACKEND = (
     "[project]\nname = 'slow'\nversion = '1'\n"
     "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
 )
+
+
+WHEEL = "iniconfig==2.1.0 --hash=sha256:9deba5723312380e77435581c6bf4935c94cbfab9b1ed33ef8d238ea168eb760"
+# A build backend of the project that tries to change what deployments share, and says how that went.
+HARMFUL = """
+import base64, hashlib, os, pathlib, zipfile
+def get_requires_for_build_editable(config=None): return []
+def build_editable(folder, config=None, metadata=None):
+    tried = 0
+    for place in PLACES:
+        for path in (pathlib.Path(place), *pathlib.Path(place).rglob("*")):
+            tried += path.suffix == ".py"
+            try:
+                (path / "harm.py").touch() if path.is_dir() else path.open("a").write("# harm")
+            except OSError:
+                pass
+    name = "harmful-1-py3-none-any.whl"
+    with zipfile.ZipFile(pathlib.Path(folder) / name, "w") as wheel:
+        wheel.writestr("harmful.pth", os.getcwd())
+        wheel.writestr("harmful_report.py", f"tried = {tried}")
+        wheel.writestr("harmful-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: harmful\\nVersion: 1\\n")
+        wheel.writestr("harmful-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
+        wheel.writestr("harmful-1.dist-info/RECORD", "")
+    return name
+"""
+
+
+@greened
+def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> None:
+    settings = dataclasses.replace(settings_for(world), cache_dir=world.tmp_path / "cache")
+    shared = settings.cache_dir / "shared"
+    backend = HARMFUL.replace("PLACES", repr([str(shared / "uv"), str(shared / "packages"), str(shared)]))
+    project = BACKEND.replace("slow", "harmful")
+    digest = keep({**FILES, "pyproject.toml": project, "backend.py": backend})
+
+    def made_of(digest: str) -> Made:
+        plan = planned(digest, WHEEL)
+        return environments.make(settings, uuid4(), plan, say=lambda *_: None, deadline_seconds=60)
+
+    harmful, plain = made_of(digest), made_of(keep(FILES))
+
+    assert harmful.packages == plain.packages
+    assert plain.packages is not None
+    module = next(plain.packages.rglob("iniconfig/__init__.py"))
+    assert module.stat().st_nlink > 1, "a link into the cache"
+    assert list(module.parent.glob("__pycache__/__init__.*.pyc")), "compiled once"
+    assert not list((shared / "uv").rglob("*.pyc"))
+    tried, where = said_by(
+        harmful, "import harmful_report as h, iniconfig; print(h.tried, iniconfig.__file__)"
+    ).split()
+    assert where == str(module)
+    assert int(tried) > 0, "it saw them"
+    if sandbox.level(settings.isolation) == 2:
+        assert not list(shared.rglob("harm.py"))
+        assert not [path for path in shared.rglob("*.py") if "# harm" in path.read_text()]
+        argv = environments.host_command(settings, plain, {}).argv
+        writable = [argv[at + 1] for at, word in enumerate(argv) if word == "--bind"]
+        assert writable == [str(plain.workspace.home)]
+    assert said_by(plain, "import iniconfig; print(iniconfig.__file__)").strip() == str(module)
+
+
+def said_by(made: Made, code: str) -> str:
+    """What a program says in the environment."""
+    done = subprocess.run([made.workspace.python, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@greened
+def test_shared_packages_go_when_nobody_has_used_them_for_a_day(world: World) -> None:
+    settings = dataclasses.replace(settings_for(world), cache_dir=world.tmp_path / "cache")
+    deployment, gone = factories.deployment().id, uuid4()
+    for owner in (deployment, gone):
+        environments.cache_of(settings, owner).mkdir(parents=True)
+    used, unused, young = (settings.cache_dir / "shared" / "packages" / name for name in ("a", "b", "c"))
+    for folder in (used, unused, young):
+        folder.mkdir(parents=True)
+        (folder / "whole").touch()
+    for folder in (used, unused):
+        os.utime(folder / "whole", (0, 0))
+    workspace = workspaces.workspace_of(settings, uuid4())
+    workspace.root.mkdir(parents=True)
+    workspace.packages.write_text("a")
+
+    assert environments.remove_unused(settings) == 2
+
+    assert sorted(path.name for path in used.parent.iterdir()) == ["a", "c"]
+    assert environments.cache_of(settings, deployment).exists()
+    assert not environments.cache_of(settings, gone).exists()
+
+
+LOCKED = """
+version = 1
+requires-python = ">=3.11"
+[[package]]
+name = "app"
+version = "1"
+source = { editable = "." }
+dependencies = [{ name = "iniconfig" }]
+[[package]]
+name = "iniconfig"
+version = "2.0.0"
+source = { registry = "https://pypi.org/simple" }
+wheels = [{ url = "https://files.pythonhosted.org/packages/x/iniconfig-2.0.0-py3-none-any.whl", hash = "sha256:b6a85871a79d2e3b22d2d1b94ac2824226a63c6b741c88f7ae975f18b6778374" }]
+"""
+
+
+@greened
+def test_a_uv_project_gets_what_its_lock_says(world: World) -> None:
+    settings, said = settings_for(world), list[str]()
+    config = {"graphs": {"agent": "./agent.py:graph"}, "source": {"kind": "uv"}}
+    project = BACKEND.replace("slow", "app").replace(
+        "version = '1'\n", "version = '1'\ndependencies = ['iniconfig']\n"
+    )
+    backend = HARMFUL.replace("PLACES", "[]").replace("harmful", "app")
+    files = {
+        "langgraph.json": json.dumps(config), "agent.py": "graph = None\n", "pyproject.toml": project,
+        "backend.py": backend, "uv.lock": LOCKED,
+    }  # fmt: skip
+    plan = planned(keep(files), None)
+
+    made = environments.make(
+        settings, uuid4(), plan, say=lambda _, message: said.append(message), deadline_seconds=60
+    )
+
+    assert "reading uv.lock for app" in said
+    pins = [line.split()[0] for line in made.requirements.wheels]
+    assert "iniconfig==2.0.0" in pins
+    assert any(pin.startswith("langgraph==") for pin in pins)
+    assert str(made.workspace.project / "agent.py") in said_by(made, "import agent; print(agent.__file__)")
+
+
+@greened
+def test_what_was_settled_is_not_settled_again(world: World) -> None:
+    settings, digest = settings_for(world), keep({**FILES, "requirements.txt": "iniconfig\n"})
+    asked: list[str] = []
+
+    def settled(inputs: str) -> str:
+        asked.append(inputs)
+        return WHEEL
+
+    made = [
+        environments.make(
+            settings,
+            uuid4(),
+            planned(digest, None),
+            say=lambda *_: None,
+            settled=settled,
+            deadline_seconds=60,
+        )
+        for _ in range(2)
+    ]
+
+    assert [each.requirements for each in made] == [Requirements(wheels=(WHEEL,))] * 2
+    assert asked == [made[0].inputs] * 2
+    other = keep({**FILES, "agent.py": "graph = 1\n", "requirements.txt": "iniconfig\n"})
+    more = keep({**FILES, "requirements.txt": "iniconfig>=2\n"})
+    for archive in (other, more):
+        environments.make(
+            settings,
+            uuid4(),
+            planned(archive, None),
+            say=lambda *_: None,
+            settled=settled,
+            deadline_seconds=60,
+        )
+    assert asked[2] == asked[0], "code alone asks for nothing else"
+    assert asked[3] != asked[0]
+
+
+@greened
+def test_an_interpreter_that_is_not_here_is_missed_by_its_name(world: World) -> None:
+    digest = keep({**FILES, "langgraph.json": CONFIG.replace("{", '{"python_version": "3.99", ', 1)})
+    with pytest.raises(BuildFailed, match=r"python_version: 3\.99 is not installed on this server"):
+        make(settings_for(world), uuid4(), digest)
 
 
 @greened

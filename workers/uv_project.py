@@ -1,0 +1,182 @@
+"""`source: {kind: uv}` of a project's configuration: which package of a uv workspace is deployed, and with what.
+
+Only reads: `pyproject.toml` files and `uv.lock` are data of the archive, and every path must stay inside it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from shared.errors import BuildFailed
+
+STEP = "configuration"
+PYPI = "https://pypi.org/simple"
+
+Read = Callable[[PurePosixPath], bytes]  # a small file of the project; raises BuildFailed
+
+
+@dataclass(frozen=True)
+class Locked:
+    """A package of a uv workspace, to be installed as its lock file says."""
+
+    root: PurePosixPath
+    package: str
+    packages: tuple[PurePosixPath, ...]  # local ones: what others depend on comes first, the package last
+    is_ours: bool  # the lock names no index but the public one, which the operator's stands for
+
+
+def refused(reason: str) -> BuildFailed:
+    return BuildFailed(STEP, f"source{reason}")
+
+
+def read(project: Path, directory: PurePosixPath, source: Any, root: PurePosixPath, content: Read) -> Locked:
+    """What is to be installed; `root` is the workspace's directory. Raises BuildFailed naming the key."""
+    for name in ("pyproject.toml", "uv.lock"):
+        if not (project / root / name).is_file():
+            raise refused(
+                f".root: '{root}' holds no {name}; when it lies above the configuration file, the whole"
+                " workspace must be in the archive"
+            )
+    members = _members(project, root, content)
+    package = _target(members, directory, root, source.get("package"))
+    lock = _toml(content, root / "uv.lock")
+    packages = _with_local_dependencies(lock, root, members, package)
+    for path in packages:
+        if _toml(content, path / "pyproject.toml").get("tool", {}).get("uv", {}).get("package") is False:
+            raise refused(f": '{path}' has tool.uv.package = false and cannot be installed")
+    return Locked(root, package, packages, _is_of_public_index(lock))
+
+
+def check(source: Any) -> Mapping[str, Any]:
+    """The value of the key, if it can be one; raises BuildFailed."""
+    if not isinstance(source, dict):
+        raise refused(': must be an object, {"kind": "uv"}')
+    if source.get("kind") != "uv":
+        raise refused(".kind: must be 'uv'")
+    for name in ("root", "package"):
+        value = source.get(name)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise refused(f".{name}: must be a non-empty string")
+    if unknown := sorted(source.keys() - {"kind", "root", "package"}):
+        raise refused(f".{unknown[0]}: unknown key")
+    return source
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _members(project: Path, root: PurePosixPath, content: Read) -> dict[str, PurePosixPath]:
+    """The workspace's packages by their names."""
+    config = _toml(content, root / "pyproject.toml")
+    found: dict[str, PurePosixPath] = {}
+    paths = [root] if config.get("project", {}).get("name") else []
+    workspace = config.get("tool", {}).get("uv", {}).get("workspace", {})
+    excluded = _matching(project, root, workspace.get("exclude", []))
+    paths += sorted(_matching(project, root, workspace.get("members", [])) - excluded - {root})
+    for path in paths:
+        name = _toml(content, path / "pyproject.toml").get("project", {}).get("name")
+        if not isinstance(name, str):
+            raise refused(f": '{path}/pyproject.toml' has no project.name")
+        other = found.setdefault(normalized(name), path)
+        if other != path:
+            raise refused(f": '{other}' and '{path}' are both named {name!r}")
+    return found
+
+
+def _matching(project: Path, root: PurePosixPath, patterns: Any) -> set[PurePosixPath]:
+    """Directories with a `pyproject.toml`; none outside the root."""
+    if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise refused(": the members of the workspace must be an array of strings")
+    found: set[PurePosixPath] = set()
+    for pattern in patterns:
+        if pattern.startswith("/") or ".." in PurePosixPath(pattern).parts or not pattern:
+            raise refused(f": the workspace member {pattern!r} leads outside the root")
+        for path in (project / root).glob(pattern):
+            if (path / "pyproject.toml").is_file():
+                found.add(PurePosixPath(path.relative_to(project)))
+    return found
+
+
+def _target(
+    members: Mapping[str, PurePosixPath], directory: PurePosixPath, root: PurePosixPath, wanted: str | None
+) -> str:
+    if not members:
+        raise refused(f".root: '{root}' holds no package: neither a project.name nor workspace members")
+    if wanted is not None:
+        if normalized(wanted) not in members:
+            raise refused(f".package: there is no {wanted!r}; there are {', '.join(sorted(members))}")
+        return normalized(wanted)
+    if len(members) == 1:
+        return next(iter(members))
+    around = [
+        (len(path.parts), name)
+        for name, path in members.items()
+        if directory.is_relative_to(path) and (path != root or directory == root)
+    ]
+    if not around:
+        raise refused(f".package: name the one to deploy: {', '.join(sorted(members))}")
+    return max(around)[1]
+
+
+def _with_local_dependencies(
+    lock: Mapping[str, Any], root: PurePosixPath, members: Mapping[str, PurePosixPath], target: str
+) -> tuple[PurePosixPath, ...]:
+    """The target's directory after those of the local packages it needs."""
+    locked = {entry.get("name"): entry for entry in lock.get("package", []) if isinstance(entry, dict)}
+    if target not in locked:
+        raise refused(f".root: uv.lock does not know {target!r}: run `uv lock`")
+    ordered: list[PurePosixPath] = []
+    seen: set[str] = set()
+
+    def visit(name: str) -> None:
+        entry = locked.get(name)
+        if entry is None or name in seen:
+            return
+        seen.add(name)
+        local = next((entry["source"][key] for key in LOCAL if key in entry.get("source", {})), None)
+        for dependency in entry.get("dependencies", []):
+            visit(dependency["name"])
+        if local is None:
+            return
+        if members.get(name) != _plain(root / local):
+            raise refused(f": the local package {name!r} at {local!r} is not a package of the workspace")
+        ordered.append(members[name])
+
+    try:
+        visit(target)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise refused(".root: uv.lock cannot be read") from error
+    return tuple(ordered)
+
+
+LOCAL = ("editable", "virtual", "directory", "path")
+
+
+def _plain(path: PurePosixPath) -> PurePosixPath | None:
+    parts: list[str] = []
+    for part in path.parts:
+        if part != "..":
+            parts.append(part)
+        elif not parts:
+            return None
+        else:
+            parts.pop()
+    return PurePosixPath(*parts)
+
+
+def _is_of_public_index(lock: Mapping[str, Any]) -> bool:
+    registries = {entry.get("source", {}).get("registry") for entry in lock.get("package", [])}
+    return {registry.rstrip("/") for registry in registries - {None}} <= {PYPI}
+
+
+def _toml(content: Read, path: PurePosixPath) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content(path).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise refused(f": {path} is not valid TOML: {error}") from error
