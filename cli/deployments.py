@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from cli.addresses import address_in
@@ -20,6 +21,8 @@ from cli.project import deployment_name
 from cli.report import status_style
 
 REVISIONS_SHOWN = 5
+WIDE = 120
+ID_COLUMN = Column("ID", no_wrap=True, min_width=36)  # whole on any terminal: it is there to be copied
 
 Name = Annotated[
     str | None,
@@ -61,19 +64,18 @@ def list_deployments(
         if not rows:
             typer.echo("There are no deployments. `runyard deploy DIRECTORY` makes one.")
             return
-        table = Table("Name", "Status", "Type", "Pool", "Address", "ID", box=None, pad_edge=False)
+        out = console()
+        is_wide = out.width >= WIDE
+        more = ("Type", "Pool") if is_wide else ()
+        table = Table(
+            "Name", "Status", Column("Address", overflow="fold"), ID_COLUMN, *more, box=None, pad_edge=False
+        )
         for row in rows:
-            config = row.get("source_config") or {}
-            cells = (
-                row["name"],
-                _state(row),
-                config.get("deployment_type"),
-                row.get("pool"),
-                address_in(row),
-                row["id"],
-            )
+            cells = [row["name"], _state(row), address_in(row), row["id"]]
+            if is_wide:
+                cells += [(row.get("source_config") or {}).get("deployment_type"), row.get("pool")]
             table.add_row(*(printable(str(cell or "-")) for cell in cells))
-        console().print(table)
+        out.print(table)
 
 
 def status(
@@ -135,7 +137,8 @@ def summary(row: dict[str, Any]) -> dict[str, Any]:
 
 def revision_table(rows: list[dict[str, Any]], active_id: str | None) -> Table:
     """Revisions, with the one that serves marked."""
-    table = Table("Revision", "Status", "Created", "", box=None, pad_edge=False)
+    columns = (replace(ID_COLUMN, header="Revision"), "Status", "Created", Column(overflow="fold"))
+    table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         is_active = row["id"] == active_id
         note = "serves now" if is_active else (row.get("status_message") or "").partition("\n")[0]

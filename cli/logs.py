@@ -143,8 +143,8 @@ def _shower() -> Callable[[Line], None]:
 
     def show(line: Line) -> None:
         style = LEVEL_STYLES.get(line["level"], "")
-        stamp = Text(f"[{as_time(line['timestamp'])}] ", "dim")
-        out.print(stamp + Text(f"[{line['level']}] ", style) + Text(printable(line["message"]), style))
+        stamp = (f"[{as_time(line['timestamp'])}] ", "dim")
+        out.print(Text.assemble(stamp, (f"[{line['level']}] {printable(line['message'])}", style)))
 
     return show
 

@@ -116,9 +116,9 @@ class Terminal(Report):
         self._out.print(Text.assemble(("▸ ", "cyan"), text))
 
     def status(self, status: str, seconds: float) -> None:
-        self._out.print(Text.assemble((status, status_style(status)), (f" after {seconds:.1f} s", "dim")))
         if self._wait is not None:
             self._wait.update(Text(status, status_style(status)))
+        self._out.print(Text.assemble((status, status_style(status)), (f" after {seconds:.1f} s", "dim")))
 
     def log(self, line: dict[str, Any]) -> None:
         self._out.print(Text(f"  {printable(line['message'])}", LEVEL_STYLES.get(line["level"], "")))
