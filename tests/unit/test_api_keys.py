@@ -183,3 +183,16 @@ def test_a_key_that_ended_long_ago_is_removed(column: str, days: int, left: int)
         conn.execute(text(f"UPDATE api_key SET {column} = now() - make_interval(days => {days})"))
         api_keys.purge_ended(conn)
         assert len(api_keys.list_of(conn, api_keys.DEFAULT_ORGANIZATION_ID, limit=10, offset=0)) == left
+
+
+def test_what_another_process_revoked_is_noticed_when_belief_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert api_keys.CACHE_SECONDS <= 5
+    monkeypatch.setattr(api_keys, "CACHE_SECONDS", 0.0)
+    key = make()
+    caller = api_keys.authenticate(key)
+    assert caller is not None
+    assert api_keys.is_alive(caller.key_id)
+    with transaction() as session:
+        session.execute(update(ApiKey).values(revoked_at=ApiKey.created_at))
+    assert api_keys.authenticate(key) is None
+    assert not api_keys.is_alive(caller.key_id)
