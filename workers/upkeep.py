@@ -30,6 +30,7 @@ from shared import (
 )
 from shared.claims import Finish
 from shared.database import connection, dumps, engine, translated
+    workers,
 from shared.errors import RunyardError, Unavailable
 from shared.models import RunStatus, ThreadStatus
 from shared.settings import Settings
