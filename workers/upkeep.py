@@ -19,6 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from shared import (
     api_keys,
     claims,
+    control,
+    crons,
     deployments,
     events,
     expiry,
@@ -26,11 +28,12 @@ from shared import (
     organizations,
     queues,
     revision_log,
+    store,
     threads,
+    workers,
 )
 from shared.claims import Finish
 from shared.database import connection, dumps, engine, translated
-    workers,
 from shared.errors import RunyardError, Unavailable
 from shared.models import RunStatus, ThreadStatus
 from shared.settings import Settings
@@ -41,9 +44,9 @@ log = logging.getLogger(__name__)
 LOCK = 7_201_942  # the leader's advisory lock: any number nobody else uses in this database
 TICK_SECONDS = 1.0
 RINGS_A_TICK = 200
+POOLS_EVERY = 10
 SLOW_EVERY = 60  # ticks between removals
 PURGE_EVERY = 5  # … of deleted deployments, whose callers may wait to see them gone
-POOLS_EVERY = 10
 
 
 class Upkeep:
@@ -95,17 +98,17 @@ class Upkeep:
 
     def tick(self) -> None:
         """One round; a step that fails does not keep the others from running."""
-        steps: list[Callable[[], Any]] = [self._abandoned_runs, self._unheard_runs, self._builds]
+        steps: list[Callable[[], Any]] = [self._abandoned_runs, self._unheard_runs, self._crons, self._builds]
         if self._ticks % SLOW_EVERY == 0:
-            steps += [self._organizations, self._expired_threads]
+            steps += [self._organizations, self._expired]
         if self._ticks % SLOW_EVERY == 0 or not self._removals.is_done:
             steps += self._removals.steps()
         elif self._ticks % PURGE_EVERY == 0:
             steps.append(self._removals.deleted_deployments)
-        self._ticks += 1
-        for step in steps:
         if self._ticks % POOLS_EVERY == 0:
             steps.append(self._pools)
+        self._ticks += 1
+        for step in steps:
             try:
                 step()
             except Unavailable:
@@ -122,8 +125,6 @@ class Upkeep:
         for run in waiting:
             queues.enqueue_run(run.pool, run.run_id)
 
-    def _abandoned_runs(self) -> None:
-        with connection() as conn:
     def _pools(self) -> None:
         """Runs that missed their deployment's move to another pool, and workers that ended without a word."""
         with connection() as conn:
@@ -132,6 +133,8 @@ class Upkeep:
         for worker in gone:
             queues.forget_worker(worker)
 
+    def _abandoned_runs(self) -> None:
+        with connection() as conn:
             rows = claims.abandoned(conn)
         for row in rows:
             with connection() as conn:
@@ -173,6 +176,11 @@ class Upkeep:
         if following is not None:
             queues.enqueue_run(following.pool, following.run_id)
 
+    def _crons(self) -> None:
+        for fired in crons.fire_due(max_pending=self._settings.max_pending_per_thread):
+            control.tell(fired.created.displaced, self._settings.event_retention_seconds)
+            queues.enqueue_run(fired.created.pool, fired.created.run_id)
+
     def _builds(self) -> None:
         with connection() as conn:
             moved = deployments.expire_builds(conn)
@@ -181,9 +189,12 @@ class Upkeep:
         for revision_id in due:
             queues.enqueue_build(revision_id)
 
-    def _expired_threads(self) -> None:
+    def _expired(self) -> None:
+        """Threads and store items whose time is over."""
         with connection() as conn:
             expiry.sweep(conn)
+        with connection() as conn:
+            store.sweep(conn)
 
     def _organizations(self) -> None:
         """What is left of deleted organizations, and keys that ended long ago."""
