@@ -621,3 +621,35 @@ class StoreItem(Base):
     __table_args__ = (
         Index("ix_store_item_expires_at", "expires_at", postgresql_where=text("expires_at IS NOT NULL")),
     )
+
+
+class Cron(Base):
+    """A schedule that creates runs: see shared/crons.py."""
+
+    __tablename__ = "cron"
+    cron_id: Mapped[UUID] = mapped_column(primary_key=True)
+    deployment_id: Mapped[UUID] = _deployment_key()
+    assistant_id: Mapped[UUID]
+    thread_id: Mapped[UUID | None]
+    user_id: Mapped[str]
+    schedule: Mapped[str]
+    timezone: Mapped[str | None]
+    end_time: Mapped[datetime | None]
+    next_run_date: Mapped[datetime]
+    payload: Mapped[dict[str, Any]] = mapped_column(JSON)
+    metadata_: Mapped[dict[str, Any]] = mapped_column("metadata", JSONB, server_default=EMPTY)
+    on_run_completed: Mapped[str | None]
+    enabled: Mapped[bool]
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+    __table_args__ = (
+        _of_thread(),
+        ForeignKeyConstraint(
+            ["deployment_id", "assistant_id"],
+            ["assistant.deployment_id", "assistant.assistant_id"],
+            ondelete="CASCADE",
+        ),
+        Index("ix_cron_deployment_id", "deployment_id", "created_at"),
+        Index("ix_cron_due", "next_run_date", postgresql_where=text("enabled")),
+    )

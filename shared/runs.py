@@ -53,6 +53,7 @@ class RunRequest:
     if_not_exists: str = "reject"
     on_completion: str = "delete"
     durability: str = "async"
+    extras: dict[str, Any] = field(default_factory=dict)  # what the graph also finds in `configurable`
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +230,7 @@ def _kwargs(
         "langgraph_auth_user_id": "",
         "langgraph_auth_permissions": [],
         "langgraph_request_id": request_id,
+        **request.extras,
     }
     return {
         "command": request.command,

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
 
-from shared import deletion, deployments, revision_log
+from shared import control, deletion, deployments, revision_log
 from shared.database import connection
 from shared.deployments import Change
 from shared.errors import Invalid, NotFound
@@ -33,7 +33,7 @@ from web.control_plane.sources import (
     refuse_unsupported,
     require_repository,
 )
-from web.deployment_api import control, forget
+from web.deployment_api import forget
 from web.idempotency import once
 from web.openapi import operation
 from web.validation import (

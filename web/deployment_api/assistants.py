@@ -8,9 +8,9 @@ from uuid import UUID
 from flask import Blueprint, Response, jsonify, request
 
 from shared import assistants, claims, runs
+from shared.control import ring, tell
 from shared.database import connection
 from shared.errors import Invalid, NotFound
-from web.deployment_api.control import ring, tell
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
 from web.openapi import operation
 from web.validation import (

@@ -13,12 +13,12 @@ from flask import Response, jsonify, request
 from redis.exceptions import RedisError
 
 from shared import bus, claims, events, following, runs, threads
+from shared.control import ring, tell
 from shared.database import connection, dumps
 from shared.errors import NotFound, Unavailable
 from shared.events import END, Event
 from shared.models import RunStatus
 from web import sse
-from web.deployment_api.control import ring, tell
 from web.deployment_api.pages import deployment, settings
 
 log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from flask import Blueprint, Response, g, jsonify, request
 from uuid_utils.compat import uuid7
 
 from shared import claims, following, queues, runs
+from shared.control import ring, tell
 from shared.database import connection, driver
 from shared.errors import Forbidden, Invalid, TooMany
 from shared.events import Event
@@ -23,7 +24,6 @@ from shared.models import RunStatus
 from shared.runs import Created, RunRequest
 from web import sse
 from web.auth import caller
-from web.deployment_api.control import ring, tell
 from web.deployment_api.following import Follower, location
 from web.deployment_api.pages import deployment, selected, settings
 from web.deployment_api.run_request import RunCreate, refuse_namespaces, run_request

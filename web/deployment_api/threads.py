@@ -8,11 +8,11 @@ from uuid import UUID
 from flask import Blueprint, Response, jsonify, request
 
 from shared import expiry, runs, thread_copies, threads
+from shared.control import tell
 from shared.database import connection
 from shared.errors import Invalid, RunyardError
 from web.deployment_api import states
 from web.deployment_api.assistants import METADATA_BYTES
-from web.deployment_api.control import tell
 from web.deployment_api.extract import extracted, parse
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
 from web.deployment_api.run_request import Command

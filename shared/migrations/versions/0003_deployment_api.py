@@ -14,6 +14,7 @@ def upgrade() -> None:
     """Each resource's tables and columns."""
     _expiring_threads()
     _store()
+    _crons()
 
 
 def _expiring_threads() -> None:
@@ -54,3 +55,43 @@ def _store() -> None:
         ["expires_at"],
         postgresql_where=sa.text("expires_at IS NOT NULL"),
     )
+
+
+def _crons() -> None:
+    moment = sa.DateTime(timezone=True)
+    op.create_table(
+        "cron",
+        sa.Column("cron_id", sa.Uuid(), nullable=False),
+        sa.Column("deployment_id", sa.Uuid(), nullable=False),
+        sa.Column("assistant_id", sa.Uuid(), nullable=False),
+        sa.Column("thread_id", sa.Uuid(), nullable=True),
+        sa.Column("user_id", sa.Text(), nullable=False),
+        sa.Column("schedule", sa.Text(), nullable=False),
+        sa.Column("timezone", sa.Text(), nullable=True),
+        sa.Column("end_time", moment, nullable=True),
+        sa.Column("next_run_date", moment, nullable=False),
+        sa.Column("payload", sa.JSON(), nullable=False),
+        sa.Column("metadata", postgresql.JSONB(), server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("on_run_completed", sa.Text(), nullable=True),
+        sa.Column("enabled", sa.Boolean(), nullable=False),
+        sa.Column("created_at", moment, server_default=sa.text("now()"), nullable=False),
+        sa.Column("updated_at", moment, server_default=sa.text("now()"), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["deployment_id"], ["deployment.id"], name=op.f("fk_cron_deployment_id"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["deployment_id", "thread_id"],
+            ["thread.deployment_id", "thread.thread_id"],
+            name=op.f("fk_cron_deployment_id_thread_id"),
+            ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(
+            ["deployment_id", "assistant_id"],
+            ["assistant.deployment_id", "assistant.assistant_id"],
+            name=op.f("fk_cron_deployment_id_assistant_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("cron_id", name=op.f("pk_cron")),
+    )
+    op.create_index("ix_cron_deployment_id", "cron", ["deployment_id", "created_at"])
+    op.create_index("ix_cron_due", "cron", ["next_run_date"], postgresql_where=sa.text("enabled"))

@@ -1,0 +1,306 @@
+"""Crons: schedules that create runs, on a thread of their own or a new one each time.
+
+Upkeep looks every second which crons are due. A firing is one transaction: it locks the cron, creates the
+run and moves `next_run_date` on, so that however many processes look, each due time fires once. After
+downtime a cron fires once for all the times it missed. All times are the database's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, text
+from uuid_utils.compat import uuid7
+
+from shared import assistants, runs, schedules, threads
+from shared.database import connection, dumps
+from shared.deployments import DeploymentRef
+from shared.errors import Invalid, NotFound, Refused, TooMany
+from shared.runs import Created, RunRequest
+
+log = logging.getLogger(__name__)
+
+FIELDS = (
+    "cron_id", "assistant_id", "thread_id", "user_id", "end_time", "schedule", "timezone", "payload",
+    "next_run_date", "metadata", "on_run_completed", "enabled", "created_at", "updated_at",
+)  # fmt: skip
+SORTABLE = (
+    "cron_id", "assistant_id", "thread_id", "next_run_date", "end_time", "created_at", "updated_at",
+)  # fmt: skip
+OWN = ("assistant_id", "schedule", "timezone", "end_time", "on_run_completed", "enabled")
+MAX_PER_DEPLOYMENT = 10_000
+FIRED_AT_ONCE = 50
+
+
+def record(row: RowMapping) -> dict[str, Any]:
+    """A cron as the API shows it."""
+    return {name: row[name] for name in FIELDS}
+
+
+INSERT = text("""
+INSERT INTO cron (cron_id, deployment_id, assistant_id, thread_id, user_id, end_time, schedule, timezone,
+                  payload, next_run_date, metadata, on_run_completed, enabled)
+VALUES (:cron_id, :deployment_id, :assistant_id, :thread_id, '', :end_time, :schedule, :timezone,
+        CAST(:payload AS json), :next_run_date, CAST(:metadata AS jsonb), :on_run_completed, :enabled)
+""")
+
+
+def create(
+    conn: Connection, deployment: DeploymentRef, asked: Mapping[str, Any], *, thread_id: UUID | None
+) -> RowMapping:
+    """A new cron; raises NotFound (assistant, thread), Invalid (schedule, zone), TooMany."""
+    assistant_id = _assistant(conn, deployment, asked["assistant_id"])
+    if thread_id is not None:
+        _require_thread(conn, deployment.id, thread_id)
+    if count(conn, deployment.id) >= MAX_PER_DEPLOYMENT:
+        raise TooMany(f"This deployment has {MAX_PER_DEPLOYMENT} crons already.", retry_after_seconds=60)
+    cron_id = uuid7()
+    conn.execute(
+        INSERT,
+        {
+            "cron_id": cron_id,
+            "deployment_id": deployment.id,
+            "assistant_id": assistant_id,
+            "thread_id": thread_id,
+            "end_time": asked.get("end_time"),
+            "schedule": asked["schedule"],
+            "timezone": asked.get("timezone"),
+            "payload": dumps(_payload(asked, cron_id, assistant_id)),
+            "next_run_date": schedules.next_after(asked["schedule"], asked.get("timezone"), _now(conn)),
+            "metadata": dumps(asked.get("metadata") or {}),
+            "on_run_completed": None if thread_id else asked.get("on_run_completed") or "delete",
+            "enabled": asked.get("enabled", True),
+        },
+    )
+    return get(conn, deployment.id, cron_id)
+
+
+def _assistant(conn: Connection, deployment: DeploymentRef, named: str) -> UUID:
+    try:
+        return assistants.resolve(conn, deployment, named).assistant_id
+    except (NotFound, Invalid):
+        raise NotFound(f"Assistant '{named}' not found") from None
+
+
+def _require_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
+    try:
+        threads.require(conn, deployment_id, thread_id)
+    except NotFound:
+        raise NotFound(f"Thread with ID '{thread_id}' not found. Create it first.") from None
+
+
+def _payload(asked: Mapping[str, Any], cron_id: UUID, assistant_id: UUID) -> dict[str, Any]:
+    """What each run is created from: the body, and the cron's id where its runs see it."""
+    config = asked.get("config") or {}
+    configurable = {**(config.get("configurable") or {}), "cron_id": str(cron_id)}
+    payload = {name: value for name, value in asked.items() if name not in OWN}
+    return {
+        **payload,
+        "assistant_id": str(assistant_id),
+        "config": {**config, "configurable": configurable},
+    }
+
+
+def _now(conn: Connection) -> datetime:
+    return conn.execute(text("SELECT now()")).scalar_one()
+
+
+def get(conn: Connection, deployment_id: UUID, cron_id: UUID, *, lock: bool = False) -> RowMapping:
+    """One cron; raises NotFound."""
+    query = text(
+        f"SELECT {', '.join(FIELDS)} FROM cron WHERE deployment_id = :deployment_id AND cron_id = :cron_id"
+        + (" FOR UPDATE" if lock else "")
+    )
+    row = conn.execute(query, {"deployment_id": deployment_id, "cron_id": cron_id}).mappings().one_or_none()
+    if row is None:
+        raise NotFound("Not Found")
+    return row
+
+
+UPDATE = text("""
+UPDATE cron SET schedule = :schedule, timezone = :timezone, end_time = :end_time, enabled = :enabled,
+    on_run_completed = :on_run_completed, next_run_date = :next_run_date, updated_at = now(),
+    payload = CAST(:payload AS json), metadata = CAST(:metadata AS jsonb)
+WHERE deployment_id = :deployment_id AND cron_id = :cron_id
+""")
+
+
+def update(conn: Connection, deployment_id: UUID, cron_id: UUID, changes: Mapping[str, Any]) -> RowMapping:
+    """Change what is given: metadata is merged; a new schedule or zone begins from now. Raises NotFound, Invalid."""
+    try:
+        row = get(conn, deployment_id, cron_id, lock=True)
+    except NotFound:
+        raise NotFound(f"Cron '{cron_id}' not found") from None
+    own = {name: changes.get(name, row[name]) for name in OWN if name != "assistant_id"}
+    if row["thread_id"] is not None:
+        own["on_run_completed"] = None
+    payload = {**row["payload"], **{name: value for name, value in changes.items() if name not in OWN}}
+    next_run_date = row["next_run_date"]
+    if "schedule" in changes or "timezone" in changes:
+        next_run_date = schedules.next_after(own["schedule"], own["timezone"], _now(conn))
+    conn.execute(
+        UPDATE,
+        {
+            **own,
+            "deployment_id": deployment_id,
+            "cron_id": cron_id,
+            "next_run_date": next_run_date,
+            "payload": dumps(_payload(payload, cron_id, row["assistant_id"])),
+            "metadata": dumps({**row["metadata"], **(changes.get("metadata") or {})}),
+        },
+    )
+    return get(conn, deployment_id, cron_id)
+
+
+def delete(conn: Connection, deployment_id: UUID, cron_id: UUID) -> None:
+    """Remove a cron; its runs stay. Raises NotFound."""
+    query = text("DELETE FROM cron WHERE deployment_id = :deployment_id AND cron_id = :cron_id")
+    if conn.execute(query, {"deployment_id": deployment_id, "cron_id": cron_id}).rowcount == 0:
+        raise NotFound("Not Found")
+
+
+def _where(filters: Mapping[str, Any]) -> str:
+    conditions = ["deployment_id = :deployment_id"]
+    conditions += [
+        f"{name} = :{name}" for name in ("assistant_id", "thread_id", "enabled") if name in filters
+    ]
+    if "metadata" in filters:
+        conditions.append("metadata @> CAST(:metadata AS jsonb)")
+    return " AND ".join(conditions)
+
+
+def _values(deployment_id: UUID, filters: Mapping[str, Any]) -> dict[str, Any]:
+    values = {"deployment_id": deployment_id, **filters}
+    if "metadata" in filters:
+        values["metadata"] = dumps(filters["metadata"])
+    return values
+
+
+def search(
+    conn: Connection,
+    deployment_id: UUID,
+    *,
+    limit: int,
+    offset: int,
+    sort_by: str = "created_at",
+    sort_order: str = "desc",
+    **filters: Any,
+) -> list[RowMapping]:
+    """Crons that match all filters (`assistant_id`, `thread_id`, `enabled`, `metadata`)."""
+    assert sort_by in SORTABLE
+    order = "ASC" if sort_order == "asc" else "DESC"
+    query = text(
+        f"SELECT {', '.join(FIELDS)} FROM cron WHERE {_where(filters)}"
+        f" ORDER BY {sort_by} {order}, cron_id DESC LIMIT :limit OFFSET :offset"
+    )
+    values = {**_values(deployment_id, filters), "limit": limit, "offset": offset}
+    return list(conn.execute(query, values).mappings())
+
+
+def count(conn: Connection, deployment_id: UUID, **filters: Any) -> int:
+    """How many crons match all filters."""
+    query = text(f"SELECT count(*) FROM cron WHERE {_where(filters)}")
+    return conn.execute(query, _values(deployment_id, filters)).scalar_one()
+
+
+# Firing
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A run that a cron created: to be rung for, and those it displaced to be told."""
+
+    cron_id: UUID
+    created: Created
+
+
+DUE = text("""
+SELECT c.cron_id, c.deployment_id FROM cron AS c JOIN deployment AS d ON d.id = c.deployment_id
+WHERE c.enabled AND c.next_run_date <= now() AND (c.end_time IS NULL OR c.next_run_date <= c.end_time)
+  AND d.deleted_at IS NULL AND d.active_revision_id IS NOT NULL
+ORDER BY c.next_run_date LIMIT :limit
+""")
+
+TAKE = text("""
+SELECT c.*, d.organization_id, d.name, d.pool, d.active_revision_id, now() AS now
+FROM cron AS c JOIN deployment AS d ON d.id = c.deployment_id
+WHERE c.cron_id = :cron_id AND c.enabled AND c.next_run_date <= now()
+  AND (c.end_time IS NULL OR c.next_run_date <= c.end_time)
+FOR UPDATE OF c SKIP LOCKED
+""")
+
+MOVE_ON = text("UPDATE cron SET next_run_date = :next, enabled = :enabled WHERE cron_id = :cron_id")
+
+
+def fire_due(*, max_pending: int) -> list[Fired]:
+    """Create the runs that are due; those that somebody else is creating are left to them."""
+    with connection() as conn:
+        due: Sequence[UUID] = conn.execute(DUE, {"limit": FIRED_AT_ONCE}).scalars().all()
+    fired = []
+    for cron_id in due:
+        try:
+            created = _fire(cron_id, max_pending)
+        except Refused as error:
+            log.warning("cron %s: this time there is no run: %s", cron_id, error.message)
+            _skip(cron_id)
+        except Exception:  # one cron's trouble must not stop the others
+            log.exception("cron %s: this time there is no run", cron_id)
+            _skip(cron_id)
+        else:
+            if created is not None:
+                log.info("cron %s: created run %s", cron_id, created.run_id)
+                fired.append(Fired(cron_id, created))
+    return fired
+
+
+def _fire(cron_id: UUID, max_pending: int) -> Created | None:
+    """One firing, whole or not at all; None when it is somebody else's."""
+    with connection() as conn:
+        row = conn.execute(TAKE, {"cron_id": cron_id}).mappings().one_or_none()
+        if row is None:
+            return None
+        _move_on(conn, row)
+        deployment = DeploymentRef(
+            row["deployment_id"], row["organization_id"], row["name"], row["pool"], row["active_revision_id"]
+        )
+        return runs.create(
+            conn, deployment, _request(row), thread_id=row["thread_id"], max_pending=max_pending
+        )
+
+
+def _request(row: RowMapping) -> RunRequest:
+    payload = row["payload"]
+    known = {name: payload[name] for name in RUN_FIELDS if payload.get(name) is not None}
+    known["metadata"] = {**row["metadata"], **(payload.get("metadata") or {})}
+    if row["on_run_completed"] is not None:
+        known["on_completion"] = row["on_run_completed"]
+    return RunRequest(assistant_id=str(row["assistant_id"]), extras={"cron_id": str(row["cron_id"])}, **known)
+
+
+RUN_FIELDS = (
+    "input", "config", "context", "stream_mode", "stream_subgraphs", "stream_resumable", "interrupt_before",
+    "interrupt_after", "multitask_strategy", "durability",
+)  # fmt: skip
+
+
+def _move_on(conn: Connection, row: RowMapping) -> None:
+    """To the next time that is still to come; a schedule that has none left is disabled."""
+    after = max(row["now"], row["next_run_date"])
+    try:
+        following, enabled = schedules.next_after(row["schedule"], row["timezone"], after), True
+    except Invalid:
+        following, enabled = row["next_run_date"], False
+    conn.execute(MOVE_ON, {"cron_id": row["cron_id"], "next": following, "enabled": enabled})
+
+
+def _skip(cron_id: UUID) -> None:
+    """Out of the others' way until its next time."""
+    with connection() as conn:
+        row = conn.execute(TAKE, {"cron_id": cron_id}).mappings().one_or_none()
+        if row is not None:
+            _move_on(conn, row)

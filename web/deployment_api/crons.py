@@ -1,0 +1,197 @@
+"""Crons: schedules that create runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from flask import Blueprint, Response, jsonify
+from marshmallow import ValidationError
+
+from shared import crons
+from shared.database import connection
+from shared.errors import Invalid
+from web.deployment_api.assistants import (
+    CONFIG_BYTES,
+    METADATA_BYTES,
+    ConfigField,
+    refuse_two_configurations,
+)
+from web.deployment_api.pages import MAX_OFFSET, deployment, page, refuse, selected
+from web.deployment_api.run_request import STREAM_MODES, NodeNames
+from web.openapi import operation
+from web.validation import (
+    Field,
+    ItemOrList,
+    JsonObject,
+    ListOf,
+    OneOf,
+    Rule,
+    Schema,
+    StrictBoolean,
+    StrictInteger,
+    StrictString,
+    UuidField,
+    load,
+    uuid_path,
+)
+
+bp = Blueprint("crons", __name__)
+
+
+class Moment(Field):
+    """A time in ISO 8601; without an offset it is UTC."""
+
+    type_rule = Rule("must be a time in ISO 8601", "datetime_parsing")
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> datetime:
+        try:
+            moment = datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            raise ValidationError([self.type_rule]) from None
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+class Input(Field):
+    """An object, or an array of objects."""
+
+    type_rule = Rule("must be an object or an array of objects", "value_error")
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        listed = value if isinstance(value, list) else [value]
+        if all(isinstance(item, dict) for item in listed):
+            return value
+        raise ValidationError([self.type_rule])
+
+
+class CronContent(Schema):
+    timezone = StrictString(max_length=100, allow_none=True)
+    end_time = Moment(allow_none=True)
+    input = Input(allow_none=True)
+    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True)
+    config = ConfigField(max_bytes=CONFIG_BYTES)
+    context = JsonObject(max_bytes=CONFIG_BYTES)
+    webhook = StrictString(min_length=1, max_length=65_536, allow_none=True)  # refused while not served
+    interrupt_before = NodeNames(allow_none=True)
+    interrupt_after = NodeNames(allow_none=True)
+    enabled = StrictBoolean()
+    stream_mode = ItemOrList(OneOf(*STREAM_MODES), allow_none=True)
+    stream_subgraphs = StrictBoolean()
+    stream_resumable = StrictBoolean()
+    durability = OneOf("sync", "async", "exit", allow_none=True)
+
+
+class CronCreate(CronContent):
+    assistant_id = StrictString(required=True, min_length=1)
+    schedule = StrictString(required=True, min_length=1)
+    on_run_completed = OneOf("delete", "keep", allow_none=True)
+
+
+class ThreadCronCreate(CronContent):
+    assistant_id = StrictString(required=True, min_length=1)
+    schedule = StrictString(required=True, min_length=1)
+    multitask_strategy = OneOf("reject", "rollback", "interrupt", "enqueue", allow_none=True)
+
+
+class CronPatch(CronContent):
+    schedule = StrictString(min_length=1)
+    on_run_completed = OneOf("delete", "keep", allow_none=True)
+    multitask_strategy = OneOf("reject", "rollback", "interrupt", "enqueue", allow_none=True)
+
+
+class CronFilter(Schema):
+    assistant_id = UuidField(allow_none=True)
+    thread_id = UuidField(allow_none=True)
+    metadata = JsonObject(searchable=True)
+
+
+class CronSearch(CronFilter):
+    enabled = StrictBoolean(allow_none=True)
+    limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
+    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+    sort_by = OneOf(*crons.SORTABLE, load_default="created_at", allow_none=True)
+    sort_order = OneOf("asc", "desc", load_default="desc", allow_none=True)
+    select = ListOf(OneOf(*crons.FIELDS, "now"), allow_none=True)
+
+
+@bp.post("/runs/crons")
+@operation("Create a cron whose runs have threads of their own", body=CronCreate, errors=(400, 404, 429))
+def create_cron() -> Response:
+    """`schedule` has five fields, or six with seconds last, read in `timezone` (UTC unless named)."""
+    return _created(load(CronCreate), None)
+
+
+@bp.post("/threads/<thread_id>/runs/crons")
+@operation("Create a cron on a thread", body=ThreadCronCreate, errors=(400, 404, 429))
+def create_thread_cron(thread_id: str) -> Response:
+    key = uuid_path(thread_id, "thread_id")
+    return _created(load(ThreadCronCreate), key)
+
+
+def _created(body: dict[str, Any], thread_id: UUID | None) -> Response:
+    _check(body)
+    with connection() as conn:
+        return jsonify(crons.record(crons.create(conn, deployment(), _sent(body), thread_id=thread_id)))
+
+
+def _check(body: dict[str, Any]) -> None:
+    refuse(body, "webhook")
+    refuse_two_configurations(body)
+
+
+def _sent(body: dict[str, Any]) -> dict[str, Any]:
+    """The body as it is kept: one stream mode is an array too."""
+    mode = body.get("stream_mode")
+    return body if mode is None or isinstance(mode, list) else {**body, "stream_mode": [mode]}
+
+
+@bp.get("/runs/crons/<cron_id>")
+@operation("Get a cron", errors=(404,))
+def get_cron(cron_id: str) -> Response:
+    key = uuid_path(cron_id, "cron_id")
+    with connection() as conn:
+        return jsonify(crons.record(crons.get(conn, deployment().id, key)))
+
+
+@bp.patch("/runs/crons/<cron_id>")
+@operation("Change a cron", body=CronPatch, errors=(400, 404))
+def change_cron(cron_id: str) -> Response:
+    """Metadata is merged; `end_time: null` takes the end away; a new schedule or zone begins from now."""
+    key = uuid_path(cron_id, "cron_id")
+    body = load(CronPatch)
+    _check(body)
+    if not body:
+        raise Invalid("Request body cannot be empty", status=400)
+    with connection() as conn:
+        return jsonify(crons.record(crons.update(conn, deployment().id, key, _sent(body))))
+
+
+@bp.delete("/runs/crons/<cron_id>")
+@operation("Delete a cron; its runs stay", status=204, errors=(404,))
+def delete_cron(cron_id: str) -> tuple[str, int]:
+    key = uuid_path(cron_id, "cron_id")
+    with connection() as conn:
+        crons.delete(conn, deployment().id, key)
+    return "", 204
+
+
+@bp.post("/runs/crons/search")
+@operation("Search crons", body=CronSearch)
+def search_crons() -> Response:
+    body = {name: value for name, value in load(CronSearch).items() if value is not None}
+    select = body.pop("select", None)
+    paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order") if name in body}
+    with connection() as conn:
+        rows = crons.search(conn, deployment().id, **paging, **body)
+        total = crons.count(conn, deployment().id, **body)
+    records = selected([crons.record(row) for row in rows], select)
+    return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
+
+
+@bp.post("/runs/crons/count")
+@operation("Count crons", body=CronFilter)
+def count_crons() -> Response:
+    body = {name: value for name, value in load(CronFilter).items() if value is not None}
+    with connection() as conn:
+        return jsonify(crons.count(conn, deployment().id, **body))
