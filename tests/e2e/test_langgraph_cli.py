@@ -166,7 +166,7 @@ def test_it_is_deployed_again_by_its_name_without_an_error_in_between(deployed: 
     with ThreadPoolExecutor(1) as clients:
         asking = clients.submit(ask)
         try:
-            told = lines_of(deployed.cli.run(*DEPLOY, "--json", "--verbose"))
+            told = lines_of(deployed.cli.run(*DEPLOY, "--json"))
         finally:
             is_over.set()
         asking.result()
@@ -183,12 +183,6 @@ def test_it_is_deployed_again_by_its_name_without_an_error_in_between(deployed: 
         "deployment_id": deployed.id,
         "url": f"{deployed.stack.url}/d/{NAME}",
     }
-    printed = [line["message"] for line in told if line["event"] == "log"]
-    build = deployed.cli.run("deploy", "logs", "--deployment-id", deployed.id, "--type", "build")
-    stored = re.findall(r"^\[[^]]+\] \[[A-Z]+\] (.*)$", build, re.MULTILINE)
-    # it asks every three seconds while a build goes on, not for what comes at its very end
-    assert printed
-    assert printed == stored[: len(printed)], "each line once"
     listed = deployed.cli.run("deploy", "revisions", "list", deployed.id, "--limit", "500")
     rows = [line.split()[:2] for line in listed.splitlines()[2:]]
     assert rows[0] == [found["active_revision_id"], "DEPLOYED"]
@@ -209,24 +203,29 @@ def test_what_cannot_be_built_says_so_and_the_old_revision_serves(deployed: Depl
     serving = deployed.record()["active_revision_id"]
     said = deployed.says()
     write(deployed.cli.folder, "never", requirements="no-such-thing-anywhere-xyz==1\n")
-    imports = write(cli.folder / "imports", "never")
-    (imports / "agent.py").write_text("import nothing_like_that\n")
-    running = {
-        "no-such-thing-anywhere-xyz": deployed.cli.start(*DEPLOY),
-        "No module named 'nothing_like_that'": LangGraph(deployed.stack, imports, cli.variables).start(
-            *DEPLOY
-        ),
-    }
-    for reason, process in running.items():
-        out, err = process.communicate(timeout=DEPLOY_SECONDS)
-        assert process.returncode == 1, out + err
-        last_lines = out.partition("Last build log lines:")[2]
-        assert reason in last_lines
-        assert "Deployment failed" in last_lines
+    imports = LangGraph(deployed.stack, write(cli.folder / "imports", "never"), cli.variables)
+    # longer than the three seconds between two looks at the build
+    (imports.folder / "agent.py").write_text("import time; time.sleep(4); import nothing_like_that\n")
+    verbose = imports.start(*DEPLOY, "--json", "--verbose")
+    printed = deployed.cli.run(*DEPLOY, exit_code=1)
+    out, err = verbose.communicate(timeout=DEPLOY_SECONDS)
 
+    last_lines = printed.partition("Last build log lines:")[2]
+    assert "no-such-thing-anywhere-xyz" in last_lines
+    assert "Deployment failed" in last_lines
     assert deployed.revisions()[0]["status"] == "BUILD_FAILED"
     assert deployed.record()["active_revision_id"] == serving
     assert deployed.says() == said
+
+    assert verbose.returncode == 1, out + err
+    told = lines_of(out)
+    assert told[-1]["status"] == "failed"
+    build = imports.run("deploy", "logs", "--name", "imports", "--type", "build")
+    stored = re.findall(r"^\[[^]]+\] \[[A-Z]+\] (.*)$", build, re.MULTILINE)
+    assert any("No module named 'nothing_like_that'" in line for line in stored)
+    live = [line["message"] for line in told if line["event"] == "log"]
+    assert live, "it asks for lines while a build goes on, not after its end"
+    assert live == stored[: len(live)], "each line once"
 
 
 def test_a_monorepo_with_variables_of_its_own_is_deployed_by_name_and_then_by_id(
@@ -297,7 +296,7 @@ UNKNOWN = "01890000-0000-7000-8000-000000000000"
             DEPLOY,
             {"LANGSMITH_TENANT_ID": UNKNOWN},
             1,
-            "failed with status 403: This API key does not belong to the tenant",
+            "failed with status 403: X-Tenant-Id names no organization",
         ),
         (
             (*DEPLOY, "--deployment-id", UNKNOWN),
