@@ -1,0 +1,146 @@
+"""Crons on the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shared import assistants
+from tests.contract.conftest import Api
+
+FIELDS = [
+    "cron_id", "assistant_id", "thread_id", "user_id", "end_time", "schedule", "timezone", "payload",
+    "next_run_date", "metadata", "on_run_completed", "enabled", "created_at", "updated_at",
+]  # fmt: skip
+MISSING = "00000000-0000-0000-0000-00000000dead"
+HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *"}
+
+
+def new(api: Api, path: str = "/runs/crons", **body: Any) -> dict[str, Any]:
+    response = api.post(path, {**HOURLY, **body})
+    assert response.status_code == 200, response.text
+    return response.json
+
+
+def test_a_new_cron_is_the_contracts_record(api: Api) -> None:
+    cron = new(api, input={"a": 1}, metadata={"m": 1}, stream_mode="updates", end_time="2030-01-01T00:00:00Z")
+
+    assert list(cron) == FIELDS
+    assert UUID(cron["cron_id"]).version == 7
+    assert cron["assistant_id"] == str(assistants.default_id("agent"))
+    assert (cron["thread_id"], cron["timezone"], cron["on_run_completed"]) == (None, None, "delete")
+    assert (cron["enabled"], cron["metadata"], cron["user_id"]) == (True, {"m": 1}, "")
+    assert cron["end_time"] == "2030-01-01T00:00:00+00:00"
+    assert "." not in cron["next_run_date"]
+    assert cron["payload"]["input"] == {"a": 1}
+    assert cron["payload"]["stream_mode"] == ["updates"]
+    assert cron["payload"]["config"]["configurable"] == {"cron_id": cron["cron_id"]}
+    assert api.get(f"/runs/crons/{cron['cron_id']}").json == cron
+
+
+def test_a_cron_on_a_thread_has_no_word_on_its_runs_end(api: Api) -> None:
+    thread_id = api.post("/threads").json["thread_id"]
+    cron = new(api, f"/threads/{thread_id}/runs/crons", multitask_strategy="interrupt")
+    assert (cron["thread_id"], cron["on_run_completed"]) == (thread_id, None)
+    assert cron["payload"]["multitask_strategy"] == "interrupt"
+
+
+def test_a_change_merges_metadata_and_begins_a_new_schedule_from_now(api: Api) -> None:
+    cron = new(api, metadata={"a": 1, "b": 1}, end_time="2030-01-01T00:00:00", input={"x": 1})
+
+    changed = api.patch(
+        f"/runs/crons/{cron['cron_id']}",
+        {
+            "metadata": {"b": 2},
+            "end_time": None,
+            "schedule": "0 0 1 1 *",
+            "timezone": "Asia/Tokyo",
+            "enabled": False,
+        },
+    ).json
+
+    assert changed["metadata"] == {"a": 1, "b": 2}
+    assert changed["payload"]["metadata"] == {"b": 2}
+    assert changed["payload"]["input"] == {"x": 1}
+    assert (changed["end_time"], changed["enabled"]) == (None, False)
+    assert changed["next_run_date"].endswith("-12-31T15:00:00+00:00")
+    assert changed["updated_at"] > cron["updated_at"]
+
+
+def test_search_and_count_filter_page_and_select(api: Api) -> None:
+    thread_id = api.post("/threads").json["thread_id"]
+    first = new(api, metadata={"n": 1})
+    second = new(api, f"/threads/{thread_id}/runs/crons", enabled=False)
+    other = new(api, assistant_id="other")
+
+    def found(**body: Any) -> list[str]:
+        return [cron["cron_id"] for cron in api.post("/runs/crons/search", body).json]
+
+    assert found() == [other["cron_id"], second["cron_id"], first["cron_id"]]
+    assert found(sort_by="created_at", sort_order="asc", limit=2) == [first["cron_id"], second["cron_id"]]
+    assert found(enabled=False) == found(thread_id=thread_id) == [second["cron_id"]]
+    assert found(assistant_id=other["assistant_id"]) == [other["cron_id"]]
+    assert found(metadata={"n": 1}) == [first["cron_id"]]
+    page = api.post("/runs/crons/search", {"limit": 1, "select": ["cron_id", "now"]})
+    assert page.json == [{"cron_id": other["cron_id"]}]
+    assert (page.headers["X-Pagination-Total"], page.headers["X-Pagination-Next"]) == ("3", "1")
+    assert api.post("/runs/crons/count", {"assistant_id": first["assistant_id"]}).json == 2
+
+
+def test_a_deleted_cron_is_gone(api: Api) -> None:
+    cron_id = new(api)["cron_id"]
+    assert api.delete(f"/runs/crons/{cron_id}").status_code == 204
+    for response in (api.delete(f"/runs/crons/{cron_id}"), api.get(f"/runs/crons/{cron_id}")):
+        assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
+
+
+BAD: list[tuple[str, str, Any, int, str]] = [
+    ("POST", "", {"schedule": "* * * * *"}, 422, "assistant_id: "),
+    ("POST", "", {"assistant_id": "agent"}, 422, "schedule: "),
+    ("POST", "", {**HOURLY, "schedule": "x"}, 422, "Invalid cron schedule: 'x'."),
+    ("POST", "", {**HOURLY, "schedule": "0 0 30 2 *"}, 422, "Invalid cron schedule"),
+    ("POST", "", {**HOURLY, "timezone": "Mars/Base"}, 422, "Invalid timezone"),
+    ("POST", "", {**HOURLY, "end_time": "soon"}, 422, "end_time: "),
+    ("POST", "", {**HOURLY, "end_time": 5}, 422, "end_time: "),
+    ("POST", "", {**HOURLY, "input": 5}, 422, "input: "),
+    ("POST", "", {**HOURLY, "input": [5]}, 422, "input: "),
+    ("POST", "", {**HOURLY, "metadata": None}, 422, "metadata: "),
+    ("POST", "", {**HOURLY, "enabled": 1}, 422, "enabled: "),
+    ("POST", "", {**HOURLY, "on_run_completed": "burn"}, 422, "on_run_completed: "),
+    ("POST", "", {**HOURLY, "stream_mode": "nope"}, 422, "stream_mode"),
+    (
+        "POST",
+        "",
+        {**HOURLY, "context": {"a": 1}, "config": {"configurable": {"b": 1}}},
+        400,
+        "Cannot specify both",
+    ),
+    ("POST", "", {**HOURLY, "assistant_id": "nope"}, 404, "Assistant 'nope' not found"),
+    ("POST", "", {**HOURLY, "assistant_id": MISSING}, 404, f"Assistant '{MISSING}' not found"),
+    ("GET", "/nope", None, 422, "Invalid cron ID: must be a UUID"),
+    ("DELETE", "/nope", None, 422, "Invalid cron ID: must be a UUID"),
+    ("GET", f"/{MISSING}", None, 404, "Not Found"),
+    ("PATCH", f"/{MISSING}", {"enabled": True}, 404, f"Cron '{MISSING}' not found"),
+    ("PATCH", f"/{MISSING}", {}, 400, "Request body cannot be empty"),
+    ("POST", "/search", {"limit": 0}, 422, "limit: "),
+    ("POST", "/search", {"assistant_id": "agent"}, 422, "assistant_id: "),
+    ("POST", "/search", {"sort_by": "payload"}, 422, "sort_by: "),
+    ("POST", "/search", {"select": ["nope"]}, 422, "select"),
+    ("POST", "/count", {"metadata": 5}, 422, "metadata: "),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status", "detail"), BAD)
+def test_what_is_wrong_is_named(
+    api: Api, method: str, path: str, body: Any, status: int, detail: str
+) -> None:
+    response = api.call(method, f"/runs/crons{path}", body)
+    assert (response.status_code, response.json["detail"].startswith(detail)) == (status, True), response.text
+
+
+def test_a_cron_needs_its_thread(api: Api) -> None:
+    response = api.post(f"/threads/{MISSING}/runs/crons", HOURLY)
+    assert response.status_code == 404
+    assert response.json["detail"].startswith(f"Thread with ID '{MISSING}' not found.")

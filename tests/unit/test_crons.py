@@ -1,0 +1,144 @@
+"""The rules of firing: once for each due time, whoever looks; nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import text
+
+import tests.factories as make
+from shared import crons, runs
+from shared.database import connection
+from shared.deployments import DeploymentRef
+from shared.models import RunStatus
+
+
+@pytest.fixture
+def deployment(db: Any) -> DeploymentRef:
+    return make.deployment()
+
+
+def cron(
+    deployment: DeploymentRef, *, thread_id: UUID | None = None, due_ago: float = 1, **asked: Any
+) -> UUID:
+    """A cron that has been due for some seconds."""
+    body = {"assistant_id": "agent", "schedule": "0 * * * *", **asked}
+    with connection() as conn:
+        cron_id = crons.create(conn, deployment, body, thread_id=thread_id)["cron_id"]
+        conn.execute(
+            text("UPDATE cron SET next_run_date = now() - make_interval(secs => :ago) WHERE cron_id = :id"),
+            {"ago": due_ago, "id": cron_id},
+        )
+    return cron_id
+
+
+def fire() -> list[crons.Fired]:
+    return crons.fire_due(max_pending=10)
+
+
+def row(deployment: DeploymentRef, cron_id: UUID) -> Any:
+    with connection() as conn:
+        return crons.get(conn, deployment.id, cron_id)
+
+
+def now() -> datetime:
+    with connection() as conn:
+        return conn.execute(text("SELECT now()")).scalar_one()
+
+
+def test_a_due_cron_creates_one_run_and_moves_on(deployment: DeploymentRef) -> None:
+    cron_id = cron(deployment, input={"text": "a"}, context={"word": "x"}, metadata={"team": "b"})
+
+    [fired] = fire()
+
+    assert fire() == []
+    assert now() < row(deployment, cron_id)["next_run_date"] <= now() + timedelta(hours=1)
+    with connection() as conn:
+        run = runs.record(runs.get(conn, deployment.id, fired.created.run_id))
+    assert (run["status"], run["metadata"]["team"]) == (RunStatus.PENDING, "b")
+    assert run["kwargs"]["input"] == {"text": "a"}
+    assert run["kwargs"]["context"]["word"] == "x"
+    assert run["kwargs"]["config"]["configurable"]["cron_id"] == str(cron_id)
+    assert run["kwargs"]["temporary"] is True
+
+
+def test_after_downtime_it_fires_once_for_all_it_missed(deployment: DeploymentRef) -> None:
+    cron_id = cron(deployment, schedule="* * * * *", due_ago=3 * 24 * 3600)
+
+    assert len(fire()) == 1
+    assert fire() == []
+    assert row(deployment, cron_id)["next_run_date"] > now()
+
+
+def test_however_many_look_each_due_time_fires_once(deployment: DeploymentRef) -> None:
+    ids = {cron(deployment) for _ in range(6)}
+
+    with ThreadPoolExecutor(8) as pool:
+        fired = [one for many in pool.map(lambda _: fire(), range(8)) for one in many]
+
+    assert sorted(one.cron_id for one in fired) == sorted(ids)
+
+
+@pytest.mark.parametrize("changes", [{"enabled": False}, {"end_time": datetime(2020, 1, 1).astimezone()}])
+def test_what_is_disabled_or_has_ended_does_not_fire(
+    deployment: DeploymentRef, changes: dict[str, Any]
+) -> None:
+    cron_id = cron(deployment, **changes)
+    due = row(deployment, cron_id)["next_run_date"]
+
+    assert fire() == []
+    assert row(deployment, cron_id)["next_run_date"] == due
+
+
+def test_the_last_time_before_the_end_still_fires(deployment: DeploymentRef) -> None:
+    cron_id = cron(deployment, due_ago=30, end_time=now() - timedelta(seconds=10))
+    assert [one.cron_id for one in fire()] == [cron_id]
+    assert fire() == []
+
+
+def test_on_a_thread_its_runs_line_up_or_leave_it_alone(deployment: DeploymentRef) -> None:
+    thread_id = make.thread(deployment.id)
+    make.run(deployment, thread_id, status=RunStatus.PENDING)
+    lines_up = cron(deployment, thread_id=thread_id)
+    refuses = cron(deployment, thread_id=thread_id, multitask_strategy="reject")
+
+    fired = fire()
+
+    assert [one.cron_id for one in fired] == [lines_up]
+    assert fired[0].created.thread_id == thread_id
+    assert row(deployment, refuses)["next_run_date"] > now(), "its next try is its next time"
+
+
+def test_a_cron_that_cannot_be_fired_is_out_of_the_others_way(deployment: DeploymentRef) -> None:
+    broken = cron(deployment, due_ago=60)
+    with connection() as conn:
+        conn.execute(text("UPDATE cron SET payload = '{\"config\": 5}' WHERE cron_id = :id"), {"id": broken})
+    sound = cron(deployment)
+
+    assert [one.cron_id for one in fire()] == [sound]
+    assert row(deployment, broken)["next_run_date"] > now()
+
+
+def test_a_schedule_without_a_next_time_is_disabled(deployment: DeploymentRef) -> None:
+    cron_id = cron(deployment)
+    with connection() as conn:
+        conn.execute(text("UPDATE cron SET schedule = '0 0 30 2 *' WHERE cron_id = :id"), {"id": cron_id})
+
+    assert len(fire()) == 1
+    assert row(deployment, cron_id)["enabled"] is False
+
+
+def test_a_cron_goes_with_its_thread_and_its_assistant(deployment: DeploymentRef) -> None:
+    thread_id = make.thread(deployment.id)
+    cron(deployment, thread_id=thread_id)
+    assistant_id = make.assistant(deployment.id)
+    cron(deployment, assistant_id=str(assistant_id))
+
+    with connection() as conn:
+        runs.delete_thread(conn, deployment.id, thread_id)
+        conn.execute(text("DELETE FROM assistant WHERE assistant_id = :id"), {"id": assistant_id})
+        assert crons.count(conn, deployment.id) == 0
