@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
 
 from cli import deploy, deployments, dev, encryption, keys, logs, new, orgs, revisions, run, serving, workers
 from cli.options import new_app
+from shared import __version__
 
 app = new_app()
 
@@ -36,10 +36,7 @@ app.add_typer(encryption.app, name="encryption", rich_help_panel=OPERATE)
 
 def _show_version(is_asked: bool) -> None:
     if is_asked:
-        try:
-            typer.echo(version("runyard"))
-        except PackageNotFoundError:
-            typer.echo("unknown: this checkout is not installed")
+        typer.echo(__version__)
         raise typer.Exit
 
 

@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import psycopg
-
 from cli import embedded, procfile
 from cli.access import KEPT_KEY, KEPT_URL
 from cli.embedded import CannotStart
@@ -214,6 +212,8 @@ def _migrate(
 
 def _version_of(database_url: str) -> str | None:
     """The version the database is at; asked of the driver alone, because importing Alembic takes its time."""
+    import psycopg  # takes as long as a whole other command: none of them needs it
+
     try:
         with psycopg.connect(database_url, connect_timeout=5) as connection:
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
