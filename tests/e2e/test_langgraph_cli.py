@@ -342,6 +342,11 @@ def test_what_goes_wrong_is_said_in_a_sentence(
     assert sentence in cli.run(*arguments, exit_code=exit_code)
 
 
+def test_the_service_is_found_under_the_prefix_of_a_self_hosted_one(stack: Stack, cli: LangGraph) -> None:
+    cli.variables.update(LANGGRAPH_HOST_URL="", LANGSMITH_ENDPOINT=f"{stack.url}/api/v1")
+    assert "No listeners found" in cli.run("deploy", "listeners", "list")
+
+
 @pytest.fixture
 def rows(stack: Stack) -> Iterator[psycopg.Connection[Any]]:
     """The platform's database, for what would take long to make over HTTP."""

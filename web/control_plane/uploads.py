@@ -84,7 +84,8 @@ def _kept_body() -> Iterator[tuple[Path, hashlib._Hash]]:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".tar.gz") as file:
-            while data := request.stream.read(READ_BYTES):
+            # Not read beyond its length: one of exactly the largest size would count as larger.
+            while file.tell() != request.content_length and (data := request.stream.read(READ_BYTES)):
                 digest.update(data)
                 file.write(data)
             file.flush()
