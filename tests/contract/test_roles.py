@@ -124,6 +124,13 @@ run       DELETE  /d/<deployment>/threads/<thread_id>/runs/<run_id>
 read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>/join
 read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>/stream
 run       POST    /d/<deployment>/threads/<thread_id>/runs/<run_id>/cancel
+run       POST    /d/<deployment>/runs/crons
+run       POST    /d/<deployment>/threads/<thread_id>/runs/crons
+read      GET     /d/<deployment>/runs/crons/<cron_id>
+run       PATCH   /d/<deployment>/runs/crons/<cron_id>
+run       DELETE  /d/<deployment>/runs/crons/<cron_id>
+read      POST    /d/<deployment>/runs/crons/search
+read      POST    /d/<deployment>/runs/crons/count
 read      GET     /d/<deployment>/store/items
 run       PUT     /d/<deployment>/store/items
 run       DELETE  /d/<deployment>/store/items

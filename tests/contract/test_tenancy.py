@@ -28,10 +28,13 @@ from tests.contract.test_roles import NEEDED
 Route = tuple[str, str]
 
 # The smallest body that gets past validation, where an empty object does not.
+CRON = {"assistant_id": "agent", "schedule": "0 * * * *", "metadata": {"of": "their-metadata"}}
 BODIES: dict[Route, Any] = {
     ("POST", "/d/<deployment>/threads/<thread_id>/runs"): {"assistant_id": "agent"},
     ("POST", "/d/<deployment>/threads/<thread_id>/runs/stream"): {"assistant_id": "agent"},
     ("POST", "/d/<deployment>/threads/<thread_id>/runs/wait"): {"assistant_id": "agent"},
+    ("POST", "/d/<deployment>/threads/<thread_id>/runs/crons"): CRON,
+    ("PATCH", "/d/<deployment>/runs/crons/<cron_id>"): {"enabled": False},
     ("POST", "/d/<deployment>/assistants/<assistant_id>/latest"): {"version": 1},
     ("POST", "/d/<deployment>/threads/<thread_id>/state"): {"values": {}},
     ("PATCH", "/d/<deployment>/threads/<thread_id>/state"): {"metadata": {}},
@@ -129,6 +132,7 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
         "PUT", "/d/chat/store/items", {"namespace": ["theirs"], "key": "k", "value": {"v": "their-metadata"}}
     )
     fill = {
+        "cron_id": owner.post("/d/chat/runs/crons", CRON).json["cron_id"],
         "deployment": "chat",
         "deployment_id": str(deployment.id),
         "revision_id": str(deployment.active_revision_id),
