@@ -7,10 +7,12 @@ import json
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
+import psutil
 import pytest
 
 from tests.stack import Stack
@@ -188,13 +190,31 @@ def test_of_three_quick_pushes_the_last_one_wins(stack: Stack) -> None:
     assert app.says() == "three"
 
 
-def test_an_interrupted_build_stops(stack: Stack) -> None:
+def at_work(path: Path) -> list[psutil.Process]:
+    """The processes in which something below this folder is named."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(path) in " ".join(process.cmdline()):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def test_an_interrupted_build_stops_and_the_next_one_goes(stack: Stack) -> None:
     app = App(stack)
     id = app.push(project() | {"agent.py": "import time; time.sleep(600)"})
     wait_until(lambda: "loading" in app.build_log(id), BUILD_SECONDS, what="the graphs to be loaded")
+    folder = stack.data_dir / "revisions" / id
+    assert at_work(folder)
+    following = app.push(project("'after'"))
+    assert app.revision(following)["status"] == "QUEUED"
 
     app.call("POST", f"/v2/deployments/{app.id}/revisions/{id}/interrupt")
 
     assert app.revision(id)["status"] == "INTERRUPTED"
-    app.deployed(project("'after'"))
+    assert app.ended(following)["status"] == "DEPLOYED"
     assert app.says() == "after"
+    wait_until(lambda: not at_work(folder), BUILD_SECONDS, what="the build's processes to end")
+    wait_until(lambda: not folder.exists(), BUILD_SECONDS, what="its files to go")

@@ -1,0 +1,214 @@
+"""A deployment changes hands while clients use it: no run is lost, and each belongs to one revision."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_revisions import App, at_work
+from tests.stack import Stack
+from tests.waiting import wait_until
+
+# Each step says which version executed it, and may wait for a gate between two steps.
+GRAPH = """
+import asyncio, operator, urllib.request
+from typing import Annotated, TypedDict
+from langgraph.graph import StateGraph
+
+class State(TypedDict, total=False):
+    gate: str
+    said: Annotated[list[str], operator.add]
+
+def is_open(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.read() == b"open"
+
+async def first(state):
+    await asyncio.sleep(0.02)
+    return {"said": [VERSION]}
+
+async def second(state):
+    while state.get("gate") and not await asyncio.to_thread(is_open, state["gate"]):
+        await asyncio.sleep(0.05)
+    return {"said": [VERSION]}
+
+builder = StateGraph(State).add_node("first", first).add_node("second", second)
+graph = builder.add_edge("__start__", "first").add_edge("first", "second").compile()
+"""
+CONFIG = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
+SECONDS = 60
+
+
+def version(name: str) -> dict[str, str]:
+    return {"langgraph.json": json.dumps(CONFIG), "agent.py": f"VERSION = {name!r}\n{GRAPH}"}
+
+
+class Gate(ThreadingHTTPServer):
+    """What runs wait for, over HTTP."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Doorman)
+        self.is_open = False
+        self.asked = 0
+        self.url = f"http://127.0.0.1:{self.server_port}/"
+
+
+class _Doorman(BaseHTTPRequestHandler):
+    server: Gate
+
+    def do_GET(self) -> None:
+        self.server.asked += 1
+        body = b"open" if self.server.is_open else b"shut"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    with Gate() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.is_open = True
+        server.shutdown()
+
+
+@pytest.fixture
+def app(stack: Stack) -> App:
+    """A deployment that serves v1."""
+    app = App(stack)
+    app.deployed(version("v1"))
+    return app
+
+
+@dataclass
+class Load:
+    """Clients that do one thing after the other until told to stop; what each was answered, and since when."""
+
+    app: App
+    done: list[tuple[float, list[str]]] = field(default_factory=list)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def repeat(self, act: Callable[[Any], list[str]]) -> None:
+        sdk = self.app.stack.sdk(self.app.name)
+        while not self.stopped.is_set():
+            began_at = time.monotonic()
+            self.done.append((began_at, act(sdk)))
+
+    def since(self, begin: float, end: float = float("inf")) -> list[list[str]]:
+        """The answers to what was begun in this time."""
+        return [said for at, said in self.done if begin <= at < end]
+
+
+def wait(sdk: Any) -> list[str]:
+    return sdk.runs.wait(None, "agent", input={})["said"]
+
+
+def stream(sdk: Any) -> list[str]:
+    events = list(sdk.runs.stream(None, "agent", input={}, stream_mode="updates"))
+    assert [event.event for event in events] == ["metadata", "updates", "updates"], events
+    return [said for event in events[1:] for step in event.data.values() for said in step["said"]]
+
+
+def converse(sdk: Any) -> list[str]:
+    """Two runs queued on one thread of their own; what the second one added to the first one's state."""
+    thread_id = sdk.threads.create()["thread_id"]
+    runs = [sdk.runs.create(thread_id, "agent", input={}) for _ in range(2)]
+    for run in runs:
+        sdk.runs.join(thread_id, run["run_id"])
+        assert sdk.runs.get(thread_id, run["run_id"])["status"] == "success"
+    said = sdk.threads.get(thread_id)["values"]["said"]
+    assert len(said) == 4, said
+    assert said[0] == said[1], said
+    return said[2:]
+
+
+def switch(app: App, act: Callable[[], str]) -> float:
+    """Deploy something; when it was seen to serve."""
+    assert app.ended(act())["status"] == "DEPLOYED"
+    return time.monotonic()
+
+
+def test_no_run_is_lost_while_a_deployment_changes_hands(stack: Stack, app: App) -> None:
+    first = app.record()["active_revision_id"]
+    load = Load(app)
+    with ThreadPoolExecutor(4) as clients:
+        going: list[Future[None]] = [
+            clients.submit(load.repeat, act) for act in (wait, wait, stream, converse)
+        ]
+        try:
+            wait_until(lambda: len(load.done) > 10, SECONDS, what="clients to be served")
+            served = switch(app, lambda: app.push(version("v2")))
+            wait_until(lambda: len(load.since(served)) > 10, SECONDS, what="answers of the new one")
+            redeploy = f"/v2/deployments/{app.id}/revisions/{first}/redeploy"
+            asked_back = time.monotonic()
+            back = switch(app, lambda: app.call("POST", redeploy)["latest_revision_id"])
+            wait_until(lambda: len(load.since(back)) > 10, SECONDS, what="answers of the old one")
+        finally:
+            load.stopped.set()
+        for client in going:
+            client.result(SECONDS)
+
+    assert {tuple(said) for _, said in load.done} == {("v1", "v1"), ("v2", "v2")}
+    assert ["v1", "v1"] not in load.since(served, asked_back)
+    assert ["v2", "v2"] not in load.since(back)
+
+
+def test_a_run_is_executed_by_the_revision_it_was_created_for(stack: Stack, app: App, gate: Gate) -> None:
+    sdk = stack.sdk(app.name)
+    thread_id = sdk.threads.create()["thread_id"]
+    running = sdk.runs.create(thread_id, "agent", input={"gate": gate.url})
+    wait_until(lambda: gate.asked, SECONDS, what="the first run to be in its second step")
+    pending = sdk.runs.create(thread_id, "agent", input={"gate": ""})
+
+    app.deployed(version("v2"))
+    assert wait(sdk) == ["v2", "v2"]
+    assert sdk.runs.get(thread_id, running["run_id"])["status"] == "running"
+    assert sdk.runs.get(thread_id, pending["run_id"])["status"] == "pending"
+    late = sdk.runs.create(thread_id, "agent", input={})
+    gate.is_open = True
+
+    sdk.runs.join(thread_id, late["run_id"])
+    for run in (running, pending, late):
+        assert sdk.runs.get(thread_id, run["run_id"])["status"] == "success"
+    assert sdk.threads.get(thread_id)["values"]["said"] == ["v1", "v1", "v1", "v1", "v2", "v2"]
+
+
+def test_nothing_is_left_of_a_deployment_deleted_while_it_builds_and_runs(
+    stack: Stack, app: App, gate: Gate
+) -> None:
+    serving = app.record()["active_revision_id"]
+    sdk = stack.sdk(app.name)
+    run = sdk.runs.create(None, "agent", input={"gate": gate.url})
+    wait_until(lambda: gate.asked, SECONDS, what="the run to be in its second step")
+    building = app.push(version("v2") | {"agent.py": "import time; time.sleep(600)"})
+    wait_until(lambda: "loading" in app.build_log(building), SECONDS, what="the graphs to be loaded")
+    folders = [stack.data_dir / "revisions" / id for id in (serving, building)]
+    assert all(at_work(folder) for folder in folders)
+
+    app.call("DELETE", f"/v2/deployments/{app.id}")
+
+    assert app.record()["status"] == "AWAITING_DELETE"
+    for path in (f"/d/{app.name}/info", f"/d/{app.name}/threads/{run['thread_id']}"):
+        assert stack.client.get(path).status_code == 404
+    listed = app.call("GET", "/v2/deployments", params={"name": app.name})
+    assert listed["resources"] == []
+    wait_until(lambda: not any(at_work(folder) for folder in folders), SECONDS, what="its processes to end")
+    wait_until(lambda: not any(folder.exists() for folder in folders), SECONDS, what="its files to go")
+    path = f"/v2/deployments/{app.id}"
+    wait_until(lambda: stack.client.get(path).status_code == 404, SECONDS, what="the deployment to be gone")
+    assert stack.client.delete(path).status_code == 404
