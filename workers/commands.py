@@ -48,16 +48,17 @@ def install_wheels(uv: str, requirements: Path, env_python: Path) -> list[str]:
 
 def install_built(
     uv: str,
-    requirements: Path,
+    requirements: Path | None,
     directories: Sequence[Path],
     env_python: Path,
     index: PipConfig | None,
 ) -> list[str]:
     """What may have to be built first, and local directories as editable packages."""
+    listed = [] if requirements is None else ["--requirement", str(requirements)]
     editable = [word for directory in directories for word in ("--editable", str(directory))]
     return [
         uv, "pip", "install", "--python", str(env_python), "--link-mode", "copy", "--no-deps",
-        *_index(index), "--requirement", str(requirements), *editable,
+        *_index(index), *listed, *editable,
     ]  # fmt: skip
 
 

@@ -210,7 +210,7 @@ class _Maker:
         _write(listed, "".join(f"{line}\n" for line in made.requirements.built))
         argv = commands.install_built(
             self._uv,
-            listed,
+            listed if made.requirements.built else None,
             [self._workspace.project / path for path in own],
             self._workspace.python,
             made.manifest.index,

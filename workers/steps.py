@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import resource
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -215,8 +216,16 @@ def cause(last: Iterable[str]) -> str:
     if not starts:
         return next((line for line in reversed(told) if line), "")
     reasons: list[str] = []
-    for line in told[starts[-1] :]:
+    after = iter(told[starts[-1] :])
+    for line in after:
         if not line:
             break
         reasons.append(CAUSE.sub("", line, count=1))
-    return ": ".join(reasons)[:MAX_CAUSE]
+    return ": ".join((*reasons, *_quoted(after)))[:MAX_CAUSE]
+
+
+def _quoted(lines: Iterator[str]) -> list[str]:
+    """The last line of what the failed command quotes of another one's errors."""
+    if next(lines, None) != "[stderr]":
+        return []
+    return list(itertools.takewhile(bool, lines))[-1:]

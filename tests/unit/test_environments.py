@@ -6,15 +6,10 @@ The package installer is real, as are the processes; the graph host itself is no
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import hashlib
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
-from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -28,6 +23,7 @@ from shared.database import connection
 from shared.errors import BuildFailed
 from shared.settings import Settings
 from tests import factories
+from tests.archived import keep
 from tests.greened import World, child, greened
 from tests.waiting import wait_until
 from workers import environments, manifest, sandbox, steps, workspaces
@@ -49,27 +45,6 @@ DEPLOYMENT = uuid4()
 def settings_for(world: World) -> Settings:
     found = Settings.from_env({**os.environ, "RUNYARD_DATA_DIR": str(world.tmp_path / "data")})
     return dataclasses.replace(found, cache_dir=PROJECT / ".cache")
-
-
-def keep(files: Mapping[str, str]) -> str:
-    """Store an archive of these files as an upload does; its digest."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content.encode()))
-    data = gzip.compress(made.getvalue(), mtime=0)
-    digest = hashlib.sha256(data).hexdigest()
-    with connection() as conn:
-        conn.execute(
-            text("INSERT INTO archive (digest, size) VALUES (:d, :s)"), {"d": digest, "s": len(data)}
-        )
-        conn.execute(
-            text("INSERT INTO archive_chunk (digest, n, data) VALUES (:d, 0, :data)"),
-            {"d": digest, "data": data},
-        )
-    return digest
 
 
 def make(settings: Settings, revision_id: UUID, digest: str, said: list[str] | None = None) -> Made:
