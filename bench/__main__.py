@@ -102,7 +102,7 @@ async def measure(target: Target, asked: argparse.Namespace, results: Results) -
                 target, options, processes=processes, emit=results.add, noisy=noisy, repeat=repeat
             )
             for name in asked.scenario:
-                if name != "coldstart":
+                if name not in ("coldstart", "deploying"):
                     await session.check()
                 await SCENARIOS[name](session)
 

@@ -38,6 +38,7 @@ COLUMNS: dict[str, Sequence[str]] = {
     "polling": (
         "poll_ms_p50", "poll_ms_p99", "whole_ms_p50", "whole_ms_p99", "polls", "poll_errors", "errors",
     ),
+    "deploying": ("command_ms_p50", "command_ms_max"),
     "coldstart": ("listening_seconds", "first_run_seconds", "cpu_seconds", "memory_mb"),
 }  # fmt: skip
 CONDITIONS = ("client_cores", "other_cores")

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from bench import polling, starting
+from bench import deploying, polling, starting
 from bench.measuring import Row, milliseconds
 from bench.session import ECHO, Session, Tally, on_thread, streamed
 from bench.targets import Call, Event, Outcome
@@ -333,7 +333,8 @@ SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
     "noisy": noisy,
     "aging": aging,
     "polling": polling.measure,
+    "deploying": deploying.measure,
     "coldstart": coldstart,
 }
-# coldstart starts the server itself, polling needs a revision: they are measured when asked for
-BY_DEFAULT = [name for name in SCENARIOS if name not in ("coldstart", "polling")]
+# coldstart starts the server itself, the others need a revision or commands: measured when asked for
+BY_DEFAULT = [name for name in SCENARIOS if name not in ("coldstart", "polling", "deploying")]

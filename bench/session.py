@@ -40,6 +40,9 @@ class Options:
     revision_url: str = ""
     pollers: Sequence[int] = (300,)
     poll_seconds: float = 3.0
+    deploy_command: str = ""
+    rollback_command: str = ""
+    requirements: str = ""
     start_command: str = ""
     start_seconds: float = 120.0
 

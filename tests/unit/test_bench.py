@@ -241,6 +241,24 @@ def test_a_start_command_that_ends_is_named(capsys: pytest.CaptureFixture[str]) 
     assert "the start command ended with 3" in capsys.readouterr().err
 
 
+def test_deploy_commands_are_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, count = tmp_path / "rows.jsonl", tmp_path / "count"
+    add = f"{sys.executable} -c \"open('{count}', 'a').write('x')\""
+    address = f"--base-url=http://127.0.0.1:{_free_port()}"
+    asked = [address, "--scenario=deploying", f"--deploy-command={add}", f"--rollback-command={add}"]
+
+    assert main([*asked, f"--out={out}"]) == 0
+
+    rows = rows_of(out)
+    assert {case for _, case in rows} == {"first", "again", "rollback"}
+    assert all(row["command_ms_p50"] > 0 for row in rows.values())
+    assert len(count.read_text()) == 11
+    assert (
+        main([address, "--scenario=deploying", f"--deploy-command={sys.executable} -c 'exit(\"no\")'"]) == 1
+    )
+    assert "ended with 1:\nno" in capsys.readouterr().err
+
+
 def test_it_measures_nothing_of_a_server_that_runs_nothing(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
