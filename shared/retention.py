@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from shared.models import REVISION_ENDS
 from shared.revision_log import BUILD, DEPLOY
 
-REVISIONS_AT_ONCE = 10
+REVISIONS_AT_ONCE = 50
 LINES_AT_ONCE = 5_000
 DEPLOYMENTS_AT_ONCE = 20
 
@@ -54,6 +54,8 @@ def remove_old_revisions(conn: Connection, *, kept: int) -> int:
         if lines < LINES_AT_ONCE:
             query = text("DELETE FROM revision WHERE id = :id")
             removed += conn.execute(query, {"id": revision_id}).rowcount
+        if removed >= LINES_AT_ONCE:
+            break
     return removed
 
 
