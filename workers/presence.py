@@ -47,6 +47,12 @@ def listen(consumed: Any, worker: str) -> None:
     consumed[name].exchange = Exchange("")
 
 
+def send_canary(worker: str) -> None:
+    """A message of this process to itself; raises what the broker's absence raises."""
+    name = queues.canary_queue(worker)
+    queues.celery.send_task(queues.CANARY, queue=Queue(name, Exchange(""), routing_key=name))
+
+
 class Presence:
     """This process, as others see it."""
 
@@ -59,6 +65,8 @@ class Presence:
         figures: Figures,
         is_full: Callable[[], bool],
         dies: Callable[[], None],
+        send: Callable[[str], None] = send_canary,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`figures`: the parts of a Sign that change; `is_full`: no task can begin, so no canary is heard."""
         self._settings = settings
@@ -67,7 +75,9 @@ class Presence:
         self._figures = figures
         self._is_full = is_full
         self._dies = dies
-        self._heard_at = time.monotonic()
+        self._send_canary = send
+        self._clock = clock
+        self._heard_at = clock()
         self._unanswered = 0
         self._signs = 0
         self.draining = False
@@ -77,7 +87,7 @@ class Presence:
 
     def heard(self) -> None:
         """A canary came back."""
-        self._heard_at = time.monotonic()
+        self._heard_at = self._clock()
         self._unanswered = 0
 
     def drain(self) -> None:
@@ -121,7 +131,7 @@ class Presence:
             version=__version__,
             isolation=self._isolation,
             state=DRAINING if self.draining else READY,
-            heard_seconds=round(time.monotonic() - self._heard_at, 1),
+            heard_seconds=round(self._clock() - self._heard_at, 1),
             **self._figures(),
         )
         with connection() as conn:
@@ -132,7 +142,7 @@ class Presence:
         if self.draining or self._is_full():
             self.heard()  # nothing can be heard now, and that is as it should be
             return
-        if time.monotonic() - self._heard_at > DEAD_SECONDS and self._unanswered >= DEAD_CANARIES:
+        if self._clock() - self._heard_at > DEAD_SECONDS and self._unanswered >= DEAD_CANARIES:
             log.critical("no message has come through for %.0f s: this process ends", DEAD_SECONDS)
             self._dies()
         self._signs += 1
@@ -140,9 +150,8 @@ class Presence:
             self._send()
 
     def _send(self) -> None:
-        name = queues.canary_queue(self._settings.worker)
         try:
-            queues.celery.send_task(queues.CANARY, queue=Queue(name, Exchange(""), routing_key=name))
+            self._send_canary(self._settings.worker)
             self._unanswered += 1
         except (OperationalError, RedisError, OSError):
             self.heard()  # the broker is away: said elsewhere

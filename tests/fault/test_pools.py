@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -161,16 +162,29 @@ def test_no_more_runs_than_a_deployment_may_have_run_at_once(stack: Stack, sdk: 
     assert "3 s" in timed_out["error"]["message"]
 
 
-def test_hosts_of_a_deleted_deployment_stop(stack: Stack) -> None:
-    name = stack.deploy(KITCHEN, name="short-lived")
-    assert stack.sdk(name).runs.wait(None, "echo", input={"text": "x"}) is not None
-    found = stack.client.get(f"/v2/deployments?name={name}").json()["resources"][0]
+def test_messages_reach_every_worker(stack: Stack) -> None:
+    def ages(row: dict[str, Any]) -> tuple[float, float]:
+        seen, started = (datetime.fromisoformat(row[name]) for name in ("seen_at", "started_at"))
+        return (seen - started).total_seconds(), row["heard_seconds"]
 
-    def hosts() -> list[str]:
-        return [host["deployment"] for row in workers(stack) for host in row["hosts"]]
+    def is_heard() -> bool:
+        here = {*stack.pids("runner"), *stack.pids("builder")}
+        known = [ages(row) for row in workers(stack) if row["pid"] in here]
+        return len(known) == 2 and all(age > since_heard + 3 for age, since_heard in known)
 
-    wait_until(lambda: name in hosts(), 20)
-    (pid,) = [host["pid"] for row in workers(stack) for host in row["hosts"] if host["deployment"] == name]
+    wait_until(is_heard, 30, what="a canary to come back to the runner and to the builder")
+
+
+def test_hosts_of_a_deleted_deployment_stop(stack: Stack, sdk: SyncLangGraphClient) -> None:
+    assert sdk.runs.wait(None, "echo", input={"text": "x"}) is not None
+    found = stack.client.get("/v2/deployments?name=kitchen").json()["resources"][0]
+    here = stack.pids("runner")
+
+    def hosts() -> list[int]:
+        return [host["pid"] for row in workers(stack) if row["pid"] in here for host in row["hosts"]]
+
+    wait_until(hosts, 20)
+    (pid,) = hosts()
 
     stack.client.delete(f"/v2/deployments/{found['id']}").raise_for_status()
 

@@ -21,6 +21,7 @@ import pytest
 
 import workers
 from shared.errors import HostDied, HostUnusable
+from shared.limits import HostLimits
 from shared.settings import Settings
 from tests.greened import World, child, greened
 from workers import hosts
@@ -121,7 +122,8 @@ class Stage:
         self.pids: list[int] = []
         self.starts = 0
         self.revision = uuid4()
-        self.pool = HostPool(dataclasses.replace(base, **settings), self.prepare)
+        self.limits = HostLimits()  # of every revision's deployment
+        self.pool = HostPool(dataclasses.replace(base, **settings), self.prepare, lambda _: self.limits)
 
     def prepare(self, revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
         self.starts += 1
@@ -529,3 +531,50 @@ def test_late_frames_of_a_run_that_left_are_nobodys(world: World) -> None:
 
         assert guest.frames == []
         assert host.died is None
+
+
+@greened
+def test_a_deployment_may_have_less_memory_than_the_runner_gives_and_not_more(world: World) -> None:
+    with stage(world, host_memory_mb=500) as s:
+        s.part = "hoards"
+        s.limits = HostLimits(memory_mb=100)
+        guest = Guest().enter(s.acquire())
+        until(lambda: guest.deaths)
+        assert "more than 100 MiB" in str(guest.deaths[0])
+        s.limits = HostLimits(memory_mb=100_000)
+        assert s.acquire(uuid4()).memory_mb == 500
+
+
+@greened
+def test_a_deployments_own_number_of_hosts_holds_and_can_change(world: World) -> None:
+    with stage(world, hosts_per_revision=1) as s:
+        s.part = "silent"  # every host of it wants company
+        s.limits = HostLimits(hosts_per_runner=2)
+        first = s.acquire()
+        first.delay = 1.0
+        Guest().enter(first)
+        s.acquire()
+        until(lambda: len(list(s.pool.all())) == 2)
+        s.pids += [host.pid for host in s.pool.all()]
+        second = next(host for host in s.pool.all() if host is not first)
+
+        s.pool.adjust({s.revision: HostLimits(hosts_per_runner=1)})
+
+        assert list(s.pool.all()) == [first], "the idle one goes"
+        until(lambda: not is_alive(second.pid))
+
+
+@greened
+def test_hosts_of_what_is_deleted_stop_when_they_are_idle(world: World) -> None:
+    with stage(world) as s:
+        busy, idle = s.acquire(uuid4()), s.acquire(uuid4())
+        guest = Guest().enter(busy)
+        gone = {host.revision_id: HostLimits(is_gone=True) for host in (busy, idle)}
+
+        s.pool.adjust(gone)
+        assert list(s.pool.all()) == [busy]
+
+        busy.leave(guest.id)
+        s.pool.adjust(gone)
+        assert list(s.pool.all()) == []
+        until(lambda: not is_alive(busy.pid) and not is_alive(idle.pid))

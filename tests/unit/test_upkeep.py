@@ -78,12 +78,22 @@ def log_of(redis: Redis, run_id: UUID) -> list[tuple[int, str, Any]]:
     return [(event.seq, event.name, orjson.loads(event.data)) for event in events.logged(redis, run_id, 0)]
 
 
-def test_runs_nobody_heard_of_are_rung_again(upkeep: Upkeep, rung: Rung, deployment: DeploymentRef) -> None:
-    run_id = factories.run(deployment, pool="gpu")
+def test_runs_nobody_heard_of_are_rung_again(upkeep: Upkeep, rung: Rung) -> None:
+    run_id = factories.run(factories.deployment("far", pool="gpu"))
     upkeep.tick()
     upkeep.tick()
 
     assert rung == [(queues.EXECUTE_RUNS, "runs.gpu", str(run_id))]
+
+
+def test_a_run_that_missed_its_deployments_move_is_sent_after_it(
+    upkeep: Upkeep, rung: Rung, deployment: DeploymentRef
+) -> None:
+    run_id = factories.run(deployment, pool="gpu")
+    upkeep.tick()
+    upkeep.tick()
+
+    assert (queues.EXECUTE_RUNS, "runs.default", str(run_id)) in rung
 
 
 def test_an_abandoned_run_goes_back_to_the_queue_and_waits_for_its_turn(

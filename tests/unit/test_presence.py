@@ -1,0 +1,133 @@
+"""A worker process notices when messages no longer reach it, and mistakes nothing else for that."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+from sqlalchemy import Engine, text
+
+from shared import queues
+from shared.database import connection
+from shared.settings import Settings
+from workers import presence
+from workers.presence import DEAD_SECONDS, SIGN_SECONDS, Presence
+
+QUEUE = "runyard:celery:canary.box:1:a"
+
+
+class Stage:
+    """A process whose clock and messages are ours."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.now = 1000.0
+        self.is_full = False
+        self.is_away = False
+        self.sent: Callable[[str], None] = lambda worker: None
+        self.ended = 0
+        self.presence = Presence(
+            dataclasses.replace(settings, worker="box:1:a"),
+            kind="runner",
+            isolation=2,
+            figures=lambda: {"slots": 9, "running": 4},
+            is_full=lambda: self.is_full,
+            dies=self.die,
+            send=self.send,
+            clock=lambda: self.now,
+        )
+
+    def send(self, worker: str) -> None:
+        if self.is_away:
+            raise ConnectionRefusedError
+        self.sent(worker)
+
+    def die(self) -> None:
+        self.ended += 1
+
+    def live(self, seconds: float, *, hears: bool = False) -> None:
+        """Go through the rounds of this time."""
+        for _ in range(int(seconds / SIGN_SECONDS)):
+            self.now += SIGN_SECONDS
+            self.presence.check()
+            if hears:
+                self.presence.heard()
+
+
+@pytest.fixture
+def stage(settings: Settings) -> Stage:
+    return Stage(settings)
+
+
+def test_a_process_that_hears_its_canaries_lives(stage: Stage, redis_url: str, redis: Redis) -> None:
+    queues.configure(redis_url)
+    stage.sent = presence.send_canary
+    stage.live(5 * DEAD_SECONDS, hears=True)
+    assert stage.ended == 0
+    assert redis.llen(QUEUE) == 5 * DEAD_SECONDS / SIGN_SECONDS / presence.SIGNS_A_CANARY
+    assert not redis.keys("*_kombu.binding*")
+
+
+def test_one_that_hears_none_for_a_minute_ends(stage: Stage) -> None:
+    stage.live(DEAD_SECONDS)
+    assert stage.ended == 0
+    stage.live(SIGN_SECONDS)
+    assert stage.ended == 1
+
+
+def test_a_broker_that_is_away_is_no_reason_to_end(stage: Stage) -> None:
+    stage.live(DEAD_SECONDS / 2)
+    stage.is_away = True
+    stage.live(2 * DEAD_SECONDS)
+    stage.is_away = False
+    stage.live(DEAD_SECONDS - SIGN_SECONDS)
+    assert stage.ended == 0, "its canaries have had no minute yet"
+    stage.live(4 * SIGN_SECONDS)
+    assert stage.ended > 0
+
+
+@pytest.mark.parametrize("reason", ["is_full", "draining"])
+def test_one_that_can_hear_nothing_is_left_alone(stage: Stage, reason: str) -> None:
+    stage.live(DEAD_SECONDS)
+    if reason == "draining":
+        stage.presence.draining = True
+    else:
+        stage.is_full = True
+    stage.live(2 * DEAD_SECONDS)
+    assert stage.ended == 0
+
+
+def test_it_writes_its_row(stage: Stage, db: Engine) -> None:
+    stage.now += 7
+    stage.presence.sign()
+    stage.presence.draining = True
+    stage.presence.sign()
+
+    with connection() as conn:
+        row: Any = conn.execute(text("SELECT * FROM worker")).one()
+    assert (row.id, row.kind, row.pool, row.host_name, row.isolation) == (
+        "box:1:a",
+        "runner",
+        "default",
+        "box",
+        2,
+    )
+    assert (row.state, row.slots, row.running, row.heard_seconds) == ("draining", 9, 4, 7.0)
+
+    stage.presence.leave()
+    with connection() as conn:
+        assert conn.execute(text("SELECT count(*) FROM worker")).scalar() == 0
+
+
+def test_a_worker_consumes_a_queue_of_its_own_that_leaves_nothing_behind(redis_url: str) -> None:
+    app = queues.configure(redis_url, app=Celery("one"))
+    app.amqp.queues.select(["runs.default"])
+
+    presence.listen(app.amqp.queues, "box:1:a")
+
+    assert set(app.amqp.queues.consume_from) == {"runs.default", "canary.box:1:a"}
+    own = app.amqp.queues.consume_from["canary.box:1:a"]
+    assert (own.exchange.name, own.no_ack) == ("", True)
