@@ -135,7 +135,8 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
         _, left = psutil.wait_procs(family, timeout=5)
         assert not left
     finally:
-        if process.poll() is None:
+        if process.poll() is None:  # the test failed: show why
+            print(log.read_text()[-8000:])
             os.kill(process.pid, signal.SIGKILL)
 
 
