@@ -32,7 +32,7 @@ COMMAND = str(Path(sys.executable).with_name("langgraph"))
 SECRET = "cookie-recipe-4711"
 NAME = "my-agent-app-v2"
 DEPLOY = ("deploy", "--no-input", "--remote")
-DEPLOY_SECONDS = 120
+DEPLOY_SECONDS = 90
 ENDS = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"}
 
 AGENT = """
@@ -380,7 +380,9 @@ class Logged:
     rows: psycopg.Connection[Any]
     id: str
     count: int = 0
-    at: datetime = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    at: datetime = field(
+        default_factory=lambda: datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    )
 
     def say(self, *levels: str) -> None:
         """A line `line N.` for each level, a microsecond apart."""
@@ -409,16 +411,20 @@ def numbers(printed: str) -> list[int]:
 def test_a_log_is_searched(cli: LangGraph, logged: Logged) -> None:
     logs = ("deploy", "logs", "--deployment-id", logged.id)
     assert "No log entries found." in cli.run(*logs)
+    at = logged.at
     logged.say("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
     printed = cli.run(*logs).splitlines()
-    assert printed[1] == "[2026-01-02 03:04:05] [INFO] line 2."
+    assert printed[1] == f"[{at:%Y-%m-%d %H:%M:%S}] [INFO] line 2."
     assert numbers(cli.run(*logs, "--level", "warning")) == [3, 4, 5]
     assert numbers(cli.run(*logs, "--query", "LINE 4")) == [4]
     assert numbers(cli.run(*logs, "--limit", "2")) == [4, 5]
     assert numbers(cli.run(*logs, "--limit", "5000")) == [1, 2, 3, 4, 5]
-    window = ("--start-time", "2026-01-02T03:04:05.000002Z", "--end-time", "2026-01-02T03:04:05.000003Z")
-    assert numbers(cli.run(*logs, *window)) == [1, 2, 3, 4], "inclusive, to the microsecond"
-    assert numbers(cli.run(*logs, "--start-time", "2026-01-02T03:04:06Z")) == []
+    second = f"{at:%Y-%m-%dT%H:%M:%S}"
+    window = ("--start-time", f"{second}.000003Z", "--end-time", f"{second}.000003Z")
+    assert numbers(cli.run(*logs, *window)) == [2, 3, 4], (
+        "inclusive, and wide enough for what milliseconds lose"
+    )
+    assert numbers(cli.run(*logs, "--start-time", f"{at + timedelta(seconds=1):%Y-%m-%dT%H:%M:%SZ}")) == []
 
 
 def test_a_log_is_followed_without_gaps_or_repeats(cli: LangGraph, logged: Logged) -> None:
