@@ -33,6 +33,7 @@ MAX_EVENT_BYTES = 1024 * 1024
 PAGE = 500
 
 END = "end"  # the name of a log's last event
+RING = b"0 0 5\nring\n"  # a message that says no more than: look
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,10 @@ OK, LOST, FENCED, DONE, GAP = "OK", "LOST", "FENCED", "DONE", "GAP"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Events to append in one call. `floor` opens the attempt; `final` says the last one ends the log."""
+    """Events to append in one call. `floor` opens the attempt; `final` says the last one ends the log.
+
+    `bell`: a channel whose readers are rung when an attempt is opened.
+    """
 
     id: UUID
     attempt: int
@@ -120,6 +124,7 @@ class Batch:
     payloads: Sequence[bytes]
     floor: int | None = None
     final: bool = False
+    bell: bytes | None = None
 
 
 def payload(name: str, data: bytes) -> bytes:
@@ -161,7 +166,10 @@ def _call(redis: Redis, batches: Sequence[Batch], retention_seconds: int) -> lis
             KEPT_EVENTS,
             *batch.payloads,
         )
-    return pipe.execute()
+    for batch in batches:
+        if batch.bell is not None and batch.floor is not None:
+            pipe.publish(batch.bell, RING)
+    return pipe.execute()[: len(batches)]
 
 
 def close(

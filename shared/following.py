@@ -127,13 +127,13 @@ class Hub:
             reader.close()
 
     @contextmanager
-    def reader(self, id: UUID, *, unseen: bool = False) -> Iterator[Reader]:
+    def reader(self, id: UUID, *, unseen: bool = False, at: bytes | None = None) -> Iterator[Reader]:
         """A reader subscribed to the log's channel; it need not be confirmed yet.
 
         `unseen` says that nothing can be published before the subscription is confirmed (the row is
-        not there yet), so that the log need not be read first.
+        not there yet), so that the log need not be read first. `at` is another channel, of rings alone.
         """
-        reader = Reader(channel(id), unseen=unseen)
+        reader = Reader(at or channel(id), unseen=unseen)
         self._add(reader)
         if self._is_closed:
             reader.close()

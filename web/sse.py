@@ -79,11 +79,14 @@ def _is_closed(connection: socket.socket | None) -> bool:
 
 
 def encode(event: Event, *, with_id: bool) -> bytes:
-    """One event as bytes; its data is one line, so nothing in it can look like a field."""
-    head = b"event: " + event.name.encode() + b"\r\ndata: " + event.data
-    if with_id and event.seq:
-        return head + b"\r\nid: %d\r\n\r\n" % event.seq
-    return head + b"\r\n\r\n"
+    """One event as bytes."""
+    return encode_parts(event.name, event.data, b"%d" % event.seq if with_id and event.seq else b"")
+
+
+def encode_parts(name: str, data: bytes, id: bytes) -> bytes:
+    """The same of its parts; the data is one line, so nothing in it can look like a field."""
+    head = b"event: " + name.encode() + b"\r\ndata: " + data
+    return head + b"\r\nid: " + id + b"\r\n\r\n" if id else head + b"\r\n\r\n"
 
 
 def body(

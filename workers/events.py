@@ -43,8 +43,10 @@ class RunLog:
         floor: int,
         reserve: Callable[[int], bool],
         on_fenced: Callable[[], None],
+        bell: bytes | None = None,
     ) -> None:
         self.id, self.attempt, self.owner = id, attempt, owner
+        self._bell = bell
         self.is_open = False
         self.ended = False  # the last event has been added
         self._closing = False  # nothing will be added; another attempt goes on
@@ -132,6 +134,7 @@ class RunLog:
             payloads,
             floor=None if self.is_open else self._floor,
             final=final,
+            bell=self._bell,
         )
 
     def settle(self, batch: Batch, answer: str) -> None:

@@ -15,7 +15,7 @@ import gevent
 import orjson
 from gevent.event import AsyncResult
 
-from shared import checkpoints, claims, events, queues, runs
+from shared import checkpoints, claims, events, queues, runs, thread_stream
 from shared.checkpoints import Write
 from shared.claims import Claimed, Finish, Stored
 from shared.database import connection, dumps
@@ -59,6 +59,7 @@ class Execution:
             floor=run.floor,
             reserve=self._reserve,
             on_fenced=lambda: self.fence("another attempt writes its events"),
+            bell=thread_stream.channel(run.thread_id),
         )
 
     # what happens to it from outside

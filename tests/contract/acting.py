@@ -7,7 +7,7 @@ from uuid import UUID
 
 import orjson
 
-from shared import bus, claims, events, threads
+from shared import bus, claims, events, thread_stream, threads
 from shared.claims import Claimed, Finish, Terms
 from shared.database import driver
 from shared.models import RunStatus, ThreadStatus
@@ -31,7 +31,14 @@ class Actor:
         raw = data if isinstance(data, bytes) else orjson.dumps(data)
         payload = events.payload(name, raw)
         batch = events.Batch(
-            self.run.run_id, self.run.attempt, self.run.owner, self._next, [payload], self._floor, final
+            self.run.run_id,
+            self.run.attempt,
+            self.run.owner,
+            self._next,
+            [payload],
+            self._floor,
+            final,
+            thread_stream.channel(self.run.thread_id),
         )
         answers = events.append(bus.client(), [batch], retention_seconds=RETENTION_SECONDS)
         assert answers == [events.OK], answers

@@ -123,6 +123,7 @@ read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>
 run       DELETE  /d/<deployment>/threads/<thread_id>/runs/<run_id>
 read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>/join
 read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>/stream
+read      GET     /d/<deployment>/threads/<thread_id>/stream
 run       POST    /d/<deployment>/threads/<thread_id>/runs/<run_id>/cancel
 run       POST    /d/<deployment>/runs/crons
 run       POST    /d/<deployment>/threads/<thread_id>/runs/crons

@@ -13,7 +13,7 @@ import orjson
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 
-from shared import queries, states, threads
+from shared import queries, states, thread_stream, threads
 from shared.database import connection
 from shared.errors import Conflict, Invalid
 from shared.queries import Question
@@ -190,6 +190,7 @@ def update(
         states.require_quiet(conn, deployment().id, thread_id)
     document = {"op": "update", "supersteps": supersteps, "checkpoint": checkpoint}
     place = orjson.loads(_ask(thread_id, newest, document))["checkpoint"]
+    thread_stream.ring(thread_id)
     return {"checkpoint": place, "configurable": place, "checkpoint_id": place["checkpoint_id"]}
 
 

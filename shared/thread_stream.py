@@ -1,0 +1,262 @@
+"""All runs of a thread as one stream that outlives them; also the thread's state each time it has moved.
+
+Runs of a thread follow one another, so their event logs do too. An id is `<run>-<event>`: the run's place in the
+thread and the event's number in its log; where states are told, `-<time>` of the last one told is added.
+`6-0` is the place after all of run 5.
+
+Runners ring the thread's channel when a run's log begins, writers of state when it is written. A ring may be
+lost: the rows are looked at now and then anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from redis.exceptions import RedisError
+from sqlalchemy import text
+
+from shared import bus, events, following, run_logs, states
+from shared.database import connection, dumps
+from shared.errors import NotFound, Unavailable
+from shared.events import END, EXPIRED, Event
+from shared.following import Reader
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 10.0  # between two looks at the rows while nobody rings
+RUN_MODES, LIFECYCLE, STATE_UPDATE = MODES = ("run_modes", "lifecycle", "state_update")
+MAX_DIGITS = 17
+
+
+class Told(NamedTuple):
+    """One event of the stream."""
+
+    id: str
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a reader stopped: after event `seq` of the thread's run number `run`."""
+
+    run: int
+    seq: int
+    state_at: int | None = None  # microseconds: the newest state it knows
+
+    @classmethod
+    def parse(cls, last_event_id: str | None) -> Place | None:
+        """None where nothing is to be told again: no id, or none of ours."""
+        said = (last_event_id or "").strip()
+        if said in ("-", "-1", "0"):
+            return cls(1, 0, 0)
+        found = re.fullmatch(r"(\d+)-(\d+)(?:-(\d+))?", said, re.ASCII)
+        if found is None or max(map(len, said.split("-"))) > MAX_DIGITS:
+            return None
+        run, seq, state_at = found.groups()
+        return cls(int(run), int(seq), None if state_at is None else int(state_at))
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the rows say: the thread, and the next of its runs to follow."""
+
+    last_run: int
+    state_at: int
+    run_id: UUID | None
+    run: int
+    status: str | None
+    attempt: int
+    is_resumable: bool
+
+
+# Runs after `known` are live or new when the stream begins; earlier ones are told only where they can be.
+LOOK = text("""
+SELECT t.last_seq, t.state_updated_at, r.run_id, r.created_seq, r.status, r.attempt, r.resumable
+FROM thread AS t LEFT JOIN LATERAL (
+    SELECT run_id, created_seq, status, attempt, CAST(kwargs ->> 'resumable' AS boolean) AS resumable
+    FROM run
+    WHERE deployment_id = t.deployment_id AND thread_id = t.thread_id AND created_seq > :after
+      AND (created_seq > :known OR (CAST(kwargs ->> 'resumable' AS boolean)
+           AND ended_at > now() - make_interval(secs => :retention)))
+    ORDER BY created_seq LIMIT 1
+) AS r ON true
+WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
+""")
+
+BEGIN = text("""
+SELECT t.state_updated_at, coalesce((
+    SELECT min(created_seq) - 1 FROM run WHERE deployment_id = t.deployment_id AND thread_id = t.thread_id
+    AND status IN ('pending', 'running')), t.last_seq) AS known, t.last_seq
+FROM thread AS t WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
+""")
+
+
+class ThreadStream:
+    """One reader of one thread. `place` says from where; None means from now on."""
+
+    def __init__(
+        self,
+        deployment_id: UUID,
+        thread_id: UUID,
+        *,
+        modes: Collection[str],
+        place: Place | None,
+        retention_seconds: int,
+    ) -> None:
+        self._deployment_id, self._thread_id = deployment_id, thread_id
+        self._names = _names(modes)
+        self._tells_states = STATE_UPDATE in modes
+        self._place = place
+        self._retention = retention_seconds
+        self._after = 0  # all of this run, and of those before it, has been told or is not to be
+        self._known = self._newest = 0  # see LOOK; the newest run there was when the stream began
+        self._state_at = 0
+
+    def open(self) -> None:
+        """Note where the stream begins; raises NotFound when there is no such thread."""
+        with connection() as conn:
+            row = conn.execute(BEGIN, self._keys).one_or_none()
+        if row is None:
+            raise NotFound(f"Thread with ID {self._thread_id} not found")
+        self._known, self._newest = row.known, row.last_seq
+        self._after = self._known if self._place is None else min(self._place.run - 1, self._known)
+        knows = self._place.state_at if self._place is not None else None
+        self._state_at = _microseconds(row.state_updated_at) if knows is None else knows
+
+    def batches(self, bell: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[Told]]:
+        """The events, in batches, until the thread is gone; [] on each quiet spell.
+
+        `bell` listens to `channel()`. Raises Stopping when the process stops.
+        """
+        has_run = False
+        while True:
+            try:
+                look = self._look()
+            except Unavailable as error:
+                log.warning("thread %s: its runs cannot be looked up now: %s", self._thread_id, error)
+                yield from self._wait(bell, quiet_seconds)
+                continue
+            if look is None:
+                return
+            has_moved = look.state_at != self._state_at
+            if self._tells_states and has_moved and (has_run or look.run_id is None):
+                yield self._state(look)  # never before the run that has made it
+            has_run = look.run_id is not None
+            if look.run_id is None:
+                self._after = look.last_run
+                yield from self._wait(bell, quiet_seconds)
+            else:
+                yield from self._run(look, look.run_id, quiet_seconds)
+                self._after = look.run
+
+    @property
+    def _keys(self) -> dict[str, UUID]:
+        return {"deployment_id": self._deployment_id, "thread_id": self._thread_id}
+
+    def _look(self) -> _Look | None:
+        bounds = {"after": self._after, "known": self._known, "retention": self._retention}
+        with connection() as conn:
+            row = conn.execute(LOOK, {**self._keys, **bounds}).one_or_none()
+        if row is None:
+            return None
+        return _Look(
+            row.last_seq,
+            _microseconds(row.state_updated_at),
+            row.run_id,
+            row.created_seq,
+            row.status,
+            row.attempt,
+            row.resumable,
+        )
+
+    def _wait(self, bell: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[Told]]:
+        deadline = time.monotonic() + LOOK_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            rung, missed = bell.take(min(quiet_seconds(), left))
+            yield []
+            if rung or missed:
+                return
+
+    def _state(self, look: _Look) -> list[Told]:
+        """The newest state; the rows may know a newer one than the look, which is then told again."""
+        with connection() as conn:
+            record = states.newest(conn, self._deployment_id, self._thread_id).record
+        self._state_at = look.state_at
+        return [Told(self._id(self._after + 1, 0), "state_update", dumps(record).encode())]
+
+    def _id(self, run: int, seq: int) -> str:
+        return f"{run}-{seq}-{self._state_at}" if self._tells_states else f"{run}-{seq}"
+
+    def _run(self, look: _Look, run_id: UUID, quiet_seconds: Callable[[], float]) -> Iterator[list[Told]]:
+        """What is wanted of one run's log, and that it is over."""
+        after = self._begin(look)
+        with following.hub().reader(run_id) as reader:
+            newest, is_whole = run_logs.extent(run_id)
+            if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
+                after = min(after, newest)
+            if is_whole and after == newest:
+                return  # the reader has seen its end
+            seq = after or 0
+            for batch in following.follow(
+                reader,
+                run_id,
+                after=after,
+                ended=lambda: run_logs.end_of_lost(self._deployment_id, run_id),
+                quiet_seconds=quiet_seconds,
+            ):
+                told = []
+                for event in batch:
+                    seq = event.seq or seq + (event is not EXPIRED)
+                    told += self._told(event, look.run, seq, run_id)
+                yield told
+
+    def _begin(self, look: _Look) -> int | None:
+        """The number in the run's log to go on after; None means from now on."""
+        if look.run > self._newest:
+            return 0
+        if look.is_resumable and self._place is not None:
+            return self._place.seq if look.run == self._place.run else 0
+        was_first = look.run == self._known + 1
+        return None if was_first and look.attempt else 0
+
+    def _told(self, event: Event, run: int, seq: int, run_id: UUID) -> Sequence[Told]:
+        if not self._names(event.name):
+            return ()
+        if event.name != END:
+            return (Told(self._id(run, seq), event.name, event.data),)
+        done = {"status": "run_done", "run_id": str(run_id)}
+        return (Told(self._id(run, seq), "metadata", dumps(done).encode()),)
+
+
+def _names(modes: Collection[str]) -> Callable[[str], bool]:
+    """Which events of a run's log belong to these modes."""
+    if RUN_MODES in modes:
+        return lambda name: True
+    if LIFECYCLE in modes:
+        return lambda name: name in ("metadata", END)
+    return lambda name: False
+
+
+def _microseconds(at: datetime) -> int:
+    return round(at.timestamp() * 1_000_000)
+
+
+def channel(thread_id: UUID) -> bytes:
+    """Where readers of a thread hear that something has begun on it."""
+    return f"{bus.PREFIX}thread:{thread_id}".encode()
+
+
+def ring(thread_id: UUID) -> None:
+    """After the commit: the thread's state was written, by no run."""
+    try:
+        bus.client().publish(channel(thread_id), events.RING)
+    except RedisError as error:
+        log.warning("thread %s: its readers learn of its new state a little later: %s", thread_id, error)

@@ -1,0 +1,327 @@
+"""A thread's stream: open across its runs, its modes, what is told again, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pytest
+from sqlalchemy import text
+
+from shared import bus, events, queries, queues, thread_stream
+from shared.database import connection
+from shared.models import RunStatus, ThreadStatus
+from shared.thread_stream import Place
+from tests.contract.acting import Actor, act
+from tests.contract.conftest import Api, Rings
+
+HEARTBEAT = b": heartbeat\r\n\r\n"
+FAILURE = {"error": "ValueError", "message": "boom"}
+
+
+class Stream:
+    """An open thread stream; it beats so often here that reading on always comes back."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._seen = b""
+
+    def until(self, name: str, count: int = 1) -> list[tuple[str, Any, str]]:
+        """What came since the last call, to the `count`th event of that name."""
+        wanted = f"event: {name}\r\n".encode()
+        while self._seen.count(wanted) < count:
+            self._seen += next(self._chunks).replace(HEARTBEAT, b"")
+        seen, self._seen = self._seen, b""
+        return [parsed(event) for event in seen.decode().split("\r\n\r\n") if event]
+
+    def beats(self, count: int) -> list[tuple[str, Any, str]]:
+        """What came until it has beaten that often."""
+        seen = b""
+        while seen.count(HEARTBEAT) < count:
+            seen += next(self._chunks)
+        return [parsed(event) for event in seen.replace(HEARTBEAT, b"").decode().split("\r\n\r\n") if event]
+
+    @property
+    def ends(self) -> bool:
+        return not b"".join(self._chunks).replace(HEARTBEAT, b"")
+
+
+def parsed(event: str) -> tuple[str, Any, str]:
+    if event.startswith(":"):
+        return event.removeprefix(": "), None, ""
+    name, data, id = event.split("\r\n")
+    return (
+        name.removeprefix("event: "),
+        orjson.loads(data.removeprefix("data: ")),
+        id.removeprefix("id: "),
+    )
+
+
+@contextmanager
+def follow(api: Api, thread_id: str, query: str = "", last: str | None = None) -> Iterator[Stream]:
+    headers = {} if last is None else {"Last-Event-ID": last}
+    response = api.get(f"/threads/{thread_id}/stream{query}", headers=headers, buffered=False)
+    assert response.status_code == 200, response.text
+    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    assert "Location" not in response.headers
+    yield Stream(response.iter_encoded())
+    response.close()
+
+
+@pytest.fixture
+def thread_id(api: Api) -> str:
+    return api.post("/threads").json["thread_id"]
+
+
+def start(api: Api, thread_id: str, **body: Any) -> str:
+    return api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body}).json["run_id"]
+
+
+def began(run_id: str, id: str, attempt: int = 1) -> tuple[str, Any, str]:
+    return "metadata", {"run_id": run_id, "attempt": attempt}, id
+
+
+def done(run_id: str, id: str) -> tuple[str, Any, str]:
+    return "metadata", {"status": "run_done", "run_id": run_id}, id
+
+
+def told(run_id: str, number: int) -> list[tuple[str, Any, str]]:
+    """What is told of a run made by `act(run_id, {"n": number})`."""
+    return [
+        began(run_id, f"{number}-1"),
+        ("values", {"n": number}, f"{number}-2"),
+        done(run_id, f"{number}-3"),
+    ]
+
+
+def test_it_stays_open_across_runs(api: Api, thread_id: str) -> None:
+    with follow(api, thread_id) as stream:
+        for number in (1, 2, 3):
+            run_id = start(api, thread_id)
+            act(run_id, {"n": number})
+            assert stream.until("metadata", 2) == told(run_id, number)
+        assert stream.beats(2) == []
+
+
+def test_a_failed_run_is_told_with_its_error_and_the_next_one_follows(api: Api, thread_id: str) -> None:
+    with follow(api, thread_id) as stream:
+        run_id = start(api, thread_id)
+        Actor(run_id).finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
+        assert stream.until("metadata", 2) == [
+            began(run_id, "1-1"),
+            ("error", FAILURE, "1-2"),
+            done(run_id, "1-3"),
+        ]
+        run_id = start(api, thread_id)
+        act(run_id, {"n": 2})
+        assert stream.until("metadata", 2) == told(run_id, 2)
+
+
+def test_runs_that_wait_when_it_opens_are_told_whole_and_in_order(api: Api, thread_id: str) -> None:
+    ids = [start(api, thread_id) for _ in range(3)]
+    with follow(api, thread_id) as stream:
+        assert stream.beats(1) == []
+        for number, run_id in enumerate(ids, 1):
+            act(run_id, {"n": number})
+        assert stream.until("metadata", 6) == [event for n, id in enumerate(ids, 1) for event in told(id, n)]
+
+
+def test_a_run_under_way_is_told_from_now_on(api: Api, thread_id: str) -> None:
+    run_id = start(api, thread_id)
+    actor = Actor(run_id)
+    actor.emit("values", {"old": True})
+    with follow(api, thread_id) as stream:
+        assert stream.beats(1) == []
+        actor.emit("values", {"n": 1})
+        actor.finish({})
+        assert stream.until("metadata") == [("values", {"n": 1}, "1-3"), done(run_id, "1-4")]
+
+
+def test_nothing_old_is_told_without_an_id(api: Api, thread_id: str) -> None:
+    act(start(api, thread_id, stream_resumable=True), {"n": 1})
+    with follow(api, thread_id) as stream:
+        assert stream.beats(2) == []
+        run_id = start(api, thread_id)
+        act(run_id, {"n": 2})
+        assert stream.until("metadata", 2) == told(run_id, 2)
+
+
+def test_a_run_that_is_cancelled_or_deleted_before_it_began_does_not_stop_the_others(
+    api: Api, thread_id: str
+) -> None:
+    with follow(api, thread_id) as stream:
+        first, cancelled, deleted, last = [start(api, thread_id) for _ in range(4)]
+        assert stream.beats(1) == []
+        assert api.post(f"/threads/{thread_id}/runs/{cancelled}/cancel").status_code == 202
+        assert api.delete(f"/threads/{thread_id}/runs/{deleted}").status_code == 204
+        act(first, {"n": 1})
+        act(last, {"n": 4})
+        seen = stream.until("values", 2)
+        assert [event for event in seen if event[1].get("run_id") != cancelled] == [
+            *told(first, 1),
+            *told(last, 4)[:-1],
+        ]
+
+
+def test_a_run_that_was_told_halfway_and_is_rolled_back_ends(api: Api, thread_id: str) -> None:
+    with follow(api, thread_id) as stream:
+        run_id = start(api, thread_id)
+        actor = Actor(run_id)
+        stream.until("metadata")
+        with connection() as conn:
+            conn.execute(text("DELETE FROM run"))
+        actor.end("rollback")
+        assert stream.until("metadata") == [done(run_id, "1-2")]
+
+
+@pytest.mark.parametrize(
+    ("last", "seen"),
+    [
+        (None, ""), ("nonsense", ""), ("3-9", ""), ("4-0", ""), ("3-3", ""), ("²-1", ""), ("1-" + "9" * 40, ""),
+        ("-", "1-1 1-2 1-3 3-1 3-2 3-3"),
+        ("0", "1-1 1-2 1-3 3-1 3-2 3-3"),
+        ("1-1", "1-2 1-3 3-1 3-2 3-3"),
+        ("1-3", "3-1 3-2 3-3"),
+        ("2-0", "3-1 3-2 3-3"),
+        ("3-2", "3-3"),
+        ("99-1", ""),
+    ],
+)  # fmt: skip
+def test_resumable_runs_are_told_again_after_an_id(
+    api: Api, thread_id: str, last: str | None, seen: str
+) -> None:
+    for number in (1, 2, 3):
+        act(start(api, thread_id, stream_resumable=number != 2), {"n": number})
+    with follow(api, thread_id, last=last) as stream:
+        assert [id for _, _, id in stream.beats(3)] == seen.split()
+        run_id = start(api, thread_id)
+        act(run_id, {"n": 4})
+        assert stream.until("metadata", 2) == told(run_id, 4)
+
+
+def test_what_came_while_nobody_listened_is_told_once(api: Api, thread_id: str) -> None:
+    ids = [start(api, thread_id, stream_resumable=True) for _ in range(3)]
+    act(ids[0], {"n": 1})
+    actor = Actor(ids[1])
+    actor.emit("values", {"n": 2})
+    with follow(api, thread_id, last="1-2") as stream:
+        assert [id for _, _, id in stream.until("values")] == ["1-3", "2-1", "2-2"]
+        actor.finish({})
+        act(ids[2], {"n": 3})
+        assert [id for _, _, id in stream.until("metadata", 3)] == ["2-3", "3-1", "3-2", "3-3"]
+
+
+def test_events_that_are_gone_are_said_to_be(api: Api, thread_id: str) -> None:
+    run_id = start(api, thread_id, stream_resumable=True)
+    act(run_id, {"n": 1})
+    bus.client().flushall()
+    with follow(api, thread_id, last="1-1") as stream:
+        assert stream.until("metadata")[:2] == [("history expired", None, ""), done(run_id, "1-2")]
+
+
+def test_a_lost_ring_costs_time_and_no_event(
+    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_stream, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(events, "RING", b"")
+    with follow(api, thread_id) as stream:
+        assert stream.beats(1) == []
+        run_id = start(api, thread_id)
+        act(run_id, {"n": 1})
+        assert stream.until("metadata", 2) == told(run_id, 1)
+
+
+def test_it_ends_with_its_thread(api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_stream, "LOOK_SECONDS", 0.1)
+    with follow(api, thread_id) as stream:
+        assert stream.beats(1) == []
+        api.delete(f"/threads/{thread_id}")
+        assert stream.ends
+
+
+def test_lifecycle_tells_that_runs_begin_and_end(api: Api, thread_id: str) -> None:
+    with follow(api, thread_id, "?stream_mode=lifecycle") as stream:
+        run_id = start(api, thread_id)
+        act(run_id, {"n": 1})
+        assert stream.until("metadata", 2) == [began(run_id, "1-1"), done(run_id, "1-3")]
+
+
+def test_state_update_tells_each_state_by_whomever_it_was_written(
+    api: Api, thread_id: str, rings: Rings
+) -> None:
+    document = {"next": [], "tasks": [], "checkpoint_id": None}
+    with follow(api, thread_id, "?stream_mode=state_update") as stream:
+        assert stream.beats(1) == []
+        Actor(start(api, thread_id)).finish({"n": 1}, state=document)
+        (first,) = stream.until("state_update")
+        _update_state(api, thread_id, rings, {"n": 2})
+        (second,) = stream.until("state_update")
+        assert stream.beats(2) == []
+    assert first[:2] == ("state_update", {"values": {"n": 1}, **document})
+    assert second[1]["values"] == {"n": 2}
+    assert first[2].startswith("2-0-")
+    assert int(first[2].rpartition("-")[2]) < int(second[2].rpartition("-")[2])
+
+    for last, seen in ((first[2], [second]), (second[2], []), ("-", [("state_update", second[1])])):
+        with follow(api, thread_id, "?stream_mode=state_update", last=last) as stream:
+            again = stream.beats(2)
+        assert [event[: len(wanted)] for event, wanted in zip(again, seen, strict=True)] == seen
+
+
+def _update_state(api: Api, thread_id: str, rings: Rings, values: dict[str, Any]) -> None:
+    """An update of state as a graph host makes it: the row is written, then the question answered."""
+
+    def ring(task: str, queue: str, id: UUID | str) -> None:
+        assert task == queues.ANSWER_QUERIES
+        with connection() as conn:
+            update = "UPDATE thread SET values = CAST(:values AS json), state_updated_at = now()"
+            conn.execute(text(update), {"values": orjson.dumps(values).decode()})
+        assert queries.take(UUID(str(id)))
+        queries.answer(UUID(str(id)), b'{"checkpoint":{"checkpoint_id":"x"}}')
+
+    rings.ring = ring  # type: ignore[method-assign]
+    response = api.post(f"/threads/{thread_id}/state", {"values": values})
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "?stream_mode=run_modes&stream_mode=state_update",
+        "?stream_mode=run_modes,state_update",
+        '?stream_mode=["run_modes","state_update"]',
+    ],
+)
+def test_modes_may_be_combined_in_every_spelling(api: Api, thread_id: str, query: str) -> None:
+    with follow(api, thread_id, query) as stream:
+        run_id = start(api, thread_id)
+        act(run_id, {"n": 1})
+        seen = stream.until("state_update")
+        assert [(name, data) for name, data, _ in seen[:-1]] == [event[:2] for event in told(run_id, 1)]
+        assert [id.count("-") for _, _, id in seen] == [2] * 4
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "detail"),
+    [
+        ("nope/stream", 422, "Invalid thread ID: must be a UUID"),
+        ("00000000-0000-0000-0000-00000000dead/stream", 404, None),
+        ("{}/stream?stream_mode=nonsense", 422, None),
+        ("{}/stream?stream_mode=", 200, None),
+    ],
+)
+def test_what_cannot_be_streamed_is_refused(
+    api: Api, thread_id: str, path: str, status: int, detail: str | None
+) -> None:
+    response = api.get(f"/threads/{path.format(thread_id)}", buffered=False)
+    assert response.status_code == status
+    assert detail is None or response.json == {"detail": detail}
+    response.close()
+
+
+def test_a_place_is_read_from_an_id() -> None:
+    read = [Place.parse(id) for id in ("3-7", "3-7-5", " - ", "", None, "7", "3-7-", "a-b")]
+    assert read == [Place(3, 7), Place(3, 7, 5), Place(1, 0, 0), None, None, None, None, None]

@@ -1,0 +1,62 @@
+"""A thread's stream: stays open across its runs, until the client leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+
+from flask import Blueprint, Response, request
+
+from shared import following, thread_stream
+from shared.events import EXPIRED
+from shared.thread_stream import MODES, RUN_MODES, Place, ThreadStream, Told
+from web import sse
+from web.deployment_api.pages import deployment, settings
+from web.openapi import operation
+from web.validation import OneOf, QueryList, Schema, load_query, uuid_path
+
+bp = Blueprint("thread_stream", __name__)
+
+
+class ThreadStreamQuery(Schema):
+    stream_mode = QueryList(OneOf(*MODES))
+
+
+@bp.get("/threads/<thread_id>/stream")
+@operation(
+    "Stream a thread: all its runs, one after the other", query=ThreadStreamQuery, sse=True, errors=(404,)
+)
+def follow_thread(thread_id: str) -> Response:
+    """Ends when the caller leaves. `run_modes` are the events of its runs and that each is over, `lifecycle`
+    only that they begin and end, `state_update` the thread's state each time it has moved."""
+    key = uuid_path(thread_id, "thread_id")
+    stream = ThreadStream(
+        deployment().id,
+        key,
+        modes=load_query(ThreadStreamQuery).get("stream_mode") or (RUN_MODES,),
+        place=Place.parse(request.headers.get("Last-Event-ID")),
+        retention_seconds=settings().event_retention_seconds,
+    )
+    clock = sse.Clock(settings().heartbeat_seconds)
+    with ExitStack() as stack:
+        bell = stack.enter_context(following.hub().reader(key, at=thread_stream.channel(key)))
+        stream.open()
+        body = _body(stream.batches(bell, clock.quiet_seconds), clock)
+        stack.callback(body.close)
+        return sse.event_stream(sse.Stream(body, holds=stack.pop_all(), on_disconnect=None), {})
+
+
+def _body(batches: Iterator[list[Told]], clock: sse.Clock) -> Generator[bytes]:
+    yield b""  # the headers: nobody knows when there will be more
+    for batch in batches:
+        out = [_encoded(told) for told in batch]
+        if clock.strikes():
+            out.append(sse.HEARTBEAT)
+        if out:
+            yield b"".join(out)
+
+
+def _encoded(told: Told) -> bytes:
+    if told.name == EXPIRED.name:
+        return sse.HISTORY_EXPIRED
+    return sse.encode_parts(told.name, told.data, told.id.encode())
