@@ -209,7 +209,8 @@ def test_a_revision_s_stream_ends_by_itself(stack: Stack, write: Write) -> None:
     told = [data["message"] for event, data in events if event == "log"]
     assert "loading 1 graph" in told
     assert told == build_log(stack, "streams")
-    assert events[-1] == ("status", {"status": "DEPLOYED", "message": None})
+    assert events[-2] == ("status", {"status": "DEPLOYED", "message": None})
+    assert events[-1] == ("end", {"status": "DEPLOYED"})
     assert stack.client.get(path).json()["status"] == "DEPLOYED"
 
 

@@ -94,6 +94,17 @@ def test_a_build_goes_on_when_its_builder_is_killed(stack: Stack, tmp_path: Path
     assert {path.stem for path in (stack.data_dir / "revisions").iterdir()} <= served(stack)
 
 
+def test_a_build_goes_on_at_once_when_its_builder_is_told_to_stop(stack: Stack, tmp_path: Path) -> None:
+    start(stack, project(tmp_path, seconds=3), "stopped")
+    wait_until(lambda: "loading 1 graph" in log_lines(stack, "stopped"), BUILD_SECONDS)
+
+    for pid in stack.pids("builder"):
+        os.kill(pid, signal.SIGTERM)
+
+    assert reaches(stack, "stopped", "DEPLOYED", "BUILD_FAILED")["status"] == "DEPLOYED"
+    assert "this builder stops: another one begins anew" in log_lines(stack, "stopped")
+
+
 def served(stack: Stack) -> set[str]:
     rows = stack.client.get("/v2/deployments").json()["resources"]
     return {row["active_revision_id"] for row in rows}
