@@ -45,7 +45,7 @@ def inspect(
         raise BuildFailed(STEP, error.message) from error
     watcher = gevent.spawn(_watch, host, settings.host_memory_mb)
     try:
-        return _described(host.wait_ready(), graphs)
+        found = _described(host.wait_ready(), graphs)
     except HostUnusable as error:
         is_its_end = error.message == host.died  # it did not get as far as saying why
         reason = f"the process that loads them {error.message}" if is_its_end else error.message
@@ -54,6 +54,11 @@ def inspect(
         watcher.kill()
         host.kill("its graphs have been looked at")
         host.wait_output()
+    for graph_id, graph in found.items():
+        if graph.get("error"):
+            say("WARNING", f"graph {graph_id!r}: its factory makes none now; a run may fare better or end so")
+            say("WARNING", str(graph["error"]))
+    return found
 
 
 def _watch(host: Host, most_mb: int) -> None:

@@ -657,6 +657,54 @@ def test_a_factory_may_take_the_server_runtime(tmp_path: Path) -> None:
     assert run.values == {"a": ["threads.create_run", {"k": 1}, "u"]}
 
 
+FORMS = """
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypedDict
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import StateGraph
+from langgraph_sdk.runtime import ServerRuntime
+class S(TypedDict, total=False):
+    a: str
+def builder(config=None):
+    word = "none" if config is None else type(config).__name__ + str("thread_id" in config["configurable"])
+    def n(s): return {"a": word}
+    return StateGraph(S).add_node(n).set_entry_point("n")
+compiled, uncompiled = builder().compile(), builder()
+def nothing(): return builder()
+async def nothing_async(): return builder().compile()
+def bare(anything): return builder(anything)
+def as_config(c: RunnableConfig): return builder(c)
+def as_dict(d: dict): return builder(d)
+def as_any_dict(d: dict[str, Any]): return builder(d)
+def optional(config=None): return builder(config)
+def keyword(*, config: RunnableConfig): return builder(config)
+def both(config: RunnableConfig, runtime: ServerRuntime): return builder(config)
+def both_turned(*, runtime: ServerRuntime, config: RunnableConfig): return builder(config)
+@contextmanager
+def managed(config): yield builder(config)
+@asynccontextmanager
+async def managed_async(): yield builder()
+class Callable:
+    def __call__(self, config): return builder(config)
+instance = Callable()
+"""
+WITHOUT = ("compiled", "uncompiled", "nothing", "nothing_async", "managed_async")
+WITH = (
+    "bare", "as_config", "as_dict", "as_any_dict", "optional", "keyword", "both", "both_turned", "managed",
+    "instance",
+)  # fmt: skip
+
+
+def test_a_graph_may_be_given_in_many_forms(tmp_path: Path) -> None:
+    (tmp_path / "forms.py").write_text(FORMS)
+    graphs = {name: f"./forms.py:{name}" for name in (*WITHOUT, *WITH)}
+    with graph_host(tmp_path, graphs) as host:
+        host.wait_ready()
+        seen = {name: host.run(name, {}).values["a"] for name in graphs}
+
+    assert seen == {**dict.fromkeys(WITHOUT, "none"), **dict.fromkeys(WITH, "dictTrue")}
+
+
 def test_a_langgraph_that_is_too_old_is_refused_by_name(tmp_path: Path) -> None:
     metadata = tmp_path / "langgraph-0.6.1.dist-info"
     metadata.mkdir()
@@ -714,13 +762,17 @@ def test_inspection_describes_every_graph_and_exits() -> None:
     assert found["speaks"]["schemas"]["input_schema"]["properties"]["messages"]
 
 
-def test_inspection_reports_a_factory_that_fails() -> None:
-    with graph_host(HOSTED, {"failing_factory": ALL["failing_factory"]}, inspect=True) as host:
-        error = host.wait_ready()["error"]
-        assert host.process.wait() == 3
+def test_inspection_goes_on_when_a_factory_makes_no_graph() -> None:
+    graphs = {name: ALL[name] for name in ("failing_factory", "wrong_factory", "steps")}
+    with graph_host(HOSTED, graphs, inspect=True) as host:
+        found = host.wait_ready()["graphs"]
+        assert host.process.wait() == 0
 
-    assert error["step"] == "inspect"
-    assert "no graph today" in error["message"]
+    assert set(found) == set(graphs)
+    assert "RuntimeError" in found["failing_factory"]["error"]
+    assert "NotAGraph" in found["wrong_factory"]["error"]
+    assert found["failing_factory"]["drawings"] == {"all": {"nodes": [], "edges": []}}
+    assert "error" not in found["steps"]
 
 
 # Output

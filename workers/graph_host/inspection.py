@@ -12,15 +12,34 @@ from langgraph.pregel import Pregel
 from pydantic import TypeAdapter, create_model
 from typing_extensions import TypedDict
 
-from .loader import READ, Entry
+from .loader import READ, Entry, user_traceback
 from .serialization import dumps, loads
 
 MAX_DEPTH = 10
 
 
 async def describe_all(entries: dict[str, Entry]) -> dict[str, Any]:
-    """Every graph's description; a factory's own error passes through."""
-    return {graph_id: await _describe(entry) for graph_id, entry in entries.items()}
+    """Every graph's description; one whose factory makes none now may make one for a run."""
+    return {graph_id: await _described(entry) for graph_id, entry in entries.items()}
+
+
+async def _described(entry: Entry) -> dict[str, Any]:
+    if entry.factory is None:
+        return await _describe(entry)
+    try:
+        return await _describe(entry)
+    except Exception as error:  # a graph factory's own error, of any kind
+        return {**_undescribed(entry), "error": user_traceback(error)}
+
+
+def _undescribed(entry: Entry) -> dict[str, Any]:
+    names = ("input_schema", "output_schema", "state_schema", "config_schema", "context_schema")
+    return {
+        "description": entry.description,
+        "drawings": {"all": {"nodes": [], "edges": []}},
+        "schemas": {"graph_id": entry.graph_id, **dict.fromkeys(names)},
+        "subgraphs": {},
+    }
 
 
 async def _describe(entry: Entry) -> dict[str, Any]:
