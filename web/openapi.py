@@ -57,15 +57,19 @@ class Operation:
     summary: str
     body: type[Schema] | None = None
     body_optional: bool = False
+    body_items: int = 0  # the body is an array of it, of at most so many
     query: type[Schema] | None = None
     answer: type[Schema] | dict[str, Any] | None = None  # a schema, or JSON Schema as it stands
     many: bool = False  # the answer is an array of it
     status: int = 200  # that of a refusal when there is no other answer
     also: tuple[int, ...] = ()  # other statuses with the same answer
+    empty: tuple[int, ...] = ()  # other statuses, without a body
+    headers: tuple[str, ...] = ()  # of the answer, known to web/openapi_responses.py
     errors: tuple[int, ...] = ()
     sse: bool = False  # answers with server-sent events
     idempotent: bool = False  # takes an Idempotency-Key (web/idempotency.py)
     media: str = JSON
+    any_text: tuple[str, ...] = ()  # parameters of the path that look like ids and need not be any
 
 
 def operation(summary: str, **said: Any) -> Callable[[View], View]:
@@ -142,17 +146,23 @@ def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[
         "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
         "tags": [_tag(rule)],
         "summary": said.summary,
-        "parameters": [*_path_parameters(path), *_query_parameters(said), *_header_parameters(said)],
+        "parameters": [*_path_parameters(path, said), *_query_parameters(said), *_header_parameters(said)],
         "responses": responses(spec, said, rule.rule, is_open=is_open, takes_input=takes_input),
     }
     if text:
         described["description"] = text
     if said.body is not None:
-        content = {JSON: {"schema": said.body}}
+        content = {JSON: {"schema": _body_schema(said)}}
         described["requestBody"] = {"required": not said.body_optional, "content": content}
     if is_open:
         described["security"] = []
     return described
+
+
+def _body_schema(said: Operation) -> Any:
+    if not said.body_items:
+        return said.body
+    return {"type": "array", "items": said.body, "minItems": 1, "maxItems": said.body_items}
 
 
 def _tag(rule: Rule) -> str:
@@ -163,9 +173,9 @@ def _tag(rule: Rule) -> str:
     return "system" if resource.startswith("deployment_") else resource
 
 
-def _path_parameters(path: str) -> Iterator[dict[str, Any]]:
+def _path_parameters(path: str, said: Operation) -> Iterator[dict[str, Any]]:
     for name in re.findall(r"\{(\w+)\}", path):
-        is_id = name.endswith("_id") and name not in OTHER_IDS
+        is_id = name.endswith("_id") and name not in OTHER_IDS and name not in said.any_text
         schema = {"type": "string", "format": "uuid"} if is_id else {"type": "string"}
         yield {"in": "path", "name": name, "required": True, "schema": schema}
 
@@ -226,7 +236,8 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
     """A field of ours as JSON Schema."""
     if isinstance(field, ListOf):
         return _list_schema(converter, field)
-    found = next((dict(words) for kind, words in _Words.TYPES if isinstance(field, kind)), {})
+    own = getattr(field, "json_schema", {})
+    found = next((dict(words) for kind, words in _Words.TYPES if isinstance(field, kind)), {}) | own
     pattern = getattr(field, "pattern", None)
     bounds = {
         "minimum": getattr(field, "minimum", None),
@@ -241,6 +252,8 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
         found["type"] = [found["type"], "null"]
         if "enum" in found:
             found["enum"].append(None)
+    elif field.allow_none and found:
+        return {"anyOf": [found, {"type": "null"}]}
     return found
 
 

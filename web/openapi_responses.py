@@ -7,6 +7,8 @@ from typing import Any
 
 from apispec import APISpec
 
+from web.addresses import deployment_path
+
 JSON = "application/json"
 SSE = "text/event-stream"
 CONTROL_PLANE = ("/v1/", "/v2/")
@@ -32,6 +34,13 @@ TO_BE_RETRIED = frozenset({429, 503})
 
 ETAG = {"description": "To be sent back as If-None-Match", "schema": {"type": "string"}}
 RETRY_AFTER = {"description": "Seconds to wait", "schema": {"type": "integer"}}
+# Headers of answers that an operation names.
+HEADERS = {
+    "Location": "Where the run can be followed: a path from the deployment's own root",
+    "Content-Location": "The run's own path, from the deployment's own root",
+    "X-Pagination-Total": "How many there are in all",
+    "X-Pagination-Next": "The offset of the next page; not there on the last one",
+}
 REPLAYED = {
     "description": "`true`: the answer that an earlier request under this Idempotency-Key had",
     "schema": {"type": "string", "enum": ["true"]},
@@ -66,6 +75,7 @@ def responses(spec: APISpec, said: Any, path: str, *, is_open: bool, takes_input
     """Every answer an operation may give, by status."""
     good = [status for status in (said.status, *said.also) if status < 400]
     described = {str(status): _answer(spec, said, status) for status in good}
+    described |= {str(status): {"description": HTTPStatus(status).phrase} for status in said.empty}
     for status in sorted(_refused(said, path, is_open=is_open, takes_input=takes_input)):
         described[str(status)] = _refusal(spec, said, status, path)
     return described
@@ -75,6 +85,8 @@ def _refused(said: Any, path: str, *, is_open: bool, takes_input: bool) -> set[i
     statuses = {*said.errors, *([said.status] if said.status >= 400 else [])}
     if not is_open:
         statuses |= {401, 403, 429, 503}
+        if deployment_path(path) is not None:
+            statuses.add(404)  # no such deployment
     if takes_input:
         statuses.add(422)
     if said.body is not None or said.idempotent:
@@ -87,6 +99,7 @@ def _refused(said: Any, path: str, *, is_open: bool, takes_input: bool) -> set[i
 def _answer(spec: APISpec, said: Any, status: int) -> dict[str, Any]:
     described: dict[str, Any] = {"description": "The answer" if status == 200 else HTTPStatus(status).phrase}
     headers = {"ETag": ETAG} if 304 in said.errors else {}
+    headers |= {name: {"description": HEADERS[name], "schema": TEXT} for name in said.headers}
     if said.idempotent:
         headers["Idempotent-Replayed"] = REPLAYED
     if headers:

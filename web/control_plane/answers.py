@@ -1,42 +1,26 @@
-"""What the control plane answers with, as JSON Schema: one constant a record. A title makes it a component."""
+"""What the control plane answers with, as JSON Schema: one constant a record."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from shared.api_keys import ROLES
 from shared.models import DeploymentStatus, RevisionStatus
 from shared.revision_log import LEVELS
 from web.control_plane.sources import ENVIRONMENTS, SOURCES
-
-JsonSchema = dict[str, Any]
-
-TEXT: JsonSchema = {"type": "string"}
-TEXT_OR_NULL: JsonSchema = {"type": ["string", "null"]}
-UUID: JsonSchema = {"type": "string", "format": "uuid"}
-UUID_OR_NULL: JsonSchema = {"type": ["string", "null"], "format": "uuid"}
-TIME: JsonSchema = {"type": "string", "format": "date-time"}
-TIME_OR_NULL: JsonSchema = {"type": ["string", "null"], "format": "date-time"}
-BOOLEAN: JsonSchema = {"type": "boolean"}
-COUNT: JsonSchema = {"type": "integer", "minimum": 0}
-COUNT_OR_NULL: JsonSchema = {"type": ["integer", "null"], "minimum": 0}
-OBJECT: JsonSchema = {"type": "object"}
-OBJECT_OR_NULL: JsonSchema = {"type": ["object", "null"]}
-
-
-def record(title: str | None = None, optional: tuple[str, ...] = (), **fields: JsonSchema) -> JsonSchema:
-    """An object that always has these fields, but for the optional ones."""
-    schema: JsonSchema = {
-        "type": "object",
-        "required": [name for name in fields if name not in optional],
-        "properties": fields,
-    }
-    return schema if title is None else {"title": title, **schema}
-
-
-def listed(item: JsonSchema, *, max_items: int | None = None) -> JsonSchema:
-    schema: JsonSchema = {"type": "array", "items": item}
-    return schema if max_items is None else {**schema, "maxItems": max_items}
+from web.json_schema import (
+    BOOLEAN,
+    COUNT,
+    COUNT_OR_NULL,
+    OBJECT,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    TIME_OR_NULL,
+    UUID,
+    UUID_OR_NULL,
+    JsonSchema,
+    listed,
+    record,
+)
 
 
 def page(item: JsonSchema) -> JsonSchema:

@@ -23,7 +23,9 @@ from shared.database import connection
 from shared.errors import RunyardError
 from shared.grants import Wanted
 from web.auth import caller
-from web.control_plane.answers import (
+from web.control_plane.providers import redirect_uri
+from web.errors import detail_of, status_of
+from web.json_schema import (
     BOOLEAN,
     OBJECT_OR_NULL,
     TEXT,
@@ -35,8 +37,6 @@ from web.control_plane.answers import (
     listed,
     record,
 )
-from web.control_plane.providers import redirect_uri
-from web.errors import detail_of, status_of
 from web.openapi import operation
 from web.validation import (
     ListOf,

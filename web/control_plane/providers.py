@@ -12,9 +12,9 @@ from shared import discovery, providers
 from shared.database import connection
 from shared.outgoing import MAX_URL_LENGTH
 from web.auth import caller
-from web.control_plane.answers import BOOLEAN, TEXT, TEXT_OR_NULL, TIME, UUID, record
 from web.control_plane.records import base_url, settings
 from web.idempotency import once
+from web.json_schema import BOOLEAN, TEXT, TEXT_OR_NULL, TIME, UUID, record
 from web.openapi import operation
 from web.validation import OneOf, Schema, StrictBoolean, StrictString, load
 
