@@ -95,6 +95,20 @@ def with_room(conn: Driver, run_ids: Sequence[UUID]) -> list[UUID]:
     return [row["id"] for row in query(conn, ROOM, {"ids": list(run_ids)})]
 
 
+UNHEARD = """
+SELECT d.id FROM deployment d
+WHERE d.max_concurrent_runs
+      > (SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running')
+  AND EXISTS (SELECT FROM run w WHERE w.pool = %(pool)s AND w.deployment_id = d.id AND w.status = 'pending'
+      AND coalesce(w.not_before, w.created_at) < now() - make_interval(secs => %(waited)s))
+"""
+
+
+def unheard(conn: Driver, pool: str, *, waited_seconds: float) -> list[UUID]:
+    """The limited deployments that may start a run which has waited this long: for when no bell rings."""
+    return [row["id"] for row in query(conn, UNHEARD, {"pool": pool, "waited": waited_seconds})]
+
+
 LOCKED = "SELECT max_concurrent_runs FROM deployment WHERE id = %(id)s FOR NO KEY UPDATE"
 RUNNING = "SELECT count(*) AS n FROM run WHERE deployment_id = %(id)s AND status = 'running'"
 

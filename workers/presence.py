@@ -98,9 +98,10 @@ class Presence:
     def leave(self) -> None:
         """The process ends in good order."""
         try:
+            queues.forget_worker(self._settings.worker)
             with connection() as conn:
                 workers.leave(conn, self._settings.worker)
-        except (Unavailable, DBAPIError) as error:
+        except (Unavailable, DBAPIError, RedisError) as error:
             log.info("the row of this worker stays for a minute: %s", error)
 
     def _forever(self) -> None:

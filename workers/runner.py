@@ -162,10 +162,14 @@ class Runner:
                     limit=min(self.free_slots, 50),
                     waited_seconds=UNHEARD_SECONDS,
                 )
+                waiting = limits.unheard(conn, self.settings.pool, waited_seconds=UNHEARD_SECONDS)
         except UniqueViolation:
             return  # a run of that thread has just started elsewhere
         for item in found:
             self._spawn(*item)
+        for deployment_id in waiting:
+            for item in self._claim_of(deployment_id):
+                self._spawn(*item)
 
     def _spawn(self, run: Claimed, stored: Stored) -> gevent.Greenlet:
         execution = Execution(self, run, stored)

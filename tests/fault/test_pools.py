@@ -185,6 +185,8 @@ def test_hosts_of_a_deleted_deployment_stop(stack: Stack, sdk: SyncLangGraphClie
 
     wait_until(hosts, 20)
     (pid,) = hosts()
+    told = stack.cli("workers")
+    assert "kitchen" in told.stdout, told.stderr
 
     stack.client.delete(f"/v2/deployments/{found['id']}").raise_for_status()
 

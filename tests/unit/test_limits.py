@@ -129,6 +129,19 @@ def test_a_limited_deployments_runs_are_in_nobodys_way() -> None:
         assert limits.startable(conn, ref.id) == []
 
 
+def test_a_runner_that_hears_no_bell_finds_them() -> None:
+    ref = limited(1)
+    elsewhere = limited(1, pool="gpu")
+    for each in (ref, elsewhere):
+        waiting(each, 2)
+    with driver() as conn:
+        assert limits.unheard(conn, "default", waited_seconds=60) == []
+        assert limits.unheard(conn, "default", waited_seconds=0) == [ref.id]
+    claim(ref)
+    with driver() as conn:
+        assert limits.unheard(conn, "default", waited_seconds=0) == []
+
+
 def test_the_order_within_a_thread_holds_under_a_limit() -> None:
     ref = limited(5)
     first, second = waiting(ref, 2, thread=uuid4())

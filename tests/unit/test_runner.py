@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,7 +19,7 @@ import orjson
 from sqlalchemy import text
 
 import workers
-from shared import bus, claims, events, queues, runs, threads
+from shared import bus, claims, events, limits, queues, runs, threads
 from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.events import Event
@@ -383,6 +384,25 @@ def test_a_message_delivered_twice_changes_nothing(world: World) -> None:
         assert row is not None
         assert (row["status"], row["attempt"]) == ("success", 1)
         assert names(found).count("custom") == 5
+
+
+@greened
+def test_runs_of_a_limited_deployment_follow_each_other_without_a_bell(world: World) -> None:
+    with bench(world) as b:
+        with connection() as conn:
+            limits.change(conn, b.deployment.id, {"max_concurrent_runs": 1})
+        waiting = [b.create("echo", {"text": "x"}) for _ in range(4)]
+        with connection() as conn:
+            conn.execute(text("UPDATE run SET created_at = now() - interval '1 minute'"))
+        b.rung.clear()
+
+        found = until(lambda: [run_id for run_id in waiting if b.status(run_id) == "success"] == waiting)
+
+        assert found
+        assert b.rung == []
+        with connection() as conn:
+            ended = conn.execute(text("SELECT started_at, ended_at FROM run ORDER BY run_id")).all()
+        assert all(after.started_at >= before.ended_at for before, after in pairwise(ended))
 
 
 @greened
