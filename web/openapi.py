@@ -249,7 +249,8 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
     }
     found.update({name: bound for name, bound in bounds.items() if bound is not None})
     if field.allow_none and "type" in found:
-        found["type"] = [found["type"], "null"]
+        kinds = found["type"]
+        found["type"] = [*(kinds if isinstance(kinds, list) else [kinds]), "null"]
         if "enum" in found:
             found["enum"].append(None)
     elif field.allow_none and found:

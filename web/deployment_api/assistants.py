@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
@@ -11,9 +11,12 @@ from shared import assistants, claims, runs
 from shared.control import ring, tell
 from shared.database import connection
 from shared.errors import Invalid, NotFound
+from web.deployment_api import answers
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
+from web.json_schema import COUNT
 from web.openapi import operation
 from web.validation import (
+    Field,
     JsonObject,
     ListOf,
     OneOf,
@@ -42,6 +45,15 @@ class Config(Schema):
 
 class ConfigField(JsonObject):
     """A graph configuration: known keys are checked, the others kept as sent."""
+
+    json_schema: ClassVar[dict[str, Any]] = {
+        "properties": {
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "recursion_limit": {"type": "integer", "minimum": 1},
+            "configurable": {"type": "object"},
+            "metadata": {"type": "object"},
+        }
+    }
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
         config = super()._deserialize(value, attr, data, **kwargs)
@@ -98,6 +110,26 @@ class DeleteQuery(Schema):
     delete_threads = QueryBoolean()
 
 
+class Xray(Field):
+    """How many levels of subgraphs a drawing opens: a number, `true` for all, `false` for none."""
+
+    json_schema: ClassVar[dict[str, Any]] = {"type": ["boolean", "integer"], "minimum": 0}
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        word = value.lower()
+        if word in ("false", "0"):
+            return "0"
+        if word == "true":
+            return "all"
+        if word.isascii() and word.isdigit() and int(word) > 0:
+            return str(int(word))
+        raise Invalid("Invalid xray value", loc=("query", "xray"))
+
+
+class GraphQuery(Schema):
+    xray = Xray(load_default="0")
+
+
 class SubgraphsQuery(Schema):
     recurse = QueryBoolean(load_default=False)
 
@@ -113,7 +145,7 @@ def refuse_two_configurations(body: dict[str, Any]) -> None:
 
 
 @bp.post("/assistants")
-@operation("Create an assistant", body=AssistantCreate, errors=(400, 404, 409))
+@operation("Create an assistant", body=AssistantCreate, answer=answers.ASSISTANT, errors=(400, 404, 409))
 def create_assistant() -> Response:
     """A named configuration of a graph; its first version is 1."""
     body = load(AssistantCreate)
@@ -124,7 +156,7 @@ def create_assistant() -> Response:
 
 
 @bp.get("/assistants/<assistant_id>")
-@operation("Get an assistant", errors=(404,))
+@operation("Get an assistant", answer=answers.ASSISTANT, errors=(404,))
 def get_assistant(assistant_id: str) -> Response:
     key = uuid_path(assistant_id, "assistant_id")
     with connection() as conn:
@@ -132,7 +164,12 @@ def get_assistant(assistant_id: str) -> Response:
 
 
 @bp.patch("/assistants/<assistant_id>")
-@operation("Change an assistant: a new version becomes active", body=AssistantPatch, errors=(400, 404))
+@operation(
+    "Change an assistant: a new version becomes active",
+    body=AssistantPatch,
+    answer=answers.ASSISTANT,
+    errors=(400, 404),
+)
 def change_assistant(assistant_id: str) -> Response:
     key = uuid_path(assistant_id, "assistant_id")
     body = load(AssistantPatch)
@@ -177,7 +214,13 @@ def _delete_thread(thread_id: UUID) -> None:
 
 
 @bp.post("/assistants/search")
-@operation("Search assistants", body=AssistantSearch, errors=(404,))
+@operation(
+    "Search assistants",
+    body=AssistantSearch,
+    answer=answers.ASSISTANTS,
+    headers=answers.PAGE_HEADERS,
+    errors=(404,),
+)
 def search_assistants() -> Response:
     body = load(AssistantSearch)
     select = body.pop("select", None)
@@ -190,7 +233,7 @@ def search_assistants() -> Response:
 
 
 @bp.post("/assistants/count")
-@operation("Count assistants", body=AssistantFilter, errors=(404,))
+@operation("Count assistants", body=AssistantFilter, answer=COUNT, errors=(404,))
 def count_assistants() -> Response:
     body = load(AssistantFilter)
     with connection() as conn:
@@ -198,7 +241,13 @@ def count_assistants() -> Response:
 
 
 @bp.post("/assistants/<assistant_id>/versions")
-@operation("List an assistant's versions, newest first", body=VersionSearch, errors=(404,))
+@operation(
+    "List an assistant's versions, newest first",
+    body=VersionSearch,
+    answer=answers.ASSISTANT_VERSION,
+    many=True,
+    errors=(404,),
+)
 def list_versions(assistant_id: str) -> Response:
     key = uuid_path(assistant_id, "assistant_id")
     body = load(VersionSearch)
@@ -215,7 +264,7 @@ def list_versions(assistant_id: str) -> Response:
 
 
 @bp.post("/assistants/<assistant_id>/latest")
-@operation("Make a version the active one", body=VersionChoice, errors=(404,))
+@operation("Make a version the active one", body=VersionChoice, answer=answers.ASSISTANT, errors=(404,))
 def set_latest_version(assistant_id: str) -> Response:
     key = uuid_path(assistant_id, "assistant_id")
     body = load(VersionChoice)
@@ -225,28 +274,27 @@ def set_latest_version(assistant_id: str) -> Response:
 
 
 @bp.get("/assistants/<assistant_id>/graph")
-@operation("Get the drawing of an assistant's graph", errors=(404,))
+@operation(
+    "Get the drawing of an assistant's graph",
+    query=GraphQuery,
+    answer=answers.DRAWING,
+    any_text=("assistant_id",),
+    errors=(404,),
+)
 def get_graph(assistant_id: str) -> Response:
-    depth = _xray(request.args.get("xray", "false"))
+    depth = load_query(GraphQuery)["xray"]
     with connection() as conn:
         drawings = assistants.graph(conn, deployment(), assistant_id)["drawings"]
     return jsonify(drawings.get(depth) or drawings["all"])
 
 
-def _xray(value: str) -> str:
-    """Which stored drawing: no subgraphs opened, so many levels, or all."""
-    word = value.lower()
-    if word in ("false", "0"):
-        return "0"
-    if word == "true":
-        return "all"
-    if word.isascii() and word.isdigit() and int(word) > 0:
-        return str(int(word))
-    raise Invalid("Invalid xray value", loc=("query", "xray"))
-
-
 @bp.get("/assistants/<assistant_id>/schemas")
-@operation("Get the JSON schemas of an assistant's graph", errors=(404,))
+@operation(
+    "Get the JSON schemas of an assistant's graph",
+    answer=answers.GRAPH_SCHEMAS,
+    any_text=("assistant_id",),
+    errors=(404,),
+)
 def get_schemas(assistant_id: str) -> Response:
     with connection() as conn:
         graph = assistants.graph(conn, deployment(), assistant_id)
@@ -255,7 +303,13 @@ def get_schemas(assistant_id: str) -> Response:
 
 @bp.get("/assistants/<assistant_id>/subgraphs")
 @bp.get("/assistants/<assistant_id>/subgraphs/<path:namespace>")
-@operation("Get the schemas of an assistant's subgraphs", query=SubgraphsQuery, errors=(404,))
+@operation(
+    "Get the schemas of an assistant's subgraphs",
+    query=SubgraphsQuery,
+    answer=answers.SUBGRAPHS,
+    any_text=("assistant_id",),
+    errors=(404,),
+)
 def get_subgraphs(assistant_id: str, namespace: str | None = None) -> Response:
     recurse = load_query(SubgraphsQuery)["recurse"]
     with connection() as conn:

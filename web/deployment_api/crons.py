@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
@@ -12,6 +12,7 @@ from marshmallow import ValidationError
 from shared import crons
 from shared.database import connection
 from shared.errors import Invalid
+from web.deployment_api import answers
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
     METADATA_BYTES,
@@ -20,6 +21,7 @@ from web.deployment_api.assistants import (
 )
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, refuse, selected
 from web.deployment_api.run_request import STREAM_MODES, NodeNames
+from web.json_schema import COUNT
 from web.openapi import operation
 from web.validation import (
     Field,
@@ -44,6 +46,7 @@ class Moment(Field):
     """A time in ISO 8601; without an offset it is UTC."""
 
     type_rule = Rule("must be a time in ISO 8601", "datetime_parsing")
+    json_schema: ClassVar[dict[str, Any]] = {"type": "string", "format": "date-time"}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> datetime:
         try:
@@ -57,6 +60,7 @@ class Input(Field):
     """An object, or an array of objects."""
 
     type_rule = Rule("must be an object or an array of objects", "value_error")
+    json_schema: ClassVar[dict[str, Any]] = {"type": ["object", "array"], "items": {"type": "object"}}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         listed = value if isinstance(value, list) else [value]
@@ -116,14 +120,19 @@ class CronSearch(CronFilter):
 
 
 @bp.post("/runs/crons")
-@operation("Create a cron whose runs have threads of their own", body=CronCreate, errors=(400, 404, 429))
+@operation(
+    "Create a cron whose runs have threads of their own",
+    body=CronCreate,
+    answer=answers.CRON,
+    errors=(400, 404, 429),
+)
 def create_cron() -> Response:
     """`schedule` has five fields, or six with seconds last, read in `timezone` (UTC unless named)."""
     return _created(load(CronCreate), None)
 
 
 @bp.post("/threads/<thread_id>/runs/crons")
-@operation("Create a cron on a thread", body=ThreadCronCreate, errors=(400, 404, 429))
+@operation("Create a cron on a thread", body=ThreadCronCreate, answer=answers.CRON, errors=(400, 404, 429))
 def create_thread_cron(thread_id: str) -> Response:
     key = uuid_path(thread_id, "thread_id")
     return _created(load(ThreadCronCreate), key)
@@ -147,7 +156,7 @@ def _sent(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @bp.get("/runs/crons/<cron_id>")
-@operation("Get a cron", errors=(404,))
+@operation("Get a cron", answer=answers.CRON, errors=(404,))
 def get_cron(cron_id: str) -> Response:
     key = uuid_path(cron_id, "cron_id")
     with connection() as conn:
@@ -155,7 +164,7 @@ def get_cron(cron_id: str) -> Response:
 
 
 @bp.patch("/runs/crons/<cron_id>")
-@operation("Change a cron", body=CronPatch, errors=(400, 404))
+@operation("Change a cron", body=CronPatch, answer=answers.CRON, errors=(400, 404))
 def change_cron(cron_id: str) -> Response:
     """Metadata is merged; `end_time: null` takes the end away; a new schedule or zone begins from now."""
     key = uuid_path(cron_id, "cron_id")
@@ -177,7 +186,7 @@ def delete_cron(cron_id: str) -> tuple[str, int]:
 
 
 @bp.post("/runs/crons/search")
-@operation("Search crons", body=CronSearch)
+@operation("Search crons", body=CronSearch, answer=answers.CRONS, headers=answers.PAGE_HEADERS)
 def search_crons() -> Response:
     body = {name: value for name, value in load(CronSearch).items() if value is not None}
     select = body.pop("select", None)
@@ -190,7 +199,7 @@ def search_crons() -> Response:
 
 
 @bp.post("/runs/crons/count")
-@operation("Count crons", body=CronFilter)
+@operation("Count crons", body=CronFilter, answer=COUNT)
 def count_crons() -> Response:
     body = {name: value for name, value in load(CronFilter).items() if value is not None}
     with connection() as conn:

@@ -6,7 +6,7 @@ what its checkpoints mean.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import orjson
@@ -18,6 +18,7 @@ from shared.database import connection
 from shared.errors import Conflict, Invalid
 from shared.queries import Question
 from shared.states import Newest
+from web.deployment_api import answers
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.pages import deployment
 from web.openapi import operation
@@ -51,6 +52,7 @@ class Before(Field):
     """A checkpoint's id; also the object around it that some clients send."""
 
     type_rule = Rule("must be a checkpoint id, or an object with a checkpoint_id", "value_error")
+    json_schema: ClassVar[dict[str, Any]] = {"type": ["string", "object"]}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         if isinstance(value, dict):
@@ -64,6 +66,7 @@ class Values(Field):
     """A state update: an object, an array, or null."""
 
     type_rule = Rule("must be an object, an array or null", "value_error")
+    json_schema: ClassVar[dict[str, Any]] = {"type": ["object", "array"]}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         if isinstance(value, dict | list):
@@ -107,7 +110,7 @@ class StatePatch(Schema):
 
 
 @bp.get("/threads/<thread_id>/state")
-@operation("Get a thread's newest state", query=StateQuery, errors=(404, 424, 504))
+@operation("Get a thread's newest state", query=StateQuery, answer=answers.STATE, errors=(404, 424, 504))
 def get_state(thread_id: str) -> Response:
     """From the thread's row; a graph host is asked while a run works, and for the states of subgraphs."""
     query = load_query(StateQuery)
@@ -121,7 +124,13 @@ def get_state(thread_id: str) -> Response:
 
 
 @bp.get("/threads/<thread_id>/state/<checkpoint_id>")
-@operation("Get a thread's state at a checkpoint", query=StateQuery, errors=(404, 424, 504))
+@operation(
+    "Get a thread's state at a checkpoint",
+    query=StateQuery,
+    answer=answers.STATE,
+    any_text=("checkpoint_id",),
+    errors=(404, 424, 504),
+)
 def get_state_at(thread_id: str, checkpoint_id: str) -> Response:
     """Of a checkpoint that is not there, an empty state."""
     query = load_query(StateQuery)
@@ -130,7 +139,12 @@ def get_state_at(thread_id: str, checkpoint_id: str) -> Response:
 
 
 @bp.post("/threads/<thread_id>/state/checkpoint")
-@operation("Get a thread's state at a checkpoint, perhaps a subgraph's", body=StateAt, errors=(404, 424, 504))
+@operation(
+    "Get a thread's state at a checkpoint, perhaps a subgraph's",
+    body=StateAt,
+    answer=answers.STATE,
+    errors=(404, 424, 504),
+)
 def find_state(thread_id: str) -> Response:
     body = load(StateAt)
     raw = _state_at(thread_id, body["checkpoint"], body["subgraphs"])
@@ -138,14 +152,18 @@ def find_state(thread_id: str) -> Response:
 
 
 @bp.get("/threads/<thread_id>/history")
-@operation("List a thread's states, newest first", query=HistoryQuery, errors=(404, 424, 504))
+@operation(
+    "List a thread's states, newest first", query=HistoryQuery, answer=answers.STATES, errors=(404, 424, 504)
+)
 def list_history(thread_id: str) -> Response:
     query = load_query(HistoryQuery)
     return _shown(_history(uuid_path(thread_id, "thread_id"), query), None, "query")
 
 
 @bp.post("/threads/<thread_id>/history")
-@operation("List a thread's states, newest first", body=History, errors=(404, 424, 504))
+@operation(
+    "List a thread's states, newest first", body=History, answer=answers.STATES, errors=(404, 424, 504)
+)
 def search_history(thread_id: str) -> Response:
     """`before` bounds it to older checkpoints, `checkpoint` names a subgraph by its `checkpoint_ns`."""
     key = uuid_path(thread_id, "thread_id")
@@ -154,7 +172,12 @@ def search_history(thread_id: str) -> Response:
 
 
 @bp.post("/threads/<thread_id>/state")
-@operation("Update a thread's state", body=StateUpdate, errors=(400, 404, 409, 424, 504))
+@operation(
+    "Update a thread's state",
+    body=StateUpdate,
+    answer=answers.STATE_UPDATED,
+    errors=(400, 404, 409, 424, 504),
+)
 def update_state(thread_id: str) -> Response:
     """Reducers apply; `as_node` decides what comes next. From an older checkpoint the thread is forked."""
     key = uuid_path(thread_id, "thread_id")
@@ -167,7 +190,7 @@ def update_state(thread_id: str) -> Response:
 
 
 @bp.patch("/threads/<thread_id>/state")
-@operation("Merge metadata into a thread", body=StatePatch, errors=(404,))
+@operation("Merge metadata into a thread", body=StatePatch, answer=answers.THREAD, errors=(404,))
 def patch_state(thread_id: str) -> Response:
     key = uuid_path(thread_id, "thread_id")
     body = load(StatePatch)

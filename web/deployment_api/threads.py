@@ -11,12 +11,13 @@ from shared import expiry, runs, thread_copies, threads
 from shared.control import tell
 from shared.database import connection
 from shared.errors import Invalid, RunyardError
-from web.deployment_api import states
+from web.deployment_api import answers, states
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.extract import extracted, parse
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
 from web.deployment_api.run_request import Command
 from web.deployment_api.states import Values
+from web.json_schema import COUNT
 from web.openapi import operation
 from web.validation import (
     JsonObject,
@@ -100,7 +101,7 @@ class ThreadSearch(ThreadFilter):
 
 
 @bp.post("/threads")
-@operation("Create a thread", body=ThreadCreate, errors=(400, 404, 409, 424, 504))
+@operation("Create a thread", body=ThreadCreate, answer=answers.THREAD, errors=(400, 404, 409, 424, 504))
 def create_thread() -> Response:
     """With `supersteps`, updates of its state follow; the thread is there with all of them or not at all."""
     body = load(ThreadCreate)
@@ -128,7 +129,7 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> dict[str,
 
 
 @bp.get("/threads/<thread_id>")
-@operation("Get a thread", query=ThreadQuery, errors=(404,))
+@operation("Get a thread", query=ThreadQuery, answer=answers.THREAD, errors=(404,))
 def get_thread(thread_id: str) -> Response:
     """`include=ttl` adds when it expires."""
     key = uuid_path(thread_id, "thread_id")
@@ -141,7 +142,9 @@ def get_thread(thread_id: str) -> Response:
 
 
 @bp.patch("/threads/<thread_id>")
-@operation("Merge metadata into a thread", body=ThreadPatch, errors=(404,))
+@operation(
+    "Merge metadata into a thread", body=ThreadPatch, answer=answers.THREAD, empty=(204,), errors=(404,)
+)
 def change_thread(thread_id: str) -> Response | tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
     body = load(ThreadPatch)
@@ -165,7 +168,7 @@ def delete_thread(thread_id: str) -> tuple[str, int]:
 
 
 @bp.post("/threads/<thread_id>/copy")
-@operation("Copy a thread", errors=(404,))
+@operation("Copy a thread", answer=answers.THREAD, errors=(404,))
 def copy_thread(thread_id: str) -> Response:
     """A new thread with the same metadata and checkpoints, without the runs."""
     key = uuid_path(thread_id, "thread_id")
@@ -174,7 +177,9 @@ def copy_thread(thread_id: str) -> Response:
 
 
 @bp.post("/threads/prune")
-@operation("Delete threads, or all of their checkpoints but the newest", body=ThreadPrune)
+@operation(
+    "Delete threads, or all of their checkpoints but the newest", body=ThreadPrune, answer=answers.PRUNED
+)
 def prune_threads() -> Response:
     """Unknown ids do not count, nor, with `keep_latest`, threads on which something runs."""
     body = load(ThreadPrune)
@@ -187,7 +192,7 @@ def prune_threads() -> Response:
 
 
 @bp.get("/threads/<thread_id>/storage")
-@operation("Tell what a thread's checkpoints weigh", errors=(404,))
+@operation("Tell what a thread's checkpoints weigh", answer=answers.STORAGE, errors=(404,))
 def get_storage(thread_id: str) -> Response:
     """In bytes as stored; small channel values count with their checkpoint."""
     key = uuid_path(thread_id, "thread_id")
@@ -196,7 +201,9 @@ def get_storage(thread_id: str) -> Response:
 
 
 @bp.post("/threads/search")
-@operation("Search threads", body=ThreadSearch, errors=(400,))
+@operation(
+    "Search threads", body=ThreadSearch, answer=answers.THREADS, headers=answers.PAGE_HEADERS, errors=(400,)
+)
 def search_threads() -> Response:
     body = load(ThreadSearch)
     select, paths = body.pop("select", None), parse(body.pop("extract", {}))
@@ -222,7 +229,7 @@ def _thread_id(text: str) -> Any:
 
 
 @bp.post("/threads/count")
-@operation("Count threads", body=ThreadFilter)
+@operation("Count threads", body=ThreadFilter, answer=COUNT)
 def count_threads() -> Response:
     body = load(ThreadFilter)
     with connection() as conn:

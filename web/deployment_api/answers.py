@@ -1,0 +1,168 @@
+"""What a deployment's interface answers with, as JSON Schema: one constant a record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.expiry import STRATEGIES
+from shared.models import RunStatus, ThreadStatus
+from web.json_schema import (
+    BOOLEAN,
+    COUNT,
+    OBJECT,
+    OBJECT_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    TIME_OR_NULL,
+    UUID,
+    UUID_OR_NULL,
+    JsonSchema,
+    listed,
+    mapped,
+    or_null,
+    record,
+    selection,
+    word,
+)
+
+ANYTHING: JsonSchema = {"description": "Any JSON value"}
+NOTHING: JsonSchema = {"type": "object", "maxProperties": 0}
+PAGE_HEADERS = ("X-Pagination-Total", "X-Pagination-Next")
+RUN_HEADERS = ("Content-Location",)
+FOLLOWED_HEADERS = ("Location", "Content-Location")
+
+ASSISTANT_FIELDS: dict[str, Any] = {
+    "assistant_id": UUID,
+    "graph_id": TEXT,
+    "config": OBJECT,
+    "context": OBJECT,
+    "metadata": OBJECT,
+    "name": TEXT,
+    "created_at": TIME,
+    "updated_at": TIME,
+    "version": {"type": "integer", "minimum": 1},
+    "description": TEXT_OR_NULL,
+}
+ASSISTANT = record("Assistant", **ASSISTANT_FIELDS)
+ASSISTANTS = listed(selection(ASSISTANT))
+ASSISTANT_VERSION = record(
+    "AssistantVersion", **{name: kind for name, kind in ASSISTANT_FIELDS.items() if name != "updated_at"}
+)
+
+NODE = record(
+    "GraphNode", ("type", "data", "metadata"), id=TEXT, type=TEXT, data=record(name=TEXT), metadata=OBJECT
+)
+EDGE = record(
+    "GraphEdge", ("conditional", "data"), source=TEXT, target=TEXT, conditional=BOOLEAN, data=ANYTHING
+)
+DRAWING = record("GraphDrawing", nodes=listed(NODE), edges=listed(EDGE))
+SCHEMAS: dict[str, Any] = dict.fromkeys(
+    ("input_schema", "output_schema", "state_schema", "config_schema", "context_schema"), OBJECT_OR_NULL
+)
+GRAPH_SCHEMAS = record("GraphSchemas", graph_id=TEXT, **SCHEMAS)
+SUBGRAPHS = mapped(record("SubgraphSchemas", **SCHEMAS))
+
+INTERRUPT = record("Interrupt", id=TEXT, value=ANYTHING)
+FAILURE = record("Failure", error=TEXT, message=TEXT)
+TTL = record(
+    "ThreadTtl",
+    strategy=word(*STRATEGIES),
+    ttl_minutes={"type": "number", "minimum": 0},
+    expires_at=TIME_OR_NULL,
+)
+THREAD = record(
+    "Thread",
+    ("error", "interrupts", "ttl", "extracted"),
+    thread_id=UUID,
+    created_at=TIME,
+    updated_at=TIME,
+    state_updated_at=TIME,
+    metadata=OBJECT,
+    status=word(*ThreadStatus),
+    config=OBJECT,
+    values=ANYTHING,
+    error=or_null(FAILURE),
+    interrupts=mapped(listed(INTERRUPT)),
+    ttl=TTL,
+    extracted=OBJECT,
+)
+THREADS = listed(selection(THREAD))
+PRUNED = record("PrunedThreads", pruned_count=COUNT)
+COUNTED: dict[str, Any] = {"count": COUNT, "bytes": COUNT}
+STORAGE = record(
+    "ThreadStorage",
+    thread_id=UUID,
+    total_bytes=COUNT,
+    checkpoints=record(**COUNTED),
+    channel_values=record(**COUNTED, by_channel=mapped(record(versions=COUNT, bytes=COUNT))),
+    pending_writes=record(**COUNTED),
+)
+
+CHECKPOINT = record(
+    "Checkpoint",
+    ("checkpoint_id", "checkpoint_map"),
+    thread_id=UUID,
+    checkpoint_ns=TEXT,
+    checkpoint_id=TEXT_OR_NULL,
+    checkpoint_map=OBJECT_OR_NULL,
+)
+STATE_FIELDS: dict[str, Any] = {
+    "values": ANYTHING,
+    "next": listed(TEXT),
+    "tasks": listed(OBJECT),
+    "metadata": OBJECT_OR_NULL,
+    "created_at": TIME_OR_NULL,
+    "checkpoint": or_null(CHECKPOINT),
+    "parent_checkpoint": or_null(CHECKPOINT),
+    "interrupts": listed(INTERRUPT),
+    "checkpoint_id": TEXT_OR_NULL,
+    "parent_checkpoint_id": TEXT_OR_NULL,
+}
+STATE = selection(record("State", **STATE_FIELDS))
+STATES = listed(STATE)
+STATE_UPDATED = record("UpdatedState", checkpoint=CHECKPOINT, configurable=CHECKPOINT, checkpoint_id=TEXT)
+
+RUN = record(
+    "Run",
+    run_id=UUID,
+    thread_id=UUID,
+    assistant_id=UUID,
+    created_at=TIME,
+    updated_at=TIME,
+    status=word(*RunStatus),
+    metadata=OBJECT,
+    kwargs=OBJECT,
+    multitask_strategy=word("reject", "rollback", "interrupt", "enqueue"),
+    langsmith_session_name=TEXT_OR_NULL,
+    cancel_reason=TEXT_OR_NULL,
+)
+RUNS = listed(selection(RUN))
+OUTPUT: JsonSchema = {
+    "description": "The thread's values, with `__interrupt__` where the graph waits for an answer;"
+    " `__error__` alone when the run failed. Blanks may come first, while the run goes on."
+}
+
+CRON = record(
+    "Cron",
+    cron_id=UUID,
+    assistant_id=UUID,
+    thread_id=UUID_OR_NULL,
+    user_id=TEXT_OR_NULL,
+    end_time=TIME_OR_NULL,
+    schedule=TEXT,
+    timezone=TEXT_OR_NULL,
+    payload=OBJECT,
+    next_run_date=TIME_OR_NULL,
+    metadata=OBJECT,
+    on_run_completed=TEXT_OR_NULL,
+    enabled=BOOLEAN,
+    created_at=TIME,
+    updated_at=TIME,
+)
+CRONS = listed(selection(CRON))
+
+ITEM = record("StoreItem", namespace=listed(TEXT), key=TEXT, value=OBJECT, created_at=TIME, updated_at=TIME)
+FOUND_ITEM = record("FoundStoreItem", **ITEM["properties"], score={"type": ["number", "null"]})
+FOUND_ITEMS = record("StoreItems", items=listed(FOUND_ITEM))
+NAMESPACES = record("StoreNamespaces", namespaces=listed(listed(TEXT)))
