@@ -394,7 +394,10 @@ def _stop(conn: Connection, row: RowMapping, action: str, reason: str | None) ->
     if row["status"] == RunStatus.RUNNING:
         owner = row["owner"]
         conn.execute(
-            text("UPDATE run SET cancel_requested = :action, cancel_reason = :reason WHERE run_id = :run_id"),
+            text(
+                "UPDATE run SET cancel_requested = :action, cancel_reason = :reason WHERE run_id = :run_id"
+                " AND (cancel_requested IS NULL OR cancel_requested < :action)"  # a rollback wins, once
+            ),
             key,
         )
     elif row["temporary"]:

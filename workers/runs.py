@@ -67,6 +67,8 @@ class Execution:
     def cancel(self, action: str, reason: str | None) -> None:
         """Stop the graph; `timeout` and `handover` are the runner's own actions."""
         if self._stopping is not None:
+            if action == "rollback":  # wanted after all, of what stops already
+                self._stopping = (action, reason)
             return
         self._stopping = (action, reason)
         if self._host is not None:
