@@ -35,7 +35,7 @@ class Question:
     deployment_id: UUID
     revision_id: UUID
     pool: str
-    thread_id: UUID
+    thread_id: UUID | None
     document: Mapping[str, Any]
 
 
@@ -75,7 +75,7 @@ def take(id: UUID) -> Question | None:
         UUID(told["deployment_id"]),
         UUID(told["revision_id"]),
         told["pool"],
-        UUID(told["thread_id"]),
+        UUID(told["thread_id"]) if told["thread_id"] else None,
         told["document"],
     )
 

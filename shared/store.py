@@ -8,13 +8,16 @@ An item that has expired is not there, though upkeep may take a while to remove 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
+from shared import store_vectors
 from shared.database import dumps
 from shared.errors import Invalid
+from shared.store_vectors import Vectors
 
 MAX_LABELS, MAX_LABEL, MAX_KEY = 64, 512, 1024
 MAX_VALUE_BYTES = 4 * 1024 * 1024
@@ -58,6 +61,25 @@ def check_item(key: str, value: Mapping[str, Any]) -> None:
         raise Invalid("value: must not hold NUL characters", loc=("body", "value"))
 
 
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """The `store` of a revision's langgraph.json: how long items live, and whether they have an index."""
+
+    default_ttl: float | None = None
+    refresh_on_read: bool = True
+    has_index: bool = False
+
+
+def config_of(conn: Connection, revision_id: UUID | None) -> StoreConfig:
+    """What a revision's configuration says of the store."""
+    query = text("SELECT manifest -> 'store' FROM revision WHERE id = :id")
+    told = conn.execute(query, {"id": revision_id}).scalar_one_or_none() or {}
+    ttl = told.get("ttl") or {}
+    return StoreConfig(
+        ttl.get("default_ttl"), ttl.get("refresh_on_read") is not False, bool(told.get("index"))
+    )
+
+
 def path_of(namespace: Namespace) -> str:
     return "".join(f"{label}." for label in namespace)
 
@@ -81,6 +103,7 @@ ON CONFLICT (deployment_id, path, key) DO UPDATE
 SET value = excluded.value, ttl_minutes = excluded.ttl_minutes, expires_at = excluded.expires_at,
     updated_at = clock_timestamp(),
     created_at = CASE WHEN store_item.expires_at <= now() THEN clock_timestamp() ELSE store_item.created_at END
+RETURNING updated_at
 """)
 
 
@@ -92,11 +115,12 @@ def put(
     value: Mapping[str, Any],
     *,
     ttl_minutes: float | None = None,
+    vectors: Vectors | None = None,
 ) -> None:
-    """Store a value, in place of what was there; raises Invalid."""
+    """Store a value, in place of what was there; `vectors` make it found by meaning. Raises Invalid."""
     check_namespace(namespace)
     check_item(key, value)
-    conn.execute(
+    written = conn.execute(
         PUT,
         {
             "deployment_id": deployment_id,
@@ -107,6 +131,9 @@ def put(
             "longest": MAX_TTL_MINUTES,
         },
     )
+    if vectors is not None:
+        path = path_of(namespace)
+        store_vectors.replace(conn, deployment_id, path, key, vectors, written.scalar_one())
 
 
 def delete(conn: Connection, deployment_id: UUID, namespace: Namespace, key: str) -> None:
@@ -157,19 +184,27 @@ def search(
     limit: int = 10,
     offset: int = 0,
     refresh: bool = True,
+    near: Sequence[float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Items below a prefix whose values match the filter, newest change first; raises Invalid."""
+    """Items below a prefix whose values match the filter, newest change first; raises Invalid.
+
+    With the vector of a query (`near`) the nearest come first, then those that have no vector.
+    """
     values: dict[str, Any] = {"deployment_id": deployment_id, "limit": limit, "offset": offset}
     where = ["deployment_id = :deployment_id", LIVES, *_below(prefix, values)]
     where += _conditions(filter or {}, (), values)
+    score, order = "", ""
+    if near is not None:
+        values |= store_vectors.score_values(near)
+        score, order = store_vectors.SCORE, "score DESC NULLS LAST, "
     query = text(
-        "SELECT path, key, value, created_at, updated_at, ttl_minutes FROM store_item WHERE "
-        + " AND ".join(where)
-        + " ORDER BY updated_at DESC, path, key LIMIT :limit OFFSET :offset"
+        "SELECT path, key, value, created_at, updated_at, ttl_minutes"
+        f"{', score' if score else ''} FROM store_item AS i {score} WHERE {' AND '.join(where)}"
+        f" ORDER BY {order}updated_at DESC, path, key LIMIT :limit OFFSET :offset"
     )
     rows = conn.execute(query, values).mappings().all()
     _refresh(conn, deployment_id, rows, refresh)
-    return [item(row) for row in rows]
+    return [{**item(row), "score": row.get("score")} for row in rows]
 
 
 def _below(prefix: Namespace, values: dict[str, Any]) -> list[str]:
@@ -267,7 +302,8 @@ def answer(conn: Connection, deployment_id: UUID, ops: Sequence[Mapping[str, Any
         if op["value"] is None:
             delete(conn, deployment_id, op["namespace"], op["key"])
         else:
-            put(conn, deployment_id, op["namespace"], op["key"], op["value"], ttl_minutes=op["ttl"])
+            options = {"ttl_minutes": op["ttl"], "vectors": op.get("vectors")}
+            put(conn, deployment_id, op["namespace"], op["key"], op["value"], **options)
     return results
 
 
@@ -276,7 +312,7 @@ def _answer_get(conn: Connection, deployment_id: UUID, op: Mapping[str, Any]) ->
 
 
 def _answer_search(conn: Connection, deployment_id: UUID, op: Mapping[str, Any]) -> Any:
-    options = {name: op[name] for name in ("filter", "limit", "offset", "refresh")}
+    options = {name: op[name] for name in ("filter", "limit", "offset", "refresh", "near")}
     return search(conn, deployment_id, op["namespace"], **options)
 
 

@@ -25,7 +25,7 @@ from shared.errors import BuildFailed, Fenced, Unavailable
 from shared.models import RevisionStatus
 from shared.revisions import Claimed
 from shared.settings import Settings
-from workers import earlier, environments, graphs, sources, workspaces
+from workers import earlier, environments, graphs, sources, store_config, workspaces
 from workers.build_log import BuildLog
 from workers.events import Writer
 
@@ -176,6 +176,7 @@ class _Build:
         self._fetch()
         self._repeat()
         made = self._make()
+        store_config.require_vectors(made.manifest.store)
         found = self._graphs(made)
         if claimed.status == RevisionStatus.BUILDING:
             self._keep(made)
@@ -267,6 +268,7 @@ class _Build:
                 manifest={
                     "graphs": {name: dict(entry) for name, entry in made.manifest.graphs.items()},
                     "inputs": made.inputs,
+                    "store": dict(made.manifest.store),
                     "resolved_at": self._resolved_at,
                     "inspector": graphs.inspector(),
                 },

@@ -271,6 +271,7 @@ def host_command(
         "graphs": made.manifest.graphs,
         "paths": [str(workspace.project / path) for path in made.manifest.import_paths],
         "inspect": inspect,
+        "store": made.manifest.store,
     }
     env = {
         **{name: value for name, value in settings.passed_on.items() if not name.startswith(("UV_", "PIP_"))},

@@ -15,7 +15,7 @@ import orjson
 
 from shared import variables
 from shared.errors import BuildFailed
-from workers import uv_project
+from workers import store_config, uv_project
 from workers.uv_project import Locked
 
 STEP = "configuration"
@@ -28,7 +28,6 @@ WITHOUT_MEANING = (
 )  # fmt: skip
 # What would be missed if it were ignored, and what there is instead.
 NOT_SERVED = {
-    "store": "this server does not search by meaning and lets no item expire",
     "checkpointer": "this server keeps checkpoints itself, and as long as their thread",
     "auth": "this server's own API keys decide who may call a deployment",
     "encryption": "this server does not call a project's own encryption",
@@ -39,7 +38,9 @@ DISTROS = ("debian", "wolfi", "bookworm")
 PACKAGE_TOOLS = frozenset({"pip", "setuptools", "wheel"})
 VERSION = re.compile(r"(~=|>~=)?\d+(\.\d+){0,2}(-?[a-z]+\.?\d*)?", re.IGNORECASE)
 INSTALLERS = ("auto", "pip", "uv")
-HONOURED = ("source", "dependencies", "graphs", "env", "python_version", "pip_config_file", "pip_installer")
+HONOURED = (
+    "source", "dependencies", "graphs", "env", "python_version", "pip_config_file", "pip_installer", "store",
+)  # fmt: skip
 MOVED = ("project_root", "package")
 MAX_CONFIG_BYTES = 1024 * 1024
 REQUIREMENT_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "setup.cfg")
@@ -63,6 +64,7 @@ class Manifest:
     import_paths: tuple[PurePosixPath, ...] = ()  # what makes them importable, beside the working directory
     locked: Locked | None = None  # a package of a uv workspace, instead of requirements
     env: Mapping[str, str] = field(default_factory=dict)
+    store: Mapping[str, Any] = field(default_factory=dict)  # `ttl` and `index`
     python_version: str | None = None
     index: PipConfig | None = None
     warnings: tuple[str, ...] = ()
@@ -112,6 +114,7 @@ def read(root: Path, config_path: str | None) -> Manifest:
         plain=plain,
         import_paths=_import_paths(root, directory, plain),
         env=_env(config.get("env", {})),
+        store=store_config.read(config.get("store")),
         python_version=_python_version(config.get("python_version")),
         index=_pip_config(root, directory, config.get("pip_config_file")),
         warnings=tuple(_warnings(config)),

@@ -21,7 +21,8 @@ from shared.errors import Conflict, HostDied, HostError, NotFound, RunyardError,
 from shared.queries import PATIENCE_SECONDS, Question
 from workers import store
 from workers.graph_host import frames
-from workers.hosts import Host, HostPool
+from workers.host import Host
+from workers.hosts import HostPool
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class _Query:
     def _update(self) -> bytes:
         """Ask, and store what the answer wants stored; again when the thread moved in between."""
         question = self._question
+        assert question.thread_id is not None  # web asks for updates of threads only
         for tries_left in reversed(range(TRIES)):
             document, *parts = self._ask()
             answer = orjson.loads(document)

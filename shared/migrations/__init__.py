@@ -17,6 +17,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, NullPool, create_engine, text
 from sqlalchemy.orm import Session
 
+from shared import store_vectors
 from shared.api_keys import ensure_default_organization
 from shared.database import driver_url
 
@@ -26,11 +27,12 @@ FOLDER = Path(__file__).parent
 
 
 def upgrade(url: str) -> None:
-    """Apply what is missing and make sure of the default organization; safe to call at every start."""
+    """Apply what is missing, what an extension makes possible, and the default organization; safe to repeat."""
     engine = create_engine(driver_url(url), poolclass=NullPool)
     with engine.begin() as connection:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
         command.upgrade(config(connection), "head")
+        store_vectors.prepare(connection)
         with Session(connection, join_transaction_mode="create_savepoint") as session, session.begin():
             ensure_default_organization(session)
 
@@ -49,6 +51,11 @@ def write_version(url: str, subject: str) -> None:
     with engine.connect() as connection:
         known = len(list(ScriptDirectory.from_config(config()).walk_revisions()))
         command.revision(config(connection), subject, autogenerate=True, rev_id=f"{known + 1:04}")
+
+
+def is_compared(_: object, name: str | None, kind: str, *__: object) -> bool:
+    """Whether a table belongs to models.py; one that leans on an extension may be missing."""
+    return (kind, name) != ("table", store_vectors.NAME)
 
 
 def config(connection: Connection | None = None) -> Config:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from alembic import context
 
+from shared.migrations import is_compared
 from shared.models import Base
 
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=Base.metadata,
+    include_object=is_compared,
     compare_type=True,
     compare_server_default=False,
 )

@@ -9,7 +9,8 @@ from langgraph_sdk.client import SyncLangGraphClient
 
 from tests.stack import Stack
 
-KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
+PROJECTS = Path(__file__).parent.parent / "projects"
+KITCHEN, MEANING = PROJECTS / "kitchen", PROJECTS / "meaning"
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +36,21 @@ def test_a_graph_and_its_client_share_the_store(sdk: SyncLangGraphClient) -> Non
     assert [item["namespace"] for item in found] == [["visits", "bob"]]
     sdk.store.delete_item(["visits", "ann"], key="count")
     assert sdk.store.get_item(("visits", "ann"), "count") is None
+
+
+def test_a_store_with_an_index_is_searched_by_meaning(stack: Stack) -> None:
+    sdk = stack.sdk(stack.deploy(MEANING, name="meaning"))
+    sdk.store.put_item(("notes",), "a", {"text": "rain and rain"})
+    sdk.store.put_item(("notes",), "b", {"text": "coffee"}, index=False)
+
+    result = sdk.runs.wait(None, "notes", input={"note": "tea for two", "question": "a cup of tea"})
+
+    assert result["found"][0] == ["tea for two", 1.0]
+    found = sdk.store.search_items(("notes",), query="does it rain?")["items"]
+    assert [(item["key"], item["score"] is None) for item in found] == [
+        ("a", False),
+        ("tea for two", False),
+        ("b", True),
+    ]
+    sdk.store.put_item(("notes",), "a", {"text": "nothing but coffee"})
+    assert sdk.store.search_items(("notes",), query="coffee", limit=1)["items"][0]["key"] == "a"

@@ -16,11 +16,12 @@ from langgraph.store.memory import InMemoryStore
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import store
+from shared import store, store_vectors
 from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.errors import Invalid
 from workers.graph_host.connection import Document
+from workers.graph_host.meaning import MeaningIndex
 from workers.graph_host.output import current_run_id
 from workers.graph_host.store import HostStore, StoreFailed
 
@@ -235,6 +236,70 @@ def test_what_cannot_be_put_is_refused_by_name(
 ) -> None:
     with pytest.raises(Invalid, match=message), connection() as conn:
         store.put(conn, deployment.id, namespace, key, value)
+
+
+class Counting:
+    """The project's embeddings: how often each letter comes."""
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        return self.embed_documents(texts)
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [[float(text.count(letter)) for letter in "xyz"] for text in texts]
+
+    async def aembed_query(self, text: str) -> list[float]:
+        return self.embed_query(text)
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.embed_documents([text])[0]
+
+
+@pytest.fixture
+def indexed(deployment: DeploymentRef) -> HostStore:
+    with connection() as conn:
+        assert store_vectors.prepare(conn), "the embedded PostgreSQL has the extension"
+    index = MeaningIndex(Counting(), 3, ["text", "more[*]"])  # type: ignore[arg-type]
+    return HostStore(Runner(deployment.id), None, index)  # type: ignore[arg-type]
+
+
+def test_the_nearest_in_meaning_come_first_and_the_rest_after_them(indexed: HostStore) -> None:
+    indexed.put(("a",), "x", {"text": "xx"})
+    indexed.put(("a",), "y", {"text": "y"})
+    indexed.put(("a",), "many", {"text": "zz", "more": ["y", "x"]})
+    indexed.put(("a",), "left out", {"text": "x"}, index=False)
+    indexed.put(("a",), "other field", {"text": "z", "title": "x"}, index=["title"])
+    indexed.put(("a",), "no direction", {"text": "?"})
+
+    found = indexed.search(("a",), query="x", limit=10)
+
+    assert [item.key for item in found[:3]] == ["other field", "many", "x"]
+    assert [item.score for item in found[:3]] == [1.0, 1.0, 1.0]
+    assert (found[3].key, found[3].score) == ("y", 0.0)
+    assert {(item.key, item.score) for item in found[4:]} == {("left out", None), ("no direction", None)}
+    assert [item.key for item in indexed.search(("a",), query="x", filter={"text": "y"})] == ["y"]
+    assert [item.key for item in indexed.search(("a",), query="x", limit=1, offset=2)] == ["x"]
+
+
+def test_a_value_that_changed_is_found_by_what_it_is_now(
+    indexed: HostStore, deployment: DeploymentRef
+) -> None:
+    indexed.put(("a",), "k", {"text": "x"})
+    indexed.put(("a",), "k", {"text": "y"})
+    assert indexed.search(("a",), query="y")[0].score == 1.0
+
+    of(deployment).put(("a",), "k", {"text": "x"})  # by a revision without an index
+
+    assert indexed.search(("a",), query="x")[0].score is None, "no vector is of this value"
+    indexed.delete(("a",), "k")
+    with connection() as conn:
+        assert conn.execute(text("SELECT count(*) FROM store_vector")).scalar_one() == 0
+
+
+def test_embeddings_of_another_size_are_refused(deployment: DeploymentRef) -> None:
+    index = MeaningIndex(Counting(), 4, ["text"])  # type: ignore[arg-type]
+    own = HostStore(Runner(deployment.id), None, index)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"an embedding of 3 dimensions: store\.index\.dims says 4"):
+        own.put(("a",), "k", {"text": "x"})
 
 
 def test_outside_of_a_run_there_is_no_store(deployment: DeploymentRef) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
+import orjson
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 
-from shared import store
+from shared import queries, store
 from shared.database import connection
-from shared.errors import Invalid
+from shared.errors import Conflict, Invalid
+from shared.queries import Question
+from web.deployment_api import answers
 from web.deployment_api.pages import MAX_OFFSET, deployment
+from web.json_schema import or_null
 from web.openapi import operation
 from web.validation import (
     Field,
@@ -36,6 +40,9 @@ class Indexed(Field):
     """Which parts of a value a search by meaning sees: null as configured, false none, or paths."""
 
     type_rule = Rule("must be false or an array of paths", "value_error")
+    json_schema: ClassVar[dict[str, Any]] = {
+        "anyOf": [{"type": "boolean", "enum": [False]}, {"type": "array", "items": {"type": "string"}}]
+    }
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         if value is False or (isinstance(value, list) and all(isinstance(path, str) for path in value)):
@@ -54,7 +61,7 @@ class ItemPut(Schema):
 class ItemQuery(Schema):
     namespace = StrictString(load_default="")
     key = StrictString()
-    refresh_ttl = QueryBoolean(load_default=True)
+    refresh_ttl = QueryBoolean()
 
 
 class ItemDelete(Schema):
@@ -80,10 +87,16 @@ class NamespaceSearch(Schema):
 
 
 @bp.put("/store/items")
-@operation("Put a store item", body=ItemPut, status=204, errors=(400,))
+@operation("Put a store item", body=ItemPut, status=204, errors=(400, 409, 424, 504))
 def put_item() -> tuple[str, int]:
     """In place of what is there under the same namespace and key; `ttl` is in minutes."""
     body = load(ItemPut)
+    store.check_namespace(body["namespace"])
+    config = _config()
+    vectors = None
+    if config.has_index:
+        op = {"op": "put", "value": body["value"], "index": body.get("index")}
+        vectors = _embedded(op)["vectors"]
     with connection() as conn:
         store.put(
             conn,
@@ -91,13 +104,31 @@ def put_item() -> tuple[str, int]:
             body["namespace"],
             body["key"],
             body["value"],
-            ttl_minutes=body.get("ttl"),
+            ttl_minutes=body.get("ttl", config.default_ttl),
+            vectors=vectors,
         )
     return "", 204
 
 
+def _config() -> store.StoreConfig:
+    """What the serving revision's configuration says of the store."""
+    with connection() as conn:
+        return store.config_of(conn, deployment().active_revision_id)
+
+
+def _embedded(op: dict[str, Any]) -> dict[str, Any]:
+    """The vectors of a store operation, made by the project's embeddings in a graph host."""
+    serving = deployment()
+    if serving.active_revision_id is None:
+        raise Conflict("This deployment serves no revision yet.")
+    document = {"op": "embed", "ops": [op]}
+    question = Question(serving.id, serving.active_revision_id, serving.pool, None, document)
+    found: dict[str, Any] = orjson.loads(queries.ask(question))[0]
+    return found
+
+
 @bp.get("/store/items")
-@operation("Get a store item", query=ItemQuery, errors=(400,))
+@operation("Get a store item", query=ItemQuery, answer=or_null(answers.ITEM), errors=(400,))
 def get_item() -> Response:
     """The labels of `namespace` are joined by dots; an item that is not there is null."""
     query = load_query(ItemQuery)
@@ -105,7 +136,10 @@ def get_item() -> Response:
         raise Invalid("Key is required", loc=("query", "key"), kind="missing", status=400)
     namespace = query["namespace"].split(".") if query["namespace"] else []
     with connection() as conn:
-        found = store.get(conn, deployment().id, namespace, query["key"], refresh=query["refresh_ttl"])
+        refresh = query.get(
+            "refresh_ttl", store.config_of(conn, deployment().active_revision_id).refresh_on_read
+        )
+        found = store.get(conn, deployment().id, namespace, query["key"], refresh=refresh)
     return jsonify(found)
 
 
@@ -119,16 +153,21 @@ def delete_item() -> tuple[str, int]:
 
 
 @bp.post("/store/items/search")
-@operation("Search store items", body=ItemSearch, errors=(400,))
+@operation("Search store items", body=ItemSearch, answer=answers.FOUND_ITEMS, errors=(400, 409, 424, 504))
 def search_items() -> Response:
-    """Below a prefix of whole labels, by values: equality, or `$eq $ne $gt $gte $lt $lte`."""
+    """Below a prefix of whole labels, by values: equality, or `$eq $ne $gt $gte $lt $lte`.
+
+    `query` puts the nearest in meaning first, where the project's configuration has a `store.index`.
+    """
     body = load(ItemSearch)
     prefix = body.get("namespace_prefix") or []
     store.check_labels(prefix, loc=("body", "namespace_prefix"))
+    config, near, refresh = _config(), None, body.get("refresh_ttl")
     if body.get("query"):
-        raise Invalid(
-            "query: this deployment's store has no index to search by meaning", loc=("body", "query")
-        )
+        if not config.has_index:
+            reason = "query: this deployment's store has no index to search by meaning"
+            raise Invalid(reason, loc=("body", "query"))
+        near = _embedded({"op": "search", "query": body["query"]})["near"]
     with connection() as conn:
         items = store.search(
             conn,
@@ -137,13 +176,14 @@ def search_items() -> Response:
             filter=body.get("filter"),
             limit=body["limit"],
             offset=body["offset"],
-            refresh=body.get("refresh_ttl") is not False,
+            refresh=config.refresh_on_read if refresh is None else refresh,
+            near=near,
         )
-    return jsonify(items=[{**item, "score": None} for item in items])
+    return jsonify(items=items)
 
 
 @bp.post("/store/namespaces")
-@operation("List namespaces that hold items", body=NamespaceSearch)
+@operation("List namespaces that hold items", body=NamespaceSearch, answer=answers.NAMESPACES)
 def list_namespaces() -> Response:
     """`*` in a prefix or suffix is any one label; `max_depth` cuts what is deeper."""
     body = load(NamespaceSearch)

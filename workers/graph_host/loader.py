@@ -147,6 +147,15 @@ def _load(
     return entry
 
 
+def load_attribute(key: str, location: str) -> Any:
+    """What `path:attribute` of another key of the configuration names; raises LoadFailed."""
+    path, _, attribute = location.partition(":")
+    module = _from_file(key, path, {})
+    if not hasattr(module, attribute):
+        raise LoadFailed(f"{key}: {path} has no '{attribute}'")
+    return getattr(module, attribute)
+
+
 def _is_graph(value: Any) -> bool:
     return isinstance(value, (Pregel, StateGraph))
 
@@ -154,7 +163,11 @@ def _is_graph(value: Any) -> bool:
 def _module(graph_id: str, location: str, modules: dict[str, ModuleType]) -> ModuleType:
     is_file = "/" in location or "\\" in location
     try:
-        return _from_file(graph_id, location, modules) if is_file else importlib.import_module(location)
+        return (
+            _from_file(f"graph '{graph_id}'", location, modules)
+            if is_file
+            else importlib.import_module(location)
+        )
     except LoadFailed:
         raise
     except BaseException as error:  # whatever the user's module does when it is imported
@@ -164,7 +177,7 @@ def _module(graph_id: str, location: str, modules: dict[str, ModuleType]) -> Mod
         raise LoadFailed(f"graph '{graph_id}': {location} failed\n{user_traceback(error)}") from error
 
 
-def _from_file(graph_id: str, location: str, modules: dict[str, ModuleType]) -> ModuleType:
+def _from_file(key: str, location: str, modules: dict[str, ModuleType]) -> ModuleType:
     """The module of a file, executed once however many graphs it holds.
 
     Once, not once for each graph: the classes of two executions are different classes with one name, and
@@ -174,13 +187,13 @@ def _from_file(graph_id: str, location: str, modules: dict[str, ModuleType]) -> 
     if path in modules:
         return modules[path]
     if not os.path.isfile(path):
-        raise LoadFailed(f"graph '{graph_id}': no such file: {location}")
+        raise LoadFailed(f"{key}: no such file: {location}")
     name = "__" + os.path.splitext(os.path.basename(path))[0]
     if name in sys.modules:
         name += "_" + hashlib.sha256(os.path.relpath(path).encode()).hexdigest()[:8]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise LoadFailed(f"graph '{graph_id}': {location} is not a Python file")
+        raise LoadFailed(f"{key}: {location} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

@@ -6,6 +6,7 @@ gets. The ops and what else they take:
     state    `checkpoint` (or null: the newest), `subgraphs`
     history  `limit`, `before` (a checkpoint id or null), `filter` (of metadata), `checkpoint_ns`
     update   `checkpoint` (or null), `supersteps`: [[{`values`, `command`, `as_node`} …] …]
+    embed    `ops`: store operations as `store.py` describes them; of no graph and no thread
 
 The answer is one JSON document for the first two. An update stores nothing itself: its answer says what is
 to be stored, so that whoever owns the thread can do it whole or not at all.
@@ -26,6 +27,7 @@ from . import frames
 from .commands import command_of
 from .connection import Connection
 from .loader import READ_STATE, UPDATE_STATE, Entry
+from .meaning import MeaningIndex
 from .outcome import describe_error, interrupts_by_task, read_state, state_record
 from .output import current_run_id
 from .run_checkpoints import RunCheckpoints, current_run
@@ -37,7 +39,7 @@ PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 
 
 class Query:
-    """One question in progress. `start()` makes its task; the ANSWER frame is sent exactly once."""
+    """One question in progress; `run()` sends the ANSWER frame exactly once."""
 
     def __init__(
         self,
@@ -65,11 +67,8 @@ class Query:
             ships_all=True,
         )
 
-    def start(self) -> asyncio.Task[None]:
-        """Begin; the task never raises."""
-        return self._connection.loop.create_task(self._run())
-
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Answer; never raises."""
         current_run.set(self._checkpoints)
         current_run_id.set(self._id)
         try:
@@ -158,6 +157,21 @@ class Query:
         }
         blobs = [blob for _, _, own in self._storage.written for blob in own]
         return [without_nul(dumps(document)), dumps(snapshot.values), *blobs]
+
+
+async def embedded(
+    connection: Connection, index: MeaningIndex | None, id: bytes, document: dict[str, Any]
+) -> None:
+    """Answer what the vectors of store operations are, for callers outside of graphs."""
+    ops = document["ops"]
+    try:
+        if index is None:
+            raise LookupError("this project's store has no index")
+        await index.aadd_vectors(ops)
+        answer = dumps([{name: op.get(name) for name in ("vectors", "near")} for op in ops])
+    except Exception as error:  # the embeddings are the user's
+        answer = refusal(describe_error(error))
+    connection.send(frames.ANSWER, id, frames.pack([answer]))
 
 
 def shown(snapshot: StateSnapshot, thread_id: str, *, deep: bool = False) -> dict[str, Any]:

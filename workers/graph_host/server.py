@@ -4,7 +4,7 @@ Configuration comes as JSON in GRAPH_HOST_CONFIG, which is taken out of the envi
 sees it: `graphs` (graph id → "path:attribute" or {"path", "description"}), `paths` (import directories
 after the working directory), `inspect` (describe the graphs and exit), `allowed_msgpack_modules`
 ([[module, class] …] that checkpoints may hold beside the project's own; true: any), `store` (of the
-project's configuration: `ttl`), `limits`.
+project's configuration: `ttl`, `index`), `limits`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
@@ -52,6 +53,7 @@ class Host:
         self._entries: dict[str, Any] = {}
         self._runs: dict[bytes, Any] = {}
         self._queries: set[asyncio.Task[None]] = set()
+        self._index: Any = None  # of the store, if it has one
         self._connection = Connection(sock, self._loop, self._on_frame)
         self._limiter: Limiter = capture(self._connection)
         self._versions = {"python": platform.python_version(), "langgraph": _version("langgraph")}
@@ -83,7 +85,7 @@ class Host:
                 message = f"{package} {wanted} or newer is needed: the project has {found or 'none'}"
                 self._unusable("environment", message)
         # They import langgraph, whose version had to be checked first.
-        from . import loader, project_types, saver, store
+        from . import loader, project_types, saver
 
         limits = self._config.get("limits") or {}
         allowed = self._config.get("allowed_msgpack_modules") or ()
@@ -91,11 +93,19 @@ class Host:
             allowed = [tuple(item) for item in allowed]
         keeper = saver.HostSaver(allowed, max_bytes=limits.get("checkpoint_bytes", 32 << 20))
         try:
-            own_store = store.HostStore(self._connection, (self._config.get("store") or {}).get("ttl"))
+            own_store = self._make_store()
             self._entries = loader.load_all(self._config["graphs"], keeper, own_store)
         except loader.LoadFailed as error:
             self._unusable("load", str(error))
         keeper.with_allowlist(project_types.project_types([os.getcwd(), *self._config.get("paths", ())]))
+
+    def _make_store(self) -> Any:
+        """The store that graphs see; raises LoadFailed when its embeddings cannot be loaded."""
+        from . import meaning, store
+
+        told = self._config.get("store") or {}
+        self._index = meaning.load(told["index"]) if told.get("index") else None
+        return store.HostStore(self._connection, told.get("ttl"), self._index)
 
     def _report_inspection(self) -> None:
         from . import inspection, loader
@@ -166,15 +176,21 @@ class Host:
         self._connection.send(frames.DONE, id, frames.pack(parts))
 
     def _on_query(self, id: bytes, body: bytes) -> None:
-        from .queries import Query, refusal
+        from .queries import Query, embedded, refusal
 
         document = json.loads(body)
+        if document["op"] == "embed":
+            self._ask(embedded(self._connection, self._index, id, document))
+            return
         entry = self._entries.get(document["graph_id"])
         if entry is None:
             error = {"error": "GraphNotFound", "message": f"no graph '{document['graph_id']}'"}
             self._connection.send(frames.ANSWER, id, frames.pack([refusal(error, "invalid")]))
             return
-        task = Query(self._connection, entry, id, document, self._versions).start()
+        self._ask(Query(self._connection, entry, id, document, self._versions).run())
+
+    def _ask(self, answering: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(answering)
         self._queries.add(task)
         task.add_done_callback(self._queries.discard)
 

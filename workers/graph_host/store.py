@@ -21,6 +21,7 @@ from langgraph.store.base import (
 
 from . import frames
 from .connection import Connection, Document
+from .meaning import MeaningIndex
 from .output import current_run_id
 from .serialization import dumps, loads
 
@@ -34,18 +35,27 @@ class HostStore(BaseStore):
 
     supports_ttl = True
 
-    def __init__(self, connection: Connection, ttl: TTLConfig | None = None) -> None:
+    def __init__(
+        self, connection: Connection, ttl: TTLConfig | None = None, index: MeaningIndex | None = None
+    ) -> None:
         self._connection = connection
+        self._index = index
         self.ttl_config = ttl
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         asked = list(ops)
-        parts = await self._connection.ask(frames.ASK, _asker(), _document(asked), [])
+        described = [_described(op) for op in asked]
+        if self._index is not None:
+            await self._index.aadd_vectors(described)
+        parts = await self._connection.ask(frames.ASK, _asker(), _document(described), [])
         return _results(asked, parts)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         asked = list(ops)
-        parts = self._connection.ask_blocking(frames.ASK, _asker(), _document(asked), [])
+        described = [_described(op) for op in asked]
+        if self._index is not None:
+            self._index.add_vectors(described)
+        parts = self._connection.ask_blocking(frames.ASK, _asker(), _document(described), [])
         return _results(asked, parts)
 
 
@@ -56,8 +66,7 @@ def _asker() -> bytes:
     return id
 
 
-def _document(ops: Sequence[Op]) -> Document:
-    described = [_described(op) for op in ops]
+def _document(described: Sequence[dict[str, Any]]) -> Document:
     return lambda number: dumps({"ask": number, "op": "store", "ops": described})
 
 
@@ -65,7 +74,14 @@ def _described(op: Op) -> dict[str, Any]:
     if isinstance(op, GetOp):
         return {"op": "get", "namespace": op.namespace, "key": op.key, "refresh": op.refresh_ttl}
     if isinstance(op, PutOp):
-        return {"op": "put", "namespace": op.namespace, "key": op.key, "value": op.value, "ttl": op.ttl}
+        return {
+            "op": "put",
+            "namespace": op.namespace,
+            "key": op.key,
+            "value": op.value,
+            "ttl": op.ttl,
+            "index": op.index,
+        }
     if isinstance(op, SearchOp):
         return {
             "op": "search",
@@ -74,6 +90,8 @@ def _described(op: Op) -> dict[str, Any]:
             "limit": op.limit,
             "offset": op.offset,
             "refresh": op.refresh_ttl,
+            "query": op.query,
+            "near": None,
         }
     if isinstance(op, ListNamespacesOp):
         matches = [(match.match_type, match.path) for match in op.match_conditions or ()]
@@ -98,7 +116,7 @@ def _result(op: Op, found: Any) -> Result:
     if isinstance(op, GetOp):
         return None if found is None else Item(**_fields(found))
     if isinstance(op, SearchOp):
-        return [SearchItem(**_fields(item), score=None) for item in found]
+        return [SearchItem(**_fields(item), score=item["score"]) for item in found]
     if isinstance(op, ListNamespacesOp):
         return [tuple(namespace) for namespace in found]
     return None

@@ -1,0 +1,78 @@
+"""The store's index: which parts of a value are embedded, and by which of the project's functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.embeddings import Embeddings
+from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
+
+from .loader import LoadFailed, load_attribute, user_traceback
+
+MAX_TEXTS = 1_000  # of one batch
+
+
+class MeaningIndex:
+    """Adds vectors to described store operations: `vectors` to puts, `near` to searches with a query."""
+
+    def __init__(self, embeddings: Embeddings, dims: int, fields: list[str]) -> None:
+        self._embeddings = embeddings
+        self._dims = dims
+        self._fields = fields
+
+    async def aadd_vectors(self, ops: list[dict[str, Any]]) -> None:
+        texts = self._texts(ops)
+        self._give(
+            ops, await self._embeddings.aembed_documents([text for _, _, text in texts]) if texts else []
+        )
+        for op in ops:
+            if op.get("query"):
+                op["near"] = self._checked(await self._embeddings.aembed_query(op["query"]))
+
+    def add_vectors(self, ops: list[dict[str, Any]]) -> None:
+        texts = self._texts(ops)
+        self._give(ops, self._embeddings.embed_documents([text for _, _, text in texts]) if texts else [])
+        for op in ops:
+            if op.get("query"):
+                op["near"] = self._checked(self._embeddings.embed_query(op["query"]))
+
+    def _texts(self, ops: list[dict[str, Any]]) -> list[tuple[int, str, str]]:
+        """The texts of all puts: position of the operation, field path, text."""
+        texts = [
+            (n, path, text)
+            for n, op in enumerate(ops)
+            if op["op"] == "put" and op.get("value") is not None and op.get("index") is not False
+            for path in (op["index"] if op.get("index") else self._fields)
+            for text in get_text_at_path(op["value"], tokenize_path(path))
+        ]
+        if len(texts) > MAX_TEXTS:
+            raise ValueError(f"{len(texts)} texts to embed at once: the limit is {MAX_TEXTS}")
+        return texts
+
+    def _give(self, ops: list[dict[str, Any]], embeddings: list[list[float]]) -> None:
+        for op in ops:
+            if op["op"] == "put":
+                op["vectors"] = []
+        for (n, path, _), embedding in zip(self._texts(ops), embeddings, strict=True):
+            ops[n]["vectors"].append((path, self._checked(embedding)))
+
+    def _checked(self, embedding: list[float]) -> list[float]:
+        if len(embedding) != self._dims:
+            raise ValueError(
+                f"an embedding of {len(embedding)} dimensions: store.index.dims says {self._dims}"
+            )
+        return [float(number) for number in embedding]
+
+
+def load(config: dict[str, Any]) -> MeaningIndex:
+    """The index of a project's configuration; raises LoadFailed."""
+    embed = config["embed"]
+    try:
+        is_own = "/" in embed or ".py:" in embed
+        found = load_attribute("store.index.embed", embed) if is_own else embed
+        embeddings = ensure_embeddings(found)
+    except LoadFailed:
+        raise
+    except Exception as error:  # the project's module, or the provider's package
+        raise LoadFailed(f"store.index.embed: {embed} cannot be used\n{user_traceback(error)}") from error
+    return MeaningIndex(embeddings, config["dims"], config.get("fields") or ["$"])
