@@ -17,7 +17,7 @@ from gevent.event import Event as Signal
 from shared.database import connection
 from shared.errors import Unavailable
 from shared.revision_log import DEPLOY, Clock, Line, append, clean, scrubber
-from workers.hosts import Output
+from workers.host import Output
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from shared.errors import BuildFailed, HostUnusable, NotFound, Unavailable
 from shared.settings import Settings
 from workers import commands, interpreters, manifest, resolving, sandbox, sources, steps, workspaces
 from workers.deploy_log import DeployLog
-from workers.hosts import HostCommand, Output
+from workers.host import HostCommand, Output
 from workers.interpreters import Interpreter
 from workers.manifest import Manifest
 from workers.packages import Packages

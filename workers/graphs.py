@@ -22,7 +22,7 @@ from shared.errors import BuildFailed, HostUnusable
 from shared.models import Assistant, AssistantVersion, Graph
 from shared.settings import Settings
 from workers.environments import GRAPH_HOST, Made, host_command
-from workers.hosts import Host, resident_bytes
+from workers.host import Host, resident_bytes
 from workers.steps import Say
 
 STEP = "graphs"

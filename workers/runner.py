@@ -27,7 +27,8 @@ from shared.errors import Unavailable
 from shared.settings import Settings
 from workers.checkpoints import Committer
 from workers.events import Writer
-from workers.hosts import Host, HostPool
+from workers.host import Host
+from workers.hosts import HostPool
 from workers.runs import Execution
 
 log = logging.getLogger(__name__)

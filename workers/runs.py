@@ -24,7 +24,7 @@ from shared.models import RunStatus, ThreadStatus
 from workers import store
 from workers.events import RunLog
 from workers.graph_host import frames
-from workers.hosts import Host
+from workers.host import Host
 
 if TYPE_CHECKING:
     from workers.runner import Runner

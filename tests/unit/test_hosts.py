@@ -24,9 +24,11 @@ from shared.errors import HostDied, HostUnusable
 from shared.limits import HostLimits
 from shared.settings import Settings
 from tests.greened import World, child, greened
+from workers import host as one_host
 from workers import hosts
 from workers.graph_host import frames
-from workers.hosts import Host, HostCommand, HostPool
+from workers.host import Host, HostCommand
+from workers.hosts import HostPool
 
 __all__ = ["child"]
 
@@ -313,7 +315,7 @@ def test_a_revision_has_no_more_hosts_than_allowed(world: World) -> None:
 
 @greened
 def test_a_silent_host_gets_no_new_runs(world: World) -> None:
-    hosts.STALLED_SECONDS = 0.2
+    one_host.STALLED_SECONDS = 0.2
     with stage(world) as s:
         s.part = "silent"
         first = s.acquire()
@@ -322,7 +324,7 @@ def test_a_silent_host_gets_no_new_runs(world: World) -> None:
 
         assert s.acquire() is not first
         until(lambda: any("blocked" in message for _, message, _ in s.lines))
-    hosts.STALLED_SECONDS = 5.0
+    one_host.STALLED_SECONDS = 5.0
 
 
 @greened
@@ -449,7 +451,7 @@ def ends_by_its_words(world: World, part: str) -> None:
 
 @greened
 def test_a_host_that_closes_its_socket_is_ended(world: World) -> None:
-    hosts.TERM_SECONDS = 0.2
+    one_host.TERM_SECONDS = 0.2
     with stage(world) as s:
         s.part = "closes its socket"
         host = s.acquire()
@@ -458,7 +460,7 @@ def test_a_host_that_closes_its_socket_is_ended(world: World) -> None:
 
         assert guest.deaths[0].message == "closed its socket"
         until(lambda: not is_alive(host.pid))
-    hosts.TERM_SECONDS = 5.0
+    one_host.TERM_SECONDS = 5.0
 
 
 @greened

@@ -27,7 +27,8 @@ from shared.settings import Settings
 from tests import factories
 from tests.greened import World, child, greened
 from workers import runs as execution
-from workers.hosts import Host, HostCommand, HostPool
+from workers.host import Host, HostCommand
+from workers.hosts import HostPool
 from workers.runner import Runner
 from workers.upkeep import Upkeep
 

@@ -1,0 +1,300 @@
+"""A graph host: the child process that has one revision's graphs loaded, and the socket to it.
+
+It is spoken to over a socketpair (`workers/graph_host`) and holds no credential. What it sends is treated as
+hostile: an unknown kind, a run it was not given or a frame too large ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from typing import IO, Any, Protocol, cast
+from uuid import UUID
+
+import gevent
+import gevent.subprocess
+import orjson
+from gevent.event import AsyncResult
+from gevent.lock import RLock
+
+from shared.errors import HostDied, HostUnusable
+from shared.settings import Settings
+from workers import sandbox
+from workers.graph_host import frames
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 256 * 1024
+STALLED_SECONDS = 5.0  # no answer for this long: no new runs
+TERM_SECONDS = 5.0
+OUTPUT_SECONDS = 2.0
+# What reading a frame can raise when its sender is not our graph host any more.
+NONSENSE = (frames.BadFrame, ValueError, LookupError, TypeError, AttributeError)
+
+
+class Guest(Protocol):
+    """A run in a host, as the host pool sees it."""
+
+    def received(self, kind: int, body: bytes) -> None:
+        """A frame of this run has come."""
+
+    def host_died(self, error: HostDied) -> None:
+        """The process that executed this run is gone."""
+
+    def wait_until_drained(self) -> None:
+        """Return when the run's events have room again."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCommand:
+    """How to start a revision's host: made by `workers/environments.py`."""
+
+    argv: list[str]
+    cwd: str
+    env: dict[str, str]
+    hold: IO[str] | None = None  # keeps its files here until the host is gone
+
+
+class Output(Protocol):
+    """Where what user code prints goes."""
+
+    def __call__(self, level: str, message: str, run_id: UUID | None, /) -> None: ...
+
+
+class Host:
+    """One child process and the runs in it."""
+
+    def __init__(self, revision_id: UUID, command: HostCommand, settings: Settings, output: Output) -> None:
+        self.revision_id = revision_id
+        self.guests: dict[bytes, Guest] = {}
+        self.exclusive = False  # taken for one run whose last host died
+        self.started_at = self.last_used = time.monotonic()
+        self.memory_mb = settings.host_memory_mb  # what it may take
+        self.used_bytes = 0
+        self.delay = 0.0  # of its last answer to a ping
+        self.died: str | None = None
+        self._settings = settings
+        self._output = output
+        self._hold = command.hold
+        self._asked_at: float | None = None
+        self._warned = False
+        self._ready: AsyncResult = AsyncResult()
+        self._write_lock = RLock()
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = _start(command, theirs, settings)
+        except OSError as error:
+            ours.close()
+            self._let_go()
+            raise HostUnusable(f"the graph host could not be started: {error}") from error
+        finally:
+            theirs.close()
+        self._socket = ours
+        self._greenlets = [gevent.spawn(self._read), gevent.spawn(self._watch_output)]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.died is None and self.silence < STALLED_SECONDS
+
+    @property
+    def silence(self) -> float:
+        """Seconds for which a ping has been unanswered."""
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+
+    def wait_ready(self) -> dict[str, Any]:
+        """What the host says of itself once its graphs are loaded; raises HostUnusable."""
+        try:
+            return cast("dict[str, Any]", self._ready.get(timeout=self._settings.host_start_seconds))
+        except gevent.Timeout:
+            self.kill("did not get ready in time")
+            raise HostUnusable(
+                f"the graph host was not ready within {self._settings.host_start_seconds:.0f} s"
+            ) from None
+
+    def send(self, kind: int, id: bytes, body: bytes) -> None:
+        """Send one frame; raises HostDied."""
+        try:
+            with self._write_lock:
+                self._socket.sendall(frames.encode(kind, id, body))
+        except OSError as error:
+            if self.died is None:
+                self.kill(self._how_it_ended())
+            raise HostDied(self.died) from error
+
+    def enter(self, id: bytes, guest: Guest, body: bytes, *, kind: int = frames.RUN) -> None:
+        """Start a run here, or ask something (`kind` QUERY); raises HostDied."""
+        if self.died is not None:
+            raise HostDied(self.died)
+        self.guests[id] = guest
+        self.last_used = time.monotonic()
+        self.send(kind, id, body)
+
+    def leave(self, id: bytes) -> None:
+        """Frames of this run are not expected any more."""
+        self.guests.pop(id, None)
+        self.last_used = time.monotonic()
+        if self.exclusive:
+            self.stop()
+
+    def ping(self) -> None:
+        """Ask whether the host's loop turns; act on silence."""
+        if self.died is not None or not self._ready.ready():
+            return
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            gevent.spawn(self._send_ping)  # a full socket may hold the sender: silence must be noticed then
+        elif self.silence > self._settings.host_stall_seconds:
+            self.kill(f"blocked for {self.silence:.0f} s: a node held the event loop")
+        elif self.silence > STALLED_SECONDS and not self._warned:
+            self._warned = True
+            self._output("WARNING", f"the event loop has been blocked for {self.silence:.0f} s", None)
+
+    def _send_ping(self) -> None:
+        try:
+            self.send(frames.PING, frames.NOBODY, b"")
+        except HostDied:
+            return
+
+    def stop(self) -> None:
+        """End an idle host in good order."""
+        if self.died is None:
+            try:
+                self.send(frames.STOP, frames.NOBODY, b"")
+            except HostDied:
+                return
+            gevent.spawn(self._end_after, TERM_SECONDS)
+
+    def _end_after(self, seconds: float) -> None:
+        gevent.sleep(seconds)
+        self.kill("did not stop")
+
+    def kill(self, reason: str) -> None:
+        """End the process and everything it started; its runs are told."""
+        if self.died is None:
+            self._bury(reason)
+
+    def wait_output(self) -> None:
+        """Wait a little until what it printed before its end has been read."""
+        gevent.joinall(self._greenlets, timeout=OUTPUT_SECONDS)
+
+    def _bury(self, reason: str) -> None:
+        self.died = reason
+        if not self._ready.ready():
+            self._ready.set_exception(HostUnusable(reason))
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            self._process.kill()
+        self._socket.close()
+        gevent.spawn(self._process.wait)
+        self._let_go()
+        guests, self.guests = list(self.guests.values()), {}
+        for guest in guests:
+            guest.host_died(HostDied(reason))
+
+    def _let_go(self) -> None:
+        """Nothing works in the host's files any more."""
+        if self._hold is not None:
+            self._hold.close()
+
+    def _read(self) -> None:
+        decoder = frames.Decoder()
+        try:
+            while self.died is None:
+                data = self._socket.recv(READ_BYTES)
+                if not data:
+                    break
+                talkers: dict[bytes, None] = {}
+                for kind, id, body in decoder.feed(data):
+                    self._dispatch(kind, id, body)
+                    if kind == frames.EVENT:
+                        talkers[id] = None
+                for id in talkers:
+                    if guest := self.guests.get(id):
+                        guest.wait_until_drained()
+        except OSError:
+            pass  # the process is gone: said below
+        except NONSENSE as error:
+            log.warning("host %s of revision %s sent nonsense: %r", self.pid, self.revision_id, error)
+            self.kill(f"sent a frame that cannot be read: {error}")
+        if self.died is None:
+            self._bury(self._how_it_ended())
+
+    def _dispatch(self, kind: int, id: bytes, body: bytes) -> None:
+        if kind == frames.PONG:
+            if self._asked_at is not None:
+                self.delay, self._asked_at, self._warned = time.monotonic() - self._asked_at, None, False
+        elif kind == frames.LOG:
+            self._log_line(id, body)
+        elif kind == frames.READY:
+            self._become_ready(orjson.loads(body))
+        elif guest := self.guests.get(id):
+            guest.received(kind, body)
+
+    def _log_line(self, id: bytes, body: bytes) -> None:
+        line = orjson.loads(body)
+        run_id = UUID(bytes=id) if id in self.guests else None
+        self._output(str(line["level"]), str(line["message"]), run_id)
+
+    def _become_ready(self, answer: dict[str, object]) -> None:
+        error = answer.get("error")
+        if error is None:
+            self._ready.set(answer)
+            return
+        message = error.get("message") if isinstance(error, dict) else error
+        self._output("ERROR", str(message), None)
+        self._ready.set_exception(HostUnusable(str(message)))
+        self.kill("could not load the project")
+
+    def _how_it_ended(self) -> str:
+        try:
+            code = self._process.wait(timeout=TERM_SECONDS)
+        except gevent.subprocess.TimeoutExpired:
+            return "closed its socket"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        if code > 128 and code - 128 in set(signal.Signals):  # a sandbox tells of its child this way
+            return f"was killed by {signal.Signals(code - 128).name}"
+        return f"exited with code {code}"
+
+    def _watch_output(self) -> None:
+        stream = self._process.stdout
+        assert stream is not None
+        for line in iter(lambda: stream.readline(8192), b""):
+            self._output("INFO", line.decode("utf-8", "replace").rstrip("\n"), None)
+        stream.close()
+
+
+def _start(command: HostCommand, theirs: socket.socket, settings: Settings) -> gevent.subprocess.Popen:
+    argv = [part if part != "{socket}" else str(theirs.fileno()) for part in command.argv]
+    return gevent.subprocess.Popen(
+        argv,
+        cwd=command.cwd,
+        env=command.env,
+        stdin=gevent.subprocess.DEVNULL,
+        stdout=gevent.subprocess.PIPE,
+        stderr=gevent.subprocess.STDOUT,
+        pass_fds=(theirs.fileno(),),
+        start_new_session=True,
+        preexec_fn=sandbox.confine,
+    )
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process and all its descendants; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            own = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            children = file.read().split()
+    except (OSError, IndexError):
+        return 0
+    return own + sum(resident_bytes(int(child)) for child in children)
