@@ -135,6 +135,7 @@ def pools(conn: Connection) -> list[dict[str, Any]]:
 COUNTED = text("""
 SELECT kind, pool, state, count(*) AS workers, CAST(sum(slots) AS bigint) AS slots,
     CAST(sum(running) AS bigint) AS running, CAST(sum(ended_a_minute) AS bigint) AS ended,
+    CAST(sum(CASE state WHEN 'ready' THEN greatest(slots - running, 0) ELSE 0 END) AS bigint) AS available,
     CAST(sum(json_array_length(hosts)) AS bigint) AS hosts
 FROM worker GROUP BY kind, pool, state ORDER BY kind, pool, state
 """)

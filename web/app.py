@@ -12,7 +12,19 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import RequestRedirect
 
 from shared.settings import Settings
-from web import auth, bounds, console, control_plane, deployment_api, docs, errors, headers, health, openapi
+from web import (
+    auth,
+    bounds,
+    console,
+    control_plane,
+    deployment_api,
+    docs,
+    errors,
+    headers,
+    health,
+    openapi,
+    traffic,
+)
 from web.addresses import Addresses, deployment_path
 from web.bodies import Bodies
 
@@ -49,6 +61,7 @@ def create_app(settings: Settings) -> Flask:
         most_bytes=2 * max(settings.max_archive_bytes, settings.max_body_bytes),
     )
 
+    traffic.register(app)
     headers.register(app)
     auth.register(app)
     bounds.register(app)

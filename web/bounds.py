@@ -116,12 +116,13 @@ def count_request(who: Caller) -> None:
 def take_place() -> None:
     """Before a run is created, so that one that cannot be followed is not."""
     who: Caller | None = g.get("caller")
-    if who is not None and _may_take_long(request.path):
+    if who is not None and may_take_long(request.path):
         streams: Streams = current_app.extensions["runyard_streams"]
         g.close_stream = streams.open(who)
 
 
-def _may_take_long(path: str) -> bool:
+def may_take_long(path: str) -> bool:
+    """Whether the current request, to this path, is one for a long answer."""
     return path.endswith(LONG_ENDINGS) or WAITS in request.query_string or path.startswith(LONG_PREFIX)
 
 

@@ -1,4 +1,4 @@
-"""Is it up, which version, how much waits: `/ok`, `/info`, `/metrics`, also at a deployment's address.
+"""Is it up, which version, how much waits and is answered: `/ok`, `/info`, `/metrics`, at any address.
 
 They answer without a key. With one, a deployment's address also tells what only its organization may know.
 """
@@ -10,30 +10,35 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from flask import Blueprint, Response, current_app, jsonify, request
+from flask import Blueprint, Response, current_app, jsonify
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from sqlalchemy import func, select, text
+from sqlalchemy import Connection, select, text
 
 from shared import __version__, workers
 from shared.database import Row, connection
 from shared.errors import NotFound
-from shared.models import Deployment, Revision, Run, RunStatus
+from shared.models import Deployment, Revision, RunStatus
 from web.auth import identify
 from web.bounds import Streams
 from web.openapi import operation
-from web.validation import QueryBoolean, Schema, load_query
+from web.traffic import Traffic
+from web.validation import OneOf, QueryBoolean, Schema, load_query
 
 bp = Blueprint("health", __name__)
 
 # What clients may rely on; a flag appears when its feature does.
-FLAGS = {"assistants": True}
+FLAGS = {"assistants": True, "crons": True, "store": True}
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class OkQuery(Schema):
     check_db = QueryBoolean(load_default=False)
+
+
+class MetricsQuery(Schema):
+    format = OneOf("prometheus", "json", load_default="prometheus")
 
 
 @bp.get("/", strict_slashes=False)
@@ -69,60 +74,82 @@ def get_info(deployment: str | None = None) -> Response:
 
 
 @bp.get("/metrics")
-@operation("Queue figures for Prometheus", media="text/plain")
+@operation("Queue, worker and request figures for Prometheus", query=MetricsQuery, media="text/plain")
 def get_metrics(deployment: str | None = None) -> Response:
-    """`?format=json` gives the same figures as JSON; at a deployment's address, with a key, its own."""
+    """`?format=json` gives the same figures as JSON; at a deployment's address, with a key, its own queue's."""
+    asked = load_query(MetricsQuery)
     found = _deployment(deployment)
-    figures = queue_figures(found.id if found is not None else None)
     with connection() as conn:
+        figures = queue_figures(conn, found.id if found is not None else None)
         counted = workers.counted(conn)
     streams: Streams = current_app.extensions["runyard_streams"]
-    if request.args.get("format") == "json":
+    traffic: Traffic = current_app.extensions["runyard_traffic"]
+    if asked["format"] == "json":
         return jsonify(
-            queue=_totals(figures), workers=_capacity(counted), api={"open_streams": streams.count}
+            queue=_totals(figures),
+            workers=_capacity(counted),
+            api={"open_streams": streams.count, **traffic.totals()},
         )
     registry = CollectorRegistry()
     registry.register(Figures(figures, counted, streams.count))
+    registry.register(traffic)
     return Response(generate_latest(registry), content_type=METRICS_TYPE)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Runs of one pool in one status."""
+    """Runs of one pool in one status, and for how many seconds: runs that wait count from when they are due."""
 
     pool: str
     status: str
     runs: int
     oldest_seconds: float
+    median_seconds: float
+    oldest_unblocked_seconds: float  # of those with no earlier run of their thread before them
 
 
-def queue_figures(deployment_id: UUID | None = None) -> list[Figure]:
-    """Pending and running runs by pool, and for how many seconds the oldest has been so."""
-    since = func.coalesce(Run.started_at, Run.created_at)
-    query = (
-        select(
-            Run.pool,
-            Run.status,
-            func.count(),
-            func.extract("epoch", func.max(func.now() - since)),
-        )
-        .where(Run.status.in_((RunStatus.PENDING, RunStatus.RUNNING)))
-        .group_by(Run.pool, Run.status)
-        .order_by(Run.pool, Run.status)
-    )
-    if deployment_id is not None:
-        query = query.where(Run.deployment_id == deployment_id)
-    with connection() as conn:
-        rows = conn.execute(query).all()
-    return [Figure(pool, status, runs, float(oldest)) for pool, status, runs, oldest in rows]
+# The window runs along ix_run_live, so that it costs no sort however many runs wait.
+QUEUE = text("""
+SELECT pool, status, count(*) AS runs, coalesce(max(seconds), 0) AS oldest_seconds,
+    coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds), 0) AS median_seconds,
+    coalesce(max(seconds) FILTER (WHERE is_first), 0) AS oldest_unblocked_seconds
+FROM (
+    SELECT pool, status, created_seq = min(created_seq) OVER (PARTITION BY deployment_id, thread_id) AS is_first,
+        CASE WHEN status = 'running' OR coalesce(not_before, created_at) <= now() THEN CAST(extract(epoch FROM
+            now() - CASE status WHEN 'running' THEN started_at ELSE coalesce(not_before, created_at) END
+        ) AS double precision) END AS seconds
+    FROM run WHERE status IN ('pending', 'running')
+        AND (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
+) AS live
+GROUP BY pool, status ORDER BY pool, status
+""")
+
+
+def queue_figures(conn: Connection, deployment_id: UUID | None = None) -> list[Figure]:
+    """Pending and running runs by pool."""
+    rows = conn.execute(QUEUE, {"deployment_id": deployment_id}).mappings()
+    return [Figure(**row) for row in rows]
 
 
 WORKER_FIGURES = (
     ("workers", "workers", "Runners and builders"),
     ("worker_slots", "slots", "Runs or builds they can have at a time"),
     ("worker_running", "running", "Runs or builds they have"),
+    ("worker_available", "available", "Runs or builds they could have besides"),
     ("graph_hosts", "hosts", "Graph hosts they keep"),
     ("runs_ended_a_minute", "ended", "Runs that ended within the last minute"),
+)
+
+
+RUN_FIGURES = (
+    ("runs", "runs", "Runs that have not ended"),
+    ("oldest_run_seconds", "oldest_seconds", "Since when the oldest of them is so"),
+    ("median_run_seconds", "median_seconds", "Since when half of them are so"),
+    (
+        "oldest_unblocked_run_seconds",
+        "oldest_unblocked_seconds",
+        "Since when the oldest is so that has no earlier run of its thread before it",
+    ),
 )
 
 
@@ -149,27 +176,24 @@ class Figures(Collector):
             yield family
 
     def _of_runs(self) -> Iterator[GaugeMetricFamily]:
-        labels = ("pool", "status")
-        runs = GaugeMetricFamily("runyard_runs", "Runs that have not ended", labels=labels)
-        oldest = GaugeMetricFamily(
-            "runyard_oldest_run_seconds", "Since when the oldest of them is so", labels=labels
-        )
-        for row in self.figures:
-            runs.add_metric((row.pool, row.status), row.runs)
-            oldest.add_metric((row.pool, row.status), row.oldest_seconds)
-        yield runs
-        yield oldest
+        for name, field, what in RUN_FIGURES:
+            family = GaugeMetricFamily(f"runyard_{name}", what, labels=("pool", "status"))
+            for figure in self.figures:
+                family.add_metric((figure.pool, figure.status), getattr(figure, field))
+            yield family
 
 
 def _totals(figures: Sequence[Figure]) -> dict[str, Any]:
-    def total(status: RunStatus) -> int:
-        return sum(row.runs for row in figures if row.status == status)
-
-    waits = [row.oldest_seconds for row in figures if row.status == RunStatus.PENDING]
+    """All pools together; of several medians the longest."""
+    waiting = [row for row in figures if row.status == RunStatus.PENDING]
     return {
-        "n_pending": total(RunStatus.PENDING),
-        "n_running": total(RunStatus.RUNNING),
-        "pending_runs_wait_time_max_secs": max(waits, default=0.0),
+        "n_pending": sum(row.runs for row in waiting),
+        "n_running": sum(row.runs for row in figures if row.status == RunStatus.RUNNING),
+        "pending_runs_wait_time_max_secs": max((row.oldest_seconds for row in waiting), default=0.0),
+        "pending_runs_wait_time_med_secs": max((row.median_seconds for row in waiting), default=0.0),
+        "pending_unblocked_runs_wait_time_max_secs": max(
+            (row.oldest_unblocked_seconds for row in waiting), default=0.0
+        ),
     }
 
 
@@ -177,8 +201,11 @@ def _capacity(counted: Sequence[Row]) -> dict[str, int]:
     """Runners' slots, as the protocol's clients know them."""
     runners = [row for row in counted if row["kind"] == "runner"]
     most = sum(row["slots"] for row in runners if row["state"] == workers.READY)
-    active = sum(row["running"] for row in runners)
-    return {"max": most, "active": active, "available": max(most - active, 0)}
+    return {
+        "max": most,
+        "active": sum(row["running"] for row in runners),
+        "available": sum(row["available"] for row in runners),
+    }
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from flask.testing import FlaskClient
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import text
 
 import tests.factories as make
 from shared import __version__, database
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.models import RunStatus
 from shared.settings import Settings
 from web.app import create_app
 
@@ -37,7 +41,7 @@ def test_a_stranger_learns_the_version_and_no_more(anonymous: FlaskClient, path:
     assert anonymous.get(path).json == {
         "version": __version__,
         "langgraph_py_version": None,
-        "flags": {"assistants": True},
+        "flags": {"assistants": True, "crons": True, "store": True},
         "host": {"kind": "self-hosted"},
         "metadata": {"kind": "self-hosted"},
     }
@@ -62,22 +66,92 @@ def test_another_deployment_is_unknown(client: FlaskClient) -> None:
     assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
 
 
+def test_what_is_flagged_is_served(client: FlaskClient) -> None:
+    flags: Any = client.get("/info").json
+    paths: Any = client.get("/d/chat/openapi.json").json
+    served = {
+        "assistants": "/assistants",
+        "crons": "/runs/crons",
+        "store": "/store/items",
+    }
+    assert {name: served[name] in paths["paths"] for name in flags["flags"]} == flags["flags"]
+
+
 def test_its_figures_are_for_prometheus(anonymous: FlaskClient) -> None:
     response = anonymous.get("/metrics")
     assert response.content_type.startswith("text/plain")
-    assert "# TYPE runyard_runs gauge" in response.text
+    families = {family.name: family for family in text_string_to_metric_families(response.text)}
+    assert families["runyard_runs"].type == "gauge"
+    assert families["runyard_http_requests"].type == "counter"
+    assert families["runyard_http_request_seconds"].type == "histogram"
+
+
+def queue_of(client: FlaskClient, path: str = "/metrics") -> Any:
+    answer: Any = client.get(f"{path}?format=json").json
+    return answer["queue"]
+
+
+def age(run_id: UUID, **ages: float) -> None:
+    """Have a run created or due so many seconds ago."""
+    with database.connection() as conn:
+        for column, seconds in ages.items():
+            conn.execute(
+                text(f"UPDATE run SET {column} = now() - make_interval(secs => :age) WHERE run_id = :run_id"),
+                {"age": seconds, "run_id": run_id},
+            )
 
 
 def test_its_figures_count_what_waits(client: FlaskClient) -> None:
-    make.run(make.deployment(pool="gpu"))
-    totals: Any = client.get("/metrics?format=json").json
-    assert (totals["queue"]["n_pending"], totals["queue"]["n_running"]) == (1, 0)
-    assert 'runyard_runs{pool="gpu",status="pending"} 1.0' in client.get("/metrics").text
+    assert set(queue_of(client).values()) == {0}
+    deployment = make.deployment(pool="gpu")
+    thread = make.thread(deployment.id)
+    age(make.run(deployment, thread), created_at=100)
+    age(make.run(deployment, thread), created_at=300)
+    age(make.run(deployment), created_at=200)
+    age(make.run(deployment), created_at=900, not_before=-900)  # not due, so it waits for nobody
+
+    queue = queue_of(client)
+    lines = client.get("/metrics").text
+
+    assert (queue["n_pending"], queue["n_running"]) == (4, 0)
+    assert queue["pending_runs_wait_time_max_secs"] // 100 == 3
+    assert queue["pending_runs_wait_time_med_secs"] // 100 == 2
+    assert queue["pending_unblocked_runs_wait_time_max_secs"] // 100 == 2
+    assert 'runyard_runs{pool="gpu",status="pending"} 4.0' in lines
+
+
+def test_its_figures_count_what_runs(client: FlaskClient) -> None:
+    run = make.run(make.deployment(), status=RunStatus.RUNNING, owner="somebody")
+    age(run, started_at=100)
+    assert (queue_of(client)["n_pending"], queue_of(client)["n_running"]) == (0, 1)
+    assert queue_of(client)["pending_runs_wait_time_max_secs"] == 0
+    assert 'runyard_oldest_run_seconds{pool="default",status="running"} 1' in client.get("/metrics").text
+
+
+def test_its_figures_count_what_was_answered(client: FlaskClient) -> None:
+    make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID)
+    for path in ("/d/chat/threads/x", "/d/chat/threads/y", "/nowhere/x", "/nowhere/y"):
+        client.get(path)
+    client.post("/d/chat/threads/search", data=b"{}")
+
+    api: Any = client.get("/metrics?format=json").json
+    lines = client.get("/metrics").text.splitlines()
+
+    route = 'method="GET",route="/d/<deployment>/threads/<thread_id>"'
+    assert f'runyard_http_requests_total{{{route},status="422"}} 2.0' in lines
+    assert 'runyard_http_requests_total{method="GET",route="unknown",status="404"} 2.0' in lines
+    assert (api["api"]["n_requests"], api["api"]["n_server_errors"]) == (5, 0)
+    assert api["api"]["latency_mean_secs"] > 0
+    assert "runyard_http_request_seconds_count 6.0" in lines
+
+
+def test_it_knows_two_forms(anonymous: FlaskClient) -> None:
+    assert anonymous.get("/metrics?format=prometheus").content_type.startswith("text/plain")
+    assert anonymous.get("/metrics?format=xml").status_code == 422
 
 
 def test_its_owner_sees_a_deployments_own_figures(client: FlaskClient) -> None:
     make.run(make.deployment("busy", organization_id=DEFAULT_ORGANIZATION_ID))
     make.deployment("idle", organization_id=DEFAULT_ORGANIZATION_ID)
     for name, pending in (("busy", 1), ("idle", 0)):
-        totals: Any = client.get(f"/d/{name}/metrics?format=json").json
-        assert totals["queue"]["n_pending"] == pending
+        assert queue_of(client, f"/d/{name}/metrics")["n_pending"] == pending

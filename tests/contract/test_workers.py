@@ -172,10 +172,12 @@ def test_metrics_count_workers_and_what_they_can_do(client: FlaskClient) -> None
     metrics: Any = client.get("/metrics?format=json").json
     lines = client.get("/metrics").text
 
-    assert metrics["workers"] == {"max": 10, "active": 4, "available": 6}
-    assert metrics["api"] == {"open_streams": 0}
+    assert metrics["workers"] == {"max": 10, "active": 4, "available": 7}
+    assert metrics["api"]["open_streams"] == 0
     assert 'runyard_workers{kind="runner",pool="default",state="ready"} 1.0' in lines
     assert 'runyard_worker_running{kind="builder",pool="",state="ready"} 1.0' in lines
+    assert 'runyard_worker_available{kind="runner",pool="default",state="ready"} 7.0' in lines
+    assert 'runyard_worker_available{kind="runner",pool="default",state="draining"} 0.0' in lines
     assert 'runyard_graph_hosts{kind="runner",pool="default",state="ready"} 1.0' in lines
 
 

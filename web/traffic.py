@@ -1,0 +1,77 @@
+"""What this process has answered: requests by route and status, and how long each waited for its answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from flask import Flask, Response, current_app, g, request
+from prometheus_client import Counter, Histogram, disable_created_metrics
+from prometheus_client.registry import Collector
+
+from web.bounds import may_take_long
+
+UNKNOWN = "unknown"  # no such route: callers must not be able to make up labels
+SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+disable_created_metrics()
+
+
+class Traffic(Collector):
+    """Counts since the process began. Of long answers the seconds are not kept: they say how long a run took."""
+
+    def __init__(self) -> None:
+        self._requests = Counter(
+            "runyard_http_requests",
+            "Requests this web process has answered",
+            ("method", "route", "status"),
+            registry=None,
+        )
+        self._seconds = Histogram(
+            "runyard_http_request_seconds",
+            "Until an answer began, but for runs waited for and streams",
+            buckets=SECONDS,
+            registry=None,
+        )
+
+    def answered(self, status: int, seconds: float | None) -> None:
+        """Count the current request; `seconds` None: it may take as long as it likes."""
+        rule = request.url_rule
+        self._requests.labels(request.method, UNKNOWN if rule is None else rule.rule, status).inc()
+        if seconds is not None:
+            self._seconds.observe(seconds)
+
+    def collect(self) -> Iterator[Any]:
+        yield from self._requests.collect()
+        yield from self._seconds.collect()
+
+    def totals(self) -> dict[str, Any]:
+        """All routes together; the mean is null before the first answer."""
+        counted = [one for family in self._requests.collect() for one in family.samples]
+        failed = sum(one.value for one in counted if one.labels["status"].startswith("5"))
+        times = {one.name: one.value for family in self._seconds.collect() for one in family.samples}
+        timed = times["runyard_http_request_seconds_count"]
+        return {
+            "n_requests": int(sum(one.value for one in counted)),
+            "n_server_errors": int(failed),
+            "latency_mean_secs": times["runyard_http_request_seconds_sum"] / timed if timed else None,
+        }
+
+
+def register(app: Flask) -> None:
+    """Count every request; registered first, so that its clock holds all that the others do."""
+    app.extensions["runyard_traffic"] = Traffic()
+    app.before_request(begin)
+    app.after_request(count)
+
+
+def begin() -> None:
+    g.began_at = time.perf_counter()
+
+
+def count(response: Response) -> Response:
+    traffic: Traffic = current_app.extensions["runyard_traffic"]
+    seconds = None if may_take_long(request.path) else time.perf_counter() - g.began_at
+    traffic.answered(response.status_code, seconds)
+    return response
