@@ -76,11 +76,10 @@ def log_lines(stack: Stack, name: str) -> list[str]:
     return [line["message"] for line in stack.client.post(path, json={"order": "asc"}).json()["logs"]]
 
 
-@pytest.mark.parametrize("step", ["unpacked", "loading 1 graph"])
-def test_a_build_goes_on_when_its_builder_is_killed(stack: Stack, tmp_path: Path, step: str) -> None:
-    name = step.split()[0]
+def test_a_build_goes_on_when_its_builder_is_killed(stack: Stack, tmp_path: Path) -> None:
+    name = "killed"
     start(stack, project(tmp_path, seconds=2), name)
-    wait_until(lambda: any(line.startswith(step) for line in log_lines(stack, name)), BUILD_SECONDS)
+    wait_until(lambda: "loading 1 graph" in log_lines(stack, name), BUILD_SECONDS)
     steps = children_of_builder(stack)
 
     for pid in stack.pids("builder"):
