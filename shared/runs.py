@@ -11,8 +11,8 @@ locks are always taken thread first, then run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +24,7 @@ from shared.database import Driver, Row, dumps, query
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.events import RESERVED
-from shared.models import RunStatus
+from shared.models import RunStatus, ThreadStatus
 
 LIVE = (RunStatus.PENDING, RunStatus.RUNNING)
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
@@ -53,6 +53,11 @@ class RunRequest:
     if_not_exists: str = "reject"
     on_completion: str = "delete"
     durability: str = "async"
+    after_seconds: float = 0
+    place: dict[str, Any] = field(default_factory=dict)  # the checkpoint to start from; on a thread only
+    feedback_keys: list[str] | None = None
+    strict_resume: bool = False
+    if_thread_status: Sequence[str] | None = None  # refuse on a thread whose status is none of these
     extras: dict[str, Any] = field(default_factory=dict)  # what the graph also finds in `configurable`
 
 
@@ -65,6 +70,7 @@ class Created:
     pool: str
     starts_at_once: bool
     row: Row
+    is_due: bool = True  # else it waits for its time, and nobody need hear of it before
     displaced: Sequence[Displaced] = ()
 
 
@@ -100,11 +106,14 @@ def create(
 ) -> Created:
     """Insert a pending run with its configuration frozen in; a run without thread gets one of its own.
 
-    Raises NotFound (thread or assistant), Conflict (strategy `reject` on a busy thread; nothing serves
-    yet), Invalid (unknown graph), TooMany. A strategy that displaces runs needs a transaction.
+    Raises NotFound (thread or assistant), Conflict (strategy `reject` on a busy thread; a status that was not
+    wanted; nothing serves yet), Invalid (unknown graph), TooMany. What looks at the thread first
+    (`looks_first`) needs a transaction.
     """
     assistant = assistants.resolve(conn, deployment, request.assistant_id)
     stateless = thread_id is None
+    if stateless and request.place:
+        request = replace(request, place={})
     run_id = run_id or uuid7()
     thread_id = thread_id or uuid7()
     metadata = {
@@ -115,8 +124,10 @@ def create(
     }
     temporary = stateless and request.on_completion == "delete"
     displaced: Sequence[Displaced] = ()
-    if not stateless and request.multitask_strategy != "enqueue" and isinstance(conn, Connection):
-        displaced = _make_room(conn, deployment.id, thread_id, request.multitask_strategy, run_id)
+    if not stateless and looks_first(request) and isinstance(conn, Connection):
+        _require_status(conn, deployment.id, thread_id, request)
+        if request.multitask_strategy != "enqueue":
+            displaced = _make_room(conn, deployment.id, thread_id, request.multitask_strategy, run_id)
     values = {
         "run_id": run_id,
         "deployment_id": deployment.id,
@@ -136,6 +147,7 @@ def create(
         "pool": assistant.pool,
         "timeout_seconds": assistant.run_timeout_seconds,
         "max_pending": max_pending,
+        "after": max(request.after_seconds, 0),
     }
     row = None if stateless else query(conn, INSERT_ON_THREAD, values).fetchone()
     if row is None and (stateless or _may_make_thread(conn, deployment.id, thread_id, request)):
@@ -144,7 +156,28 @@ def create(
         row = query(conn, INSERT_ON_THREAD, values).fetchone()
     if row is None:
         raise TooMany(f"This thread has {max_pending} pending runs already.", retry_after_seconds=5)
-    return Created(run_id, thread_id, assistant.pool, row["starts_at_once"], row, displaced)
+    is_due = request.after_seconds <= 0
+    return Created(run_id, thread_id, assistant.pool, row["starts_at_once"], row, is_due, displaced)
+
+
+def looks_first(request: RunRequest) -> bool:
+    """Whether other runs, or the thread's status, decide what becomes of this one."""
+    return request.multitask_strategy != "enqueue" or request.if_thread_status is not None
+
+
+def _require_status(conn: Connection, deployment_id: UUID, thread_id: UUID, request: RunRequest) -> None:
+    """Hold the thread; raises Conflict when its status is none of those that the caller counts on.
+
+    A thread that is yet to be made is idle.
+    """
+    if request.if_thread_status is None:
+        return
+    status = ThreadStatus.IDLE
+    if threads.lock(conn, deployment_id, thread_id):
+        status = threads.get(conn, deployment_id, thread_id)["status"]
+    if status not in request.if_thread_status:
+        wanted = " or ".join(request.if_thread_status)
+        raise Conflict(f"Thread {thread_id} is {status}, not {wanted} (if_thread_status).")
 
 
 def _may_make_thread(
@@ -163,16 +196,19 @@ def _may_make_thread(
 _INSERT_RUN = """
 INSERT INTO run (run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, metadata,
                  input, kwargs, multitask_strategy, temporary, pool, timeout_seconds, created_seq,
-                 rung_at)
+                 created_at, not_before, rung_at)
 SELECT %(run_id)s, t.deployment_id, t.thread_id, %(assistant_id)s, %(revision_id)s, %(graph_id)s, 'pending',
        CAST(%(assistant_metadata)s AS jsonb) || t.before || CAST(%(metadata)s AS jsonb),
        CAST(%(input)s AS json), CAST(%(kwargs)s AS json), %(multitask_strategy)s, %(temporary)s, %(pool)s,
-       CAST(%(timeout_seconds)s AS double precision), t.last_seq, now()
-FROM t
+       CAST(%(timeout_seconds)s AS double precision), t.last_seq,
+       now() + later.by, CASE WHEN later.by > '0' THEN now() + later.by END,
+       CASE WHEN later.by > '0' THEN NULL ELSE now() END
+FROM t, make_interval(secs => CAST(%(after)s AS double precision)) AS later(by)
 RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,
-          multitask_strategy, cancel_reason, (SELECT was_idle FROM t) AS starts_at_once
+          multitask_strategy, cancel_reason, (SELECT was_idle FROM t) AND not_before IS NULL AS starts_at_once
 """
 # Whether runs are ahead is read from the locked thread: other runs may be invisible to this statement.
+# A run that is to start later was not rung for: upkeep does so when its time has come.
 
 INSERT_ON_THREAD = (
     """
@@ -231,8 +267,9 @@ def _kwargs(
         "langgraph_auth_permissions": [],
         "langgraph_request_id": request_id,
         **request.extras,
+        **request.place,
     }
-    return {
+    kwargs = {
         "command": request.command,
         "config": config,
         "context": context,
@@ -240,13 +277,16 @@ def _kwargs(
         "interrupt_before": request.interrupt_before,
         "interrupt_after": request.interrupt_after,
         "webhook": None,
-        "feedback_keys": None,
+        "feedback_keys": request.feedback_keys,
         "temporary": temporary,
         "subgraphs": request.stream_subgraphs,
         "resumable": request.stream_resumable,
         "checkpoint_during": request.durability != "exit",
         "durability": request.durability,
     }
+    if request.strict_resume:
+        kwargs["strict_resume"] = True
+    return kwargs
 
 
 def _make_room(
@@ -262,6 +302,38 @@ def _make_room(
         raise Conflict(BUSY)
     reason = f"superseded by run {run_id} (multitask_strategy={strategy})"
     return [_stop(conn, row, strategy, reason) for row in live]
+
+
+def widen(
+    conn: Connection, deployment_id: UUID, run_id: UUID, *, modes: Collection[str], subgraphs: bool
+) -> dict[str, Any] | None:
+    """Let a run that has not started stream these modes too; its kwargs, None when it has started.
+
+    What is added stands under `joined`, which its creator does not see.
+    """
+    key = {"deployment_id": deployment_id, "run_id": run_id}
+    kwargs = conn.execute(
+        text(
+            "SELECT kwargs FROM run WHERE deployment_id = :deployment_id AND run_id = :run_id"
+            " AND status = 'pending' AND attempt = 0 FOR UPDATE"
+        ),
+        key,
+    ).scalar_one_or_none()
+    if kwargs is None:
+        return None
+    before = kwargs.get("joined") or {"stream_mode": [], "subgraphs": False}
+    added = [mode for mode in modes if mode not in before["stream_mode"]]
+    joined = {
+        "stream_mode": [*before["stream_mode"], *added],
+        "subgraphs": before["subgraphs"] or subgraphs,
+    }
+    if joined != before:
+        kwargs = {**kwargs, "joined": joined}
+        conn.execute(
+            text("UPDATE run SET kwargs = CAST(:kwargs AS json) WHERE run_id = :run_id"),
+            {"run_id": run_id, "kwargs": dumps(kwargs)},
+        )
+    return kwargs
 
 
 def first_words(run_id: UUID, attempt: int) -> bytes:
@@ -289,7 +361,10 @@ def record(row: Row) -> dict[str, Any]:
         "updated_at": row["updated_at"],
         "status": row["status"],
         "metadata": row["metadata"],
-        "kwargs": {"input": row["input"], **row["kwargs"]},
+        "kwargs": {
+            "input": row["input"],
+            **{name: value for name, value in row["kwargs"].items() if name != "joined"},
+        },
         "multitask_strategy": row["multitask_strategy"],
         "langsmith_session_name": None,
         "cancel_reason": row["cancel_reason"],
@@ -386,6 +461,46 @@ def cancel(
     if stopped.owner is None:
         threads.settle(conn, deployment_id, thread_id)
     return stopped
+
+
+def cancel_several(
+    conn: Connection,
+    deployment_id: UUID,
+    thread_id: UUID,
+    run_ids: Collection[UUID],
+    *,
+    statuses: Collection[RunStatus] = LIVE,
+    action: str = "interrupt",
+    reason: str | None = None,
+) -> list[Displaced]:
+    """The same for those of a thread's runs that are in one of these states; those that are not are left out."""
+    threads.lock(conn, deployment_id, thread_id)
+    wanted = [
+        row
+        for row in _live_runs(conn, deployment_id, thread_id)
+        if row["run_id"] in run_ids and row["status"] in statuses
+    ]
+    stopped = [_stop(conn, row, action, reason) for row in wanted]
+    if any(run.owner is None for run in stopped):
+        threads.settle(conn, deployment_id, thread_id)
+    return stopped
+
+
+def live_by_thread(
+    conn: Connection, deployment_id: UUID, statuses: Collection[RunStatus]
+) -> dict[UUID, list[UUID]]:
+    """A deployment's runs in these states, by their thread; look only."""
+    rows = conn.execute(
+        text(
+            "SELECT thread_id, run_id FROM run WHERE deployment_id = :deployment_id"
+            " AND status IN ('pending', 'running') AND status = ANY(:statuses) ORDER BY run_id"
+        ),
+        {"deployment_id": deployment_id, "statuses": [str(status) for status in statuses]},
+    )
+    found: dict[UUID, list[UUID]] = {}
+    for row in rows:
+        found.setdefault(row.thread_id, []).append(row.run_id)
+    return found
 
 
 def _stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> Displaced:

@@ -128,15 +128,16 @@ def run(deployment: DeploymentRef, thread_id: UUID | None = None, **columns: Any
             .values(last_seq=Thread.last_seq + 1)
             .returning(Thread.last_seq)
         )
+    streamed = {"stream_mode": ["values"], "subgraphs": False, "resumable": False}
     values = {
         "assistant_id": assistants.default_id(graph_id or "agent"),
         "revision_id": deployment.active_revision_id,
         "graph_id": graph_id,
         "status": RunStatus.PENDING,
-        "kwargs": {},
         "pool": deployment.pool,
         "created_seq": seq,
         **columns,
+        "kwargs": {**streamed, **columns.get("kwargs", {})},
     }
     _insert(Run, run_id=id, deployment_id=deployment.id, thread_id=thread_id, **values)
     return id

@@ -351,6 +351,18 @@ def load(schema: type[Schema], *, optional: bool = False) -> dict[str, Any]:
     return _checked(schema, body, "body")
 
 
+def load_many(schema: type[Schema], *, max_items: int) -> list[dict[str, Any]]:
+    """The checked items of a JSON array; one bad item refuses them all."""
+    body = parse_body(_raw_body())
+    if not isinstance(body, list):
+        raise SchemaViolation([Violation(("body",), "must be an array", "list_type")])
+    if not body:
+        raise SchemaViolation([Violation(("body",), "must have at least 1 item", "too_short")])
+    if len(body) > max_items:
+        raise SchemaViolation([Violation(("body",), f"must have at most {max_items} items", "too_long")])
+    return [_checked(schema, item, "body", at) for at, item in enumerate(body)]
+
+
 def _raw_body() -> bytes:
     try:
         return request.get_data(cache="Idempotency-Key" in request.headers)  # read again for its digest
@@ -404,11 +416,11 @@ def _instance(schema: type[Schema]) -> Schema:
     return _instances[schema]
 
 
-def _checked(schema: type[Schema], sent: Mapping[str, Any], part: str) -> dict[str, Any]:
+def _checked(schema: type[Schema], sent: Mapping[str, Any], *loc: str | int) -> dict[str, Any]:
     try:
         return cast("dict[str, Any]", _instance(schema).load(sent))
     except ValidationError as error:
-        raise SchemaViolation(list(_flatten(error.normalized_messages(), (part,)))) from error
+        raise SchemaViolation(list(_flatten(error.normalized_messages(), loc))) from error
 
 
 def _flatten(messages: Any, loc: Loc) -> Iterator[Violation]:

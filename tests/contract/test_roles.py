@@ -140,6 +140,8 @@ read      POST    /d/<deployment>/store/namespaces
 run       POST    /d/<deployment>/runs
 run       POST    /d/<deployment>/runs/stream
 run       POST    /d/<deployment>/runs/wait
+run       POST    /d/<deployment>/runs/batch
+run       POST    /d/<deployment>/runs/cancel
 read      GET     /d/<deployment>/runs/<run_id>/join
 read      GET     /d/<deployment>/runs/<run_id>/stream
 """

@@ -13,14 +13,26 @@ from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.errors import NotFound
 from web.auth import caller
-from web.deployment_api import assistants, crons, runs, states, store, thread_stream, threads
+from web.deployment_api import (
+    assistants,
+    cancels,
+    crons,
+    joins,
+    runs,
+    states,
+    store,
+    thread_stream,
+    threads,
+)
 
 KNOWN_SECONDS = 1.0  # how long a deployment found by name is not looked up again
 
 _known: dict[tuple[UUID, str], tuple[float, DeploymentRef]] = {}
 
 bp = Blueprint("deployment_api", __name__)
-for resource in (assistants.bp, threads.bp, states.bp, runs.bp, thread_stream.bp, crons.bp, store.bp):
+for resource in (
+    assistants.bp, threads.bp, states.bp, runs.bp, joins.bp, cancels.bp, thread_stream.bp, crons.bp, store.bp,
+):  # fmt: skip
     bp.register_blueprint(resource)
 
 BLUEPRINTS = (bp,)

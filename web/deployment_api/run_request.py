@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
+from uuid import UUID
 
-from flask import request
 from marshmallow import ValidationError
 
 from shared.errors import Invalid
+from shared.models import ThreadStatus
 from shared.runs import RunRequest
+from web.deployment_api import wanted
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
     METADATA_BYTES,
@@ -24,12 +27,16 @@ from web.validation import (
     ListOf,
     Nested,
     OneOf,
+    QueryList,
     Rule,
     Schema,
     StrictBoolean,
     StrictNumber,
     StrictString,
+    UuidField,
     load,
+    load_many,
+    load_query,
 )
 
 STREAM_MODES = (
@@ -38,10 +45,19 @@ STREAM_MODES = (
 )  # fmt: skip
 
 
+MAX_AFTER_SECONDS = 315_576_000  # ten years
+MAX_BATCH = 1_000
+PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+BAD_CHECKPOINT_ID = "Invalid checkpoint ID"
+
+
 class NodeNames(Field):
     """`"*"` or an array of node names."""
 
     type_rule = Rule('must be "*" or an array of node names', "value_error")
+    json_schema: ClassVar[dict[str, Any]] = {
+        "anyOf": [{"type": "string", "enum": ["*"]}, {"type": "array", "items": {"type": "string"}}]
+    }
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         if value == "*" or (isinstance(value, list) and all(isinstance(name, str) for name in value)):
@@ -53,6 +69,21 @@ class Update(Field):
     """A state update: an object, or an array of pairs of channel and value."""
 
     type_rule = Rule("must be an object or an array of pairs of name and value", "value_error")
+    json_schema: ClassVar[dict[str, Any]] = {
+        "anyOf": [
+            {"type": "object"},
+            {
+                "type": "array",
+                "items": {
+                    "type": "array",
+                    "prefixItems": [{"type": "string"}],
+                    "items": {},
+                    "minItems": 2,
+                    "maxItems": 2,
+                },
+            },
+        ]
+    }
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         if isinstance(value, dict) or (isinstance(value, list) and all(map(_is_pair, value))):
@@ -64,10 +95,19 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
 
 
+_TARGETS: list[dict[str, Any]] = [
+    {"type": "string"},
+    {"type": "object", "required": ["node"], "properties": {"node": {"type": "string"}}},
+]
+
+
 class Goto(Field):
     """A node name, an object with `node` and `input`, or an array of these."""
 
     type_rule = Rule("must be a node name, an object with a node, or an array of these", "value_error")
+    json_schema: ClassVar[dict[str, Any]] = {
+        "anyOf": [*_TARGETS, {"type": "array", "items": {"anyOf": _TARGETS}}]
+    }
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         if all(map(_is_target, value if isinstance(value, list) else [value])):
@@ -77,6 +117,46 @@ class Goto(Field):
 
 def _is_target(value: Any) -> bool:
     return isinstance(value.get("node") if isinstance(value, dict) else value, str)
+
+
+class CheckpointId(StrictString):
+    """A checkpoint's id: a UUID in its usual form."""
+
+    type_rule = Rule("must be a string", "string_type")
+    json_schema: ClassVar[dict[str, Any]] = {"format": "uuid"}
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        if not text:
+            return text
+        try:
+            return str(UUID(text))
+        except ValueError as error:
+            raise Invalid(
+                BAD_CHECKPOINT_ID, loc=("body", attr or "checkpoint_id"), kind="uuid_parsing"
+            ) from error
+
+
+class CheckpointMap(JsonObject):
+    """Checkpoints by their namespaces."""
+
+    type_rule = Rule("must be an object of checkpoint ids", "value_error")
+    json_schema: ClassVar[dict[str, Any]] = {"additionalProperties": {"type": "string"}}
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+        found = super()._deserialize(value, attr, data, **kwargs)
+        if not all(isinstance(id, str) for id in found.values()):
+            raise ValidationError([self.type_rule])
+        return found
+
+
+class Place(Schema):
+    """A checkpoint: `checkpoint_ns` and `checkpoint_map` name one of a subgraph."""
+
+    checkpoint_id = CheckpointId(allow_none=True)
+    checkpoint_ns = StrictString(allow_none=True)
+    checkpoint_map = CheckpointMap(allow_none=True)
+    thread_id = UuidField(allow_none=True)
 
 
 class Command(Schema):
@@ -103,27 +183,52 @@ class RunCreate(Schema):
     on_disconnect = OneOf("cancel", "continue", allow_none=True)
     durability = OneOf("sync", "async", "exit", allow_none=True)
     checkpoint_during = StrictBoolean(allow_none=True)
-    langsmith_tracer = JsonObject(allow_none=True)  # names a vendor's project: means nothing here
-    # checked, then refused where they ask for something, while they are not served
-    webhook = StrictString(min_length=1, max_length=65_536, allow_none=True)
-    after_seconds = StrictNumber(allow_none=True)
-    checkpoint = JsonObject(allow_none=True)
-    checkpoint_id = StrictString(allow_none=True)
-    feedback_keys = ListOf(StrictString(), allow_none=True)
+    after_seconds = StrictNumber(maximum=MAX_AFTER_SECONDS, allow_none=True)
+    checkpoint = Nested(Place, allow_none=True)
+    checkpoint_id = CheckpointId(allow_none=True)
+    feedback_keys = ListOf(StrictString(), max_items=100, allow_none=True)
     strict_resume = StrictBoolean(allow_none=True)
+    if_thread_status = ItemOrList(OneOf(*ThreadStatus), allow_none=True)
+    langsmith_tracer = JsonObject(allow_none=True)  # names a vendor's project: means nothing here
+    # checked, then refused where it asks for something, while it is not served
+    webhook = StrictString(min_length=1, max_length=65_536, allow_none=True)
 
 
-NOT_SERVED = ("webhook", "checkpoint", "checkpoint_id", "feedback_keys", "strict_resume")
+class Namespaces(QueryList):
+    """Namespaces of a graph's events, one a repeated key or in a JSON array; the empty one is the root."""
+
+    def _words(self, text: str) -> list[Any]:
+        return super()._words(text) if text.startswith("[") else [text]
 
 
-def run_request() -> tuple[RunRequest, str]:
-    """The body as the rules want it, and what a disconnect does."""
-    body = load(RunCreate)
-    if (body.pop("after_seconds", None) or 0) > 0:
-        raise Invalid("after_seconds: not supported by this server", loc=("body", "after_seconds"))
-    refuse(body, *NOT_SERVED)
+class CreateQuery(Schema):
+    """What streaming calls take beside the body."""
+
+    namespace = Namespaces(StrictString())
+
+
+def namespaces_asked() -> list[str] | None:
+    """The namespaces whose events a streaming call wants; None: all."""
+    return load_query(CreateQuery).get("namespace")
+
+
+def run_request(thread_id: UUID | None, namespaces: list[str] | None = None) -> tuple[RunRequest, str]:
+    """The body as the rules want it, and what a disconnect does; `thread_id` None: a run without a thread."""
+    asked, on_disconnect = _request(load(RunCreate), thread_id)
+    if wanted.needs_subgraphs(namespaces):
+        asked = replace(asked, stream_subgraphs=True)
+    return asked, on_disconnect
+
+
+def run_requests() -> list[RunRequest]:
+    """The bodies of several runs without a thread."""
+    return [_request(body, None)[0] for body in load_many(RunCreate, max_items=MAX_BATCH)]
+
+
+def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, str]:
+    refuse(body, "webhook")
+    place = _place(body, thread_id)
     refuse_two_configurations(body)
-    _refuse_places(body)
     sent = {name: value for name, value in body.items() if value is not None}
     during = sent.pop("checkpoint_during", None)
     if during is not None:
@@ -132,22 +237,39 @@ def run_request() -> tuple[RunRequest, str]:
     sent["stream_mode"] = sent.get("stream_mode") or ["values"]
     sent.pop("langsmith_tracer", None)
     on_disconnect = sent.pop("on_disconnect", "continue")
-    return RunRequest(**sent), on_disconnect
+    return RunRequest(**sent, place=place), on_disconnect
 
 
-def _refuse_places(body: dict[str, Any]) -> None:
-    """Neither a checkpoint to start from nor namespaces to stream are served."""
-    if body.get("config", {}).get("configurable", {}).get("checkpoint_id") is not None:
+def _place(body: dict[str, Any], thread_id: UUID | None) -> dict[str, Any]:
+    """The checkpoint to start from, taken out of the three places where it may stand; the first one counts."""
+    config = body.get("config") or {}
+    configurable = config.get("configurable") or {}
+    old_form = body.pop("checkpoint_id", None)
+    beside = {name: configurable[name] for name in PLACE if configurable.get(name) is not None}
+    if beside:
+        beside = _checked_place(beside, ("body", "config", "configurable"))
+        kept = {name: value for name, value in configurable.items() if name not in PLACE}
+        body["config"] = {**config, "configurable": kept}
+    asked = body.pop("checkpoint", None) or {}
+    named = asked.pop("thread_id", None)
+    if asked and thread_id is not None and named not in (None, thread_id):
         raise Invalid(
-            "config.configurable.checkpoint_id: not supported by this server",
-            loc=("body", "config", "configurable", "checkpoint_id"),
+            "checkpoint.thread_id: must be the run's thread", loc=("body", "checkpoint", "thread_id")
         )
-    refuse_namespaces()
+    place = {name: value for name, value in asked.items() if value}
+    return place or beside or ({"checkpoint_id": old_form} if old_form else {})
 
 
-def refuse_namespaces() -> None:
-    if "namespace" in request.args:
-        raise Invalid("namespace: not supported by this server", loc=("query", "namespace"))
+def _checked_place(place: dict[str, Any], loc: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        checked: Any = Place().load(place)
+    except ValidationError as error:
+        name = next(iter(error.normalized_messages()))
+        message = (
+            BAD_CHECKPOINT_ID if name == "checkpoint_id" else f"{'.'.join(loc[1:])}.{name}: is malformed"
+        )
+        raise Invalid(message, loc=(*loc, name)) from error
+    return {name: value for name, value in checked.items() if value}
 
 
 def _command(command: dict[str, Any] | None) -> dict[str, Any] | None:

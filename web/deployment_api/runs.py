@@ -1,36 +1,43 @@
-"""Runs, with a thread or without: create, wait, stream, read, join, cancel, delete.
+"""Runs, with a thread or without: create, wait, stream, read, delete.
 
 Whoever follows a run subscribes to its channel before its row exists, so nothing can be missed and the
-log need not be read first.
+log need not be read first. A creation that is sent again under its `Idempotency-Key` makes nothing: it answers
+as the first time, with the stream or the output of the run that was made then.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
 
+import orjson
 from flask import Blueprint, Response, g, jsonify, request
 from uuid_utils.compat import uuid7
 
 from shared import claims, following, queues, runs
 from shared.control import ring, tell
 from shared.database import connection, driver
-from shared.errors import Forbidden, Invalid, TooMany
-from shared.events import Event
-from shared.models import RunStatus
+from shared.errors import Invalid, TooMany
+from shared.idempotency import HEADER
 from shared.runs import Created, RunRequest
 from web import sse
-from web.auth import caller
+from web.deployment_api import answers, wanted
 from web.deployment_api.following import Follower, location
 from web.deployment_api.pages import deployment, selected, settings
-from web.deployment_api.run_request import RunCreate, refuse_namespaces, run_request
+from web.deployment_api.run_request import (
+    MAX_BATCH,
+    CreateQuery,
+    RunCreate,
+    namespaces_asked,
+    run_request,
+    run_requests,
+)
+from web.idempotency import REPLAYED, Repeated, once
 from web.openapi import operation
 from web.validation import (
-    OneOf,
-    QueryBoolean,
     QueryInteger,
     QueryList,
     Schema,
@@ -57,52 +64,107 @@ class ListQuery(Schema):
     select = QueryList(StrictString())
 
 
-class JoinQuery(Schema):
-    stream_mode = QueryList(StrictString())
-    cancel_on_disconnect = QueryBoolean(load_default=False)
-    namespace = QueryList(StrictString())
-
-
-class CancelQuery(Schema):
-    wait = QueryBoolean(load_default=False)
-    action = OneOf("interrupt", "rollback", load_default="interrupt")
-    reason = StrictString(max_length=1024)
-
-
 @bp.post("/threads/<thread_id>/runs")
-@operation("Create a run on a thread", body=RunCreate, errors=(400, 404, 409, 429))
+@operation(
+    "Create a run on a thread",
+    body=RunCreate,
+    answer=answers.RUN,
+    headers=answers.RUN_HEADERS,
+    errors=(400, 404, 409, 429),
+    idempotent=True,
+)
 def create_run(thread_id: str) -> Response:
     return _in_background(_new_runs_thread(thread_id))
 
 
 @bp.post("/runs")
-@operation("Create a run without a thread", body=RunCreate, errors=(400, 404, 409, 429))
+@operation(
+    "Create a run without a thread",
+    body=RunCreate,
+    answer=answers.RUN,
+    headers=answers.RUN_HEADERS,
+    errors=(400, 404, 409, 429),
+    idempotent=True,
+)
 def create_stateless_run() -> Response:
     return _in_background(None)
 
 
 @bp.post("/threads/<thread_id>/runs/stream")
-@operation("Create a run on a thread and stream its events", body=RunCreate, sse=True, errors=(400, 404, 409))
+@operation(
+    "Create a run on a thread and stream its events",
+    body=RunCreate,
+    headers=answers.FOLLOWED_HEADERS,
+    query=CreateQuery,
+    sse=True,
+    errors=(400, 404, 409, 429),
+    idempotent=True,
+)
 def stream_run(thread_id: str) -> Response:
     return _streamed(_new_runs_thread(thread_id))
 
 
 @bp.post("/runs/stream")
-@operation("Create a run without a thread and stream its events", body=RunCreate, sse=True, errors=(400, 404))
+@operation(
+    "Create a run without a thread and stream its events",
+    body=RunCreate,
+    headers=answers.FOLLOWED_HEADERS,
+    query=CreateQuery,
+    sse=True,
+    errors=(400, 404, 409, 429),
+    idempotent=True,
+)
 def stream_stateless_run() -> Response:
     return _streamed(None)
 
 
 @bp.post("/threads/<thread_id>/runs/wait")
-@operation("Create a run on a thread and wait for its output", body=RunCreate, errors=(400, 404, 409))
+@operation(
+    "Create a run on a thread and wait for its output",
+    body=RunCreate,
+    answer=answers.OUTPUT,
+    headers=answers.FOLLOWED_HEADERS,
+    errors=(400, 404, 409, 429),
+    idempotent=True,
+)
 def wait_for_run(thread_id: str) -> Response:
     return _awaited(_new_runs_thread(thread_id))
 
 
 @bp.post("/runs/wait")
-@operation("Create a run without a thread and wait for its output", body=RunCreate, errors=(400, 404))
+@operation(
+    "Create a run without a thread and wait for its output",
+    body=RunCreate,
+    answer=answers.OUTPUT,
+    headers=answers.FOLLOWED_HEADERS,
+    errors=(400, 404, 409, 429),
+    idempotent=True,
+)
 def wait_for_stateless_run() -> Response:
     return _awaited(None)
+
+
+@bp.post("/runs/batch")
+@operation(
+    "Create several runs without a thread",
+    body=RunCreate,
+    body_items=MAX_BATCH,
+    answer=answers.RUN,
+    many=True,
+    errors=(400, 404, 409, 429),
+    idempotent=True,
+)
+def create_batch() -> Response:
+    """An array of bodies, all of which become runs or none; their records in the same order."""
+    asked = run_requests()
+    _refuse_when_full(len(asked))
+    with connection() as conn:
+        keep = once(conn)
+        created = [runs.create(conn, deployment(), each, thread_id=None, **_terms()) for each in asked]
+        response = keep(jsonify([runs.record(one.row) for one in created]))
+    for one in created:
+        _ring(one)
+    return response
 
 
 def _thread(thread_id: str) -> UUID:
@@ -113,30 +175,38 @@ def _new_runs_thread(thread_id: str) -> UUID:
     return uuid_path(thread_id, "thread_id", message="Invalid thread ID")
 
 
-def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> Created:
-    """Commit the run's row, then ring."""
-    _refuse_when_full()
-    # What may displace other runs is several statements in one transaction, the rest one that inserts.
-    alone = thread_id is None or asked.multitask_strategy == "enqueue"
+def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Created, Response]:
+    """Commit the run's row, then ring; also its record as an answer. Raises Repeated."""
+    _refuse_when_full(1)
+    # What looks at other runs, or at an earlier answer, is several statements in one transaction, the rest
+    # one that inserts.
+    has_key = HEADER in request.headers
+    alone = not has_key and (thread_id is None or not runs.looks_first(asked))
     with driver() if alone else connection() as conn:
-        created = runs.create(
-            conn,
-            deployment(),
-            asked,
-            thread_id=thread_id,
-            run_id=run_id,
-            request_id=g.get("request_id", ""),
-            max_pending=settings().max_pending_per_thread,
-        )
+        keep = once(conn) if has_key else None
+        created = runs.create(conn, deployment(), asked, thread_id=thread_id, run_id=run_id, **_terms())
+        response = jsonify(runs.record(created.row))
+        response.headers["Content-Location"] = location(thread_id, run_id)
+        if keep is not None:
+            keep(response)
     tell(created.displaced, settings().event_retention_seconds)
-    queues.enqueue_run(created.pool, created.run_id)
-    return created
+    _ring(created)
+    return created, response
+
+
+def _terms() -> dict[str, Any]:
+    return {"request_id": g.get("request_id", ""), "max_pending": settings().max_pending_per_thread}
+
+
+def _ring(created: Created) -> None:
+    if created.is_due:
+        queues.enqueue_run(created.pool, created.run_id)
 
 
 _counted: dict[UUID, tuple[float, int]] = {}  # deployment → when, how many runs were pending
 
 
-def _refuse_when_full() -> None:
+def _refuse_when_full(wanted_runs: int) -> None:
     """Hold to the deployment's bound of pending runs; counted every few seconds, so it may be overshot."""
     most = settings().max_pending_per_deployment
     counted_at, pending = _counted.get(deployment().id, (0.0, 0))
@@ -144,48 +214,88 @@ def _refuse_when_full() -> None:
         with driver() as conn:
             pending = runs.count_pending(conn, deployment().id, most=most)
         _counted[deployment().id] = (time.monotonic(), pending)
-    if pending >= most:
-        raise TooMany(f"This deployment has {most} pending runs already.", retry_after_seconds=5)
+    if pending + wanted_runs > most:
+        raise TooMany(f"This deployment has {pending} pending runs already.", retry_after_seconds=5)
 
 
 def _in_background(thread_id: UUID | None) -> Response:
-    asked, _ = run_request()
-    created = _create(asked, thread_id, uuid7())
-    response = jsonify(runs.record(created.row))
-    response.headers["Content-Location"] = location(thread_id, created.run_id)
-    return response
+    asked, _ = run_request(thread_id)
+    return _create(asked, thread_id, uuid7())[1]
 
 
 def _streamed(thread_id: UUID | None) -> Response:
-    asked, on_disconnect = run_request()
-    run_id = uuid7()
+    namespaces = namespaces_asked()
+    asked, on_disconnect = run_request(thread_id, namespaces)
+    run_id, cancels = uuid7(), on_disconnect == "cancel"
     with ExitStack() as stack:
         reader = stack.enter_context(following.hub().reader(run_id, unseen=True))
-        created = _create(asked, thread_id, run_id)
-        follower = Follower(created.run_id, created.thread_id, cancels=on_disconnect == "cancel")
+        try:
+            created, _ = _create(asked, thread_id, run_id)
+        except Repeated as repeated:
+            return _streamed_again(_first_answer(repeated), thread_id, namespaces, cancels=cancels)
+        follower = Follower(run_id, created.thread_id, cancels=cancels)
         batches = follower.batches_of_new(reader, starts_at_once=created.starts_at_once)
-        body = sse.body(batches, follower.clock, with_ids=asked.stream_resumable)
-        return sse.event_stream(
-            follower.stream(body, stack.pop_all()),
-            {
-                "Location": location(thread_id, run_id, "/stream"),
-                "Content-Location": location(thread_id, run_id),
-            },
+        keep = wanted.of_creator(created.row["kwargs"], namespaces)
+        body = sse.body(batches, follower.clock, with_ids=asked.stream_resumable, keep=keep)
+        return sse.event_stream(follower.stream(body, stack.pop_all()), _places(thread_id, run_id))
+
+
+def _places(thread_id: UUID | None, run_id: UUID) -> dict[str, str]:
+    return {
+        "Location": location(thread_id, run_id, "/stream"),
+        "Content-Location": location(thread_id, run_id),
+    }
+
+
+def _first_answer(repeated: Repeated) -> dict[str, Any]:
+    """The record of the run that this request made when it was sent first."""
+    assert isinstance(repeated.response, Response)
+    return orjson.loads(repeated.response.get_data())
+
+
+def _streamed_again(
+    run: Mapping[str, Any], thread_id: UUID | None, namespaces: list[str] | None, *, cancels: bool
+) -> Response:
+    """The stream of the run that was made the first time, from its start, as far as it is kept."""
+    run_id = UUID(run["run_id"])
+    with ExitStack() as stack:
+        reader = stack.enter_context(following.hub().reader(run_id))
+        follower = Follower(run_id, UUID(run["thread_id"]), cancels=cancels)
+        body = sse.body(
+            follower.batches(reader, after=0),
+            follower.clock,
+            with_ids=run["kwargs"]["resumable"],
+            keep=wanted.of_creator(run["kwargs"], namespaces),
         )
+        headers = {**_places(thread_id, run_id), REPLAYED: "true"}
+        return sse.event_stream(follower.stream(body, stack.pop_all()), headers)
 
 
 def _awaited(thread_id: UUID | None) -> Response:
-    asked, on_disconnect = run_request()
-    run_id = uuid7()
+    asked, on_disconnect = run_request(thread_id)
+    run_id, cancels = uuid7(), on_disconnect == "cancel"
     with ExitStack() as stack:
         reader = stack.enter_context(following.hub().reader(run_id, unseen=True))
-        created = _create(asked, thread_id, run_id)
-        follower = Follower(created.run_id, created.thread_id, cancels=on_disconnect == "cancel")
+        try:
+            created, _ = _create(asked, thread_id, run_id)
+        except Repeated as repeated:
+            return _awaited_again(_first_answer(repeated), cancels=cancels)
+        follower = Follower(run_id, created.thread_id, cancels=cancels)
         return follower.answer(reader, stack.pop_all(), after=0)
 
 
+def _awaited_again(run: Mapping[str, Any], *, cancels: bool) -> Response:
+    run_id = UUID(run["run_id"])
+    with ExitStack() as stack:
+        reader = stack.enter_context(following.hub().reader(run_id))
+        follower = Follower(run_id, UUID(run["thread_id"]), cancels=cancels)
+        response = follower.answer(reader, stack.pop_all(), after=0)
+        response.headers[REPLAYED] = "true"
+        return response
+
+
 @bp.get("/threads/<thread_id>/runs")
-@operation("List a thread's runs, newest first", query=ListQuery, errors=(404,))
+@operation("List a thread's runs, newest first", query=ListQuery, answer=answers.RUNS, errors=(400, 404))
 def list_runs(thread_id: str) -> Response:
     key = _thread(thread_id)
     query = _list_query()
@@ -218,12 +328,12 @@ def _list_query() -> dict[str, Any]:
 
 
 @bp.get("/threads/<thread_id>/runs/<run_id>")
-@operation("Get a run", errors=(404,))
+@operation("Get a run", answer=answers.RUN, errors=(404,))
 def get_run(thread_id: str, run_id: str) -> Response:
-    return jsonify(runs.record(_find(_thread(thread_id), run_id)))
+    return jsonify(runs.record(find(_thread(thread_id), run_id)))
 
 
-def _find(thread_id: UUID | None, run_id: str) -> Any:
+def find(thread_id: UUID | None, run_id: str) -> Any:
     key = uuid_path(run_id, "run_id")
     with connection() as conn:
         return runs.get(conn, deployment().id, key, thread_id=thread_id)
@@ -241,132 +351,3 @@ def delete_run(thread_id: str, run_id: str) -> tuple[str, int]:
         tell([stopped], settings().event_retention_seconds)
     ring(next_run)
     return "", 204
-
-
-@bp.get("/threads/<thread_id>/runs/<run_id>/join")
-@operation("Wait for a run's output", query=JoinQuery, errors=(404,))
-def join_run(thread_id: str, run_id: str) -> Response:
-    return _joined(_find(_thread(thread_id), run_id))
-
-
-@bp.get("/runs/<run_id>/join")
-@operation("Wait for the output of a run without a thread", query=JoinQuery, errors=(404,))
-def join_stateless_run(run_id: str) -> Response:
-    return _joined(_find(None, run_id))
-
-
-def _joined(row: Any) -> Response:
-    cancels = _cancels(load_query(JoinQuery))
-    follower = Follower(row["run_id"], row["thread_id"], cancels=cancels)
-    if row["status"] not in runs.LIVE:
-        return follower.answer_at_once(follower.stored_output())
-    with ExitStack() as stack:
-        reader = stack.enter_context(following.hub().reader(follower.run_id))
-        return follower.answer(reader, stack.pop_all(), after=0)
-
-
-@bp.get("/threads/<thread_id>/runs/<run_id>/stream")
-@operation("Join a run's event stream", query=JoinQuery, sse=True, errors=(404,))
-def join_stream(thread_id: str, run_id: str) -> Response:
-    key = _thread(thread_id)
-    return _joined_stream(_find(key, run_id), key)
-
-
-@bp.get("/runs/<run_id>/stream")
-@operation("Join the event stream of a run without a thread", query=JoinQuery, sse=True, errors=(404,))
-def join_stateless_stream(run_id: str) -> Response:
-    return _joined_stream(_find(None, run_id), None)
-
-
-def _cancels(query: dict[str, Any]) -> bool:
-    """Whether the run goes when its reader does; raises Forbidden for a reader who may only look."""
-    if query["cancel_on_disconnect"] and not caller().may("run"):
-        raise Forbidden("cancel_on_disconnect needs the role run")
-    return bool(query["cancel_on_disconnect"])
-
-
-def _joined_stream(row: Any, thread_id: UUID | None) -> Response:
-    query = load_query(JoinQuery)
-    refuse_namespaces()
-    follower = Follower(row["run_id"], row["thread_id"], cancels=_cancels(query))
-    resumable = row["kwargs"]["resumable"]
-    after = _position(request.headers.get("Last-Event-ID"), row)
-    with ExitStack() as stack:
-        reader = stack.enter_context(following.hub().reader(follower.run_id))
-        newest, is_whole = follower.extent()
-        if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
-            after = min(after, newest)
-        is_over = row["status"] not in runs.LIVE
-        if is_over and (after is None or not resumable or (is_whole and after == newest)):
-            batches: Iterator[list[Event]] = iter(())
-        else:
-            batches = follower.batches(reader, after=after)
-        body = sse.body(batches, follower.clock, with_ids=resumable, keep=_filter(query.get("stream_mode")))
-        return sse.event_stream(
-            follower.stream(body, stack.pop_all()),
-            {
-                "Location": location(thread_id, follower.run_id, "/stream"),
-                "Content-Location": location(thread_id, follower.run_id),
-            },
-        )
-
-
-def _position(last_event_id: str | None, row: Any) -> int | None:
-    """The number to go on after; None means from now on."""
-    if row["status"] == RunStatus.PENDING and not row["attempt"]:
-        return 0
-    if not row["kwargs"]["resumable"] or last_event_id is None:
-        return None
-    text = last_event_id.strip()
-    if text in ("-", "-1", "0"):
-        return 0
-    if not text.isascii() or not text.isdigit() or len(text) > 15:
-        return None
-    return int(text) if int(text) <= row["seq_reserved"] else None
-
-
-def _filter(modes: list[str] | None) -> Callable[[str], bool] | None:
-    """Which event names belong to the modes asked for; the error that ends a run always does."""
-    if not modes:
-        return None
-    wanted = {"messages" if mode == "messages-tuple" else mode for mode in modes}
-    parts = ("messages/metadata", "messages/partial", "messages/complete") if "messages" in modes else ()
-
-    def keep(name: str) -> bool:
-        base = name.partition("|")[0]
-        return base in wanted or base in parts or base == "error"
-
-    return keep
-
-
-@bp.post("/threads/<thread_id>/runs/<run_id>/cancel")
-@operation("Cancel a run", query=CancelQuery, status=202, errors=(404,))
-def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
-    thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
-    query = load_query(CancelQuery)
-    reason = _reason(query, location(thread_key, run_key, "/cancel"))
-    with ExitStack() as stack:
-        reader = stack.enter_context(following.hub().reader(run_key))
-        follower = Follower(run_key, thread_key, cancels=False)
-        before, _ = follower.extent()
-        with connection() as conn:
-            stopped = runs.cancel(
-                conn, deployment().id, thread_key, run_key, action=query["action"], reason=reason
-            )
-            next_run = claims.next_of(conn, deployment().id, thread_key)
-        tell([stopped], settings().event_retention_seconds)
-        ring(next_run)
-        if not query["wait"]:
-            return "", 202
-        if stopped.is_over:
-            return follower.answer_at_once({})
-        return follower.answer(reader, stack.pop_all(), after=before, says=lambda last: b"{}")
-
-
-def _reason(query: dict[str, Any], path: str) -> str:
-    reason = f"{query['action']} requested via POST {path}"
-    if "reason" not in query:
-        return reason
-    if query["action"] == "rollback":
-        raise Invalid("reason: only with the action interrupt", loc=("query", "reason"))
-    return f"{query['reason']}: {reason}"

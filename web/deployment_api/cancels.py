@@ -1,0 +1,124 @@
+"""Stopping runs: one, or several at once."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+from uuid import UUID
+
+from flask import Blueprint, Response
+
+from shared import claims, following, runs
+from shared.control import ring, tell
+from shared.database import connection
+from shared.errors import Invalid, NotFound
+from shared.models import RunStatus
+from web.deployment_api import answers
+from web.deployment_api.following import Follower, location
+from web.deployment_api.pages import deployment, settings
+from web.openapi import operation
+from web.validation import (
+    ListOf,
+    OneOf,
+    QueryBoolean,
+    Schema,
+    StrictString,
+    UuidField,
+    load,
+    load_query,
+    uuid_path,
+)
+
+bp = Blueprint("cancels", __name__)
+
+STATUSES = {
+    "pending": (RunStatus.PENDING,),
+    "running": (RunStatus.RUNNING,),
+    "all": runs.LIVE,
+}
+
+
+class CancelQuery(Schema):
+    wait = QueryBoolean(load_default=False)
+    action = OneOf("interrupt", "rollback", load_default="interrupt")
+    reason = StrictString(max_length=1024)
+
+
+class CancelManyQuery(Schema):
+    action = OneOf("interrupt", "rollback", load_default="interrupt")
+
+
+class CancelMany(Schema):
+    """Either `status`, or `thread_id` with `run_ids`."""
+
+    status = OneOf(*STATUSES, allow_none=True)
+    thread_id = UuidField(allow_none=True)
+    run_ids = ListOf(UuidField(), max_items=1000, allow_none=True)
+
+
+@bp.post("/threads/<thread_id>/runs/<run_id>/cancel")
+@operation("Cancel a run", query=CancelQuery, answer=answers.NOTHING, empty=(202,), errors=(404,))
+def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
+    thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
+    query = load_query(CancelQuery)
+    reason = _reason(query, location(thread_key, run_key, "/cancel"))
+    with ExitStack() as stack:
+        reader = stack.enter_context(following.hub().reader(run_key))
+        follower = Follower(run_key, thread_key, cancels=False)
+        before, _ = follower.extent()
+        with connection() as conn:
+            stopped = runs.cancel(
+                conn, deployment().id, thread_key, run_key, action=query["action"], reason=reason
+            )
+            next_run = claims.next_of(conn, deployment().id, thread_key)
+        tell([stopped], settings().event_retention_seconds)
+        ring(next_run)
+        if not query["wait"]:
+            return "", 202
+        if stopped.is_over:
+            return follower.answer_at_once({})
+        return follower.answer(reader, stack.pop_all(), after=before, says=lambda last: b"{}")
+
+
+def _reason(query: dict[str, Any], path: str) -> str:
+    reason = f"{query['action']} requested via POST {path}"
+    if "reason" not in query:
+        return reason
+    if query["action"] == "rollback":
+        raise Invalid("reason: only with the action interrupt", loc=("query", "reason"))
+    return f"{query['reason']}: {reason}"
+
+
+@bp.post("/runs/cancel")
+@operation("Cancel several runs", body=CancelMany, query=CancelManyQuery, status=204, errors=(404,))
+def cancel_many() -> tuple[str, int]:
+    """Those of a thread that are named, or all of the deployment in a status."""
+    action = load_query(CancelManyQuery)["action"]
+    body = {name: value for name, value in load(CancelMany).items() if value is not None}
+    if "status" in body and len(body) == 1:
+        statuses = STATUSES[body["status"]]
+        with connection() as conn:
+            wanted = runs.live_by_thread(conn, deployment().id, statuses)
+    elif body.keys() == {"thread_id", "run_ids"}:
+        statuses, wanted = runs.LIVE, {body["thread_id"]: body["run_ids"]}
+    else:
+        raise Invalid("exactly one of status, or thread_id with run_ids, must be given")
+    stopped = [_cancel_of_thread(*item, statuses, action) for item in sorted(wanted.items())]
+    if not any(stopped):
+        raise NotFound("No runs found to cancel.")
+    return "", 204
+
+
+def _cancel_of_thread(
+    thread_id: UUID, run_ids: list[UUID], statuses: tuple[RunStatus, ...], action: str
+) -> bool:
+    reason = f"{action} requested via POST /runs/cancel"
+    with connection() as conn:
+        stopped = runs.cancel_several(
+            conn, deployment().id, thread_id, run_ids, statuses=statuses, action=action, reason=reason
+        )
+        next_run = claims.next_of(conn, deployment().id, thread_id)
+    tell(stopped, settings().event_retention_seconds)
+    if stopped:
+        ring(next_run)
+    return bool(stopped)

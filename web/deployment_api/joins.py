@@ -1,0 +1,155 @@
+"""Following runs that others created: their output, or their events, from a place on or from now on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from uuid import UUID
+
+from flask import Blueprint, Response, request
+
+from shared import following, runs
+from shared.database import connection
+from shared.errors import Forbidden
+from shared.events import Event
+from shared.models import RunStatus
+from web import sse
+from web.auth import caller
+from web.deployment_api import answers, wanted
+from web.deployment_api.following import Follower, location
+from web.deployment_api.pages import deployment
+from web.deployment_api.run_request import STREAM_MODES, Namespaces
+from web.deployment_api.runs import find
+from web.openapi import operation
+from web.validation import QueryBoolean, QueryList, Schema, StrictString, load_query, uuid_path
+
+bp = Blueprint("joins", __name__)
+
+
+class JoinQuery(Schema):
+    cancel_on_disconnect = QueryBoolean(load_default=False)
+
+
+class StreamQuery(JoinQuery):
+    stream_mode = QueryList(StrictString())
+    namespace = Namespaces(StrictString())
+
+
+@bp.get("/threads/<thread_id>/runs/<run_id>/join")
+@operation(
+    "Wait for a run's output",
+    query=JoinQuery,
+    answer=answers.OUTPUT,
+    headers=answers.FOLLOWED_HEADERS,
+    errors=(404,),
+)
+def join_run(thread_id: str, run_id: str) -> Response:
+    return _joined(find(uuid_path(thread_id, "thread_id"), run_id))
+
+
+@bp.get("/runs/<run_id>/join")
+@operation(
+    "Wait for the output of a run without a thread",
+    query=JoinQuery,
+    answer=answers.OUTPUT,
+    headers=answers.FOLLOWED_HEADERS,
+    errors=(404,),
+)
+def join_stateless_run(run_id: str) -> Response:
+    return _joined(find(None, run_id))
+
+
+def _joined(row: Any) -> Response:
+    cancels = _cancels(load_query(JoinQuery))
+    follower = Follower(row["run_id"], row["thread_id"], cancels=cancels)
+    if row["status"] not in runs.LIVE:
+        return follower.answer_at_once(follower.stored_output())
+    with ExitStack() as stack:
+        reader = stack.enter_context(following.hub().reader(follower.run_id))
+        return follower.answer(reader, stack.pop_all(), after=0)
+
+
+@bp.get("/threads/<thread_id>/runs/<run_id>/stream")
+@operation(
+    "Join a run's event stream",
+    query=StreamQuery,
+    headers=answers.FOLLOWED_HEADERS,
+    sse=True,
+    errors=(404,),
+)
+def join_stream(thread_id: str, run_id: str) -> Response:
+    key = uuid_path(thread_id, "thread_id")
+    return _joined_stream(find(key, run_id), key)
+
+
+@bp.get("/runs/<run_id>/stream")
+@operation(
+    "Join the event stream of a run without a thread",
+    query=StreamQuery,
+    headers=answers.FOLLOWED_HEADERS,
+    sse=True,
+    errors=(404,),
+)
+def join_stateless_stream(run_id: str) -> Response:
+    return _joined_stream(find(None, run_id), None)
+
+
+def _cancels(query: dict[str, Any]) -> bool:
+    """Whether the run goes when its reader does; raises Forbidden for a reader who may only look."""
+    if query["cancel_on_disconnect"] and not caller().may("run"):
+        raise Forbidden("cancel_on_disconnect needs the role run")
+    return bool(query["cancel_on_disconnect"])
+
+
+def _joined_stream(row: Any, thread_id: UUID | None) -> Response:
+    query = load_query(StreamQuery)
+    modes, namespaces = query.get("stream_mode"), query.get("namespace")
+    row = _widened(row, modes, namespaces)
+    follower = Follower(row["run_id"], row["thread_id"], cancels=_cancels(query))
+    resumable = row["kwargs"]["resumable"]
+    after = _position(request.headers.get("Last-Event-ID"), row)
+    with ExitStack() as stack:
+        reader = stack.enter_context(following.hub().reader(follower.run_id))
+        newest, is_whole = follower.extent()
+        if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
+            after = min(after, newest)
+        is_over = row["status"] not in runs.LIVE
+        if is_over and (after is None or not resumable or (is_whole and after == newest)):
+            batches: Iterator[list[Event]] = iter(())
+        else:
+            batches = follower.batches(reader, after=after)
+        keep = wanted.of_join(row["kwargs"], modes, namespaces)
+        body = sse.body(batches, follower.clock, with_ids=resumable, keep=keep)
+        return sse.event_stream(
+            follower.stream(body, stack.pop_all()),
+            {
+                "Location": location(thread_id, follower.run_id, "/stream"),
+                "Content-Location": location(thread_id, follower.run_id),
+            },
+        )
+
+
+def _widened(row: Any, modes: list[str] | None, namespaces: list[str] | None) -> Any:
+    """The run's row; one that has not started yet will stream what is asked for, too."""
+    subgraphs = wanted.needs_subgraphs(namespaces)
+    if row["status"] != RunStatus.PENDING or not (modes or subgraphs):
+        return row
+    known = [mode for mode in modes or () if mode in STREAM_MODES]
+    with connection() as conn:
+        kwargs = runs.widen(conn, deployment().id, row["run_id"], modes=known, subgraphs=subgraphs)
+    return row if kwargs is None else {**row, "kwargs": kwargs}
+
+
+def _position(last_event_id: str | None, row: Any) -> int | None:
+    """The number to go on after; None means from now on."""
+    if row["status"] == RunStatus.PENDING and not row["attempt"]:
+        return 0
+    if not row["kwargs"]["resumable"] or last_event_id is None:
+        return None
+    text = last_event_id.strip()
+    if text in ("-", "-1", "0"):
+        return 0
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        return None
+    return int(text) if int(text) <= row["seq_reserved"] else None

@@ -1,0 +1,80 @@
+"""Which of a run's events one client gets: by stream mode, by namespace, by whether it wants subgraphs.
+
+A run's log may hold more than its creator asked for: who joins a run that has not started yet adds its own
+wishes to what the run will stream (`shared/runs.py`, `widen`). So every client's stream is filtered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+PARTS = frozenset({"messages/metadata", "messages/partial", "messages/complete"})
+ALWAYS = frozenset({"error"})  # how a run ended concerns everybody
+
+Keep = Callable[[str], bool]
+
+
+def of_creator(kwargs: Mapping[str, Any], namespaces: Collection[str] | None) -> Keep:
+    """What the creator of a run asked for; `metadata`, which names the run, belongs to it."""
+    modes = kwargs["stream_mode"]
+    bases = _bases(modes, with_tuples="messages-tuple" in modes) | {"metadata"}
+    return _keep(bases, subgraphs=kwargs["subgraphs"] or bool(namespaces), namespaces=namespaces)
+
+
+def of_join(
+    kwargs: Mapping[str, Any], modes: Collection[str] | None, namespaces: Collection[str] | None
+) -> Keep:
+    """What a join asked for, by default what the creator did. With modes, `metadata` is one of them."""
+    if not modes:
+        return of_creator(kwargs, namespaces)
+    bases = _bases(modes, with_tuples=not _has_parts(kwargs)) | {mode for mode in modes if mode == "metadata"}
+    return _keep(bases, subgraphs=kwargs["subgraphs"] or bool(namespaces), namespaces=namespaces)
+
+
+def needs_subgraphs(namespaces: Collection[str] | None) -> bool:
+    """Whether events of subgraphs must be streamed to serve these namespaces."""
+    return any(namespaces or ())
+
+
+def _bases(modes: Collection[str], *, with_tuples: bool) -> frozenset[str]:
+    """The events' names without namespace. `messages` also takes tuples where the run streams no parts."""
+    bases = {mode for mode in modes if mode not in ("messages", "messages-tuple", "metadata")}
+    if "messages" in modes and ("messages-tuple" not in modes or not with_tuples):
+        bases |= PARTS
+    if "messages-tuple" in modes or ("messages" in modes and with_tuples):
+        bases.add("messages")
+    return frozenset(bases)
+
+
+def _has_parts(kwargs: Mapping[str, Any]) -> bool:
+    """Whether the run streams messages as the text so far."""
+    own, joined = kwargs["stream_mode"], kwargs.get("joined") or {}
+    return ("messages" in own and "messages-tuple" not in own) or "messages" in joined.get("stream_mode", ())
+
+
+def _keep(bases: Collection[str], *, subgraphs: bool, namespaces: Collection[str] | None) -> Keep:
+    known: dict[str, bool] = {}
+    wanted = None if namespaces is None else frozenset(namespaces)
+
+    def decide(name: str) -> bool:
+        base, _, namespace = name.partition("|")
+        if base in ALWAYS or (base == "metadata" and base in bases):
+            return True
+        if wanted is not None and namespace not in wanted and _nodes(namespace) not in wanted:
+            return False
+        return base in bases and (subgraphs or not namespace)
+
+    def keep(name: str) -> bool:
+        found = known.get(name)
+        if found is None:
+            found = known[name] = decide(name)
+        return found
+
+    return keep
+
+
+def _nodes(namespace: str) -> str:
+    """A namespace without the ids of its tasks, which nobody can know beforehand."""
+    return re.sub(r":[^|]*", "", namespace)
