@@ -447,5 +447,6 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
     assert json.loads(command.env["GRAPH_HOST_CONFIG"]) == {
         "graphs": {"agent": {"path": "./agent.py:graph", "description": None}},
         "paths": [],
+        "store": {},
         "inspect": False,
     }
