@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import checkpoints, threads
+from shared import checkpoints, threads, webhooks
 from shared.database import Driver, Row, dumps, query
 from shared.errors import Fenced
 from shared.events import RESERVED
@@ -208,7 +208,8 @@ def finish(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str) -> 
     """
     done: dict[UUID, Next | None] = {}
     kept = [end for end in ends if not end.run.temporary]
-    gone = [end.run for end in ends if end.run.temporary]
+    silent = [end for end in ends if end.run.temporary and not end.run.kwargs.get("webhook")]
+    told_of = [end for end in ends if end.run.temporary and end.run.kwargs.get("webhook")]
     if kept:
         parameters = {
             "owner": owner,
@@ -225,14 +226,24 @@ def finish(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str) -> 
         for row in query(conn, FINISH, parameters):
             waiting = row["next_run_id"]
             done[row["run_id"]] = None if waiting is None else Next(waiting, row["pool"])
-    if gone:
-        parameters = {
-            "owner": owner,
-            "run_ids": [run.run_id for run in gone],
-            "attempts": [run.attempt for run in gone],
-        }
-        done.update((row["run_id"], None) for row in query(conn, DELETE_TEMPORARY, parameters))
+        told = [end.run.run_id for end in kept if end.run.kwargs.get("webhook") and end.run.run_id in done]
+        if told:
+            webhooks.record(conn, told)
+    for statement, ended in ((DELETE_TEMPORARY, silent), (DELETE_TOLD, told_of)):
+        if ended:
+            done.update((row["run_id"], None) for row in query(conn, statement, _temporary(ended, owner)))
     return done
+
+
+def _temporary(ends: Sequence[Finish], owner: str) -> dict[str, Any]:
+    return {
+        "owner": owner,
+        "run_ids": [end.run.run_id for end in ends],
+        "attempts": [end.run.attempt for end in ends],
+        "statuses": [str(end.status) for end in ends],
+        "errors": [None if end.error is None else dumps(end.error) for end in ends],
+        "values": [end.values for end in ends],
+    }
 
 
 def _thread_config(kwargs: Mapping[str, Any]) -> str:
@@ -281,6 +292,22 @@ USING run r, unnest(CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]))
 WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
   AND t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
 RETURNING f.run_id, set_config('synchronous_commit', 'on', true)
+"""
+
+# The same, with a word to those who are told of it: one statement, since it may be a transaction of its own.
+DELETE_TOLD = f"""
+WITH f AS (
+    SELECT * FROM unnest(
+        CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(statuses)s AS text[]),
+        CAST(%(errors)s AS text[]), CAST(%(values)s AS text[])
+    ) AS f(run_id, attempt, status, error, new_values)
+), gone AS (
+    DELETE FROM thread t USING run r, f
+    WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
+      AND t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
+    RETURNING f.run_id
+), told AS ({webhooks.RECORD_TEMPORARY})
+SELECT run_id, set_config('synchronous_commit', 'on', true) FROM gone
 """
 
 
@@ -336,6 +363,8 @@ def roll_back(conn: Connection, run: Claimed, *, error: dict[str, Any]) -> Next 
     The answer is the run that comes next in the thread.
     """
     threads.lock(conn, run.deployment_id, run.thread_id)
+    if run.kwargs.get("webhook"):
+        webhooks.record_going(conn, [run.run_id], status=webhooks.ROLLBACK, error=error)
     gone = conn.execute(
         text(
             "DELETE FROM run WHERE run_id = :run_id AND attempt = :attempt AND owner = :owner"

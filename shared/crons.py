@@ -284,7 +284,7 @@ def _request(row: RowMapping) -> RunRequest:
 
 RUN_FIELDS = (
     "input", "config", "context", "stream_mode", "stream_subgraphs", "stream_resumable", "interrupt_before",
-    "interrupt_after", "multitask_strategy", "durability",
+    "interrupt_after", "multitask_strategy", "durability", "webhook",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared import deployments, revisions
+from shared import deployments, revisions, webhooks
 from shared.events import RESERVED
 from shared.models import DeploymentStatus
 from shared.revisions import Moved
@@ -57,6 +57,9 @@ def stop_runs(conn: Connection, deployment_id: UUID) -> list[Displaced]:
     stopped = [
         row for statement in (STOP_PENDING, STOP_RUNNING) for row in conn.execute(statement, values).all()
     ]
+    ended = [row.run_id for row in stopped if row.owner is None]
+    if ended:
+        webhooks.record(conn, ended, error=webhooks.stopped("interrupt", REASON))
     return [
         Displaced(row.run_id, row.owner, "interrupt", row.attempt, row.seq_reserved, REASON)
         for row in stopped
@@ -68,7 +71,8 @@ PURGE_GRACE_SECONDS = 60.0
 
 DELETED = text("""
 SELECT id, deleted_at < now() - make_interval(secs => :grace)
-           OR NOT EXISTS (SELECT FROM run WHERE deployment_id = d.id AND status = 'running') AS is_quiet
+           OR NOT EXISTS (SELECT FROM run WHERE deployment_id = d.id AND status = 'running')
+              AND NOT EXISTS (SELECT FROM webhook_delivery WHERE deployment_id = d.id AND attempt = 0) AS is_quiet
 FROM deployment d WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 5 FOR UPDATE SKIP LOCKED
 """)
 
@@ -86,7 +90,7 @@ CHUNKS = (
 def purge(conn: Connection) -> int:
     """Remove some of what deleted deployments left behind; the number of rows, 0 when nothing is left.
 
-    A deployment whose runs still stop is left alone for a while.
+    A deployment whose runs still stop, or are still to be told of, is left alone for a while.
     """
     removed = 0
     for deployment in conn.execute(DELETED, {"grace": PURGE_GRACE_SECONDS}).all():

@@ -97,6 +97,11 @@ def configure(allowed: Sequence[str] = (), *, allow_http: bool = False) -> None:
     _policy = Policy(tuple(networks), frozenset(hosts), allow_http)
 
 
+def allows_http() -> bool:
+    """Whether addresses may begin with http:// here."""
+    return _policy.allow_http
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a server answered."""

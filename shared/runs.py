@@ -19,7 +19,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import assistants, checkpoints, threads
+from shared import assistants, checkpoints, threads, webhooks
 from shared.database import Driver, Row, dumps, query
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
@@ -40,6 +40,7 @@ class RunRequest:
 
     assistant_id: str
     input: Any = None
+    webhook: str | None = None  # an address that has been checked
     command: dict[str, Any] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
@@ -130,6 +131,7 @@ def create(
             displaced = _make_room(conn, deployment.id, thread_id, request.multitask_strategy, run_id)
     values = {
         "run_id": run_id,
+        "webhook": request.webhook,
         "deployment_id": deployment.id,
         "thread_id": thread_id,
         "assistant_id": assistant.assistant_id,
@@ -194,10 +196,12 @@ def _may_make_thread(
 
 
 _INSERT_RUN = """
-INSERT INTO run (run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, metadata,
+INSERT INTO run (webhook,
+                 run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, metadata,
                  input, kwargs, multitask_strategy, temporary, pool, timeout_seconds, created_seq,
                  created_at, not_before, rung_at)
-SELECT %(run_id)s, t.deployment_id, t.thread_id, %(assistant_id)s, %(revision_id)s, %(graph_id)s, 'pending',
+SELECT CAST(%(webhook)s AS text),
+       %(run_id)s, t.deployment_id, t.thread_id, %(assistant_id)s, %(revision_id)s, %(graph_id)s, 'pending',
        CAST(%(assistant_metadata)s AS jsonb) || t.before || CAST(%(metadata)s AS jsonb),
        CAST(%(input)s AS json), CAST(%(kwargs)s AS json), %(multitask_strategy)s, %(temporary)s, %(pool)s,
        CAST(%(timeout_seconds)s AS double precision), t.last_seq,
@@ -276,7 +280,7 @@ def _kwargs(
         "stream_mode": list(request.stream_mode),
         "interrupt_before": request.interrupt_before,
         "interrupt_after": request.interrupt_after,
-        "webhook": None,
+        "webhook": request.webhook,
         "feedback_keys": request.feedback_keys,
         "temporary": temporary,
         "subgraphs": request.stream_subgraphs,
@@ -426,8 +430,8 @@ def _live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[R
     return list(
         conn.execute(
             text(
-                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary"
-                " FROM run"
+                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary,"
+                " webhook FROM run"
                 " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
                 " AND status IN ('pending', 'running') ORDER BY created_seq FOR UPDATE"
             ),
@@ -516,8 +520,11 @@ def _stop(conn: Connection, row: RowMapping, action: str, reason: str | None) ->
             key,
         )
     elif row["temporary"]:
+        status = webhooks.ROLLBACK if action == "rollback" else RunStatus.INTERRUPTED
+        _tell_going(conn, row, status, webhooks.stopped(action, reason))
         threads.remove(conn, row["deployment_id"], row["thread_id"])
     elif action == "rollback":
+        _tell_going(conn, row, webhooks.ROLLBACK, webhooks.stopped(action, reason))
         _remove(conn, row)
     else:
         conn.execute(
@@ -527,7 +534,15 @@ def _stop(conn: Connection, row: RowMapping, action: str, reason: str | None) ->
             ),
             {**key, "reserved": RESERVED},
         )
+        if row["webhook"] is not None:
+            webhooks.record(conn, [row["run_id"]], error=webhooks.stopped(action, reason))
     return Displaced(row["run_id"], owner, action, row["attempt"], row["seq_reserved"], reason)
+
+
+def _tell_going(conn: Connection, row: RowMapping, status: str, error: dict[str, str]) -> None:
+    """A live run is about to be deleted: whoever is told of its end is told of this."""
+    if row["webhook"] is not None and row["status"] in LIVE:
+        webhooks.record_going(conn, [row["run_id"]], status=status, error=error)
 
 
 def _remove(conn: Connection, row: RowMapping) -> None:
@@ -546,8 +561,8 @@ def delete(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID)
     row = (
         conn.execute(
             text(
-                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary"
-                " FROM run WHERE run_id = :run_id AND deployment_id = :deployment_id"
+                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary,"
+                " webhook FROM run WHERE run_id = :run_id AND deployment_id = :deployment_id"
                 " AND thread_id = :thread_id FOR UPDATE"
             ),
             {"run_id": run_id, "deployment_id": deployment_id, "thread_id": thread_id},
@@ -557,6 +572,7 @@ def delete(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID)
     )
     if row is None:
         raise NotFound("Run not found")
+    _tell_going(conn, row, webhooks.ROLLBACK, webhooks.stopped(webhooks.ROLLBACK, "the run was deleted"))
     if row["temporary"]:
         threads.remove(conn, deployment_id, thread_id)
     else:
@@ -572,6 +588,9 @@ def delete_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> lis
     if not threads.lock(conn, deployment_id, thread_id):
         raise threads.missing(thread_id)
     live = _live_runs(conn, deployment_id, thread_id)
+    for row in live:
+        error = webhooks.stopped(webhooks.ROLLBACK, "the thread was deleted")
+        _tell_going(conn, row, webhooks.ROLLBACK, error)
     threads.remove(conn, deployment_id, thread_id)
     return [_gone(row) for row in live]
 

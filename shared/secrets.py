@@ -53,3 +53,10 @@ def secrets_of(conn: Connection, revision_id: UUID) -> dict[str, str]:
     """A revision's secrets in the clear: for builders and runners only."""
     rows = conn.execute(text("SELECT name, value FROM secret WHERE revision_id = :id"), {"id": revision_id})
     return {row.name: encryption.decrypt(row.value) for row in rows}
+
+
+def stored(conn: Connection, revision_id: UUID, name: str) -> bytes | None:
+    """One of a revision's secrets as it is stored; None when it has none of that name."""
+    query = text("SELECT value FROM secret WHERE revision_id = :id AND name = :name")
+    value = conn.execute(query, {"id": revision_id, "name": name}).scalar_one_or_none()
+    return None if value is None else bytes(value)

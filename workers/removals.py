@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from shared import archives, deletion, idempotency, retention
+from shared import archives, deletion, idempotency, retention, webhooks
 from shared.database import connection
 from shared.settings import Settings
 
@@ -38,6 +38,7 @@ class Removals:
             self.old_revisions,
             self.unused_archives,
             self.old_answers,
+            self.old_deliveries,
             self.old_log_lines,
         ]
 
@@ -52,6 +53,9 @@ class Removals:
 
     def old_answers(self) -> None:
         self._exhaust(idempotency.remove_old)
+
+    def old_deliveries(self) -> None:
+        self._exhaust(webhooks.remove_old)
 
     def old_log_lines(self) -> None:
         """One deployment after the other, in the order of their ids."""

@@ -23,6 +23,7 @@ from workers.hosts import HostPool
 from workers.presence import Figures, Presence
 from workers.runner import Runner
 from workers.upkeep import Upkeep
+from workers.webhooks import Deliveries
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +31,12 @@ _runner: Runner | None = None
 _builder: Builder | None = None
 _upkeep: Upkeep | None = None
 _presence: Presence | None = None
+_deliveries: Deliveries | None = None
 
 
 def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
     """Set up what the tasks of this process, so many at a time, work with."""
-    global _runner, _builder, _upkeep, _presence
+    global _runner, _builder, _upkeep, _presence, _deliveries
     encryption.configure(settings.encryption_keys)
     outgoing.configure(settings.allowed_addresses, allow_http=settings.allow_http)
     isolation = sandbox.settle(settings)
@@ -59,6 +61,8 @@ def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
     gevent.spawn(environments.keep_tidy, settings)
     _upkeep = Upkeep(settings)
     _upkeep.start()
+    _deliveries = Deliveries(settings.worker)
+    _deliveries.start()
 
 
 def _limits_of(revision_id: UUID) -> HostLimits:
@@ -74,6 +78,8 @@ def drain() -> None:
         _runner.drain()
     if _builder is not None:
         _builder.stop()
+    if _deliveries is not None:
+        _deliveries.drain()
 
 
 def close() -> None:

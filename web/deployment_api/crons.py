@@ -9,7 +9,7 @@ from uuid import UUID
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 
-from shared import crons
+from shared import crons, webhooks
 from shared.database import connection
 from shared.errors import Invalid
 from web.deployment_api import answers
@@ -19,7 +19,7 @@ from web.deployment_api.assistants import (
     ConfigField,
     refuse_two_configurations,
 )
-from web.deployment_api.pages import MAX_OFFSET, deployment, page, refuse, selected
+from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected
 from web.deployment_api.run_request import STREAM_MODES, NodeNames
 from web.json_schema import COUNT
 from web.openapi import operation
@@ -76,7 +76,7 @@ class CronContent(Schema):
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True)
     config = ConfigField(max_bytes=CONFIG_BYTES)
     context = JsonObject(max_bytes=CONFIG_BYTES)
-    webhook = StrictString(min_length=1, max_length=65_536, allow_none=True)  # refused while not served
+    webhook = StrictString(min_length=1, max_length=65_536, allow_none=True)
     interrupt_before = NodeNames(allow_none=True)
     interrupt_after = NodeNames(allow_none=True)
     enabled = StrictBoolean()
@@ -145,7 +145,8 @@ def _created(body: dict[str, Any], thread_id: UUID | None) -> Response:
 
 
 def _check(body: dict[str, Any]) -> None:
-    refuse(body, "webhook")
+    if body.get("webhook") is not None:
+        webhooks.check(body["webhook"])
     refuse_two_configurations(body)
 
 

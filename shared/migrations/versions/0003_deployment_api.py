@@ -15,6 +15,7 @@ def upgrade() -> None:
     _expiring_threads()
     _store()
     _crons()
+    _webhooks()
 
 
 def _expiring_threads() -> None:
@@ -95,3 +96,45 @@ def _crons() -> None:
     )
     op.create_index("ix_cron_deployment_id", "cron", ["deployment_id", "created_at"])
     op.create_index("ix_cron_due", "cron", ["next_run_date"], postgresql_where=sa.text("enabled"))
+
+
+def _webhooks() -> None:
+    moment = sa.DateTime(timezone=True)
+    op.add_column("run", sa.Column("webhook", sa.Text(), nullable=True))
+    op.create_table(
+        "webhook_delivery",
+        sa.Column("delivery_id", sa.Uuid(), nullable=False),
+        sa.Column("deployment_id", sa.Uuid(), nullable=False),
+        sa.Column("run_id", sa.Uuid(), nullable=False),
+        sa.Column("url", sa.Text(), nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("run", sa.JSON(), nullable=False),
+        sa.Column("values", sa.JSON(), nullable=True),
+        sa.Column("error", sa.JSON(), nullable=True),
+        sa.Column("attempt", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("due_at", moment, server_default=sa.text("now()"), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=True),
+        sa.Column("failure", sa.Text(), nullable=True),
+        sa.Column("created_at", moment, server_default=sa.text("now()"), nullable=False),
+        sa.Column("ended_at", moment, nullable=True),
+        sa.ForeignKeyConstraint(
+            ["deployment_id"],
+            ["deployment.id"],
+            name=op.f("fk_webhook_delivery_deployment_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("delivery_id", name=op.f("pk_webhook_delivery")),
+    )
+    op.create_index(
+        "ix_webhook_delivery_due",
+        "webhook_delivery",
+        ["due_at"],
+        postgresql_where=sa.text("ended_at IS NULL"),
+    )
+    op.create_index(
+        "ix_webhook_delivery_ended_at",
+        "webhook_delivery",
+        ["ended_at"],
+        postgresql_where=sa.text("ended_at IS NOT NULL"),
+    )
+    op.create_index("ix_webhook_delivery_deployment_id", "webhook_delivery", ["deployment_id"])

@@ -1,0 +1,224 @@
+"""Webhooks: that a run has ended, told to the address its creator named. The outbox of it.
+
+A run with a webhook leaves a row here in the transaction that ends it, whichever way it ends, with all that
+will be told: the run may be gone a moment later. `workers/webhooks.py` delivers, by claim and lease as runs
+are executed; what a receiver answers never changes the run. Runs without a webhook do not come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import httpx
+from sqlalchemy import Connection, text
+
+from shared import outgoing
+from shared.database import Driver, dumps, query
+from shared.errors import AddressRefused, Invalid, OutsideFailed
+
+LOC = ("body", "webhook")
+ROLLBACK = "rollback"  # what the end of a run is called that was taken away
+
+TRIES = 5
+# After each failed attempt, give or take a tenth: the last one is made within an hour of the first.
+RETRY_SECONDS = (10.0, 120.0, 600.0, 2400.0)
+LEASE_SECONDS = 30.0  # longer than any attempt takes
+AT_ONCE_PER_DEPLOYMENT = 8  # a receiver that does not answer must not hold up those of others
+KEPT_SECONDS = 86_400.0  # rows of what was delivered or given up
+REMOVED_AT_ONCE = 1_000
+
+
+# What may be named as a webhook
+
+
+def check(url: str) -> None:
+    """Raises Invalid for an address that may not be called; resolves its name."""
+    try:
+        parsed = httpx.URL(url)
+        host = parsed.raw_host.decode("ascii")
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise _refused("Invalid webhook URL") from error
+    if not host.strip("[]."):
+        raise _refused(f"Invalid webhook hostname '{parsed.host}'")
+    if parsed.scheme != "https" and not (parsed.scheme == "http" and outgoing.allows_http()):
+        raise _refused("Webhook must use https")
+    try:
+        outgoing.check_url(url)
+        outgoing.check_host(host, parsed.port or outgoing.DEFAULT_PORTS[parsed.scheme])
+    except AddressRefused as error:
+        raise _refused(_blocked(host) or _said(error.message)) from error
+    except (OutsideFailed, TimeoutError) as error:
+        raise _refused("Webhook host blocked: DNS resolution failed") from error
+
+
+def _blocked(host: str) -> str | None:
+    """Why no call goes to this host, as far as its name alone says; None when its name is not why."""
+    plain = host.strip("[]").rstrip(".").lower()
+    if plain == "localhost" or plain.endswith(".localhost"):
+        return "Webhook host blocked: localhost address"
+    address = outgoing.literal_address(host)
+    if address is None or not outgoing.is_refused(address):
+        return None
+    mapped = getattr(address, "ipv4_mapped", None)
+    kind = "loopback IP range" if (mapped or address).is_loopback else "private or reserved IP range"
+    return f"Webhook host blocked: {kind}"
+
+
+def _said(message: str) -> str:
+    return f"Webhook {message}" if message.startswith("must") else f"Webhook host blocked: {message}"
+
+
+def _refused(message: str) -> Invalid:
+    return Invalid(message, loc=LOC)
+
+
+# The outbox
+
+_INSERT = """
+INSERT INTO webhook_delivery (delivery_id, deployment_id, run_id, url, status, run, error, values)
+SELECT gen_random_uuid(), r.deployment_id, r.run_id, r.webhook, {status}, row_to_json(r), {error}, {values}
+FROM {source} WHERE r.webhook IS NOT NULL
+"""
+_RUNS = """run r LEFT JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
+    AND {kept}"""
+
+RECORD = (
+    _INSERT.format(
+        status="r.status",
+        error="coalesce(r.error, CASE WHEN r.status <> 'success' THEN CAST(%(error)s AS json) END)",
+        values="t.values",
+        source=_RUNS.format(kept="true"),
+    )
+    + "AND r.run_id = ANY(%(run_ids)s)"
+)
+RECORD_GOING = (
+    _INSERT.format(
+        status="%(status)s",
+        error="CAST(%(error)s AS json)",
+        values="t.values",
+        source=_RUNS.format(kept="%(status)s <> 'rollback'"),
+    )
+    + "AND r.run_id = ANY(%(run_ids)s)"
+)
+# A part of the statement in shared/claims.py that ends runs and deletes them: `f` says how they ended.
+_IS_ROLLED_BACK = "r.cancel_requested = 'rollback' AND f.status = 'interrupted'"
+RECORD_TEMPORARY = _INSERT.format(
+    status=f"CASE WHEN {_IS_ROLLED_BACK} THEN 'rollback' ELSE f.status END",
+    error=f"""CASE WHEN {_IS_ROLLED_BACK}
+        THEN json_build_object('error', 'UserRollback', 'message', coalesce(r.cancel_reason, 'rollback requested'))
+        ELSE CAST(f.error AS json) END""",
+    values=f"CASE WHEN NOT coalesce({_IS_ROLLED_BACK}, false) THEN CAST(f.new_values AS json) END",
+    source="gone JOIN f USING (run_id) JOIN run r USING (run_id)",
+)
+
+
+def record(
+    conn: Connection | Driver, run_ids: Sequence[UUID], *, error: Mapping[str, Any] | None = None
+) -> None:
+    """These runs have just ended, and stay; `error` is told of those that know none and did not succeed."""
+    query(conn, RECORD, {"run_ids": list(run_ids), "error": None if error is None else dumps(error)})
+
+
+def record_going(
+    conn: Connection | Driver, run_ids: Sequence[UUID], *, status: str, error: Mapping[str, Any]
+) -> None:
+    """These runs are about to be deleted; after a rollback there are no values to be told."""
+    query(conn, RECORD_GOING, {"run_ids": list(run_ids), "status": status, "error": dumps(error)})
+
+
+def stopped(action: str, reason: str | None) -> dict[str, str]:
+    """The error of a run that somebody stopped."""
+    if action == ROLLBACK:
+        return {"error": "UserRollback", "message": reason or "rollback requested"}
+    return {"error": "UserInterrupt", "message": reason or "interrupt requested"}
+
+
+# Deliveries
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One attempt at telling, ours until its lease runs out."""
+
+    delivery_id: UUID
+    deployment_id: UUID
+    revision_id: UUID | None  # the one that serves now: its variables hold the secret
+    run_id: UUID
+    url: str
+    status: str
+    run: dict[str, Any]
+    values: Any
+    error: dict[str, Any] | None
+    attempt: int
+    owner: str
+
+
+CLAIM = text("""
+WITH busy AS (
+    SELECT deployment_id, count(*) AS n FROM webhook_delivery
+    WHERE ended_at IS NULL AND owner IS NOT NULL AND due_at > now() GROUP BY deployment_id
+), due AS (
+    SELECT delivery_id, deployment_id, due_at,
+           row_number() OVER (PARTITION BY deployment_id ORDER BY due_at, delivery_id) AS place
+    FROM webhook_delivery WHERE ended_at IS NULL AND due_at <= now()
+)
+UPDATE webhook_delivery w SET attempt = w.attempt + 1, owner = :owner,
+    due_at = now() + make_interval(secs => :lease)
+FROM deployment d
+WHERE d.id = w.deployment_id AND w.delivery_id = ANY(ARRAY(
+    SELECT delivery_id FROM webhook_delivery
+    WHERE ended_at IS NULL AND due_at <= now() AND delivery_id IN (
+        SELECT due.delivery_id FROM due LEFT JOIN busy ON busy.deployment_id = due.deployment_id
+        WHERE due.place + coalesce(busy.n, 0) <= :share ORDER BY due.due_at LIMIT :limit)
+    FOR UPDATE SKIP LOCKED))
+RETURNING w.delivery_id, w.deployment_id, d.active_revision_id AS revision_id, w.run_id, w.url, w.status, w.run,
+    w.values, w.error, w.attempt, w.owner
+""")
+
+
+def claim(conn: Connection, *, owner: str, limit: int) -> list[Delivery]:
+    """Take some deliveries that are due; those of a process that died are, when its lease is over."""
+    rows = conn.execute(
+        CLAIM, {"owner": owner, "lease": LEASE_SECONDS, "share": AT_ONCE_PER_DEPLOYMENT, "limit": limit}
+    )
+    return [Delivery(**row) for row in rows.mappings()]
+
+
+SETTLE = text("""
+UPDATE webhook_delivery SET failure = :failure, owner = NULL,
+    ended_at = CASE WHEN CAST(:retry AS double precision) IS NULL THEN now() END,
+    due_at = now() + make_interval(secs => coalesce(:retry, 0) * (0.9 + random() * 0.2))
+WHERE delivery_id = :id AND owner = :owner AND attempt = :attempt AND ended_at IS NULL
+""")
+
+
+def settle(conn: Connection, delivery: Delivery, failure: str | None) -> bool:
+    """What became of an attempt; False when it was the last one and failed. Nothing if it is not ours any more."""
+    is_last = failure is not None and delivery.attempt >= TRIES
+    retry = None if failure is None or is_last else RETRY_SECONDS[delivery.attempt - 1]
+    conn.execute(
+        SETTLE,
+        {
+            "failure": failure,
+            "retry": retry,
+            "id": delivery.delivery_id,
+            "owner": delivery.owner,
+            "attempt": delivery.attempt,
+        },
+    )
+    return not is_last
+
+
+REMOVE = text("""
+DELETE FROM webhook_delivery WHERE delivery_id IN (
+    SELECT delivery_id FROM webhook_delivery WHERE ended_at < now() - make_interval(secs => :kept)
+    ORDER BY ended_at LIMIT :limit)
+""")
+
+
+def remove_old(conn: Connection) -> int:
+    """Forget some of what was delivered, or given up, long ago; how many."""
+    return conn.execute(REMOVE, {"kept": KEPT_SECONDS, "limit": REMOVED_AT_ONCE}).rowcount

@@ -1,0 +1,496 @@
+"""Webhooks: every way a run ends leaves a word in the outbox, and what is in it reaches the receiver."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pytest
+from flask import Flask, Response, request
+from sqlalchemy import text
+
+from shared import claims, deletion, encryption, outgoing, runs, secrets, threads, webhooks
+from shared.claims import Claimed, Finish, Terms
+from shared.database import connection, driver, dumps
+from shared.deployments import DeploymentRef
+from shared.errors import Fenced, Invalid
+from shared.models import RunStatus, ThreadStatus
+from tests import factories
+from tests.outside import serving
+from tests.waiting import wait_until
+from workers import webhooks as delivering
+from workers.webhooks import Deliveries
+
+URL = "https://hooks.example/run?token=x"
+KWARGS = {"config": {"configurable": {"nul": "\0"}}, "webhook": URL}
+FAILED = {"error": "ValueError", "message": "no"}
+ROLLED_BACK = {"error": "UserRollback", "message": "enough"}
+
+
+@pytest.fixture
+def deployment(db: Any) -> DeploymentRef:
+    return factories.deployment()
+
+
+def pending(deployment: DeploymentRef, url: str | None = URL, **columns: Any) -> UUID:
+    values = {"kwargs": {**KWARGS, "webhook": url}, "webhook": url, "input": {"a": 1}, **columns}
+    return factories.run(deployment, **values)
+
+
+def claimed(deployment: DeploymentRef, url: str | None = URL, **columns: Any) -> Claimed:
+    with driver() as conn:
+        [(run, _)] = claims.claim(conn, [pending(deployment, url, **columns)], Terms("a", 30.0, 3600.0))
+    return run
+
+
+def finish(run: Claimed, status: RunStatus = RunStatus.SUCCESS, **fields: Any) -> None:
+    end = Finish(run, status, ThreadStatus.IDLE, **fields)
+    with driver() as conn, conn.transaction():
+        threads.lock_all(conn, [(run.deployment_id, run.thread_id)])
+        assert claims.finish(conn, [end], owner="a").keys() == {run.run_id}
+
+
+def outbox() -> list[Any]:
+    with connection() as conn:
+        query = text("SELECT * FROM webhook_delivery ORDER BY created_at, delivery_id")
+        return list(conn.execute(query).mappings())
+
+
+def thread_of(run_id: UUID) -> UUID:
+    with connection() as conn:
+        return conn.execute(text("SELECT thread_id FROM run WHERE run_id = :id"), {"id": run_id}).scalar_one()
+
+
+# The outbox: one case for each way a run may end
+
+
+def succeeds(deployment: DeploymentRef) -> None:
+    finish(claimed(deployment), values='{"done": 1}')
+
+
+def succeeds_and_goes(deployment: DeploymentRef) -> None:
+    finish(claimed(deployment, temporary=True), values='{"done": 1}')
+
+
+def fails(deployment: DeploymentRef) -> None:
+    finish(claimed(deployment), RunStatus.ERROR, error=FAILED)
+
+
+def fails_and_goes(deployment: DeploymentRef) -> None:
+    finish(claimed(deployment, temporary=True), RunStatus.ERROR, error=FAILED)
+
+
+def takes_too_long(deployment: DeploymentRef) -> None:
+    finish(claimed(deployment), RunStatus.TIMEOUT, error=FAILED, values='{"done": 1}')
+
+
+def is_interrupted(deployment: DeploymentRef) -> None:
+    finish(claimed(deployment), RunStatus.INTERRUPTED, error=webhooks.stopped("interrupt", "enough"))
+
+
+def is_rolled_back(deployment: DeploymentRef) -> None:
+    with connection() as conn:
+        claims.roll_back(conn, claimed(deployment), error=ROLLED_BACK)
+
+
+def is_rolled_back_and_goes(deployment: DeploymentRef) -> None:
+    run = claimed(deployment, temporary=True)
+    with connection() as conn:
+        runs.cancel(conn, deployment.id, run.thread_id, run.run_id, action="rollback", reason="enough")
+    finish(run, RunStatus.INTERRUPTED, values='{"done": 1}')
+
+
+def cancelled(deployment: DeploymentRef, action: str, **columns: Any) -> None:
+    run_id = pending(deployment, **columns)
+    thread_id = thread_of(run_id)
+    with connection() as conn:
+        runs.cancel(conn, deployment.id, thread_id, run_id, action=action, reason="enough")
+
+
+def is_cancelled_before_it_starts(deployment: DeploymentRef) -> None:
+    cancelled(deployment, "interrupt")
+
+
+def is_rolled_back_before_it_starts(deployment: DeploymentRef) -> None:
+    cancelled(deployment, "rollback")
+
+
+def is_cancelled_before_it_starts_and_goes(deployment: DeploymentRef) -> None:
+    cancelled(deployment, "interrupt", temporary=True)
+
+
+def is_superseded(deployment: DeploymentRef) -> None:
+    request = runs.RunRequest(assistant_id="agent", multitask_strategy="interrupt")
+    thread_id = thread_of(pending(deployment))
+    with connection() as conn:
+        runs.create(conn, deployment, request, thread_id=thread_id)
+
+
+def is_deleted(deployment: DeploymentRef) -> None:
+    run = claimed(deployment)
+    with connection() as conn:
+        runs.delete(conn, deployment.id, run.thread_id, run.run_id)
+
+
+def loses_its_thread(deployment: DeploymentRef) -> None:
+    run = claimed(deployment)
+    with connection() as conn:
+        runs.delete_thread(conn, deployment.id, run.thread_id)
+
+
+def loses_its_deployment(deployment: DeploymentRef) -> None:
+    pending(deployment)
+    with connection() as conn:
+        deletion.delete(conn, deployment.organization_id, deployment.id)
+        deletion.stop_runs(conn, deployment.id)
+
+
+VALUES = {"done": 1}
+CASES: list[tuple[Callable[[DeploymentRef], None], str, Any, str | None]] = [
+    (succeeds, "success", VALUES, None),
+    (succeeds_and_goes, "success", VALUES, None),
+    (fails, "error", None, "ValueError: no"),
+    (fails_and_goes, "error", None, "ValueError: no"),
+    (takes_too_long, "timeout", VALUES, "ValueError: no"),
+    (is_interrupted, "interrupted", None, "UserInterrupt: enough"),
+    (is_rolled_back, "rollback", None, "UserRollback: enough"),
+    (is_rolled_back_and_goes, "rollback", None, "UserRollback: enough"),
+    (is_cancelled_before_it_starts, "interrupted", None, "UserInterrupt: enough"),
+    (is_rolled_back_before_it_starts, "rollback", None, "UserRollback: enough"),
+    (is_cancelled_before_it_starts_and_goes, "interrupted", None, "UserInterrupt: enough"),
+    (is_superseded, "interrupted", None, "UserInterrupt: superseded by run"),
+    (is_deleted, "rollback", None, "UserRollback: the run was deleted"),
+    (loses_its_thread, "rollback", None, "UserRollback: the thread was deleted"),
+    (loses_its_deployment, "interrupted", None, "UserInterrupt: the deployment was deleted"),
+]
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "values", "error"), CASES, ids=lambda case: getattr(case, "__name__", "")
+)
+def test_every_end_of_a_run_is_to_be_told_once(
+    deployment: DeploymentRef,
+    end: Callable[[DeploymentRef], None],
+    status: str,
+    values: Any,
+    error: str | None,
+) -> None:
+    end(deployment)
+
+    [row] = outbox()
+    assert (row["status"], row["values"], row["url"], row["attempt"]) == (status, values, URL, 0)
+    told = "{error}: {message}".format(**row["error"]) if row["error"] else None
+    assert told == error or (error is not None and told is not None and told.startswith(error))
+    assert row["run"]["input"] == {"a": 1}
+
+
+def test_a_run_that_has_ended_is_not_told_of_when_it_is_deleted(deployment: DeploymentRef) -> None:
+    run = claimed(deployment)
+    finish(run)
+    with connection() as conn:
+        runs.delete_thread(conn, deployment.id, run.thread_id)
+
+    assert [row["status"] for row in outbox()] == ["success"]
+
+
+def test_what_is_refused_to_a_zombie_is_not_told(deployment: DeploymentRef) -> None:
+    kept, gone = claimed(deployment), claimed(deployment, temporary=True)
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET attempt = attempt + 1"))
+        ends = [Finish(run, RunStatus.SUCCESS, ThreadStatus.IDLE) for run in (kept, gone)]
+        assert claims.finish(conn, ends, owner="a") == {}
+    with pytest.raises(Fenced), connection() as conn:
+        claims.roll_back(conn, kept, error=ROLLED_BACK)
+
+    assert outbox() == []
+
+
+def test_runs_without_a_webhook_leave_no_word(deployment: DeploymentRef) -> None:
+    finish(claimed(deployment, None))
+    finish(claimed(deployment, None, temporary=True))
+    with connection() as conn:
+        claims.roll_back(conn, claimed(deployment, None), error=ROLLED_BACK)
+
+    assert outbox() == []
+
+
+# What may be named
+
+
+@pytest.fixture
+def lenient() -> Iterator[None]:
+    """Loopback and http are allowed."""
+    outgoing.configure(["127.0.0.1"], allow_http=True)
+    yield
+    outgoing.configure()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "Invalid webhook hostname ''"),
+        ("/relative", "Invalid webhook hostname ''"),
+        ("https://", "Invalid webhook hostname ''"),
+        ("https:///path", "Invalid webhook hostname ''"),
+        ("mailto:a@example.com", "Invalid webhook hostname ''"),
+        ("https://exa\0mple.com/", "Invalid webhook URL"),
+        ("https://[::1", "Invalid webhook URL"),
+        ("http://example.com/", "Webhook must use https"),
+        ("ftp://example.com/", "Webhook must use https"),
+        ("https://localhost/", "Webhook host blocked: localhost address"),
+        ("https://a.LOCALHOST./", "Webhook host blocked: localhost address"),
+        ("https://127.0.0.1/", "Webhook host blocked: loopback IP range"),
+        ("https://2130706433/", "Webhook host blocked: loopback IP range"),
+        ("https://[::1]:8443/", "Webhook host blocked: loopback IP range"),
+        ("https://[::ffff:127.0.0.1]/", "Webhook host blocked: loopback IP range"),
+        ("https://10.0.0.1/", "Webhook host blocked: private or reserved IP range"),
+        ("https://169.254.169.254/", "Webhook host blocked: private or reserved IP range"),
+        ("https://nowhere.invalid/", "Webhook host blocked: DNS resolution failed"),
+        ("https://me:secret@example.com/", "Webhook must be a URL without user name, password and fragment"),
+        ("https://example.com:22/", "Webhook host blocked: 22 is not a port this service may call"),
+        ("https://example.com/" + "a" * 3000, "Webhook must be a valid URL"),
+    ],
+)
+def test_an_address_that_may_not_be_called_is_refused(url: str, message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        webhooks.check(url)
+    assert caught.value.message.startswith(message)
+    assert "secret" not in caught.value.message
+
+
+def test_what_the_operator_allows_may_be_named(lenient: None) -> None:
+    webhooks.check("http://127.0.0.1:8080/hook")
+    with pytest.raises(Invalid, match="private or reserved"):
+        webhooks.check("http://10.0.0.1/hook")
+
+
+# Deliveries
+
+
+@dataclass
+class Receiver:
+    """Who is told; it answers with these statuses, the last one again and again."""
+
+    statuses: list[int] = field(default_factory=lambda: [200])
+    heard: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+
+    def app(self) -> Flask:
+        app = Flask("receiver")
+
+        @app.post("/hook")
+        def hear() -> Response:
+            self.heard.append((dict(request.headers), request.get_data()))
+            status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+            return Response("a receiver's own words", status)
+
+        return app
+
+
+@pytest.fixture
+def receiver(lenient: None) -> Iterator[tuple[Receiver, str]]:
+    receiver = Receiver()
+    with serving(receiver.app()) as port:
+        yield receiver, f"http://127.0.0.1:{port}/hook"
+
+
+@pytest.fixture
+def key() -> Iterator[None]:
+    encryption.configure([encryption.new_key()])
+    yield
+    encryption.configure([])
+
+
+def take(limit: int = 10) -> list[webhooks.Delivery]:
+    with connection() as conn:
+        return webhooks.claim(conn, owner="a", limit=limit)
+
+
+def make_due() -> None:
+    """As much time passes as is needed."""
+    with connection() as conn:
+        conn.execute(text("UPDATE webhook_delivery SET due_at = now() WHERE ended_at IS NULL"))
+
+
+def test_a_receiver_is_told_the_run_as_it_ended(
+    deployment: DeploymentRef, receiver: tuple[Receiver, str]
+) -> None:
+    told, url = receiver
+    run = claimed(deployment, url)
+    with connection() as conn:
+        record = runs.record(runs.get(conn, deployment.id, run.run_id))
+    finish(run, values='{"done": 1}')
+    [delivery] = take()
+    delivering.deliver(delivery)
+
+    [(headers, raw)] = told.heard
+    body = orjson.loads(raw)
+    assert headers["Content-Type"] == "application/json"
+    assert headers["Webhook-Id"] == str(delivery.delivery_id)
+    assert "Webhook-Signature" not in headers
+    assert (body["status"], body["values"]) == ("success", {"done": 1})
+    assert {"error", "interrupts"}.isdisjoint(body)
+    times = ("created_at", "run_started_at", "run_ended_at", "webhook_sent_at")
+    assert sorted(times, key=lambda name: datetime.fromisoformat(body[name])) == list(times)
+    same = ("run_id", "thread_id", "created_at", "kwargs", "metadata", "multitask_strategy", "cancel_reason")
+    assert {name: body[name] for name in same} == {name: orjson.loads(dumps(record))[name] for name in same}
+    [row] = outbox()
+    assert row["ended_at"] is not None
+    assert row["failure"] is None
+    assert take() == []
+
+
+@pytest.mark.parametrize(
+    "secret", ["a plain secret", "whsec_" + base64.b64encode(b"thirty-two bytes").decode()]
+)
+def test_it_is_signed_with_the_secret_of_what_serves(
+    deployment: DeploymentRef, receiver: tuple[Receiver, str], key: None, secret: str
+) -> None:
+    told, url = receiver
+    assert deployment.active_revision_id is not None
+    with connection() as conn:
+        secrets.replace(conn, deployment.active_revision_id, [{"name": delivering.SECRET, "value": secret}])
+    finish(claimed(deployment, url))
+    delivering.deliver(*take())
+
+    [(headers, body)] = told.heard
+    own = b"thirty-two bytes" if secret.startswith("whsec_") else secret.encode()
+    signed = f"{headers['Webhook-Id']}.{headers['Webhook-Timestamp']}.".encode() + body
+    expected = base64.b64encode(hmac.digest(own, signed, hashlib.sha256)).decode()
+    assert headers["Webhook-Signature"] == f"v1,{expected}"
+
+
+def test_it_is_not_sent_unsigned_when_the_secret_cannot_be_read(
+    deployment: DeploymentRef, receiver: tuple[Receiver, str], key: None
+) -> None:
+    told, url = receiver
+    assert deployment.active_revision_id is not None
+    with connection() as conn:
+        secrets.replace(conn, deployment.active_revision_id, [{"name": delivering.SECRET, "value": "old"}])
+    encryption.configure([encryption.new_key()])
+    finish(claimed(deployment, url))
+    delivering.deliver(*take())
+
+    assert told.heard == []
+    [row] = outbox()
+    assert row["failure"]
+    assert row["ended_at"] is None
+
+
+def test_a_receiver_that_fails_is_told_again_under_the_same_id_and_then_given_up(
+    deployment: DeploymentRef, receiver: tuple[Receiver, str]
+) -> None:
+    told, url = receiver
+    told.statuses = [500, 301, 404, 503]
+    run = claimed(deployment, url)
+    finish(run)
+    for attempt in range(1, webhooks.TRIES + 1):
+        [delivery] = take()
+        assert delivery.attempt == attempt
+        delivering.deliver(delivery)
+        assert take() == [], "not before its time"
+        make_due()
+
+    assert take() == []
+    assert len({headers["Webhook-Id"] for headers, _ in told.heard}) == 1
+    assert len(told.heard) == webhooks.TRIES
+    [row] = outbox()
+    assert row["ended_at"] is not None
+    assert row["failure"] == "the receiver answered 503"
+    with connection() as conn:
+        lines = conn.execute(text("SELECT level, message, run_id FROM log_line ORDER BY id")).all()
+        status = runs.get(conn, deployment.id, run.run_id)["status"]
+    assert [line.level for line in lines] == ["WARNING"] * 4 + ["ERROR"]
+    assert all(line.run_id == run.run_id and "own words" not in line.message for line in lines)
+    assert status == "success"
+
+
+def test_all_attempts_are_made_within_an_hour() -> None:
+    assert len(webhooks.RETRY_SECONDS) == webhooks.TRIES - 1
+    assert 1.1 * sum(webhooks.RETRY_SECONDS) + webhooks.LEASE_SECONDS <= 3600
+    assert webhooks.LEASE_SECONDS > outgoing.TIMEOUT_SECONDS
+
+
+def test_an_attempt_that_a_process_took_to_its_grave_is_made_again(
+    deployment: DeploymentRef, receiver: tuple[Receiver, str]
+) -> None:
+    told, url = receiver
+    finish(claimed(deployment, url))
+    [lost] = take()
+    assert take() == [], "somebody has it"
+    make_due()  # its lease is over
+    [again] = take()
+    delivering.deliver(again)
+    delivering.deliver(lost)  # the dead rise
+
+    assert [headers["Webhook-Id"] for headers, _ in told.heard] == [str(lost.delivery_id)] * 2
+    [row] = outbox()
+    assert (row["attempt"], row["failure"]) == (2, None)
+    with connection() as conn:
+        webhooks.settle(conn, lost, "what it says counts no more")
+    assert outbox() == [row]
+
+
+def test_an_address_is_looked_at_again_before_it_is_called(deployment: DeploymentRef) -> None:
+    finish(claimed(deployment, "https://127.0.0.1/hook"))
+    delivering.deliver(*take())
+
+    [row] = outbox()
+    assert row["failure"] == "127.0.0.1 is not an address this service may call"
+
+
+def test_a_deployment_whose_receiver_is_slow_leaves_room_for_others(deployment: DeploymentRef) -> None:
+    other = factories.deployment("other", organization_id=deployment.organization_id)
+    for _ in range(webhooks.AT_ONCE_PER_DEPLOYMENT + 2):
+        finish(claimed(deployment))
+    finish(claimed(other))
+
+    taken = take(100)
+    assert len(taken) == webhooks.AT_ONCE_PER_DEPLOYMENT + 1
+    assert {delivery.deployment_id for delivery in taken} == {deployment.id, other.id}
+    assert take(100) == []
+
+
+def test_what_was_delivered_is_forgotten_after_a_while(deployment: DeploymentRef) -> None:
+    for ago in ("1 hour", "2 days"):
+        finish(claimed(deployment))
+        with connection() as conn:
+            query = (
+                "UPDATE webhook_delivery SET ended_at = now() - CAST(:ago AS interval) WHERE ended_at IS NULL"
+            )
+            conn.execute(text(query), {"ago": ago})
+    finish(claimed(deployment))
+
+    with connection() as conn:
+        assert webhooks.remove_old(conn) == 1
+        assert webhooks.remove_old(conn) == 0
+    assert len(outbox()) == 2
+
+
+def test_a_deleted_deployment_stays_until_its_receivers_have_been_called(deployment: DeploymentRef) -> None:
+    loses_its_deployment(deployment)
+    with connection() as conn:
+        assert deletion.purge(conn) == 0
+    assert len(take()) == 1
+    with connection() as conn:
+        while deletion.purge(conn):
+            pass
+    assert outbox() == []
+
+
+def test_the_loop_delivers_what_is_due(deployment: DeploymentRef, receiver: tuple[Receiver, str]) -> None:
+    told, url = receiver
+    for _ in range(3):
+        finish(claimed(deployment, url))
+    deliveries = Deliveries("a")
+    deliveries._take()
+    deliveries._pool.join(timeout=20)
+
+    wait_until(lambda: all(row["ended_at"] for row in outbox()))
+    assert len(told.heard) == 3

@@ -1,0 +1,181 @@
+"""Tells receivers that runs have ended: takes what is due from the outbox, calls, notes what became of it.
+
+A loop in every runner and builder. An attempt is claimed under a lease, so that one which a dying process
+leaves behind is made again by another, under the same id: receivers hear of each end at least once, and know
+it when they hear of it again. The headers and the signature are those of the Standard Webhooks convention.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import gevent
+import orjson
+from gevent.event import Event as Signal
+from gevent.pool import Pool
+
+from shared import encryption, outgoing, revision_log, runs, secrets, webhooks
+from shared.database import connection
+from shared.encryption import Undecryptable
+from shared.errors import OutsideFailed, Unavailable
+from shared.revision_log import Line
+from shared.webhooks import Delivery
+
+log = logging.getLogger(__name__)
+
+SECRET = "WEBHOOK_SIGNING_SECRET"  # the deployment's variable; without it nothing is signed
+SECRET_PREFIX = "whsec_"  # of one in base64
+POLL_SECONDS = 1.0
+AT_ONCE = 16
+TIMES = ("created_at", "updated_at", "started_at", "ended_at")
+
+
+class Deliveries:
+    """The loop; `start()` and forget, until `drain()`."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._pool = Pool(AT_ONCE)
+        self._bell = Signal()
+        self._draining = False
+
+    def start(self) -> None:
+        gevent.spawn(self._run)
+
+    def drain(self) -> None:
+        """Begin no more attempts."""
+        self._draining = True
+
+    def _run(self) -> None:
+        while not self._draining:
+            try:
+                self._take()
+            except Unavailable as error:
+                log.warning("webhooks wait: %s", error)
+            except Exception:  # the outermost loop: receivers must be told
+                log.exception("taking webhooks failed, going on")
+            self._bell.wait(POLL_SECONDS)
+            self._bell.clear()
+
+    def _take(self) -> None:
+        free = self._pool.free_count()
+        if not free:
+            return
+        with connection() as conn:
+            taken = webhooks.claim(conn, owner=self._owner, limit=free)
+        for delivery in taken:
+            self._pool.spawn(self._deliver, delivery)
+
+    def _deliver(self, delivery: Delivery) -> None:
+        try:
+            deliver(delivery)
+        except Unavailable as error:
+            log.warning("webhook of run %s: tried again later: %s", delivery.run_id, error)
+        except Exception:  # the outermost loop: the lease runs out, and the attempt is made again
+            log.exception("webhook of run %s: the attempt failed", delivery.run_id)
+        finally:
+            self._bell.set()
+
+
+def deliver(delivery: Delivery, call: Callable[..., outgoing.Answer] = outgoing.request) -> None:
+    """Make one attempt and note what became of it."""
+    failure = _attempt(delivery, call)
+    with connection() as conn:
+        goes_on = webhooks.settle(conn, delivery, failure)
+        if failure is not None:
+            revision_log.append(conn, [_line(delivery, failure, goes_on)])
+    if failure is None:
+        log.info("webhook of run %s: delivered", delivery.run_id)
+    else:
+        log.warning("webhook of run %s: attempt %d: %s", delivery.run_id, delivery.attempt, failure)
+
+
+def _attempt(delivery: Delivery, call: Callable[..., outgoing.Answer]) -> str | None:
+    """Why the receiver has not taken it; None when it has."""
+    if delivery.attempt > webhooks.TRIES:
+        return "the process that made the last attempt ended"
+    now = datetime.now(UTC)
+    try:
+        body = content(delivery, now)
+        answer = call("POST", delivery.url, headers=headers(delivery, body, now), body=body)
+    except (OutsideFailed, Undecryptable) as error:
+        return error.message
+    return None if answer.is_success else f"the receiver answered {answer.status}"
+
+
+def content(delivery: Delivery, now: datetime) -> bytes:
+    """What is told: the run's record as it ended, its thread's values, its error."""
+    run = {**delivery.run, "status": delivery.status}
+    for name in TIMES:
+        run[name] = None if run[name] is None else datetime.fromisoformat(run[name])
+    told: dict[str, Any] = {
+        **runs.record(run),
+        "run_started_at": run["started_at"],
+        "run_ended_at": run["ended_at"],
+        "webhook_sent_at": now,
+        "values": delivery.values,
+    }
+    if delivery.error is not None:
+        told["error"] = delivery.error
+    return orjson.dumps(told)
+
+
+def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
+    """Which delivery this is, since when, and that it comes from the deployment; raises Undecryptable."""
+    timestamp = str(int(now.timestamp()))
+    found = {
+        "Content-Type": "application/json",
+        "Webhook-Id": str(delivery.delivery_id),
+        "Webhook-Timestamp": timestamp,
+    }
+    secret = _secret(delivery)
+    if secret:
+        found["Webhook-Signature"] = sign(secret, found["Webhook-Id"], timestamp, body)
+    return found
+
+
+def _secret(delivery: Delivery) -> str | None:
+    if delivery.revision_id is None:
+        return None
+    with connection() as conn:
+        stored = secrets.stored(conn, delivery.revision_id, SECRET)
+    return None if stored is None else encryption.decrypt(stored)
+
+
+def sign(secret: str, id: str, timestamp: str, body: bytes) -> str:
+    """HMAC-SHA256 over `id.timestamp.body`, as libraries of the convention check it."""
+    signed = f"{id}.{timestamp}.".encode() + body
+    digest = hmac.digest(_key(secret), signed, hashlib.sha256)
+    return f"v1,{base64.b64encode(digest).decode()}"
+
+
+def _key(secret: str) -> bytes:
+    if secret.startswith(SECRET_PREFIX):
+        try:
+            return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+        except binascii.Error:
+            return secret.encode()
+    return secret.encode()
+
+
+def _line(delivery: Delivery, failure: str, goes_on: bool) -> Line:
+    """For the deployment's log, where its owner looks; a receiver's address may hold a token and stays out."""
+    follows = "" if goes_on else "; it was the last one"
+    message = f"webhook {delivery.delivery_id}: attempt {delivery.attempt} failed: {failure}{follows}"
+    level = "WARNING" if goes_on else "ERROR"
+    return Line(
+        delivery.deployment_id,
+        delivery.revision_id,
+        revision_log.DEPLOY,
+        datetime.now(UTC),
+        level,
+        message,
+        delivery.run_id,
+    )
