@@ -264,7 +264,7 @@ def _list_schema(converter: Any, field: ListOf) -> dict[str, Any]:
     if field.max_items is not None:
         array["maxItems"] = field.max_items
     if isinstance(field, ItemOrList):
-        return {"anyOf": [inner, array]}
+        return {"anyOf": [inner, array, *([{"type": "null"}] if field.allow_none else [])]}
     if field.allow_none:
         array["type"] = ["array", "null"]
     if isinstance(field, QueryList):

@@ -1,17 +1,20 @@
-"""What the API document says of the control plane, and records that exist, for tests that walk over all of it."""
+"""What the API document says of each interface, and records that exist, for tests that walk over all of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
+
+from uuid_utils.compat import uuid6
 
 import tests.factories as make
 from shared import api_keys
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.database import transaction
-from tests.contract.conftest import ControlPlane
+from tests.contract.acting import Actor
+from tests.contract.conftest import Api, ControlPlane
 
 CONTROL_PLANE = ("/v1/", "/v2/")
 
@@ -42,10 +45,12 @@ class Document:
     content: Mapping[str, Any]
 
     def control_plane(self) -> Iterator[Described]:
+        yield from (described for described in self.operations() if described.path.startswith(CONTROL_PLANE))
+
+    def operations(self) -> Iterator[Described]:
         for path, operations in self.content["paths"].items():
-            if path.startswith(CONTROL_PLANE):
-                for method, said in operations.items():
-                    yield Described(method.upper(), path, said)
+            for method, said in operations.items():
+                yield Described(method.upper(), path, said)
 
     def whole(self, schema: Schema) -> Schema:
         """A schema that is a reference, or one of several that may be null, as what it stands for."""
@@ -54,8 +59,12 @@ class Document:
         kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
         if not kinds:
             return schema
-        found = self.whole(kinds[0])
+        found = self.whole(kinds[0]) if len(kinds) == 1 else {"type": self._types_of(kinds)}
         return {**found, "type": [*types(found), "null"]} if {"type": "null"} in schema["anyOf"] else found
+
+    def _types_of(self, kinds: Sequence[Schema]) -> list[str]:
+        """Every type that one of these schemas allows; what else they say is left out."""
+        return list(dict.fromkeys(kind for schema in kinds for kind in types(self.whole(schema))))
 
     def body(self, described: Described) -> Schema | None:
         body = described.said.get("requestBody")
@@ -67,8 +76,9 @@ def types(schema: Schema) -> list[str]:
     return list(found) if isinstance(found, list) else [found]
 
 
-def document_of(control: ControlPlane) -> Document:
-    content: Any = control.get("/openapi.json").json
+def document_of(asked: ControlPlane | Api) -> Document:
+    """The document of the service, or of one deployment."""
+    content: Any = asked.get("/openapi.json").json
     return Document(content)
 
 
@@ -98,4 +108,26 @@ def records(control: ControlPlane) -> dict[str, str]:
         "auth_id": str(uuid4()),
         "token_id": str(uuid4()),
         "token": "nobody-has-it",
+    }
+
+
+def deployment_records(api: Api) -> dict[str, str]:
+    """The same of a deployment: an assistant, a thread with a checkpoint and a pending run, and a cron."""
+    assistant: Any = api.post("/assistants", {"graph_id": "agent"}).json
+    thread: Any = api.post("/threads").json
+    path = f"/threads/{thread['thread_id']}/runs"
+    ended: Any = api.post(path, {"assistant_id": "agent"}).json
+    actor = Actor(ended["run_id"])
+    checkpoint_id = str(uuid6())
+    make.stored(actor.run, checkpoint_id)
+    actor.finish({"a": 1}, state=make.state(thread["thread_id"], checkpoint_id))
+    run: Any = api.post(path, {"assistant_id": "agent"}).json
+    cron: Any = api.post("/runs/crons", {"assistant_id": "agent", "schedule": "0 0 1 1 *"}).json
+    return {
+        "assistant_id": assistant["assistant_id"],
+        "thread_id": thread["thread_id"],
+        "run_id": run["run_id"],
+        "cron_id": cron["cron_id"],
+        "checkpoint_id": checkpoint_id,
+        "namespace": "child",
     }

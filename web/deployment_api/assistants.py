@@ -113,7 +113,9 @@ class DeleteQuery(Schema):
 class Xray(Field):
     """How many levels of subgraphs a drawing opens: a number, `true` for all, `false` for none."""
 
-    json_schema: ClassVar[dict[str, Any]] = {"type": ["boolean", "integer"], "minimum": 0}
+    json_schema: ClassVar[dict[str, Any]] = {
+        "anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0}]
+    }
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         word = value.lower()

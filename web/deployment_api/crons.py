@@ -60,7 +60,9 @@ class Input(Field):
     """An object, or an array of objects."""
 
     type_rule = Rule("must be an object or an array of objects", "value_error")
-    json_schema: ClassVar[dict[str, Any]] = {"type": ["object", "array"], "items": {"type": "object"}}
+    json_schema: ClassVar[dict[str, Any]] = {
+        "anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}]
+    }
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         listed = value if isinstance(value, list) else [value]
