@@ -22,6 +22,7 @@ from shared.errors import NotFound
 from shared.models import Deployment, Revision, RunStatus
 from web.auth import identify
 from web.bounds import Streams
+from web.json_schema import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
 from web.openapi import operation
 from web.traffic import Traffic
 from web.validation import OneOf, QueryBoolean, Schema, load_query
@@ -31,6 +32,19 @@ bp = Blueprint("health", __name__)
 # What clients may rely on; a flag appears when its feature does.
 FLAGS = {"assistants": True, "crons": True, "store": True}
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+REFUSALS = (401, 403, 404, 429, 503)  # a key is not needed, but one that is sent must be known
+
+UP = record("Up", ok=BOOLEAN, services=OBJECT)
+INFO = record(
+    "Info",
+    version=TEXT,
+    langgraph_py_version=TEXT_OR_NULL,
+    flags=mapped(BOOLEAN),
+    host=OBJECT,
+    metadata=OBJECT,
+)
+FIGURES = record("Figures", queue=OBJECT, workers=OBJECT, api=OBJECT)
 
 
 class OkQuery(Schema):
@@ -43,7 +57,7 @@ class MetricsQuery(Schema):
 
 @bp.get("/", strict_slashes=False)
 @bp.get("/ok")
-@operation("Is the service up?", query=OkQuery, errors=(503,))
+@operation("Is the service up?", query=OkQuery, answer=UP, errors=(503,))
 def get_ok(deployment: str | None = None) -> Response:
     """With `check_db=1` the database must answer too."""
     if load_query(OkQuery)["check_db"]:
@@ -53,7 +67,7 @@ def get_ok(deployment: str | None = None) -> Response:
 
 
 @bp.get("/info")
-@operation("Which version, and what it can do")
+@operation("Which version, and what it can do", answer=INFO, errors=REFUSALS)
 def get_info(deployment: str | None = None) -> Response:
     """With a key: how well user code is kept in; at a deployment's address its ids and its graph library too."""
     place: dict[str, Any] = {"kind": "self-hosted"}
@@ -74,7 +88,13 @@ def get_info(deployment: str | None = None) -> Response:
 
 
 @bp.get("/metrics")
-@operation("Queue, worker and request figures for Prometheus", query=MetricsQuery, media="text/plain")
+@operation(
+    "Queue, worker and request figures for Prometheus",
+    query=MetricsQuery,
+    answer=FIGURES,
+    media=("text/plain", "application/json"),
+    errors=REFUSALS,
+)
 def get_metrics(deployment: str | None = None) -> Response:
     """`?format=json` gives the same figures as JSON; at a deployment's address, with a key, its own queue's."""
     asked = load_query(MetricsQuery)

@@ -23,6 +23,7 @@ from shared import __version__
 from shared.idempotency import HEADER
 from web import auth
 from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, deployment_path
+from web.json_schema import OBJECT
 from web.openapi_responses import JSON, responses
 from web.validation import (
     ItemOrList,
@@ -68,7 +69,7 @@ class Operation:
     errors: tuple[int, ...] = ()
     sse: bool = False  # answers with server-sent events
     idempotent: bool = False  # takes an Idempotency-Key (web/idempotency.py)
-    media: str = JSON
+    media: tuple[str, ...] = (JSON,)  # of the answer; only JSON has its schema
     any_text: tuple[str, ...] = ()  # parameters of the path that look like ids and need not be any
 
 
@@ -83,7 +84,7 @@ def operation(summary: str, **said: Any) -> Callable[[View], View]:
 
 
 @bp.get("/openapi.json")
-@operation("This document")
+@operation("This document", answer=OBJECT, errors=(404,))
 def get_openapi(deployment: str | None = None) -> Response:
     """The OpenAPI 3.1 description of the service, or of one deployment."""
     known: dict[bool, dict[str, Any]] = current_app.extensions.setdefault("runyard_openapi", {})

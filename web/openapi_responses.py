@@ -109,7 +109,8 @@ def _answer(spec: APISpec, said: Any, status: int) -> dict[str, Any]:
     schema = named(spec, said.answer) if said.answer is not None else {}
     if said.many:
         schema = {"type": "array", "items": schema}
-    described["content"] = {SSE if said.sse else said.media: {"schema": schema}}
+    kinds = (SSE,) if said.sse else said.media
+    described["content"] = {kind: {"schema": schema if kind == JSON else TEXT} for kind in kinds}
     return described
 
 

@@ -198,7 +198,7 @@ def pass_callback(provider_id: str) -> Response:
     "Where providers send users back to",
     answer=TEXT,
     query=CallbackQuery,
-    media="text/html",
+    media=("text/html",),
     errors=(400, 404, 502, 503),
 )
 def take_callback(provider_id: str) -> tuple[Response, int]:
