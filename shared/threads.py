@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, cast, func, literal, select, text
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    Text,
+    cast,
+    func,
+    literal,
+    select,
+    text,
+)
 from sqlalchemy import update as update_table
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from uuid_utils.compat import uuid7
@@ -26,6 +38,7 @@ SORTABLE = {
     "updated_at": Thread.updated_at,
     "state_updated_at": Thread.state_updated_at,
 }
+COUNTED = 10_000
 COLUMNS = (
     Thread.thread_id,
     Thread.created_at,
@@ -192,11 +205,13 @@ def _leaves(wanted: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[t
 
 
 def _holds(path: tuple[str, ...], wanted: Any) -> ColumnElement[bool]:
-    """Whether the values hold this at that place."""
-    found = cast(Thread.values, JSONB)
+    """Whether the values hold this at that place; only what is found there is parsed whole."""
+    found: Any = Thread.values
     for key in path:
-        found = found.op("->")(key)
-    return found.op("=", is_comparison=True)(literal(wanted, JSONB) if wanted is not None else JSON_NULL)
+        found = found.op("->", return_type=JSON())(literal(key, Text))
+    return cast(found, JSONB).op("=", is_comparison=True)(
+        literal(wanted, JSONB) if wanted is not None else JSON_NULL
+    )
 
 
 def search(
@@ -222,10 +237,24 @@ def search(
     return list(conn.execute(query).mappings())
 
 
-def count(conn: Connection, deployment_id: UUID, **filters: Any) -> int:
-    """How many threads match all filters."""
-    query = select(func.count()).select_from(Thread).where(*_matching(deployment_id, filters))
-    return conn.execute(query).scalar_one()
+def count(conn: Connection, deployment_id: UUID, *, most: int | None = None, **filters: Any) -> int:
+    """How many threads match all filters, counted up to `most`."""
+    matching = select(Thread.thread_id).where(*_matching(deployment_id, filters)).limit(most)
+    return conn.execute(select(func.count()).select_from(matching.subquery())).scalar_one()
+
+
+def total(
+    conn: Connection, deployment_id: UUID, *, found: int, limit: int, offset: int, **filters: Any
+) -> int:
+    """How many threads a search matches of which this page was `found`.
+
+    Not counted when the page says it. Threads are counted exactly without end where an index alone tells;
+    those whose content is looked at, up to COUNTED beyond the page: counting 100,000 takes longer than finding.
+    """
+    if found < limit and (found or not offset):
+        return offset + found
+    looks_inside = any(filters.get(name) for name in ("metadata", "values"))
+    return count(conn, deployment_id, most=offset + limit + COUNTED if looks_inside else None, **filters)
 
 
 SETTLE = text(

@@ -201,6 +201,20 @@ def test_a_failed_run_leaves_its_error_until_the_next_one(api: Api) -> None:
     assert (record["status"], record["error"]) == ("busy", None)
 
 
+def test_a_search_counts_only_so_far(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.threads.COUNTED", 2)
+    for _ in range(6):
+        new(api, metadata={"mark": 1})
+    totals = {
+        (offset, limit, bool(metadata)): api.post(
+            "/threads/search", {"metadata": metadata, "offset": offset, "limit": limit}
+        ).headers["X-Pagination-Total"]
+        for offset, limit, metadata in ((0, 1, {"mark": 1}), (2, 1, {"mark": 1}), (0, 1, {}), (9, 1, {}))
+    }
+    assert totals == {(0, 1, True): "3", (2, 1, True): "5", (0, 1, False): "6", (9, 1, False): "6"}
+    assert api.post("/threads/count", {"metadata": {"mark": 1}}).json == 6
+
+
 def test_search_pages_with_the_true_total(api: Api) -> None:
     ids = sorted(new(api, metadata={"mark": 1})["thread_id"] for _ in range(3))
     new(api)

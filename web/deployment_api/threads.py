@@ -211,7 +211,8 @@ def search_threads() -> Response:
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
     with connection() as conn:
         rows = threads.search(conn, deployment().id, **paging, **body)
-        total = threads.count(conn, deployment().id, **body)
+        shape = {"found": len(rows), "limit": paging["limit"], "offset": paging["offset"]}
+        total = threads.total(conn, deployment().id, **shape, **body)
     records = [threads.record(row) for row in rows]
     shown = selected(records, select)
     if paths:
