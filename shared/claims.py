@@ -184,7 +184,7 @@ class Finish:
 
     run: Claimed
     status: RunStatus
-    thread_status: ThreadStatus
+    thread_status: ThreadStatus | None  # None: the thread is left as it was before the run
     error: dict[str, Any] | None = None
     values: str | None = None
     state: str | None = None
@@ -217,7 +217,7 @@ def finish(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str) -> 
             "attempts": [end.run.attempt for end in kept],
             "statuses": [str(end.status) for end in kept],
             "errors": [None if end.error is None else dumps(end.error) for end in kept],
-            "thread_statuses": [str(end.thread_status) for end in kept],
+            "thread_statuses": [end.thread_status and str(end.thread_status) for end in kept],
             "values": [end.values for end in kept],
             "states": [end.state for end in kept],
             "interrupts": [end.interrupts for end in kept],
@@ -273,13 +273,18 @@ WITH f AS (
         ORDER BY o.created_seq LIMIT 1) n ON true
 ), kept AS (
     UPDATE thread t SET
-        status = CASE WHEN w.next_run_id IS NULL THEN f.thread_status ELSE 'busy' END,
+        status = CASE WHEN w.next_run_id IS NULL THEN coalesce(f.thread_status, t.rest_status, 'idle')
+                      ELSE 'busy' END,
+        rest_status = coalesce(f.thread_status, t.rest_status),
         values = CASE WHEN f.new_values IS NULL THEN t.values ELSE CAST(f.new_values AS json) END,
         state = CASE WHEN f.new_state IS NULL THEN t.state ELSE CAST(f.new_state AS json) END,
         interrupts = CASE WHEN f.new_interrupts IS NULL THEN coalesce(t.interrupts, CAST('{}' AS json))
                           ELSE CAST(f.new_interrupts AS json) END,
-        error = CAST(f.error AS json), config = CAST(f.config AS json),
-        updated_at = now(), state_updated_at = now()
+        error = CASE WHEN f.thread_status IS NULL THEN t.rest_error ELSE CAST(f.error AS json) END,
+        rest_error = CASE WHEN f.thread_status IS NULL THEN t.rest_error ELSE CAST(f.error AS json) END,
+        config = CASE WHEN f.thread_status IS NULL THEN t.config ELSE CAST(f.config AS json) END,
+        updated_at = now(),
+        state_updated_at = CASE WHEN f.thread_status IS NULL THEN t.state_updated_at ELSE now() END
     FROM ended e JOIN f ON f.run_id = e.run_id JOIN waiting w ON w.run_id = e.run_id
     WHERE t.deployment_id = e.deployment_id AND t.thread_id = e.thread_id
 )
@@ -365,6 +370,7 @@ def roll_back(conn: Connection, run: Claimed, *, error: dict[str, Any]) -> Next 
     threads.lock(conn, run.deployment_id, run.thread_id)
     if run.kwargs.get("webhook"):
         webhooks.record_going(conn, [run.run_id], status=webhooks.ROLLBACK, error=error)
+    threads.restore_metadata(conn, run.run_id)
     gone = conn.execute(
         text(
             "DELETE FROM run WHERE run_id = :run_id AND attempt = :attempt AND owner = :owner"

@@ -443,6 +443,9 @@ class Thread(Base):
     state: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     interrupts: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     error: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    # status and error when nothing is live: what the last run that ended made them; NULL: as the state says
+    rest_status: Mapped[ThreadStatus | None] = mapped_column(Text)
+    rest_error: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     last_seq: Mapped[int] = mapped_column(server_default="0")  # created_seq of its newest run
     # how long after its last change it is deleted or thinned out: see shared/expiry.py
     ttl_minutes: Mapped[float | None] = mapped_column(Double)
@@ -478,6 +481,8 @@ class Run(Base):
     graph_id: Mapped[str]
     status: Mapped[RunStatus] = mapped_column(Text)
     metadata_: Mapped[dict[str, Any]] = mapped_column("metadata", JSONB, server_default=EMPTY)
+    # what its creation took from the thread's metadata, for a rollback; NULL: nothing
+    metadata_before: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     input: Mapped[Any | None] = mapped_column(JSON)
     kwargs: Mapped[dict[str, Any]] = mapped_column(JSON)  # all but the input, as the API shows it
     multitask_strategy: Mapped[str] = mapped_column(server_default="enqueue")

@@ -199,14 +199,14 @@ _INSERT_RUN = """
 INSERT INTO run (webhook,
                  run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, metadata,
                  input, kwargs, multitask_strategy, temporary, pool, timeout_seconds, created_seq,
-                 created_at, not_before, rung_at)
+                 created_at, not_before, rung_at, metadata_before)
 SELECT CAST(%(webhook)s AS text),
        %(run_id)s, t.deployment_id, t.thread_id, %(assistant_id)s, %(revision_id)s, %(graph_id)s, 'pending',
        CAST(%(assistant_metadata)s AS jsonb) || t.before || CAST(%(metadata)s AS jsonb),
        CAST(%(input)s AS json), CAST(%(kwargs)s AS json), %(multitask_strategy)s, %(temporary)s, %(pool)s,
        CAST(%(timeout_seconds)s AS double precision), t.last_seq,
        now() + later.by, CASE WHEN later.by > '0' THEN now() + later.by END,
-       CASE WHEN later.by > '0' THEN NULL ELSE now() END
+       CASE WHEN later.by > '0' THEN NULL ELSE now() END, t.taken
 FROM t, make_interval(secs => CAST(%(after)s AS double precision)) AS later(by)
 RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,
           multitask_strategy, cancel_reason, (SELECT was_idle FROM t) AND not_before IS NULL AS starts_at_once
@@ -227,7 +227,10 @@ WITH old AS (
         metadata = thread.metadata || CAST(%(thread_metadata)s AS jsonb)
     FROM old
     WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s
-    RETURNING deployment_id, thread_id, last_seq, old.metadata AS before, old.was_idle
+    RETURNING deployment_id, thread_id, last_seq, old.metadata AS before, old.was_idle,
+        CASE WHEN old.metadata @> CAST(%(thread_metadata)s AS jsonb) THEN NULL
+            ELSE jsonb_strip_nulls(jsonb_build_object('graph_id', old.metadata -> 'graph_id',
+                'assistant_id', old.metadata -> 'assistant_id')) END AS taken
 )
 """
     + _INSERT_RUN
@@ -239,7 +242,8 @@ WITH t AS (
     INSERT INTO thread (deployment_id, thread_id, status, metadata, last_seq)
     VALUES (%(deployment_id)s, %(thread_id)s, 'busy', CAST(%(metadata)s AS jsonb), 1)
     ON CONFLICT DO NOTHING
-    RETURNING deployment_id, thread_id, last_seq, CAST('{}' AS jsonb) AS before, true AS was_idle
+    RETURNING deployment_id, thread_id, last_seq, CAST('{}' AS jsonb) AS before, true AS was_idle,
+        CAST(NULL AS jsonb) AS taken
 )
 """
     + _INSERT_RUN
@@ -546,7 +550,9 @@ def _tell_going(conn: Connection, row: RowMapping, status: str, error: dict[str,
 
 
 def _remove(conn: Connection, row: RowMapping) -> None:
-    """Take a run away with the checkpoints it has written."""
+    """Take a run away with the checkpoints it has written; a live one as if it had never been."""
+    if row["status"] in LIVE:
+        threads.restore_metadata(conn, row["run_id"])
     conn.execute(text("DELETE FROM run WHERE run_id = :run_id"), {"run_id": row["run_id"]})
     if row["attempt"]:
         checkpoints.delete_run(conn, row["deployment_id"], row["thread_id"], row["run_id"])

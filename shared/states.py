@@ -75,7 +75,9 @@ def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Newest:
 STORE = text("""
 UPDATE thread SET values = CAST(:values AS json), state = CAST(:state AS json),
     interrupts = CAST(:interrupts AS json), error = NULL, updated_at = now(), state_updated_at = now(),
-    status = CASE WHEN json_array_length(CAST(:state AS json) -> 'next') > 0 THEN 'interrupted' ELSE 'idle' END
+    status = rests.so, rest_status = rests.so, rest_error = NULL
+FROM (SELECT CASE WHEN json_array_length(CAST(:state AS json) -> 'next') > 0 THEN 'interrupted'
+      ELSE 'idle' END AS so) rests
 WHERE deployment_id = :deployment_id AND thread_id = :thread_id
 """)
 

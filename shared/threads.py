@@ -259,12 +259,16 @@ def total(
 
 SETTLE = text(
     """
-UPDATE thread t SET updated_at = now(), error = CAST(:error AS json), status = CASE
-    WHEN EXISTS (SELECT 1 FROM run r WHERE r.deployment_id = t.deployment_id
-        AND r.thread_id = t.thread_id AND r.status IN ('pending', 'running')) THEN 'busy'
+UPDATE thread t SET updated_at = now(),
+  error = CASE WHEN live.are THEN CAST(:error AS json) ELSE coalesce(t.rest_error, CAST(:error AS json)) END,
+  status = CASE
+    WHEN live.are THEN 'busy'
+    WHEN t.rest_status IS NOT NULL THEN t.rest_status
     WHEN json_typeof(t.state -> 'next') = 'array' AND json_array_length(t.state -> 'next') > 0
         THEN 'interrupted'
     ELSE 'idle' END
+FROM (SELECT EXISTS (SELECT 1 FROM run r WHERE r.deployment_id = :deployment_id
+      AND r.thread_id = :thread_id AND r.status IN ('pending', 'running')) AS are) live
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id"""
 )
 
@@ -272,7 +276,7 @@ WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id"""
 def settle(
     conn: Connection, deployment_id: UUID, thread_id: UUID, *, error: Mapping[str, Any] | None = None
 ) -> None:
-    """Derive the status again from the runs that are left and the state that is stored."""
+    """Show again what the runs that are left make of the thread; `error` where they leave none."""
     conn.execute(
         SETTLE,
         {
@@ -281,3 +285,27 @@ def settle(
             "error": None if error is None else dumps(error),
         },
     )
+
+
+RESTORE_METADATA = text(
+    """
+WITH gone AS (
+    SELECT deployment_id, thread_id, created_seq, metadata_before FROM run
+    WHERE run_id = :run_id AND metadata_before IS NOT NULL
+), later AS (
+    SELECT o.run_id FROM run o, gone g WHERE o.deployment_id = g.deployment_id
+      AND o.thread_id = g.thread_id AND o.created_seq > g.created_seq ORDER BY o.created_seq LIMIT 1
+), passed_on AS (
+    UPDATE run SET metadata_before = g.metadata_before FROM gone g, later l WHERE run.run_id = l.run_id
+)
+UPDATE thread t SET metadata = (t.metadata - 'graph_id' - 'assistant_id') || g.metadata_before FROM gone g
+WHERE t.deployment_id = g.deployment_id AND t.thread_id = g.thread_id AND NOT EXISTS (SELECT FROM later)"""
+)
+
+
+def restore_metadata(conn: Connection, run_id: UUID) -> None:
+    """Undo what a run's creation did to its thread's metadata; before the run is deleted.
+
+    Where another run was created after it, that one's undoing restores it.
+    """
+    conn.execute(RESTORE_METADATA, {"run_id": run_id})

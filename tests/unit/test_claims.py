@@ -486,7 +486,8 @@ def test_a_held_run_is_not_taken_over(deployment: DeploymentRef) -> None:
 def test_a_rollback_leaves_nothing_of_the_run(deployment: DeploymentRef) -> None:
     first = claimed(deployment)
     store(first, "0001")
-    finish(first, values='{"a":1}', state='{"next":["ask"]}')
+    interrupted = ThreadStatus.INTERRUPTED
+    finish(first, thread_status=interrupted, values='{"a":1}', state='{"next":["ask"]}')
     run = claimed(deployment, first.thread_id)
     store(run, "0002")
     behind = pending(deployment, first.thread_id)

@@ -15,6 +15,7 @@ def upgrade() -> None:
     _expiring_threads()
     _store()
     _crons()
+    _resting_threads()
     _webhooks()
 
 
@@ -28,6 +29,12 @@ def _expiring_threads() -> None:
         ["updated_at"],
         postgresql_where=sa.text("ttl_minutes IS NOT NULL"),
     )
+
+
+def _resting_threads() -> None:
+    op.add_column("thread", sa.Column("rest_status", sa.Text(), nullable=True))
+    op.add_column("thread", sa.Column("rest_error", sa.JSON(), nullable=True))
+    op.add_column("run", sa.Column("metadata_before", postgresql.JSONB(), nullable=True))
 
 
 def _store() -> None:

@@ -1,0 +1,156 @@
+"""A rollback leaves the thread as if the run had never been, whatever else came and went meanwhile."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import text
+
+import tests.factories as make
+from shared import claims, runs, threads
+from shared.checkpoints import write
+from shared.claims import Claimed, Finish, Terms
+from shared.database import connection, driver
+from shared.deployments import DeploymentRef
+from shared.models import RunStatus, ThreadStatus
+from shared.runs import RunRequest
+
+ERROR = {"error": "ValueError", "message": "boom"}
+UNDONE = {"error": "UserRollback", "message": "rollback requested"}
+INTERRUPTS = '{"t":[{"id":"i","value":1}]}'
+
+
+@pytest.fixture
+def deployment(db: Any) -> DeploymentRef:
+    return make.deployment(graphs=("agent", "other"))
+
+
+def create(deployment: DeploymentRef, thread_id: UUID, graph_id: str = "agent", **asked: Any) -> UUID:
+    with connection() as conn:
+        return runs.create(
+            conn, deployment, RunRequest(assistant_id=graph_id, **asked), thread_id=thread_id
+        ).run_id
+
+
+def claim(run_id: UUID) -> Claimed | None:
+    with driver() as conn:
+        found = claims.claim(conn, [run_id], Terms("w", 30, 3600))
+    return found[0][0] if found else None
+
+
+def finish(run: Claimed, thread_status: ThreadStatus | None, **fields: Any) -> None:
+    failed = thread_status in (ThreadStatus.ERROR, None)
+    end = Finish(run, RunStatus.ERROR if failed else RunStatus.SUCCESS, thread_status, **fields)
+    with driver() as conn, conn.transaction():
+        threads.lock_all(conn, [(run.deployment_id, run.thread_id)])
+        claims.finish(conn, [end], owner=run.owner)
+
+
+def shown(deployment: DeploymentRef, thread_id: UUID) -> dict[str, Any]:
+    """All that is known of a thread, but for when it was last touched."""
+    with connection() as conn:
+        columns = (
+            "status, metadata, config, values, state, interrupts, error, rest_status, rest_error,"
+            " created_at, state_updated_at"
+        )
+        row = conn.execute(
+            text(f"SELECT {columns} FROM thread WHERE thread_id = :id"), {"id": thread_id}
+        ).one()
+        kept = conn.execute(text("SELECT checkpoint_id, run_id FROM checkpoint ORDER BY 1")).all()
+    return {**row._mapping, "checkpoints": [tuple(each) for each in kept]}
+
+
+def ended(deployment: DeploymentRef, status: ThreadStatus | None) -> UUID:
+    """A thread on which a run ended so; None: nothing has run on it."""
+    with connection() as conn:
+        thread_id = threads.create(conn, deployment.id, metadata={"mine": 1, "graph_id": "called so"}).record[
+            "thread_id"
+        ]
+    if status is None:
+        return thread_id
+    run = claim(create(deployment, thread_id, "other"))
+    assert run is not None
+    with connection() as conn:
+        write(conn, [make.checkpoint(run, "0001")])
+    waits = status is not ThreadStatus.IDLE
+    finish(
+        run,
+        status,
+        error=ERROR if status is ThreadStatus.ERROR else None,
+        values='{"a":1}',
+        state='{"next":["ask"]}' if waits else '{"next":[]}',
+        interrupts=INTERRUPTS if status is ThreadStatus.INTERRUPTED else "{}",
+    )
+    return thread_id
+
+
+def undo(deployment: DeploymentRef, thread_id: UUID, run_id: UUID, *, starts: bool) -> None:
+    """Roll a run back: where it waits, or after it was claimed and has written."""
+    run = claim(run_id) if starts else None
+    if run is None:
+        with connection() as conn:
+            runs.cancel(conn, deployment.id, thread_id, run_id, action="rollback")
+        return
+    with connection() as conn:
+        write(conn, [make.checkpoint(run, "0002")])
+        runs.cancel(conn, deployment.id, thread_id, run_id, action="rollback")
+        claims.roll_back(conn, run, error=UNDONE)
+
+
+STATUSES = [None, ThreadStatus.IDLE, ThreadStatus.INTERRUPTED, ThreadStatus.ERROR]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("status", STATUSES)
+def test_runs_that_were_all_rolled_back_leave_no_trace(
+    deployment: DeploymentRef, status: ThreadStatus | None, seed: int
+) -> None:
+    chance = random.Random(seed)
+    thread_id = ended(deployment, status)
+    before = shown(deployment, thread_id)
+    live = [create(deployment, thread_id, chance.choice(["agent", "other"])) for _ in range(4)]
+
+    while live:
+        run_id = live.pop(chance.randrange(len(live)))
+        undo(deployment, thread_id, run_id, starts=chance.random() < 0.6)
+        assert (shown(deployment, thread_id)["status"] == "busy") == bool(live)
+        if len(live) < 3 and chance.random() < 0.3:
+            live.append(create(deployment, thread_id, chance.choice(["agent", "other"])))
+
+    after = shown(deployment, thread_id)
+    if before["error"] is None and after["error"] is not None:
+        assert after.pop("error") == UNDONE  # the one thing that says what happened
+        before.pop("error")
+    assert after == before
+
+
+def test_what_other_runs_did_stays(deployment: DeploymentRef) -> None:
+    thread_id = ended(deployment, ThreadStatus.IDLE)
+    first, second = create(deployment, thread_id, "agent"), create(deployment, thread_id, "other")
+    run = claim(first)
+    assert run is not None
+    finish(run, ThreadStatus.ERROR, error=ERROR, values='{"a":2}', state='{"next":["boom"]}')
+    undo(deployment, thread_id, second, starts=True)
+
+    after = shown(deployment, thread_id)
+    assert (after["status"], after["error"], after["values"]) == ("error", ERROR, {"a": 2})
+    assert after["metadata"]["graph_id"] == "agent"
+
+
+def test_a_run_that_leaves_the_thread_alone_ends_without_a_trace_on_it(deployment: DeploymentRef) -> None:
+    for status in STATUSES:
+        thread_id = ended(deployment, status)
+        before = shown(deployment, thread_id)
+        run = claim(create(deployment, thread_id, "other"))
+        assert run is not None
+        finish(run, None, error={"error": "UnknownInterruptError", "message": ""})
+        after = shown(deployment, thread_id)
+        changed = {name for name in after if after[name] != before[name]} - {"metadata"}
+        assert changed <= ({"interrupts"} if status is None else set()), (status, changed)
+        with connection() as conn:
+            query = text("SELECT status FROM run WHERE run_id = :id")
+            assert conn.execute(query, {"id": run.run_id}).scalar_one() == "error"
+            threads.remove(conn, deployment.id, thread_id)
