@@ -133,6 +133,11 @@ class ApiKey(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
+    max_concurrent_runs: Mapped[int | None]  # of the runs it creates; see shared/key_limits.py
+
+    __table_args__ = (
+        Index("ix_api_key_limited", "id", postgresql_where=text("max_concurrent_runs IS NOT NULL")),
+    )
 
 
 class IdempotentAnswer(Base):
@@ -489,6 +494,7 @@ class Run(Base):
     # stateless with on_completion=delete: thread and run go when it ends, checkpoints stay in memory
     temporary: Mapped[bool] = mapped_column(server_default="false")
     pool: Mapped[str]
+    key_id: Mapped[str] = mapped_column(server_default="")  # of the API key it was created with, if any
     error: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     created_seq: Mapped[int]  # order of creation within the thread
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
@@ -526,8 +532,20 @@ class Run(Base):
             postgresql_where=text("status = 'running'"),
         ),
         Index("ix_run_thread", "deployment_id", "thread_id", "created_seq"),
+        # who waits in a pool, and for whom: see shared/queueing.py
         Index(
-            "ix_run_pending", "pool", "deployment_id", "run_id", postgresql_where=text("status = 'pending'")
+            "ix_run_pending",
+            "pool",
+            "deployment_id",
+            "key_id",
+            "run_id",
+            postgresql_where=text("status = 'pending'"),
+        ),
+        Index(
+            "ix_run_failed",
+            "deployment_id",
+            "ended_at",
+            postgresql_where=text("status IN ('error', 'timeout', 'interrupted')"),
         ),
         Index("ix_run_running", "lease_until", postgresql_where=text("status = 'running'")),
         # what is ahead of a run and what comes next, however many runs the thread has seen

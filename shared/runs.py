@@ -104,6 +104,7 @@ def create(
     run_id: UUID | None = None,
     request_id: str = "",
     max_pending: int = 1_000,
+    key_id: str = "",
 ) -> Created:
     """Insert a pending run with its configuration frozen in; a run without thread gets one of its own.
 
@@ -147,6 +148,7 @@ def create(
         "multitask_strategy": request.multitask_strategy,
         "temporary": temporary,
         "pool": assistant.pool,
+        "key_id": key_id,
         "timeout_seconds": assistant.run_timeout_seconds,
         "max_pending": max_pending,
         "after": max(request.after_seconds, 0),
@@ -196,11 +198,11 @@ def _may_make_thread(
 
 
 _INSERT_RUN = """
-INSERT INTO run (webhook,
+INSERT INTO run (webhook, key_id,
                  run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, metadata,
                  input, kwargs, multitask_strategy, temporary, pool, timeout_seconds, created_seq,
                  created_at, not_before, rung_at, metadata_before)
-SELECT CAST(%(webhook)s AS text),
+SELECT CAST(%(webhook)s AS text), %(key_id)s,
        %(run_id)s, t.deployment_id, t.thread_id, %(assistant_id)s, %(revision_id)s, %(graph_id)s, 'pending',
        CAST(%(assistant_metadata)s AS jsonb) || t.before || CAST(%(metadata)s AS jsonb),
        CAST(%(input)s AS json), CAST(%(kwargs)s AS json), %(multitask_strategy)s, %(temporary)s, %(pool)s,

@@ -141,6 +141,7 @@ run       POST    /d/<deployment>/runs
 run       POST    /d/<deployment>/runs/stream
 run       POST    /d/<deployment>/runs/wait
 run       POST    /d/<deployment>/runs/batch
+read      GET     /d/<deployment>/queue
 run       POST    /d/<deployment>/runs/cancel
 read      GET     /d/<deployment>/runs/<run_id>/join
 read      GET     /d/<deployment>/runs/<run_id>/stream

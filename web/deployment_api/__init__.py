@@ -18,6 +18,7 @@ from web.deployment_api import (
     cancels,
     crons,
     joins,
+    queue,
     runs,
     states,
     store,
@@ -32,6 +33,7 @@ _known: dict[tuple[UUID, str], tuple[float, DeploymentRef]] = {}
 bp = Blueprint("deployment_api", __name__)
 for resource in (
     assistants.bp, threads.bp, states.bp, runs.bp, joins.bp, cancels.bp, thread_stream.bp, crons.bp, store.bp,
+    queue.bp,
 ):  # fmt: skip
     bp.register_blueprint(resource)
 

@@ -9,6 +9,7 @@ from shared.models import RunStatus, ThreadStatus
 from web.json_schema import (
     BOOLEAN,
     COUNT,
+    COUNT_OR_NULL,
     OBJECT,
     OBJECT_OR_NULL,
     TEXT,
@@ -123,8 +124,15 @@ STATE = selection(record("State", **STATE_FIELDS))
 STATES = listed(STATE)
 STATE_UPDATED = record("UpdatedState", checkpoint=CHECKPOINT, configurable=CHECKPOINT, checkpoint_id=TEXT)
 
+QUEUED = record(
+    "QueuedRun",
+    position={"type": ["integer", "null"], "minimum": 1},
+    waiting_seconds={"type": "number", "minimum": 0},
+    reason=TEXT,
+)
 RUN = record(
     "Run",
+    ("queue",),
     run_id=UUID,
     thread_id=UUID,
     assistant_id=UUID,
@@ -136,8 +144,18 @@ RUN = record(
     multitask_strategy=word("reject", "rollback", "interrupt", "enqueue"),
     langsmith_session_name=TEXT_OR_NULL,
     cancel_reason=TEXT_OR_NULL,
+    queue=QUEUED,
 )
 RUNS = listed(selection(RUN))
+QUEUE = record(
+    "Queue",
+    pending=COUNT,
+    running=COUNT,
+    oldest_wait_seconds={"type": "number", "minimum": 0},
+    waiting=listed(record(reason=TEXT, runs=COUNT, oldest_wait_seconds={"type": "number", "minimum": 0})),
+    max_concurrent_runs=COUNT_OR_NULL,
+    pool=record(name=TEXT, runners=COUNT, slots=COUNT, running=COUNT),
+)
 OUTPUT: JsonSchema = {
     "description": "The thread's values, with `__interrupt__` where the graph waits for an answer;"
     " `__error__` alone when the run failed. Blanks may come first, while the run goes on."

@@ -17,13 +17,14 @@ import orjson
 from flask import Blueprint, Response, g, jsonify, request
 from uuid_utils.compat import uuid7
 
-from shared import claims, following, queues, runs
+from shared import claims, following, queueing, queues, runs
 from shared.control import ring, tell
 from shared.database import connection, driver
 from shared.errors import Invalid, TooMany
 from shared.idempotency import HEADER
 from shared.runs import Created, RunRequest
 from web import sse
+from web.auth import caller
 from web.deployment_api import answers, wanted
 from web.deployment_api.following import Follower, location
 from web.deployment_api.pages import deployment, selected, settings
@@ -53,7 +54,7 @@ COUNT_SECONDS = 2.0
 
 RUN_FIELDS = (
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
-    "multitask_strategy", "langsmith_session_name", "cancel_reason",
+    "multitask_strategy", "langsmith_session_name", "cancel_reason", "queue",
 )  # fmt: skip
 
 
@@ -195,7 +196,11 @@ def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Cr
 
 
 def _terms() -> dict[str, Any]:
-    return {"request_id": g.get("request_id", ""), "max_pending": settings().max_pending_per_thread}
+    return {
+        "request_id": g.get("request_id", ""),
+        "max_pending": settings().max_pending_per_thread,
+        "key_id": caller().key_id,
+    }
 
 
 def _ring(created: Created) -> None:
@@ -314,7 +319,8 @@ def list_runs(thread_id: str) -> Response:
             offset=query["offset"],
             status=query.get("status"),
         )
-    return jsonify(selected([runs.record(row) for row in rows], select))
+        shown = queueing.shown(conn, deployment().id, rows)
+    return jsonify(selected(shown, select))
 
 
 def _list_query() -> dict[str, Any]:
@@ -330,7 +336,11 @@ def _list_query() -> dict[str, Any]:
 @bp.get("/threads/<thread_id>/runs/<run_id>")
 @operation("Get a run", answer=answers.RUN, errors=(404,))
 def get_run(thread_id: str, run_id: str) -> Response:
-    return jsonify(runs.record(find(_thread(thread_id), run_id)))
+    """While it waits, `queue` says where and for what."""
+    thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
+    with connection() as conn:
+        row = runs.get(conn, deployment().id, run_key, thread_id=thread_key)
+        return jsonify(queueing.shown(conn, deployment().id, [row])[0])
 
 
 def find(thread_id: UUID | None, run_id: str) -> Any:

@@ -12,6 +12,7 @@ down_revision = "0002"
 
 def upgrade() -> None:
     """Each resource's tables and columns."""
+    _queueing()
     _expiring_threads()
     _store()
     _crons()
@@ -145,3 +146,27 @@ def _webhooks() -> None:
         postgresql_where=sa.text("ended_at IS NOT NULL"),
     )
     op.create_index("ix_webhook_delivery_deployment_id", "webhook_delivery", ["deployment_id"])
+
+
+def _queueing() -> None:
+    op.add_column("api_key", sa.Column("max_concurrent_runs", sa.BigInteger(), nullable=True))
+    op.create_index(
+        "ix_api_key_limited",
+        "api_key",
+        ["id"],
+        postgresql_where=sa.text("max_concurrent_runs IS NOT NULL"),
+    )
+    op.add_column("run", sa.Column("key_id", sa.Text(), server_default="", nullable=False))
+    op.drop_index("ix_run_pending", "run")
+    op.create_index(
+        "ix_run_pending",
+        "run",
+        ["pool", "deployment_id", "key_id", "run_id"],
+        postgresql_where=sa.text("status = 'pending'"),
+    )
+    op.create_index(
+        "ix_run_failed",
+        "run",
+        ["deployment_id", "ended_at"],
+        postgresql_where=sa.text("status IN ('error', 'timeout', 'interrupted')"),
+    )

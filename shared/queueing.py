@@ -1,0 +1,219 @@
+"""Why a run waits: the line it stands in, its place there, and what a deployment's queue looks like.
+
+All of it is read when somebody asks: nothing is written for it when runs come and go. A place in a pool's
+or a deployment's line counts the runs of other keys as far as round robin (`shared/claims.py`) puts them
+before; it may be too high, where runs wait for others of their thread, and is counted up to MOST_COUNTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, text
+
+from shared import runs
+from shared.database import Row
+from shared.deployments import DeploymentRef
+from shared.models import RunStatus
+
+MOST_COUNTED = 1_000
+
+EARLIER = "earlier run of its thread"
+DEPLOYMENT_LIMIT = "deployment limit"
+KEY_LIMIT = "key limit"
+NOT_DUE = "not due yet"
+FULL = "runners are full"
+NOT_PICKED_UP = "not picked up yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a run that is due meets: its deployment's limit, its key's, and its pool's runners."""
+
+    pool: str
+    runners: int
+    slots: int
+    busy: int  # slots, as the runners said last
+    running: int  # of the deployment
+    limit: int | None
+    key_running: int = 0
+    key_limit: int | None = None
+
+    @property
+    def reason(self) -> str:
+        """What keeps the first in line."""
+        if self.limit is not None and self.running >= self.limit:
+            return DEPLOYMENT_LIMIT
+        if self.key_limit is not None and self.key_running >= self.key_limit:
+            return KEY_LIMIT
+        if not self.runners:
+            return f"no runner of pool {self.pool}"
+        return FULL if self.busy >= self.slots else NOT_PICKED_UP
+
+
+_OF_POOL = """
+    (SELECT count(*) FROM worker w WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready') AS runners,
+    (SELECT CAST(coalesce(sum(w.slots), 0) AS bigint) FROM worker w
+        WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready') AS slots,
+    (SELECT CAST(coalesce(sum(w.running), 0) AS bigint) FROM worker w
+        WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready') AS busy
+"""
+_RUNNING = "SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running'"
+
+ROOM_OF_RUN = text(f"""
+SELECT r.run_id, r.pool, r.key_id, d.max_concurrent_runs AS "limit", k.max_concurrent_runs AS key_limit,
+    ({_RUNNING}) AS running,
+    CASE WHEN k.max_concurrent_runs IS NULL THEN 0 ELSE (
+        SELECT count(*) FROM run e WHERE e.key_id = k.id AND e.status = 'running') END AS key_running,
+    CASE WHEN r.not_before > now() THEN r.not_before END AS due_at,{_OF_POOL}
+FROM run r JOIN deployment d ON d.id = r.deployment_id LEFT JOIN api_key k ON k.id = r.key_id
+WHERE r.run_id = :run_id
+""")
+
+LIVE_OF_THREAD = text("""
+SELECT run_id, status,
+    extract(epoch FROM greatest(now() - coalesce(not_before, created_at), '0')) AS waiting_seconds
+FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND status IN ('pending', 'running')
+ORDER BY created_seq
+""")
+
+# Lanes are found by leaping over the index, one leap a lane, however many runs wait in each.
+LANES = """
+    (SELECT l.deployment_id, l.key_id FROM run l WHERE l.status = 'pending' AND l.pool = {pool}
+     ORDER BY l.deployment_id, l.key_id LIMIT 1)
+    UNION ALL
+    SELECT n.deployment_id, n.key_id FROM lane l CROSS JOIN LATERAL (
+        SELECT m.deployment_id, m.key_id FROM run m WHERE m.status = 'pending' AND m.pool = {pool}
+          AND (m.deployment_id, m.key_id) > (l.deployment_id, l.key_id)
+        ORDER BY m.deployment_id, m.key_id LIMIT 1) n
+"""
+
+PLACE = text(f"""
+WITH RECURSIVE lane AS ({LANES.format(pool=":pool")}), line AS (
+    SELECT * FROM lane WHERE (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
+        AND (CAST(:key_id AS text) IS NULL OR key_id = :key_id)
+), own AS (
+    SELECT least(sum(c.n), :most) AS n FROM line l CROSS JOIN LATERAL (
+        SELECT count(*) AS n FROM (
+            SELECT FROM run w WHERE w.status = 'pending' AND w.pool = :pool
+              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND w.run_id <= :run_id
+              AND (w.not_before IS NULL OR w.not_before <= now()) LIMIT :most) x) c
+    WHERE l.key_id = :own_key
+), others AS (
+    SELECT l.key_id, sum(c.n) AS n FROM own CROSS JOIN line l CROSS JOIN LATERAL (
+        SELECT count(*) AS n FROM (
+            SELECT FROM run w WHERE w.status = 'pending' AND w.pool = :pool
+              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id
+              AND (w.not_before IS NULL OR w.not_before <= now()) LIMIT own.n - 1) x) c
+    WHERE l.key_id <> :own_key GROUP BY l.key_id
+)
+SELECT CAST(own.n + coalesce((SELECT sum(least(o.n, own.n - 1)) FROM others o), 0) AS bigint) FROM own
+""")
+
+
+def shown(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Runs of one thread as the API shows them: `queue` is there while a run waits."""
+    waits = of_runs(conn, deployment_id, rows)
+    return [
+        {**runs.record(row), **({"queue": waits[row["run_id"]]} if row["run_id"] in waits else {})}
+        for row in rows
+    ]
+
+
+def of_runs(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[UUID, dict[str, Any]]:
+    """Of a thread's runs those that wait, each with its place in line (1 is next), its age and its reason."""
+    if not any(row["status"] == RunStatus.PENDING for row in rows):
+        return {}
+    live = list(
+        conn.execute(
+            LIVE_OF_THREAD, {"deployment_id": deployment_id, "thread_id": rows[0]["thread_id"]}
+        ).mappings()
+    )
+    wanted = {row["run_id"] for row in rows}
+    found: dict[UUID, dict[str, Any]] = {}
+    for ahead, run in enumerate(live):
+        if run["run_id"] in wanted and run["status"] == RunStatus.PENDING:
+            said = (ahead, EARLIER) if ahead else _first_of_thread(conn, deployment_id, run["run_id"])
+            found[run["run_id"]] = _said(run, *said)
+    return found
+
+
+def _said(run: RowMapping, position: int | None, reason: str) -> dict[str, Any]:
+    waiting = round(float(run["waiting_seconds"]), 3)
+    return {"position": position, "waiting_seconds": waiting, "reason": reason}
+
+
+def _first_of_thread(conn: Connection, deployment_id: UUID, run_id: UUID) -> tuple[int | None, str]:
+    """The place in line, and the reason, of a run that no other of its thread keeps waiting."""
+    row = conn.execute(ROOM_OF_RUN, {"run_id": run_id}).mappings().one_or_none()
+    if row is None:
+        return None, NOT_PICKED_UP  # it has just gone
+    if row["due_at"] is not None:
+        return None, f"not due before {row['due_at'].isoformat().replace('+00:00', 'Z')}"
+    reason = _room(row).reason
+    line = {
+        "deployment_id": deployment_id if reason == DEPLOYMENT_LIMIT else None,
+        "key_id": row["key_id"] if reason == KEY_LIMIT else None,
+    }
+    place = conn.execute(
+        PLACE, {"run_id": run_id, "pool": row["pool"], "own_key": row["key_id"], "most": MOST_COUNTED, **line}
+    ).scalar()
+    return place or 1, reason
+
+
+def _room(row: RowMapping, **more: Any) -> Room:
+    return Room(**{name: row[name] for name in Room.__dataclass_fields__ if name in row}, **more)
+
+
+ROOM_OF_DEPLOYMENT = text(f"""
+SELECT d.pool, d.max_concurrent_runs AS "limit", ({_RUNNING}) AS running,{_OF_POOL}
+FROM deployment d WHERE d.id = :deployment_id
+""")
+
+WAITING = text("""
+SELECT r.key_id, r.why, count(*) AS runs,
+    extract(epoch FROM greatest(now() - min(coalesce(r.not_before, r.created_at)), '0')) AS seconds
+FROM (
+    SELECT w.*, CASE WHEN w.created_seq > min(w.created_seq) OVER (PARTITION BY w.thread_id) THEN 'thread'
+        WHEN w.not_before > now() THEN 'early' ELSE 'due' END AS why
+    FROM run w WHERE w.deployment_id = :deployment_id AND w.status IN ('pending', 'running')) r
+WHERE r.status = 'pending' GROUP BY r.key_id, r.why
+""")
+
+KEYS = text("""
+SELECT k.id, k.max_concurrent_runs AS key_limit,
+    (SELECT count(*) FROM run e WHERE e.key_id = k.id AND e.status = 'running') AS key_running
+FROM api_key k WHERE k.max_concurrent_runs IS NOT NULL AND k.id = ANY(:ids)
+""")
+
+
+def of_deployment(conn: Connection, deployment: DeploymentRef) -> dict[str, Any]:
+    """What waits in a deployment, by reason, longest wait first; what runs, and where."""
+    room = conn.execute(ROOM_OF_DEPLOYMENT, {"deployment_id": deployment.id}).mappings().one()
+    groups = list(conn.execute(WAITING, {"deployment_id": deployment.id}).mappings())
+    keys = conn.execute(KEYS, {"ids": list({group["key_id"] for group in groups})}).mappings()
+    of_key = {key["id"]: {"key_limit": key["key_limit"], "key_running": key["key_running"]} for key in keys}
+    waiting: dict[str, dict[str, Any]] = {}
+    for group in groups:
+        reason = {"thread": EARLIER, "early": NOT_DUE}.get(group["why"])
+        reason = reason or _room(room, **of_key.get(group["key_id"], {})).reason
+        said = waiting.setdefault(reason, {"reason": reason, "runs": 0, "oldest_wait_seconds": 0.0})
+        said["runs"] += group["runs"]
+        said["oldest_wait_seconds"] = max(said["oldest_wait_seconds"], round(float(group["seconds"]), 3))
+    reasons = sorted(waiting.values(), key=lambda said: (-said["oldest_wait_seconds"], said["reason"]))
+    return {
+        "pending": sum(said["runs"] for said in reasons),
+        "running": room["running"],
+        "oldest_wait_seconds": reasons[0]["oldest_wait_seconds"] if reasons else 0.0,
+        "waiting": reasons,
+        "max_concurrent_runs": room["limit"],
+        "pool": {
+            "name": room["pool"],
+            "runners": room["runners"],
+            "slots": room["slots"],
+            "running": room["busy"],
+        },
+    }

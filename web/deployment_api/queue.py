@@ -1,0 +1,21 @@
+"""What waits in a deployment, and why."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, jsonify
+
+from shared import queueing
+from shared.database import connection
+from web.deployment_api import answers
+from web.deployment_api.pages import deployment
+from web.openapi import operation
+
+bp = Blueprint("queue", __name__)
+
+
+@bp.get("/queue")
+@operation("Show the runs that wait, by reason", answer=answers.QUEUE)
+def show_queue() -> Response:
+    """The longest wait first. A run's own place in line is in its record while it waits."""
+    with connection() as conn:
+        return jsonify(queueing.of_deployment(conn, deployment()))
