@@ -147,6 +147,13 @@ class Client:
         head = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         return await self._sent(self._request("GET", path, head), timeout_seconds)
 
+    async def follow(self, path: str, reply: Reply) -> None:
+        """Get a path whose answer has no end."""
+        try:
+            await self._send(self._request("GET", path, ""), reply)
+        except OSError as broken:
+            reply.error = str(broken) or type(broken).__name__
+
     async def _sent(self, request: bytes, timeout_seconds: float) -> Reply:
         reply = Reply(sent_at=time.time())
         try:

@@ -35,6 +35,15 @@ COLUMNS: dict[str, Sequence[str]] = {
         "runs_per_second", "whole_ms_p50", "whole_ms_p99", "times_the_first", "cpu_ms_per_run", "memory_mb",
         "errors",
     ),
+    "long_thread": (
+        "whole_ms_p50", "whole_ms_p99", "times_the_first", "answer_ms_p50", "answer_ms_p99", "cpu_ms_per_run",
+        "errors",
+    ),
+    "search": ("answer_ms_p50", "answer_ms_p99", "cpu_ms_per_run", "errors"),
+    "watching": (
+        "whole_ms_p50", "whole_ms_p99", "times_alone", "memory_mb", "streams_memory_mb", "streams",
+        "streams_lost", "errors",
+    ),
     "polling": (
         "poll_ms_p50", "poll_ms_p99", "whole_ms_p50", "whole_ms_p99", "polls", "poll_errors", "errors",
     ),

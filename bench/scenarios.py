@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from bench import deploying, polling, starting
+from bench import deploying, polling, remembering, starting, watching
 from bench.measuring import Row, milliseconds
 from bench.session import ECHO, Session, Tally, on_thread, streamed
 from bench.targets import Call, Event, Outcome
@@ -332,9 +332,13 @@ SCENARIOS: dict[str, Callable[[Session], Awaitable[None]]] = {
     "block": block,
     "noisy": noisy,
     "aging": aging,
+    "long_thread": remembering.long_thread,
+    "search": remembering.search,
+    "watching": watching.measure,
     "polling": polling.measure,
     "deploying": deploying.measure,
     "coldstart": coldstart,
 }
-# coldstart starts the server itself, the others need a revision or commands: measured when asked for
-BY_DEFAULT = [name for name in SCENARIOS if name not in ("coldstart", "polling", "deploying")]
+# coldstart starts the server itself, others need a revision, commands or a server that keeps: when asked for
+ASKED_FOR = ("coldstart", "polling", "deploying", "long_thread", "search", "watching")
+BY_DEFAULT = [name for name in SCENARIOS if name not in ASKED_FOR]

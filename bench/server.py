@@ -8,6 +8,8 @@ from typing import Any
 from bench.client import Client, Reply
 from bench.targets import Call, TargetError
 
+ANSWER_SECONDS = 30.0
+
 
 class Server:
     shares_our_process = False
@@ -17,8 +19,8 @@ class Server:
         self.headers = headers
         self._client = Client(base_url, headers)
 
-    async def create_thread(self) -> str:
-        reply = await self._client.post("/threads", {}, timeout_seconds=30)
+    async def create_thread(self, metadata: dict[str, Any] | None = None) -> str:
+        reply = await self.post("/threads", {"metadata": metadata} if metadata else {})
         if reply.error or reply.status != 200:
             raise TargetError(f"POST /threads: {reply.error or reply.status} {reply.body[:300]!r}")
         return json.loads(reply.body)["thread_id"]
@@ -29,6 +31,16 @@ class Server:
         reply = await self._client.post(path, _body(call), timeout_seconds=timeout_seconds)
         reply.error = reply.error or _failure(call, reply)
         return reply
+
+    async def get(self, path: str) -> Reply:
+        return await self._client.get(path, timeout_seconds=ANSWER_SECONDS)
+
+    async def post(self, path: str, body: dict[str, Any]) -> Reply:
+        return await self._client.post(path, body, timeout_seconds=ANSWER_SECONDS)
+
+    async def watch(self, thread_id: str, reply: Reply) -> None:
+        """Follow a thread's stream until the task is cancelled or the server ends it; `reply` fills meanwhile."""
+        await self._client.follow(f"/threads/{thread_id}/stream", reply)
 
     async def is_listening(self) -> bool:
         return await self._client.is_listening()

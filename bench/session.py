@@ -37,6 +37,9 @@ class Options:
     burners: Sequence[int] = (1, 4)
     burn_seconds: float = 0.5
     aging_runs: int = 5000
+    past_runs: int = 1000
+    search_threads: int = 100_000
+    watchers: Sequence[int] = (1000,)
     revision_url: str = ""
     pollers: Sequence[int] = (300,)
     poll_seconds: float = 3.0

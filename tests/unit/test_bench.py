@@ -58,6 +58,7 @@ class FakeServer:
     def __init__(self) -> None:
         self.closes = self.forgets = False
         self.status = 200
+        self.threads = 0  # how many it says it has
         self.framing: Callable[[bytes], list[bytes]] = lambda body: [body]
         self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.port = 0
@@ -87,9 +88,13 @@ class FakeServer:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 first, *lines = head.decode().split("\r\n")[:-2]
                 headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-                body = json.loads(await reader.readexactly(int(headers["content-length"])))
-                path = first.split()[1]
+                sent = await reader.readexactly(int(headers.get("content-length", 0)))
+                body = json.loads(sent or b"{}")
+                method, path, _ = first.split()
                 self.requests.append((path, headers, body))
+                if method == "GET" and path.endswith("/stream"):
+                    writer.write(b"HTTP/1.1 200 Open\r\nTransfer-Encoding: chunked\r\n\r\n")
+                    continue
                 writer.write(self._answer(path, body))
                 await writer.drain()
                 if self.closes or self.forgets:
@@ -102,8 +107,9 @@ class FakeServer:
         close = "Connection: close\r\n" if self.closes else ""
         head = f"HTTP/1.1 {self.status} Answer\r\n{close}"
         if not path.endswith("/stream"):
-            made = {"thread_id": "t"} if path.endswith("/threads") else output(asked)
-            body = json.dumps(made).encode()
+            made = {"/threads": {"thread_id": "t"}, "/threads/count": self.threads}
+            there = next((made[end] for end in made if path.endswith(end)), None)
+            body = json.dumps(output(asked) if there is None else there).encode()
             return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
         chunks = self.framing(transcript(asked))
         encoded = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
@@ -111,7 +117,7 @@ class FakeServer:
 
 
 def output(asked: dict[str, Any]) -> dict[str, Any]:
-    return {"reply": f"echo: {asked['input'].get('text')}", "spent_seconds": 0, "steps_left": 0}
+    return {"reply": f"echo: {asked.get('input', {}).get('text')}", "spent_seconds": 0, "steps_left": 0}
 
 
 def transcript(asked: dict[str, Any]) -> bytes:
@@ -188,6 +194,37 @@ def test_it_measures_the_bare_graphs_by_the_same_scenarios(tmp_path: Path) -> No
     assert rows["tokens", "messages_2_streams"]["lost"] == 0
     assert rows["memory", "200_runs"]["memory_mb"] > 0
     assert "cpu_ms_per_run" in rows["latency", "wait_threaded_10_steps"]
+
+
+def test_it_measures_what_a_server_keeps(server: FakeServer, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    server.threads = 3
+    asked = ["--past-runs=4", "--search-threads=5", "--watchers=40", "--scenario=long_thread,search,watching"]
+
+    assert main(["--base-url", server.url, "--out", str(out), *LITTLE, *asked]) == 0
+
+    rows = rows_of(out)
+    assert all(row["errors"] == 0 for row in rows.values())
+    assert {case for scenario, case in rows if scenario == "long_thread"} == {
+        "first_run", "after_4_runs", "newest_state", "history_of_10",
+    }  # fmt: skip
+    assert rows["long_thread", "after_4_runs"]["times_the_first"] > 0
+    assert rows["search", "one_in_1000"]["answers"] == 3
+    made = [
+        body["metadata"]
+        for path, _, body in server.requests
+        if body.get("metadata") and path.endswith("threads")
+    ]
+    assert sorted(metadata["user"] for metadata in made) == ["u3", "u4"], (
+        "those that were there are not made again"
+    )
+    watching = rows["watching", "40_streams"]
+    assert (watching["streams"], watching["streams_lost"], watching["runs"]) == (40, 0, 3)
+
+
+def test_only_a_server_keeps_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--in-process", "--scenario=search", *LITTLE]) == 1
+    assert "only a server keeps" in capsys.readouterr().err
 
 
 def test_it_puts_both_in_one_table_of_ratios(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
