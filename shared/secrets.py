@@ -5,7 +5,7 @@ They belong to one revision and never change with it: the next one carries them 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -55,8 +55,8 @@ def secrets_of(conn: Connection, revision_id: UUID) -> dict[str, str]:
     return {row.name: encryption.decrypt(row.value) for row in rows}
 
 
-def stored(conn: Connection, revision_id: UUID, name: str) -> bytes | None:
-    """One of a revision's secrets as it is stored; None when it has none of that name."""
-    query = text("SELECT value FROM secret WHERE revision_id = :id AND name = :name")
-    value = conn.execute(query, {"id": revision_id, "name": name}).scalar_one_or_none()
-    return None if value is None else bytes(value)
+def some_of(conn: Connection, revision_id: UUID, names: Collection[str]) -> dict[str, str]:
+    """Those of a revision's secrets that have these names, in the clear; raises Undecryptable."""
+    query = text("SELECT name, value FROM secret WHERE revision_id = :id AND name = ANY(:names)")
+    rows = conn.execute(query, {"id": revision_id, "names": list(names)})
+    return {row.name: encryption.decrypt(row.value) for row in rows}

@@ -7,6 +7,7 @@ are executed; what a receiver answers never changes the run. Runs without a webh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,8 +35,18 @@ REMOVED_AT_ONCE = 1_000
 # What may be named as a webhook
 
 
-def check(url: str) -> None:
-    """Raises Invalid for an address that may not be called; resolves its name."""
+def rules_of(conn: Connection, revision_id: UUID | None) -> dict[str, Any]:
+    """What a project's langgraph.json says of addresses; nothing when it says nothing."""
+    return _configured(conn, revision_id).get("url") or {}
+
+
+def _configured(conn: Connection, revision_id: UUID | None) -> dict[str, Any]:
+    query = text("SELECT manifest -> 'webhooks' FROM revision WHERE id = :id")
+    return conn.execute(query, {"id": revision_id}).scalar_one_or_none() or {}
+
+
+def check(url: str, rules: Mapping[str, Any]) -> None:
+    """Raises Invalid for an address that may not be called, here or by the project's rules; resolves its name."""
     try:
         parsed = httpx.URL(url)
         host = parsed.raw_host.decode("ascii")
@@ -45,13 +56,33 @@ def check(url: str) -> None:
         raise _refused(f"Invalid webhook hostname '{parsed.host}'")
     if parsed.scheme != "https" and not (parsed.scheme == "http" and outgoing.allows_http()):
         raise _refused("Webhook must use https")
+    port = parsed.port or outgoing.DEFAULT_PORTS[parsed.scheme]
+    _check_rules(url, parsed.scheme, host, port, rules)
     try:
         outgoing.check_url(url)
-        outgoing.check_host(host, parsed.port or outgoing.DEFAULT_PORTS[parsed.scheme])
+        outgoing.check_host(host, port)
     except AddressRefused as error:
         raise _refused(_blocked(host) or _said(error.message)) from error
     except (OutsideFailed, TimeoutError) as error:
         raise _refused("Webhook host blocked: DNS resolution failed") from error
+
+
+def _check_rules(url: str, scheme: str, host: str, port: int, rules: Mapping[str, Any]) -> None:
+    if rules.get("require_https") and scheme != "https":
+        raise _refused("Webhook must use https")
+    longest = rules.get("max_url_length")
+    if longest is not None and len(url) > longest:
+        raise _refused(f"Webhook URL is longer than {longest} characters")
+    domains = rules.get("allowed_domains")
+    if domains and not any(_is_of(host.rstrip(".").lower(), domain) for domain in domains):
+        raise _refused(f"Webhook host '{host}' is not allowed by this deployment")
+    if rules.get("allowed_ports") and port not in rules["allowed_ports"]:
+        raise _refused(f"Webhook port {port} is not allowed by this deployment")
+
+
+def _is_of(host: str, domain: str) -> bool:
+    """`*.example.com` stands for names below it, not for itself."""
+    return host.endswith(domain[1:]) if domain.startswith("*.") else host == domain
 
 
 def _blocked(host: str) -> str | None:
@@ -73,6 +104,16 @@ def _said(message: str) -> str:
 
 def _refused(message: str) -> Invalid:
     return Invalid(message, loc=LOC)
+
+
+# What goes with each call
+
+TEMPLATE = re.compile(r"\$\{\{\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
+
+
+def headers_of(conn: Connection, revision_id: UUID | None) -> dict[str, str]:
+    """The headers of a project's langgraph.json; variables of the deployment stand in them as templates."""
+    return _configured(conn, revision_id).get("headers") or {}
 
 
 # The outbox

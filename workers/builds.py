@@ -269,6 +269,7 @@ class _Build:
                     "graphs": {name: dict(entry) for name, entry in made.manifest.graphs.items()},
                     "inputs": made.inputs,
                     "store": dict(made.manifest.store),
+                    "webhooks": dict(made.manifest.webhooks),
                     "resolved_at": self._resolved_at,
                     "inspector": graphs.inspector(),
                 },

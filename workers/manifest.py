@@ -15,7 +15,7 @@ import orjson
 
 from shared import variables
 from shared.errors import BuildFailed
-from workers import store_config, uv_project
+from workers import store_config, uv_project, webhook_config
 from workers.uv_project import Locked
 
 STEP = "configuration"
@@ -32,7 +32,6 @@ NOT_SERVED = {
     "auth": "this server's own API keys decide who may call a deployment",
     "encryption": "this server does not call a project's own encryption",
     "http": "this server serves no routes of a project's own",
-    "webhooks": "this server calls no webhooks",
 }
 DISTROS = ("debian", "wolfi", "bookworm")
 PACKAGE_TOOLS = frozenset({"pip", "setuptools", "wheel"})
@@ -40,6 +39,7 @@ VERSION = re.compile(r"(~=|>~=)?\d+(\.\d+){0,2}(-?[a-z]+\.?\d*)?", re.IGNORECASE
 INSTALLERS = ("auto", "pip", "uv")
 HONOURED = (
     "source", "dependencies", "graphs", "env", "python_version", "pip_config_file", "pip_installer", "store",
+    "webhooks",
 )  # fmt: skip
 MOVED = ("project_root", "package")
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -65,6 +65,7 @@ class Manifest:
     locked: Locked | None = None  # a package of a uv workspace, instead of requirements
     env: Mapping[str, str] = field(default_factory=dict)
     store: Mapping[str, Any] = field(default_factory=dict)  # `ttl` and `index`
+    webhooks: Mapping[str, Any] = field(default_factory=dict)  # `url` and `headers`
     python_version: str | None = None
     index: PipConfig | None = None
     warnings: tuple[str, ...] = ()
@@ -99,6 +100,7 @@ def read(root: Path, config_path: str | None) -> Manifest:
     _check_ignored(config)
     graphs = _graphs(root, directory, config.get("graphs"))
     locked = _locked(root, directory, config)
+    env = _env(config.get("env", {}))
     requirements, packages, plain = (), (), ()
     if locked is None:
         requirements, packages, plain = _dependencies(root, directory, config.get("dependencies", []))
@@ -113,8 +115,9 @@ def read(root: Path, config_path: str | None) -> Manifest:
         packages=packages,
         plain=plain,
         import_paths=_import_paths(root, directory, plain),
-        env=_env(config.get("env", {})),
+        env=env,
         store=store_config.read(config.get("store")),
+        webhooks=webhook_config.read(config.get("webhooks"), env),
         python_version=_python_version(config.get("python_version")),
         index=_pip_config(root, directory, config.get("pip_config_file")),
         warnings=tuple(_warnings(config)),

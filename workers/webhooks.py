@@ -12,7 +12,6 @@ import binascii
 import hashlib
 import hmac
 import logging
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,12 +20,12 @@ import orjson
 from gevent.event import Event as Signal
 from gevent.pool import Pool
 
-from shared import encryption, outgoing, revision_log, runs, secrets, webhooks
+from shared import outgoing, revision_log, runs, secrets, webhooks
 from shared.database import connection
 from shared.encryption import Undecryptable
 from shared.errors import OutsideFailed, Unavailable
 from shared.revision_log import Line
-from shared.webhooks import Delivery
+from shared.webhooks import TEMPLATE, Delivery
 
 log = logging.getLogger(__name__)
 
@@ -84,9 +83,9 @@ class Deliveries:
             self._bell.set()
 
 
-def deliver(delivery: Delivery, call: Callable[..., outgoing.Answer] = outgoing.request) -> None:
+def deliver(delivery: Delivery) -> None:
     """Make one attempt and note what became of it."""
-    failure = _attempt(delivery, call)
+    failure = _attempt(delivery)
     with connection() as conn:
         goes_on = webhooks.settle(conn, delivery, failure)
         if failure is not None:
@@ -97,14 +96,15 @@ def deliver(delivery: Delivery, call: Callable[..., outgoing.Answer] = outgoing.
         log.warning("webhook of run %s: attempt %d: %s", delivery.run_id, delivery.attempt, failure)
 
 
-def _attempt(delivery: Delivery, call: Callable[..., outgoing.Answer]) -> str | None:
+def _attempt(delivery: Delivery) -> str | None:
     """Why the receiver has not taken it; None when it has."""
     if delivery.attempt > webhooks.TRIES:
         return "the process that made the last attempt ended"
     now = datetime.now(UTC)
     try:
         body = content(delivery, now)
-        answer = call("POST", delivery.url, headers=headers(delivery, body, now), body=body)
+        sent = headers(delivery, body, now)
+        answer = outgoing.request("POST", delivery.url, headers=sent, body=body)
     except (OutsideFailed, Undecryptable) as error:
         return error.message
     return None if answer.is_success else f"the receiver answered {answer.status}"
@@ -128,25 +128,42 @@ def content(delivery: Delivery, now: datetime) -> bytes:
 
 
 def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
-    """Which delivery this is, since when, and that it comes from the deployment; raises Undecryptable."""
+    """The project's own, which delivery this is, since when, and that it comes from the deployment.
+
+    Raises Undecryptable, or OutsideFailed when what the project's headers need is not there.
+    """
     timestamp = str(int(now.timestamp()))
+    own, variables = _configured(delivery)
     found = {
+        **{name: _filled(name, value, variables) for name, value in own.items()},
         "Content-Type": "application/json",
         "Webhook-Id": str(delivery.delivery_id),
         "Webhook-Timestamp": timestamp,
     }
-    secret = _secret(delivery)
+    secret = variables.get(SECRET)
     if secret:
         found["Webhook-Signature"] = sign(secret, found["Webhook-Id"], timestamp, body)
     return found
 
 
-def _secret(delivery: Delivery) -> str | None:
+def _configured(delivery: Delivery) -> tuple[dict[str, str], dict[str, str]]:
+    """The headers that the project wants, and those of the deployment's variables that are needed."""
     if delivery.revision_id is None:
-        return None
+        return {}, {}
     with connection() as conn:
-        stored = secrets.stored(conn, delivery.revision_id, SECRET)
-    return None if stored is None else encryption.decrypt(stored)
+        own = webhooks.headers_of(conn, delivery.revision_id)
+        names = {SECRET, *(name for value in own.values() for name in TEMPLATE.findall(value))}
+        return own, secrets.some_of(conn, delivery.revision_id, names)
+
+
+def _filled(header: str, value: str, variables: dict[str, str]) -> str:
+    lacking = set(TEMPLATE.findall(value)) - variables.keys()
+    if lacking:
+        raise OutsideFailed(f"the header {header} needs the variable {min(lacking)}")
+    filled = TEMPLATE.sub(lambda match: variables[match[1]], value)
+    if not filled.isascii() or not filled.isprintable():
+        raise OutsideFailed(f"the header {header} would hold characters that no header may hold")
+    return filled
 
 
 def sign(secret: str, id: str, timestamp: str, body: bytes) -> str:

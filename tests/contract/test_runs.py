@@ -294,8 +294,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"durability": "never"}, "durability"),
     ({"checkpoint_during": 0}, "checkpoint_during"),
     ({"langsmith_tracer": "x"}, "langsmith_tracer"),
-    # of the right type, and not served
-    ({"webhook": "https://example.com"}, "webhook"),
     # of the wrong type
     ({"webhook": ""}, "webhook"),
     ({"webhook": 5}, "webhook"),

@@ -390,8 +390,8 @@ def test_a_missing_thread_is_made_when_asked_to(sdk: SyncLangGraphClient) -> Non
 
 
 def test_what_is_not_served_is_refused_by_name(sdk: SyncLangGraphClient, thread_id: str) -> None:
-    with pytest.raises(UnprocessableEntityError, match="webhook"):
-        sdk.runs.create(thread_id, "echo", input={"text": "x"}, webhook="https://example.com")
+    with pytest.raises(UnprocessableEntityError, match="Webhook host blocked"):
+        sdk.runs.create(thread_id, "echo", input={"text": "x"}, webhook="https://10.0.0.1/")
     with pytest.raises(UnprocessableEntityError, match="'nope'"):
         sdk.runs.create(thread_id, "nope", input={"text": "x"})
 

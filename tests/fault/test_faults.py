@@ -18,6 +18,8 @@ from langgraph_sdk.client import SyncLangGraphClient
 from langgraph_sdk.errors import APIStatusError
 
 from shared import queues
+from tests.conftest import OUTSIDE
+from tests.receiver import receiving
 from tests.stack import Stack
 from tests.waiting import wait_until
 
@@ -28,7 +30,8 @@ LEASE_SECONDS = 3
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     """A platform of this module's own, whose leases run out soon."""
-    with Stack(env={"RUNYARD_LEASE_SECONDS": str(LEASE_SECONDS), "RUNYARD_HOST_STALL_SECONDS": "4"}) as own:
+    env = {"RUNYARD_LEASE_SECONDS": str(LEASE_SECONDS), "RUNYARD_HOST_STALL_SECONDS": "4", **OUTSIDE}
+    with Stack(env=env) as own:
         own.deploy(KITCHEN, name="kitchen")
         yield own
 
@@ -266,3 +269,22 @@ def test_web_stops_at_once_under_open_streams(stack: Stack, sdk: SyncLangGraphCl
     check_whole(sdk, thread_id, follower, 12)
     waiter.join(60)
     assert [answer["log"] for answer in answers] == [list(range(10))]
+
+
+def test_a_receiver_hears_again_of_what_a_killed_worker_was_telling(
+    stack: Stack, sdk: SyncLangGraphClient, thread_id: str
+) -> None:
+    with receiving() as receiver:
+        receiver.answers.clear()
+        run = sdk.runs.create(thread_id, "echo", input={"text": "x"}, webhook=receiver.url)
+        [first] = wait_until(lambda: receiver.heard_of(run["run_id"]), 20)
+        for name in ("runner", "builder"):  # one of them waits for the answer
+            stack.kill(name)
+        receiver.answers.set()
+        with psycopg.connect(stack.database_url) as conn:
+            conn.execute("UPDATE webhook_delivery SET due_at = now()")  # the lease is over
+
+        calls = wait_until(lambda: len(found := receiver.heard_of(run["run_id"])) > 1 and found, 30)
+
+    assert {call.id for call in calls} == {first.id}
+    assert sdk.runs.get(thread_id, run["run_id"])["status"] == "success"

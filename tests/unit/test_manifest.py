@@ -345,3 +345,48 @@ def test_a_pip_configuration_that_cannot_be_used_is_refused(root: Path, read: Re
     refuse(read, "pip_config_file: 'none.conf' is not in the archive", pip_config_file="none.conf")
     refuse(read, "leads outside", pip_config_file="../pip.conf")
     refuse(read, "pip_config_file: must be a path", pip_config_file=7)
+
+
+def test_webhooks_have_rules_and_headers(read: Read) -> None:
+    assert read().webhooks == {}
+    told = {
+        "headers": {
+            "Authorization": "Bearer ${{ env.LG_WEBHOOK_TOKEN }}",
+            "X-Team": "${{env.LG_WEBHOOK_TEAM}}",
+        },
+        "url": {"allowed_domains": ["*.Example.com"], "disable_loopback": True},
+    }
+    found = read(webhooks=told, env={"LG_WEBHOOK_TEAM": "blue"}).webhooks
+    assert found == {
+        "headers": {"Authorization": "Bearer ${{ env.LG_WEBHOOK_TOKEN }}", "X-Team": "blue"},
+        "url": {
+            "require_https": False,
+            "allowed_domains": ["*.example.com"],
+            "allowed_ports": [],
+            "max_url_length": None,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("told", "match"),
+    [
+        ([], "^webhooks: must be an object"),
+        ({"retries": 1}, "^webhooks.retries: not known"),
+        ({"env_prefix": ""}, "^webhooks.env_prefix: must be"),
+        ({"url": {"require_https": 1}}, "^webhooks.url.require_https: must be"),
+        ({"url": {"disable_loopback": False}}, "^webhooks.url.disable_loopback: false is not supported"),
+        ({"url": {"max_url_length": True}}, "^webhooks.url.max_url_length: must be"),
+        ({"url": {"allowed_domains": ["a b"]}}, "^webhooks.url.allowed_domains: must be"),
+        ({"url": {"allowed_ports": ["80"]}}, "^webhooks.url.allowed_ports: must be"),
+        ({"headers": {"Host": "a"}}, "^webhooks.headers.Host: cannot be set"),
+        ({"headers": {"webhook-id": "a"}}, "^webhooks.headers.webhook-id: cannot be set"),
+        ({"headers": {"a b": "a"}}, "^webhooks.headers.a b: cannot be set"),
+        ({"headers": {"A": 1}}, "^webhooks.headers.A: must be a string"),
+        ({"headers": {"A": "a\nb"}}, "^webhooks.headers.A: must be at most"),
+        ({"headers": {"A": "${{ env.HOME }}"}}, "^webhooks.headers.A: the variable HOME does not begin"),
+        ({"headers": {"A": "${{ HOME }}"}}, "^webhooks.headers.A: a template must have the form"),
+    ],
+)
+def test_webhooks_that_make_no_sense_are_refused(read: Read, told: Any, match: str) -> None:
+    refuse(read, match, webhooks=told)

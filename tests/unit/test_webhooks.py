@@ -6,14 +6,12 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import orjson
 import pytest
-from flask import Flask, Response, request
 from sqlalchemy import text
 
 from shared import claims, deletion, encryption, outgoing, runs, secrets, threads, webhooks
@@ -23,7 +21,7 @@ from shared.deployments import DeploymentRef
 from shared.errors import Fenced, Invalid
 from shared.models import RunStatus, ThreadStatus
 from tests import factories
-from tests.outside import serving
+from tests.receiver import Receiver, receiving
 from tests.waiting import wait_until
 from workers import webhooks as delivering
 from workers.webhooks import Deliveries
@@ -46,7 +44,9 @@ def pending(deployment: DeploymentRef, url: str | None = URL, **columns: Any) ->
 
 def claimed(deployment: DeploymentRef, url: str | None = URL, **columns: Any) -> Claimed:
     with driver() as conn:
-        [(run, _)] = claims.claim(conn, [pending(deployment, url, **columns)], Terms("a", 30.0, 3600.0))
+        [(run, _)] = claims.claim(
+            conn, [pending(deployment, url, **columns)], Terms("a", 30.0, 3600.0)
+        )
     return run
 
 
@@ -260,44 +260,46 @@ def lenient() -> Iterator[None]:
 )
 def test_an_address_that_may_not_be_called_is_refused(url: str, message: str) -> None:
     with pytest.raises(Invalid) as caught:
-        webhooks.check(url)
+        webhooks.check(url, {})
     assert caught.value.message.startswith(message)
     assert "secret" not in caught.value.message
 
 
 def test_what_the_operator_allows_may_be_named(lenient: None) -> None:
-    webhooks.check("http://127.0.0.1:8080/hook")
+    webhooks.check("http://127.0.0.1:8080/hook", {})
     with pytest.raises(Invalid, match="private or reserved"):
-        webhooks.check("http://10.0.0.1/hook")
+        webhooks.check("http://10.0.0.1/hook", {})
+
+
+@pytest.mark.parametrize(
+    ("rules", "url", "message"),
+    [
+        ({"require_https": True}, "http://127.0.0.1:8080/", "must use https"),
+        ({"allowed_ports": [80]}, "http://127.0.0.1:8080/", "port 8080 is not allowed"),
+        ({"allowed_ports": [8080]}, "http://127.0.0.1/", "port 80 is not allowed"),
+        ({"max_url_length": 20}, "http://127.0.0.1:8080/", "longer than 20 characters"),
+        ({"allowed_domains": ["a.example"]}, "http://127.0.0.1:8080/", "host '127.0.0.1' is not allowed"),
+        ({"allowed_domains": ["*.a.example"]}, "http://a.example/", "host 'a.example' is not allowed"),
+        ({"allowed_domains": ["*.a.example"]}, "http://evil-a.example/", "is not allowed"),
+        ({"allowed_domains": ["*.a.example"]}, "http://x.a.example/", "DNS resolution failed"),
+        ({"allowed_domains": ["b", "127.0.0.1"], "allowed_ports": [8080]}, "http://127.0.0.1:8080/", None),
+    ],
+)
+def test_a_project_has_rules_of_its_own(lenient: None, rules: Any, url: str, message: str | None) -> None:
+    if message is None:
+        webhooks.check(url, rules)
+        return
+    with pytest.raises(Invalid, match=message):
+        webhooks.check(url, rules)
 
 
 # Deliveries
 
 
-@dataclass
-class Receiver:
-    """Who is told; it answers with these statuses, the last one again and again."""
-
-    statuses: list[int] = field(default_factory=lambda: [200])
-    heard: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
-
-    def app(self) -> Flask:
-        app = Flask("receiver")
-
-        @app.post("/hook")
-        def hear() -> Response:
-            self.heard.append((dict(request.headers), request.get_data()))
-            status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
-            return Response("a receiver's own words", status)
-
-        return app
-
-
 @pytest.fixture
-def receiver(lenient: None) -> Iterator[tuple[Receiver, str]]:
-    receiver = Receiver()
-    with serving(receiver.app()) as port:
-        yield receiver, f"http://127.0.0.1:{port}/hook"
+def receiver(lenient: None) -> Iterator[Receiver]:
+    with receiving() as receiver:
+        yield receiver
 
 
 @pytest.fixture
@@ -318,19 +320,16 @@ def make_due() -> None:
         conn.execute(text("UPDATE webhook_delivery SET due_at = now() WHERE ended_at IS NULL"))
 
 
-def test_a_receiver_is_told_the_run_as_it_ended(
-    deployment: DeploymentRef, receiver: tuple[Receiver, str]
-) -> None:
-    told, url = receiver
-    run = claimed(deployment, url)
+def test_a_receiver_is_told_the_run_as_it_ended(deployment: DeploymentRef, receiver: Receiver) -> None:
+    run = claimed(deployment, receiver.url)
     with connection() as conn:
         record = runs.record(runs.get(conn, deployment.id, run.run_id))
     finish(run, values='{"done": 1}')
     [delivery] = take()
     delivering.deliver(delivery)
 
-    [(headers, raw)] = told.heard
-    body = orjson.loads(raw)
+    [call] = receiver.calls
+    body, headers = call.told, call.headers
     assert headers["Content-Type"] == "application/json"
     assert headers["Webhook-Id"] == str(delivery.delivery_id)
     assert "Webhook-Signature" not in headers
@@ -350,45 +349,63 @@ def test_a_receiver_is_told_the_run_as_it_ended(
     "secret", ["a plain secret", "whsec_" + base64.b64encode(b"thirty-two bytes").decode()]
 )
 def test_it_is_signed_with_the_secret_of_what_serves(
-    deployment: DeploymentRef, receiver: tuple[Receiver, str], key: None, secret: str
+    deployment: DeploymentRef, receiver: Receiver, key: None, secret: str
 ) -> None:
-    told, url = receiver
     assert deployment.active_revision_id is not None
     with connection() as conn:
         secrets.replace(conn, deployment.active_revision_id, [{"name": delivering.SECRET, "value": secret}])
-    finish(claimed(deployment, url))
+    finish(claimed(deployment, receiver.url))
     delivering.deliver(*take())
 
-    [(headers, body)] = told.heard
+    [call] = receiver.calls
+    body, headers = call.body, call.headers
     own = b"thirty-two bytes" if secret.startswith("whsec_") else secret.encode()
     signed = f"{headers['Webhook-Id']}.{headers['Webhook-Timestamp']}.".encode() + body
     expected = base64.b64encode(hmac.digest(own, signed, hashlib.sha256)).decode()
     assert headers["Webhook-Signature"] == f"v1,{expected}"
 
 
+def test_the_projects_headers_go_with_it(deployment: DeploymentRef, receiver: Receiver, key: None) -> None:
+    assert deployment.active_revision_id is not None
+    wanted = {"Authorization": "Bearer ${{ env.LG_WEBHOOK_TOKEN }}", "X-From": "us"}
+    with connection() as conn:
+        query = text("UPDATE revision SET manifest = CAST(:manifest AS json)")
+        conn.execute(query, {"manifest": dumps({"webhooks": {"headers": wanted}})})
+    finish(claimed(deployment, receiver.url))
+    delivering.deliver(*take())
+    assert outbox()[0]["failure"] == "the header Authorization needs the variable LG_WEBHOOK_TOKEN"
+
+    with connection() as conn:
+        variables = [{"name": "LG_WEBHOOK_TOKEN", "value": "s3cret"}, {"name": "OTHER", "value": "x"}]
+        secrets.replace(conn, deployment.active_revision_id, variables)
+    make_due()
+    delivering.deliver(*take())
+
+    headers = receiver.calls[0].headers
+    assert (headers["Authorization"], headers["X-From"]) == ("Bearer s3cret", "us")
+
+
 def test_it_is_not_sent_unsigned_when_the_secret_cannot_be_read(
-    deployment: DeploymentRef, receiver: tuple[Receiver, str], key: None
+    deployment: DeploymentRef, receiver: Receiver, key: None
 ) -> None:
-    told, url = receiver
     assert deployment.active_revision_id is not None
     with connection() as conn:
         secrets.replace(conn, deployment.active_revision_id, [{"name": delivering.SECRET, "value": "old"}])
     encryption.configure([encryption.new_key()])
-    finish(claimed(deployment, url))
+    finish(claimed(deployment, receiver.url))
     delivering.deliver(*take())
 
-    assert told.heard == []
+    assert receiver.calls == []
     [row] = outbox()
     assert row["failure"]
     assert row["ended_at"] is None
 
 
 def test_a_receiver_that_fails_is_told_again_under_the_same_id_and_then_given_up(
-    deployment: DeploymentRef, receiver: tuple[Receiver, str]
+    deployment: DeploymentRef, receiver: Receiver
 ) -> None:
-    told, url = receiver
-    told.statuses = [500, 301, 404, 503]
-    run = claimed(deployment, url)
+    receiver.statuses = [500, 301, 404, 503]
+    run = claimed(deployment, receiver.url)
     finish(run)
     for attempt in range(1, webhooks.TRIES + 1):
         [delivery] = take()
@@ -398,8 +415,8 @@ def test_a_receiver_that_fails_is_told_again_under_the_same_id_and_then_given_up
         make_due()
 
     assert take() == []
-    assert len({headers["Webhook-Id"] for headers, _ in told.heard}) == 1
-    assert len(told.heard) == webhooks.TRIES
+    assert len({call.id for call in receiver.calls}) == 1
+    assert len(receiver.calls) == webhooks.TRIES
     [row] = outbox()
     assert row["ended_at"] is not None
     assert row["failure"] == "the receiver answered 503"
@@ -418,10 +435,9 @@ def test_all_attempts_are_made_within_an_hour() -> None:
 
 
 def test_an_attempt_that_a_process_took_to_its_grave_is_made_again(
-    deployment: DeploymentRef, receiver: tuple[Receiver, str]
+    deployment: DeploymentRef, receiver: Receiver
 ) -> None:
-    told, url = receiver
-    finish(claimed(deployment, url))
+    finish(claimed(deployment, receiver.url))
     [lost] = take()
     assert take() == [], "somebody has it"
     make_due()  # its lease is over
@@ -429,7 +445,7 @@ def test_an_attempt_that_a_process_took_to_its_grave_is_made_again(
     delivering.deliver(again)
     delivering.deliver(lost)  # the dead rise
 
-    assert [headers["Webhook-Id"] for headers, _ in told.heard] == [str(lost.delivery_id)] * 2
+    assert [call.id for call in receiver.calls] == [str(lost.delivery_id)] * 2
     [row] = outbox()
     assert (row["attempt"], row["failure"]) == (2, None)
     with connection() as conn:
@@ -484,13 +500,12 @@ def test_a_deleted_deployment_stays_until_its_receivers_have_been_called(deploym
     assert outbox() == []
 
 
-def test_the_loop_delivers_what_is_due(deployment: DeploymentRef, receiver: tuple[Receiver, str]) -> None:
-    told, url = receiver
+def test_the_loop_delivers_what_is_due(deployment: DeploymentRef, receiver: Receiver) -> None:
     for _ in range(3):
-        finish(claimed(deployment, url))
+        finish(claimed(deployment, receiver.url))
     deliveries = Deliveries("a")
     deliveries._take()
     deliveries._pool.join(timeout=20)
 
     wait_until(lambda: all(row["ended_at"] for row in outbox()))
-    assert len(told.heard) == 3
+    assert len(receiver.calls) == 3

@@ -9,7 +9,7 @@ from uuid import UUID
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 
-from shared import crons, webhooks
+from shared import crons
 from shared.database import connection
 from shared.errors import Invalid
 from web.deployment_api import answers
@@ -20,7 +20,7 @@ from web.deployment_api.assistants import (
     refuse_two_configurations,
 )
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected
-from web.deployment_api.run_request import STREAM_MODES, NodeNames
+from web.deployment_api.run_request import STREAM_MODES, NodeNames, check_webhooks
 from web.json_schema import COUNT
 from web.openapi import operation
 from web.validation import (
@@ -147,8 +147,7 @@ def _created(body: dict[str, Any], thread_id: UUID | None) -> Response:
 
 
 def _check(body: dict[str, Any]) -> None:
-    if body.get("webhook") is not None:
-        webhooks.check(body["webhook"])
+    check_webhooks([body.get("webhook")])
     refuse_two_configurations(body)
 
 

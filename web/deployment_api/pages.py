@@ -7,7 +7,6 @@ from typing import Any
 from flask import Response, current_app, g, jsonify
 
 from shared.deployments import DeploymentRef
-from shared.errors import Invalid
 from shared.settings import Settings
 
 MAX_OFFSET = 2**62  # the database counts in 64 bits
@@ -39,10 +38,3 @@ def selected(rows: list[dict[str, Any]], select: list[str] | None) -> list[dict[
     if not select:
         return rows
     return [{name: row[name] for name in select if name in row} for row in rows]
-
-
-def refuse(body: dict[str, Any], *names: str) -> None:
-    """Fields that mean something the service does not do yet are refused, never ignored."""
-    for name in names:
-        if body.pop(name, None):
-            raise Invalid(f"{name}: not supported by this server", loc=("body", name))

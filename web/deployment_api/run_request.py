@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 from uuid import UUID
 
 from marshmallow import ValidationError
 
+from shared import webhooks
+from shared.database import connection
 from shared.errors import Invalid
 from shared.models import ThreadStatus
 from shared.runs import RunRequest
@@ -18,7 +21,7 @@ from web.deployment_api.assistants import (
     ConfigField,
     refuse_two_configurations,
 )
-from web.deployment_api.pages import refuse
+from web.deployment_api.pages import deployment
 from web.validation import (
     AnyJson,
     Field,
@@ -190,7 +193,6 @@ class RunCreate(Schema):
     strict_resume = StrictBoolean(allow_none=True)
     if_thread_status = ItemOrList(OneOf(*ThreadStatus), allow_none=True)
     langsmith_tracer = JsonObject(allow_none=True)  # names a vendor's project: means nothing here
-    # checked, then refused where it asks for something, while it is not served
     webhook = StrictString(min_length=1, max_length=65_536, allow_none=True)
 
 
@@ -215,6 +217,7 @@ def namespaces_asked() -> list[str] | None:
 def run_request(thread_id: UUID | None, namespaces: list[str] | None = None) -> tuple[RunRequest, str]:
     """The body as the rules want it, and what a disconnect does; `thread_id` None: a run without a thread."""
     asked, on_disconnect = _request(load(RunCreate), thread_id)
+    check_webhooks([asked.webhook])
     if wanted.needs_subgraphs(namespaces):
         asked = replace(asked, stream_subgraphs=True)
     return asked, on_disconnect
@@ -222,11 +225,22 @@ def run_request(thread_id: UUID | None, namespaces: list[str] | None = None) -> 
 
 def run_requests() -> list[RunRequest]:
     """The bodies of several runs without a thread."""
-    return [_request(body, None)[0] for body in load_many(RunCreate, max_items=MAX_BATCH)]
+    asked = [_request(body, None)[0] for body in load_many(RunCreate, max_items=MAX_BATCH)]
+    check_webhooks(run.webhook for run in asked)
+    return asked
+
+
+def check_webhooks(named: Iterable[str | None]) -> None:
+    """Refuse addresses that may not be called; each is looked at once, since its name is looked up."""
+    urls = {url for url in named if url is not None}
+    if urls:
+        with connection() as conn:
+            rules = webhooks.rules_of(conn, deployment().active_revision_id)
+        for url in urls:
+            webhooks.check(url, rules)
 
 
 def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, str]:
-    refuse(body, "webhook")
     place = _place(body, thread_id)
     refuse_two_configurations(body)
     sent = {name: value for name, value in body.items() if value is not None}

@@ -1,0 +1,111 @@
+"""Webhooks on the wire: which addresses a run or cron may name, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from shared import crons, outgoing
+from shared.database import connection, dumps
+from tests.contract.conftest import Api
+
+LOOPBACK = "https://127.0.0.1/hook"
+BLOCKED = {"detail": "Webhook host blocked: loopback IP range"}
+HOOK = "http://127.0.0.1:8080/hook"
+
+
+@pytest.fixture
+def lenient() -> Iterator[None]:
+    """Loopback and http are allowed."""
+    outgoing.configure(["127.0.0.1"], allow_http=True)
+    yield
+    outgoing.configure()
+
+
+def named(api: Api, url: Any) -> list[tuple[str, Any]]:
+    """Every call that may name one."""
+    thread_id = api.post("/threads").json["thread_id"]
+    run = {"assistant_id": "agent", "webhook": url}
+    cron = {**run, "schedule": "0 * * * *"}
+    calls = [(path + kind, run) for path in ("", f"/threads/{thread_id}") for kind in ("/runs", "/runs/wait")]
+    calls += [(path + "/runs/stream", run) for path in ("", f"/threads/{thread_id}")]
+    calls += [("/runs/crons", cron), (f"/threads/{thread_id}/runs/crons", cron)]
+    return [*calls, ("/runs/batch", [{"assistant_id": "agent"}, run])]
+
+
+def test_an_address_that_may_not_be_called_is_422_wherever_it_is_named(api: Api) -> None:
+    for path, body in named(api, LOOPBACK):
+        response = api.post(path, body)
+        assert (response.status_code, response.json) == (422, BLOCKED), path
+    cron = api.post("/runs/crons", {"assistant_id": "agent", "schedule": "0 * * * *"}).json
+    response = api.patch(f"/runs/crons/{cron['cron_id']}", {"webhook": LOOPBACK})
+    assert (response.status_code, response.json) == (422, BLOCKED)
+    with connection() as conn:
+        assert conn.execute(text("SELECT count(*) FROM run")).scalar_one() == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "detail"),
+    [
+        ("/relative", "Invalid webhook hostname ''"),
+        ("http://example.com/", "Webhook must use https"),
+        ("https://localhost/", "Webhook host blocked: localhost address"),
+        ("https://nowhere.invalid/", "Webhook host blocked: DNS resolution failed"),
+    ],
+)
+def test_the_refusal_says_why(api: Api, url: str, detail: str) -> None:
+    response = api.post("/runs", {"assistant_id": "agent", "webhook": url})
+    assert (response.status_code, response.json) == (422, {"detail": detail})
+
+
+def test_the_projects_rules_count(api: Api, lenient: None) -> None:
+    with connection() as conn:
+        manifest = {"webhooks": {"url": {"allowed_ports": [443]}}}
+        conn.execute(text("UPDATE revision SET manifest = CAST(:m AS json)"), {"m": dumps(manifest)})
+    response = api.post("/runs", {"assistant_id": "agent", "webhook": HOOK})
+    assert (response.status_code, response.json) == (
+        422,
+        {"detail": "Webhook port 8080 is not allowed by this deployment"},
+    )
+
+
+def test_a_run_that_is_cancelled_before_it_starts_is_to_be_told_of(api: Api, lenient: None) -> None:
+    thread_id = api.post("/threads").json["thread_id"]
+    run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", "webhook": HOOK}).json
+    assert run["kwargs"]["webhook"] == HOOK
+    api.post(f"/threads/{thread_id}/runs/{run['run_id']}/cancel")
+
+    with connection() as conn:
+        [row] = conn.execute(text("SELECT run_id, url, status FROM webhook_delivery")).all()
+    assert (str(row.run_id), row.url, row.status) == (run["run_id"], HOOK, "interrupted")
+
+
+def test_every_run_of_a_deleted_thread_is_to_be_told_of(api: Api, lenient: None) -> None:
+    thread_id = api.post("/threads").json["thread_id"]
+    for url in (HOOK, None, HOOK):
+        api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", "webhook": url})
+    assert api.delete(f"/threads/{thread_id}").status_code == 204
+
+    with connection() as conn:
+        rows = conn.execute(text("SELECT status FROM webhook_delivery")).scalars().all()
+    assert rows == ["rollback"] * 2
+
+
+def test_the_runs_of_a_cron_have_its_webhook(api: Api, lenient: None) -> None:
+    body = {"assistant_id": "agent", "schedule": "0 * * * *"}
+    cron = api.post("/runs/crons", {**body, "webhook": HOOK}).json
+    assert cron["payload"]["webhook"] == HOOK
+    path = f"/runs/crons/{cron['cron_id']}"
+    make_due = text("UPDATE cron SET next_run_date = now() - interval '1 second'")
+    for change, expected in (({}, HOOK), ({"webhook": None}, None)):
+        if change:
+            assert api.patch(path, change).json["payload"]["webhook"] is None
+        with connection() as conn:
+            conn.execute(make_due)
+        [fired] = crons.fire_due(max_pending=10)
+        with connection() as conn:
+            query = text("SELECT webhook FROM run WHERE run_id = :id")
+            assert conn.execute(query, {"id": fired.created.run_id}).scalar_one() == expected

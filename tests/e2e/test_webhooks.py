@@ -1,0 +1,112 @@
+"""Webhooks and crons on the whole platform: what ends is told, what is due runs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph_sdk.client import SyncLangGraphClient
+
+from tests.receiver import Call, Receiver, receiving
+from tests.stack import Stack
+from tests.waiting import wait_until
+
+KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
+SECRET = "a secret of receiver and deployment"
+
+
+@pytest.fixture(scope="module")
+def sdk(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> SyncLangGraphClient:
+    """The kitchen with a secret to sign with and a header that all calls have."""
+    folder = tmp_path_factory.mktemp("told") / "kitchen"
+    shutil.copytree(KITCHEN, folder)
+    config = json.loads((folder / "langgraph.json").read_text())
+    config["env"] |= {"WEBHOOK_SIGNING_SECRET": SECRET, "LG_WEBHOOK_TOKEN": "t0ken"}
+    config["webhooks"] = {"headers": {"Authorization": "Bearer ${{ env.LG_WEBHOOK_TOKEN }}"}}
+    (folder / "langgraph.json").write_text(json.dumps(config))
+    return stack.sdk(stack.deploy(folder, name="told"))
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as receiver:
+        yield receiver
+
+
+def told(receiver: Receiver, run: Any) -> Call:
+    """What the receiver hears of a run."""
+    return wait_until(lambda: receiver.heard_of(run["run_id"]), 20)[0]
+
+
+def test_receivers_are_told_how_runs_end(sdk: SyncLangGraphClient, receiver: Receiver) -> None:
+    thread_id = sdk.threads.create()["thread_id"]
+    asked: Any = {"webhook": receiver.url}
+    done = sdk.runs.create(thread_id, "echo", input={"text": "a"}, **asked)
+    gone = sdk.runs.create(None, "echo", input={"text": "b"}, **asked)
+    failed = sdk.runs.create(None, "fails", input={"text": "c"}, **asked)
+
+    call = told(receiver, done)
+    signed = f"{call.id}.{call.headers['Webhook-Timestamp']}.".encode() + call.body
+    digest = hmac.digest(SECRET.encode(), signed, hashlib.sha256)
+    assert call.headers["Webhook-Signature"] == f"v1,{base64.b64encode(digest).decode()}"
+    assert call.headers["Authorization"] == "Bearer t0ken"
+    run = sdk.runs.get(thread_id, done["run_id"])
+    assert {name: call.told[name] for name in run} == run
+    assert call.told["values"] == sdk.threads.get(thread_id)["values"]
+    assert (told(receiver, gone).told["status"], told(receiver, gone).told["values"]["log"]) == (
+        "success",
+        ["b"],
+    )
+    assert told(receiver, failed).told["status"] == "error"
+    assert told(receiver, failed).told["error"]["error"]
+
+
+@pytest.mark.parametrize(("action", "status"), [("interrupt", "interrupted"), ("rollback", "rollback")])
+def test_receivers_are_told_of_runs_that_are_stopped(
+    sdk: SyncLangGraphClient, receiver: Receiver, action: Any, status: str
+) -> None:
+    thread_id = sdk.threads.create()["thread_id"]
+    for stateless in (False, True):
+        run = sdk.runs.create(
+            None if stateless else thread_id,
+            "counts",
+            input={"n": 600, "seconds": 0.1},
+            webhook=receiver.url,
+        )
+        wait_until(lambda run=run: sdk.runs.get(run["thread_id"], run["run_id"])["status"] == "running", 20)
+        sdk.runs.cancel(run["thread_id"], run["run_id"], action=action)
+
+        call = told(receiver, run)
+        assert call.told["status"] == status
+        assert call.told["error"]["error"] == ("UserRollback" if status == "rollback" else "UserInterrupt")
+        assert call.told["values"] is None or status == "interrupted"
+
+
+def test_a_cron_runs_when_it_is_due_until_it_is_deleted(sdk: SyncLangGraphClient, receiver: Receiver) -> None:
+    thread_id = sdk.threads.create()["thread_id"]
+    cron = sdk.crons.create_for_thread(
+        thread_id,
+        "echo",
+        schedule="* * * * * */1",
+        input={"text": "tick"},
+        webhook=receiver.url,
+        metadata={"from": "a cron"},
+    )
+    wait_until(lambda: len(receiver.calls) >= 2, 30, what="two firings")
+    sdk.crons.delete(cron["cron_id"])
+
+    runs = sdk.runs.list(thread_id, limit=100)
+    assert {run["metadata"]["from"] for run in runs} == {"a cron"}
+    assert {run["kwargs"]["config"]["configurable"]["cron_id"] for run in runs} == {cron["cron_id"]}
+    wait_until(
+        lambda: {call.told["run_id"] for call in receiver.calls} == {run["run_id"] for run in runs}, 20
+    )
+    assert sdk.threads.get(thread_id)["values"]["log"] == ["tick"] * len(runs)
+    assert sdk.runs.list(thread_id, limit=100) == runs, "no cron, no runs"
