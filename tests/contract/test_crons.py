@@ -104,6 +104,7 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("POST", "", {**HOURLY, "timezone": "Mars/Base"}, 422, "Invalid timezone"),
     ("POST", "", {**HOURLY, "end_time": "soon"}, 422, "end_time: "),
     ("POST", "", {**HOURLY, "end_time": 5}, 422, "end_time: "),
+    ("POST", "", {**HOURLY, "end_time": None}, 422, "end_time: "),
     ("POST", "", {**HOURLY, "input": 5}, 422, "input: "),
     ("POST", "", {**HOURLY, "input": [5]}, 422, "input: "),
     ("POST", "", {**HOURLY, "metadata": None}, 422, "metadata: "),

@@ -91,12 +91,14 @@ class CronContent(Schema):
 class CronCreate(CronContent):
     assistant_id = StrictString(required=True, min_length=1)
     schedule = StrictString(required=True, min_length=1)
+    end_time = Moment()
     on_run_completed = OneOf("delete", "keep", allow_none=True)
 
 
 class ThreadCronCreate(CronContent):
     assistant_id = StrictString(required=True, min_length=1)
     schedule = StrictString(required=True, min_length=1)
+    end_time = Moment()
     multitask_strategy = OneOf("reject", "rollback", "interrupt", "enqueue", allow_none=True)
 
 
