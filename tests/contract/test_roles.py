@@ -142,6 +142,8 @@ run       POST    /d/<deployment>/runs/stream
 run       POST    /d/<deployment>/runs/wait
 run       POST    /d/<deployment>/runs/batch
 read      GET     /d/<deployment>/queue
+read      POST    /d/<deployment>/runs/search
+run       POST    /d/<deployment>/threads/<thread_id>/runs/<run_id>/retry
 run       POST    /d/<deployment>/runs/cancel
 read      GET     /d/<deployment>/runs/<run_id>/join
 read      GET     /d/<deployment>/runs/<run_id>/stream

@@ -19,7 +19,7 @@ import orjson
 from sqlalchemy import text
 
 import workers
-from shared import bus, claims, events, limits, queues, runs, threads
+from shared import bus, claims, events, failed_runs, limits, queues, runs, threads
 from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.events import Event
@@ -297,6 +297,27 @@ def test_a_run_rolled_back_leaves_the_thread_as_it_was(world: World) -> None:
             assert foreign.scalar_one() == 0
         assert thread["status"] == "idle"
         assert thread["values"]["log"] == ["kept"]
+
+
+@greened
+def test_a_stopped_run_goes_on_from_its_last_checkpoint_when_run_again(world: World) -> None:
+    with bench(world) as b:
+        asked = {"n": 6, "seconds": 0.2}
+        run_id = b.start("counts", asked, stream_mode=["custom"], durability="sync")
+        b.wait_for_event(run_id, b'"step":3')
+        b.cancel(run_id, "interrupt")
+        b.wait(run_id)
+        stopped = b.thread(run_id)
+
+        with connection() as conn:
+            thread_id = stopped["thread_id"]
+            again = failed_runs.retry(conn, b.deployment, thread_id, run_id, new_id=uuid4()).run_id
+        b.runner.ring([again])
+        found = b.wait(again)
+
+        assert stopped["values"]["log"] == [0, 1, 2]
+        assert b.thread(again)["values"]["log"] == [0, 1, 2, 3, 4, 5]
+        assert [orjson.loads(event.data)["step"] for event in found if event.name == "custom"] == [3, 4, 5]
 
 
 @greened

@@ -17,6 +17,7 @@ from web.deployment_api import (
     assistants,
     cancels,
     crons,
+    failed,
     joins,
     queue,
     runs,
@@ -33,7 +34,7 @@ _known: dict[tuple[UUID, str], tuple[float, DeploymentRef]] = {}
 bp = Blueprint("deployment_api", __name__)
 for resource in (
     assistants.bp, threads.bp, states.bp, runs.bp, joins.bp, cancels.bp, thread_stream.bp, crons.bp, store.bp,
-    queue.bp,
+    queue.bp, failed.bp,
 ):  # fmt: skip
     bp.register_blueprint(resource)
 

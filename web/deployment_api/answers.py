@@ -147,6 +147,15 @@ RUN = record(
     queue=QUEUED,
 )
 RUNS = listed(selection(RUN))
+FAILED_RUN = record(
+    "FailedRun",
+    **{name: kind for name, kind in RUN["properties"].items() if name != "queue"},
+    error=or_null(FAILURE),
+    started_at=TIME_OR_NULL,
+    ended_at=TIME_OR_NULL,
+    attempt=COUNT,
+)
+FAILED_RUNS = listed(FAILED_RUN)
 QUEUE = record(
     "Queue",
     pending=COUNT,

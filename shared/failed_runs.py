@@ -1,0 +1,144 @@
+"""Runs that did not succeed: finding them, and running one again from where it came to.
+
+Another run goes on from the failed one's last checkpoint, or from its input when it has none, with the same
+configuration and on what the deployment serves now: a revision that repairs the graph is what one waits
+for. The failed run stays as it is; the new one names it in its metadata.
+
+Why a thread that has moved on refuses: what came after the failed run was built on the state it left, and
+going on from further back would leave that out of the thread's newest state. Who wants this says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, text
+
+from shared import runs, threads
+from shared.database import Row
+from shared.deployments import DeploymentRef
+from shared.errors import Conflict
+from shared.models import RunStatus, ThreadStatus
+from shared.runs import Created, RunRequest
+
+STATUSES = (RunStatus.ERROR, RunStatus.TIMEOUT, RunStatus.INTERRUPTED)
+RETRY_OF = "retry_of"  # in a run's metadata
+PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+IDS = (
+    "run_id", "thread_id", "graph_id", "assistant_id", "user_id", "langgraph_auth_user",
+    "langgraph_auth_user_id", "langgraph_auth_permissions", "langgraph_request_id",
+)  # fmt: skip
+
+_MATCHING = """
+FROM run WHERE deployment_id = :deployment_id AND status IN ('error', 'timeout', 'interrupted')
+  AND status = ANY(:status)
+  AND (CAST(:since AS timestamptz) IS NULL OR ended_at >= :since)
+  AND (CAST(:until AS timestamptz) IS NULL OR ended_at < :until)
+  AND (CAST(:assistant_id AS uuid) IS NULL OR assistant_id = :assistant_id)
+  AND (CAST(:thread_id AS uuid) IS NULL OR thread_id = :thread_id)
+  AND (CAST(:error AS text) IS NULL OR error ->> 'error' = :error)
+"""
+FILTERS = ("since", "until", "assistant_id", "thread_id", "error")
+SEARCH = text(
+    f"SELECT {runs.COLUMNS} {_MATCHING} ORDER BY ended_at DESC, run_id DESC LIMIT :limit OFFSET :offset"
+)
+COUNT = text(f"SELECT count(*) {_MATCHING}")
+
+
+def search(
+    conn: Connection, deployment_id: UUID, filters: Mapping[str, Any], *, limit: int, offset: int
+) -> tuple[list[RowMapping], int]:
+    """A deployment's runs that ended without success, the last to end first; and how many match in all."""
+    values = {
+        **{name: filters.get(name) for name in FILTERS},
+        "status": [str(status) for status in filters.get("status") or STATUSES],
+        "deployment_id": deployment_id,
+    }
+    rows = conn.execute(SEARCH, {**values, "limit": limit, "offset": offset}).mappings().all()
+    return list(rows), conn.execute(COUNT, values).scalar_one()
+
+
+def record(row: Row) -> dict[str, Any]:
+    """Such a run as the API shows it: with how it ended, when, and in which attempt."""
+    more = {name: row[name] for name in ("error", "started_at", "ended_at", "attempt")}
+    return {**runs.record(row), **more}
+
+
+def retry(
+    conn: Connection,
+    deployment: DeploymentRef,
+    thread_id: UUID,
+    run_id: UUID,
+    *,
+    new_id: UUID,
+    force: bool = False,
+    **terms: Any,
+) -> Created:
+    """A new run that goes on where this one ended; `terms` are those of `runs.create`.
+
+    Raises NotFound, and Conflict while the thread is busy, for a run that has not failed, and for a thread
+    that has moved on since; `force` permits the last: the new run then forks from the failed run's last
+    checkpoint.
+    """
+    threads.lock(conn, deployment.id, thread_id)
+    failed = runs.get(conn, deployment.id, run_id, thread_id=thread_id)
+    if threads.get(conn, deployment.id, thread_id)["status"] == ThreadStatus.BUSY:
+        raise Conflict(runs.BUSY)
+    if failed["status"] not in STATUSES:
+        raise Conflict(f"Run {run_id} has not failed: its status is {failed['status']}.")
+    last = conn.execute(
+        LAST, {"deployment_id": deployment.id, "thread_id": thread_id, "run_id": run_id}
+    ).one()
+    if last.has_moved_on and not force:
+        raise Conflict(
+            f"Thread {thread_id} has moved on since run {run_id}: force a retry to fork from there."
+        )
+    request = _same(failed, goes_on=last.checkpoint_id is not None)
+    if last.checkpoint_id is not None and last.has_moved_on:
+        request.place["checkpoint_id"] = last.checkpoint_id
+    return runs.create(conn, deployment, request, thread_id=thread_id, run_id=new_id, **terms)
+
+
+# `newest` is the thread's; what another run, or a caller, wrote after this run's own is a move.
+LAST = text("""
+WITH root AS (
+    SELECT checkpoint_id, run_id, created_at FROM checkpoint
+    WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND checkpoint_ns = ''
+), newest AS (SELECT * FROM root ORDER BY checkpoint_id DESC LIMIT 1),
+own AS (SELECT checkpoint_id FROM root WHERE run_id = :run_id ORDER BY checkpoint_id DESC LIMIT 1)
+SELECT (SELECT checkpoint_id FROM own) AS checkpoint_id,
+    EXISTS (SELECT FROM run later WHERE later.deployment_id = r.deployment_id
+        AND later.thread_id = r.thread_id AND later.created_seq > r.created_seq
+        AND NOT (later.status = 'interrupted' AND later.attempt = 0))
+    OR EXISTS (SELECT FROM newest n WHERE n.run_id IS DISTINCT FROM r.run_id
+        AND (EXISTS (SELECT FROM own) OR n.created_at > r.ended_at)) AS has_moved_on
+FROM run r WHERE r.run_id = :run_id
+""")
+
+
+def _same(failed: Row, *, goes_on: bool) -> RunRequest:
+    """What was asked for then; `goes_on`: from a checkpoint instead of from the input."""
+    kwargs = failed["kwargs"]
+    configurable = kwargs["config"].get("configurable", {})
+    place = {name: configurable[name] for name in PLACE if name in configurable}
+    return RunRequest(
+        assistant_id=str(failed["assistant_id"]),
+        input=None if goes_on else failed["input"],
+        command=None if goes_on else kwargs["command"],
+        strict_resume=not goes_on and kwargs.get("strict_resume", False),
+        place={} if goes_on else place,
+        metadata={**failed["metadata"], RETRY_OF: str(failed["run_id"])},
+        config={name: value for name, value in kwargs["config"].items() if name != "configurable"},
+        context=kwargs["context"],
+        extras={name: value for name, value in configurable.items() if name not in (*IDS, *PLACE)},
+        stream_mode=kwargs["stream_mode"],
+        stream_subgraphs=kwargs["subgraphs"],
+        stream_resumable=kwargs["resumable"],
+        interrupt_before=kwargs["interrupt_before"],
+        interrupt_after=kwargs["interrupt_after"],
+        durability=kwargs["durability"],
+        webhook=kwargs["webhook"],
+        feedback_keys=kwargs["feedback_keys"],
+    )

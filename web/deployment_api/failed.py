@@ -1,0 +1,98 @@
+"""Runs that did not succeed: a list of them, and another try."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, g, jsonify
+from uuid_utils.compat import uuid7
+
+from shared import failed_runs, queues, runs
+from shared.database import connection
+from web.auth import caller
+from web.deployment_api import answers
+from web.deployment_api.crons import Moment
+from web.deployment_api.following import location
+from web.deployment_api.pages import MAX_OFFSET, deployment, page, settings
+from web.idempotency import once
+from web.openapi import operation
+from web.validation import (
+    ItemOrList,
+    OneOf,
+    Schema,
+    StrictBoolean,
+    StrictInteger,
+    StrictString,
+    UuidField,
+    load,
+    uuid_path,
+)
+
+bp = Blueprint("failed", __name__)
+
+
+class Search(Schema):
+    status = ItemOrList(OneOf(*failed_runs.STATUSES), allow_none=True)
+    since = Moment(allow_none=True)
+    until = Moment(allow_none=True)
+    assistant_id = UuidField(allow_none=True)
+    thread_id = UuidField(allow_none=True)
+    error = StrictString(min_length=1, max_length=255, allow_none=True)
+    limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
+    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+
+
+class Retry(Schema):
+    force = StrictBoolean(load_default=False)
+
+
+@bp.post("/runs/search")
+@operation(
+    "Search for runs that failed, timed out or were cancelled",
+    answer=answers.FAILED_RUNS,
+    headers=answers.PAGE_HEADERS,
+    body=Search,
+)
+def search_failed() -> Response:
+    """The last to end first. `since` and `until` bound when they ended, `error` names the error's class."""
+    body = load(Search)
+    limit, offset = body.pop("limit"), body.pop("offset")
+    with connection() as conn:
+        rows, total = failed_runs.search(conn, deployment().id, body, limit=limit, offset=offset)
+    return page([failed_runs.record(row) for row in rows], offset=offset, limit=limit, total=total)
+
+
+@bp.post("/threads/<thread_id>/runs/<run_id>/retry")
+@operation(
+    "Run a failed run again, from its last checkpoint",
+    answer=answers.RUN,
+    headers=answers.RUN_HEADERS,
+    body=Retry,
+    body_optional=True,
+    errors=(400, 404, 409, 429),
+    idempotent=True,
+)
+def retry_run(thread_id: str, run_id: str) -> Response:
+    """Makes a new run with the same configuration, on what the deployment serves now.
+
+    It starts over from the input when the failed one has no checkpoint. Refused (409) while the thread is
+    busy, and when it has moved on since, unless `force` is true: then it forks from that checkpoint.
+    """
+    thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
+    force, new_id = load(Retry, optional=True)["force"], uuid7()
+    with connection() as conn:
+        keep = once(conn)
+        created = failed_runs.retry(
+            conn,
+            deployment(),
+            thread_key,
+            run_key,
+            new_id=new_id,
+            force=force,
+            request_id=g.get("request_id", ""),
+            max_pending=settings().max_pending_per_thread,
+            key_id=caller().key_id,
+        )
+        response = jsonify(runs.record(created.row))
+        response.headers["Content-Location"] = location(thread_key, new_id)
+        keep(response)
+    queues.enqueue_run(created.pool, new_id)
+    return response
