@@ -224,7 +224,8 @@ class Execution:
         elif outcome.status == "success":
             self._end(RunStatus.SUCCESS, ThreadStatus(outcome.thread_status), outcome=outcome)
         else:
-            self._end(RunStatus.ERROR, ThreadStatus.ERROR, outcome=outcome, error=outcome.error)
+            thread_status = None if outcome.keeps_thread else ThreadStatus.ERROR
+            self._end(RunStatus.ERROR, thread_status, outcome=outcome, error=outcome.error)
 
     def _stopped(self, outcome: _Outcome, action: str, reason: str | None) -> None:
         if action == "handover":
@@ -243,7 +244,7 @@ class Execution:
     def _end(
         self,
         status: RunStatus,
-        thread_status: ThreadStatus,
+        thread_status: ThreadStatus | None,
         *,
         outcome: _Outcome | None = None,
         error: dict[str, Any] | None = None,
@@ -341,6 +342,7 @@ class _Outcome:
         self.status: str | None = head.get("status")
         self.thread_status: str = head.get("thread_status") or ThreadStatus.IDLE
         self.error: dict[str, Any] | None = head.get("error")
+        self.keeps_thread: bool = head.get("keeps_thread", False)
         self.values: str | None = None
         self.state: str | None = None
         self.interrupts: str | None = None

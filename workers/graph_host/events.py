@@ -5,7 +5,8 @@ An event is encoded here once; nobody on its way looks into it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk, message_chunk_to_message
@@ -19,14 +20,45 @@ Namespace = tuple[str, ...]
 
 INTERRUPT = "__interrupt__"
 
+# The graph library's word for what a tool does → the clients' word, and what it brings under which name.
+TOOL_EVENTS = {
+    "tool-started": ("on_tool_start", "input", "input"),
+    "tool-output-delta": ("on_tool_event", "data", "delta"),
+    "tool-finished": ("on_tool_end", "output", "output"),
+    "tool-error": ("on_tool_error", "error", "message"),
+}
+TOOL_ENDS = ("on_tool_end", "on_tool_error")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run is to stream: what its creator asked for, and what was added before it began (`joined`)."""
+
+    modes: frozenset[str]
+    subgraphs: bool = False
+    parts: bool = False  # messages as the text so far; may come beside tuples, for different readers
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> Asked:
+        """Of the spec in a RUN frame. Who asks for both forms of messages gets the tuples alone."""
+        given = spec.get("stream_mode") or ["values"]
+        own = frozenset([given] if isinstance(given, str) else given)
+        joined = spec.get("joined") or {}
+        added = frozenset(joined.get("stream_mode") or ())
+        return cls(
+            own | added,
+            bool(spec.get("subgraphs") or joined.get("subgraphs")),
+            ("messages" in own and "messages-tuple" not in own) or "messages" in added,
+        )
+
 
 class EventWriter:
     """Writes the events of one run, and remembers its newest `values`."""
 
-    def __init__(self, connection: Connection, id: bytes, modes: Iterable[str], *, max_bytes: int) -> None:
+    def __init__(self, connection: Connection, id: bytes, asked: Asked, *, max_bytes: int) -> None:
         self._connection = connection
         self._id = id
-        self._modes = frozenset(modes)
+        self._modes = asked.modes
         self._max_bytes = max_bytes
         self._names: dict[tuple[str, Namespace], bytes] = {}
         self._held: dict[Namespace, dict[str, dict[str, Any]]] = {}
@@ -37,6 +69,9 @@ class EventWriter:
         self.values_json: bytes | None = None
         self.interrupts: list[Any] = []
         self.is_closed = False
+        self._tool_names: dict[str, str] = {}
+        # of the subgraphs whose life is told: those that began, by their task, and have not ended
+        self._alive: dict[str, Namespace] | None = None
         self._handlers: dict[str, Callable[[Namespace, Any], None]] = {"values": self._on_values}
         for mode, handler in {
             "updates": self._on_updates,
@@ -44,14 +79,18 @@ class EventWriter:
             "tasks": self._passed_on("tasks"),
             "checkpoints": self._on_checkpoint,
             "debug": self._on_debug,
-            "tools": self._passed_on("tools"),
+            "tools": self._on_tool,
         }.items():
             if mode in self._modes:
                 self._handlers[mode] = handler
         if "messages-tuple" in self._modes:
-            self._handlers["messages"] = self._on_message_tuple
+            both = self._on_both_messages
+            self._handlers["messages"] = both if asked.parts else self._on_message_tuple
         elif "messages" in self._modes:
             self._handlers["messages"] = self._on_message
+        if "lifecycle" in self._modes and asked.subgraphs:
+            self._alive = {}
+            self._handlers["tasks"] = self._on_task
 
     @property
     def graph_modes(self) -> list[str]:
@@ -60,6 +99,8 @@ class EventWriter:
 
     def write(self, ns: Namespace, mode: str, payload: Any) -> None:
         """Turn one chunk of the graph's stream into events."""
+        if ns and self._alive is not None:
+            self._begun(ns, self._alive)
         handler = self._handlers.get(mode)
         if handler is not None:
             handler(ns, payload)
@@ -132,6 +173,10 @@ class EventWriter:
             self._metadata = (metadata, dumps(metadata))
         self.emit("messages", ns, b"[" + dumps(message) + b"," + self._metadata[1] + b"]")
 
+    def _on_both_messages(self, ns: Namespace, payload: Any) -> None:
+        self._on_message(ns, payload)
+        self._on_message_tuple(ns, payload)
+
     def _on_message(self, ns: Namespace, payload: Any) -> None:
         message, metadata = payload
         if not isinstance(message, BaseMessage):
@@ -148,6 +193,47 @@ class EventWriter:
         assert isinstance(whole, BaseMessageChunk)
         self._partial[id] = whole
         self.emit("messages/partial", ns, dumps([message_chunk_to_message(whole)]))
+
+    def _on_tool(self, ns: Namespace, payload: dict[str, Any]) -> None:
+        """A tool's call, as the clients name its parts."""
+        call = payload["tool_call_id"]
+        name = self._tool_names.setdefault(call, payload.get("tool_name", ""))
+        event, part, given = TOOL_EVENTS[payload["event"]]
+        data = {"event": event, "toolCallId": call, "name": name, part: payload.get(given)}
+        if event in TOOL_ENDS:
+            del self._tool_names[call]
+        self.emit("tools", ns, dumps(data))
+
+    def _on_task(self, ns: Namespace, payload: dict[str, Any]) -> None:
+        """A task that has ended takes the subgraph that it was along."""
+        if "tasks" in self._modes:
+            self.emit("tasks", ns, dumps(payload))
+        inner = self._alive.pop(payload["id"], None) if self._alive and "result" in payload else None
+        if inner is None:
+            return
+        if payload.get("error"):
+            self._lived(inner, "failed", _message_of(payload["error"]))
+        else:
+            self._lived(inner, "interrupted" if payload.get("interrupts") else "completed")
+
+    def _begun(self, ns: Namespace, alive: dict[str, Namespace]) -> None:
+        for depth in range(1, len(ns) + 1):
+            task = ns[depth - 1].rpartition(":")[2]
+            if task not in alive:
+                alive[task] = ns[:depth]
+                self._lived(ns[:depth], "started")
+
+    def end_subgraphs(self, event: str) -> None:
+        """Let those whose task never said so end as the run does, the innermost first."""
+        for ns in sorted((self._alive or {}).values(), key=len, reverse=True):
+            self._lived(ns, event)
+        self._alive = None
+
+    def _lived(self, ns: Namespace, event: str, error: str | None = None) -> None:
+        data: dict[str, Any] = {"event": event, "namespace": list(ns)}
+        if error is not None:
+            data["error"] = error
+        self.emit("lifecycle", ns, dumps(data))
 
     def _on_checkpoint(self, ns: Namespace, payload: Any) -> None:
         self.emit("checkpoints", ns, dumps(_public(payload)))
@@ -169,6 +255,13 @@ def _streamed(interrupt: Interrupt) -> dict[str, Any]:
     """An interrupt as events show it, also where the library knows no response schema yet."""
     schema = getattr(interrupt, "response_schema", None)
     return {"value": interrupt.value, "id": interrupt.id, "response_schema": schema}
+
+
+def _message_of(error: Any) -> str:
+    """The text of a failed task's error, however the library gives it."""
+    if isinstance(error, Mapping):
+        return str(error.get("message", ""))
+    return str(error)
 
 
 def _public(payload: dict[str, Any]) -> dict[str, Any]:

@@ -11,16 +11,17 @@ from typing import Any
 from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.errors import EmptyInputError
 from langgraph.pregel import Pregel
 
 from . import frames
-from .commands import command_of
+from .commands import UnknownInterruptError, check_resume, command_of
 from .connection import Connection
-from .events import EventWriter
+from .events import Asked, EventWriter
 from .loader import RUN, Entry
 from .outcome import Outcome, describe_error, finished_state, read_state
 from .output import Limiter, current_run_id
-from .run_checkpoints import RunCheckpoints, current_run
+from .run_checkpoints import PLACE, RunCheckpoints, current_run
 from .serialization import dumps, loads
 from .storage import MemoryStorage, Storage
 
@@ -66,9 +67,9 @@ class Execution:
         self._limiter = limiter
         self._metadata = _metadata(spec)
         self._checkpoints = self._make_checkpoints(stored, versions)
-        modes = spec.get("stream_mode") or ["values"]
-        self._modes = frozenset([modes] if isinstance(modes, str) else modes)
-        self._events = EventWriter(connection, id, self._modes, max_bytes=limits.event_bytes)
+        asked = Asked.of(spec)
+        self._modes, self._subgraphs = asked.modes, asked.subgraphs
+        self._events = EventWriter(connection, id, asked, max_bytes=limits.event_bytes)
         self._cancelled = False
         self._is_done = False
         self._graph: Pregel | None = None
@@ -115,6 +116,8 @@ class Execution:
         current_run_id.set(self._id)
         try:
             await self._stream_graph()
+        except UnknownInterruptError as error:
+            outcome = Outcome("error", describe_error(error), keeps_thread=True)
         except asyncio.CancelledError as error:
             outcome = Outcome("cancelled") if self._cancelled else Outcome("error", describe_error(error))
         except BaseException as error:  # whatever the graph raises is the run's outcome
@@ -136,6 +139,7 @@ class Execution:
 
     async def _stream(self, graph: Pregel, config: RunnableConfig, context: dict[str, Any]) -> None:
         self._graph = graph
+        await self._check_resume(graph, config)
         events, connection = self._events, self._connection
         if "lifecycle" in self._modes:
             events.emit("lifecycle", (), dumps({"event": "started", "namespace": []}))
@@ -149,6 +153,22 @@ class Execution:
         self._checkpoints.is_over = True
         events.finish()
 
+    async def _check_resume(self, graph: Pregel, config: RunnableConfig) -> None:
+        """Refuse a resume where there is nothing at all, and a strict one that nothing waits for.
+
+        The graph library would begin with no input. One from a checkpoint asks that step again: it may.
+        """
+        spec = self._spec
+        command = spec.get("command") or {}
+        resume = command.get("resume")
+        if resume is None or spec.get("resume_from_checkpoint"):
+            return
+        is_strict = spec.get("strict_resume")
+        if self._checkpoints.is_fresh and not is_strict and command.keys() == {"resume"}:
+            raise EmptyInputError("There is nothing to resume on a thread without state")
+        if is_strict and "checkpoint_id" not in (config.get("configurable") or {}):
+            check_resume(resume, await graph.aget_state(config))
+
     def _options(self, graph: Pregel, context: dict[str, Any]) -> dict[str, Any]:
         spec = self._spec
         durability = spec.get("durability") or "async"
@@ -158,7 +178,7 @@ class Execution:
             self._checkpoints.skips_root = True
         return {
             "stream_mode": self._events.graph_modes,
-            "subgraphs": bool(spec.get("subgraphs")),
+            "subgraphs": self._subgraphs,
             "interrupt_before": spec.get("interrupt_before"),
             "interrupt_after": spec.get("interrupt_after"),
             "durability": durability,
@@ -193,10 +213,14 @@ class Execution:
     def _config(self) -> RunnableConfig:
         spec = self._spec
         given = spec.get("config") or {}
+        configurable = dict(given.get("configurable") or {})
+        if spec.get("resume_from_checkpoint"):
+            for name in PLACE:  # this run has gone on from there already
+                configurable.pop(name, None)
         config: RunnableConfig = {
             "tags": list(given.get("tags") or ()),
             "metadata": {**(given.get("metadata") or {}), **self._metadata},
-            "configurable": {**(given.get("configurable") or {}), "thread_id": str(spec["thread_id"])},
+            "configurable": {**configurable, "thread_id": str(spec["thread_id"])},
             "run_id": UUID(spec["run_id"]),
         }
         if given.get("recursion_limit") is not None:
@@ -235,7 +259,7 @@ class Execution:
 
     async def _describe(self, outcome: Outcome) -> None:
         """Fill in the thread's state after the run."""
-        if self._graph is None:
+        if self._graph is None or outcome.keeps_thread:
             outcome.unchanged = True
             return
         events = self._events
@@ -268,6 +292,7 @@ class Execution:
                 {"error": "StateTooLarge", "message": f"state of {size} bytes: the limit is {limit} bytes"}
             )
             outcome.values, outcome.unchanged = b"null", True
+        events.end_subgraphs(outcome.lifecycle()["event"])
         if outcome.error and outcome.status == "error":
             events.emit("error", (), dumps(outcome.error))
         if "lifecycle" in self._modes:

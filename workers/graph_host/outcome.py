@@ -27,6 +27,7 @@ class Outcome:
     state: dict[str, Any] | None = None
     values: bytes = b"null"
     unchanged: bool = False
+    keeps_thread: bool = False  # the run was refused: its thread stays as it was
 
     def __post_init__(self) -> None:
         if self.status == "error":
@@ -57,6 +58,7 @@ class Outcome:
             "interrupts": self.interrupts or {},
             "state": self.state,
             "unchanged": self.unchanged,
+            "keeps_thread": self.keeps_thread,
         }
 
     def answer(self, values: Any, values_json: bytes | None) -> bytes:

@@ -30,12 +30,11 @@ from .loader import READ_STATE, UPDATE_STATE, Entry
 from .meaning import MeaningIndex
 from .outcome import describe_error, interrupts_by_task, read_state, state_record
 from .output import current_run_id
-from .run_checkpoints import RunCheckpoints, current_run
+from .run_checkpoints import PLACE, RunCheckpoints, current_run
 from .serialization import dumps, without_nul
 from .storage import Overlay
 
 MAX_ANSWER_BYTES = 48 * 1024 * 1024  # below what a frame may hold
-PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 
 
 class Query:

@@ -14,6 +14,7 @@ from .serialization import text_of
 from .storage import MemoryStorage, Storage
 
 PAGE = 50
+PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")  # what of a config addresses a checkpoint
 
 
 @dataclass

@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypedDict
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.func import entrypoint, task
@@ -135,6 +136,26 @@ async def repeat(state: Chat) -> Chat:
 
 speaks = chain(speak, state=Chat).compile()
 repeats = chain(repeat, state=Chat).compile()
+
+
+@tool
+async def look_up(word: str) -> str:
+    """What a word means."""
+    if word == "nothing":
+        raise ValueError("no such word")
+    return f"{word} means something"
+
+
+async def use_tool(state: State) -> State:
+    call = {"type": "tool_call", "id": "call-1", "name": "look_up", "args": {"word": state["text"]}}
+    return {"log": [(await look_up.ainvoke(call)).content]}
+
+
+uses_tool = chain(use_tool).compile()
+uses_tool_inside = chain(one)
+uses_tool_inside.add_node("inner", chain(use_tool).compile())
+uses_tool_inside.add_edge("one", "inner")
+uses_tool_inside = uses_tool_inside.compile()
 
 
 async def write(state: State) -> State:

@@ -1,0 +1,314 @@
+"""What a run may ask of its graph host: a place to start from, commands in all forms, tools, lives of subgraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.hosts import Checkpointed, HostProcess, Run, graph_host
+from tests.unit.test_graph_host import HOSTED
+
+GRAPHS = ("steps", "asks", "asks_twice", "nested", "deep", "fails", "speaks", "uses_tool", "uses_tool_inside",
+          "stops_before_two", "sleeps")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shared_host() -> Iterator[HostProcess]:
+    with graph_host(HOSTED, {name: f"./graphs.py:{name}" for name in GRAPHS}) as host:
+        host.wait_ready()
+        yield host
+
+
+@pytest.fixture
+def host(shared_host: HostProcess) -> Iterator[HostProcess]:
+    yield shared_host
+    shared_host.answer = lambda run, kind, parts: None
+
+
+@pytest.fixture
+def thread(host: HostProcess) -> Checkpointed:
+    return Checkpointed(host)
+
+
+def at(place: dict[str, Any]) -> dict[str, Any]:
+    return {"configurable": {**place}}
+
+
+def outcome(run: Run) -> dict[str, Any]:
+    assert run.outcome is not None
+    return run.outcome
+
+
+def ids(run: Run) -> list[str]:
+    """Of the interrupts that a run left open."""
+    return [item["id"] for item in outcome(run)["state"]["interrupts"]]
+
+
+# From a checkpoint
+
+
+def places(thread: Checkpointed, graph_id: str, **asked: Any) -> list[dict[str, Any]]:
+    """The thread's states, newest first."""
+    return thread.query("history", graph_id, limit=20, **asked)
+
+
+def test_a_replay_goes_on_from_its_checkpoint(thread: Checkpointed) -> None:
+    thread.run("steps", {"text": "a"})
+    old = next(state for state in places(thread, "steps") if state["next"] == ["two"])
+
+    run = thread.run("steps", config=at({"checkpoint_id": old["checkpoint_id"]}), stream_mode=["updates"])
+
+    assert run.events == [("updates", {"two": {"log": ["two"]}})]
+    assert run.values == {"text": "a", "log": ["one", "two"]}
+    (first, second, *_) = places(thread, "steps")
+    assert first["checkpoint_id"] == outcome(run)["state"]["checkpoint_id"]
+    assert second["metadata"]["source"] == "fork"
+    assert second["parent_checkpoint"]["checkpoint_id"] == old["checkpoint_id"]
+
+
+def test_a_fork_takes_new_input_at_its_checkpoint(thread: Checkpointed) -> None:
+    thread.run("steps", {"text": "a"})
+    thread.run("steps", {"text": "b"})
+    (old,) = [s for s in places(thread, "steps") if s["values"].get("text") == "a" and not s["next"]]
+
+    run = thread.run("steps", {"text": "c"}, config=at({"checkpoint_id": old["checkpoint_id"]}))
+
+    assert run.values == {"text": "c", "log": ["one", "two"] * 2}
+    assert thread.run("steps", {"text": "d"}).values["log"] == ["one", "two"] * 3
+
+
+def test_an_answered_interrupt_is_asked_again_in_a_replay(thread: Checkpointed) -> None:
+    first = thread.run("asks", {"text": "a"})
+    thread.run("asks", command={"resume": "yes"})
+    config = at({"checkpoint_id": outcome(first)["state"]["checkpoint_id"]})
+
+    again = thread.run("asks", config=config)
+    assert outcome(again)["thread_status"] == "interrupted"
+    assert thread.run("asks", command={"resume": "no"}).values["log"] == ["one", "no", "two"]
+
+
+def test_a_replay_inside_a_subgraph_goes_on_from_there(thread: Checkpointed) -> None:
+    thread.run("nested", {"text": "a"})
+    (outer,) = thread.query("state", "nested", subgraphs=True)["tasks"]
+    place = outer["state"]["checkpoint"]
+    thread.run("nested", command={"resume": "first"})
+    root = next(state for state in places(thread, "nested") if state["next"] == ["child"])
+    chart = {"": root["checkpoint_id"], place["checkpoint_ns"]: place["checkpoint_id"]}
+
+    asked = thread.run("nested", config=at({**place, "checkpoint_map": chart}), stream_mode=["updates"])
+
+    assert outcome(asked)["thread_status"] == "interrupted"
+    assert thread.run("nested", command={"resume": "second"}).values["log"] == ["two", "two", "one", "second"]
+
+
+def test_an_unknown_checkpoint_is_what_the_library_makes_of_it(thread: Checkpointed) -> None:
+    thread.run("steps", {"text": "a"})
+    config = at({"checkpoint_id": "1f1e0000-0000-6000-8000-000000000001"})
+
+    empty = thread.run("steps", config=config)
+    assert outcome(empty)["error"]["error"] == "EmptyInputError"
+
+
+def test_an_attempt_after_a_crash_does_not_start_at_the_place_again(thread: Checkpointed) -> None:
+    thread.run("steps", {"text": "a"})
+    old = next(state for state in places(thread, "steps") if state["next"] == ["one"])
+    thread.run("stops_before_two", config=at({"checkpoint_id": old["checkpoint_id"]}))
+
+    run = thread.run(
+        "stops_before_two",
+        config=at({"checkpoint_id": old["checkpoint_id"]}),
+        attempt=2,
+        resume_from_checkpoint=True,
+        stream_mode=["updates"],
+    )
+
+    assert run.events == [("updates", {"two": {"log": ["two"]}})]
+
+
+# Commands
+
+
+@pytest.mark.parametrize("value", [1, "text", False, {"a": [1]}, [], ""])
+def test_one_interrupt_takes_any_value(thread: Checkpointed, value: Any) -> None:
+    thread.run("asks", {"text": "a"})
+    assert thread.run("asks", command={"resume": value}).values["log"] == ["one", value, "two"]
+
+
+def test_no_input_asks_the_same_again_and_new_input_starts_over(thread: Checkpointed) -> None:
+    first = thread.run("asks", {"text": "a"})
+    again = thread.run("asks", None)
+    assert ids(again) == ids(first)
+    over = thread.run("asks", {"text": "b"})
+    assert over.values == {"text": "b", "log": ["one", "one"]}
+    assert outcome(over)["thread_status"] == "interrupted"
+
+
+def test_an_update_is_applied_with_the_resume(thread: Checkpointed) -> None:
+    for update in ({"text": "new"}, [["text", "new"]]):
+        thread.run("asks", {"text": "a"})
+        run = thread.run("asks", command={"resume": 1, "update": update})
+        assert run.values["text"] == "new"
+
+
+@pytest.mark.parametrize(
+    ("goto", "updates"),
+    [
+        ("two", {"two"}),
+        (["two"], {"two"}),
+        (["one", "two"], {"one", "two"}),
+        ({"node": "two", "input": {"log": []}}, {"two"}),
+        ([{"node": "two"}, "one"], {"one", "two"}),
+    ],
+)
+def test_goto_names_nodes_in_every_form(thread: Checkpointed, goto: Any, updates: set[str]) -> None:
+    thread.run("steps", {"text": "a"})
+    run = thread.run("steps", command={"goto": goto}, stream_mode=["updates"])
+    assert outcome(run)["status"] == "success", outcome(run)["error"]
+    assert {name for data in run.named("updates") for name in data} == updates
+
+
+def test_resuming_where_nothing_waits_changes_nothing(thread: Checkpointed) -> None:
+    nothing = thread.run("steps", command={"resume": 1})
+    assert outcome(nothing)["error"]["error"] == "EmptyInputError"
+    thread.run("steps", {"text": "a"})
+    run = thread.run("steps", command={"resume": 1})
+    assert (outcome(run)["status"], run.answer["log"]) == ("success", ["one", "two"])
+
+
+STRANGE = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("graph_id", "resume", "message"),
+    [
+        ("steps", "x", "Nothing waits"),
+        ("steps", {STRANGE: 1}, STRANGE),
+        ("asks", {STRANGE: 1}, STRANGE),
+        ("asks", {}, "names no interrupt"),
+        ("asks_twice", "x", "Several interrupts wait"),
+    ],
+)
+def test_a_strict_resume_that_fits_nothing_leaves_the_thread_alone(
+    thread: Checkpointed, graph_id: str, resume: Any, message: str
+) -> None:
+    first = thread.run(graph_id, {"text": "a"})
+    stored = len(thread.stored)
+
+    run = thread.run(graph_id, command={"resume": resume}, strict_resume=True)
+
+    error = outcome(run)["error"]
+    assert error["error"] == "UnknownInterruptError"
+    assert message in error["message"]
+    assert run.events == [("error", error)]
+    assert run.answer == {"__error__": error}
+    assert (outcome(run)["keeps_thread"], outcome(run)["unchanged"]) == (True, True)
+    assert len(thread.stored) == stored
+    assert thread.query("state", graph_id)["checkpoint"] == outcome(first)["state"]["checkpoint"]
+
+
+def test_a_strict_resume_that_fits_is_like_another(thread: Checkpointed) -> None:
+    waiting = ids(thread.run("asks_twice", {"text": "a"}))
+    half = thread.run("asks_twice", command={"resume": {waiting[0]: "A"}}, strict_resume=True)
+    twice = thread.run("asks_twice", command={"resume": {waiting[0]: "again"}}, strict_resume=True)
+    whole = thread.run("asks_twice", command={"resume": "B"}, strict_resume=True)
+    assert ids(half) == waiting[1:]
+    assert waiting[0] in outcome(twice)["error"]["message"]
+    assert sorted(whole.values["log"]) == ["A", "B", "done"]
+
+    inside = Checkpointed(thread.host)
+    (id,) = ids(inside.run("nested", {"text": "a"}))
+    assert (
+        inside.run("nested", command={"resume": {id: "yes"}}, strict_resume=True).values["log"][-1] == "yes"
+    )
+
+    paused = Checkpointed(thread.host)
+    paused.run("stops_before_two", {"text": "a"})
+    run = paused.run("stops_before_two", command={"resume": "on"}, strict_resume=True)
+    assert run.values["log"] == ["one", "two"]
+
+
+# Streams
+
+
+def test_a_join_adds_modes_and_subgraphs(host: HostProcess) -> None:
+    joined = {"stream_mode": ["updates"], "subgraphs": True}
+    run = host.run("deep", {"text": "a"}, joined=joined)
+    assert {name.partition("|")[0] for name in run.names} == {"values", "updates"}
+    assert any("|" in name for name in run.names)
+
+
+@pytest.mark.parametrize(
+    ("asked", "joined", "names"),
+    [
+        (["messages"], ["messages-tuple"], {"messages/metadata", "messages/partial", "messages"}),
+        (["messages-tuple"], ["messages"], {"messages/metadata", "messages/partial", "messages"}),
+        (["messages", "messages-tuple"], [], {"messages"}),
+    ],
+)
+def test_both_forms_of_messages_are_streamed_for_different_readers(
+    host: HostProcess, asked: list[str], joined: list[str], names: set[str]
+) -> None:
+    run = host.run("speaks", {"messages": "hi"}, stream_mode=asked, joined={"stream_mode": joined})
+    assert set(run.names) == names
+
+
+def test_a_tools_call_is_told_from_its_start_to_its_end(host: HostProcess) -> None:
+    call = {"toolCallId": "call-1", "name": "look_up"}
+    run = host.run("uses_tool", {"text": "word"}, stream_mode=["tools"])
+    start, end = run.named("tools")
+    assert start == {"event": "on_tool_start", **call, "input": {"word": "word"}}
+    assert end["output"]["content"] == "word means something"
+    assert {name: end[name] for name in ("event", "toolCallId", "name")} == {"event": "on_tool_end", **call}
+
+    failed = host.run("uses_tool", {"text": "nothing"}, stream_mode=["tools"])
+    assert failed.named("tools")[1] == {"event": "on_tool_error", **call, "error": "no such word"}
+
+    inside = host.run("uses_tool_inside", {"text": "word"}, stream_mode=["tools"], subgraphs=True)
+    assert {name.partition(":")[0] for name in inside.names} == {"tools|inner"}
+
+
+def lives(run: Run) -> list[tuple[list[str], str]]:
+    """Of the run and its subgraphs: which, without its task's id, and what happened."""
+    found = []
+    for name, data in run.events:
+        if name.partition("|")[0] == "lifecycle":
+            assert name.split("|")[1:] == data["namespace"]
+            found.append(([part.partition(":")[0] for part in data["namespace"]], data["event"]))
+    return found
+
+
+def test_the_lives_of_a_run_and_its_subgraphs_are_told(host: HostProcess) -> None:
+    run = host.run("deep", {"text": "a"}, stream_mode=["lifecycle"], subgraphs=True)
+    assert {name.partition("|")[0] for name in run.names} == {"lifecycle"}
+    assert lives(run) == [
+        ([], "started"),
+        (["outer"], "started"),
+        (["outer", "inner"], "started"),
+        (["outer", "inner"], "completed"),
+        (["outer"], "completed"),
+        ([], "completed"),
+    ]
+    assert lives(host.run("deep", {"text": "a"}, stream_mode=["lifecycle"])) == [
+        ([], "started"),
+        ([], "completed"),
+    ]
+
+    asks = host.run("nested", {"text": "a"}, stream_mode=["lifecycle", "tasks"], subgraphs=True)
+    assert lives(asks)[1:] == [(["child"], "started"), (["child"], "interrupted"), ([], "interrupted")]
+    assert asks.named("tasks")
+
+    failed = host.run("uses_tool_inside", {"text": "nothing"}, stream_mode=["lifecycle"], subgraphs=True)
+    assert lives(failed)[1:] == [(["inner"], "started"), (["inner"], "failed"), ([], "failed")]
+    assert failed.events[-1][1]["error"] == "no such word"
+
+
+# Durability, recursion
+
+
+def test_durability_exit_stores_one_checkpoint(host: HostProcess) -> None:
+    for durability, checkpoints in (("exit", 1), ("async", 4), ("sync", 4)):
+        thread = Checkpointed(host)
+        thread.run("steps", {"text": "a"}, durability=durability)
+        assert len([head for _, head, _ in thread.stored if "metadata" in head]) == checkpoints, durability
