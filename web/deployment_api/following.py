@@ -10,21 +10,17 @@ from typing import Any
 from uuid import UUID
 
 from flask import Response, jsonify, request
-from redis.exceptions import RedisError
 
-from shared import bus, claims, events, following, runs, threads
+from shared import claims, following, run_logs, runs, threads
 from shared.control import ring, tell
 from shared.database import connection, dumps
 from shared.errors import NotFound, Unavailable
-from shared.events import END, Event
-from shared.models import RunStatus
+from shared.events import Event
+from shared.run_logs import FAILED
 from web import sse
 from web.deployment_api.pages import deployment, settings
 
 log = logging.getLogger(__name__)
-
-FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
-END_OF_LOG = Event(0, 0, END, b"{}")
 
 
 def location(thread_id: UUID | None, run_id: UUID, suffix: str = "") -> str:
@@ -89,27 +85,11 @@ class Follower:
 
     def extent(self) -> tuple[int, bool]:
         """The number of the log's newest event (0: it holds nothing), and whether nothing will be added."""
-        try:
-            newest, end = bus.client().hmget(events.meta_key(self.run_id), "seq", "end")  # type: ignore[misc]
-        except RedisError:
-            return 0, False
-        return int(newest or 0), end is not None
+        return run_logs.extent(self.run_id)
 
     def ended(self) -> Sequence[Event] | None:
-        """The end of a log that was lost, made from the row; None while the run lives."""
-        try:
-            with connection() as conn:
-                row = runs.get(conn, self.deployment_id, self.run_id)
-        except NotFound:
-            return [END_OF_LOG]
-        except Unavailable:
-            return None
-        if row["status"] in runs.LIVE:
-            return None
-        lost = [events.EXPIRED] if row["attempt"] and not self.extent()[0] else []
-        if row["status"] in FAILED and row["error"]:
-            return [*lost, Event(0, 0, "error", dumps(row["error"]).encode()), END_OF_LOG]
-        return [*lost, END_OF_LOG]
+        """The end of a log that was lost; None while the run lives."""
+        return run_logs.end_of_lost(self.deployment_id, self.run_id)
 
     def output(self, last: Event | None) -> bytes:
         """What a wait or join answers."""
