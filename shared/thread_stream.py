@@ -13,10 +13,10 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from redis.exceptions import RedisError
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 10.0  # between two looks at the rows while nobody rings
 RUN_MODES, LIFECYCLE, STATE_UPDATE = MODES = ("run_modes", "lifecycle", "state_update")
 MAX_DIGITS = 17
+
+Keep = Callable[[str], bool]  # by an event's name
 
 
 class Told(NamedTuple):
@@ -74,15 +76,14 @@ class _Look:
     run: int
     status: str | None
     attempt: int
-    is_resumable: bool
+    kwargs: Mapping[str, Any]
 
 
 # Runs after `known` are live or new when the stream begins; earlier ones are told only where they can be.
 LOOK = text("""
-SELECT t.last_seq, t.state_updated_at, r.run_id, r.created_seq, r.status, r.attempt, r.resumable
+SELECT t.last_seq, t.state_updated_at, r.run_id, r.created_seq, r.status, r.attempt, r.kwargs
 FROM thread AS t LEFT JOIN LATERAL (
-    SELECT run_id, created_seq, status, attempt, CAST(kwargs ->> 'resumable' AS boolean) AS resumable
-    FROM run
+    SELECT run_id, created_seq, status, attempt, kwargs FROM run
     WHERE deployment_id = t.deployment_id AND thread_id = t.thread_id AND created_seq > :after
       AND (created_seq > :known OR (CAST(kwargs ->> 'resumable' AS boolean)
            AND ended_at > now() - make_interval(secs => :retention)))
@@ -100,7 +101,10 @@ FROM thread AS t WHERE t.deployment_id = :deployment_id AND t.thread_id = :threa
 
 
 class ThreadStream:
-    """One reader of one thread. `place` says from where; None means from now on."""
+    """One reader of one thread. `place` says from where; None means from now on.
+
+    `wanted` tells from a run's `kwargs` which of its events its creator asked for.
+    """
 
     def __init__(
         self,
@@ -109,10 +113,11 @@ class ThreadStream:
         *,
         modes: Collection[str],
         place: Place | None,
+        wanted: Callable[[Mapping[str, Any]], Keep],
         retention_seconds: int,
     ) -> None:
         self._deployment_id, self._thread_id = deployment_id, thread_id
-        self._names = _names(modes)
+        self._modes, self._wanted = frozenset(modes), wanted
         self._tells_states = STATE_UPDATE in modes
         self._place = place
         self._retention = retention_seconds
@@ -174,7 +179,7 @@ class ThreadStream:
             row.created_seq,
             row.status,
             row.attempt,
-            row.resumable,
+            row.kwargs,
         )
 
     def _wait(self, bell: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[Told]]:
@@ -197,7 +202,7 @@ class ThreadStream:
 
     def _run(self, look: _Look, run_id: UUID, quiet_seconds: Callable[[], float]) -> Iterator[list[Told]]:
         """What is wanted of one run's log, and that it is over."""
-        after = self._begin(look)
+        after, keep = self._begin(look), self._keep(look)
         with following.hub().reader(run_id) as reader:
             newest, is_whole = run_logs.extent(run_id)
             if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
@@ -212,37 +217,36 @@ class ThreadStream:
                 ended=lambda: run_logs.end_of_lost(self._deployment_id, run_id),
                 quiet_seconds=quiet_seconds,
             ):
-                told = []
+                told: list[Told] = []
                 for event in batch:
                     seq = event.seq or seq + (event is not EXPIRED)
-                    told += self._told(event, look.run, seq, run_id)
+                    if keep(event.name):
+                        told.append(self._told(event, look.run, seq, run_id))
                 yield told
 
     def _begin(self, look: _Look) -> int | None:
         """The number in the run's log to go on after; None means from now on."""
         if look.run > self._newest:
             return 0
-        if look.is_resumable and self._place is not None:
+        if look.kwargs["resumable"] and self._place is not None:
             return self._place.seq if look.run == self._place.run else 0
         was_first = look.run == self._known + 1
         return None if was_first and look.attempt else 0
 
-    def _told(self, event: Event, run: int, seq: int, run_id: UUID) -> Sequence[Told]:
-        if not self._names(event.name):
-            return ()
+    def _keep(self, look: _Look) -> Keep:
+        """Which events of a run's log belong to the modes."""
+        if RUN_MODES in self._modes:
+            keep = self._wanted(look.kwargs)
+            return lambda name: name in (END, EXPIRED.name) or keep(name)
+        if LIFECYCLE in self._modes:
+            return lambda name: name in ("metadata", END)
+        return lambda name: False
+
+    def _told(self, event: Event, run: int, seq: int, run_id: UUID) -> Told:
         if event.name != END:
-            return (Told(self._id(run, seq), event.name, event.data),)
+            return Told(self._id(run, seq), event.name, event.data)
         done = {"status": "run_done", "run_id": str(run_id)}
-        return (Told(self._id(run, seq), "metadata", dumps(done).encode()),)
-
-
-def _names(modes: Collection[str]) -> Callable[[str], bool]:
-    """Which events of a run's log belong to these modes."""
-    if RUN_MODES in modes:
-        return lambda name: True
-    if LIFECYCLE in modes:
-        return lambda name: name in ("metadata", END)
-    return lambda name: False
+        return Told(self._id(run, seq), "metadata", dumps(done).encode())
 
 
 def _microseconds(at: datetime) -> int:

@@ -242,6 +242,21 @@ def test_it_ends_with_its_thread(api: Api, thread_id: str, monkeypatch: pytest.M
         assert stream.ends
 
 
+def test_of_each_run_comes_what_its_creator_asked_for(api: Api, thread_id: str) -> None:
+    with follow(api, thread_id) as stream:
+        ids = [start(api, thread_id), start(api, thread_id, stream_mode="custom", stream_subgraphs=True)]
+        for run_id in ids:
+            actor = Actor(run_id)
+            for name in ("values", "values|child:1", "custom|child:1"):
+                actor.emit(name, 1)
+            actor.finish({})
+        seen = [(name, id) for name, _, id in stream.until("metadata", 4)]
+    assert seen == [
+        *[("metadata", "1-1"), ("values", "1-2"), ("metadata", "1-5")],
+        *[("metadata", "2-1"), ("custom|child:1", "2-4"), ("metadata", "2-5")],
+    ]
+
+
 def test_lifecycle_tells_that_runs_begin_and_end(api: Api, thread_id: str) -> None:
     with follow(api, thread_id, "?stream_mode=lifecycle") as stream:
         run_id = start(api, thread_id)

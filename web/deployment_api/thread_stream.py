@@ -11,6 +11,7 @@ from shared import following, thread_stream
 from shared.events import EXPIRED
 from shared.thread_stream import MODES, RUN_MODES, Place, ThreadStream, Told
 from web import sse
+from web.deployment_api import wanted
 from web.deployment_api.pages import deployment, settings
 from web.openapi import operation
 from web.validation import OneOf, QueryList, Schema, load_query, uuid_path
@@ -35,6 +36,7 @@ def follow_thread(thread_id: str) -> Response:
         key,
         modes=load_query(ThreadStreamQuery).get("stream_mode") or (RUN_MODES,),
         place=Place.parse(request.headers.get("Last-Event-ID")),
+        wanted=lambda kwargs: wanted.of_creator(kwargs, None),
         retention_seconds=settings().event_retention_seconds,
     )
     clock = sse.Clock(settings().heartbeat_seconds)
