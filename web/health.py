@@ -30,7 +30,7 @@ from web.validation import OneOf, QueryBoolean, Schema, load_query
 bp = Blueprint("health", __name__)
 
 # What clients may rely on; a flag appears when its feature does.
-FLAGS = {"assistants": True, "crons": True, "store": True}
+FLAGS = {"assistants": True, "crons": True, "store": True, "strict_resume": True, "stream_namespaces": True}
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 REFUSALS = (401, 403, 404, 429, 503)  # a key is not needed, but one that is sent must be known

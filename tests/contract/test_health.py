@@ -41,7 +41,7 @@ def test_a_stranger_learns_the_version_and_no_more(anonymous: FlaskClient, path:
     assert anonymous.get(path).json == {
         "version": __version__,
         "langgraph_py_version": None,
-        "flags": {"assistants": True, "crons": True, "store": True},
+        "flags": dict.fromkeys(("assistants", "crons", "store", "strict_resume", "stream_namespaces"), True),
         "host": {"kind": "self-hosted"},
         "metadata": {"kind": "self-hosted"},
     }
@@ -74,7 +74,11 @@ def test_what_is_flagged_is_served(client: FlaskClient) -> None:
         "crons": "/runs/crons",
         "store": "/store/items",
     }
-    assert {name: served[name] in paths["paths"] for name in flags["flags"]} == flags["flags"]
+    found = {name: path in paths["paths"] for name, path in served.items()}
+    found["strict_resume"] = "strict_resume" in paths["components"]["schemas"]["RunCreate"]["properties"]
+    asked = paths["paths"]["/threads/{thread_id}/runs/stream"]["post"]["parameters"]
+    found["stream_namespaces"] = "namespace" in [each["name"] for each in asked if "name" in each]
+    assert found == flags["flags"]
 
 
 def test_its_figures_are_for_prometheus(anonymous: FlaskClient) -> None:

@@ -469,3 +469,12 @@ def test_an_ended_runs_log_says_nothing_of_joins_that_came_late(api: Api, thread
     assert "joined" not in actor.run.kwargs
     actor.finish({})
     assert bus.client().exists(f"{bus.PREFIX}{{{run['run_id']}}}:log")
+
+
+@pytest.mark.usefixtures("_secrets")
+def test_a_thread_asked_for_twice_under_a_key_is_one_thread(api: Api) -> None:
+    first, again = (api.post("/threads", {"metadata": {"a": 1}}, headers=KEY) for _ in range(2))
+    assert (first.status_code, again.data) == (200, first.data)
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert api.post("/threads/count").json == 1
+    assert api.post("/threads", {"metadata": {"a": 2}}, headers=KEY).status_code == 422

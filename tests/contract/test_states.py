@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 import tests.factories as make
-from shared import queries, queues
+from shared import encryption, queries, queues
 from shared.database import connection
 from shared.models import ThreadStatus
 from shared.queries import Question
@@ -257,6 +257,19 @@ def test_a_thread_whose_supersteps_fail_is_not_there(
 
     assert api.post("/threads", body).status_code == status
     assert api.get(f"/threads/{MISSING}").status_code == 404
+
+
+def test_a_thread_is_built_once_under_a_key(api: Api, runner: Runner) -> None:
+    encryption.configure([encryption.new_key()])
+    runner.answer = orjson.dumps({"checkpoint": {"checkpoint_id": "c"}})
+    updates = [{"values": {"a": 1}, "as_node": "__start__"}]
+    body = {"metadata": {"graph_id": "agent"}, "supersteps": [{"updates": updates}]}
+
+    first, again = (api.post("/threads", body, headers={"Idempotency-Key": "k"}) for _ in range(2))
+
+    encryption.configure([])
+    assert (first.status_code, again.data) == (200, first.data)
+    assert len(runner.asked) == 1
 
 
 BAD: list[tuple[str, str, Any, str]] = [

@@ -17,6 +17,7 @@ from web.deployment_api.extract import extracted, parse
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
 from web.deployment_api.run_request import Command
 from web.deployment_api.states import Values
+from web.idempotency import Repeated, once
 from web.json_schema import COUNT
 from web.openapi import operation
 from web.validation import (
@@ -101,31 +102,42 @@ class ThreadSearch(ThreadFilter):
 
 
 @bp.post("/threads")
-@operation("Create a thread", body=ThreadCreate, answer=answers.THREAD, errors=(400, 404, 409, 424, 504))
+@operation(
+    "Create a thread",
+    body=ThreadCreate,
+    answer=answers.THREAD,
+    errors=(400, 404, 409, 424, 504),
+    idempotent=True,
+)
 def create_thread() -> Response:
     """With `supersteps`, updates of its state follow; the thread is there with all of them or not at all."""
     body = load(ThreadCreate)
     ttl, supersteps = body.pop("ttl", None), body.pop("supersteps", None)
     with connection() as conn:
+        keep = once(conn)
         row = threads.create(conn, deployment().id, **body)
         if row.is_new and ttl:
             expiry.set_ttl(conn, deployment().id, row.record["thread_id"], ttl)
-    if not row.is_new or not supersteps:
-        return jsonify(threads.record(row.record))
-    return jsonify(_built(row.record["thread_id"], [step["updates"] for step in supersteps]))
+        if not row.is_new or not supersteps:
+            return keep(jsonify(threads.record(row.record)))
+    return _built(row.record["thread_id"], [step["updates"] for step in supersteps])
 
 
-def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """A new thread's record after its updates."""
+def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
+    """A new thread's record after its updates.
+
+    Only then it is kept under the request's key; of two requests that build at the same time one thread stays.
+    """
     try:
         states.update(thread_id, supersteps)
-    except RunyardError:
+        with connection() as conn:
+            keep = once(conn)
+            return keep(jsonify(threads.record(threads.get(conn, deployment().id, thread_id))))
+    except (RunyardError, Repeated):
         with connection() as conn:
             live = runs.delete_thread(conn, deployment().id, thread_id)
         tell(live, settings().event_retention_seconds)
         raise
-    with connection() as conn:
-        return threads.record(threads.get(conn, deployment().id, thread_id))
 
 
 @bp.get("/threads/<thread_id>")
