@@ -39,6 +39,16 @@ def organization(name: str | None = None) -> UUID:
     return id
 
 
+# What is known of a graph that nobody has drawn.
+LOOKS: dict[str, Any] = {
+    "drawings": {"all": {"nodes": [], "edges": []}},
+    "schemas": dict.fromkeys(
+        ("input_schema", "output_schema", "state_schema", "config_schema", "context_schema")
+    ),
+    "subgraphs": {},
+}
+
+
 def deployment(
     name: str = "app",
     *,
@@ -88,7 +98,7 @@ def revision(
     values = {"source": "internal_source", "requirements": "langgraph==1.2.22\n", **columns}
     _insert(Revision, id=id, deployment_id=deployment_id, number=number, status=status, **values)
     for graph_id in graphs:
-        _insert(Graph, revision_id=id, graph_id=graph_id, drawings={}, schemas={}, subgraphs={})
+        _insert(Graph, revision_id=id, graph_id=graph_id, **LOOKS)
     return id
 
 

@@ -47,6 +47,12 @@ REPLAYED = {
 }
 
 TEXT = {"type": "string"}
+EVENT = {
+    "title": "ServerSentEvent",
+    "description": "One of a stream of them; `data` is JSON",
+    "type": "object",
+    "properties": {"event": TEXT, "data": TEXT, "id": TEXT},
+}
 ERROR = {
     "title": "Error",
     "type": "object",
@@ -109,8 +115,10 @@ def _answer(spec: APISpec, said: Any, status: int) -> dict[str, Any]:
     schema = named(spec, said.answer) if said.answer is not None else {}
     if said.many:
         schema = {"type": "array", "items": schema}
-    kinds = (SSE,) if said.sse else said.media
-    described["content"] = {kind: {"schema": schema if kind == JSON else TEXT} for kind in kinds}
+    if said.sse:
+        described["content"] = {SSE: {"schema": named(spec, EVENT)}}
+        return described
+    described["content"] = {kind: {"schema": schema if kind == JSON else TEXT} for kind in said.media}
     return described
 
 

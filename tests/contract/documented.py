@@ -112,22 +112,22 @@ def records(control: ControlPlane) -> dict[str, str]:
 
 
 def deployment_records(api: Api) -> dict[str, str]:
-    """The same of a deployment: an assistant, a thread with a checkpoint and a pending run, and a cron."""
+    """The same of a deployment: an assistant, a cron, a thread whose run is pending, and an idle one."""
     assistant: Any = api.post("/assistants", {"graph_id": "agent"}).json
-    thread: Any = api.post("/threads").json
-    path = f"/threads/{thread['thread_id']}/runs"
-    ended: Any = api.post(path, {"assistant_id": "agent"}).json
-    actor = Actor(ended["run_id"])
-    checkpoint_id = str(uuid6())
-    make.stored(actor.run, checkpoint_id)
-    actor.finish({"a": 1}, state=make.state(thread["thread_id"], checkpoint_id))
-    run: Any = api.post(path, {"assistant_id": "agent"}).json
     cron: Any = api.post("/runs/crons", {"assistant_id": "agent", "schedule": "0 0 1 1 *"}).json
+    threads: list[Any] = [api.post("/threads").json["thread_id"] for _ in range(2)]
+    runs: list[Any] = [api.post(f"/threads/{id}/runs", {"assistant_id": "agent"}).json for id in threads]
+    checkpoint_id = str(uuid6())
+    actor = Actor(runs[1]["run_id"])
+    make.stored(actor.run, checkpoint_id)
+    actor.finish({"a": 1}, state=make.state(threads[1], checkpoint_id))
     return {
         "assistant_id": assistant["assistant_id"],
-        "thread_id": thread["thread_id"],
-        "run_id": run["run_id"],
         "cron_id": cron["cron_id"],
+        "thread_id": threads[0],
+        "run_id": runs[0]["run_id"],
+        "idle_thread_id": threads[1],
+        "ended_run_id": runs[1]["run_id"],
         "checkpoint_id": checkpoint_id,
         "namespace": "child",
     }
