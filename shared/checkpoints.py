@@ -204,7 +204,8 @@ def _columns(prefix: str, names: Sequence[str], rows: Iterable[tuple[Any, ...]])
     return {f"{prefix}_{name}": list(column) for name, column in zip(names, columns, strict=True)}
 
 
-# How a stored checkpoint is read: one row with its blobs and writes as arrays.
+# How a stored checkpoint is read: one row with its blobs and writes as arrays. The LIMIT says what the planner
+# does not know, that few blobs are wanted: without it, it may read all that the thread has ever had.
 _RECORD = """
 SELECT c.deployment_id, c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.type, c.data,
        c.metadata::text, b.channels, b.versions, b.types, b.data, w.tasks, w.channels, w.types, w.data
@@ -213,9 +214,13 @@ LEFT JOIN LATERAL (
     SELECT array_agg(blob.channel) AS channels, array_agg(blob.version) AS versions,
            array_agg(blob.type) AS types, array_agg(blob.data) AS data
     FROM json_each_text(c.blobs) AS wanted (channel, version)
-    JOIN checkpoint_blob AS blob ON blob.deployment_id = c.deployment_id AND blob.thread_id = c.thread_id
-        AND blob.checkpoint_ns = c.checkpoint_ns AND blob.channel = wanted.channel
-        AND blob.version = wanted.version
+    CROSS JOIN LATERAL (
+        SELECT * FROM checkpoint_blob AS one
+        WHERE one.deployment_id = c.deployment_id AND one.thread_id = c.thread_id
+            AND one.checkpoint_ns = c.checkpoint_ns AND one.channel = wanted.channel
+            AND one.version = wanted.version
+        LIMIT 1
+    ) AS blob
 ) AS b ON c.blobs::text <> '{{}}'
 LEFT JOIN LATERAL (
     SELECT array_agg(task_id) AS tasks, array_agg(channel) AS channels, array_agg(type) AS types,

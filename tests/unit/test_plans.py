@@ -1,0 +1,125 @@
+"""What is read often stays along an index: rows that PostgreSQL looks at, counted by itself, with many beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection, text
+
+from shared import checkpoints, claims, runs, states, threads
+from shared.claims import Finish, Terms
+from shared.database import connection
+from shared.deployments import DeploymentRef
+from shared.models import RunStatus, ThreadStatus
+from shared.runs import RunRequest
+from tests import factories
+
+pytestmark = pytest.mark.usefixtures("db")
+
+THREADS, STEPS = 20_000, 1_000
+
+FILL = (
+    """
+    INSERT INTO thread (deployment_id, thread_id, metadata, updated_at)
+    SELECT :deployment_id, gen_random_uuid(), jsonb_build_object('user', n % 1000, 'tenant', n % 10),
+        now() - make_interval(secs => n)
+    FROM generate_series(1, :threads) AS n
+    """,
+    """
+    INSERT INTO run (run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, kwargs, pool,
+        created_seq)
+    SELECT gen_random_uuid(), :deployment_id, :thread_id, gen_random_uuid(), gen_random_uuid(), 'agent', 'success',
+        '{}', 'default', n
+    FROM generate_series(1, :steps) AS n
+    """,
+    "UPDATE thread SET last_seq = :steps WHERE thread_id = :thread_id",
+    """
+    INSERT INTO checkpoint (deployment_id, thread_id, checkpoint_ns, checkpoint_id, type, data, blobs)
+    SELECT :deployment_id, :thread_id, '', lpad(CAST(n AS text), 8, '0'), 'msgpack', '',
+        json_build_object('messages', n)
+    FROM generate_series(1, :steps) AS n
+    """,
+    """
+    INSERT INTO checkpoint_blob (deployment_id, thread_id, checkpoint_ns, channel, version, type, data)
+    SELECT :deployment_id, :thread_id, '', 'messages', n, 'msgpack', '' FROM generate_series(1, :steps) AS n
+    """,
+    """
+    INSERT INTO checkpoint_write (deployment_id, thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel,
+        type, data)
+    SELECT :deployment_id, :thread_id, '', lpad(CAST(n AS text), 8, '0'), 'task', 0, 'messages', 'msgpack', ''
+    FROM generate_series(1, :steps) AS n
+    """,
+    "ANALYZE thread, run, checkpoint, checkpoint_blob, checkpoint_write",
+)
+READ = text("""
+SELECT coalesce(sum(seq_tup_read), 0) AS by_scan, coalesce(sum(idx_tup_fetch), 0) AS by_index
+FROM pg_stat_xact_user_tables
+WHERE relname IN ('thread', 'run', 'checkpoint', 'checkpoint_blob', 'checkpoint_write')
+""")
+
+Work = Callable[[Connection], object]
+
+
+def fill(deployment: DeploymentRef) -> UUID:
+    """Many threads, and one that has had as many runs and checkpoints as its id is asked for."""
+    thread_id = factories.thread(deployment.id)
+    key = {"deployment_id": deployment.id, "thread_id": thread_id, "threads": THREADS, "steps": STEPS}
+    with connection() as conn:
+        for statement in FILL:
+            conn.execute(text(statement), key)
+    return thread_id
+
+
+def read_by(work: Work) -> tuple[int, int]:
+    """How many rows the work had looked at: by reading a table from its beginning, and through indexes."""
+    with connection() as conn:
+        before = conn.execute(READ).one()
+        work(conn)
+        after = conn.execute(READ).one()
+        return int(after.by_scan - before.by_scan), int(after.by_index - before.by_index)
+
+
+def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
+    deployment = factories.deployment()
+    thread_id = fill(deployment)
+
+    def search(conn: Connection, **filters: object) -> None:
+        threads.search(conn, deployment.id, limit=10, offset=0, **filters)
+
+    def search_and_count(conn: Connection, **filters: object) -> None:
+        search(conn, **filters)
+        threads.total(conn, deployment.id, found=10, limit=10, offset=0, **filters)
+
+    def history(conn: Connection) -> None:
+        ask = {"op": "list", "thread_id": str(thread_id), "checkpoint_ns": "", "limit": 10, "filter": {}}
+        checkpoints.answer(conn, deployment.id, ask, thread_id=thread_id)
+
+    def run(conn: Connection) -> None:
+        run_id = runs.create(conn, deployment, RunRequest(assistant_id="agent"), thread_id=thread_id).run_id
+        own = conn.connection.driver_connection
+        ((claimed, _),) = claims.claim(own, [run_id], Terms("me", 30.0, 3600.0))
+        end = Finish(claimed, RunStatus.SUCCESS, ThreadStatus.IDLE, values="{}", state="{}")
+        assert run_id in claims.finish(conn, [end], owner="me")
+
+    cases: dict[str, tuple[Work, int]] = {
+        "a search for one thread in 1,000": (
+            lambda conn: search_and_count(conn, metadata={"user": 7}),
+            2 * 20,
+        ),
+        "a search for none": (lambda conn: search(conn, metadata={"user": "nobody"}), 0),
+        "a search for one thread in 10": (lambda conn: search(conn, metadata={"tenant": 7}), 1_000),
+        "a search for any": (search, 20),
+        "the newest state": (lambda conn: states.newest(conn, deployment.id, thread_id), 2),
+        "ten states of the history": (history, 3 * 11),
+        "ten runs": (
+            lambda conn: runs.list_of_thread(conn, deployment.id, thread_id, limit=10, offset=0),
+            10,
+        ),
+        "one more run": (run, 40),
+    }
+    read = {name: read_by(work) for name, (work, _) in cases.items()}
+
+    assert {name: by_scan for name, (by_scan, _) in read.items() if by_scan} == {}
+    assert {name: count for name, (_, count) in read.items() if count > cases[name][1]} == {}
