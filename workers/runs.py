@@ -236,6 +236,7 @@ class Execution:
             seconds = self.run.timeout_seconds or self._runner.settings.run_timeout_seconds
             error = {"error": "TimeoutError", "message": f"the run exceeded its limit of {seconds:.0f} s"}
             self.log.add(events.payload("error", dumps(error).encode()))
+            outcome.answer = None  # whoever waits gets the error, as of any run that failed
             self._end(RunStatus.TIMEOUT, ThreadStatus.ERROR, outcome=outcome, error=error)
         else:
             error = {"error": "UserInterrupt", "message": reason or "interrupt requested"}
