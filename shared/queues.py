@@ -84,7 +84,7 @@ def configure(
         task_serializer="json",
         worker_hijack_root_logger=False,
         worker_send_task_events=False,
-        worker_enable_remote_control=True,
+        worker_enable_remote_control=False,  # workers tell of themselves in rows; it costs a connection each
         task_create_missing_queues=True,  # another pool's
         task_default_queue=BUILDS,
         task_queues=[_queue(name) for name in (BUILDS, runs_queue(pool), queries_queue(pool))],

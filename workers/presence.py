@@ -94,6 +94,9 @@ class Presence:
         """Say at once that this process takes nothing new."""
         self.draining = True
         gevent.spawn(self._sign_quietly)
+        # Celery waits for a message, up to four seconds, before it looks whether to stop, and once more after.
+        for _ in range(2):
+            gevent.spawn(self._send)
 
     def leave(self) -> None:
         """The process ends in good order."""
