@@ -17,7 +17,7 @@ from gunicorn.http import wsgi
 from gunicorn.workers.base_async import AsyncWorker
 from gunicorn.workers.ggevent import GeventWorker
 
-from shared import following, logs
+from shared import logs
 from shared.process import close_memory
 from shared.settings import Settings
 
@@ -58,6 +58,9 @@ class Worker(GeventWorker):
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Idle connections and open streams would hold up the worker's end until the graceful time-out."""
+        # Here, since it brings the Redis client along, and with it `ssl`: gevent patches that in the worker only.
+        from shared import following
+
         super().handle_exit(sig, frame)
         gevent.spawn(self.close_idle)
         gevent.spawn(following.hub().close)
