@@ -59,15 +59,18 @@ class HostPool:
             self._lone.append(host)
             host.wait_ready()
             return host
-        flat = self._flats.setdefault(revision_id, _Flat())
-        while not (host := _least_busy(flat)):
-            alive = [host for host in flat.hosts if host.died is None]
+        while not (host := _least_busy(self._flat(revision_id))):
+            alive = [host for host in self._flat(revision_id).hosts if host.died is None]
             if len(alive) >= 2 * self._most(revision_id):
                 return min(alive, key=lambda host: host.silence)
-            self._start_shared(revision_id, flat)
-        if self._wants_company(flat, self._most(revision_id)):
-            gevent.spawn(self._start_quietly, revision_id, flat)
+            self._start_shared(revision_id)
+        if self._wants_company(self._flat(revision_id), self._most(revision_id)):
+            gevent.spawn(self._start_quietly, revision_id)
         return host
+
+    def _flat(self, revision_id: UUID) -> _Flat:
+        """Looked up after every wait: an empty one may have gone meanwhile."""
+        return self._flats.setdefault(revision_id, _Flat())
 
     def _most(self, revision_id: UUID) -> int:
         """How many hosts a revision may have here, not counting those that do not answer."""
@@ -83,18 +86,19 @@ class HostPool:
 
     def warm(self, revision_id: UUID) -> None:
         """Have a host of this revision ready before anybody asks."""
-        flat = self._flats.setdefault(revision_id, _Flat())
+        flat = self._flat(revision_id)
         if not flat.hosts and flat.starting is None:
-            self._start_quietly(revision_id, flat)
+            self._start_quietly(revision_id)
 
-    def _start_quietly(self, revision_id: UUID, flat: _Flat) -> None:
+    def _start_quietly(self, revision_id: UUID) -> None:
         try:
-            self._start_shared(revision_id, flat)
+            self._start_shared(revision_id)
         except HostUnusable as error:
             log.warning("revision %s: no host: %s", revision_id, error)
 
-    def _start_shared(self, revision_id: UUID, flat: _Flat) -> None:
+    def _start_shared(self, revision_id: UUID) -> None:
         """Start one host, or wait for the one that is being started; raises HostUnusable."""
+        flat = self._flat(revision_id)
         if flat.starting is not None:
             flat.starting.get()
             return
@@ -151,7 +155,7 @@ class HostPool:
         host.stop()
 
     def _forget(self, host: Host) -> None:
-        hosts = self._lone if host.exclusive else self._flats[host.revision_id].hosts
+        hosts = self._lone if host.exclusive else self._flat(host.revision_id).hosts
         if host in hosts:
             hosts.remove(host)
 
@@ -166,8 +170,17 @@ class HostPool:
             try:
                 for host in self.all():
                     self._look_after(host)
+                self._clear()
             except Exception:  # the outermost loop: hosts must be watched whatever happens
                 log.exception("watching the hosts failed, going on")
+
+    def _clear(self) -> None:
+        """Forget the revisions that have no host and get none."""
+        for revision_id, flat in tuple(self._flats.items()):
+            if not flat.hosts and flat.starting is None:
+                del self._flats[revision_id]
+        used = {*self._flats, *(host.revision_id for host in self._lone)}
+        self._limits = {key: limits for key, limits in self._limits.items() if key in used}
 
     def _look_after(self, host: Host) -> None:
         if host.died is not None:

@@ -276,7 +276,7 @@ def test_an_environment_that_cannot_be_made_is_told_to_all_who_wait(world: World
 def test_the_least_busy_host_is_chosen(world: World) -> None:
     with stage(world, hosts_per_revision=2) as s:
         first = s.acquire()
-        s.pool._start_shared(s.revision, s.pool._flats[s.revision])
+        s.pool._start_shared(s.revision)
         Guest().enter(first)
         second = s.acquire()
         assert second is not first
