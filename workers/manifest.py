@@ -6,7 +6,7 @@ import configparser
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -78,6 +78,12 @@ class PipConfig:
     index_url: str | None = None
     extra_index_urls: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()  # of the project, with packages in them
+
+    def within(self, project: Path) -> PipConfig:
+        """The same, with the directories where the project is now."""
+        links = tuple(str(project / path) for path in self.directories)
+        return replace(self, find_links=(*self.find_links, *links), directories=())
 
 
 def refused(reason: str) -> BuildFailed:
@@ -381,8 +387,12 @@ def _pip_config(root: Path, directory: PurePosixPath, path: Any) -> PipConfig | 
     urls = " ".join(found.get(key, "") for key in ("index-url", "extra-index-url", "find-links")).split()
     if any(urlsplit(url).username for url in urls):
         raise refused("pip_config_file: a URL must not hold a user name or password")
+    links = found.get("find-links", "").split()
+    local = [link for link in links if "://" not in link]
+    inside = [_inside(directory, link, "pip_config_file: find-links:") for link in local]
     return PipConfig(
         found.get("index-url"),
         tuple(found.get("extra-index-url", "").split()),
-        tuple(found.get("find-links", "").split()),
+        tuple(link for link in links if link not in local),
+        tuple(map(str, inside)),
     )

@@ -48,7 +48,8 @@ def asked(project: Path, found: Manifest, interpreter: Interpreter, archive_dige
     is_ours = not has_index and not any(map(configures_installer, configured))
     is_ours = is_ours and (found.locked is None or found.locked.is_ours)
     # What local packages and further files ask for may depend on anything in the archive.
-    rest = archive_digest if found.packages or any(map(names_files, texts)) else ""
+    names_any = any(map(names_files, texts)) or bool(found.index and found.index.directories)
+    rest = archive_digest if found.packages or names_any else ""
     wishes = [
         interpreter.tag, *commands.BASE_REQUIREMENTS, *found.requirements, repr(found.index), rest,
         *(content.decode("utf-8", "replace") for content in contents.values()),
@@ -68,7 +69,8 @@ def resolve(place: Place, uv: str, workspace: Workspace, asked: Asked, say: Say)
     if asked.manifest.locked is not None:
         inputs.append(_exported(place, uv, workspace, asked, asked.manifest.locked, say))
     python = str(asked.interpreter.path)
-    argv = commands.resolve(uv, inputs, output, python, asked.manifest.index)
+    index = asked.manifest.index and asked.manifest.index.within(workspace.project)
+    argv = commands.resolve(uv, inputs, output, python, index)
     try:
         place.run(STEP, argv, say, readonly=[asked.interpreter.prefix])
     except BuildFailed as error:

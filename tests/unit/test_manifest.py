@@ -326,24 +326,26 @@ def test_the_interpreter_has_a_version(read: Read) -> None:
 def test_a_pip_configuration_says_where_packages_come_from(root: Path, read: Read) -> None:
     (root / "pip.conf").write_text(
         "[global]\nindex-url = https://one/simple\nextra-index-url =\n  https://two\n  https://three\n"
-        "[install]\nfind-links = https://four\n"
+        "[install]\nfind-links = https://four ./wheels\n"
     )
 
     index = read(pip_config_file="./pip.conf").index
 
-    assert index == manifest.PipConfig(
-        "https://one/simple", ("https://two", "https://three"), ("https://four",)
-    )
+    urls = ("https://one/simple", ("https://two", "https://three"))
+    assert index == manifest.PipConfig(*urls, ("https://four",), ("wheels",))
+    assert index.within(Path("/p")) == manifest.PipConfig(*urls, ("https://four", "/p/wheels"))
 
 
 def test_a_pip_configuration_that_cannot_be_used_is_refused(root: Path, read: Read) -> None:
     (root / "odd.conf").write_text("no section\n")
     (root / "told.conf").write_text("[global]\nindex-url = https://user:pass@one/simple\n")
+    (root / "far.conf").write_text("[global]\nfind-links = ../wheels\n")
 
     refuse(read, "pip_config_file: 'odd.conf' is not a pip configuration", pip_config_file="odd.conf")
     refuse(read, "must not hold a user name or password", pip_config_file="told.conf")
     refuse(read, "pip_config_file: 'none.conf' is not in the archive", pip_config_file="none.conf")
     refuse(read, "leads outside", pip_config_file="../pip.conf")
+    refuse(read, "find-links: '../wheels' leads outside", pip_config_file="far.conf")
     refuse(read, "pip_config_file: must be a path", pip_config_file=7)
 
 
