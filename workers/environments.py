@@ -213,7 +213,7 @@ class _Maker:
             listed if made.requirements.built else None,
             [self._workspace.project / path for path in own],
             self._workspace.python,
-            made.manifest.index,
+            made.manifest.index and made.manifest.index.within(self._workspace.project),
         )
         readonly = [] if made.packages is None else [made.packages]
         self._place.run(
@@ -321,7 +321,7 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
                     requirements=row.requirements,
                     python_version=row.python_version,
                 ),
-                say=lambda level, message: output(level, message, None),
+                say=lambda level, message: None,  # the build log has told it; a failure comes with its reason
                 deadline_seconds=settings.build_timeout_seconds,
             )
         except BuildFailed as error:
