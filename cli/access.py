@@ -48,7 +48,8 @@ def find_key(key: str | None, settings: Settings, local: Mapping[str, str] | Non
     if not chosen:
         raise CommandFailed(
             "No API key. Set RUNYARD_API_KEY in the environment or in .env, or pass --api-key."
-            " On the machine where the service runs, `runyard keys create` makes one."
+            " In the folder where `runyard up` was started, the one it keeps there is used,"
+            " and `runyard keys create` makes others."
         )
     if not chosen.isascii() or not chosen.isprintable():
         raise CommandFailed("The API key holds characters that no key has. Check RUNYARD_API_KEY and .env.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -19,12 +21,17 @@ PAGE = 100
 TRIES, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 8, 0.5, 10.0  # together 14 s: a restart of the service
 BUSY = frozenset({429, 503})  # nothing was done: a call that changes something may be sent again
 UPLOAD_SECONDS, UPLOAD_TRIES, UPLOAD_BYTES = 300.0, 3, 64 * 1024
+UPLOAD_HEADERS = {"Content-Type": "application/gzip"}
 
-WHAT_TO_DO = {
-    401: "The service does not accept this API key. Check RUNYARD_API_KEY and .env, or pass --api-key.",
-    403: "This API key may not do that. Use one with a higher role (`runyard keys create --role …`).",
-    404: "`runyard list` shows the deployments there are.",
-    413: "It is too large for the service.",
+CHECK_KEY = "The service does not accept this API key. Check RUNYARD_API_KEY and .env, or pass --api-key."
+CHECK_ORGANIZATION = "Check --org, RUNYARD_ORG and LANGSMITH_TENANT_ID."
+OTHER_ROLE = "`runyard keys create --role …` makes a key with another role."
+NOT_A_SERVICE = "Give the address of the service, without a path of a deployment or a page."
+# What there is at a path, for whoever asked for what is not there.
+LISTS = {
+    "/v2/deployments": "`runyard list` shows the deployments there are.",
+    "/v2/keys": "`runyard keys list` shows the keys there are.",
+    "/v2/organizations": "`runyard orgs list` shows those there are.",
 }
 
 
@@ -67,7 +74,7 @@ class Client:
             return self.deployment(name_or_id)
         found = self.find(name_or_id)
         if found is None:
-            raise CommandFailed(f"There is no deployment {name_or_id!r}. {WHAT_TO_DO[404]}")
+            raise CommandFailed(f"There is no deployment {name_or_id!r}. {LISTS['/v2/deployments']}")
         return found
 
     def deployment(self, deployment_id: str) -> dict[str, Any]:
@@ -133,11 +140,12 @@ class Client:
 
         `sent` is told how many bytes have gone; it starts again when the connection broke.
         """
+        digest = _content_digest(archive)
         for attempt in range(1, UPLOAD_TRIES + 1):
             place = self.send(
                 "POST", f"/v2/deployments/{deployment_id}/upload-url", {"supports_upload_headers": True}
             )
-            headers = {"Content-Type": "application/gzip", **(place.get("upload_headers") or {})}
+            headers = {**UPLOAD_HEADERS, "Content-Digest": digest, **(place.get("upload_headers") or {})}
             archive.seek(0)
             try:
                 answer = httpx.put(
@@ -208,6 +216,8 @@ class Client:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _silence(self, error: Exception) -> str:
+        if isinstance(error, httpx.UnsupportedProtocol):
+            return f"{self.url!r} is not the address of a service: it must begin with http:// or https://."
         return (
             f"{self.url} does not answer ({error or type(error).__name__}). Is the service running there?"
             " Start it with `runyard up`, or name its address with RUNYARD_URL or --url."
@@ -220,6 +230,15 @@ def is_id(text: str) -> bool:
         return str(UUID(text)) == text.lower()
     except ValueError:
         return False
+
+
+def _content_digest(archive: BinaryIO) -> str:
+    """The header by which the service sees whether all of it arrived as it was sent."""
+    found = hashlib.sha256()
+    archive.seek(0)
+    for part in _parts(archive, None):
+        found.update(part)
+    return f"sha-256=:{b64encode(found.digest()).decode()}:"
 
 
 def _parts(archive: BinaryIO, sent: Callable[[int], None] | None) -> Iterator[bytes]:
@@ -260,7 +279,21 @@ def _require_success(answer: httpx.Response, what: str | None = None) -> None:
     told = f"{where} was refused ({answer.status_code}): {_detail(answer)}"
     if answer.status_code >= 500:
         told = f"{where} failed ({answer.status_code}): {_detail(answer)}. Look at the service's own log."
-    raise CommandFailed(f"{told} {WHAT_TO_DO.get(answer.status_code, '')}".rstrip())
+    raise CommandFailed(f"{told} {_what_to_do(answer)}".rstrip())
+
+
+def _what_to_do(answer: httpx.Response) -> str:
+    """What helps against a refusal; nothing when the service has said it all."""
+    match answer.status_code:
+        case 401:
+            return CHECK_KEY
+        case 403:
+            return CHECK_ORGANIZATION if "X-Tenant-Id" in _detail(answer) else OTHER_ROLE
+        case 404:
+            path = answer.request.url.path
+            return next((hint for start, hint in LISTS.items() if path.startswith(start)), NOT_A_SERVICE)
+        case _:
+            return ""
 
 
 def _detail(answer: httpx.Response) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +14,8 @@ from rich.text import Text
 from cli.addresses import address_in
 from cli.client import Client
 from cli.errors import CommandFailed
-from cli.options import Json, Key, Org, Url, open_client, sentences
-from cli.output import console, printable
+from cli.options import Json, Key, Org, Url, confirm_deletion, open_client, sentences
+from cli.output import console, printable, when
 from cli.project import deployment_name
 from cli.report import status_style
 
@@ -111,7 +110,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
         "Pool": found.get("pool"),
         "Limits": ", ".join(f"{name} {value}" for name, value in limits.items()),
         "Secrets": ", ".join(secret["name"] for secret in found.get("secrets") or []),
-        "Changed": found.get("updated_at"),
+        "Changed": when(found.get("updated_at")),
     }
     return [(label, str(value)) for label, value in facts.items() if value]
 
@@ -145,7 +144,7 @@ def revision_table(rows: list[dict[str, Any]], active_id: str | None) -> Table:
         table.add_row(
             row["id"],
             Text(row["status"], status_style(row["status"])),
-            str(row["created_at"])[:19].replace("T", " "),
+            when(row["created_at"]),
             Text(printable(note), "bold" if is_active else "dim"),
         )
     return table
@@ -164,10 +163,7 @@ def delete(
         found = client.require(name)
         label = f"{found['name']} ({found['id']})"
         if not force:
-            if as_json or not sys.stdin.isatty():
-                raise CommandFailed(f"Nobody can be asked here: --force deletes {label} without a question.")
-            if not typer.confirm(f"Delete {label} with all its threads, runs and logs?"):
-                raise CommandFailed("Nothing was deleted.")
+            confirm_deletion(label, "threads, runs and logs", as_json=as_json)
         client.delete(found["id"])
         if as_json:
             typer.echo(json.dumps({"id": found["id"], "name": found["name"], "deleted": True}))

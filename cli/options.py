@@ -76,6 +76,14 @@ def sentences(*, as_json: bool = False) -> Iterator[None]:
         raise typer.Exit(0) from None
 
 
+def confirm_deletion(label: str, belongings: str, *, as_json: bool) -> None:
+    """Ask before something is deleted with what belongs to it; raises CommandFailed unless the answer is yes."""
+    if as_json or not sys.stdin.isatty():
+        raise CommandFailed(f"Nobody can be asked here: --force deletes {label} without a question.")
+    if not typer.confirm(f"Delete {label} with all its {belongings}?"):
+        raise CommandFailed("Nothing was deleted.")
+
+
 def settings() -> Settings:
     """The settings of this process; raises BadSetting."""
     return Settings.from_env(os.environ)

@@ -11,7 +11,7 @@ from rich.table import Table
 from cli.client import Client, is_id
 from cli.errors import CommandFailed
 from cli.keys import day
-from cli.options import Json, Key, Url, new_app, open_client, sentences
+from cli.options import Json, Key, Url, confirm_deletion, new_app, open_client, sentences
 from cli.output import console, printable
 
 app = new_app("Organizations: make, list, rename and delete them. It takes an operator's key.")
@@ -76,11 +76,7 @@ def delete(
     with sentences(as_json=as_json), open_client(url, api_key) as client:
         found = chosen(client, which)
         if not force:
-            typer.confirm(
-                f"Delete {found['name']} with all its deployments, threads, runs and keys?",
-                abort=True,
-                err=True,
-            )
+            confirm_deletion(found["name"], "deployments, threads, runs and keys", as_json=as_json)
         client.send("DELETE", f"/v2/organizations/{found['id']}")
         typer.echo(json.dumps({"deleted": found["id"]}) if as_json else f"Deleted {found['name']}.")
 

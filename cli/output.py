@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import threading
+from datetime import datetime
 from typing import TextIO
 
 from rich.console import Console
@@ -52,6 +53,14 @@ class Lines:
 def printable(text: str) -> str:
     """The text without what a terminal would obey."""
     return CONTROL_CHARACTERS.sub("�", text)
+
+
+def when(time: str | None) -> str:
+    """A time the service told, as a clock here would show it; nothing for what is none."""
+    try:
+        return datetime.fromisoformat(time or "").astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        return time or ""
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -13,7 +13,7 @@ from cli.deployments import Name, chosen, revision_table
 from cli.errors import BadUsage, CommandFailed
 from cli.following import ENDS, WAIT_SECONDS
 from cli.options import Json, Key, Org, Url, open_client, sentences
-from cli.output import console
+from cli.output import console, when
 from cli.report import choose
 
 SEARCHED = 100
@@ -64,7 +64,7 @@ def rollback(
         rows = list(client.revisions(found["id"], limit=SEARCHED))
         target = named(rows, revision) if revision else before_active(rows, found.get("active_revision_id"))
         report = choose(as_json=as_json, quiet=False)
-        report.step(f"Going back to revision {target['id']} of {target['created_at']}")
+        report.step(f"Going back to revision {target['id']} of {when(target['created_at'])}")
         found = client.redeploy(found["id"], target["id"])
         revision_id = found.get("latest_revision_id") or client.newest_revision(found["id"])["id"]
         run_to_end(client, found, revision_id, report, seconds=None if no_wait else timeout)

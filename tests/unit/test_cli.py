@@ -285,7 +285,8 @@ def test_a_deployment_is_named(
     ("status", "detail", "says"),
     [
         (401, "Unknown API key", "Check RUNYARD_API_KEY"),
-        (403, "This API key may only read", "This API key may only read. This API key may not do that."),
+        (403, "This needs the role run", "This needs the role run. `runyard keys create --role …` makes"),
+        (403, "X-Tenant-Id names none", "X-Tenant-Id names none. Check --org, RUNYARD_ORG"),
         (404, "Not Found", "`runyard list` shows"),
         (409, "A deployment chat exists", "was refused (409): A deployment chat exists."),
         (
