@@ -699,7 +699,10 @@ class WebhookDelivery(Base):
     ended_at: Mapped[datetime | None]  # delivered or given up
 
     __table_args__ = (
-        Index("ix_webhook_delivery_due", "due_at", postgresql_where=text("ended_at IS NULL")),
+        Index(
+            "ix_webhook_delivery_due", "deployment_id", "due_at", postgresql_where=text("ended_at IS NULL")
+        ),
+        Index("ix_webhook_delivery_busy", "deployment_id", postgresql_where=text("owner IS NOT NULL")),
         Index("ix_webhook_delivery_ended_at", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
         Index("ix_webhook_delivery_deployment_id", "deployment_id"),
     )

@@ -197,23 +197,33 @@ class Delivery:
     owner: str
 
 
+# Those of each deployment that have waited longest, and no more than it may have at once. The deployments are
+# found by stepping through the index from one to the next, however much is due for each.
 CLAIM = text("""
-WITH busy AS (
+WITH RECURSIVE late AS (
+    (SELECT deployment_id FROM webhook_delivery WHERE ended_at IS NULL ORDER BY deployment_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT deployment_id FROM webhook_delivery
+            WHERE ended_at IS NULL AND deployment_id > late.deployment_id ORDER BY deployment_id LIMIT 1)
+    FROM late WHERE late.deployment_id IS NOT NULL
+), busy AS (
     SELECT deployment_id, count(*) AS n FROM webhook_delivery
-    WHERE ended_at IS NULL AND owner IS NOT NULL AND due_at > now() GROUP BY deployment_id
-), due AS (
-    SELECT delivery_id, deployment_id, due_at,
-           row_number() OVER (PARTITION BY deployment_id ORDER BY due_at, delivery_id) AS place
-    FROM webhook_delivery WHERE ended_at IS NULL AND due_at <= now()
+    WHERE owner IS NOT NULL AND due_at > now() GROUP BY deployment_id
+), chosen AS (
+    SELECT c.delivery_id FROM late
+    LEFT JOIN busy ON busy.deployment_id = late.deployment_id
+    CROSS JOIN LATERAL (
+        SELECT delivery_id, due_at FROM webhook_delivery
+        WHERE deployment_id = late.deployment_id AND ended_at IS NULL AND due_at <= now()
+        ORDER BY due_at, delivery_id LIMIT greatest(:share - coalesce(busy.n, 0), 0)) AS c
+    ORDER BY c.due_at LIMIT :limit
 )
 UPDATE webhook_delivery w SET attempt = w.attempt + 1, owner = :owner,
     due_at = now() + make_interval(secs => :lease)
 FROM deployment d
 WHERE d.id = w.deployment_id AND w.delivery_id = ANY(ARRAY(
     SELECT delivery_id FROM webhook_delivery
-    WHERE ended_at IS NULL AND due_at <= now() AND delivery_id IN (
-        SELECT due.delivery_id FROM due LEFT JOIN busy ON busy.deployment_id = due.deployment_id
-        WHERE due.place + coalesce(busy.n, 0) <= :share ORDER BY due.due_at LIMIT :limit)
+    WHERE ended_at IS NULL AND due_at <= now() AND delivery_id IN (SELECT delivery_id FROM chosen)
     FOR UPDATE SKIP LOCKED))
 RETURNING w.delivery_id, w.deployment_id, d.active_revision_id AS revision_id, w.run_id, w.url, w.status, w.run,
     w.values, w.error, w.attempt, w.owner

@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 SECRET = "WEBHOOK_SIGNING_SECRET"  # the deployment's variable; without it nothing is signed
 SECRET_PREFIX = "whsec_"  # of one in base64
 POLL_SECONDS = 1.0
-AT_ONCE = 16
+BREATH_SECONDS = 0.05  # between two looks, however quickly receivers answer
+AT_ONCE = 32
 TIMES = ("created_at", "updated_at", "started_at", "ended_at")
 
 
@@ -60,6 +61,7 @@ class Deliveries:
                 log.warning("webhooks wait: %s", error)
             except Exception:  # the outermost loop: receivers must be told
                 log.exception("taking webhooks failed, going on")
+            gevent.sleep(BREATH_SECONDS)
             self._bell.wait(POLL_SECONDS)
             self._bell.clear()
 

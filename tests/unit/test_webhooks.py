@@ -44,9 +44,7 @@ def pending(deployment: DeploymentRef, url: str | None = URL, **columns: Any) ->
 
 def claimed(deployment: DeploymentRef, url: str | None = URL, **columns: Any) -> Claimed:
     with driver() as conn:
-        [(run, _)] = claims.claim(
-            conn, [pending(deployment, url, **columns)], Terms("a", 30.0, 3600.0)
-        )
+        [(run, _)] = claims.claim(conn, [pending(deployment, url, **columns)], Terms("a", 30.0, 3600.0))
     return run
 
 

@@ -136,8 +136,14 @@ def _webhooks() -> None:
     op.create_index(
         "ix_webhook_delivery_due",
         "webhook_delivery",
-        ["due_at"],
+        ["deployment_id", "due_at"],
         postgresql_where=sa.text("ended_at IS NULL"),
+    )
+    op.create_index(
+        "ix_webhook_delivery_busy",
+        "webhook_delivery",
+        ["deployment_id"],
+        postgresql_where=sa.text("owner IS NOT NULL"),
     )
     op.create_index(
         "ix_webhook_delivery_ended_at",
