@@ -22,6 +22,7 @@ from shared.following import Stopping
 HEARTBEAT = b": heartbeat\r\n\r\n"
 HISTORY_EXPIRED = b": history expired\r\n\r\n"
 KEEP_ALIVE = b"\n"
+HEADERS = b""  # a first chunk with which the server sends them
 WATCH_SECONDS = 2.0
 ALLOWED_SECONDS = 2.0  # how often a stream asks whether it may go on
 
@@ -35,8 +36,20 @@ class Clock:
         self._every = heartbeat_seconds
         self._watched = watched
         self._next = time.monotonic() + heartbeat_seconds
+        self._hurries = False
+
+    def hurry(self) -> None:
+        """The first quiet spell is to come at once: clients wait for the headers."""
+        self._hurries = True
+
+    def has_hurried(self) -> bool:
+        """Whether that spell is now; only once."""
+        hurried, self._hurries = self._hurries, False
+        return hurried
 
     def quiet_seconds(self) -> float:
+        if self._hurries:
+            return 0.0
         left = max(self._next - time.monotonic(), 0.0)
         return min(left, WATCH_SECONDS) if self._watched else left
 
@@ -96,8 +109,14 @@ def body(
     with_ids: bool,
     with_end: bool = False,
     keep: Callable[[str], bool] | None = None,
+    headers_first: bool = False,
 ) -> Iterator[bytes]:
-    """The stream's bytes: every batch in one write. `with_end` also sends the log's last event."""
+    """The stream's bytes: every batch in one write. `with_end` also sends the log's last event.
+
+    `headers_first`: the headers go out although nobody knows when there will be something to send.
+    """
+    if headers_first:
+        clock.hurry()
     for batch in batches:
         out = []
         for event in batch:
@@ -107,16 +126,19 @@ def body(
                 out.append(encode(event, with_id=with_ids))
         if clock.strikes():
             out.append(HEARTBEAT)
-        if out:
+        if clock.has_hurried() or out:
             yield b"".join(out)
 
 
 def waiting(batches: Batches, clock: Clock, answer: Callable[[Event | None], bytes]) -> Iterator[bytes]:
     """Line feeds until the run has ended, then its answer made from the log's last event."""
     last: Event | None = None
+    clock.hurry()
     for batch in batches:
         if batch and batch[-1].is_last:
             last = batch[-1]
+        if clock.has_hurried() and last is None:
+            yield HEADERS
         if clock.strikes():
             yield KEEP_ALIVE
     yield answer(last)

@@ -668,11 +668,11 @@ def test_line_feeds_go_before_the_answer(api: Api, thread_id: str) -> None:
     run_id = api.get(f"/threads/{thread_id}/runs").json[0]["run_id"]
     chunks = response.iter_encoded()
 
-    waiting = [next(chunks) for _ in range(3)]
+    waiting = [next(chunks) for _ in range(4)]
     act(run_id, {"a": 1})
     rest = b"".join(chunks)
 
-    assert waiting == [b"\n"] * 3
+    assert waiting == [b"", *[b"\n"] * 3], "the headers, then line feeds"
     assert rest.lstrip(b"\n") == b'{"a":1}'
     response.close()
 

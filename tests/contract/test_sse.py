@@ -107,6 +107,23 @@ def test_a_run_is_over_when_its_stream_closes(api: Api, thread_id: str) -> None:
     assert api.get(f"/threads/{thread_id}/runs/{run_id}").json["status"] == "success"
 
 
+@pytest.mark.parametrize("what", ["stream", "join", "enqueued", "wait", "thread"])
+def test_headers_go_out_before_there_is_anything_to_send(api: Api, thread_id: str, what: str) -> None:
+    api.set(heartbeat_seconds=3600)
+    run_id = start(api, thread_id)
+    runs = f"/threads/{thread_id}/runs"
+    calls = {
+        "stream": ("GET", f"{runs}/{run_id}/stream"),
+        "join": ("GET", f"{runs}/{run_id}/join"),
+        "thread": ("GET", f"/threads/{thread_id}/stream"),
+        "enqueued": ("POST", f"{runs}/stream", {"assistant_id": "agent"}),
+        "wait": ("POST", f"{runs}/wait", {"assistant_id": "agent"}),
+    }
+    response = api.call(*calls[what], buffered=False)
+    assert not next(response.iter_encoded())
+    response.close()
+
+
 def test_heartbeats_are_comments_and_go_on_between_events(api: Api, thread_id: str) -> None:
     response, run_id = stream(api, thread_id, stream_resumable=True)
     chunks = response.iter_encoded()

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from flask import Blueprint, Response, request
 
-from shared import following, runs
+from shared import control, following, runs
 from shared.database import connection
 from shared.errors import Forbidden
 from shared.events import Event
@@ -120,7 +120,7 @@ def _joined_stream(row: Any, thread_id: UUID | None) -> Response:
         else:
             batches = follower.batches(reader, after=after)
         keep = wanted.of_join(row["kwargs"], modes, namespaces)
-        body = sse.body(batches, follower.clock, with_ids=resumable, keep=keep)
+        body = sse.body(batches, follower.clock, with_ids=resumable, keep=keep, headers_first=True)
         return sse.event_stream(
             follower.stream(body, stack.pop_all()),
             {
@@ -131,14 +131,19 @@ def _joined_stream(row: Any, thread_id: UUID | None) -> Response:
 
 
 def _widened(row: Any, modes: list[str] | None, namespaces: list[str] | None) -> Any:
-    """The run's row; one that has not started yet will stream what is asked for, too."""
+    """The run's row; what is asked for will be streamed too, if the run has not started yet.
+
+    A running one adds what it can from now on: the modes that the graph library gives unread.
+    """
     subgraphs = wanted.needs_subgraphs(namespaces)
-    if row["status"] != RunStatus.PENDING or not (modes or subgraphs):
-        return row
     known = [mode for mode in modes or () if mode in STREAM_MODES]
-    with connection() as conn:
-        kwargs = runs.widen(conn, deployment().id, row["run_id"], modes=known, subgraphs=subgraphs)
-    return row if kwargs is None else {**row, "kwargs": kwargs}
+    if row["status"] == RunStatus.PENDING and (known or subgraphs):
+        with connection() as conn:
+            kwargs = runs.widen(conn, deployment().id, row["run_id"], modes=known, subgraphs=subgraphs)
+        return row if kwargs is None else {**row, "kwargs": kwargs}
+    if row["status"] == RunStatus.RUNNING and row["owner"] and set(known) - set(row["kwargs"]["stream_mode"]):
+        control.widen(row["run_id"], row["owner"], known)
+    return row
 
 
 def _position(last_event_id: str | None, row: Any) -> int | None:

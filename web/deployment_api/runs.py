@@ -241,7 +241,13 @@ def _streamed(thread_id: UUID | None) -> Response:
         follower = Follower(run_id, created.thread_id, cancels=cancels)
         batches = follower.batches_of_new(reader, starts_at_once=created.starts_at_once)
         keep = wanted.of_creator(created.row["kwargs"], namespaces)
-        body = sse.body(batches, follower.clock, with_ids=asked.stream_resumable, keep=keep)
+        body = sse.body(
+            batches,
+            follower.clock,
+            with_ids=asked.stream_resumable,
+            keep=keep,
+            headers_first=not created.starts_at_once,
+        )
         return sse.event_stream(follower.stream(body, stack.pop_all()), _places(thread_id, run_id))
 
 

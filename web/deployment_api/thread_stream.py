@@ -49,12 +49,12 @@ def follow_thread(thread_id: str) -> Response:
 
 
 def _body(batches: Iterator[list[Told]], clock: sse.Clock) -> Generator[bytes]:
-    yield b""  # the headers: nobody knows when there will be more
+    clock.hurry()
     for batch in batches:
         out = [_encoded(told) for told in batch]
         if clock.strikes():
             out.append(sse.HEARTBEAT)
-        if out:
+        if clock.has_hurried() or out:
             yield b"".join(out)
 
 
