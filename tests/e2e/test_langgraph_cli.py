@@ -444,8 +444,9 @@ def test_a_log_is_followed_without_gaps_or_repeats(cli: LangGraph, logged: Logge
             wait_until(lambda: len(printed) >= 600, DEPLOY_SECONDS, what="a page of what came")
             logged.say(*["INFO"] * 100)
             wait_until(lambda: len(printed) >= 1300, DEPLOY_SECONDS, what="the last line")
-        finally:
             process.send_signal(signal.SIGINT)
+            assert process.wait(DEPLOY_SECONDS) == 0
+        finally:
+            process.kill()  # its reader must not wait for ever
         reading.result(DEPLOY_SECONDS)
-    assert process.wait(DEPLOY_SECONDS) == 0
     assert printed == list(range(1, 1301))
