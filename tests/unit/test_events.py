@@ -115,7 +115,14 @@ def test_logs_expire(log: Log) -> None:
     keys = (events.log_key(log.id), events.meta_key(log.id))
     assert all(RETENTION < log.redis.ttl(key) <= events.RUNNING_EXPIRY_SECONDS for key in keys)
 
-    log.append(2, final=True)
+    for key in keys:
+        log.redis.expire(key, RETENTION // 2)
+    log.append(2, 99)
+    assert all(log.redis.ttl(key) <= RETENTION // 2 for key in keys)
+    log.append(100, 101)
+    assert all(log.redis.ttl(key) > RETENTION for key in keys), "put off by every hundredth event"
+
+    log.append(102, final=True)
     assert all(0 < log.redis.ttl(key) <= RETENTION for key in keys)
 
 
