@@ -1,0 +1,125 @@
+"""A proxy that breaks what a test tells it to: cuts an answer where it says something, or answers 502 instead.
+
+It copies bytes between a client and the platform, and knows of HTTP no more than where a request begins.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+CHUNK = 64 * 1024
+BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+REQUEST = re.compile(rb"(?:^|\r\n)((?:GET|POST|PUT|PATCH|DELETE) \S+) HTTP/1\.1\r\n")
+
+
+@dataclass
+class Break:
+    """Happens once, to a request with `mark` in it: at `at` in its answer the connection goes.
+
+    `hides`: the client gets a 502 instead of the answer, though the request was carried out.
+    """
+
+    mark: bytes
+    at: bytes = b"\r\n\r\n"
+    hides: bool = False
+    is_done: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self) -> bool:
+        with self.lock:
+            taken, self.is_done = not self.is_done, True
+        return taken
+
+
+class Proxy:
+    """One listening port before one platform."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.breaks: list[Break] = []
+        self.requests: list[str] = []  # method and path of each, in order
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            connection = _Connection(self, client, socket.create_connection(self._target))
+            threading.Thread(target=connection.serve, daemon=True).start()
+
+
+class _Connection:
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy, self._client, self._server = proxy, client, server
+        self._asked = b""  # the newest request
+        self._answer = b""  # … and its answer, as far as a break is looked for in it
+
+    def serve(self) -> None:
+        asking = threading.Thread(target=self._ask, daemon=True)
+        asking.start()
+        self._tell()
+        asking.join()
+        self._client.close()
+        self._server.close()
+
+    def _ask(self) -> None:
+        with suppress(OSError):
+            while data := self._client.recv(CHUNK):
+                found = REQUEST.match(data)
+                if found:
+                    self._proxy.requests.append(found[1].decode())
+                    self._asked, self._answer = b"", b""
+                self._asked += data
+                self._server.sendall(data)
+        self._hang_up()
+
+    def _tell(self) -> None:
+        with suppress(OSError):
+            while (data := self._server.recv(CHUNK)) and self._passes(data):
+                continue
+        self._hang_up()
+
+    def _passes(self, data: bytes) -> bool:
+        """Pass a part of an answer on, as far as nothing is to be broken in it."""
+        wanted = next((b for b in self._proxy.breaks if not b.is_done and b.mark in self._asked), None)
+        if wanted is None:
+            self._client.sendall(data)
+            return True
+        before = len(self._answer)
+        self._answer += data
+        place = self._answer.find(wanted.at)
+        is_there = place >= 0 and wanted.take()
+        if not wanted.hides:
+            self._client.sendall(data[: place + len(wanted.at) - before] if is_there else data)
+        elif is_there:
+            self._client.sendall(BAD_GATEWAY)
+        return not is_there
+
+    def _hang_up(self) -> None:
+        for end in (self._client, self._server):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def proxy(host: str, port: int) -> Iterator[Proxy]:
+    made = Proxy(host, port)
+    try:
+        yield made
+    finally:
+        made.close()
