@@ -73,6 +73,7 @@ def create(
     role: str = "admin",
     lifetime: timedelta | None = None,
     expires_at: datetime | None = None,
+    max_concurrent_runs: int | None = None,
 ) -> str:
     """Make a key and return its text, which cannot be had again."""
     if role not in ROLES:
@@ -89,6 +90,7 @@ def create(
             role=role,
             secret_hash=_hash(secret),
             expires_at=func.now() + lifetime if lifetime is not None else expires_at,
+            max_concurrent_runs=max_concurrent_runs or None,
         )
     )
     session.flush()
@@ -103,7 +105,7 @@ def create_for(session: Session, caller: Caller, *, role: str, **options: Any) -
     return key.split("_")[1], key
 
 
-COLUMNS = "id, name, role, created_at, expires_at, last_used_at, revoked_at"
+COLUMNS = "id, name, role, created_at, expires_at, last_used_at, revoked_at, max_concurrent_runs"
 
 
 def list_of(conn: Connection, organization_id: UUID, *, limit: int, offset: int) -> list[RowMapping]:
@@ -126,13 +128,26 @@ def get(conn: Connection, organization_id: UUID, key_id: str) -> RowMapping:
     return row
 
 
-def rename(conn: Connection, organization_id: UUID, key_id: str, name: str) -> RowMapping:
-    """Raises NotFound."""
+def change(
+    conn: Connection,
+    organization_id: UUID,
+    key_id: str,
+    *,
+    name: str | None = None,
+    max_concurrent_runs: int | None = None,
+) -> RowMapping:
+    """Set what is not None; 0 takes the limit of runs away. Raises NotFound."""
     query = text(
-        "UPDATE api_key SET name = :name WHERE id = :id AND organization_id = :organization_id"
-        f" RETURNING {COLUMNS}"
+        "UPDATE api_key SET name = coalesce(:name, name), max_concurrent_runs = nullif("
+        "coalesce(CAST(:most AS bigint), max_concurrent_runs), 0)"
+        f" WHERE id = :id AND organization_id = :organization_id RETURNING {COLUMNS}"
     )
-    values = {"id": key_id, "organization_id": organization_id, "name": name}
+    values = {
+        "id": key_id,
+        "organization_id": organization_id,
+        "name": name,
+        "most": max_concurrent_runs,
+    }
     row = conn.execute(query, values).mappings().one_or_none()
     if row is None:
         raise _missing(key_id)

@@ -42,7 +42,9 @@ class Claimed:
     seconds_left: float
     timeout_seconds: float | None = None  # its deployment's own limit
     cancel_requested: str | None = None
+    key_id: str = ""
     limited: bool = False  # its deployment may run only so many at a time (shared/limits.py)
+    key_limited: bool = False  # and so may its key (shared/key_limits.py)
 
 
 Stored = list[bytes] | None  # a thread's newest checkpoint, as its graph host wants it
@@ -62,22 +64,88 @@ WHERE {which} AND r.status = 'pending' AND r.cancel_requested IS NULL
       AND e.created_seq < r.created_seq AND e.status IN ('pending', 'running'))
 RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
     seq_reserved - %(reserved)s AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs,
-    last_death, deaths, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left
+    last_death, deaths, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left, key_id
 """
-# Runs of these are claimed by shared/limits.py: here they would be in the way of others.
-UNLIMITED = "deployment_id NOT IN (SELECT id FROM deployment WHERE max_concurrent_runs IS NOT NULL)"
+# Runs of these are claimed by shared/limits.py and shared/key_limits.py: here they would be in others' way.
+_FREE_DEPLOYMENT = (
+    "{0}.deployment_id NOT IN (SELECT id FROM deployment WHERE max_concurrent_runs IS NOT NULL)"
+)
+_FREE_KEY = "{0}.key_id NOT IN (SELECT id FROM api_key WHERE max_concurrent_runs IS NOT NULL)"
+
+
+def free_deployment(alias: str) -> str:
+    """A run, called so in the statement, of a deployment without limit."""
+    return _FREE_DEPLOYMENT.format(alias)
+
+
+def unlimited(alias: str) -> str:
+    """The same, and created with a key without limit."""
+    return f"{free_deployment(alias)} AND {_FREE_KEY.format(alias)}"
+
+
+# A pending run, called so in the statement, that nothing but room keeps from starting.
+_STARTABLE = """{0}.cancel_requested IS NULL AND ({0}.not_before IS NULL OR {0}.not_before <= now())
+    AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = {0}.deployment_id
+      AND e.thread_id = {0}.thread_id AND e.created_seq < {0}.created_seq
+      AND e.status IN ('pending', 'running'))"""
+
+
+def startable(alias: str) -> str:
+    return _STARTABLE.format(alias)
+
+
+# Who waits in a pool: each pair of deployment and key once. Found by leaping over the index, one leap a pair,
+# however many runs wait behind each.
+LANES = """
+    (SELECT l.deployment_id, l.key_id FROM run l WHERE l.status = 'pending' AND l.pool = {pool}
+     ORDER BY l.deployment_id, l.key_id LIMIT 1)
+    UNION ALL
+    SELECT n.deployment_id, n.key_id FROM lane l CROSS JOIN LATERAL (
+        SELECT m.deployment_id, m.key_id FROM run m WHERE m.status = 'pending' AND m.pool = {pool}
+          AND (m.deployment_id, m.key_id) > (l.deployment_id, l.key_id)
+        ORDER BY m.deployment_id, m.key_id LIMIT 1) n
+"""
+# Round robin: every key's oldest run, then every key's second; of equals first who was served longest ago.
+# A few more are looked at than are wanted, because other runners may be taking the same ones. A key with a
+# limit has no more turns than room.
+_IN_TURNS = """r.run_id = ANY(ARRAY(
+    WITH RECURSIVE lane AS ({lanes}), ranked AS (
+        SELECT c.run_id, l.key_id, row_number() OVER (PARTITION BY l.key_id ORDER BY c.run_id) AS turn
+        FROM lane l CROSS JOIN LATERAL (
+            SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s
+              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND {startable}
+            ORDER BY w.run_id LIMIT %(limit)s + 8) c
+        WHERE {of}
+    ), chosen AS (
+        SELECT run_id, row_number() OVER (ORDER BY turn,
+            coalesce(array_position(CAST(%(served)s AS text[]), key_id), 0), run_id) AS place
+        FROM ranked WHERE turn <= coalesce((CAST(%(rooms)s AS bigint[]))[
+            array_position(CAST(%(limited_keys)s AS text[]), key_id)], %(limit)s + 8)
+        ORDER BY place LIMIT %(limit)s + 8
+    )
+    SELECT w.run_id FROM run w JOIN chosen c ON c.run_id = w.run_id WHERE w.status = 'pending'
+    ORDER BY c.place LIMIT %(limit)s FOR UPDATE OF w SKIP LOCKED))"""
+
+
+def _in_turns(of: str) -> str:
+    lanes = LANES.format(pool="%(pool)s")
+    return _CLAIM.format(which=_IN_TURNS.format(lanes=lanes, startable=startable("w"), of=of))
+
+
 # An array is made once: a subquery with LIMIT and FOR UPDATE may be run again for every row of a join.
 _WAITING = """r.run_id = ANY(ARRAY(
             SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s AND {which}
-              AND w.cancel_requested IS NULL AND (w.not_before IS NULL OR w.not_before <= now())
-              AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = w.deployment_id
-                AND e.thread_id = w.thread_id AND e.created_seq < w.created_seq
-                AND e.status IN ('pending', 'running'))
+              AND {startable}
             ORDER BY w.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED))"""
 _UNHEARD = "coalesce(w.not_before, w.created_at) < now() - make_interval(secs => %(waited)s)"
-CLAIM = _CLAIM.format(which=f"r.run_id = ANY(%(ids)s) AND r.{UNLIMITED}")
-CLAIM_WAITING = _CLAIM.format(which=_WAITING.format(which=f"w.{UNLIMITED} AND {_UNHEARD}"))
-CLAIM_LIMITED = _CLAIM.format(which=_WAITING.format(which="w.deployment_id = %(deployment_id)s"))
+CLAIM = _CLAIM.format(which=f"r.run_id = ANY(%(ids)s) AND {unlimited('r')}")
+CLAIM_WHATEVER_KEY = _CLAIM.format(which=f"r.run_id = ANY(%(ids)s) AND {free_deployment('r')}")
+CLAIM_WAITING = _CLAIM.format(
+    which=_WAITING.format(which=f"{unlimited('w')} AND {_UNHEARD}", startable=startable("w"))
+)
+CLAIM_IN_TURNS = _in_turns(unlimited("l"))
+CLAIM_LIMITED = _in_turns("l.deployment_id = %(deployment_id)s")
+CLAIM_OF_KEY = _in_turns(f"l.key_id = %(key_id)s AND {free_deployment('l')}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +156,7 @@ class Terms:
     lease_seconds: float
     run_timeout_seconds: float
     pool: str | None = None  # only runs of this pool
+    some_key_is_limited: bool = True  # False: nobody need look whether a run's key is
 
 
 def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Claimed, Stored]]:
@@ -97,7 +166,8 @@ def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Cla
     thread is running after all (the unique index is the guarantee, the order of creation only the rule):
     then claim one by one.
     """
-    return take(conn, CLAIM, terms, {"ids": list(run_ids)})
+    statement = CLAIM if terms.some_key_is_limited else CLAIM_WHATEVER_KEY
+    return take(conn, statement, terms, {"ids": list(run_ids)})
 
 
 def claim_waiting(
@@ -105,6 +175,17 @@ def claim_waiting(
 ) -> list[tuple[Claimed, Stored]]:
     """The same for runs nobody rang for (a lost message, Redis away) that have waited this long."""
     return take(conn, CLAIM_WAITING, terms, {"pool": pool, "limit": limit, "waited": waited_seconds})
+
+
+def claim_in_turns(
+    conn: Driver, pool: str, terms: Terms, *, limit: int, served: Sequence[str]
+) -> list[tuple[Claimed, Stored]]:
+    """Take waiting runs in turns between keys, whoever rang: for a runner that cannot take all.
+
+    `served` are the keys it took runs of, the longest ago first. Fewer than `limit`: no more wait.
+    """
+    which = {"pool": pool, "limit": limit, "served": list(served), "rooms": [], "limited_keys": []}
+    return take(conn, CLAIM_IN_TURNS, terms, which)
 
 
 def take(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> list[tuple[Claimed, Stored]]:
@@ -404,7 +485,7 @@ def unheard(conn: Connection, *, limit: int = 200) -> list[Next]:
             f"""
 UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id = ANY(ARRAY(
     SELECT r.run_id FROM run r WHERE r.status = 'pending' AND r.cancel_requested IS NULL
-      AND r.{UNLIMITED} AND (r.not_before IS NULL OR r.not_before <= now())
+      AND {unlimited("r")} AND (r.not_before IS NULL OR r.not_before <= now())
       AND (r.rung_at IS NULL OR r.rung_at < now() - make_interval(secs => least(2 * (r.rings + 1), 30)))
       AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = r.deployment_id
           AND e.thread_id = r.thread_id AND e.created_seq < r.created_seq

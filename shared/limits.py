@@ -2,8 +2,8 @@
 
 A deployment without `max_concurrent_runs` costs a claim nothing: those that have one are left out of the
 ordinary claims by a list that is usually empty. Runs of the others are claimed here, a deployment at a time:
-its row is locked while its running runs are counted, so the count is exact however many runners ask, and the
-oldest waiting run goes first. Who ends one of them claims the next.
+its row is locked while its running runs are counted, so the count is exact however many runners ask. Keys take
+turns, and of each key the oldest waiting run goes first. Who ends one of them claims the next.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from shared import key_limits
 from shared.claims import CLAIM_LIMITED, Claimed, Next, Stored, Terms, take
 from shared.database import Driver, Row, query
 
@@ -114,9 +115,15 @@ RUNNING = "SELECT count(*) AS n FROM run WHERE deployment_id = %(id)s AND status
 
 
 def claim(
-    conn: Driver, deployment_id: UUID, pool: str, terms: Terms, *, most: int
+    conn: Driver,
+    deployment_id: UUID,
+    pool: str,
+    terms: Terms,
+    *,
+    most: int,
+    served: Sequence[str] = (),
 ) -> list[tuple[Claimed, Stored]]:
-    """Take a limited deployment's oldest waiting runs, as many as its limit leaves room for.
+    """Take a limited deployment's waiting runs, as many as its limit, and those of their keys, leave room for.
 
     Raises UniqueViolation as `claims.claim` does.
     """
@@ -128,9 +135,20 @@ def claim(
         room = row["max_concurrent_runs"] - (counted["n"] if counted else 0)
         if min(room, most) <= 0:
             return []
-        which = {"deployment_id": deployment_id, "pool": pool, "limit": min(room, most)}
+        keys = key_limits.rooms_within(conn, deployment_id)
+        which = {
+            "deployment_id": deployment_id,
+            "pool": pool,
+            "limit": min(room, most),
+            "served": list(served),
+            "limited_keys": list(keys),
+            "rooms": list(keys.values()),
+        }
         taken = take(conn, CLAIM_LIMITED, terms, which)
-    return [(dataclasses.replace(run, limited=True), stored) for run, stored in taken]
+    return [
+        (dataclasses.replace(run, limited=True, key_limited=run.key_id in keys), stored)
+        for run, stored in taken
+    ]
 
 
 STARTABLE = """

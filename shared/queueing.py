@@ -15,6 +15,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared import runs
+from shared.claims import LANES
 from shared.database import Row
 from shared.deployments import DeploymentRef
 from shared.models import RunStatus
@@ -79,17 +80,6 @@ SELECT run_id, status,
 FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND status IN ('pending', 'running')
 ORDER BY created_seq
 """)
-
-# Lanes are found by leaping over the index, one leap a lane, however many runs wait in each.
-LANES = """
-    (SELECT l.deployment_id, l.key_id FROM run l WHERE l.status = 'pending' AND l.pool = {pool}
-     ORDER BY l.deployment_id, l.key_id LIMIT 1)
-    UNION ALL
-    SELECT n.deployment_id, n.key_id FROM lane l CROSS JOIN LATERAL (
-        SELECT m.deployment_id, m.key_id FROM run m WHERE m.status = 'pending' AND m.pool = {pool}
-          AND (m.deployment_id, m.key_id) > (l.deployment_id, l.key_id)
-        ORDER BY m.deployment_id, m.key_id LIMIT 1) n
-"""
 
 PLACE = text(f"""
 WITH RECURSIVE lane AS ({LANES.format(pool=":pool")}), line AS (

@@ -68,6 +68,8 @@ class Settings:
     max_archive_bytes: int = 200 * MIB
     body_seconds: float = 30.0  # for a request's body to come, and a second more for every 8 KiB of it
 
+    max_concurrent_runs_per_key: int = 0  # of keys that are made without a number of their own; 0: no bound
+
     # What one key, and all of them, may take of a web process; operators' keys have no bound of their own
     requests_per_second: float = 200.0
     requests_burst: int = 400
@@ -129,7 +131,9 @@ class Settings:
                 "RUNYARD_DEV_DEPLOYMENT opens a deployment without a key: RUNYARD_HOST must be 127.0.0.1 or ::1"
             )
         if self.app_domain and not DOMAIN.fullmatch(self.app_domain):
-            raise BadSetting("RUNYARD_APP_DOMAIN must be a domain, like apps.example.com or apps.localhost:8123")
+            raise BadSetting(
+                "RUNYARD_APP_DOMAIN must be a domain, like apps.example.com or apps.localhost:8123"
+            )
         if not 0 < self.port < 65536:
             raise BadSetting("RUNYARD_PORT must be between 1 and 65535")
         for name in ("kept_revisions", "kept_environments"):
@@ -177,6 +181,7 @@ VARIABLES = {
     "event_retention_seconds": "RUNYARD_EVENT_RETENTION_SECONDS",
     "max_pending_per_thread": "RUNYARD_MAX_PENDING_PER_THREAD",
     "max_pending_per_deployment": "RUNYARD_MAX_PENDING_PER_DEPLOYMENT",
+    "max_concurrent_runs_per_key": "RUNYARD_MAX_CONCURRENT_RUNS_PER_KEY",
     "max_body_bytes": "RUNYARD_MAX_BODY_BYTES",
     "max_archive_bytes": "RUNYARD_MAX_ARCHIVE_BYTES",
     "body_seconds": "RUNYARD_BODY_SECONDS",

@@ -10,22 +10,22 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
 import gevent
 import orjson
 from gevent.pool import Group
-from psycopg.errors import UniqueViolation
 from redis.exceptions import RedisError
 
-from shared import bus, checkpoints, claims, deployments, limits, logs, queues
+from shared import bus, checkpoints, claims, deployments, key_limits, limits, logs, queues
 from shared.claims import Claimed, Stored, Terms
-from shared.database import connection, driver
+from shared.database import connection
 from shared.errors import Unavailable
 from shared.settings import Settings
 from workers.checkpoints import Committer
+from workers.claiming import AT_ONCE, Claiming, Line, Taken
 from workers.events import Writer
 from workers.host import Host
 from workers.hosts import HostPool
@@ -53,9 +53,10 @@ class Runner:
         self._executions: dict[UUID, Execution] = {}
         self._ended: deque[float] = deque(maxlen=MAX_ENDED)
         self._heard_at = time.monotonic()
-        self._terms = Terms(
-            settings.worker, settings.lease_seconds, settings.run_timeout_seconds, settings.pool
-        )
+        terms = Terms(settings.worker, settings.lease_seconds, settings.run_timeout_seconds, settings.pool)
+        self._claiming = Claiming(settings.pool, terms)
+        self._promised = 0  # slots for runs that are being claimed
+        self._behind = False  # runs were turned away, and some may still wait
         self._group = Group()
         self._loops = [
             gevent.spawn(self._forever, self._renew, settings.lease_seconds / 3),
@@ -66,7 +67,7 @@ class Runner:
 
     @property
     def free_slots(self) -> int:
-        return self.settings.runner_slots - len(self._executions)
+        return self.settings.runner_slots - len(self._executions) - self._promised
 
     def ring(self, run_ids: Iterable[UUID]) -> None:
         """Execute those of these runs that are ours to claim; returns when they have ended."""
@@ -74,13 +75,17 @@ class Runner:
         if self.draining:
             self._pass_on(run_ids)
             return
-        wanted = list(run_ids)[: max(self.free_slots, 0)]
+        rung = list(run_ids)
+        most = self.free_slots
+        wanted = rung[: max(most, 0)]
+        self._behind = self._behind or len(wanted) < len(rung)
         if not wanted:
-            return  # upkeep rings again
-        taken = self._claim(wanted)
-        if len(taken) < len(wanted):
-            taken += self._claim_limited(set(wanted) - {run.run_id for run, _ in taken})
-        gevent.joinall([self._spawn(*item) for item in taken])
+            return  # they have their turn when a slot is free
+        if self._behind:
+            begun = self._catch_up(len(wanted))
+        else:
+            begun = self._begin(lambda: self._claiming.rung(wanted, most), len(wanted))
+        gevent.joinall(begun)
 
     def _pass_on(self, run_ids: Iterable[UUID]) -> None:
         """Bells that reached us on our way out are for others."""
@@ -97,52 +102,15 @@ class Runner:
         else:
             queues.enqueue_run(following.pool, following.run_id)
 
-    def _claim(self, run_ids: Sequence[UUID]) -> list[tuple[Claimed, Stored]]:
-        """Claim and load what was claimed; the database away: nothing, upkeep rings again."""
-        try:
-            with driver() as conn:
-                return claims.claim(conn, run_ids, self._terms)
-        except UniqueViolation:
-            if len(run_ids) == 1:
-                return []
-            return [item for run_id in run_ids for item in self._claim([run_id])]
-        except Unavailable as error:
-            log.warning("cannot claim runs: %s", error)
-            return []
-
-    def _claim_limited(self, rung: Iterable[UUID]) -> list[tuple[Claimed, Stored]]:
-        """Of limited deployments, whose runs these are: those that are first in line."""
-        try:
-            with driver() as conn:
-                waiting = limits.with_room(conn, list(rung))
-        except Unavailable as error:
-            log.warning("cannot claim runs: %s", error)
-            return []
-        return [item for deployment_id in waiting for item in self._claim_of(deployment_id)]
-
-    def _claim_of(self, deployment_id: UUID) -> list[tuple[Claimed, Stored]]:
-        if self.draining or self.free_slots <= 0:
-            return []
-        try:
-            with driver() as conn:
-                return limits.claim(
-                    conn, deployment_id, self.settings.pool, self._terms, most=self.free_slots
-                )
-        except UniqueViolation:
-            return []  # a run of that thread has just started elsewhere; upkeep rings again
-        except Unavailable as error:
-            log.warning("cannot claim runs: %s", error)
-            return []
-
-    def _let_in(self, deployment_id: UUID) -> None:
-        """A run of a limited deployment has ended: the next one starts, here if there is room."""
+    def _let_in(self, line: Line) -> None:
+        """A run of a limited deployment or key has ended: the next one starts, here if there is room."""
         if not self.draining and self.free_slots > 0:
-            for item in self._claim_of(deployment_id):
-                self._spawn(*item)
+            self._begin(lambda: self._claiming.of([line], self.free_slots), 0)
             return
         try:
             with connection() as conn:
-                waiting = limits.startable(conn, deployment_id)
+                is_key = isinstance(line, str)
+                waiting = key_limits.ring(conn, line) if is_key else limits.startable(conn, line)
         except Unavailable as error:
             log.warning("nobody is rung for, upkeep will: %s", error)
             return
@@ -152,25 +120,24 @@ class Runner:
     def _claim_unheard(self) -> None:
         """Nobody rang for a while: look for ourselves. Redis away delays runs, no more."""
         quiet = time.monotonic() - self._heard_at > UNHEARD_SECONDS
-        if self.draining or self.free_slots <= 0 or not quiet:
-            return
+        most = self.free_slots
+        if not self.draining and most > 0 and quiet:
+            self._begin(lambda: self._claiming.unheard(most, waited_seconds=UNHEARD_SECONDS), most)
+
+    def _catch_up(self, most: int) -> list[gevent.Greenlet]:
+        """Runs were turned away: of all that wait those whose turn it is; fewer than asked for: none is left."""
+        self._behind = False  # again True if others are turned away meanwhile
+        begun = self._begin(lambda: self._claiming.in_turns(most), most)
+        self._behind = self._behind or len(begun) >= min(most, AT_ONCE)
+        return begun
+
+    def _begin(self, claim: Callable[[], Taken], slots: int) -> list[gevent.Greenlet]:
+        """Claim and execute; so many slots are nobody else's while the database answers."""
+        self._promised += slots
         try:
-            with driver() as conn:
-                found = claims.claim_waiting(
-                    conn,
-                    self.settings.pool,
-                    self._terms,
-                    limit=min(self.free_slots, 50),
-                    waited_seconds=UNHEARD_SECONDS,
-                )
-                waiting = limits.unheard(conn, self.settings.pool, waited_seconds=UNHEARD_SECONDS)
-        except UniqueViolation:
-            return  # a run of that thread has just started elsewhere
-        for item in found:
-            self._spawn(*item)
-        for deployment_id in waiting:
-            for item in self._claim_of(deployment_id):
-                self._spawn(*item)
+            return [self._spawn(*item) for item in claim()]
+        finally:
+            self._promised -= slots
 
     def _spawn(self, run: Claimed, stored: Stored) -> gevent.Greenlet:
         execution = Execution(self, run, stored)
@@ -188,8 +155,13 @@ class Runner:
                 if self._executions.get(run.run_id) is execution:
                     del self._executions[run.run_id]
                 self._ended.append(time.monotonic())
+            if self._behind and not self.draining and self.free_slots > 0:
+                self._catch_up(self.free_slots)
+                return
             if run.limited:
                 self._let_in(run.deployment_id)
+            if run.key_limited:
+                self._let_in(run.key_id)
 
     def has_checkpoint(self, run: Claimed) -> bool:
         """Whether an earlier attempt of this run got as far as a checkpoint."""
@@ -199,8 +171,8 @@ class Runner:
     # what others see of it
 
     def figures(self) -> dict[str, Any]:
-        """What this runner does just now; its hosts learn of their deployments' limits on the way."""
-        self._adjust_hosts()
+        """What this runner does just now; on the way it learns which limits there are."""
+        self._learn_limits()
         now = time.monotonic()
         while self._ended and self._ended[0] < now - 60:
             self._ended.popleft()
@@ -211,10 +183,13 @@ class Runner:
             "hosts": [_shown(host, now) for host in self.hosts.all() if host.died is None],
         }
 
-    def _adjust_hosts(self) -> None:
-        if revision_ids := {host.revision_id for host in self.hosts.all()}:
-            with connection() as conn:
-                found = limits.of_hosts(conn, revision_ids)
+    def _learn_limits(self) -> None:
+        revision_ids = {host.revision_id for host in self.hosts.all()}
+        with connection() as conn:
+            found = limits.of_hosts(conn, revision_ids) if revision_ids else None
+            some_key_is_limited = key_limits.are_there(conn)
+        self._claiming.learn(some_key_is_limited=some_key_is_limited)
+        if found is not None:
             self.hosts.adjust(found)
 
     # keeping what is ours

@@ -24,6 +24,7 @@ from shared import (
     deployments,
     events,
     expiry,
+    key_limits,
     limits,
     organizations,
     queues,
@@ -122,6 +123,7 @@ class Upkeep:
         with connection() as conn:
             waiting = claims.unheard(conn, limit=RINGS_A_TICK)
             waiting += limits.startable(conn, limit=RINGS_A_TICK)
+            waiting += key_limits.ring(conn, limit=RINGS_A_TICK)
         for run in waiting:
             queues.enqueue_run(run.pool, run.run_id)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -18,7 +19,9 @@ from shared.database import transaction
 from tests.contract.conftest import ControlPlane, caller
 
 DEFAULT = str(DEFAULT_ORGANIZATION_ID)
-KEY_FIELDS = {"id", "name", "role", "created_at", "expires_at", "last_used_at", "revoked_at"}
+KEY_FIELDS = {
+    "id", "name", "role", "created_at", "expires_at", "last_used_at", "revoked_at", "max_concurrent_runs",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +88,9 @@ def test_an_organization_is_made_read_renamed_and_deleted(operator: ControlPlane
         ("GET", "/v2/keys/12345678", None, 404),
         ("PATCH", "/v2/keys/12345678", {"name": "x"}, 404),
         ("PATCH", "/v2/keys/12345678", {}, 422),
+        ("PATCH", "/v2/keys/12345678", {"name": None, "max_concurrent_runs": None}, 422),
+        ("PATCH", "/v2/keys/12345678", {"max_concurrent_runs": -1}, 422),
+        ("POST", "/v2/keys", {"name": "x", "role": "read", "max_concurrent_runs": "1"}, 422),
         ("DELETE", "/v2/keys/far-too-long-for-an-id", None, 404),
     ],
 )
@@ -170,3 +176,27 @@ def test_deleting_an_organization_ends_all_it_has(app: Flask, operator: ControlP
     assert operator.call("DELETE", f"/v2/organizations/{id}").status_code == 204
     assert admin.get("/v2/deployments").status_code == 401
     assert operator.call("GET", "/v2/deployments", headers={"X-Tenant-Id": "acme"}).status_code == 403
+
+
+def test_a_key_is_given_a_limit_of_runs_that_run_at_once(operator: ControlPlane) -> None:
+    def made(**body: Any) -> Any:
+        return operator.post("/v2/keys", {"name": "ci", "role": "run", **body}).json
+
+    key = made(max_concurrent_runs=3)
+    path = f"/v2/keys/{key['id']}"
+    assert key["max_concurrent_runs"] == 3
+    assert made()["max_concurrent_runs"] is None
+
+    def changed(**body: Any) -> Any:
+        return operator.call("PATCH", path, body).json
+
+    assert changed(name="other")["max_concurrent_runs"] == 3
+    assert changed(max_concurrent_runs=5) == {**changed(max_concurrent_runs=5), "name": "other"}
+    assert changed(max_concurrent_runs=0)["max_concurrent_runs"] is None
+    assert operator.get(path).json["max_concurrent_runs"] is None  # type: ignore[index]
+
+    config = operator.client.application.config
+    config["SETTINGS"] = replace(config["SETTINGS"], max_concurrent_runs_per_key=7)
+    assert made()["max_concurrent_runs"] == 7
+    assert made(max_concurrent_runs=2)["max_concurrent_runs"] == 2
+    assert made(max_concurrent_runs=0)["max_concurrent_runs"] is None

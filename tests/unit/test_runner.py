@@ -19,8 +19,8 @@ import orjson
 from sqlalchemy import text
 
 import workers
-from shared import bus, claims, events, failed_runs, limits, queues, runs, threads
-from shared.database import connection
+from shared import api_keys, bus, claims, events, failed_runs, limits, queues, runs, threads
+from shared.database import connection, transaction
 from shared.deployments import DeploymentRef
 from shared.events import Event
 from shared.settings import Settings
@@ -102,13 +102,19 @@ class Bench:
         *,
         thread: UUID | None = None,
         stateless: bool = False,
+        key: str = "",
+        deployment: DeploymentRef | None = None,
         **fields: Any,
     ) -> UUID:
         """A pending run's id; nobody has been rung."""
         request = runs.RunRequest(assistant_id=graph, input=input or {}, if_not_exists="create", **fields)
         with connection() as conn:
             created = runs.create(
-                conn, self.deployment, request, thread_id=None if stateless else thread or uuid4()
+                conn,
+                deployment or self.deployment,
+                request,
+                thread_id=None if stateless else thread or uuid4(),
+                key_id=key,
             )
         return created.run_id
 
@@ -562,6 +568,45 @@ def test_a_runner_has_no_more_runs_than_slots(world: World) -> None:
         assert sum(b.status(run_id) == "running" for run_id in ids) <= 2
         for run_id in ids:
             b.wait(run_id)
+
+
+@greened
+def test_a_full_runner_takes_keys_in_turns_and_loses_nobody(world: World) -> None:
+    with bench(world, runner_slots=2) as b:
+        limited = factories.deployment("limited", graphs=GRAPHS)
+        with connection() as conn:
+            conn.execute(
+                text("UPDATE deployment SET max_concurrent_runs = 1 WHERE id = :id"), {"id": limited.id}
+            )
+        many = [b.create("echo", key="many") for _ in range(24)]
+        slow = [b.create("echo", key="many", deployment=limited) for _ in range(3)]
+        single = b.create("echo", key="single")
+        for run_id in [*many, *slow, single]:
+            gevent.spawn(b.runner.ring, [run_id])
+        for run_id in [*many, *slow, single]:
+            b.wait(run_id)
+
+        ended = {run_id: (b.row(run_id) or {})["started_at"] for run_id in [*many, *slow, single]}
+        order = sorted(ended, key=lambda run_id: ended[run_id])
+        assert order.index(single) < 8
+        assert order.index(slow[-1]) < 20
+        assert not b.runner._behind
+
+
+@greened
+def test_a_keys_next_run_starts_when_one_ends(world: World) -> None:
+    with bench(world) as b:
+        with transaction() as session:
+            api_keys.ensure_default_organization(session)
+            made = api_keys.create(session, api_keys.DEFAULT_ORGANIZATION_ID, name="k", max_concurrent_runs=1)
+        key_id = made.split("_")[1]
+        ids = [b.create("writes", {"n": 1}, key=key_id) for _ in range(4)]
+        b.runner.ring(ids)
+        for run_id in ids:
+            b.wait(run_id)
+
+        spans = [(row["started_at"], row["ended_at"]) for row in map(b.row, ids) if row]
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
 @greened

@@ -118,6 +118,7 @@ API_KEY = record(
     expires_at=TIME_OR_NULL,
     revoked_at=TIME_OR_NULL,
     last_used_at=TIME_OR_NULL,
+    max_concurrent_runs=COUNT_OR_NULL,
 )
 NEW_API_KEY = record("NewApiKey", **API_KEY["properties"], key=TEXT)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from flask import Blueprint, Response, jsonify
+from flask import Blueprint, Response, current_app, jsonify
 from sqlalchemy import RowMapping
 
 from shared import api_keys, organizations, revision_log
@@ -33,6 +33,7 @@ bp = Blueprint("organizations", __name__)
 
 MAX_PAGE = 100
 MAX_LIFETIME_DAYS = 3650
+MAX_RUNS = 1_000_000
 
 
 class OrganizationBody(Schema):
@@ -49,10 +50,12 @@ class KeyCreate(Schema):
     role = OneOf(*ROLES, required=True)
     expires_at = TimeField(allow_none=True)
     lifetime_days = StrictInteger(minimum=1, maximum=MAX_LIFETIME_DAYS, allow_none=True)
+    max_concurrent_runs = StrictInteger(minimum=0, maximum=MAX_RUNS, allow_none=True)
 
 
 class KeyPatch(Schema):
-    name = StrictString(min_length=1, max_length=255, required=True)
+    name = StrictString(min_length=1, max_length=255, allow_none=True)
+    max_concurrent_runs = StrictInteger(minimum=0, maximum=MAX_RUNS, allow_none=True)
 
 
 @bp.get("/v2/organizations")
@@ -132,12 +135,24 @@ def list_keys() -> Response:
 @bp.post("/v2/keys")
 @operation("Create an API key", answer=answers.NEW_API_KEY, idempotent=True, body=KeyCreate, status=201)
 def create_key() -> Response:
-    """The answer's `key` is shown this once. No key can make one that may do more than itself."""
+    """The answer's `key` is shown this once. No key can make one that may do more than itself.
+
+    `max_concurrent_runs` bounds how many of the runs it creates run at once; 0 is no bound, without it the
+    service's setting counts.
+    """
     body = load(KeyCreate)
+    most = body.get("max_concurrent_runs")
+    if most is None:
+        most = current_app.config["SETTINGS"].max_concurrent_runs_per_key
     with transaction() as session:
         keep = once(session.connection())
         key_id, key = api_keys.create_for(
-            session, caller(), name=body["name"], role=body["role"], expires_at=_expiry(body)
+            session,
+            caller(),
+            name=body["name"],
+            role=body["role"],
+            expires_at=_expiry(body),
+            max_concurrent_runs=most,
         )
         row = api_keys.get(session.connection(), caller().organization_id, key_id)
         return keep(jsonify({**key_record(row), "key": key}), 201)
@@ -161,11 +176,14 @@ def get_key(key_id: str) -> Response:
 
 
 @bp.patch("/v2/keys/<key_id>")
-@operation("Rename an API key", answer=answers.API_KEY, body=KeyPatch, errors=(404,))
-def rename_key(key_id: str) -> Response:
-    body = load(KeyPatch)
+@operation("Change an API key's name or limit", answer=answers.API_KEY, body=KeyPatch, errors=(404,))
+def change_key(key_id: str) -> Response:
+    """`max_concurrent_runs` 0 takes the limit away. Runs that go on are left alone."""
+    body = {name: value for name, value in load(KeyPatch).items() if value is not None}
+    if not body:
+        raise Invalid("name or max_concurrent_runs must be given")
     with connection() as conn:
-        return jsonify(key_record(api_keys.rename(conn, caller().organization_id, key_id, body["name"])))
+        return jsonify(key_record(api_keys.change(conn, caller().organization_id, key_id, **body)))
 
 
 @bp.delete("/v2/keys/<key_id>")

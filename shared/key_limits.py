@@ -1,0 +1,121 @@
+"""How many of its runs an API key may have running at once, over all deployments, and which of them may start.
+
+A key without `max_concurrent_runs` costs a claim nothing: runners ask every few seconds whether there is any
+other. Of one that has it the row is locked while its running runs are counted (as with deployments:
+`shared/limits.py`). A deployment that is limited too goes first:
+its runs are claimed there, as far as their keys have room. Runs of schedules are nobody's key's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared.claims import CLAIM_OF_KEY, Claimed, Next, Stored, Terms, free_deployment, startable, take
+from shared.database import Driver, query
+
+RUNNING = (
+    "SELECT key_id, count(*) AS n FROM run WHERE status = 'running' AND key_id = ANY(%(ids)s) GROUP BY key_id"
+)
+LOCKED = "SELECT max_concurrent_runs FROM api_key WHERE id = %(id)s FOR NO KEY UPDATE"
+LOCKED_WITHIN = """
+SELECT id, max_concurrent_runs FROM api_key
+WHERE max_concurrent_runs IS NOT NULL
+  AND id IN (SELECT key_id FROM run WHERE deployment_id = %(id)s AND status = 'pending')
+ORDER BY id FOR NO KEY UPDATE
+"""
+# Those with room among some: what runs is counted without a lock.
+_WITH_ROOM = """
+SELECT k.id FROM api_key k
+WHERE k.max_concurrent_runs IS NOT NULL AND k.id IN (SELECT w.key_id FROM run w WHERE {which}
+      AND w.status = 'pending' AND {free})
+  AND k.max_concurrent_runs > (SELECT count(*) FROM run e WHERE e.key_id = k.id AND e.status = 'running')
+"""
+WITH_ROOM = _WITH_ROOM.format(which="w.run_id = ANY(%(ids)s)", free=free_deployment("w"))
+UNHEARD = _WITH_ROOM.format(
+    which="w.pool = %(pool)s"
+    " AND coalesce(w.not_before, w.created_at) < now() - make_interval(secs => %(waited)s)",
+    free=free_deployment("w"),
+)
+
+
+def are_there(conn: Connection) -> bool:
+    """Whether any key has a limit."""
+    found = conn.execute(text("SELECT EXISTS (SELECT FROM api_key WHERE max_concurrent_runs IS NOT NULL)"))
+    return bool(found.scalar_one())
+
+
+def _running(conn: Driver, ids: Sequence[str]) -> dict[str, int]:
+    return {row["key_id"]: row["n"] for row in query(conn, RUNNING, {"ids": list(ids)})} if ids else {}
+
+
+def rooms_within(conn: Driver, deployment_id: UUID) -> dict[str, int]:
+    """Of the limited keys whose runs wait in a deployment: how many may start. Holds these keys."""
+    limits = {
+        row["id"]: row["max_concurrent_runs"] for row in query(conn, LOCKED_WITHIN, {"id": deployment_id})
+    }
+    running = _running(conn, list(limits))
+    return {id: max(most - running.get(id, 0), 0) for id, most in limits.items()}
+
+
+def with_room(conn: Driver, run_ids: Sequence[UUID]) -> list[str]:
+    """The limited keys among those of these waiting runs that may start one: seen without a lock."""
+    return [row["id"] for row in query(conn, WITH_ROOM, {"ids": list(run_ids)})]
+
+
+def unheard(conn: Driver, pool: str, *, waited_seconds: float) -> list[str]:
+    """The limited keys that may start a run which has waited this long in this pool."""
+    return [row["id"] for row in query(conn, UNHEARD, {"pool": pool, "waited": waited_seconds})]
+
+
+def claim(conn: Driver, key_id: str, pool: str, terms: Terms, *, most: int) -> list[tuple[Claimed, Stored]]:
+    """Take a limited key's oldest waiting runs, as many as its limit leaves room for.
+
+    Raises UniqueViolation as `claims.claim` does.
+    """
+    with conn.transaction():
+        row = query(conn, LOCKED, {"id": key_id}).fetchone()
+        if row is None or row["max_concurrent_runs"] is None:
+            return []  # deleted, or unlimited by now: an ordinary claim finds its runs
+        room = min(row["max_concurrent_runs"] - _running(conn, [key_id]).get(key_id, 0), most)
+        if room <= 0:
+            return []
+        which = {
+            "key_id": key_id,
+            "pool": pool,
+            "limit": room,
+            "served": [],
+            "limited_keys": [key_id],
+            "rooms": [room],
+        }
+        taken = take(conn, CLAIM_OF_KEY, terms, which)
+    return [(dataclasses.replace(run, key_limited=True), stored) for run, stored in taken]
+
+
+RING = text(f"""
+UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id IN (
+    SELECT w.run_id FROM (
+        SELECT r.run_id, r.key_id, r.rung_at, r.rings,
+            row_number() OVER (PARTITION BY r.key_id ORDER BY r.run_id) AS turn
+        FROM run r WHERE r.status = 'pending' AND (CAST(:id AS text) IS NULL OR r.key_id = :id)
+          AND r.key_id IN (SELECT id FROM api_key WHERE max_concurrent_runs IS NOT NULL)
+          AND {free_deployment("r")} AND {startable("r")}) w
+    JOIN api_key k ON k.id = w.key_id
+    LEFT JOIN (
+        SELECT key_id, count(*) AS n FROM run WHERE status = 'running' GROUP BY key_id) busy
+        ON busy.key_id = k.id
+    WHERE w.turn <= least(k.max_concurrent_runs - coalesce(busy.n, 0), 50)
+      AND (CAST(:id AS text) IS NOT NULL OR w.rung_at IS NULL
+        OR w.rung_at < now() - make_interval(secs => least(2 * (w.rings + 1), 30)))
+    LIMIT :limit)
+RETURNING run_id, pool
+""")
+
+
+def ring(conn: Connection, key_id: str | None = None, *, limit: int = 200) -> list[Next]:
+    """Waiting runs of limited keys with room, or of this one, to be rung for; marked as rung."""
+    rows = conn.execute(RING, {"id": key_id, "limit": limit})
+    return [Next(row.run_id, row.pool) for row in rows]

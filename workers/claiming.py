@@ -1,0 +1,147 @@
+"""How a runner takes runs: those it is rung for, or, when it cannot take all, those whose turn it is.
+
+Bells say nothing about turns. A runner with room for all it is rung for takes what it is rung for; one that
+has turned runs away takes waiting runs in turns between keys, so that nobody waits behind all that somebody
+else has queued. Each runner remembers whom it served: turns need no row that every claim would write.
+What has a limit is claimed a deployment or a key at a time (`shared/limits.py`, `shared/key_limits.py`).
+
+The database away, or a run of the same thread just started elsewhere: nothing is claimed, upkeep rings again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from psycopg.errors import UniqueViolation
+
+from shared import claims, key_limits, limits
+from shared.claims import Claimed, Stored, Terms
+from shared.database import Driver, driver
+from shared.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+MAX_SERVED = 1_000  # keys that are remembered
+AT_ONCE = 50  # runs that are claimed unasked
+
+Taken = list[tuple[Claimed, Stored]]
+Line = UUID | str  # a limited deployment, or a limited key
+T = TypeVar("T")
+
+
+class Claiming:
+    """What a runner of this pool may take, and whose turn it is."""
+
+    def __init__(self, pool: str, terms: Terms) -> None:
+        self._pool = pool
+        self._terms = terms
+        self._served: dict[str, None] = {}  # keys, by when they had their turn, the longest ago first
+        self._limited_first = False
+
+    def learn(self, *, some_key_is_limited: bool) -> None:
+        """Look at keys only where one has a limit."""
+        self._terms = dataclasses.replace(self._terms, some_key_is_limited=some_key_is_limited)
+
+    def rung(self, run_ids: Sequence[UUID], most: int) -> Taken:
+        """Those of these runs that are ours to take; of limited lines what is first in them, `most` in all."""
+        taken = self._free(run_ids)
+        if len(taken) < len(run_ids):
+            left = list(set(run_ids) - {run.run_id for run, _ in taken})
+            lines = _tried(lambda conn: [*limits.with_room(conn, left), *key_limits.with_room(conn, left)])
+            taken += self.of(lines, most - len(taken))
+        return taken
+
+    def _free(self, run_ids: Sequence[UUID]) -> Taken:
+        try:
+            with driver() as conn:
+                return claims.claim(conn, run_ids, self._terms)
+        except UniqueViolation:
+            if len(run_ids) == 1:
+                return []
+            return [item for run_id in run_ids for item in self._free([run_id])]
+        except Unavailable as error:
+            log.warning("cannot claim runs: %s", error)
+            return []
+
+    def of(self, lines: Iterable[Line], most: int) -> Taken:
+        """The first of each of these limited deployments and keys, as many as they have room for."""
+        taken: Taken = []
+        for line in lines:
+            taken += self._of(line, most - len(taken))
+        return taken
+
+    def _of(self, line: Line, most: int) -> Taken:
+        if most <= 0:
+            return []
+        if isinstance(line, str):
+            return self._served_by(
+                lambda conn: key_limits.claim(conn, line, self._pool, self._terms, most=most)
+            )
+        served = list(self._served)
+        return self._served_by(
+            lambda conn: limits.claim(conn, line, self._pool, self._terms, most=most, served=served)
+        )
+
+    def in_turns(self, most: int) -> Taken:
+        """Waiting runs, whoever rang for them. Those with a limit and those without go first in turns."""
+        most = min(most, AT_ONCE)
+        self._limited_first = not self._limited_first
+        steps = [self._limited_in_turns, self._free_in_turns]
+        taken: Taken = []
+        for step in steps if self._limited_first else reversed(steps):
+            if len(taken) < most:
+                taken += step(most - len(taken))
+        return taken
+
+    def _free_in_turns(self, most: int) -> Taken:
+        served = list(self._served)
+        return self._served_by(
+            lambda conn: claims.claim_in_turns(conn, self._pool, self._terms, limit=most, served=served)
+        )
+
+    def _limited_in_turns(self, most: int) -> Taken:
+        lines = self._lines(waited_seconds=0)
+        random.shuffle(lines)
+        return self.of(lines, most)
+
+    def unheard(self, most: int, *, waited_seconds: float) -> Taken:
+        """Runs that have waited this long and that nobody rang for."""
+        taken: Taken = _tried(
+            lambda conn: claims.claim_waiting(
+                conn, self._pool, self._terms, limit=min(most, AT_ONCE), waited_seconds=waited_seconds
+            )
+        )
+        return taken + self.of(self._lines(waited_seconds=waited_seconds), most - len(taken))
+
+    def _lines(self, *, waited_seconds: float) -> list[Line]:
+        return _tried(
+            lambda conn: [
+                *limits.unheard(conn, self._pool, waited_seconds=waited_seconds),
+                *key_limits.unheard(conn, self._pool, waited_seconds=waited_seconds),
+            ]
+        )
+
+    def _served_by(self, claim: Callable[[Driver], Taken]) -> Taken:
+        taken: Taken = _tried(claim)
+        for run, _ in taken:
+            self._served.pop(run.key_id, None)
+            self._served[run.key_id] = None
+        while len(self._served) > MAX_SERVED:
+            del self._served[next(iter(self._served))]
+        return taken
+
+
+def _tried(ask: Callable[[Driver], list[T]]) -> list[T]:
+    try:
+        with driver() as conn:
+            return ask(conn)
+    except UniqueViolation:
+        return []
+    except Unavailable as error:
+        log.warning("cannot claim runs: %s", error)
+        return []
