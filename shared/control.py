@@ -1,9 +1,10 @@
-"""Telling a run's owner, or its followers, that somebody wants it stopped."""
+"""Telling a run's owner, or its followers, that somebody wants it stopped, or wants to see more of it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from uuid import UUID
 
 from shared import bus, events, queues
 from shared.claims import Next
@@ -11,6 +12,8 @@ from shared.database import dumps
 from shared.runs import Displaced
 
 log = logging.getLogger(__name__)
+
+WIDEN = "widen"
 
 
 def tell(stopped: Sequence[Displaced], retention_seconds: int) -> None:
@@ -31,6 +34,15 @@ def _hint(run: Displaced, owner: str) -> None:
         bus.client().publish(bus.control_channel(owner), dumps(message))
     except bus.RedisError as error:
         log.warning("run %s: its owner learns of the cancel with the next renewal: %s", run.run_id, error)
+
+
+def widen(run_id: UUID, owner: str, modes: Sequence[str]) -> None:
+    """A hint to the owner of a running run: a reader wants events of these modes, too."""
+    message = {"run_id": str(run_id), "action": WIDEN, "stream_mode": list(modes)}
+    try:
+        bus.client().publish(bus.control_channel(owner), dumps(message))
+    except bus.RedisError as error:
+        log.warning("run %s: its owner is not told what a reader wants to see: %s", run_id, error)
 
 
 def _end_log(run: Displaced, retention_seconds: int) -> None:

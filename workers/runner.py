@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 
 from shared import bus, checkpoints, claims, deployments, key_limits, limits, logs, queues
 from shared.claims import Claimed, Stored, Terms
+from shared.control import WIDEN
 from shared.database import connection
 from shared.errors import Unavailable
 from shared.settings import Settings
@@ -253,7 +254,11 @@ class Runner:
             return
         message = orjson.loads(data)
         execution = self._executions.get(UUID(message["run_id"]))
-        if execution is not None:
+        if execution is None:
+            return
+        if message["action"] == WIDEN:
+            execution.widen(message["stream_mode"])
+        else:
             execution.cancel(message["action"], message.get("reason"))
 
     def warm_up(self) -> None:

@@ -79,6 +79,14 @@ class Execution:
             patience = HAND_OVER_SECONDS if action == "handover" else CANCEL_SECONDS
             gevent.spawn_later(patience, self._give_up)
 
+    def widen(self, modes: list[str]) -> None:
+        """Somebody who has just come wants events of these modes, too."""
+        if self._host is not None and self._host.died is None:
+            try:
+                self._host.send(frames.WIDEN, self._id, dumps({"stream_mode": modes}).encode())
+            except HostDied:
+                return
+
     def _give_up(self) -> None:
         """The host did not answer a CANCEL: its loop is blocked. The run ends without it."""
         if not self._outcome.ready():

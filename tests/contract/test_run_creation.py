@@ -84,7 +84,7 @@ def test_a_run_for_later_waits_for_its_time_and_others_wait_behind_it(
 def test_the_stream_of_a_run_for_later_is_open_and_says_nothing_before(api: Api, thread_id: str) -> None:
     body = {"assistant_id": "agent", "after_seconds": 3600}
     response = api.post(f"/threads/{thread_id}/runs/stream", body, buffered=False)
-    chunks = response.iter_encoded()
+    chunks = (chunk for chunk in response.iter_encoded() if chunk)
     assert next(chunks) == next(chunks) == b": heartbeat\r\n\r\n"
     (run,) = api.get(f"/threads/{thread_id}/runs").json
     due(run)
@@ -478,3 +478,26 @@ def test_a_thread_asked_for_twice_under_a_key_is_one_thread(api: Api) -> None:
     assert again.headers["Idempotent-Replayed"] == "true"
     assert api.post("/threads/count").json == 1
     assert api.post("/threads", {"metadata": {"a": 2}}, headers=KEY).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("stream_mode=updates&stream_mode=nonsense", ["updates"]),
+        ("stream_mode=values", None),
+        ("", None),
+    ],
+)
+def test_a_join_tells_the_owner_of_a_running_run_what_it_wants(
+    api: Api, thread_id: str, query: str, told: list[str] | None
+) -> None:
+    run = start(api, thread_id)
+    Actor(run["run_id"], owner="w7")
+    with bus.client().pubsub(ignore_subscribe_messages=True) as heard:
+        heard.subscribe(f"{bus.PREFIX}control:w7")
+        heard.get_message(timeout=5)
+        api.get(f"/runs/{run['run_id']}/stream?{query}", buffered=False).close()
+        bus.client().publish(f"{bus.PREFIX}control:w7", "{}")
+        message = orjson.loads(heard.get_message(timeout=5)["data"])
+    wanted = {"run_id": run["run_id"], "action": "widen", "stream_mode": told}
+    assert message == (wanted if told else {})

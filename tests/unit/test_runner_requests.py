@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import orjson
 from sqlalchemy import text
 
-from shared import claims, runs, states
+from shared import claims, control, runs, states
 from shared.database import connection
 from shared.runs import RunRequest
 from tests.greened import World, child, greened
@@ -91,6 +91,20 @@ def test_a_run_for_later_is_rung_for_when_its_time_has_come(world: World) -> Non
         b.wait(run_id)
         b.wait(behind)
         assert b.thread(run_id)["values"]["log"] == ["hi", "behind"]
+
+
+@greened
+def test_a_running_run_streams_what_a_reader_asks_for_from_then_on(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.start("counts", {"n": 6, "seconds": 0.3})
+        b.wait_for_event(run_id, b'"log":[0]')
+        control.widen(run_id, b.settings.worker, ["updates", "custom", "messages", "values"])
+        found = names(b.wait(run_id))
+
+        assert set(found) == {"metadata", "values", "updates", "end"}
+        assert found[:3] == ["metadata", "values", "values"]
+        assert found.count("values") == 7
+        assert 0 < found.count("updates") < 6
 
 
 @greened

@@ -1,7 +1,8 @@
 """Which of a run's events one client gets: by stream mode, by namespace, by whether it wants subgraphs.
 
-A run's log may hold more than its creator asked for: who joins a run that has not started yet adds its own
-wishes to what the run will stream (`shared/runs.py`, `widen`). So every client's stream is filtered.
+A run's log may hold more than its creator asked for: who joins a run adds its own wishes to what the run will
+stream, before its start (`shared/runs.py`, `widen`) or while it goes on (`shared/control.py`, `widen`). So
+every client's stream is filtered.
 """
 
 from __future__ import annotations

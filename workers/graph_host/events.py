@@ -5,7 +5,7 @@ An event is encoded here once; nobody on its way looks into it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,9 @@ from .serialization import dumps
 Namespace = tuple[str, ...]
 
 INTERRUPT = "__interrupt__"
+# Modes that the library is asked for though nobody reads them. `custom` costs a run of two nodes 0.2 ms when it
+# is asked for, `tasks` 0.05 ms, `updates` nothing that can be measured.
+UNREAD = ("updates",)
 
 # The graph library's word for what a tool does → the clients' word, and what it brings under which name.
 TOOL_EVENTS = {
@@ -73,16 +76,15 @@ class EventWriter:
         # of the subgraphs whose life is told: those that began, by their task, and have not ended
         self._alive: dict[str, Namespace] | None = None
         self._handlers: dict[str, Callable[[Namespace, Any], None]] = {"values": self._on_values}
-        for mode, handler in {
+        optional: dict[str, Callable[[Namespace, Any], None]] = {
             "updates": self._on_updates,
             "custom": self._passed_on("custom"),
             "tasks": self._passed_on("tasks"),
             "checkpoints": self._on_checkpoint,
             "debug": self._on_debug,
             "tools": self._on_tool,
-        }.items():
-            if mode in self._modes:
-                self._handlers[mode] = handler
+        }
+        self._handlers |= {mode: handler for mode, handler in optional.items() if mode in self._modes}
         if "messages-tuple" in self._modes:
             both = self._on_both_messages
             self._handlers["messages"] = both if asked.parts else self._on_message_tuple
@@ -91,11 +93,25 @@ class EventWriter:
         if "lifecycle" in self._modes and asked.subgraphs:
             self._alive = {}
             self._handlers["tasks"] = self._on_task
+        # A reader may ask for these while the run goes on. The library's own event stream would show that they
+        # are asked for.
+        self._unread: dict[str, Callable[[Namespace, Any], None]] = {}
+        if "events" not in self._modes:
+            self._unread = {mode: optional[mode] for mode in UNREAD if mode not in self._handlers}
 
     @property
     def graph_modes(self) -> list[str]:
         """The modes to ask the graph library for. Always `values`: waiting callers get the last ones."""
-        return list(self._handlers)
+        return [*self._handlers, *self._unread]
+
+    def widen(self, modes: Iterable[str]) -> None:
+        """Write events of these modes too from now on; what the library was not asked for cannot be had."""
+        for mode in modes:
+            handler = self._unread.pop(mode, None)
+            if handler is not None:
+                self._handlers[mode] = handler
+            if mode in self._handlers:
+                self._modes |= {mode}
 
     def write(self, ns: Namespace, mode: str, payload: Any) -> None:
         """Turn one chunk of the graph's stream into events."""

@@ -90,6 +90,10 @@ class Execution:
         if not self._is_done:  # else it only reads the state, and ends without it
             self._connection.loop.call_later(GIVE_UP_SECONDS, self._give_up)
 
+    def widen(self, modes: list[str]) -> None:
+        """Send events of these modes too from now on, where the graph library gives them."""
+        self._events.widen(modes)
+
     def _make_checkpoints(self, stored: list[bytes], versions: dict[str, str]) -> RunCheckpoints:
         spec = self._spec
         is_temporary = bool(spec.get("temporary"))

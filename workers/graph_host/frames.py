@@ -12,6 +12,7 @@ Down (runner → host)
     REPLY       parts: JSON {"ask": n}; to an ASK, what shared.checkpoints.answer gives follows; to a
                 CHECKPOINT or WRITES with ask n, nothing: it says that this and all before it is stored
     PING        empty; answered by PONG
+    WIDEN       JSON {"stream_mode": [mode …]}: send events of these too from now on, as far as the run has them
     STOP        empty: finish nothing, start nothing, exit 0
 
 Up (host → runner)
@@ -36,9 +37,9 @@ COUNT = struct.Struct(">I")
 NOBODY = bytes(16)
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
-RUN, CANCEL, QUERY, REPLY, PING, STOP = range(1, 7)
+RUN, CANCEL, QUERY, REPLY, PING, STOP, WIDEN = range(1, 8)
 READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG = range(16, 25)
-KINDS = frozenset((*range(1, 7), *range(16, 25)))
+KINDS = frozenset((*range(1, 8), *range(16, 25)))
 
 
 class BadFrame(Exception):

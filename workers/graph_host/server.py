@@ -130,6 +130,9 @@ class Host:
         elif kind == frames.CANCEL:
             if id in self._runs:
                 self._runs[id].cancel()
+        elif kind == frames.WIDEN:
+            if id in self._runs:
+                self._runs[id].widen(json.loads(body)["stream_mode"])
         elif kind == frames.PING:
             self._connection.send(frames.PONG, id, b"")
         elif kind == frames.STOP:
