@@ -361,9 +361,44 @@ def delete_threads(conn: Connection, deployment_id: UUID, thread_ids: Sequence[U
         conn.exec_driver_sql(f"DELETE FROM {table} WHERE {_IN_THREADS}", parameters)
 
 
+_AFTER_RUN = """
+FROM checkpoint AS own JOIN checkpoint AS later USING (deployment_id, thread_id, checkpoint_ns)
+WHERE deployment_id = %(deployment)s AND thread_id = ANY(%(threads)s) AND own.run_id = %(run)s
+    AND later.parent_checkpoint_id = own.checkpoint_id AND later.run_id IS DISTINCT FROM own.run_id"""
+_IS_REBUILT_FROM_RUN = f"""
+SELECT EXISTS (SELECT 1 {_AFTER_RUN} AND later.metadata -> 'counters_since_delta_snapshot' IS NOT NULL)"""
+_RELINK = f"""
+WITH RECURSIVE line AS (
+    SELECT checkpoint_ns, later.checkpoint_id, own.parent_checkpoint_id AS ancestor {_AFTER_RUN}
+  UNION ALL
+    SELECT checkpoint_ns, line.checkpoint_id, own.parent_checkpoint_id
+    FROM line JOIN checkpoint AS own USING (checkpoint_ns)
+    WHERE {_IN_THREADS} AND own.checkpoint_id = line.ancestor AND own.run_id = %(run)s
+)
+UPDATE checkpoint AS later SET parent_checkpoint_id = line.ancestor FROM line
+WHERE {_IN_THREADS} AND later.checkpoint_ns = line.checkpoint_ns
+    AND later.checkpoint_id = line.checkpoint_id AND NOT EXISTS (
+        SELECT 1 FROM checkpoint AS own
+        WHERE own.deployment_id = later.deployment_id AND own.thread_id = later.thread_id
+            AND own.checkpoint_ns = later.checkpoint_ns AND own.checkpoint_id = line.ancestor
+            AND own.run_id = %(run)s
+    )"""
+
+
 def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> None:
-    """Remove what a run has stored, as if it had never run; blobs nothing refers to go too."""
+    """Remove what a run has stored, as if it had never run; blobs nothing refers to go too.
+
+    What later runs have stored, which builds on it, hangs from what was before the run then. Where they
+    hold a delta channel, whose value is rebuilt from the writes of all ancestors, the run's checkpoints stay
+    and are nobody's.
+    """
     parameters = {"deployment": deployment_id, "threads": [thread_id], "run": run_id}
+    if conn.exec_driver_sql(_IS_REBUILT_FROM_RUN, parameters).scalar_one():
+        for table in ("checkpoint", "checkpoint_write"):
+            statement = f"UPDATE {table} SET run_id = NULL WHERE {_IN_THREADS} AND run_id = %(run)s"
+            conn.exec_driver_sql(statement, parameters)
+        return
+    conn.exec_driver_sql(_RELINK, parameters)
     for table in ("checkpoint", "checkpoint_write"):
         conn.exec_driver_sql(f"DELETE FROM {table} WHERE {_IN_THREADS} AND run_id = %(run)s", parameters)
     _sweep(conn, parameters)

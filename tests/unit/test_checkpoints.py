@@ -13,7 +13,7 @@ from shared import checkpoints
 from shared.checkpoints import Write
 from shared.database import connection, transaction
 from shared.deployments import DeploymentRef
-from shared.models import CheckpointBlob, CheckpointWrite, Run
+from shared.models import Checkpoint, CheckpointBlob, CheckpointWrite, Run
 from tests import factories
 from workers.graph_host import frames
 
@@ -264,6 +264,37 @@ def test_a_rolled_back_run_leaves_what_was_before() -> None:
 
     assert read(run) == before
     assert (count(CheckpointBlob), count(CheckpointWrite)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "parents"),
+    [
+        ({}, {"1": None, "4": "1", "5": "4"}),
+        (
+            {"counters_since_delta_snapshot": {"log": [1, 1]}},
+            {"1": None, "2": "1", "3": "2", "4": "3", "5": "4"},
+        ),
+    ],
+)
+def test_what_builds_on_a_deleted_run_goes_on_from_what_was_before_it(
+    metadata: dict[str, Any], parents: dict[str, str | None]
+) -> None:
+    deployment = factories.deployment()
+    thread_id = factories.thread(deployment.id)
+    runs = []
+    for chain in (["1"], ["2", "3"], ["4", "5"]):
+        runs.append(running(deployment, thread_id))
+        for id in chain:
+            store(checkpoint(runs[-1], id, str(int(id) - 1) if id != "1" else None, metadata=metadata))
+        with transaction() as session:
+            session.execute(update(Run).values(status="success"))
+
+    with connection() as conn:
+        checkpoints.delete_run(conn, deployment.id, thread_id, runs[1].run_id)
+        assert not checkpoints.has_checkpoint_of_run(conn, runs[1].run_id)
+        rows = conn.execute(select(Checkpoint.checkpoint_id, Checkpoint.parent_checkpoint_id)).all()
+
+    assert {row.checkpoint_id: row.parent_checkpoint_id for row in rows} == parents
 
 
 def test_keeping_the_latest_keeps_what_it_refers_to(run: Run) -> None:
