@@ -1,0 +1,188 @@
+"""What clients count on, point by point: where each is proven, and what no other test shows as a whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from langgraph_sdk.client import SyncLangGraphClient
+from langgraph_sdk.errors import ConflictError, NotFoundError
+
+from tests.stack import Stack
+from tests.waiting import wait_until
+
+TESTS = Path(__file__).parent.parent
+KITCHEN = TESTS / "projects" / "kitchen"
+
+POINTS = {
+    "every method of the Python client and of both lines of the JavaScript client": (
+        "e2e/test_clients_python.py::test_each_method_does_what_it_says",
+        "e2e/test_clients_python.py::test_every_method_has_a_row",
+        "e2e/test_clients_js.py::test_each_method_does_what_it_says",
+    ),
+    "default assistants have the ids that clients compute": (
+        "e2e/test_sdk.py::test_default_assistants_have_the_ids_clients_compute",
+        "contract/test_assistants.py::test_default_assistants_have_the_ids_clients_compute",
+    ),
+    "a version made latest again is what a run's graph sees": (
+        "e2e/test_sdk.py::test_a_run_uses_the_version_made_latest_again",
+    ),
+    "a stream's bytes, and signs of life in silence": (
+        "contract/test_sse.py::test_a_stream_is_the_contracts_sample",
+        "contract/test_sse.py::test_heartbeats_are_comments_and_go_on_between_events",
+        "contract/test_runs.py::test_line_feeds_go_before_the_answer",
+        "e2e/test_sdk.py::test_a_silent_run_is_kept_alive_by_heartbeats",
+    ),
+    "a resumable stream that is cut loses and doubles nothing, also when the server starts again": (
+        "e2e/test_clients_transport.py::test_a_resumable_stream_goes_on_after_each_cut",
+        "e2e/test_clients_transport.py::test_the_javascript_client_goes_on_and_makes_no_second_run",
+        "fault/test_faults.py::test_a_client_goes_on_when_web_is_killed",
+    ),
+    "a run's status is final before its stream closes": (
+        "e2e/test_clients_transport.py::test_a_run_is_over_before_its_stream_closes",
+        "contract/test_sse.py::test_a_run_is_over_when_its_stream_closes",
+    ),
+    "questions in values, updates and wait, answered by value and by id": (
+        "e2e/test_sdk.py::test_an_interrupted_run_waits_and_is_resumed",
+        "e2e/test_clients_ui.py::test_a_question_is_found_and_answered",
+    ),
+    "the four strategies for a busy thread": ("e2e/test_acceptance.py::test_a_strategy_for_a_busy_thread",),
+    "cancels and deletes answer as they should": (
+        "e2e/test_acceptance.py::test_cancels_and_deletes_answer_with_these_statuses",
+    ),
+    "a missing item is null, and namespaces come in an object": (
+        "e2e/test_acceptance.py::test_a_missing_item_is_null_and_namespaces_are_in_an_object",
+    ),
+    "behind a prefix, addresses carry none": (
+        "e2e/test_acceptance.py::test_addresses_begin_at_the_deployment_s_own_root",
+    ),
+    "a page of another origin can call and read": (
+        "e2e/test_clients_ui.py::test_a_page_of_another_origin_may_call_and_read_what_it_needs",
+    ),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_each_point_has_its_test(point: str) -> None:
+    for place in POINTS[point]:
+        file, _, name = place.partition("::")
+        assert re.search(rf"^def {name}\(", (TESTS / file).read_text(), re.MULTILINE), place
+
+
+@pytest.fixture(scope="module")
+def kitchen(stack: Stack) -> str:
+    return stack.deploy(KITCHEN, name="kitchen")
+
+
+@pytest.fixture
+def sdk(stack: Stack, kitchen: str) -> SyncLangGraphClient:
+    return stack.sdk(kitchen)
+
+
+@pytest.fixture
+def http(stack: Stack, kitchen: str) -> Iterator[httpx.Client]:
+    base, headers = f"{stack.url}/d/{kitchen}", {"x-api-key": stack.api_key}
+    with httpx.Client(base_url=base, headers=headers, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def thread_id(sdk: SyncLangGraphClient) -> str:
+    return sdk.threads.create()["thread_id"]
+
+
+def running(sdk: SyncLangGraphClient, thread_id: str) -> str:
+    """A run that has done its first step and goes on until it is stopped."""
+    run_id = sdk.runs.create(thread_id, "sleeps", input={"text": "x"}, durability="sync")["run_id"]
+    wait_until(lambda: sdk.threads.get_state(thread_id)["next"] == ["sleep"])
+    return run_id
+
+
+def end_of(sdk: SyncLangGraphClient, thread_id: str, run_id: str) -> str | None:
+    """How a run ended; None when it is not there."""
+    try:
+        return sdk.runs.get(thread_id, run_id)["status"]
+    except NotFoundError:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "old", "log"),
+    [
+        ("interrupt", "interrupted", ["kept", "before", "new"]),
+        ("rollback", None, ["kept", "new"]),
+        ("enqueue", "success", ["kept", "before", "woke", "new"]),
+    ],
+)
+def test_a_strategy_for_a_busy_thread(
+    sdk: SyncLangGraphClient, thread_id: str, strategy: Any, old: str | None, log: list[str]
+) -> None:
+    sdk.runs.wait(thread_id, "echo", input={"text": "kept"})
+    if strategy == "enqueue":
+        first = sdk.runs.create(thread_id, "sleeps", input={"seconds": 1})["run_id"]
+    else:
+        first = running(sdk, thread_id)
+    with pytest.raises(ConflictError, match="already running"):
+        sdk.runs.create(thread_id, "echo", input={"text": "no"}, multitask_strategy="reject")
+
+    stream = sdk.runs.stream(thread_id, "echo", input={"text": "new"}, multitask_strategy=strategy)
+    parts = list(stream)
+
+    assert [part.event for part in parts] == ["metadata", "values", "values"]
+    assert parts[-1].data["log"] == log
+    assert end_of(sdk, thread_id, first) == old
+    assert sdk.runs.get(thread_id, parts[0].data["run_id"])["status"] == "success"
+    thread = sdk.threads.get(thread_id)
+    assert (thread["status"], thread["error"], thread["values"]["log"]) == ("idle", None, log)
+
+
+def test_cancels_and_deletes_answer_with_these_statuses(
+    sdk: SyncLangGraphClient, http: httpx.Client, thread_id: str
+) -> None:
+    def said(answer: httpx.Response) -> tuple[int, bytes]:
+        return answer.status_code, answer.content.strip()
+
+    runs = f"/threads/{thread_id}/runs"
+    first, second = running(sdk, thread_id), sdk.runs.create(thread_id, "echo", input={"text": "x"})["run_id"]
+    assert said(http.post(f"{runs}/{second}/cancel")) == (202, b"")
+    answer = http.post(f"{runs}/{first}/cancel", params={"wait": 1})
+    assert said(answer) == (200, b"{}")
+    assert answer.headers["Content-Location"] == f"{runs}/{first}"
+    assert answer.headers["Location"] == f"{runs}/{first}/join"
+    assert http.post(f"{runs}/{first}/cancel").status_code == 404
+    third = running(sdk, thread_id)
+    assert said(http.post("/runs/cancel", json={"thread_id": thread_id, "run_ids": [third]})) == (204, b"")
+
+    cron = sdk.crons.create("echo", schedule="0 0 1 1 *")["cron_id"]  # type: ignore[typeddict-item]
+    assistant = sdk.assistants.create("echo")["assistant_id"]
+    for path in (
+        f"{runs}/{second}",
+        f"/threads/{thread_id}",
+        f"/runs/crons/{cron}",
+        f"/assistants/{assistant}",
+    ):
+        assert said(http.delete(path)) == (204, b""), path
+        assert http.delete(path).status_code == 404, path
+    item = {"namespace": ["none"], "key": "none"}
+    assert said(http.request("DELETE", "/store/items", json=item)) == (204, b"")
+
+
+def test_a_missing_item_is_null_and_namespaces_are_in_an_object(http: httpx.Client) -> None:
+    missing = http.get("/store/items", params={"namespace": "no.where", "key": "k"})
+    assert (missing.status_code, missing.json()) == (200, None)
+    found = http.post("/store/namespaces", json={"prefix": ["no", "where"]})
+    assert (found.status_code, found.json()) == (200, {"namespaces": []})
+
+
+def test_addresses_begin_at_the_deployment_s_own_root(http: httpx.Client, thread_id: str) -> None:
+    body = {"assistant_id": "echo", "input": {"text": "x"}}
+    for path, suffix in (("runs", None), ("runs/wait", "/join"), ("runs/stream", "/stream")):
+        answer = http.post(f"/threads/{thread_id}/{path}", json=body)
+        content = answer.headers["Content-Location"]
+        assert content.startswith(f"/threads/{thread_id}/runs/")
+        assert answer.headers.get("Location") == (None if suffix is None else content + suffix)
+        assert http.get(content).status_code == 200
