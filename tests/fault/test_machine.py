@@ -1,0 +1,329 @@
+"""Random callers and random deaths on a few threads at once: when all is quiet again, the promises hold.
+
+What each caller does follows from the seed; when it happens does not, for real processes run beneath.
+`RUNYARD_TEST_MACHINE_SECONDS` makes it last longer, `RUNYARD_TEST_MACHINE_SEED` names another seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from tests.stack import Stack
+from tests.waiting import wait_until
+
+MILL = Path(__file__).parent.parent / "projects" / "mill"
+SECONDS = float(os.environ.get("RUNYARD_TEST_MACHINE_SECONDS", "15"))
+SEED = int(os.environ.get("RUNYARD_TEST_MACHINE_SEED", "1"))
+QUIET_SECONDS = 60
+THREADS, CALLERS = 6, 3
+LIVE = ("pending", "running")
+STRATEGIES = ["enqueue"] * 20 + ["reject", "interrupt", "interrupt", "rollback"]
+ACTIONS = ["create"] * 10 + ["cancel", "roll_back", "delete"]
+KILLS = ("host", "runner", "host")  # spread over the time
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """A platform of this module's own, whose leases run out soon."""
+    with Stack(env={"RUNYARD_LEASE_SECONDS": "3"}) as own:
+        own.deploy(MILL, name="mill")
+        yield own
+
+
+@dataclass
+class Made:
+    """A run whose creation was answered well."""
+
+    run_id: str
+    thread_id: str
+    label: str
+    steps: int
+    strategy: str
+    is_deleted: bool = False
+    may_be_gone: bool = False  # also by a rollback
+
+
+@dataclass
+class Reader:
+    """A client that loses its connection now and then, and goes on after the last id it saw."""
+
+    http: httpx.Client
+    run: Made
+    random: random.Random
+    events: list[tuple[int, str, str]] = field(default_factory=list)
+    has_seen_end: bool = False
+
+    def read(self) -> None:
+        while not self.has_seen_end:
+            cut_after = self.random.choice((1, 3, 1000))
+            if not self._read_once(cut_after):
+                continue
+            found = self.http.get(f"/threads/{self.run.thread_id}/runs/{self.run.run_id}")
+            self.has_seen_end = found.status_code == 404 or found.json()["status"] not in LIVE
+
+    def _read_once(self, cut_after: int) -> bool:
+        """Whether the server closed the stream; not when we did."""
+        last = str(self.events[-1][0]) if self.events else "-1"
+        path = f"/threads/{self.run.thread_id}/runs/{self.run.run_id}/stream"
+        with self.http.stream("GET", path, headers={"Last-Event-ID": last}) as response:
+            if response.status_code == 404:
+                return True
+            for count, event in enumerate(parsed(response), 1):
+                self.events.append(event)
+                if count >= cut_after:
+                    return False
+        return True
+
+
+def parsed(response: httpx.Response) -> Iterator[tuple[int, str, str]]:
+    """The stream's events: id, name, data."""
+    fields: dict[str, str] = {}
+    for line in response.iter_lines():
+        if line:
+            name, _, value = line.partition(": ")
+            assert line != ": history expired"
+            fields[name] = value
+        elif "event" in fields:
+            yield int(fields["id"]), fields["event"], fields["data"]
+            fields = {}
+
+
+class Machine:
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.http = httpx.Client(
+            base_url=f"{stack.url}/d/mill", headers={"X-Api-Key": stack.api_key}, timeout=60,
+            limits=httpx.Limits(max_connections=None),
+        )  # fmt: skip
+        self.threads = [self.http.post("/threads", json={}).json()["thread_id"] for _ in range(THREADS)]
+        self.made: list[Made] = []
+        self.readers: list[Reader] = []
+        self._reading = ThreadPoolExecutor(100)
+        self._futures: list[Any] = []
+        self._lock = threading.Lock()
+
+    # what callers do
+
+    def call(self, number: int, until: float) -> None:
+        chance = random.Random(f"{SEED}-{number}")
+        count = 0
+        while time.monotonic() < until:
+            count += 1
+            getattr(self, chance.choice(ACTIONS))(chance, f"{number}-{count}")
+            time.sleep(chance.choice((0, 0.2, 0.6)))
+
+    def create(self, chance: random.Random, label: str) -> None:
+        thread_id, strategy = chance.choice(self.threads), chance.choice(STRATEGIES)
+        steps = chance.randint(1, 4)
+        how = chance.choice(("end", "end", "end", "fail", "ask"))
+        body = {
+            "assistant_id": "mill",
+            "input": {
+                "label": label, "steps": steps, "how": how, "done": 0, "seconds": chance.choice((0, 0.05, 0.2)),
+            },
+            "multitask_strategy": strategy,
+            "durability": chance.choice(("async", "async", "sync", "exit")),
+            "stream_mode": ["custom", "values"],
+            "stream_resumable": True,
+            "after_seconds": chance.choice((0, 0, 0, 0, 0.5)),
+        }  # fmt: skip
+        if strategy == "rollback":
+            self._expect_gone(run for run in list(self.made) if run.thread_id == thread_id)
+        response = self.http.post(f"/threads/{thread_id}/runs", json=body)
+        if response.status_code == 409:
+            assert strategy == "reject"
+            return
+        assert response.status_code == 200, response.text
+        run = Made(response.json()["run_id"], thread_id, label, steps, strategy)
+        with self._lock:
+            self.made.append(run)
+        if chance.random() < 0.5:
+            reader = Reader(self.http, run, random.Random(label))
+            self.readers.append(reader)
+            self._futures.append(self._reading.submit(reader.read))
+
+    def cancel(self, chance: random.Random, label: str) -> None:
+        if run := self._some_run(chance):
+            self._stop(run, "interrupt")
+
+    def roll_back(self, chance: random.Random, label: str) -> None:
+        if run := self._some_run(chance):
+            self._expect_gone([run])
+            self._stop(run, "rollback")
+
+    def delete(self, chance: random.Random, label: str) -> None:
+        if run := self._some_run(chance):
+            run.is_deleted = run.may_be_gone = True
+            response = self.http.delete(f"/threads/{run.thread_id}/runs/{run.run_id}")
+            assert response.status_code in (204, 404), response.text
+
+    def _some_run(self, chance: random.Random) -> Made | None:
+        """One of the newest runs, most of which are alive."""
+        newest = list(self.made)[-10:]
+        return chance.choice(newest) if newest else None
+
+    def _stop(self, run: Made, action: str) -> None:
+        path = f"/threads/{run.thread_id}/runs/{run.run_id}/cancel"
+        response = self.http.post(path, params={"action": action})
+        assert response.status_code in (202, 404), response.text
+
+    @staticmethod
+    def _expect_gone(runs: Any) -> None:
+        for run in runs:
+            run.may_be_gone = True
+
+    # what happens to the platform meanwhile
+
+    def disturb(self, until: float) -> None:
+        pause = (until - time.monotonic()) / (len(KILLS) + 1)
+        for name in KILLS:
+            time.sleep(pause)
+            if self.stack.pids(name):
+                self.stack.kill(name)
+
+    def watch(self, database: Any, stopped: threading.Event) -> None:
+        while not stopped.wait(0.05):
+            assert not database.execute(
+                "SELECT thread_id FROM run WHERE status = 'running' GROUP BY 1 HAVING count(*) > 1"
+            ).fetchall()
+
+    def run(self, database: Any) -> None:
+        """All of it, until nothing lives any more."""
+        stopped = threading.Event()
+        until = time.monotonic() + SECONDS
+        with ThreadPoolExecutor(CALLERS + 2) as pool:
+            watching = pool.submit(self.watch, database, stopped)
+            doing = [pool.submit(self.call, number, until) for number in range(CALLERS)]
+            doing.append(pool.submit(self.disturb, until))
+            try:
+                for each in doing:
+                    each.result()
+                wait_until(lambda: not self.live(), QUIET_SECONDS, what="every run to end")
+            finally:
+                stopped.set()
+            watching.result()
+
+    def live(self) -> list[str]:
+        found = (self.http.get(f"/threads/{id}/runs?limit=1000").json() for id in self.threads)
+        return [run["run_id"] for runs in found for run in runs if run["status"] in LIVE]
+
+    def end_readers(self) -> None:
+        for each in self._futures:
+            each.result(20)
+
+
+def test_the_promises_hold_whatever_happens(stack: Stack) -> None:
+    machine = Machine(stack)
+    with psycopg.connect(stack.database_url, autocommit=True, row_factory=dict_row) as database:
+        machine.run(database)
+
+        machine.end_readers()
+        for thread_id in machine.threads:
+            made = [run for run in machine.made if run.thread_id == thread_id]
+            rows = database.execute(
+                "SELECT * FROM run WHERE thread_id = %s ORDER BY created_seq", (thread_id,)
+            ).fetchall()
+            check_runs(made, rows)
+            check_log(machine, thread_id, {run.run_id: run for run in made}, rows)
+            check_thread(machine, thread_id, rows)
+            check_checkpoints(database, thread_id)
+    for reader in machine.readers:
+        check_reader(machine, reader)
+    assert len(machine.made) > SECONDS
+    assert len(machine.readers) > 5
+
+
+def check_runs(made: list[Made], rows: list[Any]) -> None:
+    """Every run has an end, unless it was taken away; they began in the order of their creation."""
+    ends = {str(row["run_id"]): row["status"] for row in rows}
+    for run in made:
+        assert run.run_id in ends or run.may_be_gone, f"{run} is lost"
+        assert ends.get(run.run_id) not in LIVE
+    assert all(row["owner"] is None or row["status"] not in LIVE for row in rows)
+    begun = [row["started_at"] for row in rows if row["started_at"] is not None]
+    assert begun == sorted(begun)
+
+
+def check_log(machine: Machine, thread_id: str, made: dict[str, Made], rows: list[Any]) -> None:
+    """The state has each step of each run once, run after run, and all steps of those that succeeded."""
+    log = machine.http.get(f"/threads/{thread_id}/state").json()["values"].get("log", [])
+    taken = {label: len(list(group)) for label, group in groupby(log, lambda mark: mark.partition(".")[0])}
+    assert log == [f"{label}.{step}" for label, steps in taken.items() for step in range(steps)]
+    known = {made[str(row["run_id"])].label: row for row in rows}
+    deleted = {run.label for run in made.values() if run.is_deleted}  # what it did to the state stays
+    assert taken.keys() <= known.keys() | deleted
+    assert [label for label in taken if label in known] == [label for label in known if label in taken]
+    for label, row in known.items():
+        steps = made[str(row["run_id"])].steps
+        assert taken.get(label, 0) <= steps
+        assert row["status"] != "success" or taken.get(label, 0) == steps, (row, log)
+
+
+def check_thread(machine: Machine, thread_id: str, rows: list[Any]) -> None:
+    """Its status is what its newest run and its state say."""
+    thread = machine.http.get(f"/threads/{thread_id}").json()
+    state = machine.http.get(f"/threads/{thread_id}/state").json()
+    assert thread["status"] != "busy"
+    executed = [row for row in rows if row["attempt"]]
+    if not executed:
+        return
+    newest = executed[-1]
+    after = [run for run in machine.made if run.thread_id == thread_id and run.may_be_gone]
+    if any(UUID(run.run_id) > newest["run_id"] for run in after):
+        return  # what was taken away has left the thread as it was before, whatever that was
+    if newest["status"] in ("error", "timeout"):
+        assert thread["status"] == "error", (thread, newest)
+    elif newest["status"] == "success":
+        assert thread["status"] == ("interrupted" if state["next"] else "idle"), (thread, state)
+    assert thread["values"] == state["values"]
+
+
+def check_checkpoints(database: Any, thread_id: str) -> None:
+    """They are one tree, of runs that exist, and nothing else is left."""
+    for what, query in ORPHANS.items():
+        found = database.execute(query, {"thread_id": thread_id}).fetchall()
+        assert not found, f"{what}: {found[:3]}"
+
+
+def check_reader(machine: Machine, reader: Reader) -> None:
+    """Over all its connections it got every event once and in order: what a reader gets who comes last."""
+    assert reader.has_seen_end
+    ids = [id for id, _, _ in reader.events]
+    assert ids == sorted(set(ids))
+    last = Reader(machine.http, reader.run, random.Random(0))
+    last._read_once(10**9)
+    if last.events or not reader.run.may_be_gone:
+        assert reader.events == last.events, reader.run
+
+
+OF_THREAD = "FROM checkpoint c WHERE c.thread_id = %(thread_id)s"
+ORPHANS = {
+    "checkpoints without their parent": f"""
+        SELECT c.checkpoint_id, c.parent_checkpoint_id {OF_THREAD} AND c.parent_checkpoint_id IS NOT NULL
+        AND NOT EXISTS (SELECT FROM checkpoint p WHERE p.thread_id = c.thread_id
+            AND p.checkpoint_ns = c.checkpoint_ns AND p.checkpoint_id = c.parent_checkpoint_id)""",
+    "checkpoints older than their parent": f"""
+        SELECT c.checkpoint_id {OF_THREAD} AND c.parent_checkpoint_id >= c.checkpoint_id""",
+    "more than one root": f"""
+        SELECT count(*) {OF_THREAD} AND c.parent_checkpoint_id IS NULL
+        GROUP BY c.checkpoint_ns HAVING count(*) > 1""",
+    "writes without a checkpoint": """
+        SELECT w.checkpoint_id FROM checkpoint_write w WHERE w.thread_id = %(thread_id)s
+        AND NOT EXISTS (SELECT FROM checkpoint c WHERE c.thread_id = w.thread_id
+            AND c.checkpoint_ns = w.checkpoint_ns AND c.checkpoint_id = w.checkpoint_id)""",
+}
