@@ -131,7 +131,23 @@ def test_a_browser_may_read_what_reconnecting_needs(chat: FlaskClient) -> None:
     response = chat.post("/d/chat/threads/search", data=b"{}", headers={"Origin": "https://ui.example"})
     assert response.headers["Access-Control-Allow-Origin"] == "*"
     exposed = response.headers["Access-Control-Expose-Headers"]
-    assert {"location", "content-location", "x-pagination-next"} <= set(exposed.split(", "))
+    assert set(exposed.split(", ")) == {
+        "location", "content-location", "x-pagination-total", "x-pagination-next", "x-request-id",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/threads/x", 422), ("GET", "/nope", 404), ("GET", "/ok", 200), ("PUT", "/threads", 405)],
+)
+def test_a_browser_may_read_refusals_too(chat: FlaskClient, method: str, path: str, status: int) -> None:
+    response = chat.open(f"/d/chat{path}", method=method, headers={"Origin": "https://ui.example"})
+    assert (response.status_code, response.headers["Access-Control-Allow-Origin"]) == (status, "*")
+
+
+def test_a_browser_may_read_that_it_has_no_key(anonymous: FlaskClient) -> None:
+    response = anonymous.get("/d/chat/threads/x", headers={"Origin": "https://ui.example"})
+    assert (response.status_code, response.headers["Access-Control-Allow-Origin"]) == (401, "*")
 
 
 def test_without_an_origin_there_is_no_cors(chat: FlaskClient) -> None:

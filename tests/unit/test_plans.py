@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, text
 
-from shared import checkpoints, claims, runs, states, threads
+from shared import checkpoints, claims, failed_runs, runs, states, threads
 from shared.claims import Finish, Terms
 from shared.database import connection
 from shared.deployments import DeploymentRef
@@ -34,7 +34,14 @@ FILL = (
         '{}', 'default', n
     FROM generate_series(1, :steps) AS n
     """,
-    "UPDATE thread SET last_seq = :steps WHERE thread_id = :thread_id",
+    """
+    INSERT INTO run (run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, kwargs, pool,
+        created_seq, ended_at)
+    SELECT gen_random_uuid(), :deployment_id, :thread_id, gen_random_uuid(), gen_random_uuid(), 'agent', 'error',
+        '{}', 'default', :steps + n, now()
+    FROM generate_series(1, 20) AS n
+    """,
+    "UPDATE thread SET last_seq = 2 * :steps WHERE thread_id = :thread_id",
     """
     INSERT INTO checkpoint (deployment_id, thread_id, checkpoint_ns, checkpoint_id, type, data, blobs)
     SELECT :deployment_id, :thread_id, '', lpad(CAST(n AS text), 8, '0'), 'msgpack', '',
@@ -96,6 +103,9 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
         ask = {"op": "list", "thread_id": str(thread_id), "checkpoint_ns": "", "limit": 10, "filter": {}}
         checkpoints.answer(conn, deployment.id, ask, thread_id=thread_id)
 
+    def failed(conn: Connection) -> None:
+        failed_runs.search(conn, deployment.id, {}, limit=10, offset=0)
+
     def run(conn: Connection) -> None:
         run_id = runs.create(conn, deployment, RunRequest(assistant_id="agent"), thread_id=thread_id).run_id
         own = conn.connection.driver_connection
@@ -117,6 +127,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
             lambda conn: runs.list_of_thread(conn, deployment.id, thread_id, limit=10, offset=0),
             10,
         ),
+        "ten runs that failed": (failed, 2 * 20),
         "one more run": (run, 40),
     }
     read = {name: read_by(work) for name, (work, _) in cases.items()}
