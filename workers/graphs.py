@@ -39,8 +39,13 @@ def inspect(
     graphs = made.manifest.graphs
     say("INFO", f"loading {len(graphs)} graph{'' if len(graphs) == 1 else 's'}")
     command = host_command(settings, made, variables, inspect=True)
+    here = f"{made.workspace.project}/"  # tracebacks name files as the project does
+
+    def tell(level: str, message: str, _: UUID | None) -> None:
+        say(level, message.replace(here, ""))
+
     try:
-        host = Host(revision_id, command, settings, lambda level, message, _: say(level, message))
+        host = Host(revision_id, command, settings, tell)
     except HostUnusable as error:
         raise BuildFailed(STEP, error.message) from error
     watcher = gevent.spawn(_watch, host, settings.host_memory_mb)
@@ -49,7 +54,7 @@ def inspect(
     except HostUnusable as error:
         is_its_end = error.message == host.died  # it did not get as far as saying why
         reason = f"the process that loads them {error.message}" if is_its_end else error.message
-        raise BuildFailed(STEP, reason) from error
+        raise BuildFailed(STEP, reason.replace(here, "")) from error
     finally:
         watcher.kill()
         host.kill("its graphs have been looked at")
