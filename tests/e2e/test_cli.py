@@ -87,6 +87,11 @@ def test_a_project_goes_all_the_way(stack: Stack, tmp_path: Path) -> None:
     answered = stack.cli("run", "way-out", "--thread", asked["thread_id"], "--resume", "Grace")
     assert '{"said": "Grace"}' in answered.stdout
     wait_until(lambda: "speaking" in stack.cli("logs", "way-out").stdout, 15, what="the graph's output")
+    assert "deployed at" in stack.cli("logs", "way-out", "--type", "build").stdout
+
+    assert "way-out" in stack.cli("list").stdout
+    assert stack.cli("delete", "way-out", "--force").returncode == 0
+    assert "way-out" not in stack.cli("list").stdout
 
 
 @dataclass

@@ -89,18 +89,6 @@ def test_a_key_made_while_it_runs_is_accepted_at_once(stack: Stack) -> None:
     assert answer.status_code == 200
 
 
-def test_a_project_deploys_lists_and_goes_by_the_command_line(stack: Stack) -> None:
-    deployed = stack.cli("deploy", str(CHAT), "--name", "From The Line", timeout=120)
-    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
-    assert f"{stack.url}/d/from-the-line" in deployed.stdout
-    assert "from-the-line" in stack.cli("list", "--json").stdout
-    built = stack.cli("logs", "from-the-line", "--type", "build")
-    assert built.returncode == 0, built.stderr
-    assert built.stdout
-    assert stack.cli("delete", "from-the-line", "--force").returncode == 0
-    assert "from-the-line" not in stack.cli("list", "--json").stdout
-
-
 def test_what_dies_is_started_again_and_the_data_survives_a_kill(fresh_stack: Stack) -> None:
     fresh_stack.deploy(CHAT, name="chat")
     for name in ("web", "beat", "valkey", "postgres"):
