@@ -5,6 +5,7 @@ They answer without a key. With one, a deployment's address also tells what only
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from flask import Blueprint, Response, current_app, jsonify
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, RowMapping, select, text
 
 from shared import __version__, workers
 from shared.database import Row, connection
@@ -31,6 +32,7 @@ bp = Blueprint("health", __name__)
 
 # What clients may rely on; a flag appears when its feature does.
 FLAGS = {"assistants": True, "crons": True, "store": True, "strict_resume": True, "stream_namespaces": True}
+KNOWN_SECONDS = 1.0  # how long figures are not looked up again
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 REFUSALS = (401, 403, 404, 429, 503)  # a key is not needed, but one that is sent must be known
@@ -99,9 +101,7 @@ def get_metrics(deployment: str | None = None) -> Response:
     """`?format=json` gives the same figures as JSON; at a deployment's address, with a key, its own queue's."""
     asked = load_query(MetricsQuery)
     found = _deployment(deployment)
-    with connection() as conn:
-        figures = queue_figures(conn, found.id if found is not None else None)
-        counted = workers.counted(conn)
+    figures, counted = _figures(found.id if found is not None else None)
     streams: Streams = current_app.extensions["runyard_streams"]
     traffic: Traffic = current_app.extensions["runyard_traffic"]
     if asked["format"] == "json":
@@ -143,6 +143,17 @@ FROM (
 ) AS live
 GROUP BY pool, status ORDER BY pool, status
 """)
+
+
+def _figures(deployment_id: UUID | None) -> tuple[list[Figure], list[RowMapping]]:
+    """What waits and who works; looked up again after a moment, for anybody may ask as often as they like."""
+    known = current_app.extensions.setdefault("runyard_figures", {})
+    looked_up_at, figures, counted = known.get(deployment_id, (None, [], []))
+    if looked_up_at is None or time.monotonic() - looked_up_at > KNOWN_SECONDS:
+        with connection() as conn:
+            figures, counted = queue_figures(conn, deployment_id), workers.counted(conn)
+        known[deployment_id] = (time.monotonic(), figures, counted)
+    return figures, counted
 
 
 def queue_figures(conn: Connection, deployment_id: UUID | None = None) -> list[Figure]:

@@ -15,6 +15,7 @@ from shared import __version__, database
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.models import RunStatus
 from shared.settings import Settings
+from web import health
 from web.app import create_app
 
 
@@ -105,8 +106,22 @@ def age(run_id: UUID, **ages: float) -> None:
             )
 
 
-def test_its_figures_count_what_waits(client: FlaskClient) -> None:
+def test_its_figures_are_zero_while_nothing_waits(client: FlaskClient) -> None:
     assert set(queue_of(client).values()) == {0}
+
+
+def test_its_figures_are_not_looked_up_for_every_caller(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "KNOWN_SECONDS", 3600)
+    assert queue_of(client)["n_pending"] == 0
+    make.run(make.deployment())
+    assert queue_of(client)["n_pending"] == 0
+    monkeypatch.setattr(health, "KNOWN_SECONDS", 0)
+    assert queue_of(client)["n_pending"] == 1
+
+
+def test_its_figures_count_what_waits(client: FlaskClient) -> None:
     deployment = make.deployment(pool="gpu")
     thread = make.thread(deployment.id)
     age(make.run(deployment, thread), created_at=100)
