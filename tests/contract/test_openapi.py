@@ -40,7 +40,11 @@ def test_both_interfaces_say_what_they_answer(document: dict[str, Any]) -> None:
             assert not operation["summary"].islower(), f"{method} {path}: a sentence, by @operation"
             good = {status: said for status, said in operation["responses"].items() if status < "400"}
             for status, said in good.items():
-                assert status in ("202", "204", "302", "303", "304") or _is_described(said), (method, path, status)
+                assert status in ("202", "204", "302", "303", "304") or _is_described(said), (
+                    method,
+                    path,
+                    status,
+                )
             assert good or "400" in operation["responses"] or "404" in operation["responses"]
 
 
@@ -112,7 +116,7 @@ def test_the_page_needs_nothing_from_elsewhere(anonymous: FlaskClient, mount: st
     addresses = re.findall(r'(?:src|href|spec-url)="([^"]+)"', page.text)
     assert addresses
     for address in addresses:
-        assert anonymous.get(f"{mount}/{address}").status_code == 200
+        assert address.startswith("data:") or anonymous.get(f"{mount}/{address}").status_code == 200
 
 
 def test_the_viewer_comes_with_its_licence(anonymous: FlaskClient) -> None:
