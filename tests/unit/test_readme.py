@@ -59,3 +59,10 @@ def test_every_module_it_names_exists() -> None:
     named = re.findall(r"`((?:shared|web|workers|cli|examples|tests)/[\w/.]+)`", README)
 
     assert [path for path in named if not (PROJECT / path).exists()] == []
+
+
+def test_every_link_within_it_leads_to_a_heading() -> None:
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", README, flags=re.DOTALL), re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+    assert set(re.findall(r"\]\(#([^)]+)\)", README)) <= anchors
