@@ -21,7 +21,6 @@ Sent = Callable[[int], None]
 
 STYLES = {"DEPLOYED": "bold green", "SKIPPED": "yellow", "INTERRUPTED": "yellow"}
 LEVEL_STYLES = {"ERROR": "red", "CRITICAL": "red", "WARNING": "yellow", "DEBUG": "dim"}
-HEARTBEAT_SECONDS = 10.0
 
 
 def status_style(status: str) -> str:
@@ -141,7 +140,7 @@ class Terminal(Report):
 
 
 class JsonLines(Report):
-    """One JSON object a line: `note`, `step`, `upload_progress`, `status_change`, `log`, `heartbeat`, `result`."""
+    """One JSON object a line: `note`, `step`, `upload_progress`, `status_change`, `log`, `result`."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout

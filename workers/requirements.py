@@ -39,9 +39,6 @@ class Requirements:
         parts = [*self.wheels, *([BUILT_HERE, *self.built] if self.built else [])]
         return "".join(f"{line}\n" for line in parts)
 
-    def __len__(self) -> int:
-        return len(self.wheels) + len(self.built)
-
     @property
     def key(self) -> str:
         """Names the set of wheels."""

@@ -165,11 +165,6 @@ def give(folder: Path) -> None:
     os.chown(folder, owner.uid, owner.gid, follow_symlinks=False)  # last: it tells that all is done
 
 
-def cache_name() -> str:
-    """What installers of this user's packages share: files of one user are of no use to another."""
-    return "uv" if _settled is None or _settled.identity is None else f"uv-{_settled.identity.uid}"
-
-
 def wrap(
     argv: Sequence[str],
     *,
