@@ -16,6 +16,7 @@ from shared.models import RunStatus, ThreadStatus
 from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api, Rings
 from tests.contract.test_sse import names, text_of
+from web.deployment_api import runs as run_routes
 
 CHECKPOINT = "1f1e0000-0000-6000-8000-000000000001"
 MISSING = "00000000-0000-0000-0000-00000000dead"
@@ -501,3 +502,18 @@ def test_a_join_tells_the_owner_of_a_running_run_what_it_wants(
         message = orjson.loads(heard.get_message(timeout=5)["data"])
     wanted = {"run_id": run["run_id"], "action": "widen", "stream_mode": told}
     assert message == (wanted if told else {})
+
+
+@pytest.mark.usefixtures("_secrets")
+def test_a_repetition_is_answered_also_when_the_deployment_is_full(api: Api, thread_id: str) -> None:
+    run_routes._counted.clear()
+    api.set(max_pending_per_deployment=1)
+    path, body = f"/threads/{thread_id}/runs", {"assistant_id": "agent"}
+    first = api.post(path, body, headers=KEY)
+    run_routes._counted.clear()  # the next count is due
+    again = api.post(path, body, headers=KEY)
+    other = api.post(path, body, headers={"Idempotency-Key": "k2"})
+    batch = api.post("/runs/batch", [body])
+    run_routes._counted.clear()
+    assert (first.status_code, again.data) == (200, first.data)
+    assert (other.status_code, batch.status_code) == (429, 429)

@@ -354,6 +354,7 @@ def test_an_id_from_before_redis_lost_everything_still_counts(api: Api, thread_i
     ("query", "seen"),
     [
         ("", ALL),
+        ("?stream_mode=", ALL),
         ("?stream_mode=values", ALL[1:2]),
         ("?stream_mode=values&stream_mode=updates", ALL[1:]),
         ('?stream_mode=["values","updates"]', ALL[1:]),

@@ -158,9 +158,11 @@ def wait_for_stateless_run() -> Response:
 def create_batch() -> Response:
     """An array of bodies, all of which become runs or none; their records in the same order."""
     asked = run_requests()
-    _refuse_when_full(len(asked))
+    is_full = _is_full(len(asked))
     with connection() as conn:
         keep = once(conn)
+        if is_full:
+            raise is_full
         created = [runs.create(conn, deployment(), each, thread_id=None, **_terms()) for each in asked]
         response = keep(jsonify([runs.record(one.row) for one in created]))
     for one in created:
@@ -178,13 +180,15 @@ def _new_runs_thread(thread_id: str) -> UUID:
 
 def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Created, Response]:
     """Commit the run's row, then ring; also its record as an answer. Raises Repeated."""
-    _refuse_when_full(1)
+    is_full = _is_full(1)
     # What looks at other runs, or at an earlier answer, is several statements in one transaction, the rest
     # one that inserts.
     has_key = HEADER in request.headers
     alone = not has_key and (thread_id is None or not runs.looks_first(asked))
     with driver() if alone else connection() as conn:
-        keep = once(conn) if has_key else None
+        keep = once(conn) if has_key else None  # a repetition makes nothing: it is answered also when full
+        if is_full:
+            raise is_full
         created = runs.create(conn, deployment(), asked, thread_id=thread_id, run_id=run_id, **_terms())
         response = jsonify(runs.record(created.row))
         response.headers["Content-Location"] = location(thread_id, run_id)
@@ -211,16 +215,20 @@ def _ring(created: Created) -> None:
 _counted: dict[UUID, tuple[float, int]] = {}  # deployment → when, how many runs were pending
 
 
-def _refuse_when_full(wanted_runs: int) -> None:
-    """Hold to the deployment's bound of pending runs; counted every few seconds, so it may be overshot."""
+def _is_full(wanted_runs: int) -> TooMany | None:
+    """The refusal where the deployment's bound of pending runs is reached.
+
+    They are counted every few seconds, so it may be overshot.
+    """
     most = settings().max_pending_per_deployment
     counted_at, pending = _counted.get(deployment().id, (0.0, 0))
     if time.monotonic() - counted_at > COUNT_SECONDS:
         with driver() as conn:
             pending = runs.count_pending(conn, deployment().id, most=most)
         _counted[deployment().id] = (time.monotonic(), pending)
-    if pending + wanted_runs > most:
-        raise TooMany(f"This deployment has {pending} pending runs already.", retry_after_seconds=5)
+    if pending + wanted_runs <= most:
+        return None
+    return TooMany(f"This deployment has {pending} pending runs already.", retry_after_seconds=5)
 
 
 def _in_background(thread_id: UUID | None) -> Response:
