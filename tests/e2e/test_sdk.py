@@ -45,7 +45,7 @@ def test_default_assistants_have_the_ids_clients_compute(sdk: SyncLangGraphClien
     assert [(a["assistant_id"], a["name"]) for a in found] == [
         ("046b5dc7-2108-582c-9c6c-31d556d138f0", "echo")
     ]
-    described = sdk.assistants.search(graph_id="greets")[0]
+    (described,) = sdk.assistants.search(graph_id="greets", metadata={"created_by": "system"})
     assert described["description"] == "Says what its context tells it to say."
 
 
