@@ -394,14 +394,20 @@ def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: U
     """
     parameters = {"deployment": deployment_id, "threads": [thread_id], "run": run_id}
     if conn.exec_driver_sql(_IS_REBUILT_FROM_RUN, parameters).scalar_one():
-        for table in ("checkpoint", "checkpoint_write"):
-            statement = f"UPDATE {table} SET run_id = NULL WHERE {_IN_THREADS} AND run_id = %(run)s"
-            conn.exec_driver_sql(statement, parameters)
+        disown_run(conn, deployment_id, thread_id, run_id)
         return
     conn.exec_driver_sql(_RELINK, parameters)
     for table in ("checkpoint", "checkpoint_write"):
         conn.exec_driver_sql(f"DELETE FROM {table} WHERE {_IN_THREADS} AND run_id = %(run)s", parameters)
     _sweep(conn, parameters)
+
+
+def disown_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> None:
+    """Keep what a run has stored, for later runs build on it, though the run goes."""
+    parameters = {"deployment": deployment_id, "threads": [thread_id], "run": run_id}
+    for table in ("checkpoint", "checkpoint_write"):
+        statement = f"UPDATE {table} SET run_id = NULL WHERE {_IN_THREADS} AND run_id = %(run)s"
+        conn.exec_driver_sql(statement, parameters)
 
 
 def keep_latest(conn: Connection, deployment_id: UUID, thread_ids: Sequence[UUID]) -> None:

@@ -552,12 +552,18 @@ def _tell_going(conn: Connection, row: RowMapping, status: str, error: dict[str,
 
 
 def _remove(conn: Connection, row: RowMapping) -> None:
-    """Take a run away with the checkpoints it has written; a live one as if it had never been."""
+    """Take a run away with the checkpoints it has written; a live one as if it had never been.
+
+    Those of an ended run stay when others are alive: one of them may have begun at them already.
+    """
+    key = row["deployment_id"], row["thread_id"], row["run_id"]
     if row["status"] in LIVE:
         threads.restore_metadata(conn, row["run_id"])
     conn.execute(text("DELETE FROM run WHERE run_id = :run_id"), {"run_id": row["run_id"]})
-    if row["attempt"]:
-        checkpoints.delete_run(conn, row["deployment_id"], row["thread_id"], row["run_id"])
+    if row["attempt"] and row["status"] not in LIVE and _live_runs(conn, *key[:2]):
+        checkpoints.disown_run(conn, *key)
+    elif row["attempt"]:
+        checkpoints.delete_run(conn, *key)
 
 
 def delete(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> Displaced | None:

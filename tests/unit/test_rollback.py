@@ -154,3 +154,24 @@ def test_a_run_that_leaves_the_thread_alone_ends_without_a_trace_on_it(deploymen
             query = text("SELECT status FROM run WHERE run_id = :id")
             assert conn.execute(query, {"id": run.run_id}).scalar_one() == "error"
             threads.remove(conn, deployment.id, thread_id)
+
+
+def test_what_a_deleted_run_has_stored_stays_for_the_run_that_has_begun_at_it(
+    deployment: DeploymentRef,
+) -> None:
+    thread_id = make.thread(deployment.id)
+    ended, later = create(deployment, thread_id), create(deployment, thread_id)
+    first = claim(ended)
+    assert first is not None
+    make.stored(first, "1")
+    finish(first, ThreadStatus.IDLE)
+    second = claim(later)
+    assert second is not None
+
+    with connection() as conn:
+        runs.delete(conn, deployment.id, thread_id, ended)
+    make.stored(second, "2", parent_checkpoint_id="1")
+
+    with connection() as conn:
+        found = conn.execute(text("SELECT checkpoint_id, run_id FROM checkpoint ORDER BY 1")).all()
+    assert [tuple(row) for row in found] == [("1", None), ("2", later)]
