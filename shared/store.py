@@ -96,13 +96,14 @@ def item(row: RowMapping) -> dict[str, Any]:
 
 
 PUT = text("""
-INSERT INTO store_item (deployment_id, path, key, value, ttl_minutes, expires_at)
-VALUES (:deployment_id, :path, :key, CAST(:value AS jsonb), :ttl,
-        clock_timestamp() + make_interval(secs => least(CAST(:ttl AS double precision), :longest) * 60))
+INSERT INTO store_item (deployment_id, path, key, value, ttl_minutes, expires_at, created_at, updated_at)
+SELECT :deployment_id, :path, :key, CAST(:value AS jsonb), CAST(:ttl AS double precision),
+       moment + make_interval(secs => least(CAST(:ttl AS double precision), :longest) * 60), moment, moment
+FROM clock_timestamp() AS moment
 ON CONFLICT (deployment_id, path, key) DO UPDATE
 SET value = excluded.value, ttl_minutes = excluded.ttl_minutes, expires_at = excluded.expires_at,
-    updated_at = clock_timestamp(),
-    created_at = CASE WHEN store_item.expires_at <= now() THEN clock_timestamp() ELSE store_item.created_at END
+    updated_at = excluded.updated_at,
+    created_at = CASE WHEN store_item.expires_at <= now() THEN excluded.created_at ELSE store_item.created_at END
 RETURNING updated_at
 """)
 
