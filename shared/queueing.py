@@ -37,7 +37,7 @@ class Room:
     pool: str
     runners: int
     slots: int
-    busy: int  # slots, as the runners said last
+    busy: int  # runs of the pool that run
     running: int  # of the deployment
     limit: int | None
     key_running: int = 0
@@ -59,8 +59,7 @@ _OF_POOL = """
     (SELECT count(*) FROM worker w WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready') AS runners,
     (SELECT CAST(coalesce(sum(w.slots), 0) AS bigint) FROM worker w
         WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready') AS slots,
-    (SELECT CAST(coalesce(sum(w.running), 0) AS bigint) FROM worker w
-        WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready') AS busy
+    (SELECT count(*) FROM run e WHERE e.status = 'running' AND e.pool = d.pool) AS busy
 """
 _RUNNING = "SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running'"
 

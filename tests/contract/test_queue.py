@@ -16,9 +16,9 @@ from tests.contract.acting import Actor
 from tests.contract.conftest import Api, caller
 
 
-def runner(*, slots: int = 10, running: int = 0, pool: str = "default", state: str = "ready") -> None:
+def runner(*, slots: int = 10, pool: str = "default", state: str = "ready") -> None:
     said = Sign(
-        id=f"{pool} {slots} {running} {state}",
+        id=f"{pool} {state}",
         kind="runner",
         pool=pool,
         host_name="h",
@@ -26,7 +26,6 @@ def runner(*, slots: int = 10, running: int = 0, pool: str = "default", state: s
         version="1",
         isolation=2,
         slots=slots,
-        running=running,
         state=state,
     )
     with connection() as conn:
@@ -100,12 +99,12 @@ def test_each_reason_is_told_in_its_order(api: Api) -> None:
     runner(state="draining")
     runner(pool="gpu")
     assert line_of(api, other) == (2, "no runner of pool default")
-    runner(slots=2, running=2)
-    assert line_of(api, other) == (2, "runners are full")
-    runner(slots=3, running=2)
+    runner(slots=1)
     assert line_of(api, other) == (2, "not picked up yet")
 
     Actor(first["run_id"])
+    assert line_of(api, other) == (1, "runners are full")
+    runner(slots=2)
     limit_key(key_id, 1)
     assert line_of(api, other) == (1, "key limit")
     limit_key(key_id, 2)
@@ -151,7 +150,7 @@ def test_a_queue_is_shown_by_reason(api: Api, neighbour: Api) -> None:
     start(api, after_seconds=3600)
     mine = start(api)
     limit_key(key_id, 1)
-    runner(slots=8, running=3)
+    runner(slots=8)
     with connection() as conn:
         conn.execute(
             text("UPDATE run SET created_at = now() - interval '1 hour' WHERE run_id = :id"),
@@ -161,7 +160,7 @@ def test_a_queue_is_shown_by_reason(api: Api, neighbour: Api) -> None:
     said: Any = api.get("/queue").json
 
     assert (said["pending"], said["running"]) == (4, 1)
-    assert said["pool"] == {"name": "default", "runners": 1, "slots": 8, "running": 3}
+    assert said["pool"] == {"name": "default", "runners": 1, "slots": 8, "running": 1}
     assert {each["reason"]: each["runs"] for each in said["waiting"]} == {
         "not picked up yet": 1, "earlier run of its thread": 1, "key limit": 1, "not due yet": 1,
     }  # fmt: skip
