@@ -173,7 +173,9 @@ def _app(known: OAuthServer) -> Flask:
     app = Flask("oauth server")
     app.config["OAUTH2_REFRESH_TOKEN_GENERATOR"] = True
     app.config["OAUTH2_TOKEN_EXPIRES_IN"] = {"authorization_code": 3600, "refresh_token": 3600}
-    server = AuthorizationServer(app, query_client=lambda client_id: known.clients.get(client_id), save_token=_saver(known))
+    server = AuthorizationServer(
+        app, query_client=lambda client_id: known.clients.get(client_id), save_token=_saver(known)
+    )
     _extend(server, known)
 
     @app.route("/authorize", methods=["GET", "POST"])
