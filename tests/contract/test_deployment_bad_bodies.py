@@ -240,6 +240,13 @@ REFUSALS: list[tuple[str, Any, int, str]] = [
     ("POST /threads/{idle_thread_id}/runs/{ended_run_id}/cancel", None, 404, "No matching runs to cancel…"),
     ("POST /runs/cancel", {"thread_id": MISSING, "run_ids": [MISSING]}, 404, "No runs found to cancel."),
     ("POST /runs/cancel", {"status": "running"}, 404, "No runs found to cancel."),
+    ("POST /threads/{thread_id}/runs/{missing}/retry", None, 404, "Not Found"),
+    ("POST /threads/{idle_thread_id}/runs/{run_id}/retry", None, 404, "Not Found"),
+    ("POST /threads/{thread_id}/runs/{run_id}/retry", None, 409, REJECTED),
+    (
+        "POST /threads/{idle_thread_id}/runs/{ended_run_id}/retry", None, 409,
+        "Run {ended_run_id} has not failed: its status is success.",
+    ),
     ("GET /runs/crons/{missing}", None, 404, "Not Found"),
     ("DELETE /runs/crons/{missing}", None, 404, "Not Found"),
     ("PATCH /runs/crons/{missing}", {"enabled": False}, 404, "Cron '{missing}' not found"),

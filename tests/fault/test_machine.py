@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import httpx
 import psycopg
@@ -31,6 +30,7 @@ SECONDS = float(os.environ.get("RUNYARD_TEST_MACHINE_SECONDS", "15"))
 SEED = int(os.environ.get("RUNYARD_TEST_MACHINE_SEED", "1"))
 QUIET_SECONDS = 60
 THREADS, CALLERS = 6, 3
+ABOUT_SECONDS = 1  # requests so close together may have been served in another order
 LIVE = ("pending", "running")
 STRATEGIES = ["enqueue"] * 20 + ["reject", "interrupt", "interrupt", "rollback"]
 ACTIONS = ["create"] * 10 + ["cancel", "roll_back", "delete"]
@@ -54,6 +54,7 @@ class Made:
     label: str
     steps: int
     strategy: str
+    asked_at: float
     is_deleted: bool = False
     may_be_gone: bool = False  # also by a rollback
 
@@ -113,6 +114,7 @@ class Machine:
         self.threads = [self.http.post("/threads", json={}).json()["thread_id"] for _ in range(THREADS)]
         self.made: list[Made] = []
         self.readers: list[Reader] = []
+        self.rollbacks: list[tuple[str, float]] = []  # the thread, and when it was answered
         self._reading = ThreadPoolExecutor(100)
         self._futures: list[Any] = []
         self._lock = threading.Lock()
@@ -142,14 +144,15 @@ class Machine:
             "stream_resumable": True,
             "after_seconds": chance.choice((0, 0, 0, 0, 0.5)),
         }  # fmt: skip
-        if strategy == "rollback":
-            self._expect_gone(run for run in list(self.made) if run.thread_id == thread_id)
+        asked_at = time.monotonic()
         response = self.http.post(f"/threads/{thread_id}/runs", json=body)
+        if strategy == "rollback":
+            self.rollbacks.append((thread_id, time.monotonic()))
         if response.status_code == 409:
             assert strategy == "reject"
             return
         assert response.status_code == 200, response.text
-        run = Made(response.json()["run_id"], thread_id, label, steps, strategy)
+        run = Made(response.json()["run_id"], thread_id, label, steps, strategy, asked_at)
         with self._lock:
             self.made.append(run)
         if chance.random() < 0.5:
@@ -163,7 +166,7 @@ class Machine:
 
     def roll_back(self, chance: random.Random, label: str) -> None:
         if run := self._some_run(chance):
-            self._expect_gone([run])
+            run.may_be_gone = True
             self._stop(run, "rollback")
 
     def delete(self, chance: random.Random, label: str) -> None:
@@ -181,11 +184,6 @@ class Machine:
         path = f"/threads/{run.thread_id}/runs/{run.run_id}/cancel"
         response = self.http.post(path, params={"action": action})
         assert response.status_code in (202, 404), response.text
-
-    @staticmethod
-    def _expect_gone(runs: Any) -> None:
-        for run in runs:
-            run.may_be_gone = True
 
     # what happens to the platform meanwhile
 
@@ -222,6 +220,12 @@ class Machine:
         found = (self.http.get(f"/threads/{id}/runs?limit=1000").json() for id in self.threads)
         return [run["run_id"] for runs in found for run in runs if run["status"] in LIVE]
 
+    def mark_rolled_back(self) -> None:
+        """Whatever was asked for before a rollback was answered may have been taken away by it."""
+        for thread_id, answered_at in self.rollbacks:
+            for run in self.made:
+                run.may_be_gone |= run.thread_id == thread_id and run.asked_at < answered_at
+
     def end_readers(self) -> None:
         for each in self._futures:
             each.result(20)
@@ -233,6 +237,7 @@ def test_the_promises_hold_whatever_happens(stack: Stack) -> None:
         machine.run(database)
 
         machine.end_readers()
+        machine.mark_rolled_back()
         for thread_id in machine.threads:
             made = [run for run in machine.made if run.thread_id == thread_id]
             rows = database.execute(
@@ -283,8 +288,9 @@ def check_thread(machine: Machine, thread_id: str, rows: list[Any]) -> None:
     if not executed:
         return
     newest = executed[-1]
-    after = [run for run in machine.made if run.thread_id == thread_id and run.may_be_gone]
-    if any(UUID(run.run_id) > newest["run_id"] for run in after):
+    asked_at = next(run.asked_at for run in machine.made if run.run_id == str(newest["run_id"]))
+    others = [run for run in machine.made if run.thread_id == thread_id and run.may_be_gone]
+    if any(run.asked_at > asked_at - ABOUT_SECONDS for run in others):
         return  # what was taken away has left the thread as it was before, whatever that was
     if newest["status"] in ("error", "timeout"):
         assert thread["status"] == "error", (thread, newest)
