@@ -9,7 +9,7 @@ from uuid import UUID
 from shared import bus, events, queues
 from shared.claims import Next
 from shared.database import dumps
-from shared.runs import Displaced
+from shared.stops import Displaced
 
 log = logging.getLogger(__name__)
 

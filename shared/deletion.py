@@ -15,7 +15,7 @@ from shared import deployments, revisions, webhooks
 from shared.events import RESERVED
 from shared.models import DeploymentStatus
 from shared.revisions import Moved
-from shared.runs import Displaced
+from shared.stops import Displaced
 
 REASON = "the deployment was deleted"
 RUNS_AT_ONCE = 500

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from redis.exceptions import RedisError
 
-from shared import bus, events, runs
+from shared import bus, events, runs, stops
 from shared.database import connection, dumps
 from shared.errors import NotFound, Unavailable
 from shared.events import END, EXPIRED, Event
@@ -35,7 +35,7 @@ def end_of_lost(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
         return [END_OF_LOG]
     except Unavailable:
         return None
-    if row["status"] in runs.LIVE:
+    if row["status"] in stops.LIVE:
         return None
     lost = [EXPIRED] if row["attempt"] and not extent(run_id)[0] else []
     if row["status"] in FAILED and row["error"]:

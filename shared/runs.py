@@ -6,7 +6,7 @@
 
 Every arrow is one conditional UPDATE that names the old state; no row changed means somebody else was
 first. All times are the database's. SQL is written out here because this is the path whose cost counts:
-locks are always taken thread first, then run.
+locks are always taken thread first, then run. Who ends a run from outside does it through `shared/stops.py`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import assistants, checkpoints, threads, webhooks
+from shared import assistants, stops, threads
 from shared.database import Driver, Row, dumps, query
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
-from shared.events import RESERVED
-from shared.models import RunStatus, ThreadStatus
+from shared.models import ThreadStatus
+from shared.stops import Displaced
 
-LIVE = (RunStatus.PENDING, RunStatus.RUNNING)
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
 COLUMNS = (
     "run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,"
@@ -73,26 +72,6 @@ class Created:
     row: Row
     is_due: bool = True  # else it waits for its time, and nobody need hear of it before
     displaced: Sequence[Displaced] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Displaced:
-    """A run that was ended in place (`owner` None) or whose owner must be told.
-
-    `is_gone`: the row was deleted, so nobody else will end the run's event log.
-    """
-
-    run_id: UUID
-    owner: str | None
-    action: str
-    attempt: int
-    seq_reserved: int
-    reason: str | None = None
-    is_gone: bool = False
-
-    @property
-    def is_over(self) -> bool:
-        return self.owner is None or self.is_gone
 
 
 def create(
@@ -305,13 +284,13 @@ def _make_room(
     """Apply a strategy other than `enqueue` to the live runs of the thread, which stays locked."""
     if not threads.lock(conn, deployment_id, thread_id):
         return []
-    live = _live_runs(conn, deployment_id, thread_id)
+    live = stops.live_runs(conn, deployment_id, thread_id)
     if not live:
         return []
     if strategy == "reject":
         raise Conflict(BUSY)
     reason = f"superseded by run {run_id} (multitask_strategy={strategy})"
-    return [_stop(conn, row, strategy, reason) for row in live]
+    return [stops.stop(conn, row, strategy, reason) for row in live]
 
 
 def widen(
@@ -430,185 +409,3 @@ def list_of_thread(
     if not rows:
         threads.require(conn, deployment_id, thread_id)
     return list(rows)
-
-
-def _live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[RowMapping]:
-    return list(
-        conn.execute(
-            text(
-                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary,"
-                " webhook FROM run"
-                " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-                " AND status IN ('pending', 'running') ORDER BY created_seq FOR UPDATE"
-            ),
-            {"deployment_id": deployment_id, "thread_id": thread_id},
-        ).mappings()
-    )
-
-
-def cancel(
-    conn: Connection,
-    deployment_id: UUID,
-    thread_id: UUID,
-    run_id: UUID,
-    *,
-    action: str = "interrupt",
-    reason: str | None = None,
-) -> Displaced:
-    """Ask for a run's end: a pending one ends in place, a running one when its owner has seen it.
-
-    Raises NotFound when there is no such run or it has ended.
-    """
-    threads.lock(conn, deployment_id, thread_id)
-    live = [row for row in _live_runs(conn, deployment_id, thread_id) if row["run_id"] == run_id]
-    if not live:
-        try:
-            get(conn, deployment_id, run_id, thread_id=thread_id)
-        except NotFound:
-            raise NotFound("No runs found to cancel.") from None
-        raise NotFound("No matching runs to cancel. They may have finished already.")
-    stopped = _stop(conn, live[0], action, reason)
-    if stopped.owner is None:
-        threads.settle(conn, deployment_id, thread_id)
-    return stopped
-
-
-def cancel_several(
-    conn: Connection,
-    deployment_id: UUID,
-    thread_id: UUID,
-    run_ids: Collection[UUID],
-    *,
-    statuses: Collection[RunStatus] = LIVE,
-    action: str = "interrupt",
-    reason: str | None = None,
-) -> list[Displaced]:
-    """The same for those of a thread's runs that are in one of these states; those that are not are left out."""
-    threads.lock(conn, deployment_id, thread_id)
-    wanted = [
-        row
-        for row in _live_runs(conn, deployment_id, thread_id)
-        if row["run_id"] in run_ids and row["status"] in statuses
-    ]
-    stopped = [_stop(conn, row, action, reason) for row in wanted]
-    if any(run.owner is None for run in stopped):
-        threads.settle(conn, deployment_id, thread_id)
-    return stopped
-
-
-def live_by_thread(
-    conn: Connection, deployment_id: UUID, statuses: Collection[RunStatus]
-) -> dict[UUID, list[UUID]]:
-    """A deployment's runs in these states, by their thread; look only."""
-    rows = conn.execute(
-        text(
-            "SELECT thread_id, run_id FROM run WHERE deployment_id = :deployment_id"
-            " AND status IN ('pending', 'running') AND status = ANY(:statuses) ORDER BY run_id"
-        ),
-        {"deployment_id": deployment_id, "statuses": [str(status) for status in statuses]},
-    )
-    found: dict[UUID, list[UUID]] = {}
-    for row in rows:
-        found.setdefault(row.thread_id, []).append(row.run_id)
-    return found
-
-
-def _stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> Displaced:
-    key = {"run_id": row["run_id"], "action": action, "reason": reason}
-    owner = None
-    if row["status"] == RunStatus.RUNNING:
-        owner = row["owner"]
-        conn.execute(
-            text(
-                "UPDATE run SET cancel_requested = :action, cancel_reason = :reason WHERE run_id = :run_id"
-                " AND (cancel_requested IS NULL OR cancel_requested < :action)"  # a rollback wins, once
-            ),
-            key,
-        )
-    elif row["temporary"]:
-        status = webhooks.ROLLBACK if action == "rollback" else RunStatus.INTERRUPTED
-        _tell_going(conn, row, status, webhooks.stopped(action, reason))
-        threads.remove(conn, row["deployment_id"], row["thread_id"])
-    elif action == "rollback":
-        _tell_going(conn, row, webhooks.ROLLBACK, webhooks.stopped(action, reason))
-        _remove(conn, row)
-    else:
-        conn.execute(
-            text(
-                "UPDATE run SET status = 'interrupted', ended_at = now(), updated_at = now(),"
-                " cancel_reason = :reason, seq_reserved = seq_reserved + :reserved WHERE run_id = :run_id"
-            ),
-            {**key, "reserved": RESERVED},
-        )
-        if row["webhook"] is not None:
-            webhooks.record(conn, [row["run_id"]], error=webhooks.stopped(action, reason))
-    return Displaced(row["run_id"], owner, action, row["attempt"], row["seq_reserved"], reason)
-
-
-def _tell_going(conn: Connection, row: RowMapping, status: str, error: dict[str, str]) -> None:
-    """A live run is about to be deleted: whoever is told of its end is told of this."""
-    if row["webhook"] is not None and row["status"] in LIVE:
-        webhooks.record_going(conn, [row["run_id"]], status=status, error=error)
-
-
-def _remove(conn: Connection, row: RowMapping) -> None:
-    """Take a run away with the checkpoints it has written; a live one as if it had never been.
-
-    Those of an ended run stay when others are alive: one of them may have begun at them already.
-    """
-    key = row["deployment_id"], row["thread_id"], row["run_id"]
-    if row["status"] in LIVE:
-        threads.restore_metadata(conn, row["run_id"])
-    conn.execute(text("DELETE FROM run WHERE run_id = :run_id"), {"run_id": row["run_id"]})
-    if row["attempt"] and row["status"] not in LIVE and _live_runs(conn, *key[:2]):
-        checkpoints.disown_run(conn, *key)
-    elif row["attempt"]:
-        checkpoints.delete_run(conn, *key)
-
-
-def delete(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> Displaced | None:
-    """Delete a run with its checkpoints; the answer is the run when it was live. Raises NotFound.
-
-    The thread keeps its values. What a run leaves on its thread stays too, unless the run was live.
-    """
-    threads.lock(conn, deployment_id, thread_id)
-    row = (
-        conn.execute(
-            text(
-                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary,"
-                " webhook FROM run WHERE run_id = :run_id AND deployment_id = :deployment_id"
-                " AND thread_id = :thread_id FOR UPDATE"
-            ),
-            {"run_id": run_id, "deployment_id": deployment_id, "thread_id": thread_id},
-        )
-        .mappings()
-        .one_or_none()
-    )
-    if row is None:
-        raise NotFound("Run not found")
-    _tell_going(conn, row, webhooks.ROLLBACK, webhooks.stopped(webhooks.ROLLBACK, "the run was deleted"))
-    if row["temporary"]:
-        threads.remove(conn, deployment_id, thread_id)
-    else:
-        _remove(conn, row)
-    if row["status"] not in LIVE:
-        return None
-    threads.settle(conn, deployment_id, thread_id)
-    return _gone(row)
-
-
-def delete_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[Displaced]:
-    """Delete a thread with all it has; the answer is the runs that were live. Raises NotFound."""
-    if not threads.lock(conn, deployment_id, thread_id):
-        raise threads.missing(thread_id)
-    live = _live_runs(conn, deployment_id, thread_id)
-    for row in live:
-        error = webhooks.stopped(webhooks.ROLLBACK, "the thread was deleted")
-        _tell_going(conn, row, webhooks.ROLLBACK, error)
-    threads.remove(conn, deployment_id, thread_id)
-    return [_gone(row) for row in live]
-
-
-def _gone(row: RowMapping) -> Displaced:
-    owner = row["owner"] if row["status"] == RunStatus.RUNNING else None
-    return Displaced(row["run_id"], owner, "rollback", row["attempt"], row["seq_reserved"], is_gone=True)

@@ -8,10 +8,10 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import checkpoints, runs, threads
+from shared import checkpoints, stops, threads
 from shared.database import dumps
 from shared.errors import NotFound
-from shared.runs import Displaced
+from shared.stops import Displaced
 
 
 def copy(conn: Connection, deployment_id: UUID, thread_id: UUID) -> RowMapping:
@@ -71,7 +71,7 @@ def prune(
     for thread_id in sorted(set(thread_ids)):
         try:
             if strategy == "delete":
-                stopped += runs.delete_thread(conn, deployment_id, thread_id)
+                stopped += stops.delete_thread(conn, deployment_id, thread_id)
             elif not _keep_latest(conn, deployment_id, thread_id):
                 continue
         except NotFound:

@@ -11,7 +11,7 @@ import pytest
 from psycopg.errors import UniqueViolation
 from sqlalchemy import text
 
-from shared import checkpoints, claims, runs, threads
+from shared import checkpoints, claims, stops, threads
 from shared.claims import Claimed, Finish, Next, Terms
 from shared.database import connection, driver
 from shared.deployments import DeploymentRef
@@ -245,7 +245,7 @@ def test_a_renewal_prolongs_the_lease_and_tells_of_cancels(deployment: Deploymen
     assert row(run.run_id)["lease_until"] > before
 
     with connection() as conn:
-        runs.cancel(conn, deployment.id, run.thread_id, run.run_id, action="rollback", reason="why")
+        stops.cancel(conn, deployment.id, run.thread_id, run.run_id, action="rollback", reason="why")
     assert renew(run)[run.run_id] == claims.Hold(1, "rollback", "why")
 
 
@@ -306,7 +306,7 @@ def test_the_same_owner_at_an_older_attempt_is_a_zombie_too(deployment: Deployme
 def test_a_run_that_is_gone_fences_its_owner(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     with connection() as conn:
-        runs.delete(conn, deployment.id, run.thread_id, run.run_id)
+        stops.delete(conn, deployment.id, run.thread_id, run.run_id)
 
     assert finish(run) == {}
     assert store(run, "0001") == {run.run_id}
@@ -329,7 +329,7 @@ def test_a_writer_of_checkpoints_and_a_cancel_do_not_deadlock(deployment: Deploy
 
     def cancel() -> None:
         with connection() as conn:
-            runs.cancel(conn, deployment.id, run.thread_id, run.run_id)
+            stops.cancel(conn, deployment.id, run.thread_id, run.run_id)
         done.append("cancelled")
 
     thread = threading.Thread(target=cancel)
@@ -452,7 +452,7 @@ def test_a_run_to_be_stopped_is_not_given_back(deployment: DeploymentRef) -> Non
     """It would be pending for ever: nobody claims what is to be stopped."""
     run = claimed(deployment)
     with connection() as conn:
-        runs.cancel(conn, deployment.id, run.thread_id, run.run_id)
+        stops.cancel(conn, deployment.id, run.thread_id, run.run_id)
 
     assert not give_back(run)
     assert row(run.run_id)["status"] == "running"
@@ -497,7 +497,7 @@ def test_a_rollback_leaves_nothing_of_the_run(deployment: DeploymentRef) -> None
     assert thread_of(run)["status"] == "busy"
 
     with connection() as conn:
-        runs.cancel(conn, deployment.id, run.thread_id, behind)
+        stops.cancel(conn, deployment.id, run.thread_id, behind)
         left = conn.execute(text("SELECT checkpoint_id FROM checkpoint")).scalars().all()
     assert left == ["0001"]
     thread = thread_of(run)

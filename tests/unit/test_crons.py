@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import crons, runs
+from shared import crons, runs, stops
 from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.models import RunStatus
@@ -139,6 +139,6 @@ def test_a_cron_goes_with_its_thread_and_its_assistant(deployment: DeploymentRef
     cron(deployment, assistant_id=str(assistant_id))
 
     with connection() as conn:
-        runs.delete_thread(conn, deployment.id, thread_id)
+        stops.delete_thread(conn, deployment.id, thread_id)
         conn.execute(text("DELETE FROM assistant WHERE assistant_id = :id"), {"id": assistant_id})
         assert crons.count(conn, deployment.id) == 0

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import claims, runs, threads
+from shared import claims, runs, stops, threads
 from shared.checkpoints import write
 from shared.claims import Claimed, Finish, Terms
 from shared.database import connection, driver
@@ -92,11 +92,11 @@ def undo(deployment: DeploymentRef, thread_id: UUID, run_id: UUID, *, starts: bo
     run = claim(run_id) if starts else None
     if run is None:
         with connection() as conn:
-            runs.cancel(conn, deployment.id, thread_id, run_id, action="rollback")
+            stops.cancel(conn, deployment.id, thread_id, run_id, action="rollback")
         return
     with connection() as conn:
         write(conn, [make.checkpoint(run, "0002")])
-        runs.cancel(conn, deployment.id, thread_id, run_id, action="rollback")
+        stops.cancel(conn, deployment.id, thread_id, run_id, action="rollback")
         claims.roll_back(conn, run, error=UNDONE)
 
 
@@ -169,7 +169,7 @@ def test_what_a_deleted_run_has_stored_stays_for_the_run_that_has_begun_at_it(
     assert second is not None
 
     with connection() as conn:
-        runs.delete(conn, deployment.id, thread_id, ended)
+        stops.delete(conn, deployment.id, thread_id, ended)
     make.stored(second, "2", parent_checkpoint_id="1")
 
     with connection() as conn:

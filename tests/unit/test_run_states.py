@@ -17,7 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from psycopg.errors import UniqueViolation
 from sqlalchemy import text
 
-from shared import claims, runs, threads
+from shared import claims, runs, stops, threads
 from shared.claims import Claimed, Finish, Terms
 from shared.database import connection, driver
 from shared.errors import Conflict, Fenced, NotFound
@@ -101,7 +101,7 @@ class Runs(RuleBasedStateMachine):
         expected = self.model.get(run_id)
         try:
             with connection() as conn:
-                runs.cancel(conn, self.deployment.id, thread_id, run_id, action=action)
+                stops.cancel(conn, self.deployment.id, thread_id, run_id, action=action)
         except NotFound:
             assert expected is None or not expected.is_live
             return
@@ -117,7 +117,7 @@ class Runs(RuleBasedStateMachine):
         thread_id = self.thread_of(run_id)
         try:
             with connection() as conn:
-                runs.delete(conn, self.deployment.id, thread_id, run_id)
+                stops.delete(conn, self.deployment.id, thread_id, run_id)
         except NotFound:
             assert run_id not in self.model
             return
@@ -130,7 +130,7 @@ class Runs(RuleBasedStateMachine):
         if thread_id not in self.rest:
             return
         with connection() as conn:
-            runs.delete_thread(conn, self.deployment.id, thread_id)
+            stops.delete_thread(conn, self.deployment.id, thread_id)
         self.model = {id: run for id, run in self.model.items() if run.thread_id != thread_id}
         for known in (self.rest, self.next):
             known.pop(thread_id, None)

@@ -19,7 +19,7 @@ import orjson
 from sqlalchemy import text
 
 import workers
-from shared import api_keys, bus, claims, events, failed_runs, limits, queues, runs, threads
+from shared import api_keys, bus, claims, events, failed_runs, limits, queues, runs, stops, threads
 from shared.database import connection, transaction
 from shared.deployments import DeploymentRef
 from shared.events import Event
@@ -155,7 +155,7 @@ class Bench:
         row = self.row(run_id)
         assert row is not None
         with connection() as conn:
-            stopped = runs.cancel(conn, self.deployment.id, row["thread_id"], run_id, action=action)
+            stopped = stops.cancel(conn, self.deployment.id, row["thread_id"], run_id, action=action)
         if tell:
             message = orjson.dumps({"run_id": str(run_id), "action": action, "reason": None})
             bus.client().publish(bus.control_channel(stopped.owner or ""), message)

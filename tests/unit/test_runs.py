@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 import tests.factories as make
-from shared import claims, runs, threads
+from shared import claims, runs, stops, threads
 from shared.claims import Terms
 from shared.database import connection, driver
 from shared.deployments import DeploymentRef
@@ -108,7 +108,7 @@ def test_an_interrupted_pending_run_reserves_numbers_for_its_end(
 ) -> None:
     run_id = create(deployment, thread_id).run_id
     with connection() as conn:
-        stopped = runs.cancel(conn, deployment.id, thread_id, run_id, reason="why")
+        stopped = stops.cancel(conn, deployment.id, thread_id, run_id, reason="why")
         row = runs.get(conn, deployment.id, run_id)
     assert (row["status"], row["cancel_reason"]) == (RunStatus.INTERRUPTED, "why")
     assert row["seq_reserved"] == stopped.seq_reserved + RESERVED
@@ -119,20 +119,20 @@ def test_an_interrupted_pending_run_reserves_numbers_for_its_end(
 def test_a_cancelled_run_is_not_cancelled_again(deployment: DeploymentRef, thread_id: UUID) -> None:
     run_id = create(deployment, thread_id).run_id
     with connection() as conn:
-        runs.cancel(conn, deployment.id, thread_id, run_id)
+        stops.cancel(conn, deployment.id, thread_id, run_id)
         with pytest.raises(NotFound, match="No matching runs to cancel"):
-            runs.cancel(conn, deployment.id, thread_id, run_id)
+            stops.cancel(conn, deployment.id, thread_id, run_id)
         with pytest.raises(NotFound, match="No runs found to cancel"):
-            runs.cancel(conn, deployment.id, thread_id, uuid4())
+            stops.cancel(conn, deployment.id, thread_id, uuid4())
         with pytest.raises(NotFound, match="No runs found to cancel"):
-            runs.cancel(conn, deployment.id, make.thread(deployment.id), run_id)
+            stops.cancel(conn, deployment.id, make.thread(deployment.id), run_id)
 
 
 @pytest.mark.parametrize("action", ["interrupt", "rollback"])
 def test_a_cancelled_temporary_run_leaves_nothing(deployment: DeploymentRef, action: str) -> None:
     made = create(deployment, None)
     with connection() as conn:
-        assert runs.cancel(conn, deployment.id, made.thread_id, made.run_id, action=action).is_over
+        assert stops.cancel(conn, deployment.id, made.thread_id, made.run_id, action=action).is_over
         assert not threads.lock(conn, deployment.id, made.thread_id)
 
 
@@ -140,7 +140,7 @@ def test_deleting_an_ended_run_leaves_the_thread_as_it_is(deployment: Deployment
     ended = make.run(deployment, thread_id, status=RunStatus.SUCCESS)
     with connection() as conn:
         before = threads.get(conn, deployment.id, thread_id)
-        assert runs.delete(conn, deployment.id, thread_id, ended) is None
+        assert stops.delete(conn, deployment.id, thread_id, ended) is None
         assert threads.get(conn, deployment.id, thread_id) == before
 
 
@@ -148,7 +148,7 @@ def test_deleting_a_running_run_fences_its_owner(deployment: DeploymentRef, thre
     run_id = create(deployment, thread_id).run_id
     owned = claim(run_id, owner="w1")
     with connection() as conn:
-        gone = runs.delete(conn, deployment.id, thread_id, run_id)
+        gone = stops.delete(conn, deployment.id, thread_id, run_id)
         assert gone is not None
         assert (gone.owner, gone.is_over) == ("w1", True)
         assert not claims.reserve(conn, run_id, owner="w1", attempt=owned.attempt, upto=9999)
@@ -160,7 +160,7 @@ def test_deleting_a_thread_names_its_live_runs(deployment: DeploymentRef, thread
     running, waiting = (create(deployment, thread_id).run_id for _ in range(2))
     claim(running, owner="w1")
     with connection() as conn:
-        gone = runs.delete_thread(conn, deployment.id, thread_id)
+        gone = stops.delete_thread(conn, deployment.id, thread_id)
     assert [(run.run_id, run.owner, run.is_over) for run in gone] == [
         (running, "w1", True),
         (waiting, None, True),
@@ -171,7 +171,7 @@ def test_a_run_of_another_deployment_is_not_there(deployment: DeploymentRef, thr
     run_id = create(deployment, thread_id).run_id
     other = make.deployment("other")
     with connection() as conn:
-        for call in (runs.cancel, runs.delete):
+        for call in (stops.cancel, stops.delete):
             with pytest.raises(NotFound):
                 call(conn, other.id, thread_id, run_id)
         with pytest.raises(NotFound):

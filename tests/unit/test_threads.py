@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 import tests.factories as make
-from shared import runs, states, threads
+from shared import states, stops, threads
 from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound
@@ -91,7 +91,7 @@ def test_a_thread_of_another_deployment_is_not_there(deployment: DeploymentRef) 
     thread_id = make.thread(make.deployment("other").id)
     with connection() as conn:
         assert not threads.lock(conn, deployment.id, thread_id)
-        for call in (threads.get, threads.require, states.newest, runs.delete_thread):
+        for call in (threads.get, threads.require, states.newest, stops.delete_thread):
             with pytest.raises(NotFound, match=f"Thread with ID {thread_id} not found"):
                 call(conn, deployment.id, thread_id)
         with pytest.raises(NotFound):

@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 from sqlalchemy import text
 
-from shared import claims, events, queues, runs, threads
+from shared import claims, events, queues, stops, threads
 from shared.claims import Terms
 from shared.database import connection, driver, engine
 from shared.deployments import DeploymentRef
@@ -201,7 +201,7 @@ def test_a_run_deleted_meanwhile_is_no_trouble(
     def look_and_lose(conn: Any, **options: Any) -> Any:
         found = look(conn, **options)
         with connection() as other:
-            runs.delete(other, deployment.id, row(run_id)["thread_id"], run_id)
+            stops.delete(other, deployment.id, row(run_id)["thread_id"], run_id)
         return found
 
     monkeypatch.setattr(claims, "abandoned", look_and_lose)

@@ -14,7 +14,7 @@ import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import claims, deletion, encryption, outgoing, runs, secrets, threads, webhooks
+from shared import claims, deletion, encryption, outgoing, runs, secrets, stops, threads, webhooks
 from shared.claims import Claimed, Finish, Terms
 from shared.database import connection, driver, dumps
 from shared.deployments import DeploymentRef
@@ -101,7 +101,7 @@ def is_rolled_back(deployment: DeploymentRef) -> None:
 def is_rolled_back_and_goes(deployment: DeploymentRef) -> None:
     run = claimed(deployment, temporary=True)
     with connection() as conn:
-        runs.cancel(conn, deployment.id, run.thread_id, run.run_id, action="rollback", reason="enough")
+        stops.cancel(conn, deployment.id, run.thread_id, run.run_id, action="rollback", reason="enough")
     finish(run, RunStatus.INTERRUPTED, values='{"done": 1}')
 
 
@@ -109,7 +109,7 @@ def cancelled(deployment: DeploymentRef, action: str, **columns: Any) -> None:
     run_id = pending(deployment, **columns)
     thread_id = thread_of(run_id)
     with connection() as conn:
-        runs.cancel(conn, deployment.id, thread_id, run_id, action=action, reason="enough")
+        stops.cancel(conn, deployment.id, thread_id, run_id, action=action, reason="enough")
 
 
 def is_cancelled_before_it_starts(deployment: DeploymentRef) -> None:
@@ -134,13 +134,13 @@ def is_superseded(deployment: DeploymentRef) -> None:
 def is_deleted(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     with connection() as conn:
-        runs.delete(conn, deployment.id, run.thread_id, run.run_id)
+        stops.delete(conn, deployment.id, run.thread_id, run.run_id)
 
 
 def loses_its_thread(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     with connection() as conn:
-        runs.delete_thread(conn, deployment.id, run.thread_id)
+        stops.delete_thread(conn, deployment.id, run.thread_id)
 
 
 def loses_its_deployment(deployment: DeploymentRef) -> None:
@@ -193,7 +193,7 @@ def test_a_run_that_has_ended_is_not_told_of_when_it_is_deleted(deployment: Depl
     run = claimed(deployment)
     finish(run)
     with connection() as conn:
-        runs.delete_thread(conn, deployment.id, run.thread_id)
+        stops.delete_thread(conn, deployment.id, run.thread_id)
 
     assert [row["status"] for row in outbox()] == ["success"]
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
 
-from shared import assistants, claims, runs
+from shared import assistants, claims, stops
 from shared.control import ring, tell
 from shared.database import connection
 from shared.errors import Invalid, NotFound
@@ -198,7 +198,7 @@ def delete_assistant(assistant_id: str) -> tuple[str, int]:
 def _cancel(thread_id: UUID, run_id: UUID) -> None:
     try:
         with connection() as conn:
-            stopped = runs.cancel(conn, deployment().id, thread_id, run_id, reason="assistant deleted")
+            stopped = stops.cancel(conn, deployment().id, thread_id, run_id, reason="assistant deleted")
             next_run = claims.next_of(conn, deployment().id, thread_id)
     except NotFound:
         return  # it has ended by itself meanwhile
@@ -209,7 +209,7 @@ def _cancel(thread_id: UUID, run_id: UUID) -> None:
 def _delete_thread(thread_id: UUID) -> None:
     try:
         with connection() as conn:
-            live = runs.delete_thread(conn, deployment().id, thread_id)
+            live = stops.delete_thread(conn, deployment().id, thread_id)
     except NotFound:
         return  # somebody else has deleted it meanwhile
     tell(live, settings().event_retention_seconds)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from flask import Blueprint, Response
 
-from shared import claims, following, runs
+from shared import claims, following, stops
 from shared.control import ring, tell
 from shared.database import connection
 from shared.errors import Invalid, NotFound
@@ -34,7 +34,7 @@ bp = Blueprint("cancels", __name__)
 STATUSES = {
     "pending": (RunStatus.PENDING,),
     "running": (RunStatus.RUNNING,),
-    "all": runs.LIVE,
+    "all": stops.LIVE,
 }
 
 
@@ -67,7 +67,7 @@ def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
         follower = Follower(run_key, thread_key, cancels=False)
         before, _ = follower.extent()
         with connection() as conn:
-            stopped = runs.cancel(
+            stopped = stops.cancel(
                 conn, deployment().id, thread_key, run_key, action=query["action"], reason=reason
             )
             next_run = claims.next_of(conn, deployment().id, thread_key)
@@ -98,9 +98,9 @@ def cancel_many() -> tuple[str, int]:
     if "status" in body and len(body) == 1:
         statuses = STATUSES[body["status"]]
         with connection() as conn:
-            wanted = runs.live_by_thread(conn, deployment().id, statuses)
+            wanted = stops.live_by_thread(conn, deployment().id, statuses)
     elif body.keys() == {"thread_id", "run_ids"}:
-        statuses, wanted = runs.LIVE, {body["thread_id"]: body["run_ids"]}
+        statuses, wanted = stops.LIVE, {body["thread_id"]: body["run_ids"]}
     else:
         raise Invalid("exactly one of status, or thread_id with run_ids, must be given")
     stopped = [_cancel_of_thread(*item, statuses, action) for item in sorted(wanted.items())]
@@ -114,7 +114,7 @@ def _cancel_of_thread(
 ) -> bool:
     reason = f"{action} requested via POST /runs/cancel"
     with connection() as conn:
-        stopped = runs.cancel_several(
+        stopped = stops.cancel_several(
             conn, deployment().id, thread_id, run_ids, statuses=statuses, action=action, reason=reason
         )
         next_run = claims.next_of(conn, deployment().id, thread_id)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from flask import Response, jsonify, request
 
-from shared import claims, following, run_logs, runs, threads
+from shared import claims, following, run_logs, runs, stops, threads
 from shared.control import ring, tell
 from shared.database import connection, dumps
 from shared.errors import NotFound, Unavailable
@@ -127,7 +127,7 @@ class Follower:
         reason = "client disconnected from the run stream (on_disconnect=cancel)"
         try:
             with connection() as conn:
-                stopped = runs.cancel(conn, self.deployment_id, self.thread_id, self.run_id, reason=reason)
+                stopped = stops.cancel(conn, self.deployment_id, self.thread_id, self.run_id, reason=reason)
                 next_run = claims.next_of(conn, self.deployment_id, self.thread_id)
         except NotFound:
             return  # it had ended

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from flask import Blueprint, Response, request
 
-from shared import control, following, runs
+from shared import control, following, runs, stops
 from shared.database import connection
 from shared.errors import Forbidden
 from shared.events import Event
@@ -63,7 +63,7 @@ def join_stateless_run(run_id: str) -> Response:
 def _joined(row: Any) -> Response:
     cancels = _cancels(load_query(JoinQuery))
     follower = Follower(row["run_id"], row["thread_id"], cancels=cancels)
-    if row["status"] not in runs.LIVE:
+    if row["status"] not in stops.LIVE:
         return follower.answer_at_once(follower.stored_output())
     with ExitStack() as stack:
         reader = stack.enter_context(following.hub().reader(follower.run_id))
@@ -114,7 +114,7 @@ def _joined_stream(row: Any, thread_id: UUID | None) -> Response:
         newest, is_whole = follower.extent()
         if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
             after = min(after, newest)
-        is_over = row["status"] not in runs.LIVE
+        is_over = row["status"] not in stops.LIVE
         if is_over and (after is None or not resumable or (is_whole and after == newest)):
             batches: Iterator[list[Event]] = iter(())
         else:

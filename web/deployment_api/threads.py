@@ -7,7 +7,7 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
 
-from shared import expiry, runs, thread_copies, threads
+from shared import expiry, stops, thread_copies, threads
 from shared.control import tell
 from shared.database import connection
 from shared.errors import Invalid, RunyardError
@@ -135,7 +135,7 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
             return keep(jsonify(threads.record(threads.get(conn, deployment().id, thread_id))))
     except (RunyardError, Repeated):
         with connection() as conn:
-            live = runs.delete_thread(conn, deployment().id, thread_id)
+            live = stops.delete_thread(conn, deployment().id, thread_id)
         tell(live, settings().event_retention_seconds)
         raise
 
@@ -174,7 +174,7 @@ def change_thread(thread_id: str) -> Response | tuple[str, int]:
 def delete_thread(thread_id: str) -> tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
     with connection() as conn:
-        live = runs.delete_thread(conn, deployment().id, key)
+        live = stops.delete_thread(conn, deployment().id, key)
     tell(live, settings().event_retention_seconds)
     return "", 204
 

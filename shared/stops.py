@@ -1,0 +1,230 @@
+"""Runs that somebody wants to end before they do by themselves: cancelled, displaced, deleted.
+
+A pending run ends in place. A running one is its owner's: the wish is written into its row, and the owner is
+told after the commit (`shared/control.py`). Threads are locked before their runs, here as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, text
+
+from shared import checkpoints, threads, webhooks
+from shared.errors import NotFound
+from shared.events import RESERVED
+from shared.models import RunStatus
+
+LIVE = (RunStatus.PENDING, RunStatus.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Displaced:
+    """A run that was ended in place (`owner` None) or whose owner must be told.
+
+    `is_gone`: the row was deleted, so nobody else will end the run's event log.
+    """
+
+    run_id: UUID
+    owner: str | None
+    action: str
+    attempt: int
+    seq_reserved: int
+    reason: str | None = None
+    is_gone: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.owner is None or self.is_gone
+
+
+def live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[RowMapping]:
+    """A thread's runs that have not ended, oldest first, held until the transaction ends."""
+    return list(
+        conn.execute(
+            text(
+                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary,"
+                " webhook FROM run"
+                " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
+                " AND status IN ('pending', 'running') ORDER BY created_seq FOR UPDATE"
+            ),
+            {"deployment_id": deployment_id, "thread_id": thread_id},
+        ).mappings()
+    )
+
+
+def cancel(
+    conn: Connection,
+    deployment_id: UUID,
+    thread_id: UUID,
+    run_id: UUID,
+    *,
+    action: str = "interrupt",
+    reason: str | None = None,
+) -> Displaced:
+    """Ask for a run's end: a pending one ends in place, a running one when its owner has seen it.
+
+    Raises NotFound when there is no such run or it has ended.
+    """
+    threads.lock(conn, deployment_id, thread_id)
+    live = [row for row in live_runs(conn, deployment_id, thread_id) if row["run_id"] == run_id]
+    if not live:
+        raise NotFound(_nothing_to_cancel(conn, deployment_id, thread_id, run_id))
+    stopped = stop(conn, live[0], action, reason)
+    if stopped.owner is None:
+        threads.settle(conn, deployment_id, thread_id)
+    return stopped
+
+
+def _nothing_to_cancel(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> str:
+    query = text(
+        "SELECT 1 FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND run_id = :run_id"
+    )
+    key = {"deployment_id": deployment_id, "thread_id": thread_id, "run_id": run_id}
+    if conn.execute(query, key).first() is None:
+        return "No runs found to cancel."
+    return "No matching runs to cancel. They may have finished already."
+
+
+def cancel_several(
+    conn: Connection,
+    deployment_id: UUID,
+    thread_id: UUID,
+    run_ids: Collection[UUID],
+    *,
+    statuses: Collection[RunStatus] = LIVE,
+    action: str = "interrupt",
+    reason: str | None = None,
+) -> list[Displaced]:
+    """The same for those of a thread's runs that are in one of these states; those that are not are left out."""
+    threads.lock(conn, deployment_id, thread_id)
+    wanted = [
+        row
+        for row in live_runs(conn, deployment_id, thread_id)
+        if row["run_id"] in run_ids and row["status"] in statuses
+    ]
+    stopped = [stop(conn, row, action, reason) for row in wanted]
+    if any(run.owner is None for run in stopped):
+        threads.settle(conn, deployment_id, thread_id)
+    return stopped
+
+
+def live_by_thread(
+    conn: Connection, deployment_id: UUID, statuses: Collection[RunStatus]
+) -> dict[UUID, list[UUID]]:
+    """A deployment's runs in these states, by their thread; look only."""
+    rows = conn.execute(
+        text(
+            "SELECT thread_id, run_id FROM run WHERE deployment_id = :deployment_id"
+            " AND status IN ('pending', 'running') AND status = ANY(:statuses) ORDER BY run_id"
+        ),
+        {"deployment_id": deployment_id, "statuses": [str(status) for status in statuses]},
+    )
+    found: dict[UUID, list[UUID]] = {}
+    for row in rows:
+        found.setdefault(row.thread_id, []).append(row.run_id)
+    return found
+
+
+def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> Displaced:
+    """End a live run: in place when it is pending, else by asking its owner."""
+    key = {"run_id": row["run_id"], "action": action, "reason": reason}
+    owner = None
+    if row["status"] == RunStatus.RUNNING:
+        owner = row["owner"]
+        conn.execute(
+            text(
+                "UPDATE run SET cancel_requested = :action, cancel_reason = :reason WHERE run_id = :run_id"
+                " AND (cancel_requested IS NULL OR cancel_requested < :action)"  # a rollback wins, once
+            ),
+            key,
+        )
+    elif row["temporary"]:
+        status = webhooks.ROLLBACK if action == "rollback" else RunStatus.INTERRUPTED
+        _tell_going(conn, row, status, webhooks.stopped(action, reason))
+        threads.remove(conn, row["deployment_id"], row["thread_id"])
+    elif action == "rollback":
+        _tell_going(conn, row, webhooks.ROLLBACK, webhooks.stopped(action, reason))
+        _remove(conn, row)
+    else:
+        conn.execute(
+            text(
+                "UPDATE run SET status = 'interrupted', ended_at = now(), updated_at = now(),"
+                " cancel_reason = :reason, seq_reserved = seq_reserved + :reserved WHERE run_id = :run_id"
+            ),
+            {**key, "reserved": RESERVED},
+        )
+        if row["webhook"] is not None:
+            webhooks.record(conn, [row["run_id"]], error=webhooks.stopped(action, reason))
+    return Displaced(row["run_id"], owner, action, row["attempt"], row["seq_reserved"], reason)
+
+
+def _tell_going(conn: Connection, row: RowMapping, status: str, error: dict[str, str]) -> None:
+    """A live run is about to be deleted: whoever is told of its end is told of this."""
+    if row["webhook"] is not None and row["status"] in LIVE:
+        webhooks.record_going(conn, [row["run_id"]], status=status, error=error)
+
+
+def _remove(conn: Connection, row: RowMapping) -> None:
+    """Take a run away with the checkpoints it has written; a live one as if it had never been.
+
+    Those of an ended run stay when others are alive: one of them may have begun at them already.
+    """
+    key = row["deployment_id"], row["thread_id"], row["run_id"]
+    if row["status"] in LIVE:
+        threads.restore_metadata(conn, row["run_id"])
+    conn.execute(text("DELETE FROM run WHERE run_id = :run_id"), {"run_id": row["run_id"]})
+    if row["attempt"] and row["status"] not in LIVE and live_runs(conn, *key[:2]):
+        checkpoints.disown_run(conn, *key)
+    elif row["attempt"]:
+        checkpoints.delete_run(conn, *key)
+
+
+def delete(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> Displaced | None:
+    """Delete a run with its checkpoints; the answer is the run when it was live. Raises NotFound.
+
+    The thread keeps its values. What a run leaves on its thread stays too, unless the run was live.
+    """
+    threads.lock(conn, deployment_id, thread_id)
+    row = (
+        conn.execute(
+            text(
+                "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary,"
+                " webhook FROM run WHERE run_id = :run_id AND deployment_id = :deployment_id"
+                " AND thread_id = :thread_id FOR UPDATE"
+            ),
+            {"run_id": run_id, "deployment_id": deployment_id, "thread_id": thread_id},
+        )
+        .mappings()
+        .one_or_none()
+    )
+    if row is None:
+        raise NotFound("Run not found")
+    _tell_going(conn, row, webhooks.ROLLBACK, webhooks.stopped(webhooks.ROLLBACK, "the run was deleted"))
+    if row["temporary"]:
+        threads.remove(conn, deployment_id, thread_id)
+    else:
+        _remove(conn, row)
+    if row["status"] not in LIVE:
+        return None
+    threads.settle(conn, deployment_id, thread_id)
+    return _gone(row)
+
+
+def delete_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[Displaced]:
+    """Delete a thread with all it has; the answer is the runs that were live. Raises NotFound."""
+    if not threads.lock(conn, deployment_id, thread_id):
+        raise threads.missing(thread_id)
+    live = live_runs(conn, deployment_id, thread_id)
+    for row in live:
+        error = webhooks.stopped(webhooks.ROLLBACK, "the thread was deleted")
+        _tell_going(conn, row, webhooks.ROLLBACK, error)
+    threads.remove(conn, deployment_id, thread_id)
+    return [_gone(row) for row in live]
+
+
+def _gone(row: RowMapping) -> Displaced:
+    owner = row["owner"] if row["status"] == RunStatus.RUNNING else None
+    return Displaced(row["run_id"], owner, "rollback", row["attempt"], row["seq_reserved"], is_gone=True)
