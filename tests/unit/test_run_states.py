@@ -60,8 +60,7 @@ class Runs(RuleBasedStateMachine):
         self.deployment = factories.deployment()
         self.threads = [uuid4() for _ in range(3)]
         self.model: dict[UUID, Expected] = {}
-        self.rest: dict[UUID, str] = {}  # a thread's status when nothing of it lives
-        self.next: dict[UUID, bool] = {}  # whether its stored state has nodes left to run
+        self.rest: dict[UUID, str] = {}  # what the last run that ended left of a thread
         self.created = 0
 
     def teardown(self) -> None:
@@ -107,10 +106,7 @@ class Runs(RuleBasedStateMachine):
             return
         assert expected is not None
         assert expected.is_live
-        was_pending = expected.status == "pending"
         self.stop(run_id, action)
-        if was_pending:
-            self.settle(thread_id)
 
     @rule(run_id=consumes(ids))
     def delete(self, run_id: UUID) -> None:
@@ -121,8 +117,7 @@ class Runs(RuleBasedStateMachine):
         except NotFound:
             assert run_id not in self.model
             return
-        if self.model.pop(run_id).is_live:
-            self.settle(thread_id)
+        self.model.pop(run_id)
 
     @rule(thread=st.integers(0, 2))
     def delete_thread(self, thread: int) -> None:
@@ -132,8 +127,7 @@ class Runs(RuleBasedStateMachine):
         with connection() as conn:
             stops.delete_thread(conn, self.deployment.id, thread_id)
         self.model = {id: run for id, run in self.model.items() if run.thread_id != thread_id}
-        for known in (self.rest, self.next):
-            known.pop(thread_id, None)
+        self.rest.pop(thread_id, None)
 
     # what owners do
 
@@ -174,7 +168,6 @@ class Runs(RuleBasedStateMachine):
         assert (run.run_id in done) == held
         if held:
             self.ended(run, status)
-            self.next[run.thread_id] = has_next
             following = self.live_of(run.thread_id)
             announced = done[run.run_id]
             assert (announced.run_id if announced else None) == (following[0] if following else None)
@@ -202,7 +195,6 @@ class Runs(RuleBasedStateMachine):
             return
         assert held
         del self.model[run.run_id]
-        self.settle(run.thread_id)
 
     @rule(run=handles)
     def reserve(self, run: Claimed) -> None:
@@ -275,10 +267,6 @@ class Runs(RuleBasedStateMachine):
         expected = self.model[run.run_id]
         expected.status, expected.holder = str(status), None
         self.rest[run.thread_id] = str(ENDS[status])
-
-    def settle(self, thread_id: UUID) -> None:
-        if thread_id in self.rest:
-            self.rest[thread_id] = "interrupted" if self.next.get(thread_id) else "idle"
 
     # the promises
 
