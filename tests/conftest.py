@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,18 @@ from tests.stack import Stack
 
 # Servers that tests run on loopback ports, in the part of those outside.
 OUTSIDE = {"RUNYARD_ALLOWED_ADDRESSES": "127.0.0.1", "RUNYARD_ALLOW_HTTP": "true"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failed test what the platforms it used wrote last."""
+    report = yield
+    if report.failed:
+        stacks = [value for value in item.funcargs.values() if isinstance(value, Stack)]
+        report.sections += [("platform", stack.tail()) for stack in stacks]
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -36,25 +36,39 @@ class World:
     tmp_path: Path
 
 
+def _start() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", BOOT], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
 class Child:
     """The patched process, as the tests see it."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", BOOT], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self._process = _start()
 
     def run(self, path: Path, name: str, world: World) -> None:
         """Run a test of a module; AssertionError with the child's traceback when it fails."""
+        asked = [str(path), name, world.database_url, world.redis_url, str(world.tmp_path)]
+        try:
+            answer = self._answer(json.dumps(asked))
+        except BaseException:  # out of patience: what it answers later is not the next test's
+            self._process.kill()
+            self._process.wait()
+            self._process = _start()
+            raise
+        error = json.loads(answer)
+        assert error is None, error
+
+    def _answer(self, line: str) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        asked = [str(path), name, world.database_url, world.redis_url, str(world.tmp_path)]
-        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, f"the patched process ended with {self._process.wait()}"
-        error = json.loads(answer)
-        assert error is None, error
+        return answer
 
     def stop(self) -> None:
         assert self._process.stdin is not None

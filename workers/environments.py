@@ -216,7 +216,7 @@ class _Maker:
             made.manifest.index and made.manifest.index.within(self._workspace.project),
         )
         readonly = [] if made.packages is None else [made.packages]
-        self._place.run(
+        self._place.ask_index(
             "install",
             argv,
             self._say,

@@ -72,7 +72,7 @@ class Packages:
         make = commands.create_environment(uv, env, str(interpreter.path))
         place.run("environment", make, say, readonly=readonly)
         install = commands.install_wheels(uv, listed, env / "bin" / "python")
-        place.run(STEP, install, say, readonly=readonly, writable=[self._shared])
+        place.ask_index(STEP, install, say, readonly=readonly, writable=[self._shared])
         place.attempt(commands.compile_bytecode(str(interpreter.path), [env]), readonly=readonly)
 
     def keep_tidy(self, used: Collection[str]) -> int:

@@ -72,7 +72,7 @@ def resolve(place: Place, uv: str, workspace: Workspace, asked: Asked, say: Say)
     index = asked.manifest.index and asked.manifest.index.within(workspace.project)
     argv = commands.resolve(uv, inputs, output, python, index)
     try:
-        place.run(STEP, argv, say, readonly=[asked.interpreter.prefix])
+        place.ask_index(STEP, argv, say, readonly=[asked.interpreter.prefix])
     except BuildFailed as error:
         raise BuildFailed(STEP, _explained(error.message)) from error
     return output

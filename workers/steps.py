@@ -29,6 +29,8 @@ MAX_CAUSE = 1000
 MAX_MEMORY_BYTES = 2 * 1024**3
 MAX_DISK_BYTES = 5 * 1024**3
 WATCH_SECONDS = 2.0
+UNSATISFIED = "No solution found"
+AFRESH = "--refresh"  # uv: what its cache has of the index is looked at again
 CAUSE = re.compile(r"(error|cause|caused by):\s*", re.IGNORECASE)
 
 Say = Callable[[str, str], None]  # level, message
@@ -69,6 +71,38 @@ class Place:
         reason = self._execute(argv, say, readonly, writable, variables or {})
         if reason is not None:
             raise BuildFailed(step, reason)
+
+    def ask_index(
+        self,
+        step: str,
+        argv: list[str],
+        say: Say,
+        *,
+        readonly: Sequence[Path] = (),
+        writable: Sequence[Path] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """Run a command of the installer as `run` does; raises BuildFailed.
+
+        An index's pages stay in the cache for minutes: a version that is missing there may be new.
+        """
+        held: list[str] = []
+
+        def hold(level: str, message: str) -> None:
+            if held or UNSATISFIED in message:
+                held.append(message)
+            else:
+                say(level, message)
+
+        def run(argv: list[str], say: Say) -> None:
+            self.run(step, argv, say, readonly=readonly, writable=writable, variables=variables)
+
+        try:
+            run(argv, hold)
+        except BuildFailed:
+            if not held:
+                raise
+            run([*argv, AFRESH], say)
 
     def attempt(self, argv: list[str], *, readonly: Sequence[Path] = ()) -> None:
         """Run a command whose failure does no harm."""

@@ -31,7 +31,7 @@ def speak(state):
 graph = StateGraph(State).add_node("speak", speak).add_edge("__start__", "speak").compile()
 """
 ENDS = ("DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED")
-BUILD_SECONDS = 120
+BUILD_SECONDS = 90
 
 
 def project(said: str = "'one'", **config: Any) -> dict[str, str]:

@@ -22,7 +22,7 @@ graph = StateGraph(State).add_node(say).add_edge(START, "say").compile()
 """
 CONFIG = json.dumps({"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}})
 ENDS = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED"}
-BUILD_SECONDS = 120
+BUILD_SECONDS = 90
 
 
 def test_a_branch_is_deployed_and_deployed_again_when_it_has_moved(tmp_path: Path) -> None:

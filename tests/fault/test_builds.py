@@ -28,7 +28,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 time.sleep(SECONDS)
 graph = StateGraph(MessagesState).add_node("echo", lambda state: {}).add_edge(START, "echo").compile()
 """
-BUILD_SECONDS = 120
+BUILD_SECONDS = 90
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +76,21 @@ def log_lines(stack: Stack, name: str) -> list[str]:
     return [line["message"] for line in stack.client.post(path, json={"order": "asc"}).json()["logs"]]
 
 
+def says(stack: Stack, name: str, line: str) -> None:
+    """Wait for a line of a build's log."""
+
+    def is_said() -> bool:
+        lines = log_lines(stack, name)
+        assert newest(stack, name)[1]["status"] not in ("BUILD_FAILED", "DEPLOY_FAILED"), "\n".join(lines)
+        return line in lines
+
+    wait_until(is_said, BUILD_SECONDS, what=line)
+
+
 def test_a_build_goes_on_when_its_builder_is_killed(stack: Stack, tmp_path: Path) -> None:
     name = "killed"
     start(stack, project(tmp_path, seconds=2), name)
-    wait_until(lambda: "loading 1 graph" in log_lines(stack, name), BUILD_SECONDS)
+    says(stack, name, "loading 1 graph")
     steps = children_of_builder(stack)
 
     for pid in stack.pids("builder"):
@@ -95,7 +106,7 @@ def test_a_build_goes_on_when_its_builder_is_killed(stack: Stack, tmp_path: Path
 
 def test_a_build_goes_on_at_once_when_its_builder_is_told_to_stop(stack: Stack, tmp_path: Path) -> None:
     start(stack, project(tmp_path, seconds=3), "stopped")
-    wait_until(lambda: "loading 1 graph" in log_lines(stack, "stopped"), BUILD_SECONDS)
+    says(stack, "stopped", "loading 1 graph")
 
     for pid in stack.pids("builder"):
         os.kill(pid, signal.SIGTERM)
@@ -111,7 +122,7 @@ def served(stack: Stack) -> set[str]:
 
 def test_a_builder_that_was_frozen_does_not_disturb_its_successor(stack: Stack, tmp_path: Path) -> None:
     start(stack, project(tmp_path, seconds=3), "frozen")
-    wait_until(lambda: "loading 1 graph" in log_lines(stack, "frozen"), BUILD_SECONDS)
+    says(stack, "frozen", "loading 1 graph")
     pids = stack.pids("builder")
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)

@@ -6,17 +6,23 @@ The package installer is real, as are the processes; the graph host itself is no
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import gevent
 import psutil
 import pytest
 from sqlalchemy import text
+from uv import find_uv_bin
+from werkzeug import Response
 
 from cli.procfile import PROJECT
 from shared.database import connection
@@ -25,8 +31,9 @@ from shared.settings import Settings
 from tests import factories
 from tests.archived import keep
 from tests.greened import World, child, greened
+from tests.outside import serving
 from tests.waiting import wait_until
-from workers import environments, manifest, sandbox, steps, workspaces
+from workers import commands, environments, manifest, sandbox, steps, workspaces
 from workers.environments import Made, Plan
 from workers.interpreters import HERE
 from workers.requirements import Requirements
@@ -218,6 +225,74 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
         writable = [argv[at + 1] for at, word in enumerate(argv) if word == "--bind"]
         assert writable == [str(plain.workspace.home)]
     assert said_by(plain, "import iniconfig; print(iniconfig.__file__)").strip() == str(module)
+
+
+class Index:
+    """A package index whose pages may be kept for ten minutes, as the public one's."""
+
+    def __init__(self) -> None:
+        self.wheels: dict[str, bytes] = {}
+        self.asked = 0
+
+    def add(self, version: str) -> str:
+        """Publish a version of the package `told`; the requirement that pins it."""
+        held = io.BytesIO()
+        with zipfile.ZipFile(held, "w") as wheel:
+            wheel.writestr("told.py", f"version = {version!r}")
+            wheel.writestr(
+                f"told-{version}.dist-info/METADATA",
+                f"Metadata-Version: 2.1\nName: told\nVersion: {version}\n",
+            )
+            wheel.writestr(f"told-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            wheel.writestr(f"told-{version}.dist-info/RECORD", "")
+        self.wheels[f"told-{version}-py3-none-any.whl"] = held.getvalue()
+        return f"told=={version} --hash=sha256:{hashlib.sha256(held.getvalue()).hexdigest()}"
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        name = environ["PATH_INFO"].rpartition("/")[2]
+        if name:
+            return Response(self.wheels[name])(environ, start_response)
+        self.asked += 1
+        links = "".join(f'<a href="/files/{name}">{name}</a>' for name in self.wheels)
+        headers = {"Cache-Control": "max-age=600"}
+        return Response(links, mimetype="text/html", headers=headers)(environ, start_response)
+
+
+@greened
+def test_a_version_published_a_moment_ago_is_found(world: World) -> None:
+    index = Index()
+    with serving(index) as port:
+        settings = dataclasses.replace(
+            settings_for(world),
+            cache_dir=world.tmp_path / "cache",
+            passed_on={"UV_DEFAULT_INDEX": f"http://127.0.0.1:{port}/"},
+        )
+
+        def made_of(requirements: str, said: list[str]) -> Made:
+            return environments.make(
+                settings, uuid4(), planned(keep(FILES), requirements),
+                say=lambda _, message: said.append(message), deadline_seconds=60,
+            )  # fmt: skip
+
+        said: list[str] = []
+        made_of(index.add("1"), [])
+        newer = made_of(index.add("2"), said)
+        assert said_by(newer, "import told; print(told.version)").strip() == "2"
+        assert not [line for line in said if steps.UNSATISFIED in line], "what was mended is not told"
+        seen = index.asked
+        with pytest.raises(BuildFailed, match="no version of told==3"):
+            made_of(f"told==3 --hash=sha256:{'0' * 64}", said)
+        assert index.asked == seen + 1
+        assert len([line for line in said if steps.UNSATISFIED in line]) == 1
+
+        wanted, output, uv = world.tmp_path / "wanted.in", world.tmp_path / "pylock.toml", find_uv_bin()
+        place = steps.Place(settings, folder=world.tmp_path, cache=settings.cache_dir / "own", uv=uv)
+        for version in ("2", "3"):
+            index.add(version)
+            wanted.write_text(f"told>={version}\n")
+            argv = commands.resolve(uv, [wanted], output, sys.executable, None)
+            place.ask_index("requirements", argv, lambda *_: None)
+            assert f'version = "{version}"' in output.read_text()
 
 
 def said_by(made: Made, code: str) -> str:
