@@ -17,6 +17,7 @@ from shared.database import connection
 from shared.limits import HostLimits
 from shared.settings import Settings
 from workers import environments, queries, sandbox, workspaces
+from workers.bells import Bell
 from workers.builds import Builder
 from workers.deploy_log import DeployLog
 from workers.hosts import HostPool
@@ -96,33 +97,33 @@ def _die() -> None:
     os._exit(os.EX_UNAVAILABLE)
 
 
-@queues.celery.task(name=queues.EXECUTE_RUNS)
+@queues.celery.task(name=queues.EXECUTE_RUNS, base=Bell)
 def execute_runs(run_ids: list[str]) -> None:
     if _runner is not None:
         _runner.ring([UUID(run_id) for run_id in run_ids])
 
 
-@queues.celery.task(name=queues.ANSWER_QUERIES)
+@queues.celery.task(name=queues.ANSWER_QUERIES, base=Bell)
 def answer_queries(query_ids: list[str]) -> None:
     if _runner is not None:
         queries.answer_all(_runner.hosts, [UUID(query_id) for query_id in query_ids])
 
 
-@queues.celery.task(name=queues.BUILD_REVISION)
+@queues.celery.task(name=queues.BUILD_REVISION, base=Bell)
 def build_revisions(revision_ids: list[str]) -> None:
     if _builder is not None:
         for revision_id in revision_ids:
             _builder.build(UUID(revision_id))
 
 
-@queues.celery.task(name=queues.CANARY)
+@queues.celery.task(name=queues.CANARY, base=Bell)
 def canary() -> None:
     """What this process sends to itself."""
     if _presence is not None:
         _presence.heard()
 
 
-@queues.celery.task(name=queues.SWEEP)
+@queues.celery.task(name=queues.SWEEP, base=Bell)
 def sweep() -> None:
     """Beat's bell: upkeep does not depend on it, it only makes a first round come sooner."""
     if _upkeep is not None:

@@ -1,0 +1,24 @@
+"""What a task's message is to a worker: a bell that has been heard.
+
+Queues keep nothing of a message that was delivered (`shared/queues.py`), and kombu's Redis transport asks
+Redis to forget it all the same: a round-trip a message, from a pool of ten connections that a burst exhausts.
+"""
+
+from __future__ import annotations
+
+from celery import Task
+from celery.worker.request import Request
+
+
+class Heard(Request):
+    """A message nobody is told of."""
+
+    def acknowledge(self) -> None:
+        self.acknowledged = True
+
+
+class Bell(Task):
+    """The base of every task."""
+
+    abstract = True
+    Request = Heard
