@@ -23,8 +23,9 @@ from shared.errors import Unavailable
 TRUSTED_SECONDS = 1.0
 # Statements of the run path find what they want by key: one plan serves all calls, and to make it costs more than
 # to run it. A plan that was made while a table was small must not read all of it when it has grown.
-PLAN_ONCE, BY_KEY = " -c plan_cache_mode=force_generic_plan -c jit=off", "".join(
-    f" -c enable_{way}=off" for way in ("seqscan", "hashjoin", "mergejoin")
+PLAN_ONCE, BY_KEY = (
+    " -c plan_cache_mode=force_generic_plan -c jit=off",
+    "".join(f" -c enable_{way}=off" for way in ("seqscan", "hashjoin", "mergejoin")),
 )
 
 _engine: Engine | None = None
@@ -84,7 +85,10 @@ def connect(
         pool_reset_on_return=None,
         connect_args={
             **arguments,
-            "options": options + PLAN_ONCE + BY_KEY + ("" if waits_for_disk else " -c synchronous_commit=off"),
+            "options": options
+            + PLAN_ONCE
+            + BY_KEY
+            + ("" if waits_for_disk else " -c synchronous_commit=off"),
         },
         **shared,
     )
