@@ -1,7 +1,7 @@
-"""The database's history: `upgrade(url)` brings a database to the newest version of shared/models.py.
+"""The database's history: `upgrade(url)` brings a database to the newest version of shared/models.
 
     python -m shared.migrations                 upgrade the database of DATABASE_URL
-    python -m shared.migrations new "subject"   write the next version from what models.py has changed
+    python -m shared.migrations new "subject"   write the next version from what the models have changed
 
 Why no alembic.ini: the address is a setting like any other, and the rest never changes.
 """
@@ -54,7 +54,7 @@ def write_version(url: str, subject: str) -> None:
 
 
 def is_compared(_: object, name: str | None, kind: str, *__: object) -> bool:
-    """Whether a table belongs to models.py; one that leans on an extension may be missing."""
+    """Whether a table belongs to shared/models; one that leans on an extension may be missing."""
     return (kind, name) != ("table", store_vectors.NAME)
 
 

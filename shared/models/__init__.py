@@ -1,0 +1,61 @@
+"""Every table and status word of the service, a file a resource.
+
+Columns that hold what users sent and nobody queries are `json` (kept as sent); what is searched is
+`jsonb`. Everything below a deployment carries its `deployment_id`.
+"""
+
+from shared.models.assistants import Assistant, AssistantVersion
+from shared.models.base import Base
+from shared.models.crons import Cron
+from shared.models.deployments import (
+    Archive,
+    ArchiveChunk,
+    Deployment,
+    Graph,
+    LogLine,
+    Revision,
+    Secret,
+    Upload,
+)
+from shared.models.organizations import ApiKey, IdempotentAnswer, Organization
+from shared.models.providers import OAuthGrant, OAuthProvider, OAuthRequest
+from shared.models.runs import Run
+from shared.models.statuses import REVISION_ENDS, DeploymentStatus, RevisionStatus, RunStatus, ThreadStatus
+from shared.models.store import StoreItem
+from shared.models.threads import Checkpoint, CheckpointBlob, CheckpointWrite, Thread
+from shared.models.webhooks import WebhookDelivery
+from shared.models.workers import Worker
+
+__all__ = [
+    "REVISION_ENDS",
+    "ApiKey",
+    "Archive",
+    "ArchiveChunk",
+    "Assistant",
+    "AssistantVersion",
+    "Base",
+    "Checkpoint",
+    "CheckpointBlob",
+    "CheckpointWrite",
+    "Cron",
+    "Deployment",
+    "DeploymentStatus",
+    "Graph",
+    "IdempotentAnswer",
+    "LogLine",
+    "OAuthGrant",
+    "OAuthProvider",
+    "OAuthRequest",
+    "Organization",
+    "Revision",
+    "RevisionStatus",
+    "Run",
+    "RunStatus",
+    "Secret",
+    "StoreItem",
+    "Thread",
+    "ThreadStatus",
+    "Upload",
+    "WebhookDelivery",
+    "Worker",
+]
