@@ -22,13 +22,10 @@ from shared.errors import Unavailable
 
 # A connection that was used this recently is taken without asking the server whether it lives.
 TRUSTED_SECONDS = 1.0
-# Statements of the run path find what they want by key: one plan serves all calls, and to make it costs more than
-# to run it. A plan that was made while a table was small must not read all of it when it has grown.
-PLAN_ONCE, BY_KEY = (
-    " -c plan_cache_mode=force_generic_plan -c jit=off",
-    "".join(f" -c enable_{way}=off" for way in ("seqscan", "hashjoin", "mergejoin")),
-)
-
+# Statements on the driver find what they want by key: one plan serves all calls, and to make it costs more than
+# to run it. It is made anew now and then, since a plan for tables that were small may read all that came since.
+PLAN_ONCE = " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"
+PLANS_SECONDS = 10.0
 # The text form of a list costs a regular expression an item, and its bytes twice their size.
 psycopg.adapters.register_dumper(list, ListBinaryDumper)
 
@@ -89,15 +86,12 @@ def connect(
         pool_reset_on_return=None,
         connect_args={
             **arguments,
-            "options": options
-            + PLAN_ONCE
-            + BY_KEY
-            + ("" if waits_for_disk else " -c synchronous_commit=off"),
+            "options": options + PLAN_ONCE + ("" if waits_for_disk else " -c synchronous_commit=off"),
         },
         **shared,
     )
-    _ping_when_idle(_engine)
-    _ping_when_idle(_quick)
+    _look_after(_engine)
+    _look_after(_quick)
     return _engine
 
 
@@ -116,8 +110,8 @@ def engine() -> Engine:
     return _engine
 
 
-def _ping_when_idle(engine: Engine) -> None:
-    """Check a pooled connection before use, unless it worked a moment ago.
+def _look_after(engine: Engine) -> None:
+    """Check a pooled connection before use, unless it worked a moment ago, and have it forget old plans.
 
     SQLAlchemy's own `pool_pre_ping` asks at every checkout: one more round-trip for each transaction.
     """
@@ -126,15 +120,19 @@ def _ping_when_idle(engine: Engine) -> None:
     def on_checkout(dbapi_connection: Any, record: Any, proxy: Any) -> None:
         if dbapi_connection.closed:
             raise exc.DisconnectionError()
-        if time.monotonic() - record.info.get("used_at", 0.0) < TRUSTED_SECONDS:
+        now = time.monotonic()
+        is_stale = now - record.info.setdefault("planned_at", now) > PLANS_SECONDS
+        if not is_stale and now - record.info.get("used_at", 0.0) < TRUSTED_SECONDS:
             return
         autocommit = dbapi_connection.autocommit
         try:
             dbapi_connection.autocommit = True
-            dbapi_connection.execute("")
+            dbapi_connection.execute("DISCARD PLANS" if is_stale else "")
             dbapi_connection.autocommit = autocommit
         except psycopg.Error as error:
             raise exc.DisconnectionError() from error
+        if is_stale:
+            record.info["planned_at"] = now
 
     @event.listens_for(engine, "checkin")
     def on_checkin(dbapi_connection: Any, record: Any) -> None:
