@@ -25,7 +25,7 @@ def running(server: embedded.Server) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.send_signal(server.stop_signal)
-        process.wait(timeout=20)
+        process.wait(timeout=60)  # its last checkpoint takes long on a busy machine
 
 
 def _prepare(server: embedded.Server) -> None:
