@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn
+from typing import Any
 
 from flask import Response
 
@@ -147,8 +147,9 @@ def waiting(batches: Batches, clock: Clock, answer: Callable[[Event | None], byt
 class Stream:
     """An iterator for the server to send: closes what it holds, and says so when the client left early.
 
-    When this process stops, a stream ends where it is (`may_be_cut`), and its client goes on elsewhere by
-    the last id it saw; an answer that is not there yet breaks off, so that its client asks again.
+    When this process stops, a response breaks off: its client goes on elsewhere, by the last id it saw. A
+    proper end would tell some clients that the run is over, and others once it is over when they ask. A stream
+    whose key has gone ends where it is (`may_end_early`); an answer that is not there yet breaks off then, too.
     """
 
     def __init__(
@@ -157,9 +158,9 @@ class Stream:
         *,
         holds: AbstractContextManager[Any],
         on_disconnect: Callable[[], None] | None,
-        may_be_cut: bool = True,
+        may_end_early: bool = True,
     ) -> None:
-        self._may_be_cut = may_be_cut
+        self._may_end_early = may_end_early
         self._chunks = chunks
         self._holds = holds
         self._on_disconnect = on_disconnect
@@ -188,14 +189,11 @@ class Stream:
             raise StopIteration from None
         except Stopping:
             self._ended = True  # the client has not left
-            self._cut("the server stops")
+            raise _broken_off("the server stops") from None
         except NoLongerAllowed:
-            self._cut("the key that opened this is no longer valid")
-
-    def _cut(self, reason: str) -> NoReturn:
-        if self._may_be_cut:
-            raise StopIteration
-        raise ConnectionResetError(errno.ECONNRESET, reason)
+            if self._may_end_early:
+                raise StopIteration from None
+            raise _broken_off("the key that opened this is no longer valid") from None
 
     def _ask(self) -> None:
         now = time.monotonic()
@@ -212,6 +210,11 @@ class Stream:
         self._holds.__exit__(None, None, None)
         if not self._ended and self._on_disconnect is not None:
             self._on_disconnect()
+
+
+def _broken_off(reason: str) -> ConnectionResetError:
+    """The server closes the connection on this, without a word in its log."""
+    return ConnectionResetError(errno.ECONNRESET, reason)
 
 
 def event_stream(stream: Stream, headers: dict[str, str]) -> Response:

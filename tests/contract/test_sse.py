@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from shared import bus
+from shared import bus, following
 from shared.database import connection
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.acting import Actor, act
@@ -404,3 +404,15 @@ def test_following_an_unknown_run_is_404(api: Api, end: str) -> None:
 def test_a_retention_that_ends_takes_the_log(api: Api, ended: str) -> None:
     for key in bus.client().keys(f"{bus.PREFIX}{{{ended}}}:*"):
         assert 0 < bus.client().ttl(key) <= 900
+
+
+@pytest.mark.parametrize("end", ["stream", "join"])
+def test_an_answer_breaks_off_when_the_process_stops(api: Api, thread_id: str, end: str) -> None:
+    response = api.get(f"/runs/{start(api, thread_id)}/{end}", buffered=False)
+    body = response.iter_encoded()
+    next(body)
+    for reader in following.hub()._all():
+        reader.close()
+    with pytest.raises(ConnectionResetError):  # clients take a proper end for the run's
+        list(body)
+    response.close()

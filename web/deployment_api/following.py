@@ -54,10 +54,10 @@ class Follower:
         return chain([[first]], _without_first(self.batches(reader, after=0)))
 
     def stream(
-        self, body: Iterator[bytes], holds: AbstractContextManager[Any], *, may_be_cut: bool = True
+        self, body: Iterator[bytes], holds: AbstractContextManager[Any], *, may_end_early: bool = True
     ) -> sse.Stream:
         on_disconnect = self.cancel if self.cancels else None
-        return sse.Stream(body, holds=holds, on_disconnect=on_disconnect, may_be_cut=may_be_cut)
+        return sse.Stream(body, holds=holds, on_disconnect=on_disconnect, may_end_early=may_end_early)
 
     def answer(
         self,
@@ -69,7 +69,7 @@ class Follower:
     ) -> Response:
         """Line feeds until the run has ended, then its output or what `says` makes of its last event."""
         body = sse.waiting(self.batches(reader, after=after), self.clock, says or self.output)
-        return sse.late_json(self.stream(body, holds, may_be_cut=False), self._headers())
+        return sse.late_json(self.stream(body, holds, may_end_early=False), self._headers())
 
     def answer_at_once(self, output: Any) -> Response:
         """The same for a run that has ended."""
