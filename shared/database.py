@@ -26,8 +26,6 @@ TRUSTED_SECONDS = 1.0
 # to run it. It is made anew now and then, since a plan for tables that were small may read all that came since.
 PLAN_ONCE = " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"
 PLANS_SECONDS = 10.0
-# The text form of a list costs a regular expression an item, and its bytes twice their size.
-psycopg.adapters.register_dumper(list, ListBinaryDumper)
 
 _engine: Engine | None = None
 _quick: Engine | None = None
@@ -111,10 +109,15 @@ def engine() -> Engine:
 
 
 def _look_after(engine: Engine) -> None:
-    """Check a pooled connection before use, unless it worked a moment ago, and have it forget old plans.
+    """Have lists sent in binary form, and check a pooled connection before use, unless it worked a moment ago.
 
-    SQLAlchemy's own `pool_pre_ping` asks at every checkout: one more round-trip for each transaction.
+    The text form of a list costs a regular expression an item, and its bytes twice their size. SQLAlchemy's own
+    `pool_pre_ping` asks at every checkout: one more round-trip for each transaction. Old plans go on the way.
     """
+
+    @event.listens_for(engine, "connect")
+    def on_connect(dbapi_connection: Any, record: Any) -> None:
+        dbapi_connection.adapters.register_dumper(list, ListBinaryDumper)
 
     @event.listens_for(engine, "checkout")
     def on_checkout(dbapi_connection: Any, record: Any, proxy: Any) -> None:
