@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench.measuring import Processes, Row, Window, milliseconds
@@ -13,8 +13,6 @@ from bench.targets import Call, Outcome, Target, TargetError
 ECHO = Call("echo", {"text": "x"}, proof="echo: x")
 PAUSE_AFTER_ERROR_SECONDS = 0.05  # a server that refuses everything must not be hammered
 MAX_STRETCH = 4  # a window stays open so many times longer for a target too slow to fill it
-
-Issue = Callable[[int], Awaitable[Outcome]]
 
 
 @dataclass(frozen=True)

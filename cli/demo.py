@@ -19,8 +19,9 @@ from cli.report import Say
 from shared.settings import Settings
 
 EXAMPLE = PROJECT / "examples" / "chat"
-NAME = GRAPH = "chat"
+NAME = "chat"
 QUESTION = "What can you do?"
+LINE = 100  # characters of an event that are shown
 
 
 def demo(settings: Settings, say: Say) -> None:
@@ -72,8 +73,8 @@ def essence(event: str, data: Any) -> str:
     return json.dumps(data, ensure_ascii=False)
 
 
-def shorten(text: str, length: int = 100) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
+def shorten(text: str) -> str:
+    return text if len(text) <= LINE else text[: LINE - 1] + "…"
 
 
 def addresses(settings: Settings, deployments: list[str]) -> list[str]:

@@ -92,12 +92,10 @@ class Wanted:
     settings: Mapping[str, Any] = field(default_factory=dict)  # pool and limits
 
 
-def deploy(
-    client: Client, project: Project, name: str, say: Say, *, kind: str = "dev", wait: bool = True
-) -> dict[str, Any]:
+def deploy(client: Client, project: Project, name: str, say: Say, *, wait: bool = True) -> dict[str, Any]:
     """Bring a project to the deployment of that name, told in lines; its record. Raises CommandFailed."""
     report = Plain(say)
-    wanted = Wanted(name, Upload(project), project.variables(), kind)
+    wanted = Wanted(name, Upload(project), project.variables())
     found, revision_id = start(client, wanted, report)
     if wait:
         follow(client, found["id"], revision_id, report)

@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 RESERVED = 500  # numbers an owner reserves in the row at a time
 KEPT_EVENTS = 20_000  # of one log, about
 RUNNING_EXPIRY_SECONDS = 24 * 3600
-MAX_EVENT_BYTES = 1024 * 1024
 PAGE = 500
 
 END = "end"  # the name of a log's last event

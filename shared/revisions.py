@@ -334,28 +334,28 @@ WHERE id IN (
     SELECT id FROM revision
     WHERE status = ANY(:claimable) AND owner IS NULL AND (not_before IS NULL OR not_before <= now())
       AND (rung_at IS NULL OR rung_at < clock_timestamp() - make_interval(secs => :again * least(rings + 1, 12)))
-    ORDER BY created_at LIMIT :limit FOR UPDATE SKIP LOCKED)
+    ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED)
 RETURNING id
 """)
 
 
-def due(conn: Connection, *, limit: int = 100) -> Sequence[UUID]:
+def due(conn: Connection) -> Sequence[UUID]:
     """Revisions that wait for a builder and whose bell may have been lost; they count as rung now."""
-    values = {"claimable": list(CLAIMABLE), "again": RING_AGAIN_SECONDS, "limit": limit}
+    values = {"claimable": list(CLAIMABLE), "again": RING_AGAIN_SECONDS}
     return conn.execute(DUE, values).scalars().all()
 
 
 EXPIRED = text("""
 SELECT id, deployment_id, status, attempt FROM revision
 WHERE owner IS NOT NULL AND status = ANY(:statuses) AND lease_until < now()
-ORDER BY lease_until LIMIT :limit
+ORDER BY lease_until LIMIT 20
 """)
 
 
-def expire(conn: Connection, *, limit: int = 20) -> list[Moved]:
+def expire(conn: Connection) -> list[Moved]:
     """Take revisions from builders whose lease ran out: to the next attempt, or to their end."""
     moved: list[Moved] = []
-    for row in conn.execute(EXPIRED, {"statuses": list(IN_PROGRESS), "limit": limit}).all():
+    for row in conn.execute(EXPIRED, {"statuses": list(IN_PROGRESS)}).all():
         lock_deployment(conn, row.deployment_id)
         still = text("SELECT 1 FROM revision WHERE id = :id AND attempt = :attempt AND lease_until < now()")
         if conn.execute(still, {"id": row.id, "attempt": row.attempt}).first() is None:

@@ -1,4 +1,4 @@
-"""The life of a run: created, claimed, renewed, finished, cancelled, taken over.
+"""Runs: created with all that executing them needs, found and shown. The life of one:
 
     pending ──claim──► running ──finish──► success | error | interrupted | timeout
        │                  │ lease expired or host died, attempts left ──► pending
@@ -6,7 +6,8 @@
 
 Every arrow is one conditional UPDATE that names the old state; no row changed means somebody else was
 first. All times are the database's. SQL is written out here because this is the path whose cost counts:
-locks are always taken thread first, then run. Who ends a run from outside does it through `shared/stops.py`.
+locks are always taken thread first, then run. Owners claim and end runs through `shared/claims.py`; who ends one
+from outside does it through `shared/stops.py`.
 """
 
 from __future__ import annotations

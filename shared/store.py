@@ -29,8 +29,9 @@ LIVES = "(expires_at IS NULL OR expires_at > now())"
 Namespace = Sequence[str]
 
 
-def check_namespace(namespace: Namespace, *, loc: tuple[str | int, ...] = ("body", "namespace")) -> None:
+def check_namespace(namespace: Namespace) -> None:
     """Raise Invalid for a namespace nothing can be put under."""
+    loc = ("body", "namespace")
     if not namespace:
         raise Invalid("Namespace cannot be empty.", loc=loc, status=400)
     check_labels(namespace, loc=loc)

@@ -1,7 +1,7 @@
 """Every table and status word of the service, a file a resource.
 
 Columns that hold what users sent and nobody queries are `json` (kept as sent); what is searched is
-`jsonb`. Everything below a deployment carries its `deployment_id`.
+`jsonb`. Everything below a deployment carries its `deployment_id`, or the id of its revision.
 """
 
 from shared.models.assistants import Assistant, AssistantVersion

@@ -41,7 +41,7 @@ class Run(Base):
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
-    # who executes it: see shared/runs.py
+    # who executes it: see shared/claims.py
     attempt: Mapped[int] = mapped_column(server_default="0")
     owner: Mapped[str | None]
     lease_until: Mapped[datetime | None]

@@ -192,7 +192,7 @@ def test_large_events_overflow_by_their_size(hub: Hub) -> None:
     reader = following.Reader(b"channel", unseen=True)
     big = Event(1, 0, "values", b"x")
     for _ in range(5):
-        reader.push([big], events.MAX_EVENT_BYTES)
+        reader.push([big], 1 << 20)
 
     assert reader.stale
     assert reader.take(0) == ([], True)

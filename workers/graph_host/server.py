@@ -49,11 +49,11 @@ class Host:
         self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
         self._loop.set_default_executor(ThreadPoolExecutor(threads, thread_name_prefix="node"))
-        self._early: list[tuple[int, bytes, bytes]] = []
         self._entries: dict[str, Any] = {}
         self._runs: dict[bytes, Any] = {}
         self._queries: set[asyncio.Task[None]] = set()
         self._index: Any = None  # of the store, if it has one
+        self._limits: Any = None
         self._connection = Connection(sock, self._loop, self._on_frame)
         self._limiter: Limiter = capture(self._connection)
         self._versions = {"python": platform.python_version(), "langgraph": _version("langgraph")}
@@ -85,13 +85,13 @@ class Host:
                 message = f"{package} {wanted} or newer is needed: the project has {found or 'none'}"
                 self._unusable("environment", message)
         # They import langgraph, whose version had to be checked first.
-        from . import loader, project_types, saver
+        from . import execution, loader, project_types, saver
 
-        limits = self._config.get("limits") or {}
+        self._limits = execution.Limits(**(self._config.get("limits") or {}))
         allowed = self._config.get("allowed_msgpack_modules") or ()
         if allowed is not True:
             allowed = [tuple(item) for item in allowed]
-        keeper = saver.HostSaver(allowed, max_bytes=limits.get("checkpoint_bytes", 32 << 20))
+        keeper = saver.HostSaver(allowed, max_bytes=self._limits.checkpoint_bytes)
         try:
             own_store = self._make_store()
             self._entries = loader.load_all(self._config["graphs"], keeper, own_store)
@@ -141,7 +141,7 @@ class Host:
             self._on_query(id, body)
 
     def _on_run(self, id: bytes, body: bytes) -> None:
-        from .execution import Execution, Limits
+        from .execution import Execution
 
         document, input, *stored = frames.unpack(body)
         spec = json.loads(document)
@@ -158,7 +158,7 @@ class Host:
             spec,
             input,
             stored,
-            limits=Limits(**(self._config.get("limits") or {})),
+            limits=self._limits,
             limiter=self._limiter,
             versions=self._versions,
         )
