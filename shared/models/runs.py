@@ -55,7 +55,6 @@ class Run(Base):
     cancel_reason: Mapped[str | None]
     deaths: Mapped[int] = mapped_column(server_default="0")  # attempts that were lost
     last_death: Mapped[str | None]  # how the host of the previous attempt died: the next gets its own
-    idempotency_key: Mapped[str | None]
     webhook: Mapped[str | None]  # who is told of its end: see shared/webhooks.py
 
     __table_args__ = (
@@ -91,12 +90,5 @@ class Run(Base):
             "thread_id",
             "created_seq",
             postgresql_where=text("status IN ('pending', 'running')"),
-        ),
-        Index(
-            "uq_run_idempotency_key",
-            "deployment_id",
-            "idempotency_key",
-            unique=True,
-            postgresql_where=text("idempotency_key IS NOT NULL"),
         ),
     )

@@ -18,6 +18,7 @@ def upgrade() -> None:
     _crons()
     _resting_threads()
     _webhooks()
+    _answers_of_keys()
 
 
 def _expiring_threads() -> None:
@@ -176,3 +177,9 @@ def _queueing() -> None:
         ["deployment_id", "ended_at"],
         postgresql_where=sa.text("status IN ('error', 'timeout', 'interrupted')"),
     )
+
+
+def _answers_of_keys() -> None:
+    """What a repeated creation is answered is in `idempotent_answer`, whatever it created."""
+    op.drop_index("uq_run_idempotency_key", "run")
+    op.drop_column("run", "idempotency_key")
