@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from shared import bus, events, queues
-from shared.claims import Next
 from shared.database import dumps
 from shared.stops import Displaced
+from shared.turns import Next
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared.claims import CLAIM_OF_KEY, Claimed, Next, Stored, Terms, free_deployment, startable, take
+from shared.claims import Claimed, Stored, Terms, take
 from shared.database import Driver, query
+from shared.turns import CLAIM_OF_KEY, Next, free_deployment, startable
 
 RUNNING = (
     "SELECT key_id, count(*) AS n FROM run WHERE status = 'running' AND key_id = ANY(%(ids)s) GROUP BY key_id"

@@ -16,8 +16,9 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared import key_limits
-from shared.claims import CLAIM_LIMITED, Claimed, Next, Stored, Terms, take
+from shared.claims import Claimed, Stored, Terms, take
 from shared.database import Driver, Row, query
+from shared.turns import CLAIM_LIMITED, Next
 
 NAMES = ("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb")
 

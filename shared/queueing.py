@@ -1,7 +1,7 @@
 """Why a run waits: the line it stands in, its place there, and what a deployment's queue looks like.
 
 All of it is read when somebody asks: nothing is written for it when runs come and go. A place in a pool's
-or a deployment's line counts the runs of other keys as far as round robin (`shared/claims.py`) puts them
+or a deployment's line counts the runs of other keys as far as round robin (`shared/turns.py`) puts them
 before; it may be too high, where runs wait for others of their thread, and is counted up to MOST_COUNTED.
 """
 
@@ -15,10 +15,10 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared import runs
-from shared.claims import LANES
 from shared.database import Row
 from shared.deployments import DeploymentRef
 from shared.models import RunStatus
+from shared.turns import LANES
 
 MOST_COUNTED = 1_000
 

@@ -20,11 +20,13 @@ from gevent.event import Event as Signal
 from psycopg import Error as DatabaseError
 from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 
-from shared import checkpoints, claims, threads
+from shared import checkpoints, finishing, threads
 from shared.checkpoints import Write
-from shared.claims import Claimed, Finish, Next
+from shared.claims import Claimed
 from shared.database import Driver, driver
 from shared.errors import Fenced, RunyardError, Unavailable
+from shared.finishing import Finish
+from shared.turns import Next
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +160,7 @@ class Committer:
         kept = [end.run for end in ends if not end.run.temporary]
         with driver() as conn:
             if not kept and not writes:
-                done, fenced = claims.finish(conn, ends, owner=self._owner), set()
+                done, fenced = finishing.finish(conn, ends, owner=self._owner), set()
                 done |= self._done_before(conn, batch, done)
             else:
                 with conn.transaction():
@@ -166,7 +168,7 @@ class Committer:
                         threads.lock_all(conn, [(run.deployment_id, run.thread_id) for run in kept])
                     if any(entry.ask for entry in batch):
                         conn.execute(WAIT_FOR_DISK)
-                    done = claims.finish(conn, ends, owner=self._owner)
+                    done = finishing.finish(conn, ends, owner=self._owner)
                     done |= self._done_before(conn, batch, done)
                     ending = [run.run_id for run in kept]
                     fenced = checkpoints.write(conn, writes, ending=ending) if writes else set()
@@ -179,7 +181,7 @@ class Committer:
         """Ends that an earlier commit carried out, whose answer was lost."""
         unsure = [entry.end.run for entry in batch if entry.retried and entry.end is not None]
         unsure = [run for run in unsure if run.run_id not in done]
-        found = claims.ended_before(conn, unsure, owner=self._owner) if unsure else set()
+        found = finishing.ended_before(conn, unsure, owner=self._owner) if unsure else set()
         return dict.fromkeys(found)  # upkeep rings for what comes next
 
     @staticmethod

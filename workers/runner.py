@@ -19,7 +19,7 @@ import orjson
 from gevent.pool import Group
 from redis.exceptions import RedisError
 
-from shared import bus, checkpoints, claims, deployments, key_limits, limits, logs, queues
+from shared import bus, checkpoints, claims, deployments, key_limits, limits, logs, queues, turns
 from shared.claims import Claimed, Stored, Terms
 from shared.control import WIDEN
 from shared.database import connection
@@ -94,7 +94,7 @@ class Runner:
         for run_id in run_ids:
             queues.enqueue_run(self.settings.pool, run_id)
 
-    def goes_on(self, following: claims.Next | None) -> None:
+    def goes_on(self, following: turns.Next | None) -> None:
         """A thread's next run may start: here if it is our pool's, else by its doorbell."""
         if following is None:
             return

@@ -15,11 +15,12 @@ import gevent
 import orjson
 from gevent.event import AsyncResult
 
-from shared import checkpoints, claims, events, queues, runs, thread_stream
+from shared import checkpoints, claims, events, finishing, queues, runs, thread_stream
 from shared.checkpoints import Write
-from shared.claims import Claimed, Finish, Stored
+from shared.claims import Claimed, Stored
 from shared.database import connection, dumps
 from shared.errors import Fenced, HostDied, HostError, RunyardError, Unavailable
+from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
 from workers import store
 from workers.events import RunLog
@@ -283,7 +284,7 @@ class Execution:
             return
         try:
             with connection() as conn:
-                following = claims.roll_back(conn, self.run, error=error)
+                following = finishing.roll_back(conn, self.run, error=error)
         except Fenced as fenced:
             self._drop(fenced)
             return

@@ -24,6 +24,7 @@ from shared import (
     deployments,
     events,
     expiry,
+    finishing,
     key_limits,
     limits,
     organizations,
@@ -31,11 +32,12 @@ from shared import (
     revision_log,
     store,
     threads,
+    turns,
     workers,
 )
-from shared.claims import Finish
 from shared.database import connection, dumps, engine, translated
 from shared.errors import RunyardError, Unavailable
+from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
 from shared.settings import Settings
 from workers.removals import Removals
@@ -121,7 +123,7 @@ class Upkeep:
 
     def _unheard_runs(self) -> None:
         with connection() as conn:
-            waiting = claims.unheard(conn, limit=RINGS_A_TICK)
+            waiting = turns.unheard(conn, limit=RINGS_A_TICK)
             waiting += limits.startable(conn, limit=RINGS_A_TICK)
             waiting += key_limits.ring(conn, limit=RINGS_A_TICK)
         for run in waiting:
@@ -156,9 +158,9 @@ class Upkeep:
             end = _final(run)
             if run.cancel_requested == "rollback" and not run.temporary:
                 error = {"error": "UserRollback", "message": "rollback requested"}
-                following = claims.roll_back(conn, run, error=error)
+                following = finishing.roll_back(conn, run, error=error)
             else:
-                following = claims.finish(conn, [end], owner=self._settings.worker).get(run.run_id)
+                following = finishing.finish(conn, [end], owner=self._settings.worker).get(run.run_id)
         log.warning("run %s: abandoned by its owner, it ended as %s", run.run_id, end.status)
         payloads = []
         if end.status in (RunStatus.ERROR, RunStatus.TIMEOUT):

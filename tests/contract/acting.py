@@ -7,9 +7,10 @@ from uuid import UUID
 
 import orjson
 
-from shared import bus, claims, events, thread_stream, threads
-from shared.claims import Claimed, Finish, Terms
+from shared import bus, claims, events, finishing, thread_stream, threads
+from shared.claims import Claimed, Terms
 from shared.database import driver
+from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
 
 RETENTION_SECONDS = 900
@@ -69,7 +70,7 @@ class Actor:
         )
         with driver() as conn, conn.transaction():
             threads.lock_all(conn, [(self.run.deployment_id, self.run.thread_id)])
-            assert self.run.run_id in claims.finish(conn, [end], owner=self.run.owner)
+            assert self.run.run_id in finishing.finish(conn, [end], owner=self.run.owner)
         self.end(status, output)
 
     def end(self, status: str, output: Any = None) -> None:

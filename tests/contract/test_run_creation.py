@@ -10,7 +10,7 @@ import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import bus, claims, encryption
+from shared import bus, claims, encryption, turns
 from shared.database import connection, driver
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.acting import Actor, act
@@ -66,7 +66,7 @@ def test_a_run_for_later_waits_for_its_time_and_others_wait_behind_it(
             ),
             {"id": later["run_id"]},
         ).one()
-        unheard = claims.unheard(conn)
+        unheard = turns.unheard(conn)
     assert (row.same, row.later) == (True, True)
     assert later["created_at"] > later["updated_at"]
     assert rings.heard == [("runs.default", behind["run_id"])]
@@ -76,7 +76,7 @@ def test_a_run_for_later_waits_for_its_time_and_others_wait_behind_it(
 
     due(later)
     with connection() as conn:
-        assert [str(run.run_id) for run in claims.unheard(conn)] == [later["run_id"]]
+        assert [str(run.run_id) for run in turns.unheard(conn)] == [later["run_id"]]
     act(later["run_id"], {})
     act(behind["run_id"], {})
     assert statuses(api, thread_id) == ["success", "success"]

@@ -11,7 +11,7 @@ from flask import Flask
 from sqlalchemy import select
 
 import tests.factories as make
-from shared import assistants, bus, claims, events
+from shared import assistants, bus, claims, events, finishing
 from shared.database import connection, driver
 from shared.models import Checkpoint, Run, RunStatus, ThreadStatus
 from tests.contract.acting import Actor, act
@@ -507,7 +507,7 @@ def test_a_rolled_back_run_leaves_its_error_on_the_thread(api: Api, thread_id: s
     actor = Actor(run["run_id"])
     error = {"error": "UserRollback", "message": "rollback requested"}
     with connection() as conn:
-        claims.roll_back(conn, actor.run, error=error)
+        finishing.roll_back(conn, actor.run, error=error)
     record = thread(api, thread_id)
     assert (record["status"], record["error"], record["interrupts"]) == ("idle", error, {})
 

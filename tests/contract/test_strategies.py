@@ -12,7 +12,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 import tests.factories as make
-from shared import claims
+from shared import claims, finishing
 from shared.claims import Terms
 from shared.database import connection, driver
 from shared.models import RunStatus, ThreadStatus
@@ -75,7 +75,7 @@ class Story:
             actor.finish({"n": 2}, state=place, **end)
         elif action == "rollback":
             with connection() as conn:
-                claims.roll_back(conn, actor.run, error={"error": "UserRollback", "message": reason or ""})
+                finishing.roll_back(conn, actor.run, error={"error": "UserRollback", "message": reason or ""})
             actor.end("rollback")
 
     def status(self, run_id: str) -> str | None:

@@ -11,13 +11,15 @@ import pytest
 from psycopg.errors import UniqueViolation
 from sqlalchemy import text
 
-from shared import checkpoints, claims, stops, threads
-from shared.claims import Claimed, Finish, Next, Terms
+from shared import checkpoints, claims, finishing, stops, threads, turns
+from shared.claims import Claimed, Terms
 from shared.database import connection, driver
 from shared.deployments import DeploymentRef
 from shared.errors import Fenced
 from shared.events import RESERVED
+from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
+from shared.turns import Next
 from tests import factories
 from tests.waiting import wait_until
 
@@ -68,7 +70,7 @@ def finish(run: Claimed, status: RunStatus = RunStatus.SUCCESS, **fields: Any) -
     end = Finish(run, status, fields.pop("thread_status", ThreadStatus.IDLE), **fields)
     with driver() as conn, conn.transaction():
         threads.lock_all(conn, [(run.deployment_id, run.thread_id)])
-        return claims.finish(conn, [end], owner=run.owner)
+        return finishing.finish(conn, [end], owner=run.owner)
 
 
 def thread_of(run: Claimed) -> dict[str, Any]:
@@ -284,7 +286,7 @@ def test_a_zombie_changes_nothing(deployment: DeploymentRef) -> None:
             assert not claims.reserve(conn, zombie.run_id, owner="a", attempt=1, upto=9_999)
         assert store(zombie, "0001") == {zombie.run_id}
         with pytest.raises(Fenced), connection() as conn:
-            claims.roll_back(conn, zombie, error={})
+            finishing.roll_back(conn, zombie, error={})
         assert row(zombie.run_id) == before
         if step == "pending":
             (heir,) = claim(zombie.run_id, owner="b")
@@ -406,7 +408,7 @@ def test_many_runs_end_in_one_statement(deployment: DeploymentRef) -> None:
         for n, run in enumerate([*ours, zombie, temporary])
     ]
     with driver() as conn, conn.transaction():
-        done = claims.finish(conn, ends, owner="a")
+        done = finishing.finish(conn, ends, owner="a")
 
     assert set(done) == {run.run_id for run in [*ours, temporary]}
     assert [thread_of(run)["values"] for run in ours] == [{"n": 0}, {"n": 1}, {"n": 2}]
@@ -423,7 +425,7 @@ def test_an_end_whose_answer_was_lost_is_known_again(deployment: DeploymentRef) 
     change(foreign.run_id, "owner = 'b'")
 
     with driver() as conn:
-        found = claims.ended_before(conn, [ended, running, gone, foreign], owner="a")
+        found = finishing.ended_before(conn, [ended, running, gone, foreign], owner="a")
     assert found == {ended.run_id, gone.run_id}
 
 
@@ -493,7 +495,7 @@ def test_a_rollback_leaves_nothing_of_the_run(deployment: DeploymentRef) -> None
     behind = pending(deployment, first.thread_id)
     error = {"error": "UserRollback", "message": "rollback requested"}
     with connection() as conn:
-        assert claims.roll_back(conn, run, error=error) == Next(behind, "default")
+        assert finishing.roll_back(conn, run, error=error) == Next(behind, "default")
     assert thread_of(run)["status"] == "busy"
 
     with connection() as conn:
@@ -506,7 +508,7 @@ def test_a_rollback_leaves_nothing_of_the_run(deployment: DeploymentRef) -> None
 
 def unheard() -> list[UUID]:
     with connection() as conn:
-        return [found.run_id for found in claims.unheard(conn)]
+        return [found.run_id for found in turns.unheard(conn)]
 
 
 def test_runs_whose_bell_nobody_heard_are_rung_again_ever_more_rarely(deployment: DeploymentRef) -> None:
@@ -535,5 +537,5 @@ def test_one_round_rings_a_bounded_number(deployment: DeploymentRef) -> None:
     for _ in range(5):
         pending(deployment)
     with connection() as conn:
-        assert len(claims.unheard(conn, limit=3)) == 3
-        assert len(claims.unheard(conn, limit=3)) == 2
+        assert len(turns.unheard(conn, limit=3)) == 3
+        assert len(turns.unheard(conn, limit=3)) == 2

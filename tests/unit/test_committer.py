@@ -14,11 +14,13 @@ from sqlalchemy import text
 
 from shared import claims, database
 from shared.checkpoints import Write
-from shared.claims import Claimed, Finish, Next, Terms
+from shared.claims import Claimed, Terms
 from shared.database import connection, driver
 from shared.deployments import DeploymentRef
 from shared.errors import Fenced, RunyardError, Unavailable
+from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
+from shared.turns import Next
 from tests import factories
 from workers import checkpoints as committing
 from workers.checkpoints import Committer

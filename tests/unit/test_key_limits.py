@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Engine, text
 
-from shared import api_keys, claims, key_limits, limits, runs
+from shared import api_keys, claims, key_limits, limits, runs, turns
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.claims import Claimed, Terms
 from shared.database import connection, driver, transaction
@@ -173,7 +173,7 @@ def test_what_has_room_is_rung_for_and_no_more(app: DeploymentRef) -> None:
     with connection() as conn:
         conn.execute(text("UPDATE run SET rung_at = NULL"))
     with connection() as conn:
-        assert claims.unheard(conn) == []
+        assert turns.unheard(conn) == []
         assert {run.run_id for run in key_limits.ring(conn)} == set(made[:2])
         assert key_limits.ring(conn) == [], "they were just rung for"
         assert {run.run_id for run in key_limits.ring(conn, limited)} == set(made[:2])

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Engine, text
 
-from shared import claims, deployments, limits, runs
+from shared import claims, deployments, limits, runs, turns
 from shared.claims import Claimed, Terms
 from shared.database import connection, driver
 from shared.deployments import Change, DeploymentRef
@@ -116,7 +116,7 @@ def test_a_limited_deployments_runs_are_in_nobodys_way() -> None:
         assert [run.run_id for run, _ in found] == [other]
         assert limits.with_room(conn, [first, other]) == [ref.id]
     with connection() as conn:
-        assert [run.run_id for run in claims.unheard(conn)] == []
+        assert [run.run_id for run in turns.unheard(conn)] == []
         assert [run.run_id for run in limits.startable(conn)] == [first], "as many as have room"
         assert limits.startable(conn) == [], "and it was just rung for"
         assert [run.run_id for run in limits.startable(conn, ref.id)] == [first], (
@@ -178,7 +178,7 @@ def test_waiting_runs_follow_their_deployment_to_another_pool() -> None:
     with driver() as conn:
         assert claims.claim(conn, pending, TERMS) == [], "the old pool's runners leave them alone"
     with connection() as conn:
-        assert [(run.run_id, run.pool) for run in claims.unheard(conn)] == [(pending[0], "gpu")]
+        assert [(run.run_id, run.pool) for run in turns.unheard(conn)] == [(pending[0], "gpu")]
         conn.execute(text("UPDATE run SET status = 'pending' WHERE run_id = :id"), {"id": running[0]})
         assert limits.move_stragglers(conn) == 1
     with driver() as conn:

@@ -8,11 +8,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, text
 
-from shared import checkpoints, claims, database, failed_runs, runs, states, threads
+from shared import checkpoints, claims, database, failed_runs, finishing, runs, states, threads
 from shared.checkpoints import Write
-from shared.claims import Finish, Terms
+from shared.claims import Terms
 from shared.database import Driver, connection, driver, query
 from shared.deployments import DeploymentRef
+from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import RunRequest
 from tests import factories
@@ -103,7 +104,7 @@ def test_plans_follow_tables_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
         ((claimed, _),) = claims.claim(conn, [run_id], terms)
         threads.lock_all(conn, [(deployment.id, thread_id)])
         end = Finish(claimed, RunStatus.SUCCESS, ThreadStatus.IDLE, values="{}", state="{}")
-        assert run_id in claims.finish(conn, [end], owner="me")
+        assert run_id in finishing.finish(conn, [end], owner="me")
         head = {
             "thread_id": str(thread_id), "checkpoint_ns": "", "checkpoint_id": str(run_id), "new": [["a", "1", "json"]],
             "parent_checkpoint_id": None, "type": "json", "blobs": {"a": "1"}, "metadata": {},
@@ -155,7 +156,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
         own = conn.connection.driver_connection
         ((claimed, _),) = claims.claim(own, [run_id], Terms("me", 30.0, 3600.0))
         end = Finish(claimed, RunStatus.SUCCESS, ThreadStatus.IDLE, values="{}", state="{}")
-        assert run_id in claims.finish(conn, [end], owner="me")
+        assert run_id in finishing.finish(conn, [end], owner="me")
 
     cases: dict[str, tuple[Work, int]] = {
         "a search for one thread in 1,000": (

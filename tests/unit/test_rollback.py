@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import claims, runs, stops, threads
+from shared import claims, finishing, runs, stops, threads
 from shared.checkpoints import write
-from shared.claims import Claimed, Finish, Terms
+from shared.claims import Claimed, Terms
 from shared.database import connection, driver
 from shared.deployments import DeploymentRef
+from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import RunRequest
 
@@ -46,7 +47,7 @@ def finish(run: Claimed, thread_status: ThreadStatus | None, **fields: Any) -> N
     end = Finish(run, RunStatus.ERROR if failed else RunStatus.SUCCESS, thread_status, **fields)
     with driver() as conn, conn.transaction():
         threads.lock_all(conn, [(run.deployment_id, run.thread_id)])
-        claims.finish(conn, [end], owner=run.owner)
+        finishing.finish(conn, [end], owner=run.owner)
 
 
 def shown(deployment: DeploymentRef, thread_id: UUID) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def undo(deployment: DeploymentRef, thread_id: UUID, run_id: UUID, *, starts: bo
     with connection() as conn:
         write(conn, [make.checkpoint(run, "0002")])
         stops.cancel(conn, deployment.id, thread_id, run_id, action="rollback")
-        claims.roll_back(conn, run, error=UNDONE)
+        finishing.roll_back(conn, run, error=UNDONE)
 
 
 STATUSES = [None, ThreadStatus.IDLE, ThreadStatus.INTERRUPTED, ThreadStatus.ERROR]

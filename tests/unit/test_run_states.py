@@ -17,10 +17,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from psycopg.errors import UniqueViolation
 from sqlalchemy import text
 
-from shared import claims, runs, stops, threads
-from shared.claims import Claimed, Finish, Terms
+from shared import claims, finishing, runs, stops, threads, turns
+from shared.claims import Claimed, Terms
 from shared.database import connection, driver
 from shared.errors import Conflict, Fenced, NotFound
+from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
 from tests import factories
 
@@ -164,7 +165,7 @@ class Runs(RuleBasedStateMachine):
         end = Finish(run, status, ENDS[status], None, '{"n": 1}', state, "{}")
         with driver() as conn, conn.transaction():
             threads.lock_all(conn, [(run.deployment_id, run.thread_id)])
-            done = claims.finish(conn, [end], owner=run.owner)
+            done = finishing.finish(conn, [end], owner=run.owner)
         assert (run.run_id in done) == held
         if held:
             self.ended(run, status)
@@ -189,7 +190,7 @@ class Runs(RuleBasedStateMachine):
         held = self.holds(run)
         try:
             with connection() as conn:
-                claims.roll_back(conn, run, error={"error": "UserRollback", "message": ""})
+                finishing.roll_back(conn, run, error={"error": "UserRollback", "message": ""})
         except Fenced:
             assert not held
             return
@@ -227,7 +228,7 @@ class Runs(RuleBasedStateMachine):
             taken = claims.take_over(conn, run_id, owner="upkeep")
             assert taken is not None
             end = Finish(taken, RunStatus.ERROR, ThreadStatus.ERROR, {"error": "RunAbandoned"})
-            assert run_id in claims.finish(conn, [end], owner="upkeep")
+            assert run_id in finishing.finish(conn, [end], owner="upkeep")
         expected.attempt += 1
         self.ended(taken, RunStatus.ERROR)
 
@@ -235,7 +236,7 @@ class Runs(RuleBasedStateMachine):
     def ring_again(self) -> None:
         with connection() as conn:
             conn.execute(text("UPDATE run SET rung_at = NULL"))
-            found = {item.run_id for item in claims.unheard(conn)}
+            found = {item.run_id for item in turns.unheard(conn)}
         heads = {ids[0] for ids in map(self.live_of, self.threads) if ids}
         assert found == {id for id in heads if self.model[id].status == "pending"}
 

@@ -19,7 +19,7 @@ import orjson
 from sqlalchemy import text
 
 import workers
-from shared import api_keys, bus, claims, events, failed_runs, limits, queues, runs, stops, threads
+from shared import api_keys, bus, events, failed_runs, limits, queues, runs, stops, threads, turns
 from shared.database import connection, transaction
 from shared.deployments import DeploymentRef
 from shared.events import Event
@@ -628,6 +628,6 @@ def test_warming_starts_a_host(world: World) -> None:
 def test_the_next_run_of_another_pool_is_rung(world: World) -> None:
     with bench(world) as b:
         other = uuid4()
-        b.runner.goes_on(claims.Next(other, "gpu"))
+        b.runner.goes_on(turns.Next(other, "gpu"))
 
         assert b.rung == [(queues.EXECUTE_RUNS, "runs.gpu", str(other))]

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import orjson
 from sqlalchemy import text
 
-from shared import claims, control, runs, states
+from shared import control, runs, states, turns
 from shared.database import connection
 from shared.runs import RunRequest
 from tests.greened import World, child, greened
@@ -122,4 +122,4 @@ def test_a_run_past_its_deadline_keeps_what_it_had_reached(world: World) -> None
         assert kept(b, row["thread_id"])["state"]["next"] == ["sleep"]
         assert last(found)["output"] == {"__error__": error}
         with connection() as conn:
-            assert claims.next_of(conn, b.deployment.id, row["thread_id"]) is None
+            assert turns.next_of(conn, b.deployment.id, row["thread_id"]) is None

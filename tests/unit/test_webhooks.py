@@ -14,11 +14,12 @@ import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import claims, deletion, encryption, outgoing, runs, secrets, stops, threads, webhooks
-from shared.claims import Claimed, Finish, Terms
+from shared import claims, deletion, encryption, finishing, outgoing, runs, secrets, stops, threads, webhooks
+from shared.claims import Claimed, Terms
 from shared.database import connection, driver, dumps
 from shared.deployments import DeploymentRef
 from shared.errors import Fenced, Invalid
+from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
 from tests import factories
 from tests.receiver import Receiver, receiving
@@ -52,7 +53,7 @@ def finish(run: Claimed, status: RunStatus = RunStatus.SUCCESS, **fields: Any) -
     end = Finish(run, status, ThreadStatus.IDLE, **fields)
     with driver() as conn, conn.transaction():
         threads.lock_all(conn, [(run.deployment_id, run.thread_id)])
-        assert claims.finish(conn, [end], owner="a").keys() == {run.run_id}
+        assert finishing.finish(conn, [end], owner="a").keys() == {run.run_id}
 
 
 def outbox() -> list[Any]:
@@ -95,7 +96,7 @@ def is_interrupted(deployment: DeploymentRef) -> None:
 
 def is_rolled_back(deployment: DeploymentRef) -> None:
     with connection() as conn:
-        claims.roll_back(conn, claimed(deployment), error=ROLLED_BACK)
+        finishing.roll_back(conn, claimed(deployment), error=ROLLED_BACK)
 
 
 def is_rolled_back_and_goes(deployment: DeploymentRef) -> None:
@@ -203,9 +204,9 @@ def test_what_is_refused_to_a_zombie_is_not_told(deployment: DeploymentRef) -> N
     with connection() as conn:
         conn.execute(text("UPDATE run SET attempt = attempt + 1"))
         ends = [Finish(run, RunStatus.SUCCESS, ThreadStatus.IDLE) for run in (kept, gone)]
-        assert claims.finish(conn, ends, owner="a") == {}
+        assert finishing.finish(conn, ends, owner="a") == {}
     with pytest.raises(Fenced), connection() as conn:
-        claims.roll_back(conn, kept, error=ROLLED_BACK)
+        finishing.roll_back(conn, kept, error=ROLLED_BACK)
 
     assert outbox() == []
 
@@ -214,7 +215,7 @@ def test_runs_without_a_webhook_leave_no_word(deployment: DeploymentRef) -> None
     finish(claimed(deployment, None))
     finish(claimed(deployment, None, temporary=True))
     with connection() as conn:
-        claims.roll_back(conn, claimed(deployment, None), error=ROLLED_BACK)
+        finishing.roll_back(conn, claimed(deployment, None), error=ROLLED_BACK)
 
     assert outbox() == []
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
 
-from shared import assistants, claims, stops
+from shared import assistants, stops, turns
 from shared.control import ring, tell
 from shared.database import connection
 from shared.errors import Invalid, NotFound
@@ -199,7 +199,7 @@ def _cancel(thread_id: UUID, run_id: UUID) -> None:
     try:
         with connection() as conn:
             stopped = stops.cancel(conn, deployment().id, thread_id, run_id, reason="assistant deleted")
-            next_run = claims.next_of(conn, deployment().id, thread_id)
+            next_run = turns.next_of(conn, deployment().id, thread_id)
     except NotFound:
         return  # it has ended by itself meanwhile
     tell([stopped], settings().event_retention_seconds)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from flask import Blueprint, Response
 
-from shared import claims, following, stops
+from shared import following, stops, turns
 from shared.control import ring, tell
 from shared.database import connection
 from shared.errors import Invalid, NotFound
@@ -70,7 +70,7 @@ def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
             stopped = stops.cancel(
                 conn, deployment().id, thread_key, run_key, action=query["action"], reason=reason
             )
-            next_run = claims.next_of(conn, deployment().id, thread_key)
+            next_run = turns.next_of(conn, deployment().id, thread_key)
         tell([stopped], settings().event_retention_seconds)
         ring(next_run)
         if not query["wait"]:
@@ -117,7 +117,7 @@ def _cancel_of_thread(
         stopped = stops.cancel_several(
             conn, deployment().id, thread_id, run_ids, statuses=statuses, action=action, reason=reason
         )
-        next_run = claims.next_of(conn, deployment().id, thread_id)
+        next_run = turns.next_of(conn, deployment().id, thread_id)
     tell(stopped, settings().event_retention_seconds)
     if stopped:
         ring(next_run)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from flask import Response, jsonify, request
 
-from shared import claims, following, run_logs, runs, stops, threads
+from shared import following, run_logs, runs, stops, threads, turns
 from shared.control import ring, tell
 from shared.database import connection, dumps
 from shared.errors import NotFound, Unavailable
@@ -128,7 +128,7 @@ class Follower:
         try:
             with connection() as conn:
                 stopped = stops.cancel(conn, self.deployment_id, self.thread_id, self.run_id, reason=reason)
-                next_run = claims.next_of(conn, self.deployment_id, self.thread_id)
+                next_run = turns.next_of(conn, self.deployment_id, self.thread_id)
         except NotFound:
             return  # it had ended
         except Unavailable as error:

@@ -17,7 +17,7 @@ import orjson
 from flask import Blueprint, Response, g, jsonify, request
 from uuid_utils.compat import uuid7
 
-from shared import claims, following, queueing, queues, runs, stops
+from shared import following, queueing, queues, runs, stops, turns
 from shared.control import ring, tell
 from shared.database import connection, driver
 from shared.errors import Invalid, TooMany
@@ -370,7 +370,7 @@ def delete_run(thread_id: str, run_id: str) -> tuple[str, int]:
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
     with connection() as conn:
         stopped = stops.delete(conn, deployment().id, thread_key, run_key)
-        next_run = claims.next_of(conn, deployment().id, thread_key) if stopped else None
+        next_run = turns.next_of(conn, deployment().id, thread_key) if stopped else None
     if stopped is not None:
         tell([stopped], settings().event_retention_seconds)
     ring(next_run)

@@ -1,0 +1,191 @@
+"""How a run ends by its owner's word: its status, its thread's new state and what comes next, in one transaction.
+
+Ends that somebody else wishes for are in `shared/stops.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared import checkpoints, threads, turns, webhooks
+from shared.claims import Claimed
+from shared.database import Driver, dumps, query
+from shared.errors import Fenced
+from shared.models import RunStatus, ThreadStatus
+from shared.turns import Next
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How a run ended. JSON texts are stored as they are; `values` None keeps the thread's state."""
+
+    run: Claimed
+    status: RunStatus
+    thread_status: ThreadStatus | None  # None: the thread is left as it was before the run
+    error: dict[str, Any] | None = None
+    values: str | None = None
+    state: str | None = None
+    interrupts: str | None = None
+
+
+def finish(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str) -> dict[UUID, Next | None]:
+    """End runs of one owner and store their threads' state. Temporary runs go with their thread.
+
+    The answer says what was ended and what comes next in each thread; runs not in it were not ours. The
+    caller holds the threads' locks (`threads.lock_all`): only then does the statement see every run that
+    was created meanwhile. An end waits for the disk, whatever the connection does otherwise.
+    """
+    done: dict[UUID, Next | None] = {}
+    kept = [end for end in ends if not end.run.temporary]
+    silent = [end for end in ends if end.run.temporary and not end.run.kwargs.get("webhook")]
+    told_of = [end for end in ends if end.run.temporary and end.run.kwargs.get("webhook")]
+    if kept:
+        parameters = {
+            "owner": owner,
+            "run_ids": [end.run.run_id for end in kept],
+            "attempts": [end.run.attempt for end in kept],
+            "statuses": [str(end.status) for end in kept],
+            "errors": [None if end.error is None else dumps(end.error) for end in kept],
+            "thread_statuses": [end.thread_status and str(end.thread_status) for end in kept],
+            "values": [end.values for end in kept],
+            "states": [end.state for end in kept],
+            "interrupts": [end.interrupts for end in kept],
+            "configs": [_thread_config(end.run.kwargs) for end in kept],
+        }
+        for row in query(conn, FINISH, parameters):
+            waiting = row["next_run_id"]
+            done[row["run_id"]] = None if waiting is None else Next(waiting, row["pool"])
+        told = [end.run.run_id for end in kept if end.run.kwargs.get("webhook") and end.run.run_id in done]
+        if told:
+            webhooks.record(conn, told)
+    for statement, ended in ((DELETE_TEMPORARY, silent), (DELETE_TOLD, told_of)):
+        if ended:
+            done.update((row["run_id"], None) for row in query(conn, statement, _temporary(ended, owner)))
+    return done
+
+
+def _temporary(ends: Sequence[Finish], owner: str) -> dict[str, Any]:
+    return {
+        "owner": owner,
+        "run_ids": [end.run.run_id for end in ends],
+        "attempts": [end.run.attempt for end in ends],
+        "statuses": [str(end.status) for end in ends],
+        "errors": [None if end.error is None else dumps(end.error) for end in ends],
+        "values": [end.values for end in ends],
+    }
+
+
+def _thread_config(kwargs: Mapping[str, Any]) -> str:
+    config = {key: value for key, value in kwargs["config"].items() if key != "metadata"}
+    return dumps({**config, "configurable": {}})
+
+
+FINISH = """
+WITH f AS (
+    SELECT * FROM unnest(
+        CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(statuses)s AS text[]),
+        CAST(%(errors)s AS text[]), CAST(%(thread_statuses)s AS text[]), CAST(%(values)s AS text[]),
+        CAST(%(states)s AS text[]), CAST(%(interrupts)s AS text[]), CAST(%(configs)s AS text[])
+    ) AS f(run_id, attempt, status, error, thread_status, new_values, new_state, new_interrupts, config)
+), ended AS (
+    UPDATE run r SET status = f.status, error = CAST(f.error AS json), ended_at = now(),
+        updated_at = now(), lease_until = NULL
+    FROM f
+    WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
+    RETURNING r.run_id, r.deployment_id, r.thread_id
+), waiting AS (
+    SELECT e.run_id, n.run_id AS next_run_id, n.pool
+    FROM ended e LEFT JOIN LATERAL (
+        SELECT run_id, pool FROM run o
+        WHERE o.deployment_id = e.deployment_id AND o.thread_id = e.thread_id
+          AND o.status IN ('pending', 'running') AND o.run_id <> e.run_id
+        ORDER BY o.created_seq LIMIT 1) n ON true
+), kept AS (
+    UPDATE thread t SET
+        status = CASE WHEN w.next_run_id IS NULL THEN coalesce(f.thread_status, t.rest_status, 'idle')
+                      ELSE 'busy' END,
+        rest_status = coalesce(f.thread_status, t.rest_status),
+        values = CASE WHEN f.new_values IS NULL THEN t.values ELSE CAST(f.new_values AS json) END,
+        state = CASE WHEN f.new_state IS NULL THEN t.state ELSE CAST(f.new_state AS json) END,
+        interrupts = CASE WHEN f.new_interrupts IS NULL THEN coalesce(t.interrupts, CAST('{}' AS json))
+                          ELSE CAST(f.new_interrupts AS json) END,
+        error = CASE WHEN f.thread_status IS NULL THEN t.rest_error ELSE CAST(f.error AS json) END,
+        rest_error = CASE WHEN f.thread_status IS NULL THEN t.rest_error ELSE CAST(f.error AS json) END,
+        config = CASE WHEN f.thread_status IS NULL THEN t.config ELSE CAST(f.config AS json) END,
+        updated_at = now(),
+        state_updated_at = CASE WHEN f.thread_status IS NULL THEN t.state_updated_at ELSE now() END
+    FROM ended e JOIN f ON f.run_id = e.run_id JOIN waiting w ON w.run_id = e.run_id
+    WHERE t.deployment_id = e.deployment_id AND t.thread_id = e.thread_id
+)
+SELECT run_id, next_run_id, pool, set_config('synchronous_commit', 'on', true) FROM waiting
+"""
+
+DELETE_TEMPORARY = """
+DELETE FROM thread t
+USING run r, unnest(CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[])) AS f(run_id, attempt)
+WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
+  AND t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
+RETURNING f.run_id, set_config('synchronous_commit', 'on', true)
+"""
+
+# The same, with a word to those who are told of it: one statement, since it may be a transaction of its own.
+DELETE_TOLD = f"""
+WITH f AS (
+    SELECT * FROM unnest(
+        CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(statuses)s AS text[]),
+        CAST(%(errors)s AS text[]), CAST(%(values)s AS text[])
+    ) AS f(run_id, attempt, status, error, new_values)
+), gone AS (
+    DELETE FROM thread t USING run r, f
+    WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
+      AND t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
+    RETURNING f.run_id
+), told AS ({webhooks.RECORD_TEMPORARY})
+SELECT run_id, set_config('synchronous_commit', 'on', true) FROM gone
+"""
+
+
+def ended_before(conn: Driver, runs: Sequence[Claimed], *, owner: str) -> set[UUID]:
+    """Which of these runs have ended as this owner's, or are gone: for a commit whose answer was lost."""
+    rows = query(
+        conn,
+        """
+SELECT f.run_id FROM unnest(CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[])) AS f(run_id, attempt)
+LEFT JOIN run r ON r.run_id = f.run_id
+WHERE r.run_id IS NULL OR (r.owner = %(owner)s AND r.attempt = f.attempt
+    AND r.status NOT IN ('pending', 'running'))""",
+        {
+            "owner": owner,
+            "run_ids": [run.run_id for run in runs],
+            "attempts": [run.attempt for run in runs],
+        },
+    )
+    return {row["run_id"] for row in rows}
+
+
+def roll_back(conn: Connection, run: Claimed, *, error: dict[str, Any]) -> Next | None:
+    """Undo a running run as if it had never been, but for the thread's `error`; raises Fenced.
+
+    The answer is the run that comes next in the thread.
+    """
+    threads.lock(conn, run.deployment_id, run.thread_id)
+    if run.kwargs.get("webhook"):
+        webhooks.record_going(conn, [run.run_id], status=webhooks.ROLLBACK, error=error)
+    threads.restore_metadata(conn, run.run_id)
+    gone = conn.execute(
+        text(
+            "DELETE FROM run WHERE run_id = :run_id AND attempt = :attempt AND owner = :owner"
+            " AND status = 'running'"
+        ),
+        {"run_id": run.run_id, "attempt": run.attempt, "owner": run.owner},
+    )
+    if gone.rowcount != 1:
+        raise Fenced
+    checkpoints.delete_run(conn, run.deployment_id, run.thread_id, run.run_id)
+    threads.settle(conn, run.deployment_id, run.thread_id, error=error)
+    return turns.next_of(conn, run.deployment_id, run.thread_id)

@@ -1,0 +1,146 @@
+"""Whose turn it is: which pending runs may start, in which order, and the statements that claim them.
+
+A run waits for the earlier runs of its thread, for its time, and for room: in its pool, under its deployment's limit
+(`shared/limits.py`) and under its key's (`shared/key_limits.py`). `shared/claims.py` executes the statements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+_STARTABLE = """{0}.cancel_requested IS NULL AND ({0}.not_before IS NULL OR {0}.not_before <= now())
+    AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = {0}.deployment_id
+      AND e.thread_id = {0}.thread_id AND e.created_seq < {0}.created_seq
+      AND e.status IN ('pending', 'running'))"""
+
+
+def startable(alias: str) -> str:
+    """A pending run, called so in the statement, that nothing but room keeps from starting."""
+    return _STARTABLE.format(alias)
+
+
+# Runs of these are claimed by shared/limits.py and shared/key_limits.py: here they would be in others' way.
+_FREE_DEPLOYMENT = (
+    "{0}.deployment_id NOT IN (SELECT id FROM deployment WHERE max_concurrent_runs IS NOT NULL)"
+)
+_FREE_KEY = "{0}.key_id NOT IN (SELECT id FROM api_key WHERE max_concurrent_runs IS NOT NULL)"
+
+
+def free_deployment(alias: str) -> str:
+    """A run, called so in the statement, of a deployment without limit."""
+    return _FREE_DEPLOYMENT.format(alias)
+
+
+def unlimited(alias: str) -> str:
+    """The same, and created with a key without limit."""
+    return f"{free_deployment(alias)} AND {_FREE_KEY.format(alias)}"
+
+
+_CLAIM = """
+UPDATE run r SET status = 'running', attempt = attempt + 1, owner = %(owner)s,
+    lease_until = now() + make_interval(secs => %(lease)s), updated_at = now(),
+    started_at = coalesce(started_at, now()),
+    deadline_at = coalesce(
+        deadline_at, now() + make_interval(secs => coalesce(timeout_seconds, %(run_timeout)s))),
+    seq_reserved = seq_reserved + %(reserved)s
+WHERE {which} AND r.status = 'pending'
+  AND (CAST(%(pool)s AS text) IS NULL OR r.pool = %(pool)s) AND {startable}
+RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
+    seq_reserved - %(reserved)s AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs,
+    last_death, deaths, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left, key_id
+"""
+
+
+def _claim(which: str) -> str:
+    return _CLAIM.format(which=which, startable=startable("r"))
+
+
+# Who waits in a pool: each pair of deployment and key once. Found by leaping over the index, one leap a pair,
+# however many runs wait behind each.
+LANES = """
+    (SELECT l.deployment_id, l.key_id FROM run l WHERE l.status = 'pending' AND l.pool = {pool}
+     ORDER BY l.deployment_id, l.key_id LIMIT 1)
+    UNION ALL
+    SELECT n.deployment_id, n.key_id FROM lane l CROSS JOIN LATERAL (
+        SELECT m.deployment_id, m.key_id FROM run m WHERE m.status = 'pending' AND m.pool = {pool}
+          AND (m.deployment_id, m.key_id) > (l.deployment_id, l.key_id)
+        ORDER BY m.deployment_id, m.key_id LIMIT 1) n
+"""
+# Round robin: every key's oldest run, then every key's second; of equals first who was served longest ago.
+# A few more are looked at than are wanted, because other runners may be taking the same ones. A key with a
+# limit has no more turns than room.
+_IN_TURNS = """r.run_id = ANY(ARRAY(
+    WITH RECURSIVE lane AS ({lanes}), ranked AS (
+        SELECT c.run_id, l.key_id, row_number() OVER (PARTITION BY l.key_id ORDER BY c.run_id) AS turn
+        FROM lane l CROSS JOIN LATERAL (
+            SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s
+              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND {startable}
+            ORDER BY w.run_id LIMIT %(limit)s + 8) c
+        WHERE {of}
+    ), chosen AS (
+        SELECT run_id, row_number() OVER (ORDER BY turn,
+            coalesce(array_position(CAST(%(served)s AS text[]), key_id), 0), run_id) AS place
+        FROM ranked WHERE turn <= coalesce((CAST(%(rooms)s AS bigint[]))[
+            array_position(CAST(%(limited_keys)s AS text[]), key_id)], %(limit)s + 8)
+        ORDER BY place LIMIT %(limit)s + 8
+    )
+    SELECT w.run_id FROM run w JOIN chosen c ON c.run_id = w.run_id WHERE w.status = 'pending'
+    ORDER BY c.place LIMIT %(limit)s FOR UPDATE OF w SKIP LOCKED))"""
+
+
+def _in_turns(of: str) -> str:
+    lanes = LANES.format(pool="%(pool)s")
+    return _claim(_IN_TURNS.format(lanes=lanes, startable=startable("w"), of=of))
+
+
+# An array is made once: a subquery with LIMIT and FOR UPDATE may be run again for every row of a join.
+_WAITING = """r.run_id = ANY(ARRAY(
+            SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s AND {which}
+              AND {startable}
+            ORDER BY w.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED))"""
+_UNHEARD = "coalesce(w.not_before, w.created_at) < now() - make_interval(secs => %(waited)s)"
+CLAIM = _claim(f"r.run_id = ANY(%(ids)s) AND {unlimited('r')}")
+CLAIM_WHATEVER_KEY = _claim(f"r.run_id = ANY(%(ids)s) AND {free_deployment('r')}")
+CLAIM_WAITING = _claim(_WAITING.format(which=f"{unlimited('w')} AND {_UNHEARD}", startable=startable("w")))
+CLAIM_IN_TURNS = _in_turns(unlimited("l"))
+CLAIM_LIMITED = _in_turns("l.deployment_id = %(deployment_id)s")
+CLAIM_OF_KEY = _in_turns(f"l.key_id = %(key_id)s AND {free_deployment('l')}")
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The pending run that a finished run was in the way of."""
+
+    run_id: UUID
+    pool: str
+
+
+def next_of(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Next | None:
+    """The run of a thread whose turn it is."""
+    row = conn.execute(
+        text(
+            "SELECT run_id, pool FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
+            " AND status = 'pending' ORDER BY created_seq LIMIT 1"
+        ),
+        {"deployment_id": deployment_id, "thread_id": thread_id},
+    ).one_or_none()
+    return None if row is None else Next(row.run_id, row.pool)
+
+
+def unheard(conn: Connection, *, limit: int = 200) -> list[Next]:
+    """Pending runs whose turn it is and whose last ring went unheard; each is marked as rung again."""
+    rows = conn.execute(
+        text(
+            f"""
+UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id = ANY(ARRAY(
+    SELECT r.run_id FROM run r WHERE r.status = 'pending' AND {unlimited("r")} AND {startable("r")}
+      AND (r.rung_at IS NULL OR r.rung_at < now() - make_interval(secs => least(2 * (r.rings + 1), 30)))
+    ORDER BY r.run_id LIMIT :limit FOR UPDATE SKIP LOCKED))
+RETURNING run_id, pool"""
+        ),
+        {"limit": limit},
+    )
+    return [Next(row.run_id, row.pool) for row in rows]
