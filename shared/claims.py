@@ -14,7 +14,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import checkpoints
+from shared import checkpoint_answers
 from shared.database import Driver, Row, query
 from shared.events import RESERVED
 from shared.turns import CLAIM, CLAIM_IN_TURNS, CLAIM_WAITING, CLAIM_WHATEVER_KEY
@@ -102,7 +102,7 @@ def take(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> l
     }
     claimed = [_claimed(row, terms.owner) for row in query(conn, statement, parameters)]
     keys = [(run.deployment_id, run.thread_id) for run in claimed if not run.temporary]
-    stored = checkpoints.newest(conn, keys) if keys else {}
+    stored = checkpoint_answers.newest(conn, keys) if keys else {}
     return [(run, stored.get((run.deployment_id, run.thread_id))) for run in claimed]
 
 

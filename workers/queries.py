@@ -15,7 +15,7 @@ import gevent
 import orjson
 from gevent.event import AsyncResult
 
-from shared import checkpoints, queries, states
+from shared import checkpoint_answers, queries, states
 from shared.database import connection, dumps
 from shared.errors import Conflict, HostDied, HostError, NotFound, RunyardError, Unavailable
 from shared.queries import PATIENCE_SECONDS, Question
@@ -145,7 +145,7 @@ class _Query:
             return [dumps({"error": f"a question may not {ask['op']}"}).encode()]
         question = self._question
         with connection() as conn:
-            return checkpoints.answer(conn, question.deployment_id, ask, thread_id=question.thread_id)
+            return checkpoint_answers.answer(conn, question.deployment_id, ask, thread_id=question.thread_id)
 
     def host_died(self, error: HostDied) -> None:
         self._parts.set_exception(error)

@@ -15,7 +15,7 @@ import gevent
 import orjson
 from gevent.event import AsyncResult
 
-from shared import checkpoints, claims, events, finishing, queues, runs, thread_stream
+from shared import checkpoint_answers, claims, events, finishing, queues, runs, thread_stream
 from shared.checkpoints import Write
 from shared.claims import Claimed, Stored
 from shared.database import connection, dumps
@@ -151,7 +151,7 @@ class Execution:
         if ask["op"] == "store":
             return store.answer_run(self.run, ask)
         with connection() as conn:
-            return checkpoints.answer(conn, self.run.deployment_id, ask, thread_id=self.run.thread_id)
+            return checkpoint_answers.answer(conn, self.run.deployment_id, ask, thread_id=self.run.thread_id)
 
     def _reserve(self, upto: int) -> bool:
         try:

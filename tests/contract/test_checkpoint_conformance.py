@@ -13,7 +13,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 
-from shared import checkpoints
+from shared import checkpoint_answers, checkpoints
 from shared.checkpoints import Write
 from shared.database import connection, transaction
 from shared.models import Run, Thread
@@ -50,7 +50,7 @@ class Pump(threading.Thread):
         if kind == frames.ASK:
             ask = {key: self._mapped(key, value) for key, value in head.items()}
             with connection() as conn:
-                document, *found = checkpoints.answer(conn, run.deployment_id, ask, thread_id=None)
+                document, *found = checkpoint_answers.answer(conn, run.deployment_id, ask, thread_id=None)
             return [self._named(document), *found]
         thread_id = self._thread(head["thread_id"])
         write = Write(run.deployment_id, thread_id, run.run_id, run.attempt, str(run.owner), head, blobs)

@@ -12,7 +12,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 import tests.factories as make
-from shared import claims, finishing
+from shared import checkpoint_answers, claims, finishing
 from shared.claims import Terms
 from shared.database import connection, driver
 from shared.models import RunStatus, ThreadStatus
@@ -98,7 +98,7 @@ class Story:
         """The checkpoint that the next run goes on from."""
         with connection() as conn:
             key = (self.api.deployment.id, UUID(self.thread_id))
-            found = claims.checkpoints.newest(conn, [key])[key]
+            found = checkpoint_answers.newest(conn, [key])[key]
         return next(id for id in (BEFORE, PARTIAL) if f"data of {id}".encode() in b"".join(found))
 
 

@@ -8,7 +8,17 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, text
 
-from shared import checkpoints, claims, database, failed_runs, finishing, runs, states, threads
+from shared import (
+    checkpoint_answers,
+    checkpoints,
+    claims,
+    database,
+    failed_runs,
+    finishing,
+    runs,
+    states,
+    threads,
+)
 from shared.checkpoints import Write
 from shared.claims import Terms
 from shared.database import Driver, connection, driver, query
@@ -146,7 +156,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
 
     def history(conn: Connection) -> None:
         ask = {"op": "list", "thread_id": str(thread_id), "checkpoint_ns": "", "limit": 10, "filter": {}}
-        checkpoints.answer(conn, deployment.id, ask, thread_id=thread_id)
+        checkpoint_answers.answer(conn, deployment.id, ask, thread_id=thread_id)
 
     def failed(conn: Connection) -> None:
         failed_runs.search(conn, deployment.id, {}, limit=10, offset=0)
