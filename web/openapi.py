@@ -23,9 +23,7 @@ from shared import __version__
 from shared.idempotency import HEADER
 from web import auth
 from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, deployment_path
-from web.json_schema import OBJECT
-from web.openapi_responses import JSON, responses
-from web.validation import (
+from web.fields import (
     ItemOrList,
     JsonObject,
     ListOf,
@@ -40,6 +38,8 @@ from web.validation import (
     TimeField,
     UuidField,
 )
+from web.json_schema import OBJECT
+from web.openapi_responses import JSON, responses
 
 bp = Blueprint("openapi", __name__)
 

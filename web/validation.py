@@ -1,11 +1,7 @@
-"""From a request to checked values: `load(Schema)`, `load_query(Schema)`, `uuid_path()`, and the fields.
+"""From a request to checked values: `load(Schema)`, `load_many(Schema)`, `load_query(Schema)`, `uuid_path()`.
 
-Types are strict ("1" is no integer, true is no integer), unknown fields are ignored, null is refused unless
-the field says `allow_none=True`. What is refused raises `SchemaViolation`, which carries every violation
-with its place and a machine word; web/errors.py writes it in the form of the interface that was asked.
-
-Why the words ride on the messages: marshmallow's messages are plain text, and the control plane owes its
-callers a `type`. `Rule` is a str that remembers it.
+What is refused raises `SchemaViolation`, which carries every violation with its place and a machine word;
+web/errors.py writes it in the form of the interface that was asked. The fields of schemas are in web/fields.py.
 """
 
 from __future__ import annotations
@@ -13,37 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 from uuid import UUID
 
 import orjson
 from flask import request
-from marshmallow import EXCLUDE, ValidationError, fields
-from marshmallow import Schema as MarshmallowSchema
+from marshmallow import ValidationError
 from werkzeug.exceptions import RequestTimeout
 
 from shared.errors import Invalid
+from web.fields import QueryList, Schema
 
 MAX_DEPTH = 128
 MAX_ITEMS = 100_000
 BAD_JSON = "Invalid JSON in request body"
 
 Loc = tuple[str | int, ...]
-
-
-class Rule(str):
-    """A message that knows the machine word of the rule it speaks of."""
-
-    kind: str
-
-    def __new__(cls, text: str, kind: str = "value_error") -> Rule:
-        rule = super().__new__(cls, text)
-        rule.kind = kind
-        return rule
-
-    def format(self, *args: object, **kwargs: object) -> Rule:
-        return Rule(super().format(*args, **kwargs), self.kind)
 
 
 @dataclass(frozen=True)
@@ -67,279 +48,6 @@ class SchemaViolation(Invalid):
         first = self.violations[0]
         message = "; ".join(violation.sentence for violation in self.violations)
         super().__init__(message, loc=first.loc, kind=first.kind)
-
-
-ErrorMessages = dict[str, str | list[Any] | dict[Any, Any]]
-
-REQUIRED: ErrorMessages = {
-    "required": Rule("this field is required", "missing"),
-    "null": Rule("must not be null", "value_error"),
-}
-
-
-class Schema(MarshmallowSchema):
-    """The base of every request schema: unknown fields are ignored."""
-
-    class Meta:
-        unknown = EXCLUDE
-
-    error_messages = {"type": Rule("must be an object", "dict_type")}  # noqa: RUF012  as the base has it
-
-
-class Field(fields.Field):
-    """A field whose refusals carry machine words; null has the word of its type."""
-
-    default_error_messages: ErrorMessages = REQUIRED
-    type_rule: ClassVar[Rule] = Rule("must be a valid value", "value_error")
-
-    def _validate_missing(self, value: Any) -> None:
-        if value is None and not self.allow_none:
-            raise ValidationError([self.type_rule])
-        super()._validate_missing(value)
-
-
-class StrictInteger(Field):
-    """An integer; `minimum` and `maximum` are inclusive."""
-
-    type_rule = Rule("must be an integer", "int_type")
-
-    def __init__(self, *, minimum: int | None = None, maximum: int | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.minimum = minimum
-        self.maximum = maximum
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
-        if type(value) is not int:
-            raise ValidationError([self.type_rule])
-        return self._within(value)
-
-    def _within(self, value: Any) -> Any:
-        if self.minimum is not None and value < self.minimum:
-            rule = f"must be greater than or equal to {self.minimum}"
-            raise ValidationError([Rule(rule, "greater_than_equal")])
-        if self.maximum is not None and value > self.maximum:
-            raise ValidationError([Rule(f"must be less than or equal to {self.maximum}", "less_than_equal")])
-        return value
-
-
-class StrictNumber(StrictInteger):
-    """An integer or a float."""
-
-    type_rule = Rule("must be a number", "float_type")
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
-        if type(value) not in (int, float):
-            raise ValidationError([self.type_rule])
-        return self._within(value)
-
-
-class StrictBoolean(Field):
-    type_rule = Rule("must be true or false", "bool_type")
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
-        if not isinstance(value, bool):
-            raise ValidationError([self.type_rule])
-        return value
-
-
-class StrictString(Field):
-    """Text the database can keep; `pattern` must match the whole of it."""
-
-    type_rule = Rule("must be a string", "string_type")
-
-    def __init__(
-        self,
-        *,
-        min_length: int = 0,
-        max_length: int | None = None,
-        pattern: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.min_length = min_length
-        self.max_length = max_length
-        self.pattern = re.compile(pattern) if pattern else None
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
-        if not isinstance(value, str):
-            raise ValidationError([self.type_rule])
-        if "\x00" in value:
-            raise ValidationError([Rule("must not contain the character U+0000", "value_error")])
-        if len(value) < self.min_length:
-            rule = f"must have at least {self.min_length} characters"
-            raise ValidationError([Rule(rule, "string_too_short")])
-        if self.max_length is not None and len(value) > self.max_length:
-            rule = f"must have at most {self.max_length} characters"
-            raise ValidationError([Rule(rule, "string_too_long")])
-        if self.pattern and not self.pattern.fullmatch(value):
-            rule = f"must match {self.pattern.pattern}"
-            raise ValidationError([Rule(rule, "string_pattern_mismatch")])
-        return value
-
-
-class OneOf(StrictString):
-    """One of a fixed list of words."""
-
-    def __init__(self, *choices: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.choices = choices
-        self.type_rule = Rule(f"must be one of {', '.join(map(repr, choices))}", "literal_error")  # type: ignore[misc]
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
-        if not isinstance(value, str) or value not in self.choices:
-            raise ValidationError([self.type_rule])
-        return value
-
-
-class UuidField(Field):
-    """A UUID in any text form the standard library's parser takes."""
-
-    type_rule = Rule("must be a UUID", "uuid_parsing")
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> UUID:
-        if not isinstance(value, str):
-            raise ValidationError([self.type_rule])
-        try:
-            return UUID(value)
-        except ValueError as error:
-            raise ValidationError([self.type_rule]) from error
-
-
-class TimeField(Field):
-    """A time in ISO 8601; one without a zone is UTC."""
-
-    type_rule = Rule("must be a time in ISO 8601", "datetime_parsing")
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> datetime:
-        if not isinstance(value, str):
-            raise ValidationError([self.type_rule])
-        try:
-            at = datetime.fromisoformat(value.strip())
-            return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-        except (ValueError, OverflowError) as error:
-            raise ValidationError([self.type_rule]) from error
-
-
-class AnyJson(Field):
-    """Any JSON value, as it was sent; null included."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"allow_none": True, **kwargs})
-
-
-class JsonObject(Field):
-    """Any JSON object, kept as sent.
-
-    `max_bytes` bounds its compact text. `searchable=True` is for what goes to a jsonb column, which cannot
-    hold the character U+0000.
-    """
-
-    type_rule = Rule("must be an object", "dict_type")
-
-    def __init__(self, *, max_bytes: int | None = None, searchable: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.max_bytes = max_bytes
-        self.searchable = searchable
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise ValidationError([self.type_rule])
-        if self.max_bytes is None and not self.searchable:
-            return value
-        text = orjson.dumps(value)
-        if self.max_bytes is not None and len(text) > self.max_bytes:
-            raise ValidationError([Rule(f"must have at most {self.max_bytes} bytes as JSON", "too_long")])
-        if self.searchable and b"\\u0000" in text and _has_nul(value):
-            raise ValidationError([Rule("must not contain the character U+0000", "value_error")])
-        return value
-
-
-class ListOf(Field):
-    """An array whose items are checked by `inner`."""
-
-    type_rule = Rule("must be an array", "list_type")
-
-    def __init__(self, inner: fields.Field, *, max_items: int | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.inner = inner
-        self.max_items = max_items
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
-        if not isinstance(value, list):
-            raise ValidationError([self.type_rule])
-        if self.max_items is not None and len(value) > self.max_items:
-            raise ValidationError([Rule(f"must have at most {self.max_items} items", "too_long")])
-        items: list[Any] = []
-        refused: dict[int, Any] = {}
-        for position, item in enumerate(value):
-            try:
-                items.append(self.inner.deserialize(item))
-            except ValidationError as error:
-                refused[position] = error.messages
-        if refused:
-            raise ValidationError(refused)  # type: ignore[arg-type]
-        return items
-
-
-class ItemOrList(ListOf):
-    """One item, or an array of them; always loads as a list."""
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
-        if isinstance(value, list):
-            return super()._deserialize(value, attr, data, **kwargs)
-        return [self.inner.deserialize(value)]
-
-
-class Nested(fields.Nested):
-    """An object with a schema of its own."""
-
-    default_error_messages: ErrorMessages = {  # noqa: RUF012  as the base has it
-        "required": REQUIRED["required"],
-        "null": Rule("must be an object", "dict_type"),
-        "type": Rule("must be an object", "dict_type"),
-    }
-
-
-class QueryInteger(StrictInteger):
-    """An integer in a query string."""
-
-    type_rule = Rule("must be an integer", "int_parsing")
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
-            raise ValidationError([self.type_rule])
-        return self._within(int(value))
-
-
-QUERY_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-
-
-class QueryBoolean(Field):
-    """true/false, 1/0, True/False in a query string."""
-
-    type_rule = Rule("must be true or false", "bool_parsing")
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
-        known = QUERY_BOOLEANS.get(value.lower())
-        if known is None:
-            raise ValidationError([self.type_rule])
-        return known
-
-
-class QueryList(ListOf):
-    """A list in a query string: a repeated key, a JSON array, or words between commas."""
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
-        words = [word for text in value for word in self._words(text)]
-        return super()._deserialize(words, attr, data, **kwargs)
-
-    def _words(self, text: str) -> list[Any]:
-        if not text.startswith("["):
-            return [word.strip() for word in text.split(",") if word.strip()]
-        try:
-            return orjson.loads(text)
-        except orjson.JSONDecodeError as error:
-            raise ValidationError([self.type_rule]) from error
 
 
 def load(schema: type[Schema], *, optional: bool = False) -> dict[str, Any]:
@@ -456,12 +164,3 @@ def _children(value: Any) -> Collection[Any]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
-
-
-def _has_nul(value: Any) -> bool:
-    """Whether a string or key inside holds U+0000; an escaped backslash before u0000 is not one."""
-    if isinstance(value, str):
-        return "\x00" in value
-    if isinstance(value, dict):
-        return any("\x00" in key for key in value) or any(map(_has_nul, value.values()))
-    return isinstance(value, list) and any(map(_has_nul, value))

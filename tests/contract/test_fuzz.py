@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import tests.factories as make
 from shared import bus
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from web.validation import Schema
+from web.fields import Schema
 
 SCALARS = (
     st.none()

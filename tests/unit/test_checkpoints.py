@@ -212,7 +212,7 @@ def test_it_lists_what_is_asked_for_newest_first(run: Run) -> None:
 
 
 def test_a_list_stops_before_it_is_too_large(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "MAX_ANSWER_BYTES", 12)
+    monkeypatch.setattr(checkpoint_answers, "MAX_ANSWER_BYTES", 12)
     store(checkpoint(run, "1"), checkpoint(run, "2", "1"))
 
     head, _ = read(run, op="list", before=None, filter={}, limit=10)

@@ -10,8 +10,7 @@ import pytest
 from flask import Flask
 
 from shared.errors import Invalid
-from web.validation import (
-    MAX_ITEMS,
+from web.fields import (
     AnyJson,
     ItemOrList,
     JsonObject,
@@ -22,17 +21,13 @@ from web.validation import (
     QueryInteger,
     QueryList,
     Schema,
-    SchemaViolation,
     StrictBoolean,
     StrictInteger,
     StrictNumber,
     StrictString,
     UuidField,
-    load,
-    load_query,
-    parse_body,
-    uuid_path,
 )
+from web.validation import MAX_ITEMS, SchemaViolation, load, load_query, parse_body, uuid_path
 
 ID = "0191e7a4-6b3e-7c3a-9d1e-0242ac120002"
 

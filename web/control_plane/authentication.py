@@ -25,6 +25,7 @@ from shared.grants import Wanted
 from web.auth import caller
 from web.control_plane.providers import redirect_uri
 from web.errors import detail_of, status_of
+from web.fields import ListOf, QueryInteger, Schema, StrictBoolean, StrictString, UuidField
 from web.json_schema import (
     BOOLEAN,
     OBJECT_OR_NULL,
@@ -38,17 +39,7 @@ from web.json_schema import (
     record,
 )
 from web.openapi import operation
-from web.validation import (
-    ListOf,
-    QueryInteger,
-    Schema,
-    StrictBoolean,
-    StrictString,
-    UuidField,
-    load,
-    load_query,
-    uuid_path,
-)
+from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("authentication", __name__)
 

@@ -34,9 +34,7 @@ from web.control_plane.sources import (
     require_repository,
 )
 from web.deployment_api import forget
-from web.idempotency import once
-from web.openapi import operation
-from web.validation import (
+from web.fields import (
     JsonObject,
     ListOf,
     Nested,
@@ -47,10 +45,10 @@ from web.validation import (
     Schema,
     StrictString,
     UuidField,
-    load,
-    load_query,
-    uuid_path,
 )
+from web.idempotency import once
+from web.openapi import operation
+from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("deployments", __name__)
 

@@ -13,8 +13,9 @@ from shared.errors import Invalid, NotFound
 from web.auth import caller
 from web.control_plane import answers
 from web.control_plane.records import MAX_OFFSET, page
+from web.fields import QueryInteger, Schema
 from web.openapi import operation
-from web.validation import QueryInteger, Schema, load_query, uuid_path
+from web.validation import load_query, uuid_path
 
 bp = Blueprint("integrations", __name__)
 

@@ -13,16 +13,9 @@ from web.auth import caller
 from web.control_plane import answers
 from web.control_plane.records import log_record
 from web.control_plane.revisions import find_revision
+from web.fields import OneOf, Schema, StrictInteger, StrictString, TimeField
 from web.openapi import operation
-from web.validation import (
-    OneOf,
-    Schema,
-    StrictInteger,
-    StrictString,
-    TimeField,
-    load,
-    uuid_path,
-)
+from web.validation import load, uuid_path
 
 bp = Blueprint("logs", __name__)
 

@@ -15,19 +15,10 @@ from shared.errors import Invalid
 from web.auth import caller
 from web.control_plane import answers
 from web.control_plane.records import MAX_OFFSET, page
+from web.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
 from web.idempotency import once
 from web.openapi import operation
-from web.validation import (
-    OneOf,
-    QueryInteger,
-    Schema,
-    StrictInteger,
-    StrictString,
-    TimeField,
-    load,
-    load_query,
-    uuid_path,
-)
+from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("organizations", __name__)
 

@@ -13,10 +13,11 @@ from shared.database import connection
 from shared.outgoing import MAX_URL_LENGTH
 from web.auth import caller
 from web.control_plane.records import base_url, settings
+from web.fields import OneOf, Schema, StrictBoolean, StrictString
 from web.idempotency import once
 from web.json_schema import BOOLEAN, TEXT, TEXT_OR_NULL, TIME, UUID, record
 from web.openapi import operation
-from web.validation import OneOf, Schema, StrictBoolean, StrictString, load
+from web.validation import load
 
 bp = Blueprint("providers", __name__)
 

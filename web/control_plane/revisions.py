@@ -20,9 +20,10 @@ from web.control_plane import answers
 from web.control_plane.deployments import MAX_PAGE, change_of
 from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record, settings
 from web.control_plane.sources import RevisionContent
+from web.fields import OneOf, QueryBoolean, QueryInteger, QueryList, Schema
 from web.idempotency import once
 from web.openapi import operation
-from web.validation import OneOf, QueryBoolean, QueryInteger, QueryList, Schema, load, load_query, uuid_path
+from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("revisions", __name__)
 

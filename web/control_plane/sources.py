@@ -13,7 +13,7 @@ from marshmallow import ValidationError
 
 from shared import deployments, repositories, variables
 from shared.errors import Invalid
-from web.validation import (
+from web.fields import (
     JsonObject,
     ListOf,
     Nested,

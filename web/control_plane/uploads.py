@@ -19,9 +19,10 @@ from shared.errors import Invalid, Unavailable
 from web.auth import UPLOAD_PREFIX, caller
 from web.control_plane import answers
 from web.control_plane.records import base_url, settings
+from web.fields import Schema, StrictBoolean
 from web.idempotency import once
 from web.openapi import operation
-from web.validation import Schema, StrictBoolean, load, uuid_path
+from web.validation import load, uuid_path
 
 bp = Blueprint("uploads", __name__)
 

@@ -13,9 +13,7 @@ from shared.database import connection
 from shared.errors import Invalid, NotFound
 from web.deployment_api import answers
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
-from web.json_schema import COUNT
-from web.openapi import operation
-from web.validation import (
+from web.fields import (
     Field,
     JsonObject,
     ListOf,
@@ -25,10 +23,10 @@ from web.validation import (
     StrictInteger,
     StrictString,
     UuidField,
-    load,
-    load_query,
-    uuid_path,
 )
+from web.json_schema import COUNT
+from web.openapi import operation
+from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("assistants", __name__)
 

@@ -16,18 +16,9 @@ from shared.models import RunStatus
 from web.deployment_api import answers
 from web.deployment_api.following import Follower, location
 from web.deployment_api.pages import deployment, settings
+from web.fields import ListOf, OneOf, QueryBoolean, Schema, StrictString, UuidField
 from web.openapi import operation
-from web.validation import (
-    ListOf,
-    OneOf,
-    QueryBoolean,
-    Schema,
-    StrictString,
-    UuidField,
-    load,
-    load_query,
-    uuid_path,
-)
+from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("cancels", __name__)
 

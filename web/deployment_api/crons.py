@@ -21,9 +21,7 @@ from web.deployment_api.assistants import (
 )
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected
 from web.deployment_api.run_request import STREAM_MODES, NodeNames, check_webhooks
-from web.json_schema import COUNT
-from web.openapi import operation
-from web.validation import (
+from web.fields import (
     Field,
     ItemOrList,
     JsonObject,
@@ -35,9 +33,10 @@ from web.validation import (
     StrictInteger,
     StrictString,
     UuidField,
-    load,
-    uuid_path,
 )
+from web.json_schema import COUNT
+from web.openapi import operation
+from web.validation import load, uuid_path
 
 bp = Blueprint("crons", __name__)
 

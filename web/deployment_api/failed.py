@@ -12,19 +12,10 @@ from web.deployment_api import answers
 from web.deployment_api.crons import Moment
 from web.deployment_api.following import location
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, settings
+from web.fields import ItemOrList, OneOf, Schema, StrictBoolean, StrictInteger, StrictString, UuidField
 from web.idempotency import once
 from web.openapi import operation
-from web.validation import (
-    ItemOrList,
-    OneOf,
-    Schema,
-    StrictBoolean,
-    StrictInteger,
-    StrictString,
-    UuidField,
-    load,
-    uuid_path,
-)
+from web.validation import load, uuid_path
 
 bp = Blueprint("failed", __name__)
 

@@ -21,8 +21,9 @@ from web.deployment_api.following import Follower, location
 from web.deployment_api.pages import deployment
 from web.deployment_api.run_request import STREAM_MODES, Namespaces
 from web.deployment_api.runs import find
+from web.fields import QueryBoolean, QueryList, Schema, StrictString
 from web.openapi import operation
-from web.validation import QueryBoolean, QueryList, Schema, StrictString, load_query, uuid_path
+from web.validation import load_query, uuid_path
 
 bp = Blueprint("joins", __name__)
 

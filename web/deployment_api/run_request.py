@@ -22,7 +22,7 @@ from web.deployment_api.assistants import (
     refuse_two_configurations,
 )
 from web.deployment_api.pages import deployment
-from web.validation import (
+from web.fields import (
     AnyJson,
     Field,
     ItemOrList,
@@ -37,10 +37,8 @@ from web.validation import (
     StrictNumber,
     StrictString,
     UuidField,
-    load,
-    load_many,
-    load_query,
 )
+from web.validation import load, load_many, load_query
 
 STREAM_MODES = (
     "values", "messages", "messages-tuple", "tasks", "checkpoints", "updates", "events", "debug", "custom",

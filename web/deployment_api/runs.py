@@ -36,17 +36,10 @@ from web.deployment_api.run_request import (
     run_request,
     run_requests,
 )
+from web.fields import QueryInteger, QueryList, Schema, StrictString
 from web.idempotency import REPLAYED, Repeated, once
 from web.openapi import operation
-from web.validation import (
-    QueryInteger,
-    QueryList,
-    Schema,
-    SchemaViolation,
-    StrictString,
-    load_query,
-    uuid_path,
-)
+from web.validation import SchemaViolation, load_query, uuid_path
 
 bp = Blueprint("runs", __name__)
 

@@ -21,8 +21,7 @@ from shared.states import Newest
 from web.deployment_api import answers
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.pages import deployment
-from web.openapi import operation
-from web.validation import (
+from web.fields import (
     Field,
     JsonObject,
     ListOf,
@@ -34,10 +33,9 @@ from web.validation import (
     StrictBoolean,
     StrictInteger,
     StrictString,
-    load,
-    load_query,
-    uuid_path,
 )
+from web.openapi import operation
+from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("states", __name__)
 

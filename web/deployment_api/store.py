@@ -14,9 +14,7 @@ from shared.errors import Conflict, Invalid
 from shared.queries import Question
 from web.deployment_api import answers
 from web.deployment_api.pages import MAX_OFFSET, deployment
-from web.json_schema import or_null
-from web.openapi import operation
-from web.validation import (
+from web.fields import (
     Field,
     JsonObject,
     ListOf,
@@ -27,9 +25,10 @@ from web.validation import (
     StrictInteger,
     StrictNumber,
     StrictString,
-    load,
-    load_query,
 )
+from web.json_schema import or_null
+from web.openapi import operation
+from web.validation import load, load_query
 
 bp = Blueprint("store", __name__)
 

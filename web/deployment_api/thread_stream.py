@@ -13,8 +13,9 @@ from shared.thread_stream import MODES, RUN_MODES, Place, ThreadStream, Told
 from web import sse
 from web.deployment_api import wanted
 from web.deployment_api.pages import deployment, settings
+from web.fields import OneOf, QueryList, Schema
 from web.openapi import operation
-from web.validation import OneOf, QueryList, Schema, load_query, uuid_path
+from web.validation import load_query, uuid_path
 
 bp = Blueprint("thread_stream", __name__)
 

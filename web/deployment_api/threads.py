@@ -17,10 +17,7 @@ from web.deployment_api.extract import extracted, parse
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
 from web.deployment_api.run_request import Command
 from web.deployment_api.states import Values
-from web.idempotency import Repeated, once
-from web.json_schema import COUNT
-from web.openapi import operation
-from web.validation import (
+from web.fields import (
     JsonObject,
     ListOf,
     Nested,
@@ -31,10 +28,11 @@ from web.validation import (
     StrictNumber,
     StrictString,
     UuidField,
-    load,
-    load_query,
-    uuid_path,
 )
+from web.idempotency import Repeated, once
+from web.json_schema import COUNT
+from web.openapi import operation
+from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("threads", __name__)
 
