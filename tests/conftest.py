@@ -13,7 +13,7 @@ from redis import Redis
 from sqlalchemy import Engine, text
 
 from cli import embedded
-from shared import bus
+from shared import bus, encryption, outgoing
 from shared import database as shared_database
 from shared.models import Base
 from shared.settings import Settings
@@ -86,6 +86,23 @@ def fake_redis() -> FakeRedis:
     client = FakeRedis(version=(7,))
     bus.use(client)
     return client
+
+
+@pytest.fixture
+def own_key() -> Iterator[None]:
+    """The process encrypts with a new key; afterwards with what it had before."""
+    before = encryption._cipher, encryption._first
+    encryption.configure([encryption.new_key()])
+    yield
+    encryption._cipher, encryption._first = before
+
+
+@pytest.fixture
+def lenient() -> Iterator[None]:
+    """Calls to the outside may go to this machine, also over http."""
+    outgoing.configure(["127.0.0.1"], allow_http=True)
+    yield
+    outgoing.configure()
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import gevent
+
 T = TypeVar("T")
 PAUSE_SECONDS = 0.02
 
@@ -20,3 +22,11 @@ def wait_until(condition: Callable[[], T], timeout: float = 10, what: str | None
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout} s in vain for {what or condition!r}; last: {value!r}")
         time.sleep(PAUSE_SECONDS)
+
+
+def until(condition: Callable[[], T], timeout: float = 20) -> T:
+    """The same where greenlets of this process make it true: they go on meanwhile."""
+    with gevent.Timeout(timeout, AssertionError(f"waited {timeout} s in vain")):
+        while not (value := condition()):
+            gevent.sleep(0.005)
+        return value

@@ -203,3 +203,8 @@ def stranger(app: Flask, control: ControlPlane) -> ControlPlane:
     organization_id = make.organization()
     with transaction() as session:
         return ControlPlane(caller(app, api_keys.create(session, organization_id, name="stranger")))
+
+
+@pytest.fixture
+def thread_id(api: Api) -> str:
+    return api.post("/threads").json["thread_id"]

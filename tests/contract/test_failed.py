@@ -34,11 +34,6 @@ def keys() -> Iterator[None]:
     encryption.configure([])
 
 
-@pytest.fixture
-def thread_id(api: Api) -> str:
-    return api.post("/threads").json["thread_id"]
-
-
 def started(api: Api, thread_id: str, **body: Any) -> Actor:
     response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body})
     assert response.status_code == 200, response.text

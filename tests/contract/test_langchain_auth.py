@@ -9,18 +9,15 @@ import httpx
 import pytest
 from langchain_auth import AuthStatus, Client, OAuthProvider
 
-from shared import outgoing
 from tests.contract.conftest import ADMIN_KEY, ControlPlane
 from tests.oauth_server import SECRET, OAuthServer, oauth_server
 from tests.outside import serving
 
 
 @pytest.fixture
-def server() -> Iterator[OAuthServer]:
-    outgoing.configure(["127.0.0.1"], allow_http=True)
+def server(lenient: None) -> Iterator[OAuthServer]:
     with oauth_server() as running:
         yield running
-    outgoing.configure()
 
 
 @pytest.fixture

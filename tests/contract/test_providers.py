@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from shared import outgoing
 from shared.database import connection
 from tests.contract.conftest import ControlPlane
 from tests.oauth_server import OAuthServer, oauth_server
@@ -171,11 +170,9 @@ def test_another_organization_sees_and_changes_nothing(control: ControlPlane, st
 
 
 @pytest.fixture
-def server() -> Iterator[OAuthServer]:
-    outgoing.configure(["127.0.0.1"], allow_http=True)
+def server(lenient: None) -> Iterator[OAuthServer]:
     with oauth_server() as running:
         yield running
-    outgoing.configure()
 
 
 def discover(control: ControlPlane, url: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,7 +9,7 @@ import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import bus, claims, encryption, turns
+from shared import bus, claims, turns
 from shared.database import connection, driver
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.acting import Actor, act
@@ -20,11 +19,6 @@ from web.deployment_api import runs as run_routes
 
 CHECKPOINT = "1f1e0000-0000-6000-8000-000000000001"
 MISSING = "00000000-0000-0000-0000-00000000dead"
-
-
-@pytest.fixture
-def thread_id(api: Api) -> str:
-    return api.post("/threads").json["thread_id"]
 
 
 def start(api: Api, thread_id: str, **body: Any) -> dict[str, Any]:
@@ -315,17 +309,10 @@ def test_a_bulk_cancel_names_one_of_two_things(api: Api, body: dict[str, Any], s
 # Once
 
 
-@pytest.fixture
-def _secrets() -> Iterator[None]:
-    encryption.configure([encryption.new_key()])
-    yield
-    encryption.configure([])
-
-
 KEY = {"Idempotency-Key": "k1"}
 
 
-@pytest.mark.usefixtures("_secrets")
+@pytest.mark.usefixtures("own_key")
 @pytest.mark.parametrize("path", ["/runs", "/threads/{}/runs", "/runs/batch"])
 def test_a_run_asked_for_twice_under_a_key_is_one_run(
     api: Api, thread_id: str, rings: Rings, path: str
@@ -342,7 +329,7 @@ def test_a_run_asked_for_twice_under_a_key_is_one_run(
     assert other.status_code == 422
 
 
-@pytest.mark.usefixtures("_secrets")
+@pytest.mark.usefixtures("own_key")
 @pytest.mark.parametrize("resumable", [False, True])
 @pytest.mark.parametrize("path", ["/runs/stream", "/threads/{}/runs/stream"])
 def test_a_stream_asked_for_twice_under_a_key_is_the_same_from_its_start(
@@ -364,7 +351,7 @@ def test_a_stream_asked_for_twice_under_a_key_is_the_same_from_its_start(
     assert again.headers["Idempotent-Replayed"] == "true"
 
 
-@pytest.mark.usefixtures("_secrets")
+@pytest.mark.usefixtures("own_key")
 @pytest.mark.parametrize("path", ["/runs/wait", "/threads/{}/runs/wait"])
 def test_a_wait_asked_for_twice_under_a_key_gives_the_same_output(
     api: Api, thread_id: str, rings: Rings, path: str
@@ -472,7 +459,7 @@ def test_an_ended_runs_log_says_nothing_of_joins_that_came_late(api: Api, thread
     assert bus.client().exists(f"{bus.PREFIX}{{{run['run_id']}}}:log")
 
 
-@pytest.mark.usefixtures("_secrets")
+@pytest.mark.usefixtures("own_key")
 def test_a_thread_asked_for_twice_under_a_key_is_one_thread(api: Api) -> None:
     first, again = (api.post("/threads", {"metadata": {"a": 1}}, headers=KEY) for _ in range(2))
     assert (first.status_code, again.data) == (200, first.data)
@@ -504,7 +491,7 @@ def test_a_join_tells_the_owner_of_a_running_run_what_it_wants(
     assert message == (wanted if told else {})
 
 
-@pytest.mark.usefixtures("_secrets")
+@pytest.mark.usefixtures("own_key")
 def test_a_repetition_is_answered_also_when_the_deployment_is_full(api: Api, thread_id: str) -> None:
     run_routes._counted.clear()
     api.set(max_pending_per_deployment=1)

@@ -27,11 +27,6 @@ BUSY = "Thread is already running a task. Wait for it to finish or choose a diff
 AGENT = str(assistants.default_id("agent"))
 
 
-@pytest.fixture
-def thread_id(api: Api) -> str:
-    return api.post("/threads").json["thread_id"]
-
-
 def start(api: Api, thread_id: str, **body: Any) -> dict[str, Any]:
     response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body})
     assert response.status_code == 200, response.text

@@ -22,11 +22,6 @@ EXPIRED = ": history expired\r\n\r\n"
 FAILURE = {"error": "ValueError", "message": "boom"}
 
 
-@pytest.fixture
-def thread_id(api: Api) -> str:
-    return api.post("/threads").json["thread_id"]
-
-
 # the modes of what the tests' runs stream
 MODES = {"stream_mode": ["values", "updates", "custom"], "stream_subgraphs": True}
 

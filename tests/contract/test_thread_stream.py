@@ -71,11 +71,6 @@ def follow(api: Api, thread_id: str, query: str = "", last: str | None = None) -
     response.close()
 
 
-@pytest.fixture
-def thread_id(api: Api) -> str:
-    return api.post("/threads").json["thread_id"]
-
-
 def start(api: Api, thread_id: str, **body: Any) -> str:
     return api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body}).json["run_id"]
 

@@ -7,9 +7,6 @@ import gzip
 import hashlib
 import io
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -22,6 +19,7 @@ from sqlalchemy import text
 from shared import archives
 from shared.database import connection
 from tests.contract.conftest import ADMIN_KEY, ControlPlane, caller
+from tests.full_disk import largest_file
 from web.app import create_app
 
 
@@ -194,17 +192,6 @@ def test_an_archive_there_is_no_room_for_is_refused_and_may_come_again(
     assert full.headers["Retry-After"]
     assert list((app.config["SETTINGS"].data_dir / "uploads").iterdir()) == []
     assert anonymous.put(url, data=b"whole").status_code == 200
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """No file of this process may become larger, as on a disk that is full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_only_what_was_put_can_be_deployed(control: ControlPlane, deployment: Any) -> None:

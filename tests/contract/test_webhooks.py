@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from shared import crons, outgoing
+from shared import crons
 from shared.database import connection, dumps
 from tests.contract.conftest import Api
 
 LOOPBACK = "https://127.0.0.1/hook"
 BLOCKED = {"detail": "Webhook host blocked: loopback IP range"}
 HOOK = "http://127.0.0.1:8080/hook"
-
-
-@pytest.fixture
-def lenient() -> Iterator[None]:
-    """Loopback and http are allowed."""
-    outgoing.configure(["127.0.0.1"], allow_http=True)
-    yield
-    outgoing.configure()
 
 
 def named(api: Api, url: Any) -> list[tuple[str, Any]]:

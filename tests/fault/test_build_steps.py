@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +25,7 @@ from shared.models import RevisionStatus
 from shared.settings import Settings
 from tests import factories
 from tests.archived import keep
+from tests.full_disk import largest_file
 from tests.greened import World, child, greened
 from tests.waiting import wait_until
 from workers import build_log, earlier, workspaces
@@ -194,7 +192,7 @@ def test_a_builder_that_lost_its_revision_changes_nothing(world: World) -> None:
 
 @greened
 def test_a_full_disk_fails_the_build_with_the_step_s_name(world: World) -> None:
-    with _files_of_at_most(1000):
+    with largest_file(1000):
         reason = Case(world, big_txt=os.urandom(40_000).hex()).fails()
     assert reason == "files: cannot write the environment: File too large"
 
@@ -207,16 +205,6 @@ def test_a_full_disk_fails_the_build_with_the_step_s_name(world: World) -> None:
     reason = Case(world, pyproject_toml=BACKEND, backend_py=backend).fails()
     assert reason.startswith("install: Failed to build ")
     assert reason.endswith("No space left on device")
-
-
-@contextmanager
-def _files_of_at_most(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @greened

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -22,19 +22,13 @@ from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
 from shared.turns import Next
 from tests import factories
+from tests.waiting import until
 from workers import checkpoints as committing
 from workers.checkpoints import Committer
 
 pytestmark = pytest.mark.usefixtures("db")
 
 KWARGS = {"config": {"configurable": {}}}
-
-
-def until(condition: Callable[[], Any], timeout: float = 10) -> Any:
-    with gevent.Timeout(timeout, AssertionError(f"waited {timeout} s in vain")):
-        while not (value := condition()):
-            gevent.sleep(0.005)
-        return value
 
 
 class Owner:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,22 +10,14 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from shared import archives, deletion, deployments, encryption, revisions, secrets
+from shared import archives, deletion, deployments, revisions, secrets
 from shared.database import connection
 from shared.deployments import Change
 from shared.errors import Conflict, Invalid, NotFound
 from shared.models import RunStatus
 from tests import factories
 
-pytestmark = pytest.mark.usefixtures("db")
-
-
-@pytest.fixture(autouse=True)
-def own_key() -> Iterator[None]:
-    before = encryption._cipher
-    encryption.configure([encryption.new_key()])
-    yield
-    encryption._cipher = before
+pytestmark = pytest.mark.usefixtures("db", "own_key")
 
 
 @pytest.fixture

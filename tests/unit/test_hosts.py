@@ -24,6 +24,7 @@ from shared.errors import HostDied, HostUnusable
 from shared.limits import HostLimits
 from shared.settings import Settings
 from tests.greened import World, child, greened
+from tests.waiting import until
 from workers import host as one_host
 from workers import hosts
 from workers.graph_host import frames
@@ -148,13 +149,6 @@ def stage(world: World, **settings: Any) -> Iterator[Stage]:
     finally:
         made.pool.close()
         until(lambda: not any(is_alive(pid) for pid in made.pids))
-
-
-def until(condition: Callable[[], Any], timeout: float = 20) -> Any:
-    with gevent.Timeout(timeout, AssertionError(f"waited {timeout} s in vain")):
-        while not (value := condition()):
-            gevent.sleep(0.01)
-        return value
 
 
 def is_alive(pid: int) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import text
 
-from shared import deployments, encryption, revisions, secrets
+from shared import deployments, revisions, secrets
 from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.errors import Invalid, NotFound
@@ -17,19 +16,11 @@ from shared.models import RevisionStatus
 from shared.revisions import Moved
 from tests import factories
 
-pytestmark = pytest.mark.usefixtures("db")
+pytestmark = pytest.mark.usefixtures("db", "own_key")
 
 DIGEST = "0" * 64
 BUILT = {"requirements": "langgraph==1.2.22\n", "python_version": "3.11", "manifest": {"graphs": {}}}
 CONFIG = {"langgraph_config_path": "langgraph.json", "tracked_packages": ["a:1"]}
-
-
-@pytest.fixture(autouse=True)
-def own_key() -> Iterator[None]:
-    before = encryption._cipher
-    encryption.configure([encryption.new_key()])
-    yield
-    encryption._cipher = before
 
 
 @pytest.fixture

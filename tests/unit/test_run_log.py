@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -13,17 +12,11 @@ from redis.exceptions import ConnectionError, RedisError
 
 from shared import events
 from shared.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
+from tests.waiting import until
 from workers import events as workers_events
 from workers.events import RunLog, Writer
 
 END = events.payload(events.END, b"{}")
-
-
-def until(condition: Callable[[], Any], timeout: float = 10) -> Any:
-    with gevent.Timeout(timeout, AssertionError(f"waited {timeout} s in vain")):
-        while not (value := condition()):
-            gevent.sleep(0.005)
-        return value
 
 
 class NoWriter:

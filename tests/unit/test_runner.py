@@ -26,6 +26,7 @@ from shared.events import Event
 from shared.settings import Settings
 from tests import factories
 from tests.greened import World, child, greened
+from tests.waiting import until
 from workers import runs as execution
 from workers.host import Host, HostCommand
 from workers.hosts import HostPool
@@ -45,14 +46,6 @@ def prepare(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
     env = {"PATH": os.environ["PATH"], "GRAPH_HOST_CONFIG": json.dumps(config)}
     command = HostCommand([sys.executable, str(HOST), "--socket", "{socket}"], str(KITCHEN), env)
     return command, lambda level, message, run_id: None
-
-
-def until(condition: Callable[[], Any], timeout: float = 20) -> Any:
-    """The condition's first true value, letting the other greenlets go on meanwhile."""
-    with gevent.Timeout(timeout, AssertionError(f"waited {timeout} s in vain")):
-        while not (value := condition()):
-            gevent.sleep(0.01)
-        return value
 
 
 class SharedHosts(HostPool):

@@ -22,6 +22,7 @@ from shared.deployments import DeploymentRef
 from shared.errors import Unavailable
 from shared.settings import Settings
 from tests import factories
+from tests.waiting import until
 from workers import upkeep as module
 from workers.upkeep import LOCK, Upkeep
 
@@ -257,13 +258,6 @@ class Counting(Upkeep):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TICK_SECONDS", 0.02)
-
-
-def until(condition: Any, timeout: float = 10) -> Any:
-    with gevent.Timeout(timeout, AssertionError(f"waited {timeout} s in vain")):
-        while not (value := condition()):
-            gevent.sleep(0.005)
-        return value
 
 
 def test_one_process_leads(settings: Settings, quick: None) -> None:

@@ -223,14 +223,6 @@ def test_runs_without_a_webhook_leave_no_word(deployment: DeploymentRef) -> None
 # What may be named
 
 
-@pytest.fixture
-def lenient() -> Iterator[None]:
-    """Loopback and http are allowed."""
-    outgoing.configure(["127.0.0.1"], allow_http=True)
-    yield
-    outgoing.configure()
-
-
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -301,13 +293,6 @@ def receiver(lenient: None) -> Iterator[Receiver]:
         yield receiver
 
 
-@pytest.fixture
-def key() -> Iterator[None]:
-    encryption.configure([encryption.new_key()])
-    yield
-    encryption.configure([])
-
-
 def take(limit: int = 10) -> list[webhooks.Delivery]:
     with connection() as conn:
         return webhooks.claim(conn, owner="a", limit=limit)
@@ -348,7 +333,7 @@ def test_a_receiver_is_told_the_run_as_it_ended(deployment: DeploymentRef, recei
     "secret", ["a plain secret", "whsec_" + base64.b64encode(b"thirty-two bytes").decode()]
 )
 def test_it_is_signed_with_the_secret_of_what_serves(
-    deployment: DeploymentRef, receiver: Receiver, key: None, secret: str
+    deployment: DeploymentRef, receiver: Receiver, own_key: None, secret: str
 ) -> None:
     assert deployment.active_revision_id is not None
     with connection() as conn:
@@ -364,7 +349,9 @@ def test_it_is_signed_with_the_secret_of_what_serves(
     assert headers["Webhook-Signature"] == f"v1,{expected}"
 
 
-def test_the_projects_headers_go_with_it(deployment: DeploymentRef, receiver: Receiver, key: None) -> None:
+def test_the_projects_headers_go_with_it(
+    deployment: DeploymentRef, receiver: Receiver, own_key: None
+) -> None:
     assert deployment.active_revision_id is not None
     wanted = {"Authorization": "Bearer ${{ env.LG_WEBHOOK_TOKEN }}", "X-From": "us"}
     with connection() as conn:
@@ -385,7 +372,7 @@ def test_the_projects_headers_go_with_it(deployment: DeploymentRef, receiver: Re
 
 
 def test_it_is_not_sent_unsigned_when_the_secret_cannot_be_read(
-    deployment: DeploymentRef, receiver: Receiver, key: None
+    deployment: DeploymentRef, receiver: Receiver, own_key: None
 ) -> None:
     assert deployment.active_revision_id is not None
     with connection() as conn:
