@@ -156,23 +156,7 @@ def change(
 ) -> tuple[UUID | None, list[Moved]]:
     """Apply a PATCH; answers the revision it made or filled, if any, and what to announce."""
     deployment = lock(conn, organization_id, deployment_id)
-    given = {key: value for key, value in change.source_config.items() if value is not None}
-    conn.execute(
-        text(
-            "UPDATE deployment SET display_name = coalesce(:display_name, display_name),"
-            " pool = coalesce(:pool, pool), source_config = CAST(:source_config AS json), updated_at = now()"
-            " WHERE id = :id"
-        ),
-        {
-            "id": deployment_id,
-            "display_name": change.display_name,
-            "pool": change.pool,
-            "source_config": dumps({**deployment["source_config"], **given}),
-        },
-    )
-    limits.change(conn, deployment_id, change.limits)
-    if change.pool is not None:
-        limits.move(conn, deployment_id, change.pool)
+    _change_settings(conn, deployment, change)
     if not change.makes_revision:
         return None, []
     return _next_revision(conn, deployment, change)
@@ -182,7 +166,30 @@ def add_revision(
     conn: Connection, organization_id: UUID, deployment_id: UUID, change: Change
 ) -> tuple[UUID, list[Moved]]:
     """A new revision, whether or not anything differs."""
-    return _next_revision(conn, lock(conn, organization_id, deployment_id), change)
+    deployment = lock(conn, organization_id, deployment_id)
+    _change_settings(conn, deployment, change)
+    return _next_revision(conn, deployment, change)
+
+
+def _change_settings(conn: Connection, deployment: RowMapping, change: Change) -> None:
+    """What holds for the deployment, whichever revision serves."""
+    given = {key: value for key, value in change.source_config.items() if value is not None}
+    conn.execute(
+        text(
+            "UPDATE deployment SET display_name = coalesce(:display_name, display_name),"
+            " pool = coalesce(:pool, pool), source_config = CAST(:source_config AS json), updated_at = now()"
+            " WHERE id = :id"
+        ),
+        {
+            "id": deployment["id"],
+            "display_name": change.display_name,
+            "pool": change.pool,
+            "source_config": dumps({**deployment["source_config"], **given}),
+        },
+    )
+    limits.change(conn, deployment["id"], change.limits)
+    if change.pool is not None:
+        limits.move(conn, deployment["id"], change.pool)
 
 
 def _next_revision(conn: Connection, deployment: RowMapping, change: Change) -> tuple[UUID, list[Moved]]:

@@ -469,6 +469,16 @@ def test_a_revision_can_be_asked_for(control: ControlPlane) -> None:
     assert control.revisions(made, limit=1)[0] == created
 
 
+def test_a_revision_that_is_asked_for_brings_its_source_config(control: ControlPlane) -> None:
+    made = control.create()
+    control.deploy(made)
+    sent = {"resource_spec": {"cpu": 2}, "build_on_push": False}
+    response = control.post(f"/v2/deployments/{made['id']}/revisions", {"source_config": sent})
+    assert response.status_code == 201
+    kept: Any = control.get(f"/v2/deployments/{made['id']}").json
+    assert {name: kept["source_config"][name] for name in sent} == sent
+
+
 def test_a_built_revision_is_deployed_again_without_building(control: ControlPlane, rings: Rings) -> None:
     made = control.create(secrets=[{"name": "A", "value": "1"}])
     first = control.deploy(made)["latest_revision_id"]
