@@ -130,7 +130,7 @@ class StrictString(Field):
         if "\x00" in value:
             raise ValidationError([Rule("must not contain the character U+0000", "value_error")])
         if len(value) < self.min_length:
-            rule = f"must have at least {self.min_length} characters"
+            rule = f"must have at least {self.min_length} {'character' if self.min_length == 1 else 'characters'}"
             raise ValidationError([Rule(rule, "string_too_short")])
         if self.max_length is not None and len(value) > self.max_length:
             rule = f"must have at most {self.max_length} characters"

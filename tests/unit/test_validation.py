@@ -147,6 +147,11 @@ def test_it_refuses_what_breaks_a_rule(field: str, value: object, kind: str) -> 
     assert refused({field: value}) == [(("body", field), kind)]
 
 
+def test_one_character_is_no_plural() -> None:
+    with pytest.raises(Invalid, match="name: must have at least 1 character$"):
+        body({"name": ""})
+
+
 def test_an_escaped_backslash_is_no_nul_character() -> None:
     assert body({"metadata": {"a": "\\u0000"}}) == {"metadata": {"a": "\\u0000"}}
 
