@@ -151,7 +151,7 @@ def _require_one_name(body: dict[str, Any]) -> None:
 @bp.get("/v2/deployments")
 @operation("List deployments, newest first", answer=answers.page(answers.DEPLOYMENT), query=DeploymentSearch)
 def list_deployments() -> Response:
-    """A deployment is listed when it matches every filter that is not empty."""
+    """A deployment is listed when it matches every filter; a text or a list that is empty is none."""
     query = {name: value for name, value in load_query(DeploymentSearch).items() if value != []}
     limit, offset = query.pop("limit"), query.pop("offset")
     query.pop("remote_reconciled", None)  # nothing here is reconciled from elsewhere
