@@ -221,7 +221,7 @@ def main(archive: str, target: str) -> int:
     except BuildFailed as error:
         print(error.message)
         return 1
-    print(f"unpacked {count} files")
+    print(f"unpacked {count} {'file' if count == 1 else 'files'}")
     return 0
 
 
