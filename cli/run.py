@@ -73,7 +73,12 @@ def command(
     with sentences(as_json=as_json):
         body = _body(said, resume, thread)
         with open_client(url, api_key, org) as client:
-            address = address_of(client.url, chosen(client, name))
+            found = chosen(client, name)
+            if not found.get("active_revision_id"):
+                raise CommandFailed(
+                    f"{found['name']} does not serve yet. `runyard status {found['name']}` tells why."
+                )
+            address = address_of(client.url, found)
             headers = client.headers
         wanted = Wanted(assistant, thread, body, stream_mode or STREAM_MODES, subgraphs)
         out, notes = console(), console(stderr=True)

@@ -21,7 +21,7 @@ from cli.report import Terminal
 from cli.transcript import Transcript
 from cli.watching import changes, state_of
 from tests import control_plane as fake
-from tests.control_plane import ControlPlane, record
+from tests.control_plane import ControlPlane, R, record
 
 THREAD, RUN = "33333333-3333-4333-8333-333333333333", "44444444-4444-4444-8444-444444444444"
 STREAM = f"POST /threads/{THREAD}/runs/stream"
@@ -35,7 +35,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ControlP
     monkeypatch.setenv("RUNYARD_DATA_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with fake.serving() as server:
-        found = record(source_config={"custom_url": server.url})
+        found = record(source_config={"custom_url": server.url}, active_revision_id=R)
         server.answers = {
             "GET /v2/deployments": [(200, {"resources": [found]})],
             "POST /assistants/search": [(200, [{"graph_id": "agent"}])],
@@ -113,6 +113,14 @@ def test_one_of_several_graphs_has_to_be_named(server: ControlPlane) -> None:
     assert ran.exit_code == 2
     assert "--assistant: a, b" in ran.stderr
     assert runyard(server, "app", "hi", "-a", "b").exit_code == 0
+
+
+def test_what_does_not_serve_yet_runs_nothing(server: ControlPlane) -> None:
+    server.answers["GET /v2/deployments"] = [(200, {"resources": [record()]})]
+    ran = runyard(server, "app", "hi")
+    assert ran.exit_code == 1
+    assert "app does not serve yet. `runyard status app` tells why." in ran.stderr
+    assert server.asked == ["GET /v2/deployments"]
 
 
 def test_a_question_is_shown_with_how_to_answer(server: ControlPlane) -> None:
