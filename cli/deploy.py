@@ -319,10 +319,11 @@ def run_to_end(
         report.note(GOES_ON.format(name=found["name"]))
         raise
     except CommandFailed as error:
-        status = "timed_out" if isinstance(error, TimedOut) else "failed"
-        if report.failure({"status": status, **result}, str(error)):
-            raise typer.Exit(error.exit_code) from error
-        raise
+        is_late = isinstance(error, TimedOut)
+        told = TimedOut(f"{error} {GOES_ON.format(name=found['name'])}") if is_late else error
+        if report.failure({"status": "timed_out" if is_late else "failed", **result}, str(told)):
+            raise typer.Exit(told.exit_code) from error
+        raise told from None
     found = client.deployment(found["id"])
     address = addresses.address_of(client.url, found)
     report.result({"status": "succeeded", **result, "url": address}, f"Deployment {found['name']}: {address}")

@@ -84,7 +84,7 @@ def status(
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Show how a deployment stands: its address, its active revision, the newest ones."""
+    """Show how a deployment stands: its address, its newest revisions, and which of them serves."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
         found = chosen(client, name)
         rows = list(client.revisions(found["id"], limit=REVISIONS_SHOWN))

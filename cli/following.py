@@ -151,8 +151,7 @@ class Follower:
         """Raises TimedOut when the revision has had its time."""
         if self._watch.left <= 0:
             raise TimedOut(
-                f"The revision is still {self._status or 'on its way'} after {self._watch.limit_seconds:g} s;"
-                " the build goes on there. `runyard status` tells how it stands."
+                f"The revision is still {self._status or 'on its way'} after {self._watch.limit_seconds:g} s."
             )
 
     def miss(self) -> None:

@@ -70,8 +70,12 @@ def command(
         found = chosen(client, name)
         log = Log(client, found["id"], _revision_id(client, found, kind, revision), kind, filters)
         show = _json_line if as_json else _shower()
-        for line in log.newest(limit):
+        lines = log.newest(limit)
+        for line in lines:
             show(line)
+        if not lines and not follow and not as_json:
+            what = "that matches" if any(filters.values()) else "yet"
+            typer.echo(f"There is nothing in the {kind} log {what}.", err=True)
         if follow:
             for line in log.following():
                 show(line)

@@ -203,8 +203,7 @@ def test_a_deploy_that_takes_too_long_ends_with_3(server: ControlPlane, project:
     ran = runyard(server, "deploy", str(project), "--timeout", "0.2")
 
     assert ran.exit_code == 3
-    assert "still QUEUED after 0.2 s" in ran.stderr
-    assert "goes on there" in ran.stderr
+    assert "still QUEUED after 0.2 s. The build goes on there: `runyard status app`" in ran.stderr
 
 
 def test_a_deploy_need_not_wait(server: ControlPlane, project: Path) -> None:
@@ -448,6 +447,21 @@ def test_logs_are_asked_with_filters_and_printed_oldest_first(server: ControlPla
         "limit": 100,
     }
     assert runyard(server, "logs", "app", "--since", "yesterday").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "There is nothing in the deploy log yet.\n"),
+        (["--level", "error"], "There is nothing in the deploy log that matches.\n"),
+        (["--json"], ""),
+    ],
+)
+def test_an_empty_log_is_said_to_be_empty(server: ControlPlane, arguments: list[str], says: str) -> None:
+    deployed(server, "DEPLOYED")
+    server.answers[f"POST /v1/projects/{D}/deploy_logs"] = [(200, {"logs": [], "next_offset": None})]
+    ran = runyard(server, "logs", "app", *arguments)
+    assert (ran.exit_code, ran.stdout, ran.stderr) == (0, "", says)
 
 
 def test_build_logs_are_the_newest_revision_s(server: ControlPlane) -> None:
