@@ -148,7 +148,7 @@ def test_it_refuses_what_breaks_a_rule(field: str, value: object, kind: str) -> 
 
 
 def test_one_character_is_no_plural() -> None:
-    with pytest.raises(Invalid, match="name: must have at least 1 character$"):
+    with pytest.raises(Invalid, match=r"name: must have at least 1 character$"):
         body({"name": ""})
 
 
