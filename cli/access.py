@@ -6,11 +6,16 @@ its configuration) sets. Our own names come first, then those of `langgraph depl
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
+from functools import cache
+from io import StringIO
 from pathlib import Path
 
+import typer
 from dotenv import dotenv_values
+from dotenv.parser import parse_stream
 
 from cli.errors import CommandFailed
 from shared.settings import Settings
@@ -19,14 +24,24 @@ KEY_NAMES = ("LANGGRAPH_HOST_API_KEY", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY")
 TENANT_NAMES = ("RUNYARD_ORG", "LANGSMITH_TENANT_ID")
 KEPT_KEY, KEPT_URL = "admin.key", "url"  # in the data directory: what `runyard up` made and where it listens
 
+logging.getLogger("dotenv").setLevel(logging.ERROR)  # its warning names no file; ours does
+
 
 def read_env(path: Path = Path(".env")) -> dict[str, str]:
     """The variables of an env file; none when there is no such file."""
     try:
-        values = dotenv_values(path) if path.is_file() else {}
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise CommandFailed(f"{path} cannot be read: {error}") from error
-    return {name: value for name, value in values.items() if value}
+    for binding in parse_stream(StringIO(text)):
+        if binding.error:
+            _tell_of_line(path.resolve(), binding.original.line)
+    return {name: value for name, value in dotenv_values(stream=StringIO(text)).items() if value}
+
+
+@cache  # a command may read a file twice
+def _tell_of_line(path: Path, line: int) -> None:
+    typer.echo(f"Line {line} of {path} is not NAME=value: it sets nothing.", err=True)
 
 
 def find_url(url: str | None, settings: Settings) -> str:

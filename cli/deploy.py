@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -19,10 +18,9 @@ from cli.client import Client
 from cli.errors import BadUsage, CommandFailed, TimedOut
 from cli.following import WAIT_SECONDS, follow
 from cli.options import Key, Org, Url, open_client, sentences
-from cli.project import CONFIG, Project, deployment_name, sendable
+from cli.project import CONFIG, Project, deployment_name, name_of, sendable
 from cli.report import Plain, Report, Say, choose
 
-NAME = "LANGSMITH_DEPLOYMENT_NAME"  # the peer's variable, also in .env
 BETA = "runyard deploy is beta."
 GOES_ON = "The build goes on there: `runyard status {name}` and `runyard logs {name} --type build` tell how it stands."
 
@@ -287,9 +285,7 @@ def command(
         found = read_env_of(project, env_file)
         source: Source = Upload(project) if project else Repository(str(git), ref, config)
         wanted = Wanted(
-            name=deployment_name(
-                name or os.environ.get(NAME) or found.get(NAME) or default_name(project, git)
-            ),
+            name=deployment_name(name) if name else name_of(default_name(project, git), found),
             source=source,
             variables=found,
             kind=kind or ("prod" if prod else "dev"),
@@ -298,6 +294,10 @@ def command(
         )
         report = choose(as_json=as_json, quiet=quiet)
         report.note(BETA)
+        if project and not env_file and project.missing_env_file:
+            report.note(
+                f"{project.missing_env_file}, the env of {config}, does not exist: no variables are sent"
+            )
         ask = None if no_input or as_json or not sys.stdin.isatty() else _ask_key
         local = found if project or env_file else None
         with _client(url, api_key, org, local, ask) as client:

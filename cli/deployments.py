@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +15,7 @@ from cli.client import Client
 from cli.errors import CommandFailed
 from cli.options import Json, Key, Org, Url, confirm_deletion, open_client, sentences
 from cli.output import console, printable, when
-from cli.project import deployment_name
+from cli.project import deployment_name, name_here
 from cli.report import status_style
 
 REVISIONS_SHOWN = 5
@@ -26,7 +25,7 @@ ID_COLUMN = Column("ID", no_wrap=True, min_width=36)  # whole on any terminal: i
 Name = Annotated[
     str | None,
     typer.Argument(
-        help="The deployment's name or id. Default: the name of this directory.",
+        help="The deployment's name or id. Default: the name that deploy gives it here.",
         metavar="NAME|ID",
         show_default=False,
     ),
@@ -34,9 +33,12 @@ Name = Annotated[
 
 
 def chosen(client: Client, name_or_id: str | None) -> dict[str, Any]:
-    """The deployment that was named, by its name, its id, or what a directory of that name deploys as."""
+    """The deployment that was named, by its name, its id, or what a directory of that name deploys as.
+
+    When none was: the one that this directory deploys to.
+    """
     if name_or_id is None:
-        return client.require(deployment_name(Path.cwd().name))
+        return client.require(name_here())
     try:
         return client.require(name_or_id)
     except CommandFailed:

@@ -19,11 +19,13 @@ from typing import Any, BinaryIO
 
 from pathspec import GitIgnoreSpec
 
-from cli.access import read_env
+from cli.access import TENANT_NAMES, read_env
 from cli.errors import CommandFailed
 from shared import variables
 
 CONFIG = "langgraph.json"
+NAME = "LANGSMITH_DEPLOYMENT_NAME"  # the peer's variable, also in .env
+OWN = frozenset({NAME, "RUNYARD_API_KEY", *TENANT_NAMES})  # they are for the command line itself
 ALWAYS_IGNORED = (
     *(
         "__pycache__/",
@@ -81,6 +83,12 @@ class Project:
         if isinstance(named, dict) and named:
             return {str(name): str(value) for name, value in named.items() if value not in (None, "")}
         return read_env(self.env_file)
+
+    @property
+    def missing_env_file(self) -> str | None:
+        """The env file that the configuration names and that is not there."""
+        named = self.config.get("env")
+        return named if isinstance(named, str) and named and not self.env_file.is_file() else None
 
     def folders(self) -> list[Path]:
         """The project's directory, and what it depends on outside of it. Raises CommandFailed."""
@@ -205,8 +213,20 @@ def deployment_name(text: str) -> str:
     return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-") or "app"
 
 
+def name_here() -> str:
+    """The name that a deploy of the directory this is would give."""
+    folder = Path.cwd()
+    found = Project.read(folder).variables() if (folder / CONFIG).is_file() else read_env()
+    return name_of(folder.name, found)
+
+
+def name_of(folder: str, found: Mapping[str, str]) -> str:
+    """The name a project gets that is not told one: of a variable, else the directory's."""
+    return deployment_name(os.environ.get(NAME) or found.get(NAME) or folder)
+
+
 def sendable(found: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]:
-    """Variables as the control plane takes them, and the names it would refuse."""
+    """Variables as the control plane takes them, and the names of others that it would refuse."""
     refused = variables.refused(found)
     sent = [{"name": name, "value": value} for name, value in found.items() if name not in refused]
-    return sent, sorted(refused)
+    return sent, sorted(set(refused) - OWN)

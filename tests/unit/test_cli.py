@@ -277,6 +277,37 @@ def test_a_deployment_is_named(
     assert (body["name"], body["secrets"]) == (name, [])
 
 
+@pytest.mark.parametrize(
+    ("config", "env_file", "name"),
+    [
+        (None, "", "my-app"),
+        (None, "LANGSMITH_DEPLOYMENT_NAME=Other", "other"),
+        ({"env": {"LANGSMITH_DEPLOYMENT_NAME": "third"}}, "LANGSMITH_DEPLOYMENT_NAME=Other", "third"),
+    ],
+)
+def test_without_a_name_the_others_mean_what_deploy_makes_here(
+    server: ControlPlane,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: Any,
+    env_file: str,
+    name: str,
+) -> None:
+    monkeypatch.chdir(project)
+    (project / ".env").write_text(env_file)
+    if config:
+        (project / "langgraph.json").write_text(json.dumps(config))
+    deployed(server, "DEPLOYED")
+    assert f"There is no deployment '{name}'." in runyard(server, "status").stderr
+
+
+def test_an_env_file_that_is_named_and_missing_is_told(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    (project / "langgraph.json").write_text(json.dumps({"env": "prod.env"}))
+    ran = runyard(server, "deploy", str(project), "--no-wait")
+    assert "prod.env, the env of langgraph.json, does not exist: no variables are sent" in ran.stdout
+
+
 # What is refused
 
 

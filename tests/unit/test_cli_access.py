@@ -110,6 +110,14 @@ def test_an_organization_is_given_or_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert find_tenant("given") == "given"
 
 
+def test_a_line_that_sets_nothing_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / ".env"
+    path.write_text("A=1\nnot a variable\nB=2\n")
+    for _ in range(2):
+        assert read_env(path) == {"A": "1", "B": "2"}
+    assert capsys.readouterr().err == f"Line 2 of {path} is not NAME=value: it sets nothing.\n"
+
+
 def test_an_env_file_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes(b"\xff\xfe")
     with pytest.raises(CommandFailed, match="cannot be read"):

@@ -169,7 +169,7 @@ def test_a_missing_dependency_folder_is_named(project: Path) -> None:
 
 def test_secrets_come_from_the_env_file_without_what_is_reserved_or_empty(project: Path) -> None:
     (project / ".env").write_text(
-        "export OPENAI_API_KEY='k'\nEMPTY=\nPOSTGRES_URI=x\nRUNYARD_PORT=1\nPLAIN\n"
+        "export OPENAI_API_KEY='k'\nEMPTY=\nPOSTGRES_URI=x\nRUNYARD_PORT=1\nRUNYARD_API_KEY=k\nPLAIN\n"
     )
     secrets, refused = sendable(Project.read(project).variables())
     assert secrets == [{"name": "OPENAI_API_KEY", "value": "k"}]
