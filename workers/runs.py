@@ -285,8 +285,8 @@ class Execution:
         try:
             with connection() as conn:
                 following = finishing.roll_back(conn, self.run, error=error)
-        except Fenced as fenced:
-            self._drop(fenced)
+        except (Fenced, Unavailable) as refused:
+            self._drop(refused)  # without a database: upkeep rolls it back when its lease has run out
             return
         self.log.end(events.payload(events.END, _last_words(self.run, "rollback", None, None)))
         self._runner.goes_on(following)
@@ -339,9 +339,9 @@ class Execution:
     def run_pool(self) -> str:
         return self._runner.settings.pool
 
-    def _drop(self, fenced: RunyardError) -> None:
+    def _drop(self, reason: RunyardError) -> None:
         self.log.abandon()
-        log.warning("run %s: dropped attempt %d: %s", self.run.run_id, self.run.attempt, fenced.message)
+        log.warning("run %s: dropped attempt %d: %s", self.run.run_id, self.run.attempt, reason.message)
 
 
 class _Outcome:
