@@ -191,27 +191,37 @@ def query(conn: Connection | Driver, statement: str, parameters: dict[str, Any])
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn "the database is not there" into Unavailable."""
+    """Turn "not now" into Unavailable: the database is not there, or the whole transaction is to be tried again."""
     try:
         yield
     except DATABASE_TROUBLE as error:
-        if _is_transient(error):
-            raise Unavailable("database unavailable") from error
+        reason = _why_not_now(error)
+        if reason is not None:
+            raise Unavailable(reason) from error
         raise
 
 
 DATABASE_TROUBLE = (
     exc.OperationalError,
     exc.InterfaceError,
+    exc.InternalError,
     exc.TimeoutError,
     psycopg.OperationalError,
     psycopg.InterfaceError,
+    psycopg.InternalError,
 )
+GONE = "database unavailable"
+READ_ONLY = "25006"  # an internal error to the driver
+IN_THE_WAY = ("40001", "40P01", "55P03")  # serialization, deadlock, a lock not got in time
 
 
-def _is_transient(error: Exception) -> bool:
+def _why_not_now(error: Exception) -> str | None:
+    """What is to be said of trouble that passes; None of what would come again."""
     if isinstance(error, exc.TimeoutError):
-        return True
+        return GONE
     state = getattr(getattr(error, "orig", error), "sqlstate", None)
-    # None: never reached the server. 08: connection, 53: resources, 57P: shutdown, 25006: read-only
-    return state is None or state[:2] in ("08", "53") or state[:3] == "57P" or state == "25006"
+    if state in IN_THE_WAY:
+        return "another transaction was in the way"
+    # None: never reached the server. 08: connection, 53: resources, 57P: shutdown
+    is_gone = state is None or state[:2] in ("08", "53") or state[:3] == "57P" or state == READ_ONLY
+    return GONE if is_gone else None

@@ -18,7 +18,6 @@ import gevent
 from gevent.event import AsyncResult
 from gevent.event import Event as Signal
 from psycopg import Error as DatabaseError
-from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 
 from shared import checkpoints, finishing, threads
 from shared.checkpoints import Write
@@ -33,7 +32,6 @@ log = logging.getLogger(__name__)
 LINGER_SECONDS = 0.02  # how long a checkpoint nobody waits for may wait for company
 WAIT_FOR_DISK = "SET LOCAL synchronous_commit = on"
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0
-TRY_AGAIN = (DeadlockDetected, LockNotAvailable, SerializationFailure)  # the whole transaction
 
 
 class Owner(Protocol):
@@ -125,8 +123,6 @@ class Committer:
     def _commit(self, batch: Sequence[Entry]) -> None:
         try:
             self._commit_together(batch)
-        except TRY_AGAIN as error:
-            raise Unavailable(f"another transaction was in the way: {error}") from error
         except DatabaseError:
             log.warning("a batch of checkpoints was refused, going on run by run", exc_info=True)
             self._commit_one_by_one(batch)
@@ -139,8 +135,6 @@ class Committer:
         for entries in by_owner.values():
             try:
                 self._commit_together(entries)
-            except TRY_AGAIN as error:
-                raise Unavailable(f"another transaction was in the way: {error}") from error
             except DatabaseError as error:
                 self._refuse(entries, error)
 

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from shared import claims, database
 from shared.checkpoints import Write
 from shared.claims import Claimed, Terms
-from shared.database import connection, driver
+from shared.database import connection, driver, translated
 from shared.deployments import DeploymentRef
 from shared.errors import Fenced, RunyardError, Unavailable
 from shared.finishing import Finish
@@ -282,7 +282,8 @@ def test_a_deadlock_is_tried_again(
     def unlucky(self: Committer, batch: Any) -> None:
         tries.append(None)
         if len(tries) == 1:
-            raise psycopg.errors.DeadlockDetected
+            with translated():
+                raise psycopg.errors.DeadlockDetected
         commit(self, batch)
 
     monkeypatch.setattr(Committer, "_commit_together", unlucky)
