@@ -72,6 +72,7 @@ def configure(
         task_publish_retry=False,  # the row is safe; the request must not wait
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,  # wait for Redis for ever
+        broker_channel_error_retry=True,  # … also for one that refuses to write: a full disk, a replica
         broker_transport_options={
             "visibility_timeout": 43_200,
             "socket_timeout": socket_timeout_seconds,

@@ -123,6 +123,7 @@ def test_celery_leaves_redelivery_to_leases() -> None:
     assert conf.worker_prefetch_multiplier == 1
     assert conf.task_publish_retry is False
     assert conf.broker_connection_max_retries is None
+    assert conf.broker_channel_error_retry is True
     assert conf.accept_content == ["json"]
     assert conf.task_time_limit is None
     assert conf.broker_transport_options["visibility_timeout"] == 43_200
