@@ -81,6 +81,8 @@ class LangGraph:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # what a shell starts in the background ignores Ctrl-C, and hands that down
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, *arguments: str, exit_code: int = 0) -> str:

@@ -35,6 +35,8 @@ def interrupted(server: ControlPlane, folder: Path, until: str, *arguments: str)
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # what a shell starts in the background ignores Ctrl-C, and hands that down
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     for line in process.stdout:
