@@ -182,6 +182,7 @@ def test_the_page_says_what_became_of_it_and_leaves_no_trace(users: Users, serve
         assert "<script" not in page.text
         for held in (returned(location)["code"], returned(location)["state"], server.tokens[0].access_token):
             assert held not in page.text
+    assert "<p>This state is unknown, has expired or has been used: begin again.</p>" in again.text
 
 
 @pytest.mark.parametrize("state", ["", "x", "é", "%00", "a" * 1025])

@@ -210,18 +210,19 @@ def take_callback(provider_id: str) -> tuple[Response, int]:
         status = status_of(error)
         if status == HTTPStatus.INTERNAL_SERVER_ERROR or "text/html" not in request.headers.get("Accept", ""):
             raise
-        return page("Not connected", f"{told(error, status)}."), status
+        return page("Not connected", told(error, status)), status
     return page("Connected", "You can close this window and go back to where you came from."), 200
 
 
 def told(error: RunyardError, status: int) -> str:
     """A refusal in a sentence."""
     detail = detail_of(error, status)
-    return (
-        detail.rstrip(".")
-        if isinstance(detail, str)
-        else "; ".join(f"{item['loc'][-1]}: {item['msg']}" for item in detail)
-    )
+    if not isinstance(detail, str):
+        detail = "; ".join(
+            item["msg"] if item["type"] == "value_error" else f"{item['loc'][-1]}: {item['msg']}"
+            for item in detail
+        )
+    return f"{detail[:1].upper()}{detail[1:].rstrip('.')}."
 
 
 STYLE = "body{font:1rem/1.5 system-ui;max-width:32rem;margin:20vh auto;padding:0 1rem}"
