@@ -13,7 +13,7 @@ import typer
 
 from cli.addresses import address_of
 from cli.deployments import Name, chosen
-from cli.errors import INTERRUPTED, BadUsage, CommandFailed
+from cli.errors import FAILED, INTERRUPTED, BadUsage, CommandFailed
 from cli.options import Key, Org, Url, open_client, sentences
 from cli.output import console, printable
 from cli.transcript import Transcript, as_text, error_text
@@ -108,6 +108,8 @@ def command(
         if ended.was_cancelled:
             raise typer.Exit(INTERRUPTED)
         if ended.status in ("error", "timeout", "interrupted"):
+            if as_json:
+                raise typer.Exit(FAILED)  # the result has said it
             raise CommandFailed(f"The run ended as {ended.status}. {printable(ended.error or '')}".rstrip())
 
 
@@ -118,7 +120,8 @@ def _body(said: str | None, resume: str | None, thread: str | None) -> dict[str,
             raise BadUsage("--resume answers a question of a thread: name it with --thread.")
         if said is not None:
             raise BadUsage("A run either begins with INPUT or goes on with --resume.")
-        return {"command": {"resume": _json_or(resume, lambda text: text)}}
+        # Strictly: an answer that nothing asked for is a mistake, not a run that does nothing.
+        return {"command": {"resume": _json_or(resume, lambda text: text)}, "strict_resume": True}
     if said == "-":
         said = sys.stdin.read().strip()
     if not said:

@@ -25,6 +25,7 @@ from tests.control_plane import ControlPlane, R, record
 
 THREAD, RUN = "33333333-3333-4333-8333-333333333333", "44444444-4444-4444-8444-444444444444"
 STREAM = f"POST /threads/{THREAD}/runs/stream"
+STRICTLY = {"strict_resume": True}
 
 
 @pytest.fixture
@@ -80,8 +81,11 @@ def test_a_run_is_shown_as_it_streams(server: ControlPlane) -> None:
         (['{"topic": "tea"}'], {"input": {"topic": "tea"}}),
         (["42"], {"input": {"messages": [{"role": "user", "content": "42"}]}}),
         (["-"], {"input": {"topic": "stdin"}}),
-        (["--thread", THREAD, "--resume", '{"approve": true}'], {"command": {"resume": {"approve": True}}}),
-        (["--thread", THREAD, "--resume", "yes"], {"command": {"resume": "yes"}}),
+        (
+            ["--thread", THREAD, "--resume", '{"approve": true}'],
+            {**STRICTLY, "command": {"resume": {"approve": True}}},
+        ),
+        (["--thread", THREAD, "--resume", "yes"], {**STRICTLY, "command": {"resume": "yes"}}),
     ],
 )
 def test_what_a_run_begins_with(server: ControlPlane, arguments: list[str], sent: dict[str, Any]) -> None:
@@ -140,6 +144,10 @@ def test_a_run_that_fails_says_why(server: ControlPlane) -> None:
     ran = runyard(server, "app", "hi")
     assert ran.exit_code == 1
     assert "The run ended as error. ValueError: it broke" in ran.stderr
+    ran = runyard(server, "app", "hi", "--json")
+    assert (ran.exit_code, ran.stderr) == (1, "")
+    last = json.loads(ran.stdout.splitlines()[-1])
+    assert (last["event"], last["data"]["error"]) == ("result", "ValueError: it broke")
 
 
 def test_a_run_that_is_refused_is_a_sentence(server: ControlPlane) -> None:
