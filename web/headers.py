@@ -6,6 +6,7 @@ CORS is for the deployment API: any origin may call it, since only a key opens i
 from __future__ import annotations
 
 from contextlib import ExitStack
+from http import HTTPStatus
 from uuid import UUID, uuid4
 
 from flask import Flask, Response, g, request
@@ -69,6 +70,8 @@ def finish(response: Response) -> Response:
     headers.setdefault("X-Content-Type-Options", "nosniff")
     headers.setdefault("Referrer-Policy", "no-referrer")
     headers.setdefault("Content-Security-Policy", JSON_POLICY)
+    if response.status_code == HTTPStatus.NO_CONTENT:
+        headers.pop("Content-Type", None)  # of nothing
     if request.path.startswith(DEPLOYMENT_PREFIX):
         headers.add("Vary", "Origin")
         if "Origin" in request.headers:

@@ -526,7 +526,7 @@ def test_a_deleted_deployment_is_gone_from_lists_and_its_name_is_free(control: C
     response = control.call(
         "DELETE", f"/v2/deployments/{made['id']}", query_string="delete_tracing_project=true"
     )
-    assert (response.status_code, response.data) == (204, b"")
+    assert (response.status_code, response.data, response.content_type) == (204, b"", None)
     assert names(control) == []
     shown: Any = control.get(f"/v2/deployments/{made['id']}").json
     assert shown["status"] == "AWAITING_DELETE"
