@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -184,7 +185,7 @@ class Developing:
             ("Docs", f"{url}/docs"),
             ("Graphs", ", ".join(project.config.get("graphs") or {})),
             ("Python", f'get_client(url="{url}")'),
-            ("Terminal", f'cd {project.folder} && runyard run {self._name} "Hello!"'),
+            ("Terminal", first_run(project, self._name)),
             ("A UI", f"{url} is what it asks for. One from another site needs a key too:"),
             ("", f"the one in {self._settings.data_dir / KEPT_KEY}"),
         )
@@ -205,6 +206,13 @@ class Developing:
                     self._lines.show(self._name, printable(line["message"]))
         except CommandFailed:
             pass  # it is being stopped
+
+
+def first_run(project: Project, name: str) -> str:
+    """What to type for a first run of it, from anywhere."""
+    graphs = list(project.config.get("graphs") or {})
+    choice = f" --assistant {shlex.quote(graphs[0])}" if len(graphs) > 1 else ""
+    return f'cd {shlex.quote(str(project.folder))} && runyard run {name}{choice} "Hello!"'
 
 
 class Reload(Report):

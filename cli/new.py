@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -40,8 +41,9 @@ def command(
             raise BadUsage("Name the directory: `runyard new my-agent`.")
         make(directory, template)
         typer.echo(f"Made {directory} from the template {template}. What to do with it:\n")
-        typer.echo(f"  runyard dev {directory}      serve it here, and again whenever a file changes")
-        typer.echo(f"  runyard deploy {directory}   deploy it to a running service")
+        typed = shlex.quote(str(directory))
+        typer.echo(f"  runyard dev {typed}      serve it here, and again whenever a file changes")
+        typer.echo(f"  runyard deploy {typed}   deploy it to a running service")
 
 
 def templates() -> dict[str, str]:

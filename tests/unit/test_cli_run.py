@@ -15,6 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cli import new
+from cli.dev import first_run
 from cli.main import app
 from cli.project import Project
 from cli.report import Terminal
@@ -218,6 +219,7 @@ def test_a_new_project_is_one_of_the_templates(template: str, tmp_path: Path) ->
     folder = tmp_path / "My Agent"
     ran = CliRunner().invoke(app, ["new", str(folder), "--template", template])
     assert ran.exit_code == 0, ran.output
+    assert f"runyard dev '{folder}' " in ran.stdout
     names = {name for name, _ in Project.read(folder).files()}
     assert "langgraph.json" in names
     assert ".gitignore" in names
@@ -246,6 +248,20 @@ def test_a_new_project_overwrites_nothing(
     ran = CliRunner().invoke(app, ["new", *arguments])
     assert (ran.exit_code, Path("full/file").read_text()) == (code, "mine")
     assert says in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("graphs", "typed"),
+    [
+        ({"a": ""}, 'runyard run my-agent "Hello!"'),
+        ({"a": "", "b": ""}, 'run my-agent --assistant a "Hello!"'),
+    ],
+)
+def test_a_first_run_can_be_typed_as_it_is_shown(graphs: dict[str, str], typed: str, tmp_path: Path) -> None:
+    project = Project(tmp_path / "My Agent", "langgraph.json", {"graphs": graphs})
+    shown = first_run(project, "my-agent")
+    assert shown.startswith(f"cd '{tmp_path}/My Agent' && ")
+    assert shown.endswith(typed)
 
 
 def test_the_templates_are_listed() -> None:
