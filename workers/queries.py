@@ -127,7 +127,7 @@ class _Query:
         ask: dict[str, Any] = orjson.loads(parts[0])
         try:
             found = self._read(ask)
-        except Unavailable as error:
+        except Exception as error:  # nobody above sees it, and the host waits for a reply
             self._parts.set_exception(error)
             return
         head = dumps({"ask": ask["ask"]}).encode()

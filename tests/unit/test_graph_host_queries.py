@@ -157,6 +157,16 @@ def test_an_update_that_cannot_be_made_stores_nothing(
     assert len(thread.stored) == stored
 
 
+def test_an_update_in_a_subgraph_that_is_not_there_is_refused(thread: Checkpointed) -> None:
+    thread.run("nested", {"text": "a"})
+
+    place = {"checkpoint_ns": "nope:1"}
+    answer = thread.query("update", "nested", checkpoint=place, supersteps=[[{"values": {"log": ["x"]}}]])
+
+    refused = answer["refused"]
+    assert (refused["kind"], refused["message"]) == ("invalid", "Subgraph nope not found")
+
+
 def test_a_factory_is_asked_for_its_graph_and_its_failure_is_the_answer(thread: Checkpointed) -> None:
     thread.run("plain_factory", {"text": "a"})
 

@@ -141,7 +141,12 @@ class Query:
     async def _update(self, graph: Pregel) -> list[bytes]:
         asked = self._asked
         supersteps = [[_state_update(update) for update in step] for step in asked["supersteps"]]
-        config = await graph.abulk_update_state(self._config(asked.get("checkpoint")), supersteps)
+        try:
+            config = await graph.abulk_update_state(self._config(asked.get("checkpoint")), supersteps)
+        except ValueError as error:
+            if _is_unknown_subgraph(error):
+                raise InvalidUpdateError(str(error)) from error
+            raise
         snapshot = await read_state(graph, self._thread_id)
         place = config.get("configurable") or {}
         document = {
