@@ -67,9 +67,21 @@ def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Newest:
     row = conn.execute(NEWEST, {"deployment_id": deployment_id, "thread_id": thread_id}).one_or_none()
     if row is None:
         raise threads.missing(thread_id)
-    state = row.state or EMPTY
-    record = {"values": row.values if row.values is not None else {}, **state}
+    values = {} if row.values is None or row.state is None else row.values
+    record = {"values": values, **(row.state or EMPTY)}
     return Newest(record, row.metadata, row.config, row.checkpoint_id)
+
+
+FORGET = text("""
+UPDATE thread SET state = NULL WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+    AND NOT EXISTS (SELECT FROM checkpoint WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+                    AND checkpoint_ns = '')
+""")
+
+
+def forget(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
+    """Checkpoints were removed: where none is left the thread has no state any more, though it has values."""
+    conn.execute(FORGET, {"deployment_id": deployment_id, "thread_id": thread_id})
 
 
 STORE = text("""

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import checkpoints, threads, webhooks
+from shared import checkpoints, states, threads, webhooks
 from shared.errors import NotFound
 from shared.events import RESERVED
 from shared.models import RunStatus
@@ -208,6 +208,7 @@ def delete(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID)
     else:
         _remove(conn, row)
     if row["status"] not in LIVE:
+        states.forget(conn, deployment_id, thread_id)
         return None
     threads.settle(conn, deployment_id, thread_id)
     return _gone(row)

@@ -106,6 +106,15 @@ def test_while_a_run_works_a_host_is_asked_as_soon_as_it_has_a_checkpoint(api: A
     assert api.get(f"/threads/{thread_id}/state").json == {"values": {"so": "far"}}
 
 
+def test_the_state_goes_with_the_only_run_that_made_one(api: Api, stored: str) -> None:
+    [run] = api.get(f"/threads/{stored}/runs").json
+
+    assert api.delete(f"/threads/{stored}/runs/{run['run_id']}").status_code == 204
+
+    assert api.get(f"/threads/{stored}/state").json == NO_STATE
+    assert api.get(f"/threads/{stored}").json["values"] == {"a": 1, "b": 2}
+
+
 @pytest.mark.parametrize(
     ("query", "shown"),
     [
