@@ -172,6 +172,22 @@ def test_history_takes_every_spelling_of_before(api: Api, runner: Runner, stored
     assert (asked["filter"], asked["checkpoint_ns"]) == ({"step": 1}, "child:1")
 
 
+@pytest.mark.parametrize(
+    ("before", "asked"),
+    [(CHECKPOINT.upper(), CHECKPOINT), ("0zz", None), ("", None), ({"checkpoint_id": "0zz"}, None)],
+)
+def test_history_is_bounded_by_the_id_of_a_checkpoint_alone(
+    api: Api, runner: Runner, stored: str, before: Any, asked: str | None
+) -> None:
+    runner.answer = b"[]"
+
+    api.post(f"/threads/{stored}/history", {"before": before})
+    if isinstance(before, str):
+        api.get(f"/threads/{stored}/history", query_string={"before": before})
+
+    assert {question.document["before"] for question in runner.asked} == {asked}
+
+
 def test_history_is_one_long_unless_more_is_asked_for(api: Api, runner: Runner, stored: str) -> None:
     runner.answer = b"[]"
     api.get(f"/threads/{stored}/history")
@@ -185,13 +201,13 @@ def test_an_update_answers_where_the_state_is_now(api: Api, runner: Runner, stor
     runner.answer = orjson.dumps({"checkpoint": place})
 
     answer = api.post(
-        f"/threads/{stored}/state", {"values": {"a": 2}, "as_node": "one", "checkpoint_id": "c"}
+        f"/threads/{stored}/state", {"values": {"a": 2}, "as_node": "one", "checkpoint_id": CHECKPOINT}
     )
 
     assert answer.json == {"checkpoint": place, "configurable": place, "checkpoint_id": "c2"}
     asked = runner.asked[0].document
     assert asked["supersteps"] == [[{"values": {"a": 2}, "as_node": "one"}]]
-    assert asked["checkpoint"] == {"checkpoint_id": "c"}
+    assert asked["checkpoint"] == {"checkpoint_id": CHECKPOINT}
 
 
 def test_an_update_is_refused_where_it_has_no_graph_or_a_run_works(
@@ -291,12 +307,16 @@ BAD: list[tuple[str, str, Any, str]] = [
     ("POST", "/history", {"limit": "1"}, "limit"),
     ("POST", "/history", {"before": 5}, "before"),
     ("POST", "/history", {"before": {"id": "x"}}, "before"),
+    ("POST", "/history", {"before": {"configurable": 5}}, "before"),
     ("POST", "/history", {"metadata": "x"}, "metadata"),
     ("POST", "/history", {"checkpoint": "x"}, "checkpoint"),
     ("POST", "/state", {"values": 5}, "values"),
     ("POST", "/state", {"as_node": 5}, "as_node"),
     ("POST", "/state", {"checkpoint": []}, "checkpoint"),
+    ("POST", "/history", {"checkpoint": {"checkpoint_ns": 5}}, "checkpoint.checkpoint_ns"),
     ("POST", "/state/checkpoint", {}, "checkpoint"),
+    ("POST", "/state/checkpoint", {"checkpoint": {"checkpoint_id": 5}}, "checkpoint.checkpoint_id"),
+    ("POST", "/state/checkpoint", {"checkpoint": {"checkpoint_map": {"": 5}}}, "checkpoint.checkpoint_map"),
     ("POST", "/state/checkpoint", {"checkpoint": {}, "subgraphs": 1}, "subgraphs"),
     ("PATCH", "/state", {"metadata": None}, "metadata"),
 ]

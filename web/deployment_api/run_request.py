@@ -262,14 +262,16 @@ def _place(body: dict[str, Any], thread_id: UUID | None) -> dict[str, Any]:
         beside = _checked_place(beside, ("body", "config", "configurable"))
         kept = {name: value for name, value in configurable.items() if name not in PLACE}
         body["config"] = {**config, "configurable": kept}
-    asked = body.pop("checkpoint", None) or {}
-    named = asked.pop("thread_id", None)
-    if asked and thread_id is not None and named not in (None, thread_id):
-        raise Invalid(
-            "checkpoint.thread_id: must be the run's thread", loc=("body", "checkpoint", "thread_id")
-        )
-    place = {name: value for name, value in asked.items() if value}
+    place = place_in(body.pop("checkpoint", None), thread_id)
     return place or beside or ({"checkpoint_id": old_form} if old_form else {})
+
+
+def place_in(asked: dict[str, Any] | None, thread_id: UUID | None) -> dict[str, Any]:
+    """What a body's `checkpoint` says; raises Invalid when it is another thread's."""
+    place = {name: value for name, value in (asked or {}).items() if name in PLACE and value}
+    if place and thread_id is not None and asked and asked.get("thread_id") not in (None, thread_id):
+        raise Invalid("checkpoint.thread_id: must be this thread", loc=("body", "checkpoint", "thread_id"))
+    return place
 
 
 def _checked_place(place: dict[str, Any], loc: tuple[str, ...]) -> dict[str, Any]:

@@ -21,10 +21,12 @@ from shared.states import Newest
 from web.deployment_api import answers
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.pages import deployment
+from web.deployment_api.run_request import CheckpointId, CheckpointMap, Place, place_in
 from web.fields import (
     Field,
     JsonObject,
     ListOf,
+    Nested,
     QueryBoolean,
     QueryInteger,
     QueryList,
@@ -54,7 +56,9 @@ class Before(Field):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         if isinstance(value, dict):
-            value = (value.get("configurable") or value).get("checkpoint_id")
+            value = value.get("configurable") or value
+        if isinstance(value, dict):
+            value = value.get("checkpoint_id")
         if not isinstance(value, str):
             raise ValidationError([self.type_rule])
         return value
@@ -77,8 +81,16 @@ class StateQuery(Schema):
     select = QueryList(StrictString())
 
 
+class AnyPlace(Schema):
+    """A checkpoint to read: any text may be its id, for what is not there is an empty state."""
+
+    checkpoint_id = StrictString(allow_none=True)
+    checkpoint_ns = StrictString(allow_none=True)
+    checkpoint_map = CheckpointMap(allow_none=True)
+
+
 class StateAt(Schema):
-    checkpoint = JsonObject(required=True)
+    checkpoint = Nested(AnyPlace, required=True)
     subgraphs = StrictBoolean(load_default=False)
     select = ListOf(StrictString())
 
@@ -92,15 +104,15 @@ class History(Schema):
     limit = StrictInteger(minimum=1, maximum=MAX_HISTORY, load_default=1)
     before = Before(allow_none=True)
     metadata = JsonObject(searchable=True, allow_none=True)
-    checkpoint = JsonObject(allow_none=True)
+    checkpoint = Nested(AnyPlace, allow_none=True)
     select = ListOf(StrictString(), allow_none=True)
 
 
 class StateUpdate(Schema):
     values = Values(allow_none=True, load_default=None)
     as_node = StrictString(allow_none=True, load_default=None)
-    checkpoint = JsonObject(allow_none=True)
-    checkpoint_id = StrictString(allow_none=True)
+    checkpoint = Nested(Place, allow_none=True)
+    checkpoint_id = CheckpointId(allow_none=True)
 
 
 class StatePatch(Schema):
@@ -180,9 +192,7 @@ def update_state(thread_id: str) -> Response:
     """Reducers apply; `as_node` decides what comes next. From an older checkpoint the thread is forked."""
     key = uuid_path(thread_id, "thread_id")
     body = load(StateUpdate)
-    checkpoint = body.get("checkpoint") or {}
-    if body.get("checkpoint_id"):
-        checkpoint = {"checkpoint_id": body["checkpoint_id"], **checkpoint}
+    checkpoint = {"checkpoint_id": body.get("checkpoint_id"), **place_in(body.get("checkpoint"), key)}
     step = [{"values": body["values"], "as_node": body["as_node"]}]
     return jsonify(update(key, [step], checkpoint=_place(checkpoint)))
 
@@ -238,11 +248,19 @@ def _history(thread_id: UUID, asked: dict[str, Any]) -> bytes:
     document = {
         "op": "history",
         "limit": asked["limit"],
-        "before": asked.get("before"),
+        "before": _before(asked.get("before")),
         "filter": asked.get("metadata"),
         "checkpoint_ns": (asked.get("checkpoint") or {}).get("checkpoint_ns"),
     }
     return _ask(thread_id, newest, document)
+
+
+def _before(checkpoint_id: str | None) -> str | None:
+    """A checkpoint's id as it is stored; what is none bounds nothing."""
+    try:
+        return str(UUID(checkpoint_id)) if checkpoint_id else None
+    except ValueError:
+        return None
 
 
 def _ask(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
