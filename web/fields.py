@@ -146,8 +146,8 @@ class OneOf(StrictString):
 
     def __init__(self, *choices: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.choices = choices
-        self.type_rule = Rule(f"must be one of {', '.join(map(repr, choices))}", "literal_error")  # type: ignore[misc]
+        self.choices = tuple(map(str, choices))  # of enumerations the values are shown
+        self.type_rule = Rule(f"must be one of {', '.join(map(repr, self.choices))}", "literal_error")  # type: ignore[misc]
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         if not isinstance(value, str) or value not in self.choices:
@@ -218,19 +218,27 @@ class JsonObject(Field):
         return value
 
 
+NO_ITEM = Rule("must have at least 1 item", "too_short")
+
+
 class ListOf(Field):
     """An array whose items are checked by `inner`."""
 
     type_rule = Rule("must be an array", "list_type")
 
-    def __init__(self, inner: fields.Field, *, max_items: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, inner: fields.Field, *, not_empty: bool = False, max_items: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.inner = inner
+        self.not_empty = not_empty
         self.max_items = max_items
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
         if not isinstance(value, list):
             raise ValidationError([self.type_rule])
+        if self.not_empty and not value:
+            raise ValidationError([NO_ITEM])
         if self.max_items is not None and len(value) > self.max_items:
             raise ValidationError([Rule(f"must have at most {self.max_items} items", "too_long")])
         items: list[Any] = []

@@ -262,6 +262,8 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
 def _list_schema(converter: Any, field: ListOf) -> dict[str, Any]:
     inner = converter.field2property(field.inner)
     array: dict[str, Any] = {"type": "array", "items": inner}
+    if field.not_empty:
+        array["minItems"] = 1
     if field.max_items is not None:
         array["maxItems"] = field.max_items
     if isinstance(field, ItemOrList):

@@ -18,7 +18,7 @@ from marshmallow import ValidationError
 from werkzeug.exceptions import RequestTimeout
 
 from shared.errors import Invalid
-from web.fields import QueryList, Schema
+from web.fields import NO_ITEM, QueryList, Schema
 
 MAX_DEPTH = 128
 MAX_ITEMS = 100_000
@@ -65,7 +65,7 @@ def load_many(schema: type[Schema], *, max_items: int) -> list[dict[str, Any]]:
     if not isinstance(body, list):
         raise SchemaViolation([Violation(("body",), "must be an array", "list_type")])
     if not body:
-        raise SchemaViolation([Violation(("body",), "must have at least 1 item", "too_short")])
+        raise SchemaViolation([Violation(("body",), NO_ITEM, NO_ITEM.kind)])
     if len(body) > max_items:
         raise SchemaViolation([Violation(("body",), f"must have at most {max_items} items", "too_long")])
     return [_checked(schema, item, "body", at) for at, item in enumerate(body)]

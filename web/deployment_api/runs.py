@@ -314,9 +314,8 @@ def list_runs(thread_id: str) -> Response:
     select = query.get("select")
     unknown = [name for name in select or () if name not in RUN_FIELDS]
     if unknown:
-        raise Invalid(
-            f"Invalid select columns: {unknown}. Expected: {set(RUN_FIELDS)}", loc=("query", "select")
-        )
+        expected = ", ".join(map(repr, RUN_FIELDS))
+        raise Invalid(f"Invalid select columns: {unknown}. Expected: {{{expected}}}", loc=("query", "select"))
     with connection() as conn:
         rows = runs.list_of_thread(
             conn,

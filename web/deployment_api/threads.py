@@ -58,7 +58,7 @@ class SuperstepUpdate(Schema):
 
 
 class Superstep(Schema):
-    updates = ListOf(Nested(SuperstepUpdate), required=True, max_items=100)
+    updates = ListOf(Nested(SuperstepUpdate), required=True, not_empty=True, max_items=100)
 
 
 class ThreadCreate(Schema):
