@@ -312,7 +312,11 @@ WHERE old.deployment_id = kept.deployment_id AND old.thread_id = kept.thread_id
 
 
 def copy(conn: Connection, deployment_id: UUID, source: UUID, target: UUID) -> None:
-    """Give `target`, which exists, every checkpoint of `source` under the same ids."""
+    """Give `target`, which exists, every checkpoint of `source` under the same ids.
+
+    Metadata that names its thread names the new one: it is shown, and filtered by.
+    """
+    renamed = "jsonb_set(metadata, '{thread_id}', to_jsonb(CAST(%(target)s AS text)), false)"
     parameters = {"deployment": deployment_id, "source": source, "target": target}
     for table, columns in {
         "checkpoint": "checkpoint_ns, checkpoint_id, parent_checkpoint_id, run_id, type, data, blobs, metadata",
@@ -323,7 +327,7 @@ def copy(conn: Connection, deployment_id: UUID, source: UUID, target: UUID) -> N
     }.items():
         conn.exec_driver_sql(
             f"INSERT INTO {table} (deployment_id, thread_id, {columns})"
-            f" SELECT deployment_id, %(target)s, {columns} FROM {table}"
+            f" SELECT deployment_id, %(target)s, {columns.replace('metadata', renamed)} FROM {table}"
             " WHERE deployment_id = %(deployment)s AND thread_id = %(source)s ON CONFLICT DO NOTHING",
             parameters,
         )

@@ -53,7 +53,10 @@ def _moved(state: Mapping[str, Any], thread_id: UUID) -> dict[str, Any]:
     """A state record whose places are in another thread."""
     places = {name: _place(state[name], thread_id) for name in ("checkpoint", "parent_checkpoint")}
     tasks = [{**task, "checkpoint": _place(task["checkpoint"], thread_id)} for task in state["tasks"]]
-    return {**state, **places, "tasks": tasks}
+    metadata = state["metadata"]
+    if metadata and "thread_id" in metadata:
+        metadata = {**metadata, "thread_id": str(thread_id)}
+    return {**state, **places, "tasks": tasks, "metadata": metadata}
 
 
 def _place(place: Mapping[str, Any] | None, thread_id: UUID) -> dict[str, Any] | None:

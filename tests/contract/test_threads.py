@@ -295,7 +295,8 @@ def test_extract_picks_values_by_path(api: Api) -> None:
 def test_a_copy_has_the_checkpoints_but_not_the_runs(api: Api) -> None:
     source = new(api, metadata={"a": 1})["thread_id"]
     run = api.post(f"/threads/{source}/runs", {"assistant_id": "agent"}).json
-    act(run["run_id"], {"a": 1}, state=make.state(source, "c1"))
+    metadata = {"thread_id": source, "step": 1}
+    act(run["run_id"], {"a": 1}, state=make.state(source, "c1", metadata=metadata))
 
     copy = api.post(f"/threads/{source}/copy").json
 
@@ -304,6 +305,7 @@ def test_a_copy_has_the_checkpoints_but_not_the_runs(api: Api) -> None:
     assert api.get(f"/threads/{copy['thread_id']}/runs").json == []
     state = api.get(f"/threads/{copy['thread_id']}/state").json
     assert state["checkpoint"] == {"thread_id": copy["thread_id"], "checkpoint_ns": "", "checkpoint_id": "c1"}
+    assert state["metadata"] == {"thread_id": copy["thread_id"], "step": 1}
     assert api.post(f"/threads/{MISSING}/copy").status_code == 404
 
 

@@ -327,7 +327,8 @@ def test_keeping_the_latest_spares_what_a_delta_channel_is_rebuilt_from(run: Run
 
 def test_a_copy_holds_the_same(run: Run) -> None:
     target = factories.thread(run.deployment_id)
-    store(checkpoint(run, "1", blobs={("c", "1"): b"v"}), writes(run, "1", {0: b"w"}))
+    metadata = {"thread_id": str(run.thread_id), "step": 1}
+    store(checkpoint(run, "1", blobs={("c", "1"): b"v"}, metadata=metadata), writes(run, "1", {0: b"w"}))
 
     with connection() as conn:
         checkpoints.copy(conn, run.deployment_id, run.thread_id, target)
@@ -341,5 +342,6 @@ def test_a_copy_holds_the_same(run: Run) -> None:
     }
     with connection() as conn:
         copied, *copied_blobs = checkpoint_answers.answer(conn, run.deployment_id, question, thread_id=target)
-    assert json.loads(copied) == {**head, "thread_id": str(target)}
+    metadata = {"thread_id": str(target), "step": 1}
+    assert json.loads(copied) == {**head, "thread_id": str(target), "metadata": metadata}
     assert copied_blobs == blobs
