@@ -1,7 +1,7 @@
 """Checkpoints as graph hosts get them: the newest with each run, and answers to what they ask.
 
-`workers/graph_host/storage.py` describes questions and answers. A checkpoint is read whole, with its blobs and
-writes, and never decoded.
+`workers/graph_host/storage.py` describes questions and answers. A checkpoint is read whole, with its blobs
+and writes, and never decoded.
 """
 
 from __future__ import annotations

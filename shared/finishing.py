@@ -1,4 +1,4 @@
-"""How a run ends by its owner's word: its status, its thread's new state and what comes next, in one transaction.
+"""How a run ends by its owner's word: status, the thread's new state and what comes next, in one transaction.
 
 Ends that somebody else wishes for are in `shared/stops.py`.
 """

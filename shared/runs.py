@@ -6,8 +6,8 @@
 
 Every arrow is one conditional UPDATE that names the old state; no row changed means somebody else was
 first. All times are the database's. SQL is written out here because this is the path whose cost counts:
-locks are always taken thread first, then run. Owners claim runs through `shared/claims.py` and end them through
-`shared/finishing.py`; who ends one from outside does it through `shared/stops.py`.
+locks are always taken thread first, then run. Owners claim runs through `shared/claims.py` and end them
+through `shared/finishing.py`; who ends one from outside does it through `shared/stops.py`.
 """
 
 from __future__ import annotations

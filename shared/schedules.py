@@ -1,8 +1,8 @@
 """Cron expressions: when they are next due.
 
 Five fields (minute, hour, day of month, month, day of week) or six, the last one seconds. Times are those of
-a time zone: where its clock jumps forward a job runs right after the gap, where it is set back a daily job
-runs once.
+a time zone: where its clock jumps forward a cron fires right after the gap, where it is set back a daily one
+fires once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The control plane, under `/v2` and `/v1/projects`: what manages deployments, revisions and their logs."""
+"""The control plane, under `/v2` and `/v1`: deployments, revisions, logs, organizations, keys, providers."""
 
 from __future__ import annotations
 

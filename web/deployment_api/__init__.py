@@ -1,4 +1,4 @@
-"""Interface B, at a deployment's address: assistants, threads and runs."""
+"""A deployment as its clients use it, at its address: assistants, threads, runs, crons, the store."""
 
 from __future__ import annotations
 
