@@ -1,8 +1,8 @@
 """Whose turn it is: which pending runs may start, in which order, and the statements that claim them.
 
-A run waits for the earlier runs of its thread, for its time, and for room: in its pool, under its deployment's
-limit (`shared/limits.py`) and under its key's (`shared/key_limits.py`). `shared/claims.py` executes the
-statements.
+A run waits for the earlier runs of its thread, for its time, and for room: in its pool, under its
+deployment's limit (`shared/limits.py`) and under its key's (`shared/key_limits.py`). `shared/claims.py`
+executes the statements.
 """
 
 from __future__ import annotations
