@@ -16,6 +16,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from shared.database import Driver, dumps, query
+from shared.errors import NotFound
 
 
 class ClaimedRun(Protocol):
@@ -331,6 +332,24 @@ def copy(conn: Connection, deployment_id: UUID, source: UUID, target: UUID) -> N
             " WHERE deployment_id = %(deployment)s AND thread_id = %(source)s ON CONFLICT DO NOTHING",
             parameters,
         )
+
+
+def require(conn: Connection, deployment_id: UUID, thread_id: UUID, place: Mapping[str, Any]) -> None:
+    """Raises NotFound when a thread has no checkpoint at a place; one without an id is its newest."""
+    checkpoint_id = place.get("checkpoint_id")
+    if not checkpoint_id:
+        return
+    statement = """
+SELECT EXISTS (SELECT FROM checkpoint WHERE deployment_id = %(deployment)s AND thread_id = %(thread)s
+               AND checkpoint_ns = %(ns)s AND checkpoint_id = %(id)s)"""
+    parameters = {
+        "deployment": deployment_id,
+        "thread": thread_id,
+        "ns": place.get("checkpoint_ns") or "",
+        "id": checkpoint_id,
+    }
+    if not conn.exec_driver_sql(statement, parameters).scalar():
+        raise NotFound(f"Checkpoint {checkpoint_id} not found")
 
 
 def has_checkpoint_of_run(conn: Connection, run_id: UUID) -> bool:

@@ -63,7 +63,8 @@ def stored(api: Api) -> str:
     run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json
     state = make.state(thread_id, "c", next=["child"], tasks=[task], metadata={"step": 1})
     actor = Actor(run["run_id"])
-    make.stored(actor.run, "c")
+    for checkpoint_id in (CHECKPOINT, "c"):
+        make.stored(actor.run, checkpoint_id)
     actor.finish({"a": 1, "b": 2}, thread_status=ThreadStatus.INTERRUPTED, state=state)
     return thread_id
 
@@ -221,6 +222,15 @@ def test_an_update_is_refused_where_it_has_no_graph_or_a_run_works(
     detail = f"Thread {stored} has in-flight runs: {run['run_id']}"
     assert (busy.status_code, busy.json) == (409, {"detail": detail})
     assert api.post(f"/threads/{MISSING}/state", {"values": {}}).status_code == 404
+    assert not runner.asked
+
+
+def test_an_update_from_a_checkpoint_that_is_not_there_is_refused(
+    api: Api, runner: Runner, stored: str
+) -> None:
+    refused = api.post(f"/threads/{stored}/state", {"values": {"a": 2}, "checkpoint_id": MISSING})
+
+    assert (refused.status_code, refused.json) == (404, {"detail": f"Checkpoint {MISSING} not found"})
     assert not runner.asked
 
 

@@ -13,7 +13,7 @@ import orjson
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 
-from shared import queries, states, thread_stream, threads
+from shared import checkpoints, queries, states, thread_stream, threads
 from shared.database import connection
 from shared.errors import Conflict, Invalid
 from shared.queries import Question
@@ -189,7 +189,10 @@ def search_history(thread_id: str) -> Response:
     errors=(400, 404, 409, 424, 504),
 )
 def update_state(thread_id: str) -> Response:
-    """Reducers apply; `as_node` decides what comes next. From an older checkpoint the thread is forked."""
+    """Reducers apply; `as_node` decides what comes next. From an older checkpoint the thread is forked.
+
+    A checkpoint that is not there is refused: from nothing the update would begin the thread anew.
+    """
     key = uuid_path(thread_id, "thread_id")
     body = load(StateUpdate)
     checkpoint = {"checkpoint_id": body.get("checkpoint_id"), **place_in(body.get("checkpoint"), key)}
@@ -219,6 +222,7 @@ def update(
                 status=400,
             )
         states.require_quiet(conn, deployment().id, thread_id)
+        checkpoints.require(conn, deployment().id, thread_id, checkpoint or {})
     document = {"op": "update", "supersteps": supersteps, "checkpoint": checkpoint}
     place = orjson.loads(_ask(thread_id, newest, document))["checkpoint"]
     thread_stream.ring(thread_id)
