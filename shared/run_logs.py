@@ -37,7 +37,7 @@ def end_of_lost(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
         return None
     if row["status"] in stops.LIVE:
         return None
-    lost = [EXPIRED] if row["attempt"] and not extent(run_id)[0] else []
+    lost = [EXPIRED] if row["attempt"] and not extent(run_id)[1] else []  # who writes no end may lack more
     if row["status"] in FAILED and row["error"]:
         return [*lost, Event(0, 0, "error", dumps(row["error"]).encode()), END_OF_LOG]
     return [*lost, END_OF_LOG]

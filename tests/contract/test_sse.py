@@ -328,6 +328,15 @@ def test_an_expired_log_says_so_and_ends_as_the_row_does(api: Api, thread_id: st
     assert text_of(join(api, failed)) == ""
 
 
+def test_a_log_that_lacks_its_end_says_so(api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "SETTLE_SECONDS", 0.0)
+    run_id = start(api, thread_id, stream_resumable=True)
+    Actor(run_id)
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET status = 'success', owner = NULL"))
+    assert text_of(join(api, run_id, "0")) == first(run_id, id=1) + EXPIRED
+
+
 def test_a_log_that_begins_late_says_so(api: Api, ended: str) -> None:
     bus.client().xtrim(f"{bus.PREFIX}{{{ended}}}:log", minid="0-3", approximate=False)
     assert text_of(join(api, ended, "0")) == EXPIRED + sse("updates", {"n": {"a": 1}}, 3)
