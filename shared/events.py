@@ -216,6 +216,14 @@ def logged(redis: Redis, id: UUID, after: int) -> Iterator[Event]:
             return
 
 
+def newest(redis: Redis, id: UUID) -> Event | None:
+    """The newest event the log holds; raises RedisError."""
+    entries: Any = redis.xrevrange(log_key(id), count=1)
+    for entry_id, fields in entries:
+        return _event(int(entry_id.partition(b"-")[2]), int(fields[b"a"]), fields[b"e"])
+    return None
+
+
 def position(redis: Redis, id: UUID) -> int:
     """The number of the newest event, 0 when there is none; raises RedisError."""
     return int(redis.hget(meta_key(id), "seq") or 0)  # type: ignore[arg-type]

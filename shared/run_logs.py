@@ -1,13 +1,20 @@
-"""What is left to say of a run's event log that was lost: how the run ended, from its row."""
+"""The end of a run's event log: its last event, and what is left to say where one of the two is gone.
+
+Where the log was lost, the row tells how the run ended. A temporary run's row goes when it ends; then its log
+tells, for as long as it is kept, what a reader who comes late must know of the run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
+import orjson
 from redis.exceptions import RedisError
 
 from shared import bus, events, runs, stops
+from shared.claims import Claimed
 from shared.database import connection, dumps
 from shared.errors import NotFound, Unavailable
 from shared.events import END, EXPIRED, Event
@@ -15,6 +22,51 @@ from shared.models import RunStatus
 
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
 END_OF_LOG = Event(0, 0, END, b"{}")
+OUTPUT = b',"output":'  # the rest of a last event's JSON is the output, as the graph host made it
+FOLLOWED_BY = ("stream_mode", "subgraphs", "resumable", "joined")  # of a run's kwargs, what its readers go by
+
+
+def last_event(run: Claimed, status: str, output: bytes) -> bytes:
+    """What a run's log ends with: how the run ended and, for whoever waits for it, its output in JSON."""
+    head: dict[str, Any] = {"run_id": str(run.run_id), "status": str(status)}
+    if run.temporary:
+        kwargs = {name: run.kwargs[name] for name in FOLLOWED_BY if name in run.kwargs}
+        head["row"] = {
+            "deployment_id": str(run.deployment_id),
+            "thread_id": str(run.thread_id),
+            "kwargs": kwargs,
+        }
+    return events.payload(END, dumps(head).encode()[:-1] + OUTPUT + output + b"}")
+
+
+def output_of(last: Event) -> bytes:
+    """The output in a log's last event; empty where it has none."""
+    return last.data.partition(OUTPUT)[2][:-1]
+
+
+def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
+    """The row of a temporary run that has ended, as far as readers need it; None when nothing is known of it.
+
+    Raises Unavailable.
+    """
+    try:
+        last = events.newest(bus.client(), run_id)
+    except RedisError as error:
+        raise Unavailable("the event log cannot be read") from error
+    if last is None or not last.is_last:
+        return None
+    told = orjson.loads(last.data)
+    row = told.get("row")
+    if row is None or row["deployment_id"] != str(deployment_id):
+        return None
+    return {
+        "run_id": run_id,
+        "thread_id": UUID(row["thread_id"]),
+        "status": told["status"],
+        "kwargs": row["kwargs"],
+        "attempt": 1,
+        "seq_reserved": last.seq,
+    }
 
 
 def extent(run_id: UUID) -> tuple[int, bool]:

@@ -15,7 +15,7 @@ import gevent
 import orjson
 from gevent.event import AsyncResult
 
-from shared import checkpoint_answers, claims, events, finishing, queues, runs, thread_stream
+from shared import checkpoint_answers, claims, events, finishing, queues, run_logs, runs, thread_stream
 from shared.checkpoints import Write
 from shared.claims import Claimed, Stored
 from shared.database import connection, dumps
@@ -274,7 +274,7 @@ class Execution:
             self.log.add(events.payload("error", dumps(_error(refusal)).encode()))
             self._end(RunStatus.ERROR, ThreadStatus.ERROR, error=_error(refusal))
             return
-        self.log.end(events.payload(events.END, _last_words(self.run, status, outcome.answer, error)))
+        self.log.end(_last_event(self.run, status, outcome.answer, error))
         self._runner.goes_on(following)
 
     def _roll_back(self, reason: str | None) -> None:
@@ -288,7 +288,7 @@ class Execution:
         except (Fenced, Unavailable) as refused:
             self._drop(refused)  # without a database: upkeep rolls it back when its lease has run out
             return
-        self.log.end(events.payload(events.END, _last_words(self.run, "rollback", None, None)))
+        self.log.end(_last_event(self.run, "rollback"))
         self._runner.goes_on(following)
 
     def _hand_over(self) -> None:
@@ -375,9 +375,9 @@ def _error(error: RunyardError) -> dict[str, str]:
     return {"error": type(error).__name__, "message": error.message}
 
 
-def _last_words(run: Claimed, status: str, answer: bytes | None, error: dict[str, Any] | None) -> bytes:
-    """The log's end: the status and, for whoever waits for it, the run's answer."""
+def _last_event(
+    run: Claimed, status: str, answer: bytes | None = None, error: dict[str, Any] | None = None
+) -> bytes:
     if answer is None:
         answer = b"null" if error is None or status == "interrupted" else dumps({"__error__": error}).encode()
-    head = dumps({"run_id": str(run.run_id), "status": str(status)}).encode()
-    return head[:-1] + b',"output":' + answer + b"}"
+    return run_logs.last_event(run, status, answer)

@@ -30,6 +30,7 @@ from shared import (
     organizations,
     queues,
     revision_log,
+    run_logs,
     store,
     threads,
     turns,
@@ -165,10 +166,9 @@ class Upkeep:
         payloads = []
         if end.status in (RunStatus.ERROR, RunStatus.TIMEOUT):
             payloads.append(events.payload("error", dumps(end.error).encode()))
-        output = {"__error__": end.error} if payloads else None
+        output = dumps({"__error__": end.error} if payloads else None).encode()
         status = "rollback" if run.cancel_requested == "rollback" else str(end.status)
-        last = {"run_id": str(run.run_id), "status": status, "output": output}
-        payloads.append(events.payload(events.END, dumps(last).encode()))
+        payloads.append(run_logs.last_event(run, status, output))
         events.close(
             run.run_id,
             attempt=run.attempt,

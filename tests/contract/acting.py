@@ -7,7 +7,7 @@ from uuid import UUID
 
 import orjson
 
-from shared import bus, claims, events, finishing, thread_stream, threads
+from shared import bus, claims, events, finishing, run_logs, thread_stream, threads
 from shared.claims import Claimed, Terms
 from shared.database import driver
 from shared.finishing import Finish
@@ -27,10 +27,11 @@ class Actor:
         self._floor: int | None = self.run.floor
         self.emit("metadata", {"run_id": str(self.run.run_id), "attempt": self.run.attempt})
 
-    def emit(self, name: str, data: Any, *, final: bool = False) -> None:
+    def emit(self, name: str, data: Any) -> None:
         """Append one event to the run's log."""
-        raw = data if isinstance(data, bytes) else orjson.dumps(data)
-        payload = events.payload(name, raw)
+        self._append(events.payload(name, data if isinstance(data, bytes) else orjson.dumps(data)))
+
+    def _append(self, payload: bytes, *, final: bool = False) -> None:
         batch = events.Batch(
             self.run.run_id,
             self.run.attempt,
@@ -75,8 +76,7 @@ class Actor:
 
     def end(self, status: str, output: Any = None) -> None:
         """End the log alone."""
-        head = orjson.dumps({"run_id": str(self.run.run_id), "status": str(status)})
-        self.emit(events.END, head[:-1] + b',"output":' + orjson.dumps(output) + b"}", final=True)
+        self._append(run_logs.last_event(self.run, status, orjson.dumps(output)), final=True)
 
 
 def act(run_id: str | UUID, values: Any, **more: Any) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import orjson
 import pytest
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from shared import bus, following
+from shared import bus, following, run_logs
 from shared.database import connection
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.acting import Actor, act
@@ -420,3 +420,25 @@ def test_an_answer_breaks_off_when_the_process_stops(api: Api, thread_id: str, e
     with pytest.raises(ConnectionResetError):  # clients take a proper end for the run's
         list(body)
     response.close()
+
+
+def test_a_run_without_a_thread_can_be_read_after_it_has_gone(api: Api) -> None:
+    made = api.post(
+        "/runs", {"assistant_id": "agent", "stream_resumable": True, "stream_mode": ["updates"]}
+    ).json
+    actor = Actor(made["run_id"])
+    actor.emit("updates", {"n": 1})
+    actor.finish({"a": 1}, output={"a": 1})
+    place, alone = f"/threads/{made['thread_id']}/runs/{made['run_id']}", f"/runs/{made['run_id']}"
+    assert api.get(place).status_code == 404, "it has gone"
+
+    for path in (place, alone):
+        assert api.get(f"{path}/join").json == {"a": 1}
+        replayed = api.get(f"{path}/stream", headers={"Last-Event-ID": "-1"})
+        assert text_of(replayed) == first(made["run_id"], id=1) + sse("updates", {"n": 1}, 2)
+        assert text_of(api.get(f"{path}/stream")) == ""
+    assert api.get(f"/threads/{uuid4()}/runs/{made['run_id']}/join").status_code == 404
+    assert run_logs.gone(uuid4(), UUID(made["run_id"])) is None, "of another deployment"
+    for key in bus.client().keys(f"{bus.PREFIX}{{{made['run_id']}}}:*"):
+        bus.client().delete(key)
+    assert api.get(f"{alone}/join").status_code == 404

@@ -94,7 +94,7 @@ class Follower:
     def output(self, last: Event | None) -> bytes:
         """What a wait or join answers."""
         if last is not None:
-            told = last.data.partition(b',"output":')[2][:-1]
+            told = run_logs.output_of(last)
             if told and told != b"null":
                 return told
         return dumps(self.stored_output()).encode()

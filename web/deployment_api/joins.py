@@ -9,9 +9,9 @@ from uuid import UUID
 
 from flask import Blueprint, Response, request
 
-from shared import control, following, runs, stops
+from shared import control, following, run_logs, runs, stops
 from shared.database import connection
-from shared.errors import Forbidden
+from shared.errors import Forbidden, NotFound
 from shared.events import Event
 from shared.models import RunStatus
 from web import sse
@@ -46,7 +46,7 @@ class StreamQuery(JoinQuery):
     errors=(404,),
 )
 def join_run(thread_id: str, run_id: str) -> Response:
-    return _joined(find(uuid_path(thread_id, "thread_id"), run_id))
+    return _joined(uuid_path(thread_id, "thread_id"), run_id)
 
 
 @bp.get("/runs/<run_id>/join")
@@ -58,13 +58,25 @@ def join_run(thread_id: str, run_id: str) -> Response:
     errors=(404,),
 )
 def join_stateless_run(run_id: str) -> Response:
-    return _joined(find(None, run_id))
+    return _joined(None, run_id)
 
 
-def _joined(row: Any) -> Response:
+def _found(thread_id: UUID | None, run_id: str) -> tuple[Any, bool]:
+    """A run's row, or what its log tells of a temporary one that has ended; and whether that is so."""
+    try:
+        return find(thread_id, run_id), False
+    except NotFound:
+        row = run_logs.gone(deployment().id, uuid_path(run_id, "run_id"))
+        if row is None or thread_id not in (None, row["thread_id"]):
+            raise
+        return row, True
+
+
+def _joined(thread_id: UUID | None, run_id: str) -> Response:
     cancels = _cancels(load_query(JoinQuery))
+    row, is_gone = _found(thread_id, run_id)
     follower = Follower(row["run_id"], row["thread_id"], cancels=cancels)
-    if row["status"] not in stops.LIVE:
+    if row["status"] not in stops.LIVE and not is_gone:
         return follower.answer_at_once(follower.stored_output())
     with ExitStack() as stack:
         reader = stack.enter_context(following.hub().reader(follower.run_id))
@@ -80,8 +92,7 @@ def _joined(row: Any) -> Response:
     errors=(404,),
 )
 def join_stream(thread_id: str, run_id: str) -> Response:
-    key = uuid_path(thread_id, "thread_id")
-    return _joined_stream(find(key, run_id), key)
+    return _joined_stream(uuid_path(thread_id, "thread_id"), run_id)
 
 
 @bp.get("/runs/<run_id>/stream")
@@ -93,7 +104,7 @@ def join_stream(thread_id: str, run_id: str) -> Response:
     errors=(404,),
 )
 def join_stateless_stream(run_id: str) -> Response:
-    return _joined_stream(find(None, run_id), None)
+    return _joined_stream(None, run_id)
 
 
 def _cancels(query: dict[str, Any]) -> bool:
@@ -103,10 +114,10 @@ def _cancels(query: dict[str, Any]) -> bool:
     return bool(query["cancel_on_disconnect"])
 
 
-def _joined_stream(row: Any, thread_id: UUID | None) -> Response:
+def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
     query = load_query(StreamQuery)
     modes, namespaces = query.get("stream_mode"), query.get("namespace")
-    row = _widened(row, modes, namespaces)
+    row = _widened(_found(thread_id, run_id)[0], modes, namespaces)
     follower = Follower(row["run_id"], row["thread_id"], cancels=_cancels(query))
     resumable = row["kwargs"]["resumable"]
     after = _position(request.headers.get("Last-Event-ID"), row)
