@@ -86,11 +86,11 @@ class Place:
 
         An index's pages stay in the cache for minutes: a version that is missing there may be new.
         """
-        held: list[str] = []
+        held: list[tuple[str, str]] = []
 
         def hold(level: str, message: str) -> None:
             if held or UNSATISFIED in message:
-                held.append(message)
+                held.append((level, message))
             else:
                 say(level, message)
 
@@ -103,6 +103,9 @@ class Place:
             if not held:
                 raise
             run([*argv, AFRESH], say)
+        else:
+            for line in held:
+                say(*line)
 
     def attempt(self, argv: list[str], *, readonly: Sequence[Path] = ()) -> None:
         """Run a command whose failure does no harm."""

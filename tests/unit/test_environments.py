@@ -295,6 +295,17 @@ def test_a_version_published_a_moment_ago_is_found(world: World) -> None:
             assert f'version = "{version}"' in output.read_text()
 
 
+@greened
+def test_what_a_command_says_that_works_is_told(world: World) -> None:
+    place = steps.Place(
+        settings_for(world), folder=world.tmp_path, cache=world.tmp_path / "own", uv=find_uv_bin()
+    )
+    told: list[str] = []
+    code = f"print('{steps.UNSATISFIED} at first'); print('found')"
+    place.ask_index("requirements", [sys.executable, "-c", code], lambda _, message: told.append(message))
+    assert told == [f"{steps.UNSATISFIED} at first", "found"]
+
+
 def said_by(made: Made, code: str) -> str:
     """What a program says in the environment."""
     done = subprocess.run([made.workspace.python, "-c", code], capture_output=True, text=True, check=True)
