@@ -73,10 +73,14 @@ class NoLongerAllowed(Exception):
 
 
 def watch(connection: socket.socket | None, batches: Batches) -> Iterator[list[Event]]:
-    """Pass batches on; raises ClientGone on a quiet spell after the client has left."""
+    """Pass batches on; raises ClientGone soon after the client has left, whether or not something comes."""
+    look_at = time.monotonic() + WATCH_SECONDS
     for batch in batches:
-        if not batch and _is_closed(connection):
-            raise ClientGone
+        now = time.monotonic()
+        if not batch or now >= look_at:
+            look_at = now + WATCH_SECONDS
+            if _is_closed(connection):
+                raise ClientGone
         yield batch
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from shared.events import Event
+from web import sse
 from web.sse import ClientGone, watch
 
 ABOVE_SELECT = 1500  # select() refuses descriptors from 1024 on; a busy server has them
@@ -41,3 +42,14 @@ def test_a_client_that_hung_up_is_gone(ends: tuple[socket.socket, socket.socket]
 
     with pytest.raises(ClientGone):
         list(watch(ours, [NOTHING]))
+
+
+def test_a_client_that_hung_up_is_gone_also_while_much_happens(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "WATCH_SECONDS", 0.0)
+    ours, theirs = ends
+    theirs.close()
+
+    with pytest.raises(ClientGone):
+        list(watch(ours, [[Event(1, 0, "values", b"1")]]))
