@@ -193,11 +193,11 @@ class Stream:
             raise StopIteration from None
         except Stopping:
             self._ended = True  # the client has not left
-            raise _broken_off("the server stops") from None
+            raise broken_off("the server stops") from None
         except NoLongerAllowed:
             if self._may_end_early:
                 raise StopIteration from None
-            raise _broken_off("the key that opened this is no longer valid") from None
+            raise broken_off("the key that opened this is no longer valid") from None
 
     def _ask(self) -> None:
         now = time.monotonic()
@@ -216,7 +216,7 @@ class Stream:
             self._on_disconnect()
 
 
-def _broken_off(reason: str) -> ConnectionResetError:
+def broken_off(reason: str) -> ConnectionResetError:
     """The server closes the connection on this, without a word in its log."""
     return ConnectionResetError(errno.ECONNRESET, reason)
 

@@ -442,3 +442,19 @@ def test_a_run_without_a_thread_can_be_read_after_it_has_gone(api: Api) -> None:
     for key in bus.client().keys(f"{bus.PREFIX}{{{made['run_id']}}}:*"):
         bus.client().delete(key)
     assert api.get(f"{alone}/join").status_code == 404
+
+
+def test_a_wait_breaks_off_when_nothing_is_left_that_knows_the_output(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SETTLE_SECONDS", "SELF_CHECK_SECONDS", "ROW_CHECK_SECONDS"):
+        monkeypatch.setattr(following, name, 0.0)
+    made = api.post("/runs", {"assistant_id": "agent"}).json
+    response = api.get(f"/runs/{made['run_id']}/join", buffered=False)
+    body = response.iter_encoded()
+    next(body)
+    with connection() as conn:
+        conn.execute(text("DELETE FROM thread WHERE thread_id = :id"), {"id": made["thread_id"]})
+    with pytest.raises(ConnectionResetError):  # `{}` would look like its output
+        list(body)
+    response.close()

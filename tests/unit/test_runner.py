@@ -22,7 +22,6 @@ import workers
 from shared import (
     api_keys,
     bus,
-    database,
     events,
     failed_runs,
     limits,
@@ -308,23 +307,6 @@ def test_a_run_rolled_back_leaves_the_thread_as_it_was(world: World) -> None:
             assert foreign.scalar_one() == 0
         assert thread["status"] == "idle"
         assert thread["values"]["log"] == ["kept"]
-
-
-@greened
-def test_a_run_that_cannot_be_rolled_back_now_is_left_to_upkeep(world: World) -> None:
-    with bench(world) as b:
-        run_id = b.start("sleeps", stream_mode=["custom"])
-        b.wait_for_event(run_id, b"asleep")
-        running = b.runner._executions[run_id]
-        database.connect(f"postgresql:///none?host={world.tmp_path}")
-        try:
-            running.cancel("rollback", None)
-            until(lambda: not b.runner._executions)
-        finally:
-            database.connect(world.database_url)
-
-        assert running.log.flushed.is_set(), "nothing waits for its end"
-        assert b.status(run_id) == "running"
 
 
 @greened

@@ -92,24 +92,25 @@ class Follower:
         return run_logs.end_of_lost(self.deployment_id, self.run_id)
 
     def output(self, last: Event | None) -> bytes:
-        """What a wait or join answers."""
-        if last is not None:
-            told = run_logs.output_of(last)
-            if told and told != b"null":
-                return told
-        return dumps(self.stored_output()).encode()
+        """What a wait or join answers; breaks off where nothing is left that knows."""
+        told = run_logs.output_of(last) if last is not None else b""
+        if told and told != b"null":
+            return told
+        try:
+            return dumps(self.stored_output()).encode()
+        except NotFound:
+            if told:
+                return b"{}"
+            raise sse.broken_off("the run and the end of its log are gone") from None
 
     def stored_output(self) -> Any:
-        """The same from the rows, for a log that says nothing of it.
+        """The same from the rows, for a log that says nothing of it; raises NotFound.
 
         Never null: a client looks for keys in it.
         """
-        try:
-            with connection() as conn:
-                row = runs.get(conn, self.deployment_id, self.run_id)
-                thread = threads.get(conn, self.deployment_id, row["thread_id"])
-        except NotFound:
-            return {}
+        with connection() as conn:
+            row = runs.get(conn, self.deployment_id, self.run_id)
+            thread = threads.get(conn, self.deployment_id, row["thread_id"])
         if row["status"] in FAILED:
             return {"__error__": row["error"]}
         values = {} if thread["values"] is None else thread["values"]
