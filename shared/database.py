@@ -22,10 +22,6 @@ from shared.errors import Unavailable
 
 # A connection that was used this recently is taken without asking the server whether it lives.
 TRUSTED_SECONDS = 1.0
-# Statements on the driver find what they want by key: one plan serves all calls, and to make it costs more than
-# to run it. It is made anew now and then, since a plan for tables that were small may read all that came since.
-PLAN_ONCE = " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"
-PLANS_SECONDS = 10.0
 
 _engine: Engine | None = None
 _quick: Engine | None = None
@@ -84,7 +80,7 @@ def connect(
         pool_reset_on_return=None,
         connect_args={
             **arguments,
-            "options": options + PLAN_ONCE + ("" if waits_for_disk else " -c synchronous_commit=off"),
+            "options": options + ("" if waits_for_disk else " -c synchronous_commit=off"),
         },
         **shared,
     )
@@ -112,7 +108,7 @@ def _look_after(engine: Engine) -> None:
     """Have lists sent in binary form, and check a pooled connection before use, unless it worked a moment ago.
 
     The text form of a list costs a regular expression an item, and its bytes twice their size. SQLAlchemy's own
-    `pool_pre_ping` asks at every checkout: one more round-trip for each transaction. Old plans go on the way.
+    `pool_pre_ping` asks at every checkout: one more round-trip for each transaction.
     """
 
     @event.listens_for(engine, "connect")
@@ -123,19 +119,15 @@ def _look_after(engine: Engine) -> None:
     def on_checkout(dbapi_connection: Any, record: Any, proxy: Any) -> None:
         if dbapi_connection.closed:
             raise exc.DisconnectionError()
-        now = time.monotonic()
-        is_stale = now - record.info.setdefault("planned_at", now) > PLANS_SECONDS
-        if not is_stale and now - record.info.get("used_at", 0.0) < TRUSTED_SECONDS:
+        if time.monotonic() - record.info.get("used_at", 0.0) < TRUSTED_SECONDS:
             return
         autocommit = dbapi_connection.autocommit
         try:
             dbapi_connection.autocommit = True
-            dbapi_connection.execute("DISCARD PLANS" if is_stale else "")
+            dbapi_connection.execute("")
             dbapi_connection.autocommit = autocommit
         except psycopg.Error as error:
             raise exc.DisconnectionError() from error
-        if is_stale:
-            record.info["planned_at"] = now
 
     @event.listens_for(engine, "checkin")
     def on_checkin(dbapi_connection: Any, record: Any) -> None:

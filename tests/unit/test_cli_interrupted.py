@@ -63,8 +63,9 @@ def test_a_run_is_cancelled_with_its_watcher(server: ControlPlane, tmp_path: Pat
     stream = Held(fake.events(("metadata", {"run_id": RUN})))
     run = f"/threads/{THREAD}/runs/{RUN}"
     server.more_headers = {"Content-Location": run}
+    found = record(source_config={"custom_url": server.url}, active_revision_id=R)
     server.answers = {
-        "GET /v2/deployments": [(200, {"resources": [record(source_config={"custom_url": server.url})]})],
+        "GET /v2/deployments": [(200, {"resources": [found]})],
         "POST /threads": [(200, {"thread_id": THREAD})],
         f"POST /threads/{THREAD}/runs/stream": [(200, stream)],
         f"POST {run}/cancel": [(200, None)],

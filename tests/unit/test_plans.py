@@ -10,24 +10,20 @@ from sqlalchemy import Connection, text
 
 from shared import (
     checkpoint_answers,
-    checkpoints,
     claims,
-    database,
     failed_runs,
     finishing,
     runs,
     states,
     threads,
 )
-from shared.checkpoints import Write
 from shared.claims import Terms
-from shared.database import Driver, connection, driver, query
+from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import RunRequest
 from tests import factories
-from workers.graph_host.frames import CHECKPOINT
 
 pytestmark = pytest.mark.usefixtures("db")
 
@@ -73,7 +69,6 @@ FILL = (
     """,
     "ANALYZE thread, run, checkpoint, checkpoint_blob, checkpoint_write",
 )
-ANALYZE = len(FILL) - 1
 READ = text("""
 SELECT coalesce(sum(seq_tup_read), 0) AS by_scan, coalesce(sum(idx_tup_fetch), 0) AS by_index
 FROM pg_stat_xact_user_tables
@@ -83,15 +78,12 @@ WHERE relname IN ('thread', 'run', 'checkpoint', 'checkpoint_blob', 'checkpoint_
 Work = Callable[[Connection], object]
 
 
-def fill(deployment: DeploymentRef, *, unnoticed: bool = False) -> UUID:
-    """Many threads, and one that has had as many runs and checkpoints as its id is asked for.
-
-    `unnoticed`: the planner has not heard of them yet.
-    """
+def fill(deployment: DeploymentRef) -> UUID:
+    """Many threads, and one that has had as many runs and checkpoints as its id is asked for."""
     thread_id = factories.thread(deployment.id)
     key = {"deployment_id": deployment.id, "thread_id": thread_id, "threads": THREADS, "steps": STEPS}
     with connection() as conn:
-        for statement in FILL[:ANALYZE] if unnoticed else FILL:
+        for statement in FILL:
             conn.execute(text(statement), key)
     return thread_id
 
@@ -103,44 +95,6 @@ def read_by(work: Work) -> tuple[int, int]:
         work(conn)
         after = conn.execute(READ).one()
         return int(after.by_scan - before.by_scan), int(after.by_index - before.by_index)
-
-
-def test_plans_follow_tables_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    deployment = factories.deployment()
-    first, terms = factories.thread(deployment.id), Terms("me", 30.0, 3600.0, "default")
-
-    def run(conn: Driver, thread_id: UUID) -> None:
-        run_id = runs.create(conn, deployment, RunRequest(assistant_id="agent"), thread_id=thread_id).run_id
-        ((claimed, _),) = claims.claim(conn, [run_id], terms)
-        threads.lock_all(conn, [(deployment.id, thread_id)])
-        end = Finish(claimed, RunStatus.SUCCESS, ThreadStatus.IDLE, values="{}", state="{}")
-        assert run_id in finishing.finish(conn, [end], owner="me")
-        head = {
-            "thread_id": str(thread_id), "checkpoint_ns": "", "checkpoint_id": str(run_id), "new": [["a", "1", "json"]],
-            "parent_checkpoint_id": None, "type": "json", "blobs": {"a": "1"}, "metadata": {},
-        }  # fmt: skip
-        write = Write.of(claimed, CHECKPOINT, head, [b"{}", b"1"])
-        assert not checkpoints.write(conn, [write], ending=[run_id])
-
-    def read(conn: Driver, thread_id: UUID) -> tuple[int, int]:
-        with conn.transaction():
-            before = query(conn, READ.text, {}).fetchone()
-            run(conn, thread_id)
-            after = query(conn, READ.text, {}).fetchone()
-        assert before is not None
-        assert after is not None
-        return int(after["by_scan"] - before["by_scan"]), int(after["by_index"] - before["by_index"])
-
-    with driver() as conn:
-        for _ in range(4):  # more often than it takes until a statement is prepared
-            run(conn, first)
-    full = fill(deployment, unnoticed=True)
-    monkeypatch.setattr(database, "PLANS_SECONDS", 0)
-    with driver() as conn:
-        by_scan, by_index = read(conn, full)
-
-    assert by_scan == 0
-    assert by_index <= 60
 
 
 def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
