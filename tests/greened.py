@@ -51,15 +51,19 @@ class Child:
     def run(self, path: Path, name: str, world: World) -> None:
         """Run a test of a module; AssertionError with the child's traceback when it fails."""
         asked = [str(path), name, world.database_url, world.redis_url, str(world.tmp_path)]
+        answer = None
         try:
             answer = self._answer(json.dumps(asked))
-        except BaseException:  # out of patience: what it answers later is not the next test's
-            self._process.kill()
-            self._process.wait()
-            self._process = _start()
-            raise
+        finally:
+            if answer is None:  # out of patience: what it answers later is not the next test's
+                self._restart()
         error = json.loads(answer)
         assert error is None, error
+
+    def _restart(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process = _start()
 
     def _answer(self, line: str) -> str:
         assert self._process.stdin is not None

@@ -121,13 +121,14 @@ class _Query:
         if kind == frames.ANSWER:
             self._parts.set(frames.unpack(body))
         elif kind == frames.ASK:
-            gevent.spawn(self._reply, frames.unpack(body))
+            # what fails there is the end of the question: nobody else would see it, and the host waits
+            gevent.spawn(self._reply, frames.unpack(body)).link_exception(self._parts)
 
     def _reply(self, parts: list[bytes]) -> None:
         ask: dict[str, Any] = orjson.loads(parts[0])
         try:
             found = self._read(ask)
-        except Exception as error:  # nobody above sees it, and the host waits for a reply
+        except Unavailable as error:
             self._parts.set_exception(error)
             return
         head = dumps({"ask": ask["ask"]}).encode()
