@@ -6,12 +6,13 @@ STAMP := $(VENV)/.installed
 UV := $(BIN)/uv
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help install run demo test check format lock clean
+.PHONY: help install run demo test soak check format lock clean
 
 help:
 	@echo "make run      start everything, deploy an example, stream one run, keep serving until Ctrl-C"
 	@echo "make demo     the same, and stop after the run"
 	@echo "make test     the whole test suite"
+	@echo "make soak     faults and loads that take minutes each; not part of the suite"
 	@echo "make check    lint, format and types"
 	@echo "make install  only install;  make lock  resolve the dependencies anew;  make clean  remove what was made"
 
@@ -38,6 +39,9 @@ demo: install
 
 test: install
 	@$(BIN)/python -m pytest $(ARGS)
+
+soak: install
+	@$(BIN)/python -m pytest tests/soak --timeout 1800 $(ARGS)
 
 check: install
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright --pythonpath $(BIN)/python
