@@ -65,6 +65,7 @@ def create_app(settings: Settings) -> Flask:
     headers.register(app)
     auth.register(app)
     bounds.register(app)
+    health.start(app)
     errors.register(app)
     app.before_request(without_trailing_slash)
 

@@ -50,8 +50,13 @@ MAX_ADDRESSES = 10_000
 
 def register(app: Flask) -> None:
     """Authenticate every request of the app."""
-    app.extensions["runyard_failures"] = Failures()
+    start(app)
     app.before_request(authenticate)
+
+
+def start(app: Flask) -> None:
+    """Begin with no address that has failed."""
+    app.extensions["runyard_failures"] = Failures()
 
 
 def caller() -> Caller:

@@ -96,11 +96,16 @@ class Streams:
 
 def register(app: Flask) -> None:
     """Bound every request that has a caller; to be registered after authentication."""
+    start(app)
+    app.before_request(take_place)
+    app.after_request(give_place)
+
+
+def start(app: Flask) -> None:
+    """Begin to count, with nothing taken."""
     settings: Settings = app.config["SETTINGS"]
     app.extensions["runyard_buckets"] = Buckets(settings.requests_per_second, settings.requests_burst)
     app.extensions["runyard_streams"] = Streams(settings)
-    app.before_request(take_place)
-    app.after_request(give_place)
 
 
 def count_request(who: Caller) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from flask import Blueprint, Response, current_app, jsonify
+from flask import Blueprint, Flask, Response, current_app, jsonify
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -30,6 +30,12 @@ from web.traffic import Traffic
 from web.validation import load_query
 
 bp = Blueprint("health", __name__)
+
+
+def start(app: Flask) -> None:
+    """Begin with no figures known."""
+    app.extensions["runyard_figures"] = {}
+
 
 # What clients may rely on; a flag appears when its feature does.
 FLAGS = {"assistants": True, "crons": True, "store": True, "strict_resume": True, "stream_namespaces": True}
@@ -148,7 +154,7 @@ GROUP BY pool, status ORDER BY pool, status
 
 def _figures(deployment_id: UUID | None) -> tuple[list[Figure], list[RowMapping]]:
     """What waits and who works; looked up again after a moment, for anybody may ask as often as they like."""
-    known = current_app.extensions.setdefault("runyard_figures", {})
+    known = current_app.extensions["runyard_figures"]
     looked_up_at, figures, counted = known.get(deployment_id, (None, [], []))
     if looked_up_at is None or time.monotonic() - looked_up_at > KNOWN_SECONDS:
         with connection() as conn:

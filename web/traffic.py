@@ -61,9 +61,14 @@ class Traffic(Collector):
 
 def register(app: Flask) -> None:
     """Count every request; registered first, so that its clock holds all that the others do."""
-    app.extensions["runyard_traffic"] = Traffic()
+    start(app)
     app.before_request(begin)
     app.after_request(count)
+
+
+def start(app: Flask) -> None:
+    """Begin to count, at zero."""
+    app.extensions["runyard_traffic"] = Traffic()
 
 
 def begin() -> None:

@@ -18,20 +18,30 @@ from shared import api_keys, bus, encryption, following, queues
 from shared.database import transaction
 from shared.deployments import DeploymentRef
 from shared.settings import Settings
-from web import deployment_api
+from web import auth, bounds, deployment_api, health, traffic
 from web.app import create_app
 
 ADMIN_KEY = "an-operator-key-for-tests"
 
 
+@pytest.fixture(scope="session")
+def _routes() -> Flask:
+    """The web app, made once: compiling its routes takes longer than most tests."""
+    return create_app(Settings.from_env({"RUNYARD_API_KEY": ADMIN_KEY}))
+
+
 @pytest.fixture
-def app(db: Any, settings: Settings) -> Flask:
-    """The whole web app; its organization is the default one."""
+def app(_routes: Flask, db: Any, settings: Settings) -> Flask:
+    """The whole web app, as after its start; its organization is the default one."""
     api_keys.forget()
     deployment_api._known.clear()
     with transaction() as session:
         api_keys.ensure_default_organization(session)
-    return create_app(replace(settings, api_key=ADMIN_KEY))
+    _routes.config["SETTINGS"] = replace(settings, api_key=ADMIN_KEY)
+    _routes.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
+    for part in (auth, bounds, health, traffic):
+        part.start(_routes)
+    return _routes
 
 
 @pytest.fixture
