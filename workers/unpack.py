@@ -65,16 +65,20 @@ class Counted:
 
 
 class Bounded:
-    """What a packed file unpacks to, as long as it stays within the limits and does not end early."""
+    """What a packed file unpacks to, as long as it stays within the limits and does not end early.
+
+    At the end of each member of a gzip file its checksum and its length are compared.
+    """
 
     def __init__(self, packed: Counted) -> None:
         self._packed = packed
         self._file = gzip.GzipFile(fileobj=cast("IO[bytes]", packed), mode="rb")
         self._bytes = 0
+        self.may_end = False
 
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(size)
-        if not data:
+        if not data and not self.may_end:
             raise EOFError("it ends too early")
         self._bytes += len(data)
         if self._bytes > MAX_BYTES:
@@ -89,21 +93,18 @@ class Header(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
-        if buf.count(0) == tarfile.BLOCKSIZE:
-            raise End
         try:
             header = super().frombuf(buf, encoding, errors)
-        except tarfile.HeaderError as error:  # the reader would take it for the end
+        except tarfile.HeaderError as error:
+            if not any(buf):
+                raise  # the end marker
+            # The reader would take it for the end.
             raise tarfile.ReadError(f"a damaged header: {error}") from error
         if header.type not in PLAIN + EXTRA:
             raise _refused(f"{header.name!r} is neither a regular file nor a directory")
         if header.size < 0 or (header.type in EXTRA and header.size > MAX_EXTRA_BYTES):
             raise _refused("a header has an impossible size")
         return header
-
-
-class End(Exception):
-    """The archive's end marker."""
 
 
 def unpack(archive: Path, target: Path) -> int:
@@ -137,13 +138,24 @@ class _Unpacker:
     def run(self) -> int:
         entries = 0
         file = cast("IO[bytes]", self._source)
-        with suppress(End), tarfile.open(fileobj=file, mode="r|", tarinfo=Header, encoding="utf-8") as tar:
+        with tarfile.open(fileobj=file, mode="r|", tarinfo=Header, encoding="utf-8") as tar:
             for member in tar:
                 entries += 1
                 if entries > MAX_ENTRIES:
                     raise _refused(f"it has more than {MAX_ENTRIES} entries")
                 self._take(tar, member)
+            self._require_end(cast("Readable", tar.fileobj))
         return len(self._files)
+
+    def _require_end(self, rest: Readable) -> None:
+        """Zeros may follow the end marker, nothing else; all is read, or the last checksum is not compared."""
+        self._source.may_end = True
+        try:
+            while data := rest.read(READ_BYTES):
+                if data.strip(b"\0"):
+                    raise _refused("it goes on after its end, with a second archive or with other bytes")
+        except gzip.BadGzipFile as error:
+            raise _refused(f"it is damaged, or other bytes follow its end: {error}") from error
 
     def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         parts = parts_of(member.name)

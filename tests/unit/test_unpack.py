@@ -313,6 +313,60 @@ def test_an_archive_cut_off_anywhere_is_refused(taken: Callable[..., Path]) -> N
             taken(b"", packed=packed[:size])
 
 
+@pytest.mark.parametrize("padding", [1, 511, 512, 1024, 10_240, unpack.MIB])
+def test_zeros_after_the_end_are_padding(taken: Callable[..., Path], padding: int) -> None:
+    data = tar(file("a.py")).rstrip(b"\0").ljust(1536, b"\0") + bytes(padding)
+
+    for packed in (gzip.compress(data), gzip.compress(data) + bytes(padding)):
+        assert (taken(b"", packed=packed) / "a.py").read_bytes() == b"x"
+
+
+def test_zeros_after_the_end_count_as_what_it_unpacks_to(taken: Callable[..., Path]) -> None:
+    with pytest.raises(BuildFailed, match="more than 200 times its size"):
+        taken(tar(file("a.py")) + bytes(40 * unpack.MIB))
+
+
+@pytest.mark.parametrize(
+    "size", [100, 100_000], ids=["in the reader's first block", "after many blocks of the reader"]
+)
+def test_a_gzip_file_whose_checksum_or_length_is_wrong_is_refused(
+    taken: Callable[..., Path], size: int
+) -> None:
+    packed = gzip.compress(tar(file("a.py", random.Random(1).randbytes(size))))
+
+    for at, reason in ((-8, "CRC check failed"), (-1, "Incorrect length of data")):
+        damaged = bytearray(packed)
+        damaged[at] ^= 1
+        with pytest.raises(BuildFailed, match=f"it is damaged, or other bytes follow its end: {reason}"):
+            taken(b"", packed=bytes(damaged))
+
+
+def test_a_gzip_file_that_is_cut_off_in_its_trailer_is_refused(taken: Callable[..., Path]) -> None:
+    packed = gzip.compress(tar(file("a.py")))
+
+    for size in range(len(packed) - 8, len(packed)):
+        with pytest.raises(BuildFailed, match="it is not a whole gzip tar archive"):
+            taken(b"", packed=packed[:size])
+
+
+def test_what_follows_the_end_is_refused(taken: Callable[..., Path]) -> None:
+    data, second = tar(file("a.py")), tar(file("b.py"))
+
+    for goes_on in (
+        data + second,
+        data[:1024] + bytes(512) + second,
+        data + b"more",
+        data + bytes(9000) + b"x",
+    ):
+        with pytest.raises(BuildFailed, match="it goes on after its end, with a second archive"):
+            taken(goes_on)
+    for follows in (gzip.compress(second), gzip.compress(b"more"), bytes(512) + gzip.compress(second)):
+        with pytest.raises(BuildFailed, match="it goes on after its end, with a second archive"):
+            taken(b"", packed=gzip.compress(data) + follows)
+    with pytest.raises(BuildFailed, match=r"other bytes follow its end: Not a gzipped file \(b'ga'\)"):
+        taken(b"", packed=gzip.compress(data) + b"garbage")
+
+
 def test_a_damaged_header_does_not_pass_for_the_end(taken: Callable[..., Path]) -> None:
     data = bytearray(tar(file("a.py"), file("b.py")))
     data[1024 + 5] ^= 1
