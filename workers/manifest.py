@@ -15,7 +15,7 @@ import orjson
 
 from shared import variables
 from shared.errors import BuildFailed
-from workers import store_config, uv_project, webhook_config
+from workers import graph_ids, store_config, uv_project, webhook_config
 from workers.uv_project import Locked
 
 STEP = "configuration"
@@ -44,7 +44,6 @@ HONOURED = (
 MOVED = ("project_root", "package")
 MAX_CONFIG_BYTES = 1024 * 1024
 REQUIREMENT_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "setup.cfg")
-GRAPH_ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 SCRIPTS = (".ts", ".mts", ".cts", ".js", ".mjs", ".cjs")
 RESERVED_PACKAGES = frozenset(
     "src langgraph-api langgraph_api langgraph langchain-core langchain_core pydantic orjson fastapi"
@@ -318,8 +317,9 @@ def _graphs(root: Path, directory: PurePosixPath, graphs: Any) -> dict[str, dict
 
 def _graph(root: Path, directory: PurePosixPath, graph_id: str, entry: Any) -> dict[str, Any]:
     where = f"graphs.{graph_id}"
-    if not GRAPH_ID.fullmatch(graph_id):
-        raise refused(f"graphs: {graph_id!r} cannot be the name of a graph")
+    if reason := graph_ids.why_not(graph_id):
+        shown = ascii(graph_id[: graph_ids.MAX_LENGTH])
+        raise refused(f"graphs: {shown} cannot be the name of a graph: {reason}")
     description = None
     if isinstance(entry, dict):
         description = entry.get("description")
