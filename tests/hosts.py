@@ -204,12 +204,18 @@ class Checkpointed:
 
 @contextmanager
 def graph_host(
-    directory: Path, graphs: Mapping[str, Any], *, arguments: Sequence[str] = (), **config: Any
+    directory: Path,
+    graphs: Mapping[str, Any],
+    *,
+    arguments: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    **config: Any,
 ) -> Iterator[HostProcess]:
-    """A host that works on `directory`; it is gone afterwards."""
+    """A host that works on `directory`; it is gone afterwards. `variables` are the deployment's."""
     ours, theirs = socket.socketpair()
     ours.settimeout(ANSWER_SECONDS)
     environment = {
+        **(variables or {}),
         "PATH": os.environ["PATH"],
         "GRAPH_HOST_CONFIG": json.dumps({"graphs": graphs, **config}),
     }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ormsgpack
 import pytest
 
 from tests.hosts import Checkpointed, HostProcess, graph_host
@@ -334,24 +336,96 @@ def test_what_a_checkpoint_holds_comes_back_as_the_projects_own_class(host: Host
     assert thread.run("points", command={"resume": 1}).values["kinds"] == ["Point", "True"]
 
 
-def test_a_class_that_is_not_the_projects_stays_data(tmp_path: Path) -> None:
-    (tmp_path / "graphs.py").write_text(
-        "from typing import Any, TypedDict\n"
-        "from fractions import Fraction\n"
-        "from langgraph.graph import StateGraph\n"
-        "from langgraph.types import interrupt\n"
-        "class Price(Fraction):\n    def model_dump(self): return {'n': 1}\n"
-        "Price.__module__ = 'fractions'\nPrice.__name__ = 'Fraction'\n"
-        "class S(TypedDict, total=False):\n    v: Any\n    kind: str\n"
-        "def make(s): return {'v': Price(1, 2)}\n"
-        "def look(s):\n    interrupt(1)\n    return {'kind': type(s['v']).__name__}\n"
-        "b = StateGraph(S).add_sequence([make, look]).set_entry_point('make')\n"
-    )
+FOREIGN_CLASS = """
+from typing import Any, TypedDict
+from fractions import Fraction
+from langgraph.graph import StateGraph
+from langgraph.types import interrupt
+
+class Price(Fraction):
+    def _asdict(self): return {"numerator": 1, "denominator": 2}
+
+Price.__module__ = "fractions"
+Price.__name__ = "Fraction"
+
+class S(TypedDict, total=False):
+    v: Any
+    kind: str
+
+def make(s): return {"v": Price(1, 2)}
+
+def look(s):
+    interrupt(1)
+    return {"kind": type(s["v"]).__name__}
+
+b = StateGraph(S).add_sequence([make, look]).set_entry_point("make")
+"""
+
+
+def test_a_class_that_is_not_the_projects_is_restored_only_where_its_deployment_allows_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "graphs.py").write_text(FOREIGN_CLASS)
     with graph_host(tmp_path, {"g": "./graphs.py:b"}) as host:
         host.wait_ready()
         thread = Checkpointed(host)
         thread.run("g", {"kind": ""})
-        assert thread.run("g", command={"resume": 1}).values["kind"] == "dict"
+        stored = list(thread.stored)
+        refused = thread.run("g", command={"resume": 1})
+        assert refused.outcome is not None
+        assert (refused.outcome["status"], refused.outcome["error"]["error"]) == (
+            "error",
+            "CheckpointRefused",
+        )
+        assert "the checkpoint names fractions.Fraction" in refused.outcome["error"]["message"]
+        assert thread.stored == stored, "nothing is written in its place"
+        assert "refused" in thread.query("state", "g")
+    with graph_host(
+        tmp_path, {"g": "./graphs.py:b"}, variables={"LANGGRAPH_STRICT_MSGPACK": "false"}
+    ) as host:
+        host.wait_ready()
+        thread.move_to(host)
+        assert thread.run("g", command={"resume": 1}).values["kind"] == "Fraction"
+
+
+TRAP = "made by a checkpoint"
+
+
+def constructor(code: int, *call: Any) -> bytes:
+    return ormsgpack.packb([1, {"a": ormsgpack.Ext(code, ormsgpack.packb(call))}])
+
+
+PAYLOADS = {
+    "a function": ("msgpack", constructor(0, "os", "mkdir", TRAP)),
+    "a function's arguments": ("msgpack", constructor(1, "os", "mkdir", (TRAP,))),
+    "a class": ("msgpack", constructor(2, "subprocess", "Popen", {"args": ["mkdir", TRAP]})),
+    "a method": ("msgpack", constructor(3, "os", "mkdir", TRAP, "__call__")),
+    "an old model": ("msgpack", constructor(4, "subprocess", "Popen", {"args": ["mkdir", TRAP]})),
+    "a model": ("msgpack", constructor(5, "subprocess", "Popen", {"args": ["mkdir", TRAP]}, "x")),
+    "json": ("json", json.dumps({"lc": 2, "type": "constructor", "id": ["os", "mkdir"], "args": [TRAP]}).encode()),
+    "pickle": ("pickle", f"cos\nmkdir\n(S'{TRAP}'\ntR.".encode()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+def test_a_checkpoint_that_somebody_changed_executes_nothing_and_fails_the_run(
+    host: HostProcess, payload: tuple[str, bytes]
+) -> None:
+    type_, data = payload
+    for changed in (frames.CHECKPOINT, frames.WRITES):
+        thread = Checkpointed(host)
+        thread.run("points", {})
+        for _, head, blobs in [item for item in thread.stored if item[0] == changed]:
+            head["type"] = type_
+            head["writes"] = [[idx, channel, type_] for idx, channel, _ in head.get("writes", ())]
+            blobs[:] = [data] * len(blobs)
+
+        run = thread.run("points", command={"resume": 1})
+
+        assert run.outcome is not None
+        assert (run.outcome["status"], run.outcome["error"]["error"]) == ("error", "CheckpointRefused")
+        assert "refused" in thread.query("state", "points")
+    assert not (HOSTED / TRAP).exists()
 
 
 def test_a_class_of_the_project_comes_back_in_a_host_that_has_not_imported_it(tmp_path: Path) -> None:

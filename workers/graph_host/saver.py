@@ -7,8 +7,10 @@ version), and only those that are not stored yet. Runs on a temporary thread kee
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
@@ -20,6 +22,7 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
 )
+from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from . import frames
@@ -42,6 +45,12 @@ INLINE_BYTES = 512
 
 # The classes a checkpoint may hold beside the library's own: (module, class); True: any.
 Allowed = Collection[tuple[str, ...]] | Literal[True]
+STRICT = "LANGGRAPH_STRICT_MSGPACK"  # the library's own switch: a deployment may set it to false
+WRITTEN = frozenset({"null", "bytes", "bytearray", "msgpack"})  # the kinds of data that checkpoints get
+
+
+class CheckpointRefused(Exception):
+    """A checkpoint holds what may not be restored."""
 
 
 class CheckpointTooLarge(Exception):
@@ -52,6 +61,8 @@ class HostSaver(BaseCheckpointSaver[str]):
     """Saves the checkpoints of whichever run is current."""
 
     def __init__(self, allowed: Allowed = (), *, max_bytes: int = 32 << 20) -> None:
+        if os.environ.get(STRICT, "true").lower() == "false":
+            allowed = True
         super().__init__(serde=_serializer(allowed))
         self._allowed = None if allowed is True else set(allowed)
         self._max_bytes = max_bytes
@@ -369,9 +380,48 @@ class HostSaver(BaseCheckpointSaver[str]):
         return f"{number + 1:010}.{random.getrandbits(40):010x}"
 
 
-def _serializer(allowed: Allowed) -> JsonPlusSerializer:
+class Serializer(JsonPlusSerializer):
+    """Raises CheckpointRefused for what may not be restored.
+
+    The library goes on with the bare data of a class that is not allowed. The next checkpoint would then keep
+    that in the value's place, and a payload that somebody put into the database would reach the graph.
+    """
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        if data[0] not in WRITTEN:
+            raise CheckpointRefused(
+                f"the checkpoint holds data of the kind {data[0]!r}, which no graph wrote"
+            )
+        refused: list[str] = []
+        token = _refused.set(refused)
+        try:
+            value = super().loads_typed(data)
+        finally:
+            _refused.reset(token)
+        if refused:
+            raise CheckpointRefused(
+                f"the checkpoint names {refused[0]}, which is neither the project's nor the library's:"
+                f" a deployment with the variable {STRICT}=false restores objects of any class"
+            )
+        return value
+
+
+_refused: ContextVar[list[str] | None] = ContextVar("refused", default=None)
+
+
+def _note(event: SerdeEvent) -> None:
+    """The library tells its listeners what it has not restored, and nobody else."""
+    refused = _refused.get()
+    if refused is not None and event["kind"] in ("msgpack_blocked", "msgpack_method_blocked"):
+        refused.append(f"{event['module']}.{event['name']}")
+
+
+register_serde_event_listener(_note)
+
+
+def _serializer(allowed: Allowed) -> Serializer:
     modules = True if allowed is True else list(allowed)
-    return JsonPlusSerializer(pickle_fallback=False, allowed_msgpack_modules=modules)
+    return Serializer(pickle_fallback=False, allowed_msgpack_modules=modules)
 
 
 def _is_small(value: Any) -> bool:
