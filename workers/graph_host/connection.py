@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable
+from threading import get_ident  # by name: a project may put another one into the module
 from typing import NoReturn
 
 from . import frames
@@ -43,7 +44,7 @@ class Connection:
         self.loop = loop
         self._sock = sock
         self._handler = handler
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._decoder = frames.Decoder()
         self._out: list[bytes] = []
         self._unsent = memoryview(b"")
@@ -58,7 +59,7 @@ class Connection:
 
     def send(self, kind: int, id: bytes, body: bytes) -> None:
         """Queue a frame."""
-        if threading.get_ident() == self._thread:
+        if get_ident() == self._thread:
             self._queue(kind, frames.encode(kind, id, body))
         else:
             self.loop.call_soon_threadsafe(self._queue, kind, frames.encode(kind, id, body))
@@ -112,7 +113,7 @@ class Connection:
         An async node that calls a graph's sync `invoke` stands on the loop's thread. Nothing else would
         ever read the reply, so it is read here; frames that come before it wait for the loop's next tick.
         """
-        if threading.get_ident() != self._thread:
+        if get_ident() != self._thread:
             return asyncio.run_coroutine_threadsafe(self._ask(kind, id, document, blobs), self.loop).result()
         self._last_ask += 1
         number = self._last_ask
