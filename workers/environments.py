@@ -13,7 +13,8 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ from workers.workspaces import Workspace
 GRAPH_HOST = Path(workers.graph_host.__file__).parent
 MAX_REQUIREMENTS_BYTES = 4 * 1024 * 1024
 MAX_CACHE_BYTES = 2 * 1024**3
+GONE_SECONDS = 10.0
 TIDY_SECONDS = 600.0
 
 log = logging.getLogger(__name__)
@@ -340,34 +342,51 @@ REVISION = text(
 
 def keep_tidy(settings: Settings) -> None:
     """Remove packages and caches nobody uses any more, for as long as the process lives."""
+    tidied_at = time.monotonic()
     while True:
-        gevent.sleep(TIDY_SECONDS)
+        gevent.sleep(GONE_SECONDS)
         try:
-            remove_unused(settings)
+            remove_caches_of_deleted(settings)
+            if time.monotonic() - tidied_at > TIDY_SECONDS:
+                tidied_at = time.monotonic()
+                remove_unused(settings)
         except Unavailable as error:
             log.info("packages and caches stay for now: %s", error)
         except Exception:  # the outermost loop: it must not end for one odd folder
             log.exception("removing packages and caches failed, going on")
 
 
+def remove_caches_of_deleted(settings: Settings) -> int:
+    """Remove the caches of deployments that are gone; how many."""
+    caches = _caches(settings)
+    if not caches:
+        return 0
+    with connection() as conn:
+        alive = conn.execute(ALIVE, {"ids": list(caches)}).scalars().all()
+    return _removed(path for name, path in caches.items() if name not in alive)
+
+
 def remove_unused(settings: Settings) -> int:
-    """Remove shared packages no environment here refers to, and caches of deployments that are gone; how many."""
+    """Remove shared packages no environment here refers to, and caches that have grown too large; how many."""
     used = set()
     for path in workspaces.folder(settings).glob("*/packages"):
         with suppress(BuildFailed):
             used.add(_read(path))
-    gone = _caches_of_none(settings.data_dir / "caches")
-    for path in gone:
-        shutil.rmtree(path, ignore_errors=True)
-    return len(gone) + Packages(settings).keep_tidy(used)
+    large = [path for path in _caches(settings).values() if steps.disk_bytes(path) > MAX_CACHE_BYTES]
+    return _removed(large) + Packages(settings).keep_tidy(used)
 
 
-def _caches_of_none(folder: Path) -> list[Path]:
-    caches = {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
-    with connection() as conn:
-        alive = conn.execute(ALIVE, {"ids": list(caches)}).scalars().all()
-    large = {name for name, path in caches.items() if steps.disk_bytes(path) > MAX_CACHE_BYTES}
-    return [path for name, path in caches.items() if name not in alive or name in large]
+def _caches(settings: Settings) -> dict[str, Path]:
+    folder = settings.data_dir / "caches"
+    return {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
+
+
+def _removed(folders: Iterable[Path]) -> int:
+    removed = 0
+    for path in folders:
+        workspaces.delete(path)
+        removed += 1
+    return removed
 
 
 ALIVE = text(

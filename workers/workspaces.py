@@ -139,7 +139,7 @@ def remove(settings: Settings, build_id: UUID) -> bool:
                 workspace.root.rename(trash)
             workspace.use.unlink(missing_ok=True)
         workspace.lock.unlink(missing_ok=True)
-    _delete(trash)
+    delete(trash)
     return True
 
 
@@ -150,7 +150,7 @@ def _locked_anew(path: Path) -> Iterator[bool]:
         yield _lock(file, fcntl.LOCK_EX)
 
 
-def _delete(path: Path) -> None:
+def delete(path: Path) -> None:
     """Thousands of files: in a thread, so that no greenlet waits for them."""
     gevent.get_hub().threadpool.apply(shutil.rmtree, (path,), {"ignore_errors": True})
 
@@ -173,7 +173,7 @@ def remove_unneeded(settings: Settings) -> int:
     here = [path.name for path in place.iterdir()] if place.is_dir() else []
     for name in here:
         if name.startswith(TRASH):
-            _delete(place / name)
+            delete(place / name)
     ids = {id for name in here if (id := _uuid(name.partition(".")[0])) is not None}
     if not ids:
         return 0

@@ -315,9 +315,6 @@ def said_by(made: Made, code: str) -> str:
 @greened
 def test_shared_packages_go_when_nobody_has_used_them_for_a_day(world: World) -> None:
     settings = dataclasses.replace(settings_for(world), cache_dir=world.tmp_path / "cache")
-    deployment, gone = factories.deployment().id, uuid4()
-    for owner in (deployment, gone):
-        environments.cache_of(settings, owner).mkdir(parents=True)
     used, unused, young = (settings.cache_dir / "shared" / "packages" / name for name in ("a", "b", "c"))
     for folder in (used, unused, young):
         folder.mkdir(parents=True)
@@ -328,11 +325,27 @@ def test_shared_packages_go_when_nobody_has_used_them_for_a_day(world: World) ->
     workspace.root.mkdir(parents=True)
     workspace.packages.write_text("a")
 
-    assert environments.remove_unused(settings) == 2
+    assert environments.remove_unused(settings) == 1
 
     assert sorted(path.name for path in used.parent.iterdir()) == ["a", "c"]
-    assert environments.cache_of(settings, deployment).exists()
-    assert not environments.cache_of(settings, gone).exists()
+
+
+@greened
+def test_an_installer_s_cache_goes_with_its_deployment_or_when_it_is_too_large(world: World) -> None:
+    settings = settings_for(world)
+    deployment, gone = factories.deployment().id, uuid4()
+    for owner in (deployment, gone):
+        environments.cache_of(settings, owner).mkdir(parents=True)
+        (environments.cache_of(settings, owner) / "wheel").write_bytes(bytes(100_000))
+
+    assert environments.remove_caches_of_deleted(settings) == 1
+    assert [path.name for path in (settings.data_dir / "caches").iterdir()] == [str(deployment)]
+
+    assert environments.remove_unused(settings) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environments, "MAX_CACHE_BYTES", 50_000)
+        assert environments.remove_unused(settings) == 1
+    assert not environments.cache_of(settings, deployment).exists()
 
 
 LOCKED = """
