@@ -10,6 +10,7 @@ import atexit
 import os
 from typing import Any
 
+from celery.apps.worker import install_worker_term_handler
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutting_down
 
 from shared import bus, database, logs, queues
@@ -50,6 +51,8 @@ def start(sender: Any, **_: Any) -> None:
     consumed = set(sender.app.amqp.queues.consume_from)
     is_runner = queues.runs_queue(settings.pool) in consumed
     tasks.start(settings, is_runner=is_runner, slots=sender.controller.concurrency)
+    for name in ("SIGINT", "SIGQUIT"):  # a cold shutdown blocks in the handler, which gevent refuses
+        install_worker_term_handler(sender.controller, sig=name)
 
 
 @worker_shutting_down.connect

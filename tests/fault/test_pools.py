@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,7 @@ import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 from psycopg.rows import dict_row
 
-from cli import procfile
+from tests.runners import another_runner, workers
 from tests.stack import Stack
 from tests.waiting import wait_until
 
@@ -41,10 +37,6 @@ def sdk(stack: Stack) -> SyncLangGraphClient:
     return stack.sdk("kitchen")
 
 
-def workers(stack: Stack) -> list[dict[str, Any]]:
-    return stack.client.get("/v2/workers").raise_for_status().json()["workers"]
-
-
 def change(stack: Stack, **body: Any) -> None:
     found = stack.client.get("/v2/deployments?name=kitchen").json()["resources"][0]
     stack.client.patch(f"/v2/deployments/{found['id']}", json=body).raise_for_status()
@@ -54,36 +46,6 @@ def rows(stack: Stack, run_ids: list[str]) -> list[dict[str, Any]]:
     with psycopg.connect(stack.database_url, row_factory=dict_row) as conn:
         found = conn.execute("SELECT * FROM run WHERE run_id = ANY(%s) ORDER BY run_id", (run_ids,))
         return found.fetchall()
-
-
-@contextmanager
-def another_runner(stack: Stack, pool: str = "default") -> Iterator[subprocess.Popen[bytes]]:
-    """One more runner of this platform, as an operator would start it on another machine."""
-    (line,) = (line for line in procfile.read() if line.name == "runner")
-    secret = (stack.data_dir / "secret.key").read_text().strip()
-    env = stack.environment | {
-        "DATABASE_URL": stack.database_url,
-        "REDIS_URL": stack.redis_url,
-        "RUNYARD_ENCRYPTION_KEYS": secret,
-        "RUNYARD_POOL": pool,
-        "PATH": os.pathsep.join((str(procfile.PROJECT / ".venv/bin"), os.environ["PATH"])),
-    }
-    command = line.command.replace("runner@", "another@")
-    with (stack.data_dir / "another.log").open("ab") as log:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", f"exec {command}"], cwd=procfile.PROJECT, env=env, stdout=log, stderr=log
-        )
-    try:
-        wait_until(
-            lambda: [row for row in workers(stack) if row["pid"] == process.pid],
-            30,
-            what=f"{shlex.quote(command)} to work",
-        )
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
 
 
 def test_a_runner_that_stops_hands_over_what_it_cannot_end(stack: Stack, sdk: SyncLangGraphClient) -> None:

@@ -1,0 +1,66 @@
+"""A client that reads an event stream for as long as it is wanted, and comes back by itself when cut off."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any, NamedTuple
+
+import httpx
+
+SILENCE_SECONDS = 15.0  # some heartbeats: who hears none comes back
+PAUSE_SECONDS = 0.1
+
+
+class Part(NamedTuple):
+    id: str | None
+    event: str
+    data: Any
+
+
+class Reading(threading.Thread):
+    """Reads a stream from its beginning, on from the last id after each cut, to its end or until closed."""
+
+    def __init__(self, base: httpx.Client, path: str) -> None:
+        super().__init__(daemon=True)
+        self.parts: list[Part] = []
+        self.cuts = 0
+        self._base, self._path = base, path
+        self._last: str = "-"
+        self._closed = threading.Event()
+        self.start()
+
+    def close(self) -> None:
+        """Read no further; heartbeats let it notice."""
+        self._closed.set()
+        self.join(SILENCE_SECONDS)
+
+    def run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                if self._read():
+                    return
+            except httpx.HTTPError:
+                self.cuts += 1
+                self._closed.wait(PAUSE_SECONDS)
+
+    def _read(self) -> bool:
+        """One connection; whether the stream came to its end."""
+        fields: dict[str, str] = {}
+        headers = {"Last-Event-ID": self._last}
+        with self._base.stream("GET", self._path, headers=headers, timeout=SILENCE_SECONDS) as answer:
+            answer.raise_for_status()
+            for line in answer.iter_lines():
+                if self._closed.is_set():
+                    return True
+                name, _, value = line.partition(":")
+                if name:
+                    fields[name] = value.strip()
+                elif line == "" and "event" in fields:
+                    self._take(fields)
+                    fields = {}
+        return True
+
+    def _take(self, fields: dict[str, str]) -> None:
+        self._last = fields.get("id", self._last)
+        self.parts.append(Part(fields.get("id"), fields["event"], json.loads(fields["data"])))

@@ -1,0 +1,72 @@
+"""More runners of a platform, as an operator would start them on other machines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cli import procfile
+from tests.stack import Stack
+from tests.waiting import wait_until
+
+Runner = subprocess.Popen[bytes]
+
+
+def workers(stack: Stack) -> list[dict[str, Any]]:
+    return stack.client.get("/v2/workers").raise_for_status().json()["workers"]
+
+
+def is_there(stack: Stack, runner: Runner) -> bool:
+    """Whether it says of itself that it works."""
+    return runner.pid in [row["pid"] for row in workers(stack)]
+
+
+def start(stack: Stack, pool: str = "default", name: str = "another") -> Runner:
+    """The Procfile's runner once more; it writes to NAME.log in the data directory."""
+    (line,) = (line for line in procfile.read() if line.name == "runner")
+    env = stack.environment | {
+        "DATABASE_URL": stack.database_url,
+        "REDIS_URL": stack.redis_url,
+        "RUNYARD_ENCRYPTION_KEYS": (stack.data_dir / "secret.key").read_text().strip(),
+        "RUNYARD_POOL": pool,
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+    }
+    command = line.command.replace("runner@", f"{name}@")
+    with (stack.data_dir / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {command}"], cwd=procfile.PROJECT, env=env, stdout=log, stderr=log
+        )
+
+
+def end(runner: Runner) -> None:
+    if runner.poll() is None:
+        runner.kill()
+    runner.wait()
+
+
+@contextmanager
+def another_runner(stack: Stack, pool: str = "default") -> Iterator[Runner]:
+    """One more runner, at work."""
+    runner = start(stack, pool)
+    try:
+        wait_until(lambda: is_there(stack, runner), 30, what="another runner to work")
+        yield runner
+    finally:
+        end(runner)
+
+
+@contextmanager
+def runners(stack: Stack, pool: str, count: int) -> Iterator[list[Runner]]:
+    """So many runners, started at once."""
+    started = [start(stack, pool, f"another-{n}") for n in range(count)]
+    try:
+        wait_until(lambda: all(is_there(stack, runner) for runner in started), 60, what="all to work")
+        yield started
+    finally:
+        for runner in started:
+            end(runner)
