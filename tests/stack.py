@@ -147,6 +147,19 @@ class Stack:
         _, left = psutil.wait_procs(family, timeout=20)
         assert not left, f"outlived `runyard up`: {left}"
 
+    def kill_all(self) -> None:
+        """`kill -9` of everything at once, as when the power goes."""
+        assert self._process is not None
+        up = psutil.Process(self._process.pid)
+        up.suspend()  # or it might start a successor
+        family = up.children(recursive=True)
+        for process in [up, *family]:
+            process.kill()
+        self._process.wait()
+        self._process = None
+        _, left = psutil.wait_procs(family, timeout=20)
+        assert not left, f"outlived `kill -9`: {left}"
+
     @property
     def up_pid(self) -> int:
         assert self._process is not None

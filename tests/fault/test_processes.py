@@ -6,23 +6,20 @@ import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
-import psycopg
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
-from psycopg.rows import dict_row
 
+from tests import counting
+from tests.counting import KITCHEN, check_whole, rows
 from tests.cutting_proxy import Break, proxy
 from tests.reading import Reading
 from tests.runners import runners
 from tests.stack import Stack
 from tests.waiting import wait_until
 
-KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 DRAIN_SECONDS = 2
 GRACE_SECONDS = 30
 PROCESSES = ("web", "runner", "builder", "beat")
@@ -41,53 +38,13 @@ def sdk(stack: Stack) -> SyncLangGraphClient:
     return stack.sdk("kitchen")
 
 
-def rows(stack: Stack, where: str = "true", **values: Any) -> list[dict[str, Any]]:
-    with psycopg.connect(stack.database_url, row_factory=dict_row) as conn:
-        return conn.execute(f"SELECT * FROM run WHERE {where} ORDER BY run_id", values).fetchall()
-
-
-def counting(thread_id: str, steps: int, seconds: float) -> dict[str, Any]:
-    """The body of a run that takes so many steps, each of which it notes in a file of its own."""
-    return {
-        "assistant_id": "counts",
-        "input": {"n": steps, "seconds": seconds, "file": f"notes-{thread_id}"},
-        "durability": "sync",
-    }
-
-
-def start_runs(stack: Stack, count: int, steps: int, seconds: float) -> list[str]:
-    """As many runs, each on a thread of its own; their threads."""
-    sdk = stack.sdk("kitchen")
-    threads = [sdk.threads.create()["thread_id"] for _ in range(count)]
-    for thread_id in threads:
-        stack.client.post(
-            f"/d/kitchen/threads/{thread_id}/runs", json=counting(thread_id, steps, seconds)
-        ).raise_for_status()
-    return threads
-
-
-def check_whole(stack: Stack, threads: list[str], steps: int) -> list[dict[str, Any]]:
-    """Each thread's run succeeds with every step in its state once, and no attempt was lost; the runs' rows."""
-
-    def ended() -> list[dict[str, Any]]:
-        found = rows(stack, "thread_id = ANY(%(threads)s)", threads=threads)
-        return found if all(row["status"] not in ("pending", "running") for row in found) else []
-
-    runs = wait_until(ended, 60, what="all runs to end")
-    assert [(row["status"], row["deaths"]) for row in runs] == [("success", 0)] * len(threads)
-    sdk = stack.sdk("kitchen")
-    for thread_id in threads:
-        assert sdk.threads.get_state(thread_id)["values"]["log"] == list(range(steps))
-    return runs
-
-
 @pytest.mark.parametrize("headers", [{"Idempotency-Key": "the-same"}, {}], ids=["with a key", "without"])
 def test_a_request_whose_answer_died_with_web_may_be_sent_again(
     stack: Stack, sdk: SyncLangGraphClient, headers: dict[str, str]
 ) -> None:
     thread_id = sdk.threads.create()["thread_id"]
     path = f"/d/kitchen/threads/{thread_id}/runs"
-    body = counting(thread_id, 2, 0)
+    body = counting.body(thread_id, 2, 0)
     own = {"X-Api-Key": stack.api_key, **headers}
     with proxy("127.0.0.1", stack.port) as between, ThreadPoolExecutor() as pool:
         between.breaks.append(Break(f"POST {path}".encode(), at=b"HTTP/1.1"))
@@ -113,7 +70,7 @@ def test_a_request_whose_answer_died_with_web_may_be_sent_again(
 def test_whoever_is_told_to_stop_stops_in_time_and_loses_nothing(
     stack: Stack, numbers: tuple[signal.Signals, ...]
 ) -> None:
-    threads = start_runs(stack, 10, 8, 0.4)
+    threads = counting.start(stack, 10, 8, 0.4)
     readings = [Reading(stack.client, f"/d/kitchen/threads/{thread_id}/stream") for thread_id in threads[:3]]
     wait_until(lambda: len(rows(stack, "status = 'running'")) == 10 and all(r.parts for r in readings), 30)
     old = {name: stack.pids(name)[0] for name in PROCESSES}
@@ -143,7 +100,7 @@ def test_whoever_is_told_to_stop_stops_in_time_and_loses_nothing(
 def test_runners_that_come_and_go_together_take_each_run_once(stack: Stack, sdk: SyncLangGraphClient) -> None:
     found = stack.client.get("/v2/deployments?name=kitchen").json()["resources"][0]
     stack.client.patch(f"/v2/deployments/{found['id']}", json={"pool": "burst"}).raise_for_status()
-    threads = start_runs(stack, 100, 2, 0.5)
+    threads = counting.start(stack, 100, 2, 0.5)
 
     with runners(stack, "burst", 3) as first:
         wait_until(lambda: len(rows(stack, "pool = 'burst' AND status = 'success'")) >= 10, 60)
@@ -154,8 +111,7 @@ def test_runners_that_come_and_go_together_take_each_run_once(stack: Stack, sdk:
             runs = check_whole(stack, threads, 2)
     stack.client.patch(f"/v2/deployments/{found['id']}", json={"pool": "default"}).raise_for_status()
 
-    (home,) = stack.data_dir.glob("revisions/*/home")
-    once = [str(row["thread_id"]) for row in runs if row["attempt"] == 1]
+    once = [str(run["thread_id"]) for run in runs if run["attempt"] == 1]
     assert once
     for thread_id in once:
-        assert (home / f"notes-{thread_id}").read_text().split() == ["0", "1"]
+        assert counting.noted(stack, thread_id) == [0, 1]

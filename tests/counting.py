@@ -1,0 +1,70 @@
+"""Runs of the kitchen's counting graph: each step leaves its number in the state and in a file of the run's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from tests.stack import Stack
+from tests.waiting import wait_until
+
+KITCHEN = Path(__file__).parent / "projects" / "kitchen"
+LIVE = ("pending", "running")
+
+
+def body(thread_id: str, steps: int, seconds: float, **more: Any) -> dict[str, Any]:
+    """The body of a run that takes so many steps."""
+    return {
+        "assistant_id": "counts",
+        "input": {"n": steps, "seconds": seconds, "file": f"notes-{thread_id}"},
+        "durability": "sync",
+        **more,
+    }
+
+
+def start(stack: Stack, count: int, steps: int, seconds: float) -> list[str]:
+    """So many runs, each on a thread of its own; their threads."""
+    sdk = stack.sdk("kitchen")
+    threads = [sdk.threads.create()["thread_id"] for _ in range(count)]
+    for thread_id in threads:
+        path = f"/d/kitchen/threads/{thread_id}/runs"
+        stack.client.post(path, json=body(thread_id, steps, seconds)).raise_for_status()
+    return threads
+
+
+def rows(stack: Stack, where: str = "true", **values: Any) -> list[dict[str, Any]]:
+    """The runs' rows."""
+    with psycopg.connect(stack.database_url, row_factory=dict_row) as conn:
+        return conn.execute(f"SELECT * FROM run WHERE {where} ORDER BY run_id", values).fetchall()
+
+
+def ended(stack: Stack, threads: list[str], timeout: float) -> list[dict[str, Any]]:
+    """The rows of these threads' runs when all of them have ended."""
+
+    def found() -> list[dict[str, Any]]:
+        runs = rows(stack, "thread_id = ANY(%(threads)s)", threads=threads)
+        return runs if all(run["status"] not in LIVE for run in runs) else []
+
+    return wait_until(found, timeout, what="all runs to end")
+
+
+def check_whole(
+    stack: Stack, threads: list[str], steps: int, *, deaths: int = 0, timeout: float = 60
+) -> list[dict[str, Any]]:
+    """Each thread's run succeeds with every step in its state once, and few attempts were lost; the runs' rows."""
+    runs = ended(stack, threads, timeout)
+    assert [run["status"] for run in runs] == ["success"] * len(threads)
+    assert max(run["deaths"] for run in runs) <= deaths
+    sdk = stack.sdk("kitchen")
+    for thread_id in threads:
+        assert sdk.threads.get_state(thread_id)["values"]["log"] == list(range(steps))
+    return runs
+
+
+def noted(stack: Stack, thread_id: str) -> list[int]:
+    """The steps that were taken on a thread, as they noted it themselves."""
+    (home,) = stack.data_dir.glob("revisions/*/home")
+    return [int(line) for line in (home / f"notes-{thread_id}").read_text().split()]
