@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 from shared import key_limits
 from shared.claims import Claimed, Stored, Terms, take
 from shared.database import Driver, Row, query
-from shared.turns import CLAIM_LIMITED, Next
+from shared.turns import ALL_LANES, CLAIM_LIMITED, Next
 
 NAMES = ("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb")
 
@@ -73,15 +73,15 @@ def move(conn: Connection, deployment_id: UUID, pool: str) -> int:
     return moved.rowcount
 
 
+STRAGGLERS = text(f"""
+WITH RECURSIVE lane AS ({ALL_LANES})
+SELECT DISTINCT d.id, d.pool FROM lane l JOIN deployment d ON d.id = l.deployment_id AND d.pool <> l.pool
+""")
+
+
 def move_stragglers(conn: Connection) -> int:
     """The same for runs that were created or given back while their deployment moved; how many."""
-    moved = conn.execute(
-        text(
-            "UPDATE run r SET pool = d.pool, rung_at = NULL, rings = 0 FROM deployment d"
-            " WHERE r.deployment_id = d.id AND r.status = 'pending' AND r.pool <> d.pool"
-        )
-    )
-    return moved.rowcount
+    return sum(move(conn, row.id, row.pool) for row in conn.execute(STRAGGLERS).all())
 
 
 ROOM = """

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from uuid import UUID
 
 from celery import Celery
@@ -31,6 +32,7 @@ CANARY = "workers.canary"
 CELERY_PREFIX = bus.PREFIX + "celery:"
 BREAKER_FAILURES, BREAKER_SECONDS = 2, 5.0
 RING_AT_ONCE = 50  # ids in one message
+ENOUGH = 200  # messages in a queue: more would tell its readers nothing new
 
 celery = Celery("runyard")
 
@@ -46,6 +48,14 @@ def queries_queue(pool: str) -> str:
 def canary_queue(worker: str) -> str:
     """What one worker process sends to itself, to know that messages reach it."""
     return f"canary.{worker}"
+
+
+def full_pools(pools: Iterable[str]) -> list[str]:
+    """Those of these pools whose runners have enough notifications to read; none while Redis is away."""
+    try:
+        return [pool for pool in pools if bus.client().llen(f"{CELERY_PREFIX}{runs_queue(pool)}") >= ENOUGH]
+    except RedisError:
+        return []
 
 
 def forget_worker(worker: str) -> None:

@@ -7,15 +7,18 @@ executes the statements.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+# OFFSET keeps the condition on a run's thread a look along the index: as a join it is planned by statistics, and
+# those of a quiet hour make it read all that waits, for each of them.
 _STARTABLE = """{0}.cancel_requested IS NULL AND ({0}.not_before IS NULL OR {0}.not_before <= now())
     AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = {0}.deployment_id
       AND e.thread_id = {0}.thread_id AND e.created_seq < {0}.created_seq
-      AND e.status IN ('pending', 'running'))"""
+      AND e.status IN ('pending', 'running') OFFSET 0)"""
 
 
 def startable(alias: str) -> str:
@@ -69,6 +72,16 @@ LANES = """
         SELECT m.deployment_id, m.key_id FROM run m WHERE m.status = 'pending' AND m.pool = {pool}
           AND (m.deployment_id, m.key_id) > (l.deployment_id, l.key_id)
         ORDER BY m.deployment_id, m.key_id LIMIT 1) n
+"""
+# The same of all pools.
+ALL_LANES = """
+    (SELECT l.pool, l.deployment_id, l.key_id FROM run l WHERE l.status = 'pending'
+     ORDER BY l.pool, l.deployment_id, l.key_id LIMIT 1)
+    UNION ALL
+    SELECT n.pool, n.deployment_id, n.key_id FROM lane l CROSS JOIN LATERAL (
+        SELECT m.pool, m.deployment_id, m.key_id FROM run m WHERE m.status = 'pending'
+          AND (m.pool, m.deployment_id, m.key_id) > (l.pool, l.deployment_id, l.key_id)
+        ORDER BY m.pool, m.deployment_id, m.key_id LIMIT 1) n
 """
 # Round robin: every key's oldest run, then every key's second; of equals first who was served longest ago.
 # A few more are looked at than are wanted, because other runners may be taking the same ones. A key with a
@@ -131,17 +144,49 @@ def next_of(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Next | No
     return None if row is None else Next(row.run_id, row.pool)
 
 
-def unheard(conn: Connection, *, limit: int = 200) -> list[Next]:
-    """Pending runs whose turn it is and whose last ring went unheard; each is marked as rung again."""
-    rows = conn.execute(
-        text(
-            f"""
+def pools(conn: Connection) -> list[str]:
+    """The pools in which runs wait."""
+    query = text(f"WITH RECURSIVE lane AS ({ALL_LANES}) SELECT DISTINCT pool FROM lane")
+    return list(conn.execute(query).scalars())
+
+
+# Of each pair of deployment and key only its oldest: however many wait behind them, the look costs the same.
+UNHEARD = text(f"""
 UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id = ANY(ARRAY(
-    SELECT r.run_id FROM run r WHERE r.status = 'pending' AND {unlimited("r")} AND {startable("r")}
-      AND (r.rung_at IS NULL OR r.rung_at < now() - make_interval(secs => least(2 * (r.rings + 1), 30)))
-    ORDER BY r.run_id LIMIT :limit FOR UPDATE SKIP LOCKED))
-RETURNING run_id, pool"""
-        ),
-        {"limit": limit},
-    )
+    WITH RECURSIVE lane AS ({ALL_LANES}), eligible AS (
+        SELECT c.run_id FROM lane l CROSS JOIN LATERAL (
+            SELECT w.run_id, w.rung_at, w.rings FROM run w WHERE w.status = 'pending' AND w.pool = l.pool
+              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND {startable("w")}
+            ORDER BY w.run_id LIMIT 2 * :limit) c
+        WHERE l.pool <> ALL(:full_pools) AND {unlimited("l")}
+          AND (c.rung_at IS NULL OR c.rung_at < now() - make_interval(secs => least(2 * (c.rings + 1), 30)))
+        ORDER BY c.run_id LIMIT :limit)
+    SELECT r.run_id FROM run r WHERE r.run_id = ANY(ARRAY(SELECT run_id FROM eligible))
+    FOR UPDATE SKIP LOCKED))
+RETURNING run_id, pool
+""")
+
+
+def unheard(conn: Connection, *, full_pools: Collection[str] = (), limit: int = 200) -> list[Next]:
+    """Eligible runs, of all but these pools, whose last notification nobody acted on; each is marked as notified."""
+    rows = conn.execute(UNHEARD, {"full_pools": list(full_pools), "limit": limit})
     return [Next(row.run_id, row.pool) for row in rows]
+
+
+# By itself PostgreSQL looks again when a tenth of all runs ever kept has changed.
+IS_OUTDATED = text("""
+SELECT n_mod_since_analyze > 5000
+    AND coalesce(greatest(last_analyze, last_autoanalyze), '-infinity') < now() - make_interval(secs => :pause)
+FROM pg_stat_user_tables WHERE relid = CAST('run' AS regclass)
+""")
+
+
+def refresh_statistics(conn: Connection, *, pause_seconds: float = 60.0) -> bool:
+    """Let PostgreSQL learn how many runs wait, when it may be wrong about that; whether it had to.
+
+    Planned for none that wait, each claim reads all of them.
+    """
+    is_outdated = bool(conn.execute(IS_OUTDATED, {"pause": pause_seconds}).scalar_one())
+    if is_outdated:
+        conn.execute(text("ANALYZE run"))
+    return is_outdated

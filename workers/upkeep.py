@@ -110,7 +110,7 @@ class Upkeep:
         elif self._ticks % PURGE_EVERY == 0:
             steps.append(self._removals.deleted_deployments)
         if self._ticks % POOLS_EVERY == 0:
-            steps.append(self._pools)
+            steps += [self._pools, self._statistics]
         self._ticks += 1
         for step in steps:
             try:
@@ -124,11 +124,15 @@ class Upkeep:
 
     def _unheard_runs(self) -> None:
         with connection() as conn:
-            waiting = turns.unheard(conn, limit=RINGS_A_TICK)
+            pools = turns.pools(conn)
+        full = queues.full_pools(pools)
+        with connection() as conn:
+            waiting = turns.unheard(conn, full_pools=full, limit=RINGS_A_TICK)
             waiting += limits.startable(conn, limit=RINGS_A_TICK)
             waiting += key_limits.ring(conn, limit=RINGS_A_TICK)
         for run in waiting:
-            queues.enqueue_run(run.pool, run.run_id)
+            if run.pool not in full:
+                queues.enqueue_run(run.pool, run.run_id)
 
     def _pools(self) -> None:
         """Runs that missed their deployment's move to another pool, and workers that ended without a word."""
@@ -137,6 +141,10 @@ class Upkeep:
             gone = workers.sweep(conn)
         for worker in gone:
             queues.forget_worker(worker)
+
+    def _statistics(self) -> None:
+        with connection() as conn:
+            turns.refresh_statistics(conn)
 
     def _abandoned_runs(self) -> None:
         with connection() as conn:

@@ -13,9 +13,11 @@ from shared import (
     claims,
     failed_runs,
     finishing,
+    limits,
     runs,
     states,
     threads,
+    turns,
 )
 from shared.claims import Terms
 from shared.database import connection
@@ -88,6 +90,15 @@ def fill(deployment: DeploymentRef) -> UUID:
     return thread_id
 
 
+WAIT = """
+    INSERT INTO run (run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, kwargs, pool,
+        created_seq, rung_at, rings)
+    SELECT gen_random_uuid(), :deployment_id, thread_id, gen_random_uuid(), gen_random_uuid(), 'agent', 'pending',
+        '{}', 'default', 1, CASE WHEN :is_rung THEN now() END, 10
+    FROM thread WHERE deployment_id = :deployment_id
+"""
+
+
 def read_by(work: Work) -> tuple[int, int]:
     """How many rows the work had looked at: by reading a table from its beginning, and through indexes."""
     with connection() as conn:
@@ -142,4 +153,30 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
     read = {name: read_by(work) for name, (work, _) in cases.items()}
 
     assert {name: by_scan for name, (by_scan, _) in read.items() if by_scan} == {}
+    assert {name: count for name, (_, count) in read.items() if count > cases[name][1]} == {}
+
+
+@pytest.mark.parametrize("is_rung", [True, False])
+def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -> None:
+    deployment = factories.deployment()
+    fill(deployment)
+    with connection() as conn:
+        conn.execute(text(WAIT), {"deployment_id": deployment.id, "is_rung": is_rung})
+        conn.execute(text("SELECT pg_stat_force_next_flush()"))
+    with connection() as conn:
+        assert turns.refresh_statistics(conn, pause_seconds=0)
+    terms = Terms("me", 30.0, 3600.0, "default")
+
+    def turn(conn: Connection) -> None:
+        claims.claim_in_turns(conn.connection.driver_connection, "default", terms, limit=50, served=[])
+
+    cases: dict[str, tuple[Work, int]] = {
+        "pools": (turns.pools, 10),
+        "runs that nobody heard of": (lambda conn: turns.unheard(conn, limit=200), 1_500),
+        "runs that missed a move": (limits.move_stragglers, 10),
+        "fifty claims": (turn, 500),
+    }
+    read = {name: read_by(work) for name, (work, _) in cases.items()}
+
+    assert {name: by_scan for name, (by_scan, _) in read.items() if by_scan > 10} == {}
     assert {name: count for name, (_, count) in read.items() if count > cases[name][1]} == {}

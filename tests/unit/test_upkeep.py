@@ -87,6 +87,15 @@ def test_runs_nobody_heard_of_are_rung_again(upkeep: Upkeep, rung: Rung) -> None
     assert rung == [(queues.EXECUTE_RUNS, "runs.gpu", str(run_id))]
 
 
+def test_a_queue_that_nobody_reads_does_not_grow(upkeep: Upkeep, rung: Rung, redis: Redis) -> None:
+    factories.run(factories.deployment("far", pool="gpu"))
+    near = factories.run(factories.deployment("near"))
+    redis.lpush(f"{queues.CELERY_PREFIX}runs.gpu", *["unread"] * queues.ENOUGH)
+    upkeep.tick()
+
+    assert rung == [(queues.EXECUTE_RUNS, "runs.default", str(near))]
+
+
 def test_a_run_that_missed_its_deployments_move_is_sent_after_it(
     upkeep: Upkeep, rung: Rung, deployment: DeploymentRef
 ) -> None:
