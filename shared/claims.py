@@ -127,11 +127,15 @@ class Hold:
 
 
 def renew(conn: Connection, run_ids: Sequence[UUID], *, owner: str, lease_seconds: float) -> dict[UUID, Hold]:
-    """Prolong the leases of an owner's runs; runs not in the answer are no longer its own."""
+    """Prolong the leases of an owner's runs; runs not in the answer are no longer its own.
+
+    A lease that has run out is not prolonged, even if nobody has taken the run over yet: an owner that was frozen
+    must not go on where others are about to.
+    """
     rows = conn.execute(
         text(
             "UPDATE run SET lease_until = now() + make_interval(secs => :lease)"
-            " WHERE run_id = ANY(:ids) AND owner = :owner AND status = 'running'"
+            " WHERE run_id = ANY(:ids) AND owner = :owner AND status = 'running' AND lease_until > now()"
             " RETURNING run_id, attempt, cancel_requested, cancel_reason"
         ),
         {"ids": list(run_ids), "owner": owner, "lease": lease_seconds},

@@ -61,15 +61,22 @@ SWEPT = text(
     " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
 )
 
-EXPIRED = text("""
-SELECT deployment_id, thread_id, ttl_strategy FROM thread AS t
-WHERE ttl_minutes IS NOT NULL
-  AND updated_at < now() - make_interval(secs => least(ttl_minutes, 5e7) * 60)
-  AND (swept_at IS NULL OR swept_at < updated_at)
+IS_OVER = """ttl_minutes IS NOT NULL AND (swept_at IS NULL OR swept_at < updated_at)
+  AND updated_at < now() - make_interval(secs => least(ttl_minutes, 5e7) * 60)"""
+
+EXPIRED = text(f"""
+SELECT deployment_id, thread_id FROM thread AS t
+WHERE {IS_OVER}
   AND NOT EXISTS (SELECT FROM run AS r WHERE r.deployment_id = t.deployment_id
                   AND r.thread_id = t.thread_id AND r.status IN ('pending', 'running'))
 ORDER BY updated_at LIMIT :limit
 """)
+
+# Asked of a thread that is held: until then, a run may have come and gone.
+STRATEGY = text(
+    "SELECT ttl_strategy FROM thread"
+    f" WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND {IS_OVER}"
+)
 
 
 def sweep(conn: Connection) -> int:
@@ -79,10 +86,13 @@ def sweep(conn: Connection) -> int:
         key = (row.deployment_id, row.thread_id)
         if not thread_copies.hold_quiet(conn, *key):
             continue
-        if row.ttl_strategy == "delete":
+        strategy = conn.execute(STRATEGY, row._asdict()).scalar()
+        if strategy is None:
+            continue
+        if strategy == "delete":
             threads.remove(conn, *key)
         else:
             checkpoints.keep_latest(conn, row.deployment_id, [row.thread_id])
-            conn.execute(SWEPT, {"deployment_id": row.deployment_id, "thread_id": row.thread_id})
+            conn.execute(SWEPT, row._asdict())
         swept += 1
     return swept

@@ -286,6 +286,7 @@ def sweep(conn: Connection) -> int:
     query = text(
         "DELETE FROM store_item WHERE (deployment_id, path, key) IN (SELECT deployment_id, path, key"
         " FROM store_item WHERE expires_at <= now() LIMIT :limit)"
+        " AND expires_at <= now()"  # asked again of an item that was put anew meanwhile
     )
     return conn.execute(query, {"limit": SWEPT_AT_ONCE}).rowcount
 

@@ -217,7 +217,7 @@ class Runner:
         for run_id, execution in mine.items():
             hold = held.get(run_id)
             if hold is None or hold.attempt != execution.run.attempt:
-                execution.fence("its lease is somebody else's")
+                execution.fence("its lease has run out or is somebody else's")
                 continue
             execution.held_at = sent_at
             if hold.cancel_requested is not None:

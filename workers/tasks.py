@@ -73,6 +73,8 @@ def _limits_of(revision_id: UUID) -> HostLimits:
 
 def drain() -> None:
     """The worker stops: take nothing new."""
+    if _upkeep is not None:
+        _upkeep.stop()
     if _presence is not None:
         _presence.drain()
     if _runner is not None:
@@ -85,6 +87,8 @@ def drain() -> None:
 
 def close() -> None:
     """The process exits."""
+    if _upkeep is not None:
+        _upkeep.close()
     if _runner is not None:
         _runner.close()
     if _presence is not None:

@@ -1,8 +1,12 @@
 """Finds what was left behind and sets it going again; decides nothing a row does not say.
 
-A loop in every runner and builder, one leader at a time by an advisory lock in PostgreSQL. It needs
-neither beat nor the broker: doorbells that were lost are rung again, runs and builds whose owner died are
-taken over, what was deleted is removed.
+A loop in every runner and builder, one leader at a time (`shared/leadership.py`). It needs neither beat nor the
+broker: doorbells that were lost are rung again, runs and builds whose owner died are taken over, what was
+deleted is removed.
+
+A leader may be frozen at any point and wake up after another one has taken its place. It asks before each step
+whether it still leads, and each step is conditional on the rows it changes: what a process that was replaced in
+the middle of a step still does, its successor could do at the same time.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ from typing import Any
 
 import gevent
 from gevent.event import Event as Signal
-from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from shared import (
@@ -26,6 +29,7 @@ from shared import (
     expiry,
     finishing,
     key_limits,
+    leadership,
     limits,
     organizations,
     queues,
@@ -36,7 +40,7 @@ from shared import (
     turns,
     workers,
 )
-from shared.database import connection, dumps, engine, translated
+from shared.database import connection, driver, dumps
 from shared.errors import RunyardError, Unavailable
 from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
@@ -45,12 +49,12 @@ from workers.removals import Removals
 
 log = logging.getLogger(__name__)
 
-LOCK = 7_201_942  # the leader's advisory lock: any number nobody else uses in this database
 TICK_SECONDS = 1.0
 RINGS_A_TICK = 200
 POOLS_EVERY = 10
 SLOW_EVERY = 60  # ticks between removals
 PURGE_EVERY = 5  # … of deleted deployments, whose callers may wait to see them gone
+CLOSE_SECONDS = 2.0  # for the step that is under way when the process exits
 
 
 class Upkeep:
@@ -61,47 +65,71 @@ class Upkeep:
         self._ticks = 0
         self._bell = Signal()
         self._removals = Removals(settings)
+        self._is_stopping = False
+        self._greenlet: gevent.Greenlet | None = None
 
     def start(self) -> None:
-        gevent.spawn(self._run)
+        self._greenlet = gevent.spawn(self._run)
 
     def wake(self) -> None:
         """Begin the next round now."""
         self._bell.set()
 
-    def _pause(self) -> None:
-        self._bell.wait(TICK_SECONDS)
-        self._bell.clear()
+    def stop(self) -> None:
+        """Begin no further step, and let another process lead at once."""
+        self._is_stopping = True
+        self.wake()
+
+    def close(self) -> None:
+        """Stop, and return when another process may lead: this one exits."""
+        self.stop()
+        if self._greenlet is not None:
+            self._greenlet.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
-        while True:
-            self._pause()
+        while not self._is_stopping:
+            self._bell.wait(TICK_SECONDS)
+            self._bell.clear()
             try:
-                self._lead()
+                self._round()
             except (Unavailable, DBAPIError) as error:
                 log.warning("upkeep waits for the database: %s", error)
             except Exception:  # the outermost loop: what is left behind must be found
                 log.exception("upkeep failed, going on")
+        self._step_down()
 
-    def _lead(self) -> None:
-        """Work as long as the lock is ours; return when another process leads."""
-        with translated(), engine().connect() as conn:
-            if not conn.execute(text(f"SELECT pg_try_advisory_lock({LOCK})")).scalar_one():
-                return
-            conn.commit()
-            try:
-                while True:
-                    conn.execute(text("SELECT 1"))  # the lock lives as long as this connection
-                    conn.commit()
-                    self.tick()
-                    self._pause()
-            finally:
-                if not conn.closed and not conn.invalidated:
-                    conn.execute(text(f"SELECT pg_advisory_unlock({LOCK})"))
-                    conn.commit()
+    def _round(self) -> None:
+        if self._leads():
+            self.tick()
+
+    def _leads(self) -> bool:
+        if self._is_stopping:
+            return False
+        with driver() as conn:
+            return leadership.hold(conn, leadership.UPKEEP, self._settings.worker)
+
+    def _step_down(self) -> None:
+        try:
+            with driver() as conn:
+                leadership.release(conn, leadership.UPKEEP, self._settings.worker)
+        except Unavailable as error:
+            log.info("another process leads upkeep when our lease has run out: %s", error)
 
     def tick(self) -> None:
-        """One round; a step that fails does not keep the others from running."""
+        """One round, as far as this process leads; a step that fails does not keep the others from running."""
+        for step in self._due_steps():
+            if not self._leads():
+                return
+            try:
+                step()
+            except Unavailable:
+                raise
+            except RunyardError as error:
+                log.warning("%s: %s", step.__name__.strip("_"), error)
+            except Exception:  # one step's bug must not stop the others
+                log.exception("%s failed", step.__name__)
+
+    def _due_steps(self) -> list[Callable[[], Any]]:
         steps: list[Callable[[], Any]] = [self._abandoned_runs, self._unheard_runs, self._crons, self._builds]
         if self._ticks % SLOW_EVERY == 0:
             steps += [self._organizations, self._expired]
@@ -112,15 +140,7 @@ class Upkeep:
         if self._ticks % POOLS_EVERY == 0:
             steps += [self._pools, self._statistics]
         self._ticks += 1
-        for step in steps:
-            try:
-                step()
-            except Unavailable:
-                raise
-            except RunyardError as error:
-                log.warning("%s: %s", step.__name__.strip("_"), error)
-            except Exception:  # one step's bug must not stop the others
-                log.exception("%s failed", step.__name__)
+        return steps
 
     def _unheard_runs(self) -> None:
         with connection() as conn:

@@ -24,7 +24,7 @@ from shared.models.statuses import REVISION_ENDS, DeploymentStatus, RevisionStat
 from shared.models.store import StoreItem
 from shared.models.threads import Checkpoint, CheckpointBlob, CheckpointWrite, Thread
 from shared.models.webhooks import WebhookDelivery
-from shared.models.workers import Worker
+from shared.models.workers import Leader, Worker
 
 __all__ = [
     "REVISION_ENDS",
@@ -42,6 +42,7 @@ __all__ = [
     "DeploymentStatus",
     "Graph",
     "IdempotentAnswer",
+    "Leader",
     "LogLine",
     "OAuthGrant",
     "OAuthProvider",

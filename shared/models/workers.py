@@ -1,4 +1,4 @@
-"""Runner and builder processes."""
+"""Runner and builder processes, and which of them leads."""
 
 from __future__ import annotations
 
@@ -30,3 +30,12 @@ class Worker(Base):
     hosts: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     seen_at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+
+class Leader(Base):
+    """Which process does what only one at a time does: see shared/leadership.py."""
+
+    __tablename__ = "leader"
+    role: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str]
+    lease_until: Mapped[datetime]

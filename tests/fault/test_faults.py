@@ -107,6 +107,52 @@ def test_a_run_goes_on_when_its_runner_is_killed(
     assert ran == sorted(ran), "the second attempt goes on where the first one stopped"
 
 
+def lead(stack: Stack, pid: int) -> None:
+    """Make this process the one that leads upkeep."""
+    with psycopg.connect(stack.database_url) as conn:
+        conn.execute(
+            "UPDATE leader SET lease_until = now() + interval '3 seconds',"
+            " owner = (SELECT id FROM worker WHERE pid = %s)",
+            (pid,),
+        )
+
+
+def test_a_frozen_runner_loses_its_runs_also_when_it_leads_upkeep(
+    stack: Stack, sdk: SyncLangGraphClient, thread_id: str
+) -> None:
+    follower = Follower(stack, thread_id, "counts", {"n": 8, "seconds": 0.3})
+    wait_until(lambda: len(follower.steps()) >= 3)
+    (runner,) = stack.pids("runner")
+
+    lead(stack, runner)
+    os.kill(runner, signal.SIGSTOP)
+    try:
+        wait_until(lambda: sdk.runs.list(thread_id)[0]["status"] == "pending", timeout=30)
+    finally:
+        os.kill(runner, signal.SIGCONT)
+
+    check_whole(sdk, thread_id, follower, 8)
+    assert follower.attempts() == [1, 2]
+
+
+def test_another_process_leads_upkeep_when_the_leader_is_killed(
+    stack: Stack, sdk: SyncLangGraphClient, thread_id: str
+) -> None:
+    (builder,) = stack.pids("builder")
+    lead(stack, builder)
+
+    stack.kill("builder")
+
+    with psycopg.connect(stack.database_url, autocommit=True) as conn:
+        run = sdk.runs.create(thread_id, "counts", input={"n": 1, "seconds": 0.1}, after_seconds=3600)
+        conn.execute(
+            "UPDATE run SET status = 'running', not_before = NULL, owner = 'gone', attempt = 1,"
+            " lease_until = now(), deadline_at = now() + interval '1 hour' WHERE run_id = %s",
+            (run["run_id"],),
+        )
+    wait_until(lambda: sdk.runs.get(thread_id, run["run_id"])["status"] == "success", timeout=30)
+
+
 def test_a_client_goes_on_when_web_is_killed(stack: Stack, sdk: SyncLangGraphClient, thread_id: str) -> None:
     follower = Follower(stack, thread_id, "counts", {"n": 10, "seconds": 0.3})
     wait_until(lambda: len(follower.steps()) >= 3)

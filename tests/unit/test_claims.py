@@ -259,6 +259,23 @@ def test_only_the_owner_renews_a_running_run(deployment: DeploymentRef) -> None:
     assert renew(run) == {}
 
 
+def test_a_lease_that_ran_out_is_not_renewed(deployment: DeploymentRef) -> None:
+    """Its owner was frozen: it must not be first to the row when it wakes up."""
+    run = claimed(deployment)
+    expire(run)
+
+    assert renew(run) == {}
+    assert release(run)
+
+
+def test_a_lease_is_renewed_until_its_last_moment(deployment: DeploymentRef) -> None:
+    """The database was away until just now."""
+    run = claimed(deployment)
+    change(run.run_id, "lease_until = now() + interval '1 second'")
+
+    assert run.run_id in renew(run)
+
+
 def test_a_lease_that_ran_out_is_somebody_elses_to_take(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     assert not release(run)  # still held

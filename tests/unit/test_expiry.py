@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.errors import NotFound
 from shared.models import RunStatus
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -62,6 +64,25 @@ def test_a_thread_on_which_something_runs_is_not_touched(deployment: DeploymentR
 
     assert sweep() == 0
     assert exists(deployment, over)
+
+
+def test_a_thread_that_changes_just_before_it_is_held_is_not_touched(deployment: DeploymentRef) -> None:
+    thread_id = thread(deployment, minutes=5, strategy="delete", changed_ago=6)
+    with ThreadPoolExecutor(1) as pool:
+        with connection() as conn:
+            conn.execute(
+                text("UPDATE thread SET updated_at = now() WHERE thread_id = :id"), {"id": thread_id}
+            )
+            swept = pool.submit(sweep)
+            wait_until(waits_for_a_lock)
+        assert swept.result() == 0
+
+    assert exists(deployment, thread_id)
+
+
+def waits_for_a_lock() -> bool:
+    with connection() as conn:
+        return bool(conn.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
 
 
 def test_keeping_the_latest_happens_once_for_each_change(deployment: DeploymentRef) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -15,16 +14,16 @@ import pytest
 from redis import Redis
 from sqlalchemy import text
 
-from shared import claims, events, queues, stops, threads
+from shared import claims, events, leadership, queues, stops, threads
 from shared.claims import Terms
-from shared.database import connection, driver, engine
+from shared.database import connection, driver
 from shared.deployments import DeploymentRef
 from shared.errors import Unavailable
 from shared.settings import Settings
 from tests import factories
 from tests.waiting import until
 from workers import upkeep as module
-from workers.upkeep import LOCK, Upkeep
+from workers.upkeep import Upkeep
 
 pytestmark = pytest.mark.usefixtures("db", "redis")
 
@@ -256,8 +255,8 @@ def test_redis_is_not_needed(
 class Counting(Upkeep):
     """Counts its rounds instead of doing anything."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, name: str) -> None:
+        super().__init__(dataclasses.replace(settings, worker=name))
         self.rounds = 0
 
     def tick(self) -> None:
@@ -269,8 +268,19 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TICK_SECONDS", 0.02)
 
 
+def lead(name: str) -> bool:
+    with driver() as conn:
+        return leadership.hold(conn, leadership.UPKEEP, name)
+
+
+def end_leadership(at: str = "now()") -> None:
+    """As if the leader had not been heard of until then."""
+    with connection() as conn:
+        conn.execute(text(f"UPDATE leader SET lease_until = {at}"))
+
+
 def test_one_process_leads(settings: Settings, quick: None) -> None:
-    crowd = [Counting(settings) for _ in range(3)]
+    crowd = [Counting(settings, name) for name in "abc"]
     loops = [gevent.spawn(upkeep._run) for upkeep in crowd]
     until(lambda: max(upkeep.rounds for upkeep in crowd) >= 5)
     try:
@@ -279,49 +289,87 @@ def test_one_process_leads(settings: Settings, quick: None) -> None:
         gevent.killall(loops)
 
 
-def test_another_leads_when_the_leader_is_gone(settings: Settings, quick: None) -> None:
-    first, second = Counting(settings), Counting(settings)
-    loop = gevent.spawn(first._run)
+def test_one_leads_of_many_that_begin_at_once() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        led = list(pool.map(lead, "abcdefgh"))
+
+    assert led.count(True) == 1
+
+
+def test_a_leader_renews_and_nobody_else_leads_meanwhile() -> None:
+    assert lead("first")
+    assert not lead("second")
+    assert lead("first")
+
+
+def test_another_leads_when_the_leader_has_been_silent_for_too_long() -> None:
+    lead("first")
+    end_leadership()
+
+    assert lead("second")
+    assert not lead("first"), "and it learns of it when it wakes up"
+
+
+def test_a_lease_by_a_clock_that_has_been_put_back_since_counts_for_nothing() -> None:
+    lead("first")
+    end_leadership("now() + interval '1 hour'")
+
+    assert lead("second")
+    assert not lead("first")
+
+
+def test_another_leads_at_once_when_the_leader_stops(settings: Settings, quick: None) -> None:
+    first, second = Counting(settings, "first"), Counting(settings, "second")
+    first.start()
     until(lambda: first.rounds)
-    heir = gevent.spawn(second._run)
-    loop.kill()
+    second.start()
+    first.close()
+
+    assert lead("second")
     until(lambda: second.rounds)
-    heir.kill()
+    before = first.rounds
+    until(lambda: second.rounds > 3)
+    assert first.rounds == before
+    second.close()
 
 
-def test_the_lead_is_lost_with_the_connection_and_found_again(settings: Settings, quick: None) -> None:
-    upkeep = Counting(settings)
-    loop = gevent.spawn(upkeep._run)
-    until(lambda: upkeep.rounds)
-    with connection() as conn:
-        leaders = conn.execute(
-            text("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = :lock"), {"lock": LOCK}
-        )
-        conn.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": leaders.scalar_one()})
-    before = upkeep.rounds
-    until(lambda: upkeep.rounds > before + 1)
-    loop.kill()
+def test_a_process_that_does_not_lead_does_nothing(
+    upkeep: Upkeep, rung: Rung, deployment: DeploymentRef
+) -> None:
+    lead("another")
+    factories.run(deployment)
+    upkeep.tick()
+
+    assert rung == []
 
 
-def test_a_process_that_does_not_lead_does_nothing(settings: Settings, quick: None) -> None:
-    upkeep = Counting(settings)
-    with leading_elsewhere():
-        upkeep._lead()
+def test_a_leader_that_was_replaced_in_the_middle_of_a_round_does_no_more(
+    settings: Settings, rung: Rung, redis: Redis, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is frozen after it has looked which runs are abandoned, and wakes up when another has ended them."""
+    waiting, lost = factories.run(deployment), abandoned(deployment, "deaths = 2")
+    frozen, heir = (Upkeep(dataclasses.replace(settings, worker=name)) for name in ("frozen", "heir"))
+    look = claims.abandoned
 
-    assert upkeep.rounds == 0
+    def look_and_freeze(conn: Any, **options: Any) -> Any:
+        found = look(conn, **options)
+        monkeypatch.setattr(claims, "abandoned", look)
+        end_leadership()
+        heir.tick()
+        return found
 
+    monkeypatch.setattr(claims, "abandoned", look_and_freeze)
+    frozen.tick()
 
-@contextmanager
-def leading_elsewhere() -> Iterator[None]:
-    with engine().connect() as conn:
-        conn.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
-        yield
-        conn.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": LOCK})
+    assert (row(lost)["status"], row(lost)["owner"], row(lost)["attempt"]) == ("error", "heir", 2)
+    assert [name for _, name, _ in log_of(redis, lost)] == ["error", "end"]
+    assert [id for _, _, id in rung] == [str(waiting)]
+    assert not lead("frozen")
 
 
 def test_beat_may_wake_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TICK_SECONDS", 60)
-    upkeep = Counting(settings)
+    upkeep = Counting(settings, "first")
     loop = gevent.spawn(upkeep._run)
     gevent.sleep(0)
     upkeep.wake()
@@ -332,9 +380,10 @@ def test_beat_may_wake_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_two_rounds_at_once_end_a_run_once(
-    settings: Settings, rung: Rung, redis: Redis, deployment: DeploymentRef
+    settings: Settings, rung: Rung, redis: Redis, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A leader that was paused and its heir: the rows decide, not the lock."""
+    """A leader that was frozen in the middle of a step and its successor: the rows decide, not the lease."""
+    monkeypatch.setattr(leadership, "LEASE_SECONDS", 0)
     ids = [abandoned(deployment, "deaths = 2") for _ in range(5)]
     rounds = [
         threading.Thread(target=Upkeep(dataclasses.replace(settings, worker=name)).tick)
