@@ -109,14 +109,20 @@ def _look_after(engine: Engine) -> None:
 
     The text form of a list costs a regular expression an item, and its bytes twice their size. SQLAlchemy's own
     `pool_pre_ping` asks at every checkout: one more round-trip for each transaction.
+
+    A connection that was just made is not checked: of a second one that is lost, SQLAlchemy would say that it was
+    used in the wrong way. Its first statement tells what has happened to it.
     """
 
     @event.listens_for(engine, "connect")
     def on_connect(dbapi_connection: Any, record: Any) -> None:
         dbapi_connection.adapters.register_dumper(list, ListBinaryDumper)
+        record.info["is_new"] = True
 
     @event.listens_for(engine, "checkout")
     def on_checkout(dbapi_connection: Any, record: Any, proxy: Any) -> None:
+        if record.info.pop("is_new", False):
+            return
         if dbapi_connection.closed:
             raise exc.DisconnectionError()
         if time.monotonic() - record.info.get("used_at", 0.0) < TRUSTED_SECONDS:
@@ -204,6 +210,7 @@ DATABASE_TROUBLE = (
 )
 GONE = "database unavailable"
 READ_ONLY = "25006"  # an internal error to the driver
+IDLE = "25P03"  # this process was frozen in the middle of a transaction
 IN_THE_WAY = ("40001", "40P01", "55P03")  # serialization, deadlock, a lock not got in time
 
 
@@ -215,5 +222,5 @@ def _why_not_now(error: Exception) -> str | None:
     if state in IN_THE_WAY:
         return "another transaction was in the way"
     # None: never reached the server. 08: connection, 53: resources, 57P: shutdown
-    is_gone = state is None or state[:2] in ("08", "53") or state[:3] == "57P" or state == READ_ONLY
+    is_gone = state is None or state[:2] in ("08", "53") or state[:3] == "57P" or state in (READ_ONLY, IDLE)
     return GONE if is_gone else None

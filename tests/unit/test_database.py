@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.types.array import ListBinaryDumper
-from sqlalchemy import text
-from sqlalchemy.exc import ProgrammingError
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.event import listens_for
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from shared.database import connection, driver, query
+from shared import database as database_module
+from shared.database import connect, connection, driver, query, transaction, translated
 from shared.errors import Unavailable
+from tests.waiting import wait_until
 
 
 @pytest.mark.usefixtures("db")
@@ -69,3 +73,97 @@ def test_trouble_that_passes_is_unavailable(
 def test_what_would_come_again_is_no_such_trouble(run: Callable[..., None], error: type[Exception]) -> None:
     with pytest.raises(error):
         run("SELECT nothing")
+
+
+def by_session(*statements: str) -> None:
+    with transaction() as session:
+        for statement in statements:
+            session.execute(text(statement))
+
+
+EVERY_DOOR = pytest.mark.parametrize("run", [by_connection, by_driver, by_session])
+
+
+@pytest.fixture
+def others(db: Engine, database: str) -> Iterator[psycopg.Connection[Any]]:
+    """An operator's connection beside engines of the test's own."""
+    engine = connect(database, pool_size=2)
+    with psycopg.connect(database, autocommit=True) as operator:
+        yield operator
+    engine.dispose()
+
+
+def terminate(operator: psycopg.Connection[Any], *pids: int) -> None:
+    for pid in pids:
+        operator.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+
+
+@EVERY_DOOR
+def test_sessions_that_were_terminated_in_the_pool_are_replaced(
+    others: psycopg.Connection[Any], run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = sessions_of_the_pools(others)
+    run("SELECT 1")
+    terminate(others, *made)
+    monkeypatch.setattr(database_module, "TRUSTED_SECONDS", 0)
+
+    run("SELECT 1")
+
+
+@EVERY_DOOR
+def test_sessions_that_are_terminated_as_soon_as_they_are_made_are_unavailable(
+    others: psycopg.Connection[Any], run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = sessions_of_the_pools(others)
+    run("SELECT 1")
+    terminate(others, *made)
+    monkeypatch.setattr(database_module, "TRUSTED_SECONDS", 0)
+    for engine in (database_module._engine, database_module._quick):
+        listens_for(engine, "connect")(lambda made, _: terminate(others, made.info.backend_pid))
+
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            run("SELECT 1")
+
+
+@EVERY_DOOR
+def test_a_session_that_is_terminated_in_use_is_unavailable(
+    others: psycopg.Connection[Any], run: Callable[..., None]
+) -> None:
+    with pytest.raises(Unavailable):
+        run("SELECT pg_terminate_backend(pg_backend_pid())", "SELECT 1")
+    run("SELECT 1")
+
+
+def test_a_session_that_was_idle_in_its_transaction_for_too_long_is_unavailable(
+    others: psycopg.Connection[Any],
+) -> None:
+    """Its process was frozen."""
+    with connection() as conn, pytest.raises(OperationalError) as raised:
+        freeze(conn, others)
+    with pytest.raises(Unavailable), translated():
+        raise raised.value
+
+
+def freeze(conn: Connection, operator: psycopg.Connection[Any]) -> None:
+    conn.execute(text("SET idle_in_transaction_session_timeout = 1"))
+    pid = conn.scalar(text("SELECT pg_backend_pid()"))
+    wait_until(lambda: not operator.execute("SELECT FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone())
+    conn.execute(text("SELECT 1"))
+
+
+def test_a_session_that_is_terminated_at_the_commit_is_unavailable(others: psycopg.Connection[Any]) -> None:
+    with pytest.raises(Unavailable), connection() as conn:
+        terminate(others, conn.scalar(text("SELECT pg_backend_pid()")))
+    with pytest.raises(Unavailable), transaction() as session:
+        terminate(others, session.scalar(text("SELECT pg_backend_pid()")))
+    with pytest.raises(Unavailable), driver() as quick, quick.transaction():
+        terminate(others, quick.execute("SELECT pg_backend_pid()").fetchone()[0])
+
+
+def sessions_of_the_pools(operator: psycopg.Connection[Any]) -> list[int]:
+    """The server's process of each connection that the process's engines make, as they make them."""
+    made: list[int] = []
+    for engine in (database_module._engine, database_module._quick):
+        listens_for(engine, "connect")(lambda connection, _: made.append(connection.info.backend_pid))
+    return made
