@@ -16,10 +16,11 @@ from celery.signals import setup_logging, worker_init, worker_ready, worker_shut
 from shared import bus, database, logs, queues
 from shared.process import close_memory
 from shared.settings import Settings
-from workers import presence
+from workers import presence, transport
 
 close_memory()
 settings = Settings.from_env(os.environ)
+transport.use()
 app = queues.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
 app.conf.update(imports=["workers.tasks"])
 

@@ -17,7 +17,7 @@ from celery import Celery
 from langgraph_sdk.client import SyncLangGraphClient
 from langgraph_sdk.errors import APIStatusError
 
-from shared import queues
+from shared import bus, queues
 from tests.conftest import OUTSIDE
 from tests.receiver import receiving
 from tests.stack import Stack
@@ -258,6 +258,32 @@ def test_a_message_that_comes_twice_changes_nothing(
     with psycopg.connect(stack.database_url) as conn:
         attempt = conn.execute("SELECT attempt FROM run WHERE run_id = %s", (run["run_id"],)).fetchone()
     assert attempt == (1,)
+
+
+def test_a_message_nobody_can_read_is_in_nobodys_way(stack: Stack) -> None:
+    runners = stack.pids("runner")
+    with bus.make_client(stack.redis_url) as redis:
+        for garbage in (b"", b"x", b"{}", b"null", b'{"body": "!!!", "headers": null, "properties": {}}'):
+            redis.lpush(f"{queues.CELERY_PREFIX}{queues.runs_queue('default')}", garbage)
+        wait_until(lambda: not redis.exists(f"{queues.CELERY_PREFIX}{queues.runs_queue('default')}"))
+
+    silences = [0.0]
+
+    def has_heard_another() -> bool:
+        silences.append(heard_seconds(stack, runners[0]))
+        return silences[-1] < max(silences)
+
+    wait_until(has_heard_another, timeout=60)
+    assert stack.pids("runner") == runners
+    assert stack.log.read_text().count("a message in runs.default is dropped") == 5
+
+
+def heard_seconds(stack: Stack, pid: int) -> float:
+    """How long ago a worker heard the last of the messages that it sends to itself."""
+    with psycopg.connect(stack.database_url) as conn:
+        row = conn.execute("SELECT heard_seconds FROM worker WHERE pid = %s", (pid,)).fetchone()
+    assert row is not None
+    return row[0]
 
 
 def test_a_message_that_is_lost_is_not_missed(stack: Stack, sdk: SyncLangGraphClient, thread_id: str) -> None:

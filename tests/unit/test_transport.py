@@ -1,0 +1,132 @@
+"""What a worker takes from a queue: messages of this service, whatever else somebody has put there."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from base64 import b64decode, b64encode
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from celery import Celery
+from kombu import Connection, Consumer
+from redis import Redis
+
+from shared import bus, queues
+from workers import transport
+from workers.transport import Malformed, checked
+
+QUEUE = "runs.default"
+KEY = f"{bus.PREFIX}celery:{QUEUE}"
+RUN = str(UUID(int=7))
+
+
+def packed(body: object) -> str:
+    return b64encode(json.dumps(body).encode()).decode()
+
+
+def message(args: object = ((RUN,),), **changes: Any) -> dict[str, Any]:
+    """As kombu stores it; `changes` replace parts of it."""
+    return {
+        "body": packed([args, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {"lang": "py", "task": queues.EXECUTE_RUNS, "id": str(uuid4()), "eta": None},
+        "properties": {"delivery_tag": str(uuid4()), "delivery_info": {}, "body_encoding": "base64"},
+        **changes,
+    }
+
+
+def item(*args: Any, **changes: Any) -> bytes:
+    return json.dumps(message(*args, **changes)).encode()
+
+
+GARBAGE = {
+    "nothing": b"",
+    "no JSON": b"x",
+    "no text": b"\xff\xfe",
+    "no object": b"[]",
+    "null": b"null",
+    "an empty object": b"{}",
+    "nested too deeply": b"[" * 100_000,
+    "no base64": item(body="!!!"),
+    "no body": item(body=None),
+    "a body that is no triple": item(body=packed([])),
+    "a body that is no list": item(body=packed(3)),
+    "options": item(body=packed([[[RUN]], {"a": 1}, {}])),
+    "no headers": item(headers=None),
+    "headers without a task": item(headers={"id": RUN}),
+    "a task of somebody else": item(headers={"task": "os.system", "id": RUN}),
+    "a task that is no name": item(headers={"task": {}, "id": RUN}),
+    "compressed": item(**{"content-encoding": "zip"}),
+    "no kind": item(**{"content-type": None}),
+    "pickled": item(
+        **{
+            "content-type": "application/x-python-serialize",
+            "body": b64encode(pickle.dumps(([[RUN]], {}, {}))).decode(),
+        }
+    ),
+    "no arguments": item([]),
+    "too many arguments": item([[RUN], "more"]),
+    "no list of ids": item([RUN]),
+    "no ids": item([["x"]]),
+    "numbers": item([[1]]),
+    "nulls": item([[None]]),
+    "an object": item([{"a": 1}]),
+    "a very long id": item(["a" * 1_000_000]),
+    "ids to a task that takes none": item(headers={"task": queues.CANARY, "id": RUN}),
+}
+
+
+@pytest.mark.parametrize("found", GARBAGE.values(), ids=GARBAGE)
+def test_what_this_service_does_not_send_is_no_message(found: bytes) -> None:
+    with pytest.raises(Malformed):
+        checked(found)
+
+
+def test_only_the_task_and_its_arguments_pass() -> None:
+    hostile = message(properties=None)
+    hostile["headers"] |= {"eta": "x", "timelimit": 3, "stamps": 1}
+    hostile["body"] = packed([[[RUN]], {}, {"chain": [{"task": "another"}]}])
+
+    passed = json.loads(checked(json.dumps(hostile).encode()))
+
+    assert json.loads(b64decode(passed["body"])) == [[[RUN]], {}, {}]
+    assert passed["headers"].keys() == {"lang", "task", "id"}
+
+
+def test_everything_else_in_a_queue_is_dropped_with_a_line(
+    redis: Redis, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = queues.configure(redis_url, app=Celery("consumer"))
+    for found in GARBAGE.values():
+        redis.lpush(KEY, found)
+    redis.lpush(KEY, item())
+    heard: list[Any] = []
+
+    with Connection(app.conf.broker_url, transport_options=app.conf.broker_transport_options) as connection:
+        connection.transport_cls = transport.Transport
+        with Consumer(connection, [queues._queue(QUEUE)], on_message=heard.append, accept=["json"]):
+            while not heard:
+                connection.drain_events(timeout=20)
+
+    assert heard[0].payload == [[[RUN]], {}, {}]
+    assert len([line for line in caplog.messages if "is dropped" in line]) == len(GARBAGE)
+    assert not redis.exists(KEY)
+
+
+def test_a_worker_consumes_by_way_of_it() -> None:
+    script = (
+        "import workers.app; from shared.queues import celery;"
+        "print(*{celery.connection(url).get_transport_cls() for url in ('redis://x', 'redis+socket:///x')})"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout.strip() == "<class 'workers.transport.Transport'>", done.stderr

@@ -1,0 +1,99 @@
+"""What a worker accepts from the broker: messages as this service sends them, and nothing else.
+
+Whoever can write to Redis can put anything into a queue. Celery and kombu read a message in many places, and in
+most of them one that they cannot read ends the consumer. Here it is dropped with one line, before they see it.
+"""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64decode, b64encode
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid4
+
+import orjson
+from kombu.transport import TRANSPORT_ALIASES
+from kombu.transport import redis as kombu_redis
+
+from shared import queues
+
+log = logging.getLogger(__name__)
+
+TAKES_IDS = (queues.EXECUTE_RUNS, queues.ANSWER_QUERIES, queues.BUILD_REVISION)
+TAKES_NOTHING = (queues.SWEEP, queues.CANARY)
+
+
+class Malformed(Exception):
+    """Not a message of this service; says why."""
+
+
+def use() -> None:
+    """Have this process consume by way of this module, whatever kind of Redis address it has."""
+    for scheme in ("redis", "rediss"):
+        TRANSPORT_ALIASES[scheme] = f"{__name__}:Transport"
+
+
+def checked(item: bytes) -> bytes:
+    """The message made anew of the task's name and its arguments: nothing else that was in it reaches Celery.
+
+    Raises Malformed.
+    """
+    try:
+        message = orjson.loads(item)
+        kind = message["content-type"], message["content-encoding"]
+        task = message["headers"]["task"]
+        arguments, options, _ = orjson.loads(b64decode(message["body"], validate=True))
+    except (ValueError, KeyError, TypeError) as error:
+        raise Malformed(f"it cannot be read ({type(error).__name__})") from error
+    if kind != ("application/json", "utf-8") or options or not _fits(task, arguments):
+        raise Malformed("no task takes it")
+    return orjson.dumps(
+        {
+            "headers": {"lang": "py", "task": task, "id": str(uuid4())},
+            "properties": {"body_encoding": "base64", "delivery_tag": str(uuid4()), "delivery_info": {}},
+            "content-type": "application/json",
+            "content-encoding": "utf-8",
+            "body": b64encode(orjson.dumps([arguments, {}, {}])).decode(),
+        }
+    )
+
+
+def _fits(task: object, arguments: object) -> bool:
+    match arguments:
+        case []:
+            return task in TAKES_NOTHING
+        case [[*ids]]:
+            return task in TAKES_IDS and all(_is_id(id) for id in ids)
+    return False
+
+
+def _is_id(value: object) -> bool:
+    try:
+        return isinstance(value, str) and bool(UUID(value))
+    except ValueError:
+        return False
+
+
+class Client(kombu_redis.PrefixedStrictRedis):
+    """Answers to BRPOP are messages of ours, or none."""
+
+    def parse_response(self, connection: Any, command_name: Any, **options: Any) -> Any:
+        answer = super().parse_response(connection, command_name, **options)
+        if command_name != "BRPOP" or not answer:
+            return answer
+        queue, item = answer
+        try:
+            return queue, checked(item)
+        except Malformed as error:
+            log.warning("a message in %s is dropped: %s", queue.decode(), error)
+            return None
+
+
+class Channel(kombu_redis.Channel):
+    def _get_client(self) -> Any:
+        return partial(Client, global_keyprefix=self.global_keyprefix)
+
+
+class Transport(kombu_redis.Transport):
+    Channel = Channel
