@@ -17,7 +17,7 @@ from sqlalchemy import Connection, RowMapping, text
 from shared import checkpoint_answers
 from shared.database import Driver, Row, query
 from shared.events import RESERVED
-from shared.turns import CLAIM, CLAIM_IN_TURNS, CLAIM_WAITING, CLAIM_WHATEVER_KEY
+from shared.turns import CLAIM, CLAIM_IN_TURNS, CLAIM_WAITING, CLAIM_WHATEVER_KEY, Next
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +191,25 @@ def give_back(
         },
     )
     return done.rowcount == 1
+
+
+SETTLED_SECONDS = 2.0  # a claim may still be on its way to whoever made it
+
+GIVE_BACK_UNKNOWN = text("""
+UPDATE run SET status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(), rung_at = now(), rings = 0
+WHERE owner = :owner AND status = 'running' AND run_id <> ALL(CAST(:known AS uuid[]))
+  AND updated_at < now() - make_interval(secs => :settled) AND cancel_requested IS NULL
+RETURNING run_id, pool
+""")
+
+
+def give_back_unknown(conn: Connection, *, owner: str, known: Sequence[UUID]) -> list[Next]:
+    """Return an owner's runs to the queue that it knows nothing of; those to be rung for.
+
+    It claimed them by a statement that was carried out, but whose answer it never got.
+    """
+    rows = conn.execute(GIVE_BACK_UNKNOWN, {"owner": owner, "known": list(known), "settled": SETTLED_SECONDS})
+    return [Next(row.run_id, row.pool) for row in rows]
 
 
 def abandoned(conn: Connection, *, limit: int = 100) -> list[RowMapping]:

@@ -5,14 +5,17 @@ has turned runs away takes waiting runs in turns between keys, so that nobody wa
 else has queued. Each runner remembers whom it served: turns need no row that every claim would write.
 What has a limit is claimed a deployment or a key at a time (`shared/limits.py`, `shared/key_limits.py`).
 
-The database away, or a run of the same thread just started elsewhere: nothing is claimed, upkeep rings again.
+The database away, or a run of the same thread just started elsewhere: nothing is claimed, upkeep rings again. What
+was claimed by a statement whose answer was lost, nobody knows here: the runner looks for it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import random
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 from uuid import UUID
@@ -42,6 +45,7 @@ class Claiming:
         self._terms = terms
         self._served: dict[str, None] = {}  # keys, by when they had their turn, the longest ago first
         self._limited_first = False
+        self.unanswered_at = -math.inf  # when a claim was last left without an answer
 
     def learn(self, *, some_key_is_limited: bool) -> None:
         """Look at keys only where one has a limit."""
@@ -52,7 +56,9 @@ class Claiming:
         taken = self._free(run_ids)
         if len(taken) < len(run_ids):
             left = list(set(run_ids) - {run.run_id for run, _ in taken})
-            lines = _tried(lambda conn: [*limits.with_room(conn, left), *key_limits.with_room(conn, left)])
+            lines = self._tried(
+                lambda conn: [*limits.with_room(conn, left), *key_limits.with_room(conn, left)]
+            )
             taken += self.of(lines, most - len(taken))
         return taken
 
@@ -65,7 +71,7 @@ class Claiming:
                 return []
             return [item for run_id in run_ids for item in self._free([run_id])]
         except Unavailable as error:
-            log.warning("cannot claim runs: %s", error)
+            self._unanswered(error)
             return []
 
     def of(self, lines: Iterable[Line], most: int) -> Taken:
@@ -111,7 +117,7 @@ class Claiming:
 
     def unheard(self, most: int, *, waited_seconds: float) -> Taken:
         """Runs that have waited this long and that nobody rang for."""
-        taken: Taken = _tried(
+        taken: Taken = self._tried(
             lambda conn: claims.claim_waiting(
                 conn, self._pool, self._terms, limit=min(most, AT_ONCE), waited_seconds=waited_seconds
             )
@@ -119,7 +125,7 @@ class Claiming:
         return taken + self.of(self._lines(waited_seconds=waited_seconds), most - len(taken))
 
     def _lines(self, *, waited_seconds: float) -> list[Line]:
-        return _tried(
+        return self._tried(
             lambda conn: [
                 *limits.unheard(conn, self._pool, waited_seconds=waited_seconds),
                 *key_limits.unheard(conn, self._pool, waited_seconds=waited_seconds),
@@ -127,7 +133,7 @@ class Claiming:
         )
 
     def _served_by(self, claim: Callable[[Driver], Taken]) -> Taken:
-        taken: Taken = _tried(claim)
+        taken: Taken = self._tried(claim)
         for run, _ in taken:
             self._served.pop(run.key_id, None)
             self._served[run.key_id] = None
@@ -135,13 +141,16 @@ class Claiming:
             del self._served[next(iter(self._served))]
         return taken
 
+    def _tried(self, ask: Callable[[Driver], list[T]]) -> list[T]:
+        try:
+            with driver() as conn:
+                return ask(conn)
+        except UniqueViolation:
+            return []
+        except Unavailable as error:
+            self._unanswered(error)
+            return []
 
-def _tried(ask: Callable[[Driver], list[T]]) -> list[T]:
-    try:
-        with driver() as conn:
-            return ask(conn)
-    except UniqueViolation:
-        return []
-    except Unavailable as error:
+    def _unanswered(self, error: Unavailable) -> None:
         log.warning("cannot claim runs: %s", error)
-        return []
+        self.unanswered_at = time.monotonic()

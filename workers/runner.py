@@ -30,11 +30,11 @@ from workers.claiming import AT_ONCE, Claiming, Line, Taken
 from workers.events import Writer
 from workers.host import Host
 from workers.hosts import HostPool
-from workers.runs import Execution
+from workers.runs import LOST_AFTER, Execution
 
 log = logging.getLogger(__name__)
 
-LOST_AFTER = 25 / 30  # of a lease without a renewal: we no longer trust it
+AWAY_SECONDS = 1.0  # until a step for which the database was away is tried again
 UNHEARD_SECONDS = 2.0
 WARM_AT_START = 2
 PASS_ON_SECONDS = 0.2  # until our own consumer has stopped, or the bell would come back
@@ -63,6 +63,7 @@ class Runner:
             gevent.spawn(self._forever, self._renew, settings.lease_seconds / 3),
             gevent.spawn(self._forever, self._fence_stale, 1.0),
             gevent.spawn(self._forever, self._claim_unheard, 1.0),
+            gevent.spawn(self._forever, self._give_back_unanswered, 1.0),
             gevent.spawn(self._listen),
         ]
 
@@ -124,6 +125,17 @@ class Runner:
         most = self.free_slots
         if not self.draining and most > 0 and quiet:
             self._begin(lambda: self._claiming.unheard(most, waited_seconds=UNHEARD_SECONDS), most)
+
+    def _give_back_unanswered(self) -> None:
+        """A claim whose answer was lost may have been carried out: those runs would wait for their leases to end."""
+        unsure_for = time.monotonic() - self._claiming.unanswered_at
+        if unsure_for > self.settings.lease_seconds:
+            return
+        with connection() as conn:
+            given = claims.give_back_unknown(conn, owner=self.settings.worker, known=list(self._executions))
+        for run in given:
+            log.warning("run %s: claimed, but nobody was told: it goes back to the queue", run.run_id)
+            queues.enqueue_run(run.pool, run.run_id)
 
     def _catch_up(self, most: int) -> list[gevent.Greenlet]:
         """Runs were turned away: of all that wait those whose turn it is; fewer than asked for: none is left."""
@@ -196,12 +208,15 @@ class Runner:
     # keeping what is ours
 
     def _forever(self, step: Any, pause_seconds: float) -> None:
+        pause = pause_seconds
         while True:
-            gevent.sleep(pause_seconds)
+            gevent.sleep(pause)
+            pause = pause_seconds
             try:
                 step()
             except Unavailable as error:
                 log.warning("%s: %s", step.__name__.strip("_"), error)
+                pause = min(AWAY_SECONDS, pause_seconds)
             except Exception:  # the outermost loop: leases and bells must go on
                 log.exception("%s failed, going on", step.__name__)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gevent
 import orjson
@@ -22,6 +23,7 @@ from shared.database import connection, dumps
 from shared.errors import Fenced, HostDied, HostError, RunyardError, Unavailable
 from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
+from shared.turns import Next
 from workers import store
 from workers.events import RunLog
 from workers.graph_host import frames
@@ -36,6 +38,10 @@ CANCEL_SECONDS = 10.0  # how long a host may take to stop a run
 HAND_OVER_SECONDS = 3.0  # and when this process stops, whose own time is short
 RETRY_SECONDS = (1.0, 5.0)  # before the second and third attempt
 FLUSH_SECONDS = 2.0  # how long a run that goes elsewhere may wait for its last events to be sent
+LOST_AFTER = 25 / 30  # of a lease without a renewal: we no longer trust it
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0  # between two tries while the database is away
+
+T = TypeVar("T")
 
 
 class Execution:
@@ -133,7 +139,7 @@ class Execution:
     def _answer(self, parts: list[bytes]) -> None:
         ask = orjson.loads(parts[0])
         try:
-            answer = self._looked_up(ask)
+            answer = self._tried(lambda: self._looked_up(ask))
         except Unavailable as error:
             self.unwritable(error)
             return
@@ -152,6 +158,21 @@ class Execution:
             return store.answer_run(self.run, ask)
         with connection() as conn:
             return checkpoint_answers.answer(conn, self.run.deployment_id, ask, thread_id=self.run.thread_id)
+
+    def _tried(self, step: Callable[[], T]) -> T:
+        """What the database answers; asked again while it is away, as long as the run may be ours.
+
+        Raises Unavailable when it no longer is. The step is one that may be repeated.
+        """
+        pause = PAUSE_SECONDS
+        while True:
+            try:
+                return step()
+            except Unavailable:
+                if time.monotonic() - self.held_at > self._runner.settings.lease_seconds * LOST_AFTER:
+                    raise
+            gevent.sleep(pause)
+            pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     def _reserve(self, upto: int) -> bool:
         try:
@@ -178,7 +199,8 @@ class Execution:
         except HostError as death:
             self._lost(death)
         except Unavailable as error:
-            self._drop(error)
+            log.warning("run %s: it cannot start here now: %s", run.run_id, error)
+            self._give_back(delay=RETRY_SECONDS[0], death=None, refund=True)
         except RunyardError as error:
             self._end(RunStatus.ERROR, ThreadStatus.ERROR, error=_error(error))
         else:
@@ -222,7 +244,8 @@ class Execution:
             "attempt": run.attempt,
             "metadata": run.metadata,
             "fresh": not with_checkpoint,
-            "resume_from_checkpoint": run.attempt > 1 and self._runner.has_checkpoint(run),
+            "resume_from_checkpoint": run.attempt > 1
+            and self._tried(lambda: self._runner.has_checkpoint(run)),
         }
         return frames.pack([dumps(spec).encode(), run.input, *(self._stored or ())])
 
@@ -282,9 +305,13 @@ class Execution:
         if self.run.temporary:
             self._end(RunStatus.INTERRUPTED, ThreadStatus.IDLE)
             return
-        try:
+
+        def roll_back() -> Next | None:
             with connection() as conn:
-                following = finishing.roll_back(conn, self.run, error=error)
+                return finishing.roll_back(conn, self.run, error=error)
+
+        try:
+            following = self._tried(roll_back)
         except (Fenced, Unavailable) as refused:
             self._drop(refused)  # without a database: upkeep rolls it back when its lease has run out
             return
@@ -315,25 +342,31 @@ class Execution:
         run = self.run
         try:
             self._runner.committer.settle(self)
-            with connection() as conn:
-                held = claims.renew(
-                    conn, [run.run_id], owner=run.owner, lease_seconds=self._runner.settings.lease_seconds
-                ).get(run.run_id)
+            held = self._tried(self._renewed)
             if held is not None and held.attempt == run.attempt and held.cancel_requested is not None:
                 self._stopping = (held.cancel_requested, held.cancel_reason)
                 self._stopped(_Outcome(None), *self._stopping)
                 return
             self.log.hand_over(FLUSH_SECONDS)
-            with connection() as conn:
-                given = claims.give_back(conn, run, delay_seconds=delay, death=death, refund=refund)
+            given = self._tried(lambda: self._given_back(delay, death, refund))
         except RunyardError as error:
             log.warning("run %s: not given back, its lease will run out: %s", run.run_id, error)
             self.log.abandon()
             return
-        if given and refund:
+        if given and not delay:
             queues.enqueue_run(self.run_pool, run.run_id)
         elif given:
             gevent.spawn_later(delay, queues.enqueue_run, self.run_pool, run.run_id)
+
+    def _renewed(self) -> claims.Hold | None:
+        lease_seconds = self._runner.settings.lease_seconds
+        with connection() as conn:
+            held = claims.renew(conn, [self.run.run_id], owner=self.run.owner, lease_seconds=lease_seconds)
+        return held.get(self.run.run_id)
+
+    def _given_back(self, delay: float, death: str | None, refund: bool) -> bool:
+        with connection() as conn:
+            return claims.give_back(conn, self.run, delay_seconds=delay, death=death, refund=refund)
 
     @property
     def run_pool(self) -> str:

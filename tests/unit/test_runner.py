@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -16,6 +17,7 @@ from uuid import UUID, uuid4
 
 import gevent
 import orjson
+import pytest
 from sqlalchemy import text
 
 import workers
@@ -31,13 +33,15 @@ from shared import (
     threads,
     turns,
 )
-from shared.database import connection, transaction
+from shared.database import Driver, connection, driver, transaction
 from shared.deployments import DeploymentRef
+from shared.errors import Unavailable
 from shared.events import Event
 from shared.settings import Settings
 from tests import factories
 from tests.greened import World, child, greened
 from tests.waiting import until
+from workers import claiming
 from workers import runs as execution
 from workers.host import Host, HostCommand
 from workers.hosts import HostPool
@@ -47,7 +51,7 @@ from workers.upkeep import Upkeep
 __all__ = ["child"]
 
 KITCHEN = Path(workers.__file__).parents[1] / "tests/projects/kitchen"
-GRAPHS = ("echo", "asks", "writes", "counts", "sleeps", "blocks", "fails", "dies")
+GRAPHS = ("echo", "asks", "writes", "counts", "sleeps", "blocks", "fails", "dies", "remembers")
 HOST = Path(workers.__file__).parent / "graph_host"
 
 
@@ -626,6 +630,79 @@ def test_warming_starts_a_host(world: World) -> None:
         )
 
         assert len(b.hosts()) == 1
+
+
+@contextmanager
+def deaf() -> Iterator[Driver]:
+    """A connection that is lost when its statement has been carried out."""
+    with driver() as conn:
+        yield conn
+    raise Unavailable("the connection was lost")
+
+
+@greened
+def test_a_run_whose_claim_got_no_answer_does_not_wait_for_its_lease(world: World) -> None:
+    with bench(world, lease_seconds=60.0) as b:
+        run_id = b.create("echo", {"text": "hi"})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(claiming, "driver", deaf)
+            b.runner.ring([run_id])
+        assert b.status(run_id) == "running"
+
+        b.wait(run_id)
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["attempt"], row["deaths"]) == ("success", 2, 0)
+
+
+@greened
+def test_runs_that_are_executed_are_not_taken_for_such(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+        with connection() as conn:
+            conn.execute(text("UPDATE run SET updated_at = now() - interval '1 minute'"))
+        b.runner._claiming.unanswered_at = time.monotonic()
+        b.runner._give_back_unanswered()
+
+        assert b.status(run_id) == "running"
+
+
+@greened
+def test_a_run_that_cannot_start_without_the_database_starts_when_it_is_back(world: World) -> None:
+    with bench(world, lease_seconds=60.0) as b:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shared_hosts[0], "acquire", away)
+            run_id = b.start("echo", {"text": "hi"})
+            until(lambda: (row := b.row(run_id)) and (row["status"], row["attempt"]) == ("pending", 1))
+
+        b.wait(run_id)
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["deaths"]) == ("success", 0)
+
+
+def away(*_: Any, **__: Any) -> Any:
+    raise Unavailable("database unavailable")
+
+
+@greened
+def test_what_a_graph_asks_of_a_database_that_is_away_is_asked_again(world: World) -> None:
+    with bench(world) as b:
+        asked: list[None] = []
+        look_up = execution.Execution._looked_up
+
+        def away_at_first(self: Any, ask: Any) -> Any:
+            asked.append(None)
+            return away() if len(asked) < 3 else look_up(self, ask)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(execution.Execution, "_looked_up", away_at_first)
+            run_id = b.start("remembers", {"text": "x"})
+            b.wait(run_id)
+
+        assert len(asked) >= 3
+        assert b.status(run_id) == "success"
 
 
 @greened
