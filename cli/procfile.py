@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 LINE = re.compile(r"^(?P<name>[a-z][a-z0-9-]*):\s*(?P<command>\S.*)$")
 RELEASE = "release"  # runs to its end before the others start
+# Addresses and keys that a process never uses: what it does not have, nobody takes from it.
+WITHHELD = {"beat": ("DATABASE_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS")}
 
 
 class BadProcfile(ValueError):
@@ -24,6 +27,11 @@ class Line:
     def argv(self) -> list[str]:
         """The shell hands over to the command, so that its process is the command's own."""
         return ["/bin/sh", "-c", f"exec {self.command}"]
+
+    def environment(self, whole: Mapping[str, str]) -> dict[str, str]:
+        """What of the service's environment this process gets."""
+        withheld = {f"{name}{end}" for name in WITHHELD.get(self.name, ()) for end in ("", "_FILE")}
+        return {name: value for name, value in whole.items() if name not in withheld}
 
 
 def read(path: Path = PROJECT / "Procfile") -> list[Line]:

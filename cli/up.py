@@ -265,7 +265,8 @@ def _start_processes(
     for is_first in (True, False):
         for line in lines:
             if (line.name in FIRST) is is_first and not supervisor.is_asked_to_stop:
-                started.append(supervisor.start(Program(line.name, line.argv, environment, procfile.PROJECT)))
+                program = Program(line.name, line.argv, line.environment(environment), procfile.PROJECT)
+                started.append(supervisor.start(program))
         ready = supervisor.wait_until(lambda: next(answers), seconds=READY_SECONDS)
         if not ready and not supervisor.is_asked_to_stop:
             raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from cryptography.fernet import Fernet
 
-from cli.procfile import RELEASE, read
+from cli.procfile import RELEASE, WITHHELD, read
 from shared.settings import VARIABLES, Settings
 
 PROJECT = Path(__file__).parents[2]
@@ -45,6 +45,13 @@ def test_a_process_has_its_command_of_the_procfile(compose: dict[str, Any], proc
 @pytest.mark.parametrize("process", PROCESSES)
 def test_a_process_is_given_every_setting_and_nothing_else(compose: dict[str, Any], process: str) -> None:
     assert set(compose["services"][process]["environment"]) == set(VARIABLES.values())
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_process_has_no_key_that_it_never_uses(compose: dict[str, Any], process: str) -> None:
+    given = compose["services"][process]["environment"]
+
+    assert all(not given[name] for name in WITHHELD.get(process, ()))
 
 
 @pytest.mark.parametrize("process", set(PROCESSES) - {RELEASE})

@@ -46,6 +46,18 @@ def test_the_shell_hands_over_to_the_command() -> None:
     assert Line("web", "gunicorn -c x").argv == ["/bin/sh", "-c", "exec gunicorn -c x"]
 
 
+def test_a_process_gets_no_key_that_it_never_uses() -> None:
+    whole = {
+        "DATABASE_URL": "a",
+        "RUNYARD_API_KEY": "b",
+        "RUNYARD_ENCRYPTION_KEYS_FILE": "c",
+        "REDIS_URL": "d",
+    }
+
+    assert Line("beat", "x").environment(whole) == {"REDIS_URL": "d"}
+    assert Line("web", "x").environment(whole) == whole
+
+
 def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
     bad = tmp_path / "Procfile"
     bad.write_text("# a comment\n\nweb: serve\nnonsense\n")
