@@ -55,6 +55,7 @@ class HostProcess:
         self.logs: list[dict[str, Any]] = []
         self.ready: dict[str, Any] = {}
         self.pongs = 0
+        self.checks: list[list[str]] = []
         self.answer: Answer = lambda run, kind, parts: None
         self._socket = sock
         self._decoder = frames.Decoder()
@@ -129,6 +130,8 @@ class HostProcess:
             self.ready = json.loads(body)
         elif kind == frames.PONG:
             self.pongs += 1
+        elif kind == frames.CHECKED:
+            self.checks.append(json.loads(body))
         elif kind == frames.LOG:
             (run.logs if id in self._runs else self.logs).append(json.loads(body))
         elif kind == frames.EVENT:

@@ -12,7 +12,7 @@ from typing import Any
 import ormsgpack
 import pytest
 
-from tests.hosts import Checkpointed, HostProcess, graph_host
+from tests.hosts import Checkpointed, HostProcess, Run, graph_host
 from tests.waiting import wait_until
 from workers.graph_host import frames
 
@@ -41,6 +41,7 @@ GRAPHS = [
     "leaves",
     "leaves_async",
     "dies",
+    "patches",
     "blocks",
     "looks",
     "shows_context",
@@ -77,7 +78,7 @@ def host(shared_host: HostProcess) -> Iterator[HostProcess]:
 @pytest.fixture
 def own_host() -> Iterator[HostProcess]:
     """For a test that ends or disturbs its host."""
-    names = ("steps", "dies", "blocks", "sleeps", "floods", "swallows")
+    names = ("steps", "dies", "blocks", "sleeps", "floods", "swallows", "patches")
     with graph_host(HOSTED, {name: ALL[name] for name in names}) as host:
         host.wait_ready()
         yield host
@@ -930,6 +931,31 @@ def test_it_answers_pings_while_nodes_work(own_host: HostProcess) -> None:
     own_host.send(frames.PING, frames.NOBODY, b"")
 
     own_host.read_until(lambda: own_host.pongs == 1)
+
+
+def test_it_says_which_runs_it_executes(own_host: HostProcess) -> None:
+    begun, unknown = own_host.start("sleeps", {}), Run()
+    asked = [begun.id.hex, unknown.id.hex]
+    own_host.send(frames.CHECK, frames.NOBODY, json.dumps(asked).encode())
+    own_host.read_until(lambda: bool(own_host.checks))
+
+    assert own_host.checks == [[begun.id.hex]]
+
+
+def test_functions_of_the_standard_library_that_a_node_replaces_are_not_what_later_runs_use(
+    own_host: HostProcess,
+) -> None:
+    own_host.run("patches", {"text": "functions"})
+
+    assert own_host.run("steps", {"text": "b"}).values["text"] == "b"
+
+
+def test_runs_end_also_where_a_node_has_taken_all_modules_away(own_host: HostProcess) -> None:
+    own_host.run("patches", {"text": "modules"})
+
+    assert own_host.run("steps", {"text": "b"}).outcome is not None
+    own_host.send(frames.CHECK, frames.NOBODY, b"[]")
+    own_host.read_until(lambda: own_host.checks == [[]])
 
 
 def test_it_says_where_the_loop_is_blocked(own_host: HostProcess) -> None:

@@ -7,7 +7,6 @@ in one, and while frames keep coming at most one send a millisecond is made.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import select
 import socket
@@ -17,6 +16,7 @@ from threading import get_ident  # by name: a project may put another one into t
 from typing import NoReturn
 
 from . import frames
+from .standard import json_loads
 
 # Above this many waiting bytes the graphs are held back.
 HIGH_WATER = 1024 * 1024
@@ -29,7 +29,7 @@ IDLE_SECONDS = 3600.0
 READ_BYTES = 256 * 1024
 
 # Frames somebody waits for: they do not wait for company.
-AWAITED = frozenset((frames.DONE, frames.ASK, frames.PONG, frames.READY, frames.ANSWER))
+AWAITED = frozenset((frames.DONE, frames.ASK, frames.PONG, frames.READY, frames.ANSWER, frames.CHECKED))
 
 Handler = Callable[[int, bytes, bytes], None]
 # The JSON of a question, given its number.
@@ -128,7 +128,7 @@ class Connection:
             poll.poll()
             for frame in list(self._decoder.feed(self._receive())):
                 parts = frames.unpack(frame[2]) if frame[0] == frames.REPLY else []
-                if parts and json.loads(parts[0]).get("ask") == number:
+                if parts and json_loads(parts[0]).get("ask") == number:
                     reply = parts[1:]
                 else:
                     early.append(frame)
@@ -226,6 +226,6 @@ class Connection:
             self._handler(kind, id, body)
             return
         parts = frames.unpack(body)
-        future = self._asks.get(json.loads(parts[0]).get("ask", 0))
+        future = self._asks.get(json_loads(parts[0]).get("ask", 0))
         if future is not None and not future.done():
             future.set_result(parts[1:])

@@ -14,6 +14,8 @@ Down (runner → host)
     PING        empty; answered by PONG
     WIDEN       JSON {"stream_mode": [mode …]}: send events of these too from now on, as far as the run has them
     STOP        empty: finish nothing, start nothing, exit 0
+    CHECK       JSON [run id in hex …]: which of these have begun and not ended? Answered by CHECKED, by way
+                of all that a run needs: a document decoded, a thread, a document encoded
 
 Up (host → runner)
     READY       JSON {"graphs": [graph_id …], "versions": {…}} or {"error": {"step", "message"}}
@@ -25,6 +27,7 @@ Up (host → runner)
     ANSWER      parts: JSON, the answer to a QUERY; of an update also the values JSON and the blobs to store
     LOG         JSON {"level", "message", "logger"}; id of the run when known
     PONG        empty
+    CHECKED     JSON [run id in hex …]
 """
 
 from __future__ import annotations
@@ -37,9 +40,9 @@ COUNT = struct.Struct(">I")
 NOBODY = bytes(16)
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
-RUN, CANCEL, QUERY, REPLY, PING, STOP, WIDEN = range(1, 8)
-READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG = range(16, 25)
-KINDS = frozenset((*range(1, 8), *range(16, 25)))
+RUN, CANCEL, QUERY, REPLY, PING, STOP, WIDEN, CHECK = range(1, 9)
+READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG, CHECKED = range(16, 26)
+KINDS = frozenset((*range(1, 9), *range(16, 26)))
 
 
 class BadFrame(Exception):

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import contextvars
 import io
-import json
 import logging
 import sys
 import threading
-import time
 from collections import OrderedDict
 from typing import TextIO
 
 from . import frames
 from .connection import Connection
+from .standard import json_dumps, monotonic
 
 MAX_LINE_BYTES = 8 * 1024
 MAX_LINES_PER_RUN = 10_000
@@ -51,7 +50,7 @@ class Limiter:
         self._connection = connection
         self._lines: OrderedDict[bytes, int] = OrderedDict()
         self._tokens = float(BURST_LINES)
-        self._refilled_at = time.monotonic()
+        self._refilled_at = monotonic()
         self._dropped = 0
         self._lock = threading.Lock()
 
@@ -89,7 +88,7 @@ class Limiter:
         return seen
 
     def _take_token(self) -> bool:
-        now = time.monotonic()
+        now = monotonic()
         self._tokens = min(BURST_LINES, self._tokens + (now - self._refilled_at) * LINES_PER_SECOND)
         self._refilled_at = now
         if self._tokens < 1:
@@ -99,7 +98,7 @@ class Limiter:
 
     def _send(self, run_id: bytes, level: str, logger: str, message: str) -> None:
         document = {"level": level, "message": message, "logger": logger}
-        self._connection.send(frames.LOG, run_id, json.dumps(document).encode())
+        self._connection.send(frames.LOG, run_id, json_dumps(document).encode())
 
 
 def clean(message: str) -> str:

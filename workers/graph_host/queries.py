@@ -15,7 +15,6 @@ to be stored, so that whoever owns the thread can do it whole or not at all.
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -32,6 +31,7 @@ from .outcome import describe_error, interrupts_by_task, read_state, state_recor
 from .output import current_run_id
 from .run_checkpoints import PLACE, RunCheckpoints, current_run
 from .serialization import dumps, without_nul
+from .standard import json_dumps
 from .storage import Overlay
 
 MAX_ANSWER_BYTES = 48 * 1024 * 1024  # below what a frame may hold
@@ -191,7 +191,7 @@ def shown(snapshot: StateSnapshot, thread_id: str, *, deep: bool = False) -> dic
 
 def refusal(error: dict[str, str], kind: str = "failed") -> bytes:
     """An answer that is none: `kind` says whose doing it is (invalid, failed, too_large)."""
-    return json.dumps({"refused": {**error, "kind": kind}}).encode()
+    return json_dumps({"refused": {**error, "kind": kind}}).encode()
 
 
 def _state_update(update: dict[str, Any]) -> StateUpdate:

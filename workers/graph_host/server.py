@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import ctypes
 import gc
-import json
 import os
 import platform
 import re
@@ -30,6 +29,7 @@ from typing import Any, NoReturn
 from . import frames, watch
 from .connection import Connection
 from .output import Limiter, capture
+from .standard import json_dumps, json_loads
 
 CONFIG_VARIABLE = "GRAPH_HOST_CONFIG"
 # The oldest that the tests of this package pass with.
@@ -52,6 +52,9 @@ class Host:
         self._entries: dict[str, Any] = {}
         self._runs: dict[bytes, Any] = {}
         self._queries: set[asyncio.Task[None]] = set()
+        self._execution: Any = None  # modules that import langgraph: known once its version is
+        self._answering: Any = None
+        self._checker = ThreadPoolExecutor(1, thread_name_prefix="check")
         self._index: Any = None  # of the store, if it has one
         self._limits: Any = None
         self._connection = Connection(sock, self._loop, self._on_frame)
@@ -92,8 +95,9 @@ class Host:
                 message = f"{package} {wanted} or newer is needed: the project has {found or 'none'}"
                 self._unusable("environment", message)
         # They import langgraph, whose version had to be checked first.
-        from . import execution, loader, project_types, saver
+        from . import execution, loader, project_types, queries, saver
 
+        self._execution, self._answering = execution, queries
         self._limits = execution.Limits(**(self._config.get("limits") or {}))
         allowed = self._config.get("allowed_msgpack_modules") or ()
         if allowed is not True:
@@ -139,26 +143,38 @@ class Host:
                 self._runs[id].cancel()
         elif kind == frames.WIDEN:
             if id in self._runs:
-                self._runs[id].widen(json.loads(body)["stream_mode"])
+                self._runs[id].widen(json_loads(body)["stream_mode"])
         elif kind == frames.PING:
             self._connection.send(frames.PONG, id, b"")
         elif kind == frames.STOP:
             self._connection.flush_and_exit(0)
         elif kind == frames.QUERY:
             self._on_query(id, body)
+        elif kind == frames.CHECK:
+            self._ask(self._check(body))
+
+    async def _check(self, body: bytes) -> None:
+        """Say which of these runs are in progress, by the way that runs take: decoder, thread, encoder.
+
+        The thread is not one of the nodes': that all of those are busy is no fault.
+        """
+        asked = self._execution.loads(body)
+        begun = await self._loop.run_in_executor(self._checker, self._in_progress, asked)
+        self._connection.send(frames.CHECKED, frames.NOBODY, self._execution.dumps(begun))
+
+    def _in_progress(self, ids: list[str]) -> list[str]:
+        return [id for id in ids if bytes.fromhex(id) in self._runs]
 
     def _on_run(self, id: bytes, body: bytes) -> None:
-        from .execution import Execution
-
         document, input, *stored = frames.unpack(body)
-        spec = json.loads(document)
+        spec = json_loads(document)
         entry = self._entries.get(spec["graph_id"])
         if entry is None:
             names = ", ".join(self._entries)
             error = {"error": "GraphNotFound", "message": f"no graph '{spec['graph_id']}': there are {names}"}
             self._refuse(id, error)
             return
-        execution = Execution(
+        execution = self._execution.Execution(
             self._connection,
             entry,
             id,
@@ -186,18 +202,17 @@ class Host:
         self._connection.send(frames.DONE, id, frames.pack(parts))
 
     def _on_query(self, id: bytes, body: bytes) -> None:
-        from .queries import Query, embedded, refusal
-
-        document = json.loads(body)
+        document = json_loads(body)
         if document["op"] == "embed":
-            self._ask(embedded(self._connection, self._index, id, document))
+            self._ask(self._answering.embedded(self._connection, self._index, id, document))
             return
         entry = self._entries.get(document["graph_id"])
         if entry is None:
             error = {"error": "GraphNotFound", "message": f"no graph '{document['graph_id']}'"}
-            self._connection.send(frames.ANSWER, id, frames.pack([refusal(error, "invalid")]))
+            refusal = self._answering.refusal(error, "invalid")
+            self._connection.send(frames.ANSWER, id, frames.pack([refusal]))
             return
-        self._ask(Query(self._connection, entry, id, document, self._versions).run())
+        self._ask(self._answering.Query(self._connection, entry, id, document, self._versions).run())
 
     def _ask(self, answering: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(answering)
@@ -211,7 +226,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--threads", type=int, default=DEFAULT_THREADS)
     options = parser.parse_args(arguments)
-    config = json.loads(os.environ.pop(CONFIG_VARIABLE))
+    config = json_loads(os.environ.pop(CONFIG_VARIABLE))
     sock = socket.socket(fileno=options.socket)
     sock.set_inheritable(False)
     _die_with_the_runner(sock)
@@ -256,4 +271,4 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value).encode()
+    return json_dumps(value).encode()

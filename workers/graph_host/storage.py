@@ -10,13 +10,13 @@ channel, type] …]) and, in this order, its data, its blobs and its writes as t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from . import frames
 from .connection import Connection, Document
 from .serialization import dumps, without_nul
+from .standard import json_loads
 
 
 class StorageFailed(Exception):
@@ -47,7 +47,7 @@ class Storage:
     @staticmethod
     def head(parts: Sequence[bytes]) -> dict[str, Any]:
         """The JSON of an answer; raises StorageFailed when it is an error."""
-        head: dict[str, Any] = json.loads(parts[0])
+        head: dict[str, Any] = json_loads(parts[0])
         if "error" in head:
             raise StorageFailed(head["error"])
         return head
@@ -94,7 +94,7 @@ class MemoryStorage(Storage):
 
     def send(self, kind: int, header: dict[str, Any], blobs: list[bytes]) -> None:
         if kind == frames.CHECKPOINT:
-            self._put(json.loads(dumps(header)), blobs)
+            self._put(json_loads(dumps(header)), blobs)
         else:
             self._put_writes(header, blobs)
 

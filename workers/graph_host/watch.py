@@ -6,15 +6,14 @@ The loop cannot tell while it is blocked, so a thread looks from outside.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 import threading
-import time
 from types import FrameType
 
 from . import frames
 from .connection import Connection
+from .standard import json_dumps, monotonic, sleep
 
 TICK_SECONDS = 1.0
 BLOCKED_SECONDS = 5.0
@@ -32,26 +31,26 @@ class Watch:
         self._loop = loop
         self._connection = connection
         self._thread = thread
-        self._ran_at = time.monotonic()
+        self._ran_at = monotonic()
         self._tick()
         threading.Thread(target=self._look, name="loop-watch", daemon=True).start()
 
     def _tick(self) -> None:
-        self._ran_at = time.monotonic()
+        self._ran_at = monotonic()
         self._loop.call_later(TICK_SECONDS, self._tick)
 
     def _look(self) -> None:
         told_at = 0.0
         while True:
-            time.sleep(TICK_SECONDS)
-            blocked = time.monotonic() - self._ran_at
+            sleep(TICK_SECONDS)
+            blocked = monotonic() - self._ran_at
             if blocked < BLOCKED_SECONDS or self._ran_at == told_at:
                 continue
             frame = sys._current_frames().get(self._thread)
             where = _user_frame(frame)
             message = f"{where} has blocked the event loop for {blocked:.0f} s: no other run can go on"
             document = {"level": "WARNING", "message": message, "logger": "runyard"}
-            if self._connection.send_from_outside(frames.LOG, frames.NOBODY, json.dumps(document).encode()):
+            if self._connection.send_from_outside(frames.LOG, frames.NOBODY, json_dumps(document).encode()):
                 told_at = self._ran_at
 
 

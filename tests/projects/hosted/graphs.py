@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import builtins
 import importlib.util
 import logging
 import operator
@@ -252,6 +254,15 @@ def die(state: State) -> State:
     os._exit(9)
 
 
+def patch(state: State) -> State:
+    """What a careless author does to the standard library all others use, too."""
+    json.dumps = json.loads = builtins.open = time.sleep = lambda *a, **k: None
+    if state.get("text") == "modules":
+        sys.modules.clear()
+    return {"text": "patched"}
+
+
+patches = chain(patch).compile()
 leaves = chain(leave).compile()
 leaves_async = chain(leave_async).compile()
 dies = chain(die).compile()
