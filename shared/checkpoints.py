@@ -352,12 +352,13 @@ SELECT EXISTS (SELECT FROM checkpoint WHERE deployment_id = %(deployment)s AND t
         raise NotFound(f"Checkpoint {checkpoint_id} not found")
 
 
-def has_checkpoint_of_run(conn: Connection, run_id: UUID) -> bool:
+def has_checkpoint_of_run(conn: Connection | Driver, run_id: UUID) -> bool:
     """Whether a run has stored a checkpoint of its thread: then it can go on from there."""
     statement = """
 SELECT EXISTS (
     SELECT 1 FROM run JOIN checkpoint AS c ON c.deployment_id = run.deployment_id
         AND c.thread_id = run.thread_id AND c.checkpoint_ns = '' AND c.run_id = run.run_id
     WHERE run.run_id = %(run)s
-)"""
-    return bool(conn.exec_driver_sql(statement, {"run": run_id}).scalar())
+) AS is_there"""
+    row = query(conn, statement, {"run": run_id}).fetchone()
+    return row is not None and row["is_there"]

@@ -39,6 +39,7 @@ class Claimed:
     kwargs: dict[str, Any]
     last_death: str | None
     deaths: int
+    quarantine: int
     seconds_left: float
     timeout_seconds: float | None = None  # its deployment's own limit
     cancel_requested: str | None = None
@@ -166,31 +167,52 @@ def hold(conn: Connection, run: Claimed) -> bool:
 
 
 def give_back(
-    conn: Connection, run: Claimed, *, delay_seconds: float, death: str | None, refund: bool = False
+    conn: Connection | Driver,
+    run: Claimed,
+    *,
+    delay_seconds: float,
+    death: str | None,
+    refund: bool = False,
+    quarantine: int | None = None,
 ) -> bool:
     """Return a run to the queue for another attempt.
 
     False when it is no longer the owner's, or somebody wants it stopped: then it must be ended instead.
-    `refund` is for a runner that stops in good order: the attempt does not count against the limit.
+    `refund`: the attempt does not count against the limit. So it is when a runner stops in good order, and
+    when a host died that other runs were on; `quarantine` is then how strictly the run is kept apart next.
     """
-    done = conn.execute(
-        text(
-            "UPDATE run SET status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(),"
-            " not_before = now() + make_interval(secs => :delay), rung_at = now(), rings = 0,"
-            " last_death = :death, deaths = deaths + :died"
-            " WHERE run_id = :run_id AND attempt = :attempt AND owner = :owner AND status = 'running'"
-            " AND cancel_requested IS NULL"
-        ),
-        {
-            "run_id": run.run_id,
-            "attempt": run.attempt,
-            "owner": run.owner,
-            "delay": delay_seconds,
-            "death": death,
-            "died": 0 if refund else 1,
-        },
-    )
-    return done.rowcount == 1
+    parameters = {
+        "run_id": run.run_id,
+        "attempt": run.attempt,
+        "owner": run.owner,
+        "delay": delay_seconds,
+        "death": death,
+        "died": 0 if refund else 1,
+        "quarantine": quarantine,
+    }
+    return query(conn, GIVE_BACK, parameters).fetchone() is not None
+
+
+GIVE_BACK = """
+UPDATE run SET status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(),
+    not_before = now() + make_interval(secs => %(delay)s), rung_at = now(), rings = 0,
+    last_death = %(death)s, deaths = deaths + %(died)s,
+    quarantine = coalesce(CAST(%(quarantine)s AS bigint), quarantine)
+WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND owner = %(owner)s AND status = 'running'
+  AND cancel_requested IS NULL
+RETURNING run_id
+"""
+
+
+def wish_to_stop(conn: Driver, run: Claimed) -> tuple[str, str | None] | None:
+    """What somebody wants done with a run that is still its owner's: the action and the reason."""
+    statement = """
+SELECT cancel_requested, cancel_reason FROM run
+WHERE run_id = %(run_id)s AND owner = %(owner)s AND attempt = %(attempt)s AND status = 'running'
+  AND cancel_requested IS NOT NULL"""
+    key = {"run_id": run.run_id, "owner": run.owner, "attempt": run.attempt}
+    row = query(conn, statement, key).fetchone()
+    return None if row is None else (row["cancel_requested"], row["cancel_reason"])
 
 
 SETTLED_SECONDS = 2.0  # a claim may still be on its way to whoever made it
@@ -250,7 +272,8 @@ UPDATE run SET owner = :owner, attempt = attempt + 1, seq_reserved = seq_reserve
 WHERE run_id = :run_id AND status = 'running' AND lease_until < now()
 RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
     seq_reserved - :reserved AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs, last_death,
-    deaths, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left, cancel_requested"""
+    deaths, quarantine, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left,
+    cancel_requested"""
             ),
             {"run_id": run_id, "owner": owner, "reserved": RESERVED},
         )

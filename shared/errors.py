@@ -18,6 +18,7 @@ RunyardError
 ├── Fenced                   somebody else owns this run or revision now
 └── HostError                a graph host could not do its work
     ├── HostDied
+    ├── NotBegun
     └── HostUnusable
 """
 
@@ -132,6 +133,14 @@ class HostError(RunyardError):
 
 class HostDied(HostError):
     """A graph host ended while it had work; the message names the signal or exit code."""
+
+    def __init__(self, message: str, *, together: int = 1) -> None:
+        super().__init__(message)
+        self.together = together  # how many runs and questions were on it
+
+
+class NotBegun(HostError):
+    """A graph host that otherwise works shows no sign of having begun a run."""
 
 
 class HostUnusable(HostError):

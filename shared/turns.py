@@ -54,7 +54,8 @@ WHERE {which} AND r.status = 'pending'
   AND (CAST(%(pool)s AS text) IS NULL OR r.pool = %(pool)s) AND {startable}
 RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
     seq_reserved - %(reserved)s AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs,
-    last_death, deaths, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left, key_id
+    last_death, deaths, quarantine, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left,
+    key_id
 """
 
 

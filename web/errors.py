@@ -25,6 +25,7 @@ from shared.errors import (
     HostUnusable,
     InProgress,
     Invalid,
+    NotBegun,
     NotFound,
     OutsideFailed,
     Refused,
@@ -60,6 +61,7 @@ STATUSES: dict[type[RunyardError], int] = {
     HostError: 424,
     HostDied: 424,
     HostUnusable: 424,
+    NotBegun: 424,
 }
 
 CONTROL_PLANE_PREFIXES = ("/v1/", "/v2/")

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any, Protocol, cast
 from uuid import UUID
@@ -21,15 +22,19 @@ import orjson
 from gevent.event import AsyncResult
 from gevent.lock import RLock
 
-from shared.errors import HostDied, HostUnusable
+from shared.errors import HostDied, HostError, HostUnusable, NotBegun
 from shared.settings import Settings
 from workers import sandbox
 from workers.graph_host import frames
+from workers.quarantine import OPEN, Group
 
 log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024
 STALLED_SECONDS = 5.0  # no answer for this long: no new runs
+QUIET_SECONDS = 5.0  # nothing heard of a run since it was sent: does the host have it?
+LONG_QUIET_SECONDS = 30.0  # the same of one that was heard of
+PONGS = 5  # pings that are answered while a check is not: the host is unfit
 TERM_SECONDS = 5.0
 OUTPUT_SECONDS = 2.0
 # What reading a frame can raise when its sender is not our graph host any more.
@@ -42,8 +47,8 @@ class Guest(Protocol):
     def received(self, kind: int, body: bytes) -> None:
         """A frame of this run has come."""
 
-    def host_died(self, error: HostDied) -> None:
-        """The process that executed this run is gone."""
+    def host_died(self, error: HostError) -> None:
+        """The process that executed this run is gone, or does not execute it."""
 
     def wait_until_drained(self) -> None:
         """Return when the run's events have room again."""
@@ -68,18 +73,37 @@ class Output(Protocol):
 class Host:
     """One child process and the runs in it."""
 
-    def __init__(self, revision_id: UUID, command: HostCommand, settings: Settings, output: Output) -> None:
+    def __init__(
+        self,
+        revision_id: UUID,
+        command: HostCommand,
+        settings: Settings,
+        output: Output,
+        *,
+        group: Group = OPEN,
+        changed: Callable[[Host], None] = lambda host: None,
+    ) -> None:
+        """`changed` is called when the last run has left, and when the process has ended."""
         self.revision_id = revision_id
+        self.group = group  # of the runs that may be here
         self.guests: dict[bytes, Guest] = {}
-        self.exclusive = False  # taken for one run whose last host died
+        self.entered_at: dict[bytes, float] = {}  # … its guests, the longest ago first
+        self.is_retiring = False  # no new runs: its slot is wanted
+        self.is_unfit = False  # … because it answers pings and does not begin runs
         self.started_at = self.last_used = time.monotonic()
         self.memory_mb = settings.host_memory_mb  # what it may take
         self.used_bytes = 0
         self.delay = 0.0  # of its last answer to a ping
         self.died: str | None = None
+        self._death = HostDied("has ended")
         self._settings = settings
         self._output = output
         self._hold = command.hold
+        self._changed = changed
+        self._heard: set[bytes] = set()  # runs of which frames have come since the last ping
+        self._ask_at: dict[bytes, float] = {}  # when to ask whether the host has a run
+        self._asked: set[bytes] | None = None  # runs that a check asks for that is yet to be answered
+        self._pongs = 0  # since it was sent
         self._asked_at: float | None = None
         self._warned = False
         self._ready: AsyncResult = AsyncResult()
@@ -102,7 +126,7 @@ class Host:
 
     @property
     def is_healthy(self) -> bool:
-        return self.died is None and self.silence < STALLED_SECONDS
+        return self.died is None and not self.is_unfit and self.silence < STALLED_SECONDS
 
     @property
     def silence(self) -> float:
@@ -127,22 +151,26 @@ class Host:
         except OSError as error:
             if self.died is None:
                 self.kill(self._how_it_ended())
-            raise HostDied(self.died) from error
+            raise self._death from error
 
     def enter(self, id: bytes, guest: Guest, body: bytes, *, kind: int = frames.RUN) -> None:
         """Start a run here, or ask something (`kind` QUERY); raises HostDied."""
         if self.died is not None:
-            raise HostDied(self.died)
+            raise self._death
         self.guests[id] = guest
-        self.last_used = time.monotonic()
+        self.entered_at[id] = self.last_used = time.monotonic()
+        if kind == frames.RUN:
+            self._ask_at[id] = self.last_used + QUIET_SECONDS
         self.send(kind, id, body)
 
     def leave(self, id: bytes) -> None:
         """Frames of this run are not expected any more."""
         self.guests.pop(id, None)
+        self.entered_at.pop(id, None)
+        self._ask_at.pop(id, None)
         self.last_used = time.monotonic()
-        if self.exclusive:
-            self.stop()
+        if not self.guests:
+            self._changed(self)
 
     def ping(self) -> None:
         """Ask whether the host's loop turns; act on silence."""
@@ -156,12 +184,53 @@ class Host:
         elif self.silence > STALLED_SECONDS and not self._warned:
             self._warned = True
             self._output("WARNING", f"the event loop has been blocked for {self.silence:.0f} s", None)
+        self._check_on_quiet_runs()
 
     def _send_ping(self) -> None:
+        self._send_quietly(frames.PING, b"")
+
+    def _send_quietly(self, kind: int, body: bytes) -> None:
         try:
-            self.send(frames.PING, frames.NOBODY, b"")
+            self.send(kind, frames.NOBODY, body)
         except HostDied:
             return
+
+    def _check_on_quiet_runs(self) -> None:
+        """Ask for runs that nothing was heard of, in a way that needs what a run needs.
+
+        A pong needs the loop only: user code may have broken all else.
+        """
+        self._note_heard()
+        if self._asked is not None:
+            if self._pongs >= PONGS and not self.is_unfit:
+                log.warning("host %s of revision %s answers nothing but pings", self.pid, self.revision_id)
+                self.is_unfit = True
+                self._displace(self._asked)
+            return
+        now = time.monotonic()
+        quiet = {id for id, at in self._ask_at.items() if at <= now}
+        if quiet:
+            self._asked, self._pongs = quiet, 0
+            gevent.spawn(self._send_quietly, frames.CHECK, orjson.dumps([id.hex() for id in quiet]))
+
+    def _note_heard(self) -> None:
+        for id in self._heard & self._ask_at.keys():
+            self._ask_at[id] = time.monotonic() + LONG_QUIET_SECONDS
+        self._heard.clear()
+
+    def _checked(self, begun: set[bytes]) -> None:
+        """The host executes these of the runs it was asked for."""
+        asked, self._asked = self._asked or set(), None
+        self._heard |= begun
+        self._displace(asked - begun)
+
+    def _displace(self, ids: set[bytes]) -> None:
+        """These go elsewhere, but those that were heard of since they were asked for."""
+        self._note_heard()
+        now = time.monotonic()
+        for id in ids:
+            if self._ask_at.get(id, now) <= now and (guest := self.guests.get(id)):
+                guest.host_died(NotBegun("does not execute the run"))
 
     def stop(self) -> None:
         """End an idle host in good order."""
@@ -197,8 +266,10 @@ class Host:
         gevent.spawn(self._process.wait)
         self._let_go()
         guests, self.guests = list(self.guests.values()), {}
+        self._death = HostDied(reason, together=len(guests))
         for guest in guests:
-            guest.host_died(HostDied(reason))
+            guest.host_died(self._death)
+        self._changed(self)
 
     def _let_go(self) -> None:
         """Nothing works in the host's files any more."""
@@ -232,11 +303,15 @@ class Host:
         if kind == frames.PONG:
             if self._asked_at is not None:
                 self.delay, self._asked_at, self._warned = time.monotonic() - self._asked_at, None, False
+                self._pongs += 1
         elif kind == frames.LOG:
             self._log_line(id, body)
         elif kind == frames.READY:
             self._become_ready(orjson.loads(body))
+        elif kind == frames.CHECKED:
+            self._checked({bytes.fromhex(id) for id in orjson.loads(body)})
         elif guest := self.guests.get(id):
+            self._heard.add(id)
             guest.received(kind, body)
 
     def _log_line(self, id: bytes, body: bytes) -> None:

@@ -1,4 +1,13 @@
-"""The pool of graph hosts (`workers/host.py`): start, choose, watch, evict. The one door to user code."""
+"""The pool of graph hosts (`workers/host.py`): start, choose, watch, evict. The one door to user code.
+
+Slots. A runner has at most `max_hosts` processes for runs under which no host died, and half as many more for
+the others (`workers/quarantine.py`): what one deployment crashes takes nothing from another. Of a revision
+two start at a time. Who needs a host that there is no slot for waits: the revision with the fewest hosts goes
+first, then who has waited longest. The host idle for longest makes room, one that somebody waits for never does.
+Where none gets idle, the one that will soonest takes no new runs.
+
+A start belongs to the pool, not to whoever asked for it first: any of them may give up waiting.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +20,45 @@ from uuid import UUID
 import gevent
 from gevent.event import AsyncResult
 
-from shared.errors import HostUnusable
+from shared.errors import HostError, HostUnusable
 from shared.limits import HostLimits
 from shared.settings import Settings
 from workers.host import Host, HostCommand, Output, resident_bytes
+from workers.quarantine import ALONE, OPEN, Group
 
 log = logging.getLogger(__name__)
 
 PING_SECONDS = 1.0
 SLOW_SECONDS = 0.05  # an answer to a ping that takes longer speaks for starting another host
+STARTS_OF_ONE = 2  # hosts of one revision that start at a time
+EXPECTED_SECONDS = 30.0  # how long a host waits for runs that were to come after a death
+ROOM_SECONDS = 5.0  # how long somebody waits for a slot until another host takes no new runs
+
+NEVER: AsyncResult = AsyncResult()
+
+
+class GaveUp(HostError):
+    """Nobody waits for the graph host any more."""
+
+
+@dataclass(eq=False)
+class _Start:
+    """A host that is wanted; `done` gets it, or why there is none."""
+
+    revision_id: UUID
+    group: Group
+    asked_at: float = field(default_factory=time.monotonic)
+    done: AsyncResult = field(default_factory=AsyncResult)
+    host: Host | None = None  # once there is a process
 
 
 @dataclass
-class _Flat:
-    """The hosts of one revision, and who is starting one."""
+class _Hosts:
+    """The hosts that a group of a revision's runs may be on, who waits for one, and the one that starts."""
 
-    hosts: list[Host] = field(default_factory=list)
-    starting: AsyncResult | None = None
+    ready: list[Host] = field(default_factory=list)
+    waiting: int = 0
+    start: _Start | None = None
 
 
 class HostPool:
@@ -44,88 +75,195 @@ class HostPool:
         self._prepare = prepare
         self._limits_of = limits_of
         self._limits: dict[UUID, HostLimits] = {}
-        self._flats: dict[UUID, _Flat] = {}
-        self._lone: list[Host] = []
+        self._groups: dict[tuple[UUID, Group], _Hosts] = {}
+        self._queue: list[_Start] = []  # those that there is no slot for yet
+        self._starting: list[_Start] = []
+        self._leaving: list[Host] = []  # told to stop; a slot is free when the process has ended
+        self._retired_at = 0.0
         self._watcher = gevent.spawn(self._watch)
 
-    def acquire(self, revision_id: UUID, *, alone: bool = False) -> Host:
-        """The least busy healthy host of a revision, started if there is none; raises HostUnusable.
+    # choosing
 
-        `alone`: a host that no other run is or will be on.
+    def acquire(self, revision_id: UUID, group: Group = OPEN, *, unless: AsyncResult = NEVER) -> Host:
+        """The least busy healthy host of a revision for runs of this group, started if there is none.
+
+        Raises HostUnusable when it cannot be started, GaveUp when `unless` is set before it is ready. Who
+        gets the host enters at once: it may be evicted as soon as others have their turn.
         """
-        if alone:
-            host = self._open(revision_id)
-            host.exclusive = True
-            self._lone.append(host)
-            host.wait_ready()
-            return host
-        while not (host := _least_busy(self._flat(revision_id))):
-            alive = [host for host in self._flat(revision_id).hosts if host.died is None]
-            if len(alive) >= 2 * self._most(revision_id):
-                return min(alive, key=lambda host: host.silence)
-            self._start_shared(revision_id)
-        if self._wants_company(self._flat(revision_id), self._most(revision_id)):
-            gevent.spawn(self._start_quietly, revision_id)
+        hosts = self._hosts(revision_id, group)
+        hosts.waiting += 1
+        try:
+            while not (host := self._choose(revision_id, hosts)):
+                start = hosts.start or self._request(revision_id, group)
+                gevent.wait([start.done, unless], count=1)
+                if unless.ready():
+                    raise GaveUp
+                start.done.get()
+        finally:
+            hosts.waiting -= 1
+            if not hosts.waiting and hosts.start is not None and hosts.start in self._queue:
+                self._answer(hosts.start)
+        if self._wants_company(revision_id, group, hosts):
+            self._request(revision_id, group)
         return host
 
-    def _flat(self, revision_id: UUID) -> _Flat:
-        """Looked up after every wait: an empty one may have gone meanwhile."""
-        return self._flats.setdefault(revision_id, _Flat())
+    def _hosts(self, revision_id: UUID, group: Group) -> _Hosts:
+        return self._groups.setdefault((revision_id, group), _Hosts())
+
+    def _choose(self, revision_id: UUID, hosts: _Hosts) -> Host | None:
+        healthy = [host for host in hosts.ready if host.is_healthy and not host.is_retiring]
+        if healthy:
+            return min(healthy, key=lambda host: (host.delay > SLOW_SECONDS, len(host.guests)))
+        alive = [host for host in hosts.ready if host.died is None]
+        if len(alive) >= 2 * self._most(revision_id):
+            return min(alive, key=lambda host: host.silence)
+        return None
 
     def _most(self, revision_id: UUID) -> int:
         """How many hosts a revision may have here, not counting those that do not answer."""
         own = self._limits.get(revision_id)
         return (own.hosts_per_runner if own else None) or self._settings.hosts_per_revision
 
-    def _wants_company(self, flat: _Flat, most: int) -> bool:
+    def _wants_company(self, revision_id: UUID, group: Group, hosts: _Hosts) -> bool:
         return (
-            flat.starting is None
-            and len(flat.hosts) < most
-            and all(h.guests and (h.delay > SLOW_SECONDS or h.silence > SLOW_SECONDS) for h in flat.hosts)
+            group == OPEN
+            and hosts.start is None
+            and len(hosts.ready) < self._most(revision_id)
+            and all(h.guests and (h.delay > SLOW_SECONDS or h.silence > SLOW_SECONDS) for h in hosts.ready)
+            and self._has_slot(group)
         )
+
+    def expect(self, revision_id: UUID, group: Group) -> None:
+        """Runs of this group will come soon: begin to start their host."""
+        hosts = self._hosts(revision_id, group)
+        if not hosts.ready and hosts.start is None:
+            self._request(revision_id, group)
 
     def warm(self, revision_id: UUID) -> None:
         """Have a host of this revision ready before anybody asks."""
-        flat = self._flat(revision_id)
-        if not flat.hosts and flat.starting is None:
-            self._start_quietly(revision_id)
-
-    def _start_quietly(self, revision_id: UUID) -> None:
         try:
-            self._start_shared(revision_id)
-        except HostUnusable as error:
-            log.warning("revision %s: no host: %s", revision_id, error)
+            self.acquire(revision_id)
+        except HostUnusable:
+            return  # it is in the log
 
-    def _start_shared(self, revision_id: UUID) -> None:
-        """Start one host, or wait for the one that is being started; raises HostUnusable."""
-        flat = self._flat(revision_id)
-        if flat.starting is not None:
-            flat.starting.get()
+    # starting
+
+    def _request(self, revision_id: UUID, group: Group) -> _Start:
+        start = self._hosts(revision_id, group).start = _Start(revision_id, group)
+        self._queue.append(start)
+        if OPEN < group < (ALONE, 0) and self._has_slot(group):
+            self._take_idle(start)
+        self._advance()
+        return start
+
+    def _take_idle(self, start: _Start) -> None:
+        """A warm host of the revision that nobody is in serves as a fresh one does, and at once."""
+        idle = next(filter(self._is_idle, self._hosts(start.revision_id, OPEN).ready), None)
+        if idle is not None and idle.is_healthy:
+            self._forget(idle)
+            idle.group = start.group
+            self._hosts(start.revision_id, start.group).ready.append(idle)
+            self._answer(start)
+
+    def _answer(self, start: _Start) -> None:
+        """Whoever waits for a start that has not begun looks again, or has gone."""
+        self._queue.remove(start)
+        self._hosts(start.revision_id, start.group).start = None
+        start.done.set(None)
+
+    def _advance(self) -> None:
+        """Begin the starts that there are slots for, and make room for the next."""
+        for start in sorted(self._queue, key=lambda start: (self._count(start.revision_id), start.asked_at)):
+            if sum(other.revision_id == start.revision_id for other in self._starting) >= STARTS_OF_ONE:
+                continue
+            if self._has_slot(start.group):
+                self._queue.remove(start)
+                self._starting.append(start)
+                gevent.spawn(self._begin, start)
+            else:
+                self._make_room(start.group)
+
+    def _count(self, revision_id: UUID) -> int:
+        """A revision's hosts, those that start included."""
+        return sum(id == revision_id for id, _ in self._taken())
+
+    def _taken(self) -> Iterator[tuple[UUID, Group]]:
+        """Of each slot the revision and the group it is taken for."""
+        for host in (*self.all(), *self._leaving):
+            if host.died is None:
+                yield host.revision_id, host.group
+        for start in self._starting:
+            yield start.revision_id, start.group
+
+    def _has_slot(self, group: Group) -> bool:
+        most = self._settings.max_hosts if group == OPEN else max(self._settings.max_hosts // 2, 2)
+        return sum((taken == OPEN) == (group == OPEN) for _, taken in self._taken()) < most
+
+    def _make_room(self, group: Group) -> None:
+        """Let the host idle for longest go, unless one that goes will do for who waits."""
+        if any((host.group == OPEN) == (group == OPEN) and host.died is None for host in self._leaving):
             return
-        flat.starting = started = AsyncResult()
-        try:
-            host = self._open(revision_id)
-            host.wait_ready()
-            flat.hosts.append(host)
-            started.set(host)
-        except HostUnusable as error:
-            started.set_exception(error)
-            raise
-        except Exception as error:
-            started.set_exception(HostUnusable(str(error)))
-            raise
-        finally:
-            flat.starting = None
+        idle = [
+            host for host in self.all() if (host.group == OPEN) == (group == OPEN) and self._is_idle(host)
+        ]
+        if idle:
+            self._evict(min(idle, key=lambda host: host.last_used), "makes room for another")
 
-    def _open(self, revision_id: UUID) -> Host:
-        self._make_room()
-        command, output = self._prepare(revision_id)
-        own = self._limits[revision_id] = self._limits_of(revision_id)
-        log.info("starting a host of revision %s", revision_id)
-        host = Host(revision_id, command, self._settings, output)
+    def _begin(self, start: _Start) -> None:
+        hosts = self._hosts(start.revision_id, start.group)
+        try:
+            start.host = host = self._open(start)
+            host.wait_ready()
+            hosts.ready.append(host)
+            start.done.set(host)
+        except HostUnusable as error:
+            log.warning("revision %s: no host: %s", start.revision_id, error)
+            start.done.set_exception(error)
+        except Exception as error:  # whoever waits must hear of it
+            log.exception("revision %s: no host", start.revision_id)
+            start.done.set_exception(HostUnusable(str(error)))
+        finally:
+            hosts.start = None
+            self._starting.remove(start)
+            self._advance()
+
+    def _open(self, start: _Start) -> Host:
+        command, output = self._prepare(start.revision_id)
+        own = self._limits[start.revision_id] = self._limits_of(start.revision_id)
+        log.info("starting a host of revision %s", start.revision_id)
+        host = Host(
+            start.revision_id, command, self._settings, output, group=start.group, changed=self._changed
+        )
         if own.memory_mb is not None:
             host.memory_mb = min(own.memory_mb, self._settings.host_memory_mb)
         return host
+
+    # ending
+
+    def _changed(self, host: Host) -> None:
+        """A host has no runs any more, or has ended."""
+        if host.died is not None:
+            self._forget(host)
+        elif self._is_idle(host) and (host.group != OPEN or host.is_retiring or host.is_unfit):
+            self._evict(host, "is not needed any more")
+        if self._queue:
+            self._advance()
+
+    def _is_idle(self, host: Host) -> bool:
+        """Whether nothing is lost when this host goes: nobody is in it, and nobody waits for it."""
+        hosts = self._hosts(host.revision_id, host.group)
+        return not host.guests and host in hosts.ready and not hosts.waiting
+
+    def _evict(self, host: Host, why: str) -> None:
+        log.info("host %s of revision %s stops: %s", host.pid, host.revision_id, why)
+        self._forget(host)
+        self._leaving.append(host)
+        gevent.spawn(host.stop)
+
+    def _forget(self, host: Host) -> None:
+        for hosts in (self._hosts(host.revision_id, host.group).ready, self._leaving):
+            if host in hosts:
+                hosts.remove(host)
 
     def adjust(self, limits: Mapping[UUID, HostLimits]) -> None:
         """Deployments' limits as they are now: idle hosts beyond them stop, those of deleted ones too."""
@@ -136,50 +274,36 @@ class HostPool:
                 self._limits.pop(revision_id, None)
             kept = 0 if own.is_gone else self._most(revision_id)
             why = "its deployment is gone" if own.is_gone else "its deployment may have fewer"
-            shared = [host for host in hosts if not host.exclusive]
-            idle = [host for host in shared if not host.guests]
-            for host in idle[: max(len(shared) - kept, 0)]:
+            open_to_all = [host for host in hosts if host.group == OPEN]
+            idle = [host for host in open_to_all if self._is_idle(host)]
+            for host in idle[: max(len(open_to_all) - kept, 0)]:
                 self._evict(host, why)
 
-    def _make_room(self) -> None:
-        hosts = [host for host in self.all() if host.died is None]
-        if len(hosts) < self._settings.max_hosts:
-            return
-        idle = sorted((host for host in hosts if not host.guests), key=lambda host: host.last_used)
-        if idle:
-            self._evict(idle[0], "makes room for another revision")
-
-    def _evict(self, host: Host, why: str) -> None:
-        log.info("host %s of revision %s stops: %s", host.pid, host.revision_id, why)
-        self._forget(host)
-        host.stop()
-
-    def _forget(self, host: Host) -> None:
-        hosts = self._lone if host.exclusive else self._flat(host.revision_id).hosts
-        if host in hosts:
-            hosts.remove(host)
-
     def all(self) -> Iterator[Host]:
-        for flat in tuple(self._flats.values()):
-            yield from tuple(flat.hosts)
-        yield from tuple(self._lone)
+        """The hosts that take runs."""
+        for hosts in tuple(self._groups.values()):
+            yield from tuple(hosts.ready)
+
+    # watching
 
     def _watch(self) -> None:
         while True:
             gevent.sleep(PING_SECONDS)
             try:
-                for host in self.all():
+                starting = [start.host for start in self._starting if start.host is not None]
+                for host in (*self.all(), *starting):
                     self._look_after(host)
                 self._clear()
+                self._look_after_the_queue()
             except Exception:  # the outermost loop: hosts must be watched whatever happens
                 log.exception("watching the hosts failed, going on")
 
     def _clear(self) -> None:
         """Forget the revisions that have no host and get none."""
-        for revision_id, flat in tuple(self._flats.items()):
-            if not flat.hosts and flat.starting is None:
-                del self._flats[revision_id]
-        used = {*self._flats, *(host.revision_id for host in self._lone)}
+        for key, hosts in tuple(self._groups.items()):
+            if not hosts.ready and not hosts.waiting and hosts.start is None:
+                del self._groups[key]
+        used = {revision_id for revision_id, _ in self._groups}
         self._limits = {key: limits for key, limits in self._limits.items() if key in used}
 
     def _look_after(self, host: Host) -> None:
@@ -191,18 +315,44 @@ class HostPool:
         host.used_bytes = used
         if used > host.memory_mb * 1024 * 1024:
             host.kill(f"used {used // 1024 // 1024} MiB, more than {host.memory_mb} MiB")
-        elif not host.guests and time.monotonic() - host.last_used > self._settings.host_idle_seconds:
+        elif not self._is_idle(host):
+            return
+        elif host.is_unfit:
+            self._evict(host, "is not fit for runs")
+        elif time.monotonic() - host.last_used > self._idle_seconds(host):
             self._evict(host, "was idle")
+
+    def _idle_seconds(self, host: Host) -> float:
+        return self._settings.host_idle_seconds if host.group == OPEN else EXPECTED_SECONDS
+
+    def _look_after_the_queue(self) -> None:
+        """Whoever waits takes a host that can be used again, or gets room in the end."""
+        for start in tuple(self._queue):
+            if self._choose(start.revision_id, self._hosts(start.revision_id, start.group)):
+                self._answer(start)
+        self._advance()
+        waits_since = min((start.asked_at for start in self._queue if start.group == OPEN), default=None)
+        if waits_since is None:
+            for host in self.all():
+                host.is_retiring = False
+        elif time.monotonic() - max(waits_since, self._retired_at) > ROOM_SECONDS:
+            self._retire_one()
+
+    def _retire_one(self) -> None:
+        """The host that will soonest be idle, by how long its longest run has been there, takes no new ones."""
+        self._retired_at = time.monotonic()
+        hosts = [host for host in self.all() if host.group == OPEN and host.entered_at]
+        for host in hosts:
+            host.is_retiring = False
+        if hosts:
+            max(hosts, key=lambda host: next(iter(host.entered_at.values()))).is_retiring = True
 
     def close(self) -> None:
         """End every host."""
         self._watcher.kill()
-        for host in self.all():
+        for start in tuple(self._queue):
+            self._queue.remove(start)
+            start.done.set_exception(HostUnusable("the runner stops"))
+        starting = [start.host for start in self._starting if start.host is not None]
+        for host in (*self.all(), *self._leaving, *starting):
             host.kill("the runner stops")
-
-
-def _least_busy(flat: _Flat) -> Host | None:
-    healthy = [host for host in flat.hosts if host.is_healthy]
-    if not healthy:
-        return None
-    return min(healthy, key=lambda host: (host.delay > SLOW_SECONDS, len(host.guests)))

@@ -148,7 +148,7 @@ class _Query:
         with connection() as conn:
             return checkpoint_answers.answer(conn, question.deployment_id, ask, thread_id=question.thread_id)
 
-    def host_died(self, error: HostDied) -> None:
+    def host_died(self, error: HostError) -> None:
         self._parts.set_exception(error)
 
     def wait_until_drained(self) -> None:

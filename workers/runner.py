@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 from shared import bus, checkpoints, claims, deployments, key_limits, limits, logs, queues, turns
 from shared.claims import Claimed, Stored, Terms
 from shared.control import WIDEN
-from shared.database import connection
+from shared.database import connection, driver
 from shared.errors import Unavailable
 from shared.settings import Settings
 from workers.checkpoints import Committer
@@ -178,7 +178,7 @@ class Runner:
 
     def has_checkpoint(self, run: Claimed) -> bool:
         """Whether an earlier attempt of this run got as far as a checkpoint."""
-        with connection() as conn:
+        with driver() as conn:
             return checkpoints.has_checkpoint_of_run(conn, run.run_id)
 
     # what others see of it

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import gevent
 import orjson
@@ -19,15 +19,16 @@ from gevent.event import AsyncResult
 from shared import checkpoint_answers, claims, events, finishing, queues, run_logs, runs, thread_stream
 from shared.checkpoints import Write
 from shared.claims import Claimed, Stored
-from shared.database import connection, dumps
-from shared.errors import Fenced, HostDied, HostError, RunyardError, Unavailable
+from shared.database import connection, driver, dumps
+from shared.errors import Fenced, HostDied, HostError, HostUnusable, NotBegun, RunyardError, Unavailable
 from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
 from shared.turns import Next
-from workers import store
+from workers import quarantine, store
 from workers.events import RunLog
 from workers.graph_host import frames
 from workers.host import Host
+from workers.hosts import GaveUp
 
 if TYPE_CHECKING:
     from workers.runner import Runner
@@ -36,7 +37,8 @@ log = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 10.0  # how long a host may take to stop a run
 HAND_OVER_SECONDS = 3.0  # and when this process stops, whose own time is short
-RETRY_SECONDS = (1.0, 5.0)  # before the second and third attempt
+RETRY_SECONDS = (1.0, 5.0)  # after the first and second death that counts
+HOSTS = 3  # that may not begin a run until that counts as a death
 FLUSH_SECONDS = 2.0  # how long a run that goes elsewhere may wait for its last events to be sent
 LOST_AFTER = 25 / 30  # of a lease without a renewal: we no longer trust it
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0  # between two tries while the database is away
@@ -58,6 +60,7 @@ class Execution:
             AsyncResult()
         )  # an _Outcome, None when a stopped run gave none, or an error
         self._stopping: tuple[str, str | None] | None = None
+        self._has_begun = False  # a host has sent something of it
         self.log = RunLog(
             runner.writer,
             run.run_id,
@@ -85,6 +88,8 @@ class Execution:
                 return  # the death is the outcome
             patience = HAND_OVER_SECONDS if action == "handover" else CANCEL_SECONDS
             gevent.spawn_later(patience, self._give_up)
+        else:
+            self._give_up()  # it waits for a host
 
     def widen(self, modes: list[str]) -> None:
         """Somebody who has just come wants events of these modes, too."""
@@ -95,7 +100,7 @@ class Execution:
                 return
 
     def _give_up(self) -> None:
-        """The host did not answer a CANCEL: its loop is blocked. The run ends without it."""
+        """There is no host, or it did not answer a CANCEL: its loop is blocked. The run ends without it."""
         if not self._outcome.ready():
             self._outcome.set(None)
 
@@ -114,7 +119,7 @@ class Execution:
         if not self._outcome.ready():
             self._outcome.set_exception(RunyardError(f"a checkpoint cannot be stored: {error}"))
 
-    def host_died(self, error: HostDied) -> None:
+    def host_died(self, error: HostError) -> None:
         if not self._outcome.ready():
             self._outcome.set_exception(error)
 
@@ -124,6 +129,7 @@ class Execution:
     def received(self, kind: int, body: bytes) -> None:
         if self._outcome.ready():
             return
+        self._has_begun = True
         if kind == frames.EVENT:
             self.log.add(body)
         elif kind in (frames.CHECKPOINT, frames.WRITES):
@@ -208,19 +214,36 @@ class Execution:
 
     def _in_host(self) -> _Outcome | None:
         """What the host that executed this run says of it; None when a stopped run gave no answer."""
-        run = self.run
-        order = self._order()
-        host = self._runner.hosts.acquire(run.revision_id, alone=run.last_death is not None)
-        if self._stopping is not None or self._outcome.ready():  # while the host started
-            host.leave(self._id)
-            return self._outcome.get() if self._outcome.ready() else None
-        self._host = host
-        host.enter(self._id, self, order)
-        deadline = gevent.spawn_later(max(run.seconds_left, 0), self.cancel, "timeout", None)
+        deadline = gevent.spawn_later(max(self.run.seconds_left, 0), self.cancel, "timeout", None)
         try:
-            return self._outcome.get()
+            order = self._order()
+            for _ in range(HOSTS):
+                try:
+                    return self._in_some_host(order)
+                except NotBegun as error:
+                    log.warning("run %s: its host %s, it goes to another", self.run.run_id, error.message)
+                    if self._stopping is not None:
+                        return None
+                    if self._has_begun:
+                        raise
+                    self._outcome = AsyncResult()
+            raise HostUnusable(f"{HOSTS} graph hosts in a row did not begin the run")
         finally:
             deadline.kill()
+
+    def _in_some_host(self, order: bytes) -> _Outcome | None:
+        run = self.run
+        group = quarantine.group(run.run_id, run.quarantine)
+        try:
+            host = self._runner.hosts.acquire(run.revision_id, group, unless=self._outcome)
+        except GaveUp:
+            return cast("_Outcome | None", self._outcome.get())
+        self._host = host
+        try:
+            host.enter(self._id, self, order)
+            return cast("_Outcome | None", self._outcome.get())
+        finally:
+            self._host = None
             self._leave(host)
 
     def _leave(self, host: Host) -> None:
@@ -327,6 +350,12 @@ class Execution:
         run = self.run
         if self._stopping is not None:
             self._stopped(_Outcome(None), *self._stopping)
+        elif isinstance(death, HostDied) and death.together > 1:
+            level = quarantine.after(run.quarantine, death.together)
+            log.warning("run %s: its host %s with %d on it", run.run_id, death.message, death.together)
+            if level < quarantine.ALONE:  # it starts while they go back to the queue
+                self._runner.hosts.expect(run.revision_id, quarantine.group(run.run_id, level))
+            self._give_back(delay=0.0, death=death.message, refund=True, level=level)
         elif run.deaths + 1 >= self._runner.settings.max_attempts:
             how = f"the graph host {death.message}" if isinstance(death, HostDied) else death.message
             error = {"error": "RunAbandoned", "message": f"{how} ({run.deaths + 1} times in a row)"}
@@ -335,20 +364,21 @@ class Execution:
         else:
             log.warning("run %s: its host %s, it goes back to the queue", run.run_id, death.message)
             delay = RETRY_SECONDS[min(run.deaths, len(RETRY_SECONDS) - 1)]
-            self._give_back(delay=delay, death=death.message, refund=False)
+            level = quarantine.ALONE if isinstance(death, HostDied) else None
+            self._give_back(delay=delay, death=death.message, refund=False, level=level)
 
-    def _give_back(self, *, delay: float, death: str | None, refund: bool) -> None:
+    def _give_back(self, *, delay: float, death: str | None, refund: bool, level: int | None = None) -> None:
         """Back to the queue, with all that this attempt had done; a run to be stopped ends here."""
         run = self.run
         try:
             self._runner.committer.settle(self)
-            held = self._tried(self._renewed)
-            if held is not None and held.attempt == run.attempt and held.cancel_requested is not None:
-                self._stopping = (held.cancel_requested, held.cancel_reason)
-                self._stopped(_Outcome(None), *self._stopping)
+            wish = self._tried(self._wish_to_stop)
+            if wish is not None:
+                self._stopping = wish
+                self._stopped(_Outcome(None), *wish)
                 return
             self.log.hand_over(FLUSH_SECONDS)
-            given = self._tried(lambda: self._given_back(delay, death, refund))
+            given = self._tried(lambda: self._given_back(delay, death, refund, level))
         except RunyardError as error:
             log.warning("run %s: not given back, its lease will run out: %s", run.run_id, error)
             self.log.abandon()
@@ -358,15 +388,15 @@ class Execution:
         elif given:
             gevent.spawn_later(delay, queues.enqueue_run, self.run_pool, run.run_id)
 
-    def _renewed(self) -> claims.Hold | None:
-        lease_seconds = self._runner.settings.lease_seconds
-        with connection() as conn:
-            held = claims.renew(conn, [self.run.run_id], owner=self.run.owner, lease_seconds=lease_seconds)
-        return held.get(self.run.run_id)
+    def _wish_to_stop(self) -> tuple[str, str | None] | None:
+        with driver() as conn:
+            return claims.wish_to_stop(conn, self.run)
 
-    def _given_back(self, delay: float, death: str | None, refund: bool) -> bool:
-        with connection() as conn:
-            return claims.give_back(conn, self.run, delay_seconds=delay, death=death, refund=refund)
+    def _given_back(self, delay: float, death: str | None, refund: bool, level: int | None) -> bool:
+        with driver() as conn:
+            return claims.give_back(
+                conn, self.run, delay_seconds=delay, death=death, refund=refund, quarantine=level
+            )
 
     @property
     def run_pool(self) -> str:

@@ -53,8 +53,11 @@ class Run(Base):
     seq_reserved: Mapped[int] = mapped_column(server_default="0")
     cancel_requested: Mapped[str | None]  # interrupt or rollback
     cancel_reason: Mapped[str | None]
-    deaths: Mapped[int] = mapped_column(server_default="0")  # attempts that were lost
-    last_death: Mapped[str | None]  # how the host of the previous attempt died: the next gets its own
+    deaths: Mapped[int] = mapped_column(server_default="0")  # attempts that were lost and count
+    last_death: Mapped[str | None]  # how the host of the previous attempt died
+    quarantine: Mapped[int] = mapped_column(
+        server_default="0"
+    )  # with whom it shares a host: workers/quarantine.py
     webhook: Mapped[str | None]  # who is told of its end: see shared/webhooks.py
 
     __table_args__ = (

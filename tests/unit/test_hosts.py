@@ -18,18 +18,20 @@ from uuid import UUID, uuid4
 
 import gevent
 import pytest
+from gevent.event import AsyncResult
 
 import workers
-from shared.errors import HostDied, HostUnusable
+from shared.errors import HostDied, HostError, HostUnusable, NotBegun
 from shared.limits import HostLimits
 from shared.settings import Settings
 from tests.greened import World, child, greened
 from tests.waiting import until
 from workers import host as one_host
-from workers import hosts
+from workers import hosts, quarantine
 from workers.graph_host import frames
 from workers.host import Host, HostCommand
-from workers.hosts import HostPool
+from workers.hosts import GaveUp, HostPool
+from workers.quarantine import ALONE, OPEN
 
 __all__ = ["child"]
 
@@ -65,6 +67,8 @@ while True:
     for kind, id, body in decoder.feed(data):
         if kind == frames.STOP:
             sys.exit(0)
+        if kind == frames.CHECK and part in ("forgets", "has them all"):
+            say(frames.CHECKED, id, body if part == "has them all" else b"[]")
         if kind == frames.PING and part not in ("silent", "deaf"):
             time.sleep(0.1 if part == "slow" else 0)
             say(frames.PONG, id, b"")
@@ -85,7 +89,7 @@ while True:
             time.sleep(60)
         elif part == "prints":
             print("hello", flush=True)
-        else:
+        elif part not in ("pongs only", "forgets", "has them all"):
             say(frames.EVENT, id, b"values\\n{}")
 """
 
@@ -96,14 +100,14 @@ class Guest:
     def __init__(self) -> None:
         self.id = uuid4().bytes
         self.frames: list[tuple[int, bytes]] = []
-        self.deaths: list[HostDied] = []
+        self.deaths: list[HostError] = []
         self.parse: Callable[[bytes], Any] = lambda body: None
 
     def received(self, kind: int, body: bytes) -> None:
         self.parse(body)
         self.frames.append((kind, body))
 
-    def host_died(self, error: HostDied) -> None:
+    def host_died(self, error: HostError) -> None:
         self.deaths.append(error)
 
     def wait_until_drained(self) -> None:
@@ -221,13 +225,13 @@ def test_a_host_that_leaves_at_once_is_told_with_its_code(world: World) -> None:
 def test_a_host_that_cannot_load_the_project_says_why_and_is_gone(world: World) -> None:
     with stage(world) as s:
         s.part = "cannot load"
-        flat = []
+        made = []
         opened = s.pool._open
-        s.pool._open = lambda revision_id: flat.append(opened(revision_id)) or flat[-1]  # type: ignore[method-assign,func-returns-value]
+        s.pool._open = lambda start: made.append(opened(start)) or made[-1]  # type: ignore[method-assign,func-returns-value]
         with pytest.raises(HostUnusable, match="no such file"):
             s.acquire()
 
-        until(lambda: not is_alive(flat[0].pid))
+        until(lambda: not is_alive(made[0].pid))
 
 
 @greened
@@ -270,7 +274,7 @@ def test_an_environment_that_cannot_be_made_is_told_to_all_who_wait(world: World
 def test_the_least_busy_host_is_chosen(world: World) -> None:
     with stage(world, hosts_per_revision=2) as s:
         first = s.acquire()
-        s.pool._start_shared(s.revision)
+        s.pool._request(s.revision, OPEN).done.get()
         Guest().enter(first)
         second = s.acquire()
         assert second is not first
@@ -325,7 +329,7 @@ def test_a_silent_host_gets_no_new_runs(world: World) -> None:
 def test_a_run_may_have_a_host_of_its_own(world: World) -> None:
     with stage(world) as s:
         shared = s.acquire()
-        alone = s.acquire(alone=True)
+        alone = s.acquire(group=quarantine.group(uuid4(), ALONE))
         guest = Guest().enter(alone)
         assert alone is not shared
         assert s.acquire() is shared
@@ -357,6 +361,166 @@ def test_the_host_used_longest_ago_makes_room(world: World) -> None:
         until(lambda: not is_alive(oldest.pid))
         assert busy.died is None
         assert not guest.deaths
+
+
+@greened
+def test_runs_that_want_hosts_of_their_own_wait_for_slots_and_take_nobody_else_s(world: World) -> None:
+    with stage(world, max_hosts=2) as s:
+        warm = [s.acquire(uuid4()), s.acquire(uuid4())]
+        used: list[Host] = []
+
+        def run_alone() -> Guest:
+            host = s.acquire(group=quarantine.group(uuid4(), ALONE))
+            guest = Guest().enter(host)
+            used.append(host)
+            assert len([host for host in s.pool.all() if host.group != OPEN]) <= 2
+            until(lambda: guest.frames)
+            host.leave(guest.id)
+            return guest
+
+        alone = [gevent.spawn(run_alone) for _ in range(7)]
+        gevent.joinall(alone, raise_error=True)
+
+        assert len(set(used)) == 7
+        assert not any(greenlet.value.deaths for greenlet in alone)
+        assert [host.died for host in warm] == [None, None]
+
+
+@greened
+def test_who_waits_for_a_slot_gets_the_next_that_is_free(world: World) -> None:
+    with stage(world, max_hosts=1) as s:
+        busy = s.acquire()
+        guest = Guest().enter(busy)
+        waiting = gevent.spawn(s.acquire, uuid4())
+        gevent.idle()
+        assert not waiting.ready()
+        assert s.starts == 1
+
+        busy.leave(guest.id)
+        assert waiting.get(timeout=20) is not busy
+        assert not guest.deaths
+
+
+@greened
+def test_who_waits_for_a_slot_may_give_up(world: World) -> None:
+    with stage(world, max_hosts=1) as s:
+        busy = s.acquire()
+        guest = Guest().enter(busy)
+        ended: AsyncResult = AsyncResult()
+        waiting = gevent.spawn(s.acquire, uuid4(), unless=ended)
+        gevent.idle()
+        ended.set(None)
+        waiting.join(timeout=20)
+        assert isinstance(waiting.exception, GaveUp)
+
+        busy.leave(guest.id)
+        assert s.acquire() is busy, "nobody wants its slot any more"
+        assert s.starts == 1
+
+
+@greened
+def test_of_those_who_wait_the_revision_with_fewest_hosts_goes_first(world: World) -> None:
+    with stage(world, max_hosts=2) as s:
+        alone = [quarantine.group(uuid4(), ALONE) for _ in range(4)]
+        first, second = s.acquire(group=alone[0]), s.acquire(group=alone[1])
+        guest = Guest().enter(first)
+        Guest().enter(second)
+        third = gevent.spawn(s.acquire, group=alone[2])
+        gevent.idle()
+        other = gevent.spawn(s.acquire, uuid4(), group=alone[3])
+        gevent.idle()
+        first.leave(guest.id)
+
+        Guest().enter(other.get(timeout=20))
+        assert not third.ready()
+        third.kill()
+
+
+@greened
+def test_a_host_that_is_never_idle_gives_way_to_who_has_waited_long(world: World) -> None:
+    hosts.ROOM_SECONDS = 0.1
+    with stage(world, max_hosts=2) as s:
+        long, short = s.acquire(uuid4()), s.acquire(uuid4())
+        Guest().enter(long)
+        guests = [Guest().enter(short) for _ in range(2)]
+        waiting = gevent.spawn(s.acquire, uuid4())
+        until(lambda: short.is_retiring)
+        again = gevent.spawn(s.acquire, short.revision_id)
+        for guest in guests:
+            short.leave(guest.id)
+
+        assert waiting.get(timeout=20) not in (long, short)
+        assert again.get(timeout=20) is not short
+        assert long.died is None
+    hosts.ROOM_SECONDS = 5.0
+
+
+@greened
+def test_a_host_that_answers_pings_only_gets_no_runs_and_its_quiet_ones_go_elsewhere(world: World) -> None:
+    one_host.QUIET_SECONDS = 0.2
+    with stage(world) as s:
+        s.part = "pongs only"
+        unfit = s.acquire()
+        guest = Guest().enter(unfit)
+        until(lambda: guest.deaths)
+        assert isinstance(guest.deaths[0], NotBegun)
+        s.part = "plays along"
+        assert s.acquire() is not unfit
+
+        unfit.leave(guest.id)
+        until(lambda: not is_alive(unfit.pid))
+        assert len(guest.deaths) == 1
+    one_host.QUIET_SECONDS = 5.0
+
+
+@greened
+def test_a_run_that_its_host_does_not_know_goes_elsewhere(world: World) -> None:
+    one_host.QUIET_SECONDS = 0.2
+    with stage(world) as s:
+        s.part = "forgets"
+        host = s.acquire()
+        guest = Guest().enter(host)
+        until(lambda: guest.deaths)
+
+        assert isinstance(guest.deaths[0], NotBegun)
+        assert host.is_healthy
+    one_host.QUIET_SECONDS = 5.0
+
+
+@greened
+def test_a_quiet_run_that_its_host_executes_is_left_alone(world: World) -> None:
+    one_host.QUIET_SECONDS = one_host.LONG_QUIET_SECONDS = 0.1
+    with stage(world) as s:
+        s.part = "has them all"
+        host = s.acquire()
+        guest = Guest().enter(host)
+        asked: list[bytes] = []
+        send = host.send
+        host.send = lambda kind, id, body: (
+            asked.append(body) if kind == frames.CHECK else None,
+            send(kind, id, body),
+        )[1]  # type: ignore[method-assign]
+        until(lambda: len(asked) >= 3)
+
+        assert host.is_healthy
+        assert not guest.deaths
+    one_host.QUIET_SECONDS, one_host.LONG_QUIET_SECONDS = 5.0, 30.0
+
+
+@greened
+def test_a_run_that_is_heard_of_costs_no_check(world: World) -> None:
+    one_host.QUIET_SECONDS = 0.2
+    with stage(world) as s:
+        host = s.acquire()
+        sent: list[int] = []
+        send = host.send
+        host.send = lambda kind, id, body: (sent.append(kind), send(kind, id, body))[1]  # type: ignore[method-assign]
+        guest = Guest().enter(host)
+        until(lambda: sent.count(frames.PING) >= 10)
+
+        assert guest.frames
+        assert frames.CHECK not in sent
+    one_host.QUIET_SECONDS = 5.0
 
 
 @greened

@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 import gevent
 import orjson
 import pytest
+from gevent.event import AsyncResult
 from sqlalchemy import text
 
 import workers
@@ -44,7 +45,8 @@ from tests.waiting import until
 from workers import claiming
 from workers import runs as execution
 from workers.host import Host, HostCommand
-from workers.hosts import HostPool
+from workers.hosts import NEVER, HostPool
+from workers.quarantine import OPEN, Group
 from workers.runner import Runner
 from workers.upkeep import Upkeep
 
@@ -68,8 +70,8 @@ class SharedHosts(HostPool):
 
     REVISION = uuid4()
 
-    def acquire(self, revision_id: UUID, *, alone: bool = False) -> Host:
-        return super().acquire(self.REVISION, alone=alone)
+    def acquire(self, revision_id: UUID, group: Group = OPEN, *, unless: AsyncResult = NEVER) -> Host:
+        return super().acquire(self.REVISION, group, unless=unless)
 
     def warm(self, revision_id: UUID) -> None:
         super().warm(self.REVISION)
@@ -169,7 +171,7 @@ class Bench:
             bus.client().publish(bus.control_channel(stopped.owner or ""), message)
 
     def hosts(self) -> list[int]:
-        return [host.pid for host in self.runner.hosts.all() if host.died is None and not host.exclusive]
+        return [host.pid for host in self.runner.hosts.all() if host.died is None and host.group == OPEN]
 
 
 @contextmanager
