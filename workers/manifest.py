@@ -260,7 +260,7 @@ def _dependencies(
 
 
 def _requirement(entry: str) -> str:
-    if re.match(r"\s*-", entry) or "\n" in entry:
+    if not entry.strip() or re.match(r"\s*-", entry) or "\n" in entry:
         raise refused(f"dependencies: {entry!r} is not a package requirement")
     for url in re.findall(r"https?://\S+", entry):
         if urlsplit(url).username:

@@ -298,6 +298,8 @@ def test_a_directory_is_a_package_or_plain(root: Path, read: Read) -> None:
         (["./agent.py"], "is not a directory of the archive"),
         (["../lib"], "dependencies: '../lib' leads outside the archive"),
         ([".", "--index-url=https://evil"], "is not a package requirement"),
+        ([".", ""], "dependencies: '' is not a package requirement"),
+        ([".", " "], "dependencies: ' ' is not a package requirement"),
         ([".", "httpx\n-e /etc"], "is not a package requirement"),
         ([".", "x @ git+https://user:pass@example.com/x"], "must not hold a user name or password"),
     ],
