@@ -6,7 +6,8 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -45,6 +46,7 @@ graph = builder.add_edge("__start__", "first").add_edge("first", "second").compi
 """
 CONFIG = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
 SECONDS = 60
+BESIDE = 15  # runs that are under way when something happens to their deployment
 
 
 def version(name: str) -> dict[str, str]:
@@ -97,7 +99,10 @@ def app(stack: Stack) -> App:
 
 @dataclass
 class Load:
-    """Clients that do one thing after the other until told to stop; what each was answered, and since when."""
+    """Clients that do one thing after the other until told to stop; what each was answered, and since when.
+
+    Whatever one of them is refused ends it, and fails `clients()`.
+    """
 
     app: App
     done: list[tuple[float, list[str]]] = field(default_factory=list)
@@ -108,6 +113,19 @@ class Load:
         while not self.stopped.is_set():
             began_at = time.monotonic()
             self.done.append((began_at, act(sdk)))
+
+    @contextmanager
+    def clients(self) -> Iterator[None]:
+        """Clients of every kind, from the block's first line until after its last."""
+        with ThreadPoolExecutor(4) as pool:
+            going = [pool.submit(self.repeat, act) for act in (wait, wait, stream, converse)]
+            try:
+                wait_until(lambda: len(self.done) > 10, SECONDS, what="clients to be served")
+                yield
+            finally:
+                self.stopped.set()
+            for client in going:
+                client.result(SECONDS)
 
     def since(self, begin: float, end: float = float("inf")) -> list[list[str]]:
         """The answers to what was begun in this time."""
@@ -146,26 +164,68 @@ def switch(app: App, act: Callable[[], str]) -> float:
 def test_no_run_is_lost_while_a_deployment_changes_hands(stack: Stack, app: App) -> None:
     first = app.record()["active_revision_id"]
     load = Load(app)
-    with ThreadPoolExecutor(4) as clients:
-        going: list[Future[None]] = [
-            clients.submit(load.repeat, act) for act in (wait, wait, stream, converse)
-        ]
-        try:
-            wait_until(lambda: len(load.done) > 10, SECONDS, what="clients to be served")
-            served = switch(app, lambda: app.push(version("v2")))
-            wait_until(lambda: len(load.since(served)) > 10, SECONDS, what="answers of the new one")
-            redeploy = f"/v2/deployments/{app.id}/revisions/{first}/redeploy"
-            asked_back = time.monotonic()
-            back = switch(app, lambda: app.call("POST", redeploy)["latest_revision_id"])
-            wait_until(lambda: len(load.since(back)) > 10, SECONDS, what="answers of the old one")
-        finally:
-            load.stopped.set()
-        for client in going:
-            client.result(SECONDS)
+    with load.clients():
+        served = switch(app, lambda: app.push(version("v2")))
+        wait_until(lambda: len(load.since(served)) > 10, SECONDS, what="answers of the new one")
+        redeploy = f"/v2/deployments/{app.id}/revisions/{first}/redeploy"
+        asked_back = time.monotonic()
+        back = switch(app, lambda: app.call("POST", redeploy)["latest_revision_id"])
+        wait_until(lambda: len(load.since(back)) > 10, SECONDS, what="answers of the old one")
 
     assert {tuple(said) for _, said in load.done} == {("v1", "v1"), ("v2", "v2")}
     assert ["v1", "v1"] not in load.since(served, asked_back)
     assert ["v2", "v2"] not in load.since(back)
+
+
+BROKEN = {
+    "it cannot be read": "def",
+    "its process ends": "import os; os._exit(1)",
+    "its process crashes": "import ctypes; ctypes.string_at(0)",
+}
+
+
+def test_no_request_is_refused_while_new_versions_fail(stack: Stack, app: App) -> None:
+    serving = app.record()["active_revision_id"]
+    load = Load(app)
+    with load.clients():
+        for what, code in BROKEN.items():
+            record = app.ended(app.push(version("v2") | {"agent.py": code}))
+            assert record["status"] == "BUILD_FAILED", what
+            assert record["status_message"].startswith("graphs: "), what
+        failed = time.monotonic()
+        wait_until(lambda: len(load.since(failed)) > 10, SECONDS, what="answers after the failures")
+
+    assert {tuple(said) for _, said in load.done} == {("v1", "v1")}
+    assert app.record()["active_revision_id"] == serving
+
+
+def test_a_cron_fires_once_for_each_time_while_its_deployment_changes_hands(stack: Stack, app: App) -> None:
+    sdk = stack.sdk(app.name)
+    thread_id = sdk.threads.create()["thread_id"]
+    cron = sdk.crons.create_for_thread(
+        thread_id, "agent", schedule="* * * * * *", input={}, multitask_strategy="enqueue"
+    )
+
+    def runs() -> list[Any]:
+        return list(sdk.runs.list(thread_id, limit=100))
+
+    wait_until(lambda: len(runs()) >= 2, SECONDS, what="the cron to fire")
+    for name in ("v2", "v3"):
+        app.deployed(version(name))
+        before = len(runs())
+        wait_until(lambda before=before: len(runs()) > before, SECONDS, what=f"the cron to fire with {name}")
+    sdk.crons.delete(cron["cron_id"])
+
+    fired = runs()
+    for run in fired:
+        sdk.runs.join(thread_id, run["run_id"])
+    assert {sdk.runs.get(thread_id, run["run_id"])["status"] for run in fired} == {"success"}
+    said = sdk.threads.get(thread_id)["values"]["said"]
+    assert said == sorted(said), "in the order of their creation"
+    assert said[::2] == said[1::2], "each by one revision"
+    assert (len(said), set(said)) == (2 * len(fired), {"v1", "v2", "v3"})
+    # A due time is a whole second: two firings for one would be in the same.
+    assert len({str(run["created_at"])[:19] for run in fired}) == len(fired)
 
 
 def test_a_run_is_executed_by_the_revision_it_was_created_for(stack: Stack, app: App, gate: Gate) -> None:
@@ -173,6 +233,7 @@ def test_a_run_is_executed_by_the_revision_it_was_created_for(stack: Stack, app:
     thread_id = sdk.threads.create()["thread_id"]
     running = sdk.runs.create(thread_id, "agent", input={"gate": gate.url})
     wait_until(lambda: gate.asked, SECONDS, what="the first run to be in its second step")
+    beside = [sdk.runs.create(None, "agent", input={"gate": gate.url}) for _ in range(BESIDE)]
     pending = sdk.runs.create(thread_id, "agent", input={"gate": ""})
 
     app.deployed(version("v2"))
@@ -185,6 +246,8 @@ def test_a_run_is_executed_by_the_revision_it_was_created_for(stack: Stack, app:
     sdk.runs.join(thread_id, late["run_id"])
     for run in (running, pending, late):
         assert sdk.runs.get(thread_id, run["run_id"])["status"] == "success"
+    for run in beside:
+        assert sdk.runs.join(run["thread_id"], run["run_id"])["said"] == ["v1", "v1"]
     assert sdk.threads.get(thread_id)["values"]["said"] == ["v1", "v1", "v1", "v1", "v2", "v2"]
 
 
@@ -193,17 +256,20 @@ def test_nothing_is_left_of_a_deployment_deleted_while_it_builds_and_runs(
 ) -> None:
     serving = app.record()["active_revision_id"]
     sdk = stack.sdk(app.name)
-    run = sdk.runs.create(None, "agent", input={"gate": gate.url})
-    wait_until(lambda: gate.asked, SECONDS, what="the run to be in its second step")
+    runs = [sdk.runs.create(None, "agent", input={"gate": gate.url}) for _ in range(BESIDE)]
+    queued = sdk.runs.create(runs[0]["thread_id"], "agent", input={})
+    wait_until(lambda: gate.asked, SECONDS, what="a run to be in its second step")
     building = app.push(version("v2") | {"agent.py": "import time; time.sleep(600)"})
     wait_until(lambda: "loading" in app.build_log(building), SECONDS, what="the graphs to be loaded")
     folders = [stack.data_dir / "revisions" / id for id in (serving, building)]
     assert all(at_work(folder) for folder in folders)
+    folders.append(stack.data_dir / "caches" / app.id)
+    assert folders[-1].is_dir()
 
     app.call("DELETE", f"/v2/deployments/{app.id}")
 
     assert app.record()["status"] == "AWAITING_DELETE"
-    for path in (f"/d/{app.name}/info", f"/d/{app.name}/threads/{run['thread_id']}"):
+    for path in (f"/d/{app.name}/info", f"/d/{app.name}/threads/{queued['thread_id']}"):
         assert stack.client.get(path).status_code == 404
     listed = app.call("GET", "/v2/deployments", params={"name": app.name})
     assert listed["resources"] == []
