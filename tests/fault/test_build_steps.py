@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -39,14 +40,21 @@ CODE = """
 from langgraph.graph import START, MessagesState, StateGraph
 graph = StateGraph(MessagesState).add_node("echo", lambda state: {{}}).add_edge(START, "echo").compile()
 """
-# Where a builder dies, in the order of a build's steps.
-STEPS = (
+# Where a builder dies, in the order of a build's steps: until the environment is whole, and from then on.
+ENVIRONMENT_STEPS = (
     ("workers.environments", "_fetch"),
+    ("workers.commands", "unpack"),
     ("workers.manifest", "read"),
     ("workers.resolving", "resolve"),
+    ("workers.commands", "create_environment"),
     ("workers.commands", "compile_bytecode"),
+)
+LATER_STEPS = (
+    ("workers.graphs", "inspect"),
+    ("workers.graphs", "_described"),
     ("workers.builds", "_Build._keep"),
     ("workers.builds", "_Build._switch"),
+    ("workers.graphs", "make_default_assistants"),  # within the transaction that switches
 )
 BACKEND = (
     "[project]\nname = 'own'\nversion = '1'\n"
@@ -128,11 +136,21 @@ class Case:
 
 
 @greened
-def test_a_build_completes_whatever_step_its_builders_died_at(world: World) -> None:
+def test_a_build_completes_whatever_step_of_its_environment_its_builders_died_at(world: World) -> None:
+    _completes(world, ENVIRONMENT_STEPS)
+
+
+@greened
+def test_a_build_completes_whatever_step_after_its_environment_its_builders_died_at(world: World) -> None:
+    _completes(world, LATER_STEPS)
+
+
+def _completes(world: World, steps: Sequence[tuple[str, str]]) -> None:
+    """Builders die at these steps, one after the other; the next one builds it, and nothing of theirs is left."""
     case = Case(world)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(revisions, "MAX_ATTEMPTS", len(STEPS) + 1)
-        for module, function in STEPS:
+        patch.setattr(revisions, "MAX_ATTEMPTS", len(steps) + 1)
+        for module, function in steps:
             case.die_at(module, function)
             assert case.row["status"] in ("BUILDING", "DEPLOYING")
             assert case.active == case.serving
@@ -140,8 +158,23 @@ def test_a_build_completes_whatever_step_its_builders_died_at(world: World) -> N
 
     row = case.build()
 
-    assert (row["status"], row["attempt"]) == ("DEPLOYED", len(STEPS) + 1), row["status_message"]
+    assert (row["status"], row["attempt"]) == ("DEPLOYED", len(steps) + 1), row["status_message"]
     assert case.active == case.revision_id
+    root = workspaces.workspace_of(case.settings, case.revision_id).root
+    assert {path.name for path in root.parent.iterdir()} == {root.name, f"{root.name}.lock"}
+
+
+@greened
+def test_a_builder_that_dies_after_the_switch_leaves_nothing_undone(world: World) -> None:
+    case = Case(world)
+
+    case.die_at("workers.build_log", "BuildLog.end")
+
+    assert case.row["status"] == "DEPLOYED"
+    assert case.active == case.revision_id
+    assert _said(case, "loading 1 graph"), "its log is whole"
+    case.expire()
+    assert (case.build()["attempt"], case.active) == (1, case.revision_id)
 
 
 @greened
@@ -224,6 +257,15 @@ def test_what_cannot_be_resolved_is_said_in_the_installer_s_words(world: World) 
     reason = case.fails(passed_on=unreachable)
     assert reason.startswith("requirements: the package index cannot be reached: ")
     assert "127.0.0.1:1" in reason
+
+
+@greened
+def test_graphs_that_take_too_long_to_load_fail_the_build(world: World) -> None:
+    case = Case(world, more="import time; time.sleep(60)")
+
+    reason = case.fails(host_start_seconds=2)
+
+    assert reason == "graphs: the graph host was not ready within 2 s"
 
 
 @greened

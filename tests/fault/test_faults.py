@@ -302,6 +302,40 @@ def test_a_message_that_is_lost_is_not_missed(stack: Stack, sdk: SyncLangGraphCl
     )
 
 
+def test_runs_for_later_start_once_though_everything_restarts_before(
+    stack: Stack, sdk: SyncLangGraphClient
+) -> None:
+    runs = {}
+    for seconds in (0, 1, 5, 3600):
+        thread_id = sdk.threads.create()["thread_id"]
+        runs[seconds] = sdk.runs.create(thread_id, "echo", input={"text": "x"}, after_seconds=seconds)
+    for name in ("runner", "builder", "web"):
+        stack.restart(name)
+    stack.restart("valkey", empty=True)
+    wait_until(stack.is_up, 30)
+
+    def row(run: Any) -> tuple[str, int, float]:
+        with psycopg.connect(stack.database_url) as conn:
+            query = (
+                "SELECT status, attempt - deaths, extract(epoch FROM started_at - not_before) FROM run"
+                " WHERE run_id = %s"
+            )
+            return conn.execute(query, (run["run_id"],)).fetchone() or ("", 0, 0.0)
+
+    for seconds in (0, 1, 5):
+        wait_until(lambda run=runs[seconds]: row(run)[0] == "success", 40, what=f"the run for in {seconds} s")
+    assert row(runs[3600]) == ("pending", 0, None)
+    with psycopg.connect(stack.database_url) as conn:  # an hour passes
+        conn.execute("UPDATE run SET not_before = now() WHERE run_id = %s", (runs[3600]["run_id"],))
+    wait_until(lambda: row(runs[3600])[0] == "success", 20)
+    late = {}
+    for seconds, run in runs.items():
+        _, attempts, late[seconds] = row(run)
+        assert attempts == 1
+        assert sdk.threads.get(run["thread_id"])["values"]["log"] == ["x"]
+    assert all(late[seconds] >= 0 for seconds in (1, 5, 3600)), "never before its time"
+
+
 def test_user_code_sees_nothing_of_the_platform(sdk: SyncLangGraphClient) -> None:
     seen = sdk.runs.wait(None, "peeks", input={"text": "x"})["log"][0]
 
