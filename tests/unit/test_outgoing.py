@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -249,22 +251,44 @@ def test_an_answer_is_bounded_in_size_and_time(allowed: str, path: str, what: st
         outgoing.request("GET", f"{allowed}{path}", timeout_seconds=0.3 if "within" in what else 10)
 
 
-def test_a_server_that_is_down_or_no_http_server_is_told_so() -> None:
+def resets(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def speaks_another_protocol(connection: socket.socket) -> None:
+    connection.sendall(b"220 smtp ready\r\n")
+
+
+def has_headers_without_end(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+    with suppress(OSError):  # until the caller has had enough
+        while True:
+            connection.sendall(b"X-More: " + b"y" * 8000 + b"\r\n")
+
+
+@pytest.mark.parametrize("behave", [resets, speaks_another_protocol, has_headers_without_end])
+def test_a_server_that_does_not_speak_http_is_told_so(behave: Callable[[socket.socket], None]) -> None:
+    outgoing.configure(LOOPBACK, allow_http=True)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(100)
+                behave(connection)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(OutsideFailed, match="did not answer with HTTP"):
+            outgoing.request("GET", f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        thread.join()
+
+
+def test_a_server_that_is_down_is_told_so() -> None:
     outgoing.configure(LOOPBACK, allow_http=True)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 
-        def talk() -> None:
-            connection, _ = listener.accept()
-            connection.recv(100)
-            connection.sendall(b"220 smtp ready\r\n")
-            connection.close()
-
-        thread = threading.Thread(target=talk)
-        thread.start()
-        with pytest.raises(OutsideFailed, match="did not answer with HTTP"):
-            outgoing.request("GET", f"http://127.0.0.1:{port}/")
-        thread.join()
     with pytest.raises(OutsideFailed, match="cannot be reached"):
         outgoing.request("GET", f"http://127.0.0.1:{port}/")
 
