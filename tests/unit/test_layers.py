@@ -43,6 +43,9 @@ FORBIDDEN = {
     "cli": {"web", "workers", "flask", "marshmallow", "celery"},
 }
 
+# What makes objects of stored bytes.
+DECODERS = frozenset({"langgraph", "langchain_core", "ormsgpack", "msgpack", "pickle", "marshal", "shelve"})
+
 
 def modules(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
@@ -84,6 +87,13 @@ def test_the_graph_host_does_not_reach_out_of_its_package() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):
                 assert node.level <= len(path.relative_to(HOST).parts), name(path)
+
+
+@pytest.mark.parametrize("package", FORBIDDEN)
+def test_nothing_but_the_graph_host_can_decode_a_checkpoint(package: str) -> None:
+    for path in modules(PROJECT / package):
+        if not path.is_relative_to(HOST):
+            assert not imported(path) & DECODERS, path
 
 
 def test_of_the_runner_only_frames_is_shared_with_the_graph_host() -> None:
