@@ -67,6 +67,7 @@ def stop_runs(conn: Connection, deployment_id: UUID) -> list[Displaced]:
 
 
 PURGE_CHUNK = 200
+PURGED_THREADS = 20  # each may have thousands of checkpoints, and upkeep has other things to do
 PURGE_GRACE_SECONDS = 60.0
 
 DELETED = text("""
@@ -79,7 +80,7 @@ FROM deployment d WHERE deleted_at IS NOT NULL ORDER BY deleted_at LIMIT 5 FOR U
 # Children first, so that no cascade is long.
 CHUNKS = (
     "DELETE FROM thread WHERE deployment_id = :id AND thread_id IN"
-    " (SELECT thread_id FROM thread WHERE deployment_id = :id LIMIT :chunk)",
+    " (SELECT thread_id FROM thread WHERE deployment_id = :id LIMIT :threads)",
     "DELETE FROM log_line WHERE id IN (SELECT id FROM log_line WHERE deployment_id = :id LIMIT :chunk * 20)",
     "DELETE FROM assistant WHERE deployment_id = :id AND assistant_id IN"
     " (SELECT assistant_id FROM assistant WHERE deployment_id = :id LIMIT :chunk)",
@@ -97,7 +98,7 @@ def purge(conn: Connection) -> int:
         removed += len(stop_runs(conn, deployment.id))
         if not deployment.is_quiet:
             continue
-        values = {"id": deployment.id, "chunk": PURGE_CHUNK}
+        values = {"id": deployment.id, "chunk": PURGE_CHUNK, "threads": PURGED_THREADS}
         done = [conn.execute(text(chunk), values).rowcount for chunk in CHUNKS]
         removed += sum(done)
         if not any(done):

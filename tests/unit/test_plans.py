@@ -156,6 +156,47 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
     assert {name: count for name, (_, count) in read.items() if count > cases[name][1]} == {}
 
 
+# As many of each as the long thread has, for twenty threads beside it.
+BESIDE = (
+    """
+    INSERT INTO checkpoint (deployment_id, thread_id, checkpoint_ns, checkpoint_id, type, data, blobs)
+    SELECT o.deployment_id, o.thread_id, checkpoint_ns, checkpoint_id, type, data, blobs FROM checkpoint, others o
+    """,
+    """
+    INSERT INTO checkpoint_blob (deployment_id, thread_id, checkpoint_ns, channel, version, type, data)
+    SELECT o.deployment_id, o.thread_id, checkpoint_ns, channel, version, type, data FROM checkpoint_blob, others o
+    """,
+    """
+    INSERT INTO checkpoint_write (deployment_id, thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel,
+        type, data)
+    SELECT o.deployment_id, o.thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, data
+    FROM checkpoint_write, others o
+    """,
+)
+OTHERS = "WITH others AS (SELECT deployment_id, thread_id FROM thread ORDER BY updated_at LIMIT 20)"
+STRONG_LOCKS = text("""
+SELECT relation::regclass, mode FROM pg_locks
+WHERE pid = pg_backend_pid() AND locktype = 'relation' AND mode NOT IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')
+""")
+
+
+def test_a_long_thread_is_deleted_along_its_index_and_locks_no_table() -> None:
+    deployment = factories.deployment()
+    thread_id = fill(deployment)
+    with connection() as conn:
+        for statement in (*(OTHERS + beside for beside in BESIDE), FILL[-1]):
+            conn.execute(text(statement))
+
+    def delete(conn: Connection) -> None:
+        threads.remove(conn, deployment.id, thread_id)
+        assert conn.execute(STRONG_LOCKS).all() == []
+
+    by_scan, by_index = read_by(delete)
+
+    assert by_scan <= 2 * STEPS, "no runs but its own are there"
+    assert by_index <= 5 * STEPS, "its checkpoints, their blobs and writes"
+
+
 @pytest.mark.parametrize("is_rung", [True, False])
 def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -> None:
     deployment = factories.deployment()
