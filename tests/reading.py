@@ -35,6 +35,16 @@ class Reading(threading.Thread):
         self._closed.set()
         self.join(SILENCE_SECONDS)
 
+    def runs_done(self) -> list[str]:
+        """The runs that a thread's stream has said to be over."""
+        said = [part.data for part in self.parts if part.event == "metadata"]
+        return [data["run_id"] for data in said if data.get("status") == "run_done"]
+
+    def is_in_order(self) -> bool:
+        """Whether each id of a thread's stream is larger than the one before."""
+        ids = [tuple(map(int, part.id.split("-"))) for part in self.parts if part.id]
+        return ids == sorted(set(ids))
+
     def run(self) -> None:
         while not self._closed.is_set():
             try:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from langgraph_sdk.client import SyncLangGraphClient
 from langgraph_sdk.errors import APIStatusError
 
 from shared import bus, queues
+from tests import counting
 from tests.conftest import OUTSIDE
+from tests.reading import Reading
 from tests.receiver import receiving
 from tests.stack import Stack
 from tests.waiting import wait_until
@@ -151,6 +154,35 @@ def test_another_process_leads_upkeep_when_the_leader_is_killed(
             (run["run_id"],),
         )
     wait_until(lambda: sdk.runs.get(thread_id, run["run_id"])["status"] == "success", timeout=30)
+
+
+def test_a_threads_stream_tells_of_each_run_once_though_runners_are_killed(
+    stack: Stack, sdk: SyncLangGraphClient, thread_id: str
+) -> None:
+    reading = Reading(stack.client, f"/d/kitchen/threads/{thread_id}/stream")
+    path = f"/d/kitchen/threads/{thread_id}/runs"
+    run_ids = []
+    for n in (3, 6, 9, 12):  # so many steps are taken when it ends
+        body = counting.body(thread_id, n, 0.2)
+        run_ids.append(stack.client.post(path, json=body).raise_for_status().json()["run_id"])
+    for seen in (4, 14):
+        wait_until(lambda seen=seen: len(reading.parts) >= seen, 30)
+        stack.kill("runner")
+
+    wait_until(lambda: len(reading.runs_done()) == len(run_ids), 60)
+    reading.close()
+
+    assert reading.runs_done() == run_ids
+    assert reading.is_in_order()
+    assert sdk.threads.get_state(thread_id)["values"]["log"] == list(range(12))
+
+
+def test_a_graph_may_call_its_own_deployment_ten_deep(stack: Stack, sdk: SyncLangGraphClient) -> None:
+    asked = {"n": 10, "how": f"{stack.url}/d/kitchen {stack.api_key}"}
+    with ThreadPoolExecutor() as pool:
+        answers = list(pool.map(lambda _: sdk.runs.wait(None, "calls", input=asked), range(3)))
+
+    assert [answer["log"] for answer in answers] == [["bottom", *["called"] * 10]] * 3
 
 
 def test_a_client_goes_on_when_web_is_killed(stack: Stack, sdk: SyncLangGraphClient, thread_id: str) -> None:

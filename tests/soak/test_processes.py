@@ -173,24 +173,9 @@ def test_everything_killed_at_once_comes_back(stack: Stack) -> None:
     assert [run["status"] for run in runs] == ["success"] * (2 * MANY)
     assert max(run["attempt"] for run in runs) <= 2
     for reading in readings:
-        wait_until(lambda reading=reading: len(done(reading)) == 2, 30)
+        wait_until(lambda reading=reading: len(reading.runs_done()) == 2, 30)
         reading.close()
-        check_order(reading)
-
-
-def done(reading: Reading) -> list[str]:
-    """The runs that were said to be over."""
-    return [
-        part.data["run_id"]
-        for part in reading.parts
-        if part.event == "metadata" and part.data.get("status") == "run_done"
-    ]
-
-
-def check_order(reading: Reading) -> None:
-    """Every id is larger than the one before."""
-    ids = [tuple(map(int, part.id.split("-")[:2])) for part in reading.parts if part.id]
-    assert ids == sorted(set(ids))
+        assert reading.is_in_order()
 
 
 def test_a_threads_stream_tells_of_fifty_runs_whose_runner_is_killed_again_and_again(stack: Stack) -> None:
@@ -209,9 +194,9 @@ def test_a_threads_stream_tells_of_fifty_runs_whose_runner_is_killed_again_and_a
         wait_until(lambda so_far=so_far: len(reading.parts) > so_far + dice.randrange(5, 20), 90)
         stack.kill("runner")
 
-    wait_until(lambda: len(done(reading)) == len(run_ids), 240)
+    wait_until(lambda: len(reading.runs_done()) == len(run_ids), 240)
     reading.close()
 
-    assert done(reading) == run_ids
-    check_order(reading)
+    assert reading.runs_done() == run_ids
+    assert reading.is_in_order()
     assert stack.sdk("kitchen").threads.get_state(thread_id)["values"]["log"] == list(range(150))

@@ -5,10 +5,12 @@ Files are in the home directory: the one place that user code may write to and t
 
 import asyncio
 import ctypes
+import json
 import operator
 import os
 import signal
 import time
+import urllib.request
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -228,3 +230,18 @@ def remember_blocking(state: State) -> State:
 
 
 remembers = chain(remember, remember_blocking)
+
+
+def call(state: State) -> State:
+    """Asks its own deployment, whose address and key are `how`, to do the same one time less."""
+    if state["n"] == 0:
+        return {"log": ["bottom"]}
+    url, key = state["how"].split()
+    asked = {"assistant_id": "calls", "input": {"n": state["n"] - 1, "how": state["how"]}}
+    headers = {"Content-Type": "application/json", "X-Api-Key": key}
+    request = urllib.request.Request(f"{url}/runs/wait", json.dumps(asked).encode(), headers)
+    with urllib.request.urlopen(request) as answer:
+        return {"log": [*json.load(answer)["log"], "called"]}
+
+
+calls = chain(call)
