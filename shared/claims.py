@@ -234,6 +234,25 @@ def give_back_unknown(conn: Connection, *, owner: str, known: Sequence[UUID]) ->
     return [Next(row.run_id, row.pool) for row in rows]
 
 
+SHORTEN = text("""
+UPDATE run SET lease_until = now() + make_interval(secs => :lease)
+WHERE status = 'running' AND lease_until > now() + make_interval(secs => 2 * :lease)
+""")
+SOONER = text("""
+UPDATE run SET not_before = now()
+WHERE status = 'pending' AND attempt > 0 AND not_before > now() + interval '1 minute'
+""")
+
+
+def shorten_leases(conn: Connection, *, lease_seconds: float) -> int:
+    """Let no lease end later than a lease that begins now, and no further attempt wait for long; how many.
+
+    When the database's clock is put back by an hour, a dead owner's lease would have an hour to go.
+    """
+    conn.execute(SOONER)
+    return conn.execute(SHORTEN, {"lease": lease_seconds}).rowcount
+
+
 def abandoned(conn: Connection, *, limit: int = 100) -> list[RowMapping]:
     """Running runs whose lease has run out, by thread; look only, the caller locks one at a time."""
     return list(

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 
 from shared.claims import Claimed, Stored, Terms, take
 from shared.database import Driver, query
-from shared.turns import CLAIM_OF_KEY, Next, free_deployment, startable
+from shared.turns import CLAIM_OF_KEY, Next, free_deployment, startable, unanswered
 
 RUNNING = (
     "SELECT key_id, count(*) AS n FROM run WHERE status = 'running' AND key_id = ANY(%(ids)s) GROUP BY key_id"
@@ -109,8 +109,7 @@ UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id IN (
         SELECT key_id, count(*) AS n FROM run WHERE status = 'running' GROUP BY key_id) busy
         ON busy.key_id = k.id
     WHERE w.turn <= least(k.max_concurrent_runs - coalesce(busy.n, 0), 50)
-      AND (CAST(:id AS text) IS NOT NULL OR w.rung_at IS NULL
-        OR w.rung_at < now() - make_interval(secs => least(2 * (w.rings + 1), 30)))
+      AND (CAST(:id AS text) IS NOT NULL OR {unanswered("w")})
     LIMIT :limit)
 RETURNING run_id, pool
 """)

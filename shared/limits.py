@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 from shared import key_limits
 from shared.claims import Claimed, Stored, Terms, take
 from shared.database import Driver, Row, query
-from shared.turns import ALL_LANES, CLAIM_LIMITED, Next
+from shared.turns import ALL_LANES, CLAIM_LIMITED, Next, unanswered
 
 NAMES = ("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb")
 
@@ -152,7 +152,7 @@ def claim(
     ]
 
 
-STARTABLE = """
+STARTABLE = f"""
 UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id IN (
     SELECT w.run_id FROM deployment d
     CROSS JOIN LATERAL (
@@ -167,8 +167,7 @@ UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id IN (
             AND e.status IN ('pending', 'running'))
         ORDER BY r.run_id LIMIT greatest(least(room.n, 50), 0)) w
     WHERE d.max_concurrent_runs IS NOT NULL
-      AND (d.id = :id OR CAST(:id AS uuid) IS NULL AND (w.rung_at IS NULL
-        OR w.rung_at < now() - make_interval(secs => least(2 * (w.rings + 1), 30))))
+      AND (d.id = :id OR CAST(:id AS uuid) IS NULL AND {unanswered("w")})
     LIMIT :limit)
 RETURNING run_id, pool
 """

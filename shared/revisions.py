@@ -333,7 +333,8 @@ UPDATE revision SET rung_at = clock_timestamp(), rings = rings + 1
 WHERE id IN (
     SELECT id FROM revision
     WHERE status = ANY(:claimable) AND owner IS NULL AND (not_before IS NULL OR not_before <= now())
-      AND (rung_at IS NULL OR rung_at < clock_timestamp() - make_interval(secs => :again * least(rings + 1, 12)))
+      AND (rung_at IS NULL OR rung_at NOT BETWEEN
+        clock_timestamp() - make_interval(secs => :again * least(rings + 1, 12)) AND clock_timestamp())
     ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED)
 RETURNING id
 """)
@@ -343,6 +344,17 @@ def due(conn: Connection) -> Sequence[UUID]:
     """Revisions that wait for a builder and whose bell may have been lost; they count as rung now."""
     values = {"claimable": list(CLAIMABLE), "again": RING_AGAIN_SECONDS}
     return conn.execute(DUE, values).scalars().all()
+
+
+SHORTEN = text("""
+UPDATE revision SET lease_until = now() + make_interval(secs => :lease)
+WHERE owner IS NOT NULL AND lease_until > now() + make_interval(secs => 2 * :lease)
+""")
+
+
+def shorten_leases(conn: Connection, *, lease_seconds: float) -> int:
+    """The same as of runs (`claims.shorten_leases`); how many."""
+    return conn.execute(SHORTEN, {"lease": lease_seconds}).rowcount
 
 
 EXPIRED = text("""

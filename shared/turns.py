@@ -26,6 +26,16 @@ def startable(alias: str) -> str:
     return _STARTABLE.format(alias)
 
 
+# A notification from the future was sent before the clock was put back: it may have been lost as any other.
+_UNANSWERED = """({0}.rung_at IS NULL OR {0}.rung_at NOT BETWEEN
+    now() - make_interval(secs => least(2 * ({0}.rings + 1), 30)) AND now() + interval '10 seconds')"""
+
+
+def unanswered(alias: str) -> str:
+    """A pending run, called so in the statement, whose last notification nobody has followed for a while."""
+    return _UNANSWERED.format(alias)
+
+
 # Runs of these are claimed by shared/limits.py and shared/key_limits.py: here they would be in others' way.
 _FREE_DEPLOYMENT = (
     "{0}.deployment_id NOT IN (SELECT id FROM deployment WHERE max_concurrent_runs IS NOT NULL)"
@@ -116,7 +126,10 @@ _WAITING = """r.run_id = ANY(ARRAY(
             SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s AND {which}
               AND {startable}
             ORDER BY w.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED))"""
-_UNHEARD = "coalesce(w.not_before, w.created_at) < now() - make_interval(secs => %(waited)s)"
+# Created in the future: before the clock was put back.
+_UNHEARD = (
+    "coalesce(w.not_before, w.created_at) NOT BETWEEN now() - make_interval(secs => %(waited)s) AND now()"
+)
 CLAIM = _claim(f"r.run_id = ANY(%(ids)s) AND {unlimited('r')}")
 CLAIM_WHATEVER_KEY = _claim(f"r.run_id = ANY(%(ids)s) AND {free_deployment('r')}")
 CLAIM_WAITING = _claim(_WAITING.format(which=f"{unlimited('w')} AND {_UNHEARD}", startable=startable("w")))
@@ -160,7 +173,7 @@ UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id = ANY(ARRAY(
               AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND {startable("w")}
             ORDER BY w.run_id LIMIT 2 * :limit) c
         WHERE l.pool <> ALL(:full_pools) AND {unlimited("l")}
-          AND (c.rung_at IS NULL OR c.rung_at < now() - make_interval(secs => least(2 * (c.rings + 1), 30)))
+          AND {unanswered("c")}
         ORDER BY c.run_id LIMIT :limit)
     SELECT r.run_id FROM run r WHERE r.run_id = ANY(ARRAY(SELECT run_id FROM eligible))
     FOR UPDATE SKIP LOCKED))

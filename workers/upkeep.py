@@ -34,6 +34,7 @@ from shared import (
     organizations,
     queues,
     revision_log,
+    revisions,
     run_logs,
     store,
     threads,
@@ -138,7 +139,7 @@ class Upkeep:
         elif self._ticks % PURGE_EVERY == 0:
             steps.append(self._removals.deleted_deployments)
         if self._ticks % POOLS_EVERY == 0:
-            steps += [self._pools, self._statistics]
+            steps += [self._pools, self._statistics, self._clock]
         self._ticks += 1
         return steps
 
@@ -165,6 +166,15 @@ class Upkeep:
     def _statistics(self) -> None:
         with connection() as conn:
             turns.refresh_statistics(conn)
+
+    def _clock(self) -> None:
+        """Leases from before the database's clock was put back."""
+        with connection() as conn:
+            seconds = self._settings.lease_seconds
+            shortened = claims.shorten_leases(conn, lease_seconds=seconds)
+            shortened += revisions.shorten_leases(conn, lease_seconds=seconds)
+        if shortened:
+            log.warning("the database's clock was put back: %d leases are shortened", shortened)
 
     def _abandoned_runs(self) -> None:
         with connection() as conn:

@@ -379,6 +379,68 @@ def test_beat_may_wake_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     loop.kill()
 
 
+HOUR_AGO, IN_AN_HOUR = "- interval '1 hour'", "+ interval '1 hour'"
+TIMES = {
+    "run": ("created_at", "updated_at", "started_at", "lease_until", "deadline_at", "not_before", "rung_at"),
+    "leader": ("lease_until",),
+    "worker": ("started_at", "seen_at"),
+}
+
+
+def move_stored_times(by: str) -> None:
+    """What a clock that moves the other way does to them."""
+    with connection() as conn:
+        for table, columns in TIMES.items():
+            moved = ", ".join(f"{column} = {column} {by}" for column in columns)
+            conn.execute(text(f"UPDATE {table} SET {moved}"))
+
+
+@pytest.mark.parametrize("by", [HOUR_AGO, IN_AN_HOUR])
+def test_nothing_is_stuck_when_the_databases_clock_moves_by_an_hour(
+    settings: Settings, rung: Rung, deployment: DeploymentRef, by: str
+) -> None:
+    """A run that waits, one whose owner is gone, and one that waits for its next attempt."""
+    waiting, again = factories.run(deployment), factories.run(deployment)
+    owned = factories.run(deployment, kwargs=KWARGS)
+    lead("an earlier leader")
+    with driver() as conn:
+        claims.claim(conn, [owned], Terms("gone", 30, 7200))
+        [(retried, _)] = claims.claim(conn, [again], Terms("gone", 30, 7200))
+    with connection() as conn:
+        claims.give_back(conn, retried, delay_seconds=5, death="died")
+    move_stored_times(by)
+
+    upkeep = Upkeep(dataclasses.replace(settings, worker="upkeep"))
+    upkeep.tick()
+
+    with connection() as conn:
+        late = conn.execute(
+            text(
+                "SELECT count(*) FROM run WHERE lease_until > now() + interval '30 seconds'"
+                " OR not_before > now() + interval '5 seconds'"
+            )
+        )
+        assert late.scalar_one() == 0
+        conn.execute(text("UPDATE run SET lease_until = lease_until - interval '31 seconds'"))
+    upkeep.tick()
+    upkeep.tick()
+
+    assert {row(id)["status"] for id in (waiting, again, owned)} == {"pending"}
+    assert {id for _, _, id in rung} >= {str(waiting), str(again)}
+
+
+@pytest.mark.parametrize("by", [HOUR_AGO, IN_AN_HOUR])
+def test_a_runner_finds_what_waits_also_after_the_databases_clock_has_moved(
+    deployment: DeploymentRef, by: str
+) -> None:
+    run_id = factories.run(deployment)
+    move_stored_times(by)
+
+    with driver() as conn:
+        taken = claims.claim_waiting(conn, "default", Terms("me", 30, 60), limit=9, waited_seconds=2)
+    assert [run.run_id for run, _ in taken] == [run_id]
+
+
 def test_two_rounds_at_once_end_a_run_once(
     settings: Settings, rung: Rung, redis: Redis, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
