@@ -102,6 +102,7 @@ def take(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> l
         **which,
     }
     claimed = [_claimed(row, terms.owner) for row in query(conn, statement, parameters)]
+    claimed.sort(key=lambda run: run.run_id)  # rows come as the plan finds them: the oldest is to start first
     keys = [(run.deployment_id, run.thread_id) for run in claimed if not run.temporary]
     stored = checkpoint_answers.newest(conn, keys) if keys else {}
     return [(run, stored.get((run.deployment_id, run.thread_id))) for run in claimed]

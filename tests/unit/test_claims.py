@@ -117,6 +117,18 @@ def test_many_owners_at_once_share_the_runs(deployment: DeploymentRef) -> None:
     assert sorted(taken) == sorted(ids)
 
 
+def test_the_oldest_run_is_first_wherever_its_row_lies(deployment: DeploymentRef) -> None:
+    """Rows that were changed lie behind the others, and a plan may read them as they lie."""
+    ids = [pending(deployment) for _ in range(3)]
+    change(ids[0], "rings = rings + 1")
+    with driver() as conn:
+        conn.execute("SET enable_indexscan = off; SET enable_bitmapscan = off")
+        claimed = [run.run_id for run, _ in claims.claim(conn, ids, terms())]
+        conn.execute("RESET enable_indexscan; RESET enable_bitmapscan")
+
+    assert claimed == ids
+
+
 def test_an_unknown_run_is_nobodys(deployment: DeploymentRef) -> None:
     assert claim(uuid4()) == []
 
