@@ -82,7 +82,8 @@ class Clock:
 
 INSERT = text(
     "INSERT INTO log_line (deployment_id, revision_id, run_id, kind, at, level, message)"
-    " SELECT * FROM unnest(CAST(:deployments AS uuid[]), CAST(:revisions AS uuid[]), CAST(:runs AS uuid[]),"
+    " SELECT line.deployment_id, line.revision_id, line.run_id, line.kind, least(line.at, now()), line.level,"
+    " line.message FROM unnest(CAST(:deployments AS uuid[]), CAST(:revisions AS uuid[]), CAST(:runs AS uuid[]),"
     " CAST(:kinds AS text[]), CAST(:ats AS timestamptz[]), CAST(:levels AS text[]),"
     " CAST(:messages AS text[])) AS line (deployment_id, revision_id, run_id, kind, at, level, message)"
     " WHERE EXISTS (SELECT FROM deployment WHERE id = line.deployment_id)"
@@ -90,7 +91,10 @@ INSERT = text(
 
 
 def append(conn: Connection, lines: Sequence[Line]) -> None:
-    """Store lines in one statement; those of a deployment that is gone are dropped."""
+    """Store lines in one statement; those of a deployment that is gone are dropped.
+
+    None is from the future, whatever clock its process goes by: it would be shown when the others are forgotten.
+    """
     if not lines:
         return
     conn.execute(
@@ -120,8 +124,12 @@ def lines(
     query: str | None = None,
     start_time: datetime | None = None,
     end_time: datetime | None = None,
+    settled_seconds: float | None = None,
 ) -> tuple[list[RowMapping], str | None]:
-    """Matching lines and the cursor of what follows; oldest first there is always a cursor."""
+    """Matching lines and the cursor of what follows; oldest first there is always a cursor.
+
+    `settled_seconds`: only what is older, for lines of several processes may be stored in another order.
+    """
     is_ascending = order == "asc"
     where = ["deployment_id = :deployment_id", "kind = :kind"]
     values: dict[str, Any] = {"deployment_id": deployment_id, "kind": kind, "limit": limit}
@@ -132,6 +140,7 @@ def lines(
         # Clients send back a time they read as milliseconds: rounding must not hide a line.
         ("start_time", start_time, "at >= CAST(:start_time AS timestamptz) - interval '1 microsecond'"),
         ("end_time", end_time, "at <= CAST(:end_time AS timestamptz) + interval '1 microsecond'"),
+        ("settled", settled_seconds, "at <= now() - make_interval(secs => :settled)"),
     ):
         if value:
             where.append(condition)

@@ -15,6 +15,7 @@ from shared import bus, revision_log, revisions
 from shared.database import connection
 from shared.revision_log import BUILD, DEPLOY, Line
 from tests.contract.conftest import ControlPlane
+from tests.waiting import wait_until
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -290,3 +291,11 @@ def test_the_row_tells_the_end_when_the_log_is_lost_meanwhile(
     redis.flushall()
     told = events_of(b"".join(chunks))
     assert told == [(None, "status", STOPPED), (None, "end", END)]
+
+
+def test_a_line_from_a_clock_that_is_ahead_is_shown_as_soon_as_any(
+    control: ControlPlane, deployment: Any
+) -> None:
+    write(deployment, "from tomorrow", kind=DEPLOY, at=datetime.now(UTC) + timedelta(days=1))
+
+    wait_until(lambda: messages(read(control, deployment, DEPLOY)) == ["from tomorrow"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
@@ -24,7 +23,7 @@ MAX_LINES = 1000
 
 # Many runners write one deployment's log, each a moment after its lines were said: a line may come to lie before one
 # that is there already. Whoever follows from the newest line seen would miss it, so none is shown before it settled.
-SETTLE = timedelta(seconds=1)
+SETTLED_SECONDS = 1.0
 
 
 class LogSearch(Schema):
@@ -83,8 +82,7 @@ def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str) -> Response
     asked = {name: value for name, value in load(LogSearch, optional=True).items() if value is not None}
     asked["limit"] = min(asked.get("limit", DEFAULT_LINES), MAX_LINES)
     if kind == revision_log.DEPLOY:
-        settled = datetime.now(UTC) - SETTLE
-        asked["end_time"] = min(asked.get("end_time", settled), settled)
+        asked["settled_seconds"] = SETTLED_SECONDS
     with connection() as conn:
         rows, next_offset = revision_log.lines(conn, deployment_id, kind, revision_id=revision_id, **asked)
     return jsonify(logs=[log_record(row) for row in rows], next_offset=next_offset)
