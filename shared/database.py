@@ -18,7 +18,7 @@ from psycopg.types.array import ListBinaryDumper
 from sqlalchemy import Connection, Engine, RowMapping, create_engine, event, exc
 from sqlalchemy.orm import Session
 
-from shared.errors import Unavailable
+from shared.errors import OutcomeUnknown, Unavailable
 
 # A connection that was used this recently is taken without asking the server whether it lives.
 TRUSTED_SECONDS = 1.0
@@ -149,8 +149,13 @@ def transaction() -> Iterator[Session]:
 
 @contextmanager
 def connection() -> Iterator[Connection]:
-    """A Core connection in a transaction: for the run path, where the ORM costs too much."""
-    with translated(), engine().begin() as conn:
+    """A Core connection in a transaction: for the run path, where the ORM costs too much.
+
+    Raises OutcomeUnknown when it is lost on the way.
+    """
+    with translated():
+        conn = engine().connect()
+    with translated(OutcomeUnknown), conn, conn.begin():
         yield conn
 
 
@@ -164,11 +169,13 @@ def driver() -> Iterator[Driver]:
     """The driver's own connection: every statement is a transaction, unless in its `transaction()`.
 
     For the run path, where what a toolkit does around a statement costs several times the statement.
+    Raises OutcomeUnknown when it is lost on the way.
     """
     if _quick is None:
         raise RuntimeError("shared.database.connect() has not been called")
     with translated():
         pooled = _quick.raw_connection()
+    with translated(OutcomeUnknown):
         connection: Any = pooled.driver_connection
         try:
             yield connection
@@ -188,14 +195,17 @@ def query(conn: Connection | Driver, statement: str, parameters: dict[str, Any])
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Turn "not now" into Unavailable: the database is not there, or the whole transaction is to be tried again."""
+def translated(lost: type[Unavailable] = Unavailable) -> Iterator[None]:
+    """Turn "not now" into Unavailable: the database is not there, or the whole transaction is to be tried again.
+
+    `lost`: what to raise when it may have been there a moment ago.
+    """
     try:
         yield
     except DATABASE_TROUBLE as error:
         reason = _why_not_now(error)
         if reason is not None:
-            raise Unavailable(reason) from error
+            raise (lost if reason == GONE else Unavailable)(reason) from error
         raise
 
 

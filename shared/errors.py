@@ -11,6 +11,7 @@ RunyardError
 │   ├── TooLarge
 │   └── TooMany              a bound is reached: try again later
 ├── Unavailable              a server we lean on does not answer
+│   └── OutcomeUnknown       it was lost before it did
 ├── Unanswered               no graph host answered a question in time
 ├── OutsideFailed            a server of somebody else does not answer as it should
 │   └── AddressRefused       it is not one this service may call
@@ -97,6 +98,10 @@ class TooMany(Refused):
 
 class Unavailable(RunyardError):
     """A server this service needs does not answer."""
+
+
+class OutcomeUnknown(Unavailable):
+    """A server was lost before it answered: what was asked of it may have been carried out."""
 
 
 class Unanswered(RunyardError):

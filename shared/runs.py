@@ -144,6 +144,21 @@ def create(
     return Created(run_id, thread_id, assistant.pool, row["starts_at_once"], row, is_due, displaced)
 
 
+MADE = """
+SELECT run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,
+    multitask_strategy, cancel_reason, pool, coalesce(not_before <= now(), true) AS is_due
+FROM run WHERE run_id = %(run_id)s
+"""
+
+
+def made(conn: Driver, run_id: UUID) -> Created | None:
+    """A run whose creation got no answer, if it was carried out; whom it displaced learns of it later."""
+    row = query(conn, MADE, {"run_id": run_id}).fetchone()
+    if row is None:
+        return None
+    return Created(run_id, row["thread_id"], row["pool"], False, row, row["is_due"])
+
+
 def looks_first(request: RunRequest) -> bool:
     """Whether other runs, or the thread's status, decide what becomes of this one."""
     return request.multitask_strategy != "enqueue" or request.if_thread_status is not None

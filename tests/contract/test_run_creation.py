@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import orjson
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, make_url, text
 
 from shared import bus, claims, turns
-from shared.database import connection, driver
+from shared.database import connect, connection, driver
 from shared.models import RunStatus, ThreadStatus
+from tests.broken_link import Link, linked
 from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api, Rings
 from tests.contract.test_sse import names, text_of
@@ -504,3 +507,52 @@ def test_a_repetition_is_answered_also_when_the_deployment_is_full(api: Api, thr
     run_routes._counted.clear()
     assert (first.status_code, again.data) == (200, first.data)
     assert (other.status_code, batch.status_code) == (429, 429)
+
+
+# A database that is lost before it answers
+
+
+@pytest.fixture
+def link(db: Engine, database: str, api: Api) -> Iterator[Link]:
+    """The web's way to PostgreSQL, for a test to break."""
+    url = make_url(database)
+    with linked(Path(str(url.query["host"])) / ".s.PGSQL.5432") as link:
+        connect(f"postgresql://{url.username}@127.0.0.1:{link.port}/{url.database}?sslmode=disable")
+        start(api, api.post("/threads").json["thread_id"])  # type: ignore[index]
+        yield link
+
+
+CREATIONS = {
+    "a statement alone": ([b"INSERT INTO run"], {}, {}),
+    "a transaction": ([b"INSERT INTO run", b"COMMIT"], {"multitask_strategy": "interrupt"}, {}),
+    "a transaction with a key": ([b"INSERT INTO run", b"COMMIT"], {}, {"Idempotency-Key": "one"}),
+}
+
+
+@pytest.mark.usefixtures("own_key")
+@pytest.mark.parametrize(("marks", "body", "headers"), CREATIONS.values(), ids=CREATIONS)
+def test_a_run_that_is_created_without_an_answer_is_created_once(
+    api: Api, thread_id: str, rings: Rings, link: Link, marks: list[bytes], body: Any, headers: Any
+) -> None:
+    link.lose_answer_to(*marks)
+    response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body}, headers=headers)
+
+    assert (link.lost, response.status_code) == (1, 200), response.text
+    [run] = api.get(f"/threads/{thread_id}/runs").json  # type: ignore[misc]
+    assert response.json["run_id"] == run["run_id"]  # type: ignore[index]
+    assert rings.heard[-1] == ("runs.default", run["run_id"])
+    if headers:
+        again = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body}, headers=headers)
+        assert (again.status_code, again.json["run_id"]) == (200, run["run_id"])  # type: ignore[index]
+
+
+def test_a_run_that_was_not_created_is_unavailable(api: Api, thread_id: str, link: Link) -> None:
+    link.lose_answer_to(b"SELECT")
+
+    response = api.post(
+        f"/threads/{thread_id}/runs", {"assistant_id": "agent", "multitask_strategy": "interrupt"}
+    )
+
+    assert (link.lost, response.status_code) == (1, 503)
+    assert response.headers["Retry-After"]
+    assert api.get(f"/threads/{thread_id}/runs").json == []

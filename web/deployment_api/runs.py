@@ -20,7 +20,7 @@ from uuid_utils.compat import uuid7
 from shared import following, queueing, queues, runs, stops, turns
 from shared.control import ring, tell
 from shared.database import connection, driver
-from shared.errors import Invalid, TooMany
+from shared.errors import Invalid, OutcomeUnknown, TooMany
 from shared.idempotency import HEADER
 from shared.runs import Created, RunRequest
 from web import sse
@@ -173,6 +173,20 @@ def _new_runs_thread(thread_id: str) -> UUID:
 
 def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Created, Response]:
     """Commit the run's row, then ring; also its record as an answer. Raises Repeated."""
+    try:
+        created, response = _insert(asked, thread_id, run_id)
+    except OutcomeUnknown:  # an error would have the caller send it again
+        with driver() as conn:
+            found = runs.made(conn, run_id)
+        if found is None:
+            raise
+        created, response = found, _record(found, thread_id)
+    tell(created.displaced, settings().event_retention_seconds)
+    _ring(created)
+    return created, response
+
+
+def _insert(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Created, Response]:
     is_full = _is_full(1)
     # What looks at other runs, or at an earlier answer, is several statements in one transaction, the rest
     # one that inserts.
@@ -183,13 +197,16 @@ def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Cr
         if is_full:
             raise is_full
         created = runs.create(conn, deployment(), asked, thread_id=thread_id, run_id=run_id, **_terms())
-        response = jsonify(runs.record(created.row))
-        response.headers["Content-Location"] = location(thread_id, run_id)
+        response = _record(created, thread_id)
         if keep is not None:
             keep(response)
-    tell(created.displaced, settings().event_retention_seconds)
-    _ring(created)
     return created, response
+
+
+def _record(created: Created, thread_id: UUID | None) -> Response:
+    response = jsonify(runs.record(created.row))
+    response.headers["Content-Location"] = location(thread_id, created.run_id)
+    return response
 
 
 def _terms() -> dict[str, Any]:
