@@ -20,9 +20,9 @@ from workers import presence, transport
 
 close_memory()
 settings = Settings.from_env(os.environ)
-transport.use()
 app = queues.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
 app.conf.update(imports=["workers.tasks"])
+transport.use(app)
 
 
 @setup_logging.connect

@@ -1,4 +1,4 @@
-"""What a worker accepts from the broker: messages as this service sends them, and nothing else.
+"""How a worker consumes from the broker: it comes back soon, and takes messages of this service and nothing else.
 
 Whoever can write to Redis can put anything into a queue. Celery and kombu read a message in many places, and in
 most of them one that they cannot read ends the consumer. Here it is dropped with one line, before they see it.
@@ -13,6 +13,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import orjson
+from celery import Celery
+from kombu import Connection as KombuConnection
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as kombu_redis
 
@@ -20,6 +22,7 @@ from shared import queues
 
 log = logging.getLogger(__name__)
 
+RETRY_SECONDS = 2.0
 TAKES_IDS = (queues.EXECUTE_RUNS, queues.ANSWER_QUERIES, queues.BUILD_REVISION)
 TAKES_NOTHING = (queues.SWEEP, queues.CANARY)
 
@@ -28,10 +31,11 @@ class Malformed(Exception):
     """Not a message of this service; says why."""
 
 
-def use() -> None:
+def use(app: Celery) -> None:
     """Have this process consume by way of this module, whatever kind of Redis address it has."""
     for scheme in ("redis", "rediss"):
         TRANSPORT_ALIASES[scheme] = f"{__name__}:Transport"
+    app.amqp.Connection = Connection
 
 
 def checked(item: bytes) -> bytes:
@@ -73,6 +77,14 @@ def _is_id(value: object) -> bool:
         return isinstance(value, str) and bool(UUID(value))
     except ValueError:
         return False
+
+
+class Connection(KombuConnection):
+    """Tries again at short intervals: kombu's own grow to half a minute, whenever the broker is back meanwhile."""
+
+    def ensure_connection(self, *args: Any, **options: Any) -> Any:
+        pauses = {"interval_start": RETRY_SECONDS, "interval_step": 0, "interval_max": RETRY_SECONDS}
+        return super().ensure_connection(*args, **{**pauses, **options})
 
 
 class Client(kombu_redis.PrefixedStrictRedis):

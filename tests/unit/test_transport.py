@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 from celery import Celery
 from kombu import Connection, Consumer
+from kombu.exceptions import OperationalError
 from redis import Redis
 
 from shared import bus, queues
@@ -119,14 +120,27 @@ def test_everything_else_in_a_queue_is_dropped_with_a_line(
     assert not redis.exists(KEY)
 
 
+def test_a_broker_that_is_away_is_asked_for_at_short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "RETRY_SECONDS", 0.01)
+    pauses: list[float] = []
+
+    with pytest.raises(OperationalError):
+        transport.Connection("redis://127.0.0.1:1").ensure_connection(
+            lambda error, pause: pauses.append(pause), max_retries=20
+        )
+
+    assert set(pauses) == {0.01}
+
+
 def test_a_worker_consumes_by_way_of_it() -> None:
     script = (
         "import workers.app; from shared.queues import celery;"
-        "print(*{celery.connection(url).get_transport_cls() for url in ('redis://x', 'redis+socket:///x')})"
+        "made = [celery.connection(url) for url in ('redis://x', 'redis+socket:///x')];"
+        "print(*{type(each) for each in made}, *{each.get_transport_cls() for each in made})"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False
     )
 
-    assert done.stdout.strip() == "<class 'workers.transport.Transport'>", done.stderr
+    assert done.stdout.strip() == f"{transport.Connection} {transport.Transport}", done.stderr
