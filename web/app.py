@@ -23,6 +23,7 @@ from web import (
     headers,
     health,
     openapi,
+    sse,
     traffic,
 )
 from web.addresses import Addresses, deployment_path
@@ -60,6 +61,7 @@ def create_app(settings: Settings) -> Flask:
         grace_seconds=settings.body_seconds,
         most_bytes=2 * max(settings.max_archive_bytes, settings.max_body_bytes),
     )
+    app.wsgi_app = sse.Owner(app.wsgi_app)  # type: ignore[method-assign]
 
     traffic.register(app)
     headers.register(app)

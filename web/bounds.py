@@ -97,8 +97,9 @@ class Streams:
 def register(app: Flask) -> None:
     """Bound every request that has a caller; to be registered after authentication."""
     start(app)
-    app.before_request(take_place)
-    app.after_request(give_place)
+    app.before_request(take_slot)
+    app.after_request(hand_over_slot)
+    app.teardown_request(release_slot)
 
 
 def start(app: Flask) -> None:
@@ -118,7 +119,7 @@ def count_request(who: Caller) -> None:
         raise TooMany("This API key asks too often", retry_after_seconds=max(math.ceil(seconds), 1))
 
 
-def take_place() -> None:
+def take_slot() -> None:
     """Before a run is created, so that one that cannot be followed is not."""
     who: Caller | None = g.get("caller")
     if who is not None and may_take_long(request.path):
@@ -131,18 +132,20 @@ def may_take_long(path: str) -> bool:
     return path.endswith(LONG_ENDINGS) or WAITS in request.query_string or path.startswith(LONG_PREFIX)
 
 
-def give_place(response: Response) -> Response:
-    """A stream keeps its place until its last byte, and lives no longer than the key it was opened with."""
-    close = g.pop("close_stream", None)
-    if close is None:
-        return response
+def hand_over_slot(response: Response) -> Response:
+    """A stream keeps its slot until its last byte, and lives no longer than the key it was opened with."""
     body = response.response
-    if isinstance(body, sse.Stream):
+    if "close_stream" in g and isinstance(body, sse.Stream):
         key_id = g.caller.key_id
-        body.guard(is_allowed=lambda: _is_alive(key_id), on_close=close)
-    else:
-        close()
+        body.guard(is_allowed=lambda: _is_alive(key_id), on_close=g.pop("close_stream"))
     return response
+
+
+def release_slot(error: BaseException | None) -> None:
+    """What no stream has taken over ends with the request, whichever way."""
+    close = g.pop("close_stream", None)
+    if close is not None:
+        close()
 
 
 def _is_alive(key_id: str) -> bool:

@@ -2,6 +2,10 @@
 
 A heartbeat goes out every few seconds by the clock, whether or not events flow. A client that is gone is
 noticed when a write fails or, where its going matters, by looking at its socket.
+
+Headers go out with a stream's first chunk, which comes at once and may be empty: by then the stream is the
+server's, which closes what it iterates. Sent any sooner, by a server that has no answer in its hands yet, a
+failure would leave the stream open for ever. What does not get as far as the server is closed by its `Owner`.
 """
 
 from __future__ import annotations
@@ -11,10 +15,10 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
-from flask import Response
+from flask import Response, request
 
 from shared.events import END, EXPIRED, Event
 from shared.following import Stopping
@@ -23,10 +27,12 @@ HEARTBEAT = b": heartbeat\r\n\r\n"
 HISTORY_EXPIRED = b": history expired\r\n\r\n"
 KEEP_ALIVE = b"\n"
 HEADERS = b""  # a first chunk with which the server sends them
+OPEN_STREAM = "runyard.open_stream"  # in the WSGI environment: the request's stream
 WATCH_SECONDS = 2.0
 ALLOWED_SECONDS = 2.0  # how often a stream asks whether it may go on
 
 Batches = Iterable[list[Event]]
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Clock:
@@ -149,7 +155,7 @@ def waiting(batches: Batches, clock: Clock, answer: Callable[[Event | None], byt
 
 
 class Stream:
-    """An iterator for the server to send: closes what it holds, and says so when the client left early.
+    """The current request's long answer: closes what it holds, and says so when the client left early.
 
     When this process stops, a response breaks off: its client goes on elsewhere, by the last id it saw. A
     proper end would tell some clients that the run is over, and others once it is over when they ask. A stream
@@ -172,6 +178,8 @@ class Stream:
         self._is_allowed: Callable[[], bool] | None = None
         self._on_close: Callable[[], None] | None = None
         self._ask_at = 0.0
+        self._is_closed = False
+        request.environ[OPEN_STREAM] = self
 
     def guard(self, *, is_allowed: Callable[[], bool], on_close: Callable[[], None]) -> None:
         """End the stream soon after `is_allowed` says no; `on_close` is called at its end, however it comes."""
@@ -208,12 +216,37 @@ class Stream:
             raise NoLongerAllowed
 
     def close(self) -> None:
-        """Called by the server at the end of the response, whatever the reason."""
-        if self._on_close is not None:
-            self._on_close()
-        self._holds.__exit__(None, None, None)
-        if not self._ended and self._on_disconnect is not None:
-            self._on_disconnect()
+        """Called at the end of the response, whatever the reason; a failure of one part stops no other."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with ExitStack() as parts:
+            if not self._ended and self._on_disconnect is not None:
+                parts.callback(self._on_disconnect)
+            parts.push(self._holds)
+            if self._on_close is not None:
+                parts.callback(self._on_close)
+
+
+class Owner:
+    """WSGI middleware: closes a request's stream where the server is not given it.
+
+    That is so when the request fails after its stream was made, and when something else is answered: the
+    headers alone, or an error.
+    """
+
+    def __init__(self, app: Wsgi) -> None:
+        self.app = app
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        answer: Iterable[bytes] | None = None
+        try:
+            answer = self.app(environ, start_response)
+            return answer
+        finally:
+            stream: Stream | None = environ.get(OPEN_STREAM)
+            if stream is not None and stream is not answer:
+                stream.close()
 
 
 def broken_off(reason: str) -> ConnectionResetError:

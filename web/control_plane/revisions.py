@@ -197,7 +197,7 @@ def _told(row: RowMapping, after: int) -> sse.Batches:
 
 
 def _streamed(batches: sse.Batches, clock: sse.Clock, *, holds: AbstractContextManager[object]) -> Response:
-    body = sse.body(batches, clock, with_ids=True, with_end=True)
+    body = sse.body(batches, clock, with_ids=True, with_end=True, headers_first=True)
     return sse.event_stream(sse.Stream(body, holds=holds, on_disconnect=None), {})
 
 

@@ -111,7 +111,7 @@ def _cancels(query: dict[str, Any]) -> bool:
     """Whether the run goes when its reader does; raises Forbidden for a reader who may only look."""
     if query["cancel_on_disconnect"] and not caller().may("run"):
         raise Forbidden("cancel_on_disconnect needs the role run")
-    return bool(query["cancel_on_disconnect"])
+    return bool(query["cancel_on_disconnect"]) and request.method != "HEAD"  # which asks to read nothing
 
 
 def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:

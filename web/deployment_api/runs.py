@@ -295,6 +295,7 @@ def _streamed_again(
             follower.clock,
             with_ids=run["kwargs"]["resumable"],
             keep=wanted.of_creator(run["kwargs"], namespaces),
+            headers_first=True,
         )
         headers = {**_places(thread_id, run_id), REPLAYED: "true"}
         return sse.event_stream(follower.stream(body, stack.pop_all()), headers)

@@ -1,0 +1,223 @@
+"""What a long answer holds is released whichever step of its request fails: slot, reader, subscription, run.
+
+The requests go through the server's own worker, on a socket that breaks at a chosen operation.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import gevent
+import orjson
+import pytest
+from flask import Flask, Response
+from gunicorn.config import Config
+from gunicorn.glogging import Logger
+from sqlalchemy import text
+
+from shared import following
+from shared.database import connection
+from shared.errors import Unavailable
+from tests.contract.conftest import ADMIN_KEY, Api
+from web.bounds import Streams
+from web.worker import Worker
+
+OPERATIONS = 5  # the request is read; headers, chunks and heartbeats are sent
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class Breaking:
+    """A connection's socket that brings one request, is reset at its n-th operation, and stays so."""
+
+    def __init__(self, inner: socket.socket, at: int) -> None:
+        self._inner, self._left = inner, at
+        self._has_read = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def _operation(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            raise ConnectionResetError(104, "reset by the test")
+
+    def recv(self, *args: Any) -> bytes:
+        self._operation()
+        had_read, self._has_read = self._has_read, True
+        return b"" if had_read else self._inner.recv(*args)
+
+    def send(self, data: bytes) -> int:
+        self._operation()
+        return self._inner.send(data)
+
+    def sendall(self, data: bytes) -> None:
+        self._operation()
+        self._inner.sendall(data)
+
+
+def serve(app: Wsgi, request: bytes, *, breaks_at: int = 10_000) -> bytes:
+    """Let the server's worker handle one connection with this request on it; what it has answered."""
+    config = Config()
+    config.set("keepalive", 75)
+    worker = Worker(1, os.getpid(), [], None, 60, config, Logger(config))
+    worker.wsgi = app  # type: ignore[assignment]  gunicorn annotates nothing
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.sendall(request)
+            worker.handle(listener, Breaking(ours, breaks_at), ("127.0.0.1", 1))  # type: ignore[arg-type]
+            theirs.setblocking(False)
+            try:
+                return theirs.recv(1 << 20)
+            except (BlockingIOError, ConnectionResetError):
+                return b""
+
+
+def request(api: Api, method: str, path: str, body: Any = None) -> bytes:
+    content = b"" if body is None else orjson.dumps(body)
+    head = [
+        f"{method} /d/{api.deployment.name}{path} HTTP/1.1",
+        "Host: test",
+        f"X-Api-Key: {ADMIN_KEY}",
+        f"Content-Length: {len(content)}",
+    ]
+    return "\r\n".join([*head, "", ""]).encode() + content
+
+
+NEW = {"assistant_id": "agent", "on_disconnect": "cancel"}
+ENQUEUED = ("enqueued stream",)
+WAITING = "/threads/{thread_id}/runs/{run_id}"
+LONG = {
+    "stream": ("POST", "/threads/{thread_id}/runs/stream", NEW),
+    "enqueued stream": ("POST", "/threads/{thread_id}/runs/stream", {**NEW, "multitask_strategy": "enqueue"}),
+    "wait": ("POST", "/threads/{thread_id}/runs/wait", NEW),
+    "stateless stream": ("POST", "/runs/stream", NEW),
+    "join": ("GET", f"{WAITING}/join?cancel_on_disconnect=true", None),
+    "join stream": ("GET", f"{WAITING}/stream?cancel_on_disconnect=true", None),
+    "thread": ("GET", "/threads/{thread_id}/stream", None),
+}
+
+
+def asked(api: Api, name: str) -> tuple[bytes, int]:
+    """A long request whose client wants the run to go with it, and how many runs are to go on without it."""
+    method, path, body = LONG[name]
+    thread_id = api.post("/threads").json["thread_id"]
+    run_id, others = "", 0
+    if name in ENQUEUED or "{run_id}" in path:
+        run_id = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json["run_id"]
+        others = int(name in ENQUEUED)
+    return request(api, method, path.format(thread_id=thread_id, run_id=run_id), body), others
+
+
+def held(app: Flask) -> tuple[int, dict[str, int], int]:
+    """Slots of the process, slots by key, and channels with readers."""
+    streams: Streams = app.extensions["runyard_streams"]
+    return streams.count, dict(streams._open), len(following.hub()._readers)
+
+
+NOTHING: tuple[int, dict[str, int], int] = (0, {}, 0)
+
+
+def live_runs() -> int:
+    with connection() as conn:
+        found: int = conn.execute(
+            text("SELECT count(*) FROM run WHERE status IN ('pending', 'running')")
+        ).scalar_one()
+    return found
+
+
+@pytest.mark.parametrize("at", range(2, OPERATIONS + 1))
+@pytest.mark.parametrize("name", LONG)
+def test_a_connection_may_break_at_any_operation(api: Api, app: Flask, name: str, at: int) -> None:
+    content, others = asked(api, name)
+    serve(app, content, breaks_at=at)
+    assert held(app) == NOTHING
+    assert live_runs() == others
+
+
+class Broken:
+    """The app, whose answer raises at its n-th chunk."""
+
+    def __init__(self, app: Flask, at: int, error: BaseException) -> None:
+        self._app, self._at, self._error = app, at, error
+        self._chunks: Any = ()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Broken:
+        self._chunks = self._app(environ, start_response)
+        return self
+
+    def __iter__(self) -> Iterator[bytes]:
+        for number, chunk in enumerate(self._chunks, 1):
+            if number == self._at:
+                raise self._error
+            yield chunk
+
+    def close(self) -> None:
+        self._chunks.close()
+
+
+@pytest.mark.parametrize("error", [gevent.GreenletExit(), Unavailable(), KeyError("bug"), SystemExit(1)])
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_an_answer_may_fail_at_any_chunk(api: Api, app: Flask, at: int, error: BaseException) -> None:
+    content, _ = asked(api, "stream")
+    serve(Broken(app, at, error), content)
+    assert held(app) == NOTHING
+    assert live_runs() == 0
+
+
+@pytest.mark.parametrize("error", [gevent.GreenletExit(), RuntimeError("bug")])
+def test_a_request_may_fail_after_its_stream_was_made(api: Api, app: Flask, error: BaseException) -> None:
+    def fail(response: Response) -> Response:
+        if response.status_code == 200 and response.is_streamed:
+            raise error
+        return response
+
+    app.after_request_funcs[None].insert(0, fail)  # the last one to be called
+    content, _ = asked(api, "stream")
+    serve(app, content)
+    assert held(app) == NOTHING
+    assert live_runs() == 0
+
+
+def test_a_request_may_fail_before_its_stream_was_made(api: Api, app: Flask) -> None:
+    def fail() -> None:
+        raise gevent.GreenletExit
+
+    app.before_request(fail)
+    serve(app, request(api, "POST", "/runs/stream", NEW))
+    assert held(app) == NOTHING
+
+
+def test_what_a_body_leaves_behind_may_be_broken(api: Api, app: Flask) -> None:
+    """A join does not read the body that it is sent; the server does, after the stream was made."""
+    content, _ = asked(api, "join stream")
+    serve(app, content.replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"zz\r\n")
+    assert held(app) == NOTHING
+
+
+def test_a_failure_to_release_one_thing_leaves_nothing_else_held(
+    api: Api, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: following.Hub, reader: following.Reader) -> None:
+        remove(self, reader)
+        raise RuntimeError("bug")
+
+    remove = following.Hub._remove
+    monkeypatch.setattr(following.Hub, "_remove", fail)
+    content, _ = asked(api, "stream")
+    serve(app, content, breaks_at=3)
+    assert held(app) == NOTHING
+    assert live_runs() == 0
+
+
+@pytest.mark.parametrize("name", ["join", "join stream"])
+def test_asking_for_the_headers_alone_ends_no_run(api: Api, app: Flask, name: str) -> None:
+    content, _ = asked(api, name)
+    assert serve(app, content.replace(b"GET", b"HEAD")).startswith(b"HTTP/1.1 200 OK")
+    assert held(app) == NOTHING
+    assert live_runs() == 1
