@@ -48,6 +48,11 @@ def bound(**ids: Any) -> Iterator[None]:
         _bound.reset(token)
 
 
+def bound_ids() -> Mapping[str, str]:
+    """The ids that are bound here."""
+    return _bound.get()
+
+
 def configure(settings: Settings) -> None:
     """Send everything to stderr in our format; called once, when a process starts."""
     handler = logging.StreamHandler(sys.stderr)

@@ -7,6 +7,7 @@ cannot be used stops the start with a sentence that names the variable.
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import os
 import re
 import socket
@@ -75,6 +76,8 @@ class Settings:
     requests_burst: int = 400
     streams_per_key: int = 500
     max_streams: int = 5_000
+    connections_per_address: int = 1_000  # an IPv6 network of 64 bits is one address
+    proxy_addresses: tuple[str, ...] = ("127.0.0.0/8", "::1")  # which may have as many as they like
 
     # Graph hosts
     hosts_per_revision: int = 2
@@ -139,6 +142,11 @@ class Settings:
         for name in ("kept_revisions", "kept_environments"):
             if getattr(self, name) < 1:
                 raise BadSetting(f"{VARIABLES[name]} must be at least 1")
+        for network in self.proxy_addresses:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError as error:
+                raise BadSetting(f"RUNYARD_PROXY_ADDRESSES must be addresses or networks: {error}") from error
         if self.lease_seconds < 2:
             raise BadSetting("RUNYARD_LEASE_SECONDS must be at least 2")
 
@@ -189,6 +197,8 @@ VARIABLES = {
     "requests_burst": "RUNYARD_REQUESTS_BURST",
     "streams_per_key": "RUNYARD_STREAMS_PER_KEY",
     "max_streams": "RUNYARD_MAX_STREAMS",
+    "connections_per_address": "RUNYARD_CONNECTIONS_PER_ADDRESS",
+    "proxy_addresses": "RUNYARD_PROXY_ADDRESSES",
     "hosts_per_revision": "RUNYARD_HOSTS_PER_REVISION",
     "max_hosts": "RUNYARD_MAX_HOSTS",
     "host_idle_seconds": "RUNYARD_HOST_IDLE_SECONDS",

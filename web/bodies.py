@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 import gevent
-from werkzeug.exceptions import RequestTimeout
+from gunicorn.http.errors import ParseException
+from werkzeug.exceptions import BadRequest, HTTPException, RequestTimeout
 from werkzeug.wsgi import get_content_length
 
 SLOWEST_BYTES_PER_SECOND = 8 * 1024
@@ -40,13 +41,17 @@ class Bodies:
             return self.app(environ, start_response)
         body = environ["wsgi.input"] = Body(environ["wsgi.input"], length, grace_seconds=self._grace_seconds)
         answer = self.app(environ, start_response)
-        with suppress(OSError, RequestTimeout):
+        with suppress(OSError, HTTPException):
             body.throw_away(self._most_bytes)
         return answer
 
 
 class Body(io.RawIOBase):
-    """A request's body: reading it raises RequestTimeout when it is too slow, an OSError when it breaks off."""
+    """A request's body.
+
+    Reading it raises RequestTimeout when it is too slow, BadRequest when its chunks are none, an OSError when
+    it breaks off.
+    """
 
     def __init__(self, stream: Any, length: int | None, *, grace_seconds: float) -> None:
         self._stream, self._length = stream, length
@@ -73,8 +78,11 @@ class Body(io.RawIOBase):
         late = self._deadline + self._received / SLOWEST_BYTES_PER_SECOND - time.monotonic()
         self._is_over = True  # unless it goes on: after an error there is nothing more to read
         # The server closes a connection after an Exception in reading, which a bare Timeout is not.
-        with gevent.Timeout(max(late, 0.001), RequestTimeout()):
-            data = self._stream.read(min(size, STEP_BYTES))
+        try:
+            with gevent.Timeout(max(late, 0.001), RequestTimeout()):
+                data = self._stream.read(min(size, STEP_BYTES))
+        except ParseException as error:
+            raise BadRequest from error
         self._received += len(data)
         if not data and self._length is not None:
             raise ConnectionResetError(f"the body ended after {self._received} of {self._length} bytes")

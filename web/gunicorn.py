@@ -13,7 +13,7 @@ from gunicorn import glogging
 from shared import logs
 from shared.process import close_memory
 from shared.settings import Settings
-from web.worker import Worker
+from web import worker
 
 close_memory()  # the arbiter has the same environment as its workers
 settings = Settings.from_env(os.environ)
@@ -26,6 +26,12 @@ def raise_open_files() -> None:
 
 
 raise_open_files()
+
+
+class Worker(worker.Worker):
+    """The worker with this process's settings."""
+
+    settings = settings
 
 
 class Logger(glogging.Logger):
@@ -48,7 +54,7 @@ wsgi_app = "web.wsgi:app"
 bind = f"{settings.host}:{settings.port}"
 worker_class = Worker
 # Requests find room beside the streams; each is a greenlet and a descriptor.
-worker_connections = settings.max_streams + 1000
+worker_connections = settings.max_streams + 1000 + worker.SPARE_CONNECTIONS
 timeout = 60  # of the worker's loop, not of a request
 graceful_timeout = 30
 keepalive = 75

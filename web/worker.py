@@ -1,39 +1,88 @@
-"""gunicorn's worker, request by request, where ours differs: time-outs of sockets, its end, its answers' headers."""
+"""gunicorn's worker where ours differs: how long it waits, whom it lets in, how it refuses, how it ends."""
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
+from uuid import uuid4
 
 import gevent
+import orjson
+from gevent.socket import wait_read
+from gunicorn import util
 from gunicorn.http import wsgi
+from gunicorn.http.errors import NoMoreData
 from gunicorn.workers.base_async import AsyncWorker
 from gunicorn.workers.ggevent import GeventWorker
 
+from shared import logs
+from shared.settings import Settings
+from web.connections import Connections
+
 # Longest silence of a peer that owes us bytes or does not take ours; streams write at every heartbeat.
 SOCKET_SECONDS = 300.0
+HEAD_SECONDS = 10.0  # for a connection's first request to come, and for the head of each
+SPARE_CONNECTIONS = 100  # accepted while those that make room for them still close
+MOST_DETAIL = 200  # characters: what gunicorn quotes of a request may be long
+
+REQUEST_ID = "request_id"
 
 
 class Worker(GeventWorker):
-    """The gevent worker, with sockets that do not wait for ever, also not for the next request when it stops."""
+    """The gevent worker, with bounds on what may be open and on how long anything is waited for."""
+
+    settings: Settings  # gunicorn makes the instance: whoever configures it sets them on a class of its own
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.idle: dict[Any, gevent.Timeout] = {}
+        self.connections = Connections(
+            self.worker_connections - SPARE_CONNECTIONS,
+            per_source=self.settings.connections_per_address,
+            unbounded=map(ipaddress.ip_network, self.settings.proxy_addresses),
+        )
+
+    def handle(self, listener: socket.socket, client: socket.socket, addr: Any) -> None:
+        client.settimeout(SOCKET_SECONDS)
+        with self.connections.open(client, addr[0] if addr else "") as connection:
+            if connection is not None:
+                AsyncWorker.handle(self, listener, client, addr)
+                return
+        try:
+            refuse(client, HTTPStatus.TOO_MANY_REQUESTS, "This address has too many open connections")
+        except OSError:
+            pass  # it has left
+        util.close(client)
 
     @contextmanager
     def timeout_ctx(self) -> Iterator[None]:  # type: ignore[override]  gunicorn annotates nothing
-        """Around the wait for a connection's next request."""
-        here = gevent.getcurrent()
-        silent: Any = False  # not raised outside of the block
-        with gevent.Timeout(self.cfg.keepalive if self.alive else 0, silent) as timeout:
-            self.idle[here] = timeout
-            try:
-                yield
-            finally:
-                del self.idle[here]
+        """Around the wait for a connection's next request: until it begins, then for all of its head."""
+        connection = self.connections.current()
+        if connection.is_quiet():
+            self._wait_for_more(connection.client)
+        with self.connections.waiting(HEAD_SECONDS if self.alive else 0):
+            yield
+
+    def _wait_for_more(self, client: socket.socket) -> None:
+        """Wait for the first byte of the next request; raises NoMoreData when it does not come in time."""
+        has_come = False
+        with self.connections.waiting(self.cfg.keepalive if self.alive else 0):
+            wait_read(client.fileno())
+            has_come = True
+        if not has_come:
+            raise NoMoreData
+
+    def handle_request(self, listener_name: Any, req: Any, sock: socket.socket, addr: Any) -> Any:
+        self.connections.current().request = req
+        return super().handle_request(listener_name, req, sock, addr)
+
+    def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
+        """gunicorn's own refusals: what it says of them in the log and what `refuse` answers have one id."""
+        with logs.bound(**{REQUEST_ID: uuid4()}):
+            super().handle_error(req, client, addr, exc)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Idle connections and open streams would hold up the worker's end until the graceful time-out."""
@@ -41,16 +90,8 @@ class Worker(GeventWorker):
         from shared import following
 
         super().handle_exit(sig, frame)
-        gevent.spawn(self.close_idle)
+        gevent.spawn(self.connections.close_waiting)
         gevent.spawn(following.hub().close)
-
-    def close_idle(self) -> None:
-        for greenlet, timeout in list(self.idle.items()):
-            gevent.get_hub().loop.run_callback(greenlet.throw, timeout)
-
-    def handle(self, listener: socket.socket, client: socket.socket, addr: Any) -> None:
-        client.settimeout(SOCKET_SECONDS)
-        AsyncWorker.handle(self, listener, client, addr)
 
 
 class Response(wsgi.Response):
@@ -60,4 +101,28 @@ class Response(wsgi.Response):
         return [header for header in super().default_headers() if not header.startswith("Server:")]
 
 
+def refuse(client: socket.socket, status: int, detail: str) -> None:
+    """Answer what never becomes a request, in the form of all our errors; the connection is closed then."""
+    told = HTTPStatus(status)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED:
+        detail = "internal error"
+    request_id = logs.bound_ids().get(REQUEST_ID) or str(uuid4())
+    body = orjson.dumps({"detail": detail[:MOST_DETAIL] or told.phrase, "request_id": request_id})
+    head = [
+        f"HTTP/1.1 {status} {told.phrase}",
+        "Connection: close",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        f"x-request-id: {request_id}",
+        *(["Retry-After: 5"] if status == HTTPStatus.TOO_MANY_REQUESTS else []),
+    ]
+    util.write_nonblock(client, "\r\n".join([*head, "", ""]).encode() + body)
+
+
+def write_error(client: socket.socket, status: int, reason: str, detail: str) -> None:
+    """Stands in for gunicorn's, which answers with a page of HTML."""
+    refuse(client, status, detail)
+
+
 wsgi.Response = Response
+util.write_error = write_error

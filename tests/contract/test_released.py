@@ -21,6 +21,7 @@ from sqlalchemy import text
 from shared import following
 from shared.database import connection
 from shared.errors import Unavailable
+from shared.settings import Settings
 from tests.contract.conftest import ADMIN_KEY, Api
 from web.bounds import Streams
 from web.worker import Worker
@@ -31,11 +32,10 @@ Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Breaking:
-    """A connection's socket that brings one request, is reset at its n-th operation, and stays so."""
+    """A connection's socket that is reset at its n-th operation, and stays so."""
 
     def __init__(self, inner: socket.socket, at: int) -> None:
         self._inner, self._left = inner, at
-        self._has_read = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -47,8 +47,7 @@ class Breaking:
 
     def recv(self, *args: Any) -> bytes:
         self._operation()
-        had_read, self._has_read = self._has_read, True
-        return b"" if had_read else self._inner.recv(*args)
+        return self._inner.recv(*args)
 
     def send(self, data: bytes) -> int:
         self._operation()
@@ -59,12 +58,17 @@ class Breaking:
         self._inner.sendall(data)
 
 
+class OneRequest(Worker):
+    settings = Settings()
+
+
 def serve(app: Wsgi, request: bytes, *, breaks_at: int = 10_000) -> bytes:
     """Let the server's worker handle one connection with this request on it; what it has answered."""
     config = Config()
     config.set("keepalive", 75)
-    worker = Worker(1, os.getpid(), [], None, 60, config, Logger(config))
+    worker = OneRequest(1, os.getpid(), [], None, 60, config, Logger(config))
     worker.wsgi = app  # type: ignore[assignment]  gunicorn annotates nothing
+    worker.alive = False  # it waits for no second request
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         ours, theirs = socket.socketpair()

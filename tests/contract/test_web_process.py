@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import http.client as http_client
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import psutil
@@ -117,6 +121,101 @@ def test_an_escaped_path_cannot_be_climbed_out_of(raw: socket.socket, path: str)
 def test_a_slow_client_holds_up_nobody_else(raw: socket.socket, http: httpx.Client) -> None:
     raw.sendall(b"POST /d/chat/threads HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
     assert http.get("/ok").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /ok\r\n\r\n", 400),
+        (b"GET /ok HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", 400),
+        (b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\n\r\n", 414),
+        (b"GET /ok HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n", 417),
+        (b"GET /ok HTTP/1.1\r\nX-Long: " + b"x" * 9000 + b"\r\n\r\n", 431),
+        (b"POST /ok HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: odd\r\n\r\n", 501),
+    ],
+)
+def test_what_the_server_itself_refuses_is_answered_as_all_else(
+    raw: socket.socket, sent: bytes, status: int
+) -> None:
+    raw.sendall(sent)
+    answer = http_client.HTTPResponse(raw)
+    answer.begin()
+    assert answer.status == status
+    assert answer.getheader("Content-Type") == "application/json"
+    assert answer.getheader("Server") is None
+    told = json.loads(answer.read())
+    assert told["detail"]
+    assert str(UUID(told["request_id"])) == answer.getheader("x-request-id")
+
+
+@pytest.mark.parametrize("key", [KEY, "none"])
+def test_a_malformed_chunk_is_the_callers_fault(raw: socket.socket, key: str) -> None:
+    head = f"POST /v2/deployments HTTP/1.1\r\nHost: x\r\nX-Api-Key: {key}\r\n"
+    raw.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\nzz\r\nx\r\n0\r\n\r\n".encode())
+    assert raw.makefile("rb").readline().split()[1] == (b"400" if key == KEY else b"401")
+
+
+@pytest.fixture(scope="module")
+def strict(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """A web process that lets few connections in, by address and in all, and has no proxy here."""
+    bounds = {
+        "RUNYARD_CONNECTIONS_PER_ADDRESS": "5",
+        "RUNYARD_PROXY_ADDRESSES": "127.0.0.9",
+        "RUNYARD_MAX_STREAMS": "-990",  # ten connections in all
+    }
+    with started(database, tmp_path_factory.mktemp("data"), **bounds) as (_, base):
+        host, port = base.removeprefix("http://").split(":")
+        yield host, int(port)
+
+
+def connected(address: tuple[str, int], source: str, sends: bytes = b"GET /ok HT") -> socket.socket:
+    connection = socket.create_connection(address, timeout=30, source_address=(source, 0))
+    connection.sendall(sends)
+    return connection
+
+
+def status_for(address: tuple[str, int], source: str) -> int:
+    """What a request from this address is answered; 0: nothing."""
+    with connected(address, source, b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n") as connection:
+        try:
+            line = connection.makefile("rb").readline()
+        except ConnectionResetError:
+            return 0
+    return int(line.split()[1]) if line else 0
+
+
+def test_one_address_has_so_many_connections_and_no_more(strict: tuple[str, int]) -> None:
+    with ExitStack() as held:
+        for _ in range(5):
+            held.enter_context(connected(strict, "127.0.0.2"))
+        assert status_for(strict, "127.0.0.2") in (429, 0)
+        assert status_for(strict, "127.0.0.3") == 200
+    wait_until(lambda: status_for(strict, "127.0.0.2") == 200)
+
+
+def test_connections_without_a_request_make_room(strict: tuple[str, int]) -> None:
+    with ExitStack() as held:
+        for _ in range(300):
+            held.enter_context(connected(strict, "127.0.0.9"))
+        assert status_for(strict, "127.0.0.3") == 200
+
+
+def test_a_request_s_head_has_a_deadline_that_drops_do_not_move(strict: tuple[str, int]) -> None:
+    with connected(strict, "127.0.0.4", b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\nGET /") as connection:
+        connection.settimeout(0.5)
+        began, received = time.monotonic(), b""
+        while time.monotonic() < began + 30:
+            try:
+                if not (some := connection.recv(4096)):
+                    break
+                received += some
+            except TimeoutError:
+                with suppress(BrokenPipeError):
+                    connection.sendall(b"x")
+            except ConnectionResetError:
+                break
+        assert received.startswith(b"HTTP/1.1 200")
+        assert time.monotonic() - began < 30, "it is closed"
 
 
 def test_another_process_of_the_user_cannot_look_into_it(served: tuple[Any, str]) -> None:

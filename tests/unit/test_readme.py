@@ -36,7 +36,9 @@ def test_a_setting_has_its_default_in_the_table(field: object) -> None:
     assert default is not MISSING
     if isinstance(default, float) and default.is_integer():
         default = int(default)
-    expected = "" if default in (None, ()) else f"`{default}`"
+    if isinstance(default, tuple):
+        default = ",".join(default)
+    expected = "" if default in (None, "") else f"`{default}`"
     assert ROWS[variable].strip() == expected
 
 
