@@ -20,6 +20,7 @@ from werkzeug.wsgi import get_content_length
 
 SLOWEST_BYTES_PER_SECOND = 8 * 1024
 STEP_BYTES = 64 * 1024
+TURN_BYTES = 1024 * 1024
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -83,6 +84,8 @@ class Body(io.RawIOBase):
                 data = self._stream.read(min(size, STEP_BYTES))
         except ParseException as error:
             raise BadRequest from error
+        if (self._received + len(data)) // TURN_BYTES > self._received // TURN_BYTES:
+            gevent.sleep(0)  # a fast sender would keep us from everybody else
         self._received += len(data)
         if not data and self._length is not None:
             raise ConnectionResetError(f"the body ended after {self._received} of {self._length} bytes")

@@ -220,6 +220,36 @@ def test_it_refuses_too_many_values() -> None:
         parse_body(orjson.dumps([0] * (MAX_ITEMS + 1)))
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"[" + b"0," * 8_000_000,
+        b'{"a":' * 3_000_000,
+        b"{" + b",".join(b'"k%d":1' % number for number in range(MAX_ITEMS + 1)),
+        b'["' + rb"\\\"," * 100_000 + b'"' + b",0" * MAX_ITEMS,
+    ],
+    ids=["zeros", "brackets", "keys", "after a string"],
+)
+def test_too_many_values_are_refused_before_they_are_parsed(raw: bytes) -> None:
+    """None of these is JSON: who parses them says that."""
+    with pytest.raises(Invalid, match="more than"):
+        parse_body(raw)
+
+
+@pytest.mark.parametrize("filler", [b",[{", rb"\",", rb"\\", rb"\\\",[", "é,".encode(), rb"\u005c\\,"])
+def test_what_strings_hold_is_not_counted(filler: bytes) -> None:
+    texts = [filler * (length // len(filler)) for length in (262_100, 262_143, 400_001, 5)]
+    raw = b'{"a":["' + b'","'.join(texts) + b'"]}'
+    assert parse_body(raw) == orjson.loads(raw)
+
+
+def test_as_many_values_as_are_allowed_are_taken() -> None:
+    many = [{}] * (MAX_ITEMS - 1)
+    assert parse_body(orjson.dumps(many)) == many
+    with pytest.raises(Invalid, match="more than"):
+        parse_body(orjson.dumps([*many, {}]))
+
+
 @pytest.mark.parametrize("text", ["true", "True", "1"])
 def test_a_query_boolean_has_three_spellings(text: str) -> None:
     assert query(f"deep={text}")["deep"] is True
