@@ -88,6 +88,7 @@ class Settings:
     host_memory_mb: int = 1024
     host_threads: int = 64
     isolation: str = "auto"  # auto, require, none
+    bwrap: str | None = None  # the sandbox program; "": none, None: looked for
     sandbox_user: str = "nobody"  # whom user code runs as when the service is root and has no sandbox
 
     # Builds
@@ -207,6 +208,7 @@ VARIABLES = {
     "host_memory_mb": "RUNYARD_HOST_MEMORY_MB",
     "host_threads": "RUNYARD_HOST_THREADS",
     "isolation": "RUNYARD_ISOLATION",
+    "bwrap": "RUNYARD_BWRAP",
     "sandbox_user": "RUNYARD_SANDBOX_USER",
     "build_timeout_seconds": "RUNYARD_BUILD_TIMEOUT_SECONDS",
     "kept_revisions": "RUNYARD_KEPT_REVISIONS",
@@ -216,9 +218,12 @@ VARIABLES = {
 }
 
 
+MAY_BE_EMPTY = ("RUNYARD_BWRAP",)  # of all others an empty value is none
+
+
 def _read(env: Mapping[str, str], name: str) -> str | None:
     """The variable's value, or the content of the file that NAME_FILE points to."""
-    if env.get(name):
+    if env.get(name) or (name in env and name in MAY_BE_EMPTY):
         return env[name]
     path = env.get(f"{name}_FILE")
     if not path:

@@ -290,7 +290,7 @@ def host_command(
     env["PATH"] = os.pathsep.join((*programs, env.get("PATH", os.defpath)))
     argv = sandbox.wrap(
         commands.graph_host(workspace.python, GRAPH_HOST, threads=settings.host_threads),
-        isolation=settings.isolation,
+        settings,
         readonly=[interpreter.prefix, workspace.project, GRAPH_HOST, *made.folders],
         writable=[workspace.home],
         cwd=cwd,

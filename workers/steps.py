@@ -124,7 +124,7 @@ class Place:
             sandbox.give(self._cache)
         confined = sandbox.wrap(
             argv,
-            isolation=self._settings.isolation,
+            self._settings,
             readonly=[Path(self._uv), Path(sys.prefix), *OWN, *readonly],
             writable=list(writable) or [self._folder, self._cache],
             cwd=self._folder,

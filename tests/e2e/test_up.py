@@ -12,9 +12,11 @@ from pathlib import Path
 import httpx
 import psutil
 import psycopg
+import pytest
 
 from cli.procfile import PROJECT
 from cli.up import newest_version
+from tests.levels import LEVELS
 from tests.stack import Stack, free_port
 from tests.waiting import wait_until
 
@@ -32,11 +34,18 @@ def test_it_prepares_the_database(stack: Stack) -> None:
     assert row == (newest_version(),)
 
 
-def test_its_secrets_are_its_owner_s_alone(stack: Stack) -> None:
-    assert stat.S_IMODE(stack.data_dir.stat().st_mode) == 0o700
-    for name in ("admin.key", "secret.key", "valkey/password", "valkey/valkey.conf"):
-        assert stat.S_IMODE((stack.data_dir / name).stat().st_mode) == 0o600, name
-    assert stack.api_key not in stack.log.read_text()
+@pytest.mark.parametrize("level", LEVELS)
+def test_its_secrets_are_its_owner_s_alone(level: int) -> None:
+    with Stack(env=LEVELS[level]) as stack:
+        wait_until(lambda: stack.client.get("/info").json()["host"]["isolation"] is not None, 60)
+
+        assert stack.client.get("/info").json()["host"]["isolation"] == level
+        assert stat.S_IMODE(stack.data_dir.stat().st_mode) == (0o711 if level == 1 else 0o700)
+        for name in ("admin.key", "secret.key", "lock", "valkey/password", "valkey/valkey.conf"):
+            assert stat.S_IMODE((stack.data_dir / name).stat().st_mode) == 0o600, name
+        for name in ("postgres", "valkey"):
+            assert stat.S_IMODE((stack.data_dir / name).stat().st_mode) == 0o700, name
+        assert stack.api_key not in stack.log.read_text()
 
 
 def test_beat_knows_no_key_and_no_database(stack: Stack) -> None:

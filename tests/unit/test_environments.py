@@ -218,7 +218,7 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
     ).split()
     assert where == str(module)
     assert int(tried) > 0, "it saw them"
-    if sandbox.level(settings.isolation) == 2:
+    if sandbox.level(settings) == 2:
         assert not list(shared.rglob("harm.py"))
         assert not [path for path in shared.rglob("*.py") if "# harm" in path.read_text()]
         argv = environments.host_command(settings, plain, {}).argv

