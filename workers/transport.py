@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 import orjson
 from celery import Celery
-from kombu import Connection as KombuConnection
+from kombu.connection import Connection as KombuConnection
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as kombu_redis
 
