@@ -10,17 +10,28 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import os
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from _queue import SimpleQueue  # queue's is another one once gevent has patched it
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 import orjson
+from gevent import monkey
 
 from shared.settings import Settings
 
 _bound: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("bound", default={})  # noqa: B039
+
+select: Any = monkey.get_original("select", "select")
+sleep: Any = monkey.get_original("time", "sleep")
+start_new_thread: Any = monkey.get_original("_thread", "start_new_thread")
+
+MOST_WAITING = 10_000  # lines that are kept for a reader who does not keep up
+FLUSH_SECONDS = 1.0
 
 # What every record has of itself; whatever else it carries came with `extra=`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "bound", "taskName"}
@@ -55,13 +66,109 @@ def bound_ids() -> Mapping[str, str]:
 
 def configure(settings: Settings) -> None:
     """Send everything to stderr in our format; called once, when a process starts."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = Handler(sys.stderr)
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+class Handler(logging.StreamHandler[TextIO]):
+    """Writes lines without ever waiting for whoever reads them.
+
+    A pipe that nobody reads is full some day, and a write to it would stop the process: with gevent all that it
+    does. So lines to a descriptor go through an `Outlet`.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        try:
+            self._outlet: Outlet | None = Outlet(os.dup(stream.fileno()), self._notice)
+        except (OSError, ValueError):  # an object of this process, which makes nobody wait
+            self._outlet = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._outlet is None:
+            super().emit(record)
+            return
+        self._outlet.put((self.format(record) + self.terminator).encode(errors="backslashreplace"))
+
+    def flush(self) -> None:
+        """Wait a moment until everything has been written; `logging` calls this when the process ends."""
+        if self._outlet is None:
+            super().flush()
+        else:
+            self._outlet.flush(FLUSH_SECONDS)
+
+    def _notice(self, dropped: int) -> bytes:
+        told = {"name": __name__, "levelname": "WARNING", "levelno": logging.WARNING}
+        record = logging.makeLogRecord(
+            {**told, "msg": "%d log lines were dropped: nobody read them", "args": (dropped,)}
+        )
+        return (self.format(record) + self.terminator).encode()
+
+
+class Outlet:
+    """A descriptor that a thread of its own writes to, line by line in order, and drops what does not fit.
+
+    The thread and what it waits on are the system's, also under gevent: it is there to be blocked. Each line
+    carries how many were dropped before it, so that the notice of them comes where they would have been.
+    """
+
+    def __init__(self, descriptor: int, notice: Callable[[int], bytes]) -> None:
+        self._descriptor, self._notice = descriptor, notice
+        self._dropped = 0  # by `put`
+        self._begin()
+        os.register_at_fork(
+            after_in_child=self._begin
+        )  # threads do not come along, lines belong to the parent
+
+    def _begin(self) -> None:
+        self._lines: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
+        self._written = self._accepted = 0
+        self._told = self._dropped
+        self._is_writing = False
+
+    def put(self, line: bytes) -> None:
+        """Never waits."""
+        if not self._is_writing:
+            self._is_writing = True
+            start_new_thread(self._write_forever, ())
+        if self._accepted - self._written >= MOST_WAITING:
+            self._dropped += 1
+            return
+        self._accepted += 1
+        self._lines.put((self._dropped, line))
+
+    def flush(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._written < self._accepted and time.monotonic() < deadline:
+            sleep(0.001)
+
+    def _write_forever(self) -> None:
+        while True:
+            dropped, line = self._lines.get()
+            self._tell_of(dropped)
+            self._write(line)
+            self._written += 1
+            if self._lines.empty():
+                self._tell_of(self._dropped)
+
+    def _tell_of(self, dropped: int) -> None:
+        if dropped > self._told:
+            self._write(self._notice(dropped - self._told))
+            self._told = dropped
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            try:
+                data = data[os.write(self._descriptor, data) :]
+            except BlockingIOError:  # somebody else has made it so
+                select((), (self._descriptor,), ())
+            except OSError:
+                return  # there is no reader any more, and nobody to tell
 
 
 class TextLines(logging.Formatter):

@@ -98,6 +98,7 @@ def close() -> None:
 def _die() -> None:
     """Messages do not reach this process any more: it makes room for another."""
     close()
+    logging.shutdown()  # lines wait to be written
     os._exit(os.EX_UNAVAILABLE)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -62,3 +65,73 @@ def test_json_lines_hold_ids_extras_and_the_trace(output: io.StringIO) -> None:
     assert line["run_id"] == "u1"
     assert line["attempt"] == 2
     assert "ValueError: no" in line["trace"]
+
+
+LINES = logs.MOST_WAITING + 7_000  # more than a pipe and what is kept for it hold
+
+
+@pytest.fixture
+def unread() -> Iterator[tuple[logging.Logger, int]]:
+    """A logger to a pipe that nobody reads yet, and the pipe's other end."""
+    theirs, ours = os.pipe()
+    with open(ours, "w") as stream:
+        handler = logs.Handler(stream)
+    handler.setFormatter(logs.TextLines())
+    logger = logging.Logger("piped")
+    logger.addHandler(handler)
+    yield logger, theirs
+    os.close(theirs)
+
+
+def read_until(descriptor: int, last: str) -> list[str]:
+    """The messages that come, up to this one."""
+    text = ""
+    while not text.endswith(f"{last}\n"):
+        text += os.read(descriptor, 1 << 20).decode()
+    return [line.partition(": ")[2] for line in text.splitlines()]
+
+
+def test_lines_keep_their_order_and_none_is_lost(unread: tuple[logging.Logger, int]) -> None:
+    logger, pipe = unread
+    for number in range(logs.MOST_WAITING):
+        logger.info("%d", number)
+    expected = [str(number) for number in range(logs.MOST_WAITING)]
+    assert read_until(pipe, expected[-1]) == expected
+
+
+def test_a_pipe_that_nobody_reads_stops_nobody(unread: tuple[logging.Logger, int]) -> None:
+    logger, pipe = unread
+    for number in range(LINES):
+        logger.info("%d %s", number, "x" * 200)
+    got = read_until(pipe, "nobody read them")
+    kept = len(got) - 1
+    assert got[-1] == f"{LINES - kept} log lines were dropped: nobody read them"
+    assert [int(line.split()[0]) for line in got[:-1]] == list(range(kept))
+
+    logger.info("and on")
+    assert read_until(pipe, "and on") == ["and on"]
+
+
+PATCHED = """
+from gevent import monkey
+monkey.patch_all()
+import logging, os, sys
+from shared import logs
+from shared.settings import Settings
+logs.configure(Settings())
+for number in range({lines}):
+    logging.getLogger("x").info("%d %s", number, "x" * 200)
+if os.fork() == 0:
+    for number in range({lines}):
+        logging.getLogger("y").info("%d %s", number, "x" * 200)
+    os._exit(0)
+print(os.wait()[1])
+"""
+
+
+def test_so_does_one_under_gevent_and_after_a_fork() -> None:
+    command = [sys.executable, "-c", PATCHED.format(lines=LINES)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == "0\n", "with its other pipe full; it ends although that is never read"
+        assert process.wait(timeout=60) == 0
