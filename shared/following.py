@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # a slow reader's queue before it must read the log
 SELF_CHECK_SECONDS = 6.0  # a quiet reader looks whether it missed the very last message
 ROW_CHECK_SECONDS = 15.0  # … and whether the row has ended, which its owner could not tell any more
+AWAY_CHECK_SECONDS = 5.0  # … and while Redis is away, where the row says all that is wanted
 PAUSE_SECONDS = 0.2
 SETTLE_SECONDS = 1.5  # between the row's end and a log without one: longer than a writer pauses
 SILENCE_SECONDS = 6.0  # no answer to a PING for this long: the connection is dead
@@ -261,11 +262,13 @@ def follow(
     after: int | None,
     ended: Callable[[], Sequence[Event] | None],
     quiet_seconds: Callable[[], float],
+    ended_by_row: Callable[[], Sequence[Event] | None] | None = None,
 ) -> Iterator[list[Event]]:
     """A log's events in order from number `after`, in batches, to its last; [] on each quiet spell.
 
     `after` None means from now on. `ended()` answers from the row, for a log that was lost: the last
     events to send, or None while the thing lives. `quiet_seconds()` is how long to wait for something new.
+    `ended_by_row` is for callers who need the end alone, not what led to it: it is asked while Redis is away.
     Raises Stopping when the process stops first.
 
     The log is the truth. A message that is next in line is relayed as it is; on anything else (the
@@ -281,6 +284,7 @@ def follow(
             yield []
     stale = False
     checks = _Checks(reader.is_new)
+    row = _Row(ended_by_row)
     while True:
         if stale:
             try:
@@ -295,12 +299,18 @@ def follow(
                 reader.mark_stale()
                 time.sleep(PAUSE_SECONDS)
                 yield []
+                if final := row.ask():
+                    yield list(final)
+                    return
         events, stale = reader.take(min(quiet_seconds(), checks.seconds_left))
         if not events and not stale:
             yield []  # a heartbeat, and the caller's chance to notice a closed socket
             if checks.seconds_left:
                 continue
             newest = _newest(redis, id)
+            if newest is None and (final := row.ask()):
+                yield list(final)
+                return
             stale = newest is not None and newest > last
             if newest is not None and not stale and (final := checks.ask(ended, last)):
                 yield list(final)
@@ -355,6 +365,21 @@ class _Checks:
         """Look again in a while, sooner when the row has ended already."""
         pause = SELF_CHECK_SECONDS if self._ended_with is None else SETTLE_SECONDS
         self._next = time.monotonic() + pause
+
+
+class _Row:
+    """What the row alone says, asked now and then while Redis does not answer."""
+
+    def __init__(self, ended: Callable[[], Sequence[Event] | None] | None) -> None:
+        self._ended = ended
+        self._ask_at = time.monotonic() + AWAY_CHECK_SECONDS
+
+    def ask(self) -> Sequence[Event] | None:
+        now = time.monotonic()
+        if self._ended is None or now < self._ask_at:
+            return None
+        self._ask_at = now + AWAY_CHECK_SECONDS
+        return self._ended()
 
 
 def _newest(redis: Redis, id: UUID) -> int | None:

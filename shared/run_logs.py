@@ -93,3 +93,13 @@ def end_of_lost(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
     if row["status"] in FAILED and row["error"]:
         return [*lost, Event(0, 0, "error", dumps(row["error"]).encode()), END_OF_LOG]
     return [*lost, END_OF_LOG]
+
+
+def end_by_row(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
+    """The end of a run that has ended and has its row still; of the others, the log alone knows."""
+    try:
+        with connection() as conn:
+            row = runs.get(conn, deployment_id, run_id)
+    except (NotFound, Unavailable):
+        return None
+    return None if row["status"] in stops.LIVE else [END_OF_LOG]

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import orjson
 import pytest
+from redis.exceptions import RedisError
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
@@ -457,4 +458,27 @@ def test_a_wait_breaks_off_when_nothing_is_left_that_knows_the_output(
         conn.execute(text("DELETE FROM thread WHERE thread_id = :id"), {"id": made["thread_id"]})
     with pytest.raises(ConnectionResetError):  # `{}` would look like its output
         list(body)
+    response.close()
+
+
+@pytest.mark.parametrize("ending", ["join", "stream"])
+def test_a_run_that_ends_while_redis_is_away_answers_who_waits_for_its_output(
+    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """Who follows its events waits for Redis: it may have some that were not sent yet."""
+    monkeypatch.setattr(following, "AWAY_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(following, "SELF_CHECK_SECONDS", 0.1)
+    run_id = start(api, thread_id)
+    actor = Actor(run_id)
+    response = api.get(f"/threads/{thread_id}/runs/{run_id}/{ending}", buffered=False)
+    chunks = response.iter_encoded()
+    next(chunks)
+    bus.use(bus.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
+    with pytest.raises(RedisError):
+        actor.finish({"a": 1})  # its row first, then its log
+
+    if ending == "join":
+        assert orjson.loads(b"".join(chunks)) == {"a": 1}
+    else:
+        assert [next(chunks) for _ in range(20)] == [HEARTBEAT.encode()] * 20
     response.close()

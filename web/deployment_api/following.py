@@ -39,10 +39,17 @@ class Follower:
         self.cancels = cancels
         self.clock = sse.Clock(self.settings.heartbeat_seconds, watched=cancels)
 
-    def batches(self, reader: following.Reader, *, after: int | None) -> Iterator[list[Event]]:
-        """The run's events; watches the client's socket where its going matters."""
+    def batches(
+        self, reader: following.Reader, *, after: int | None, end_alone: bool = False
+    ) -> Iterator[list[Event]]:
+        """The run's events, or what is enough to know its end; watches the client's socket where its going matters."""
         followed = following.follow(
-            reader, self.run_id, after=after, ended=self.ended, quiet_seconds=self.clock.quiet_seconds
+            reader,
+            self.run_id,
+            after=after,
+            ended=self.ended,
+            quiet_seconds=self.clock.quiet_seconds,
+            ended_by_row=self.ended_by_row if end_alone else None,
         )
         return sse.watch(request.environ.get("gunicorn.socket"), followed) if self.cancels else followed
 
@@ -68,7 +75,8 @@ class Follower:
         says: Callable[[Event | None], bytes] | None = None,
     ) -> Response:
         """Line feeds until the run has ended, then its output or what `says` makes of its last event."""
-        body = sse.waiting(self.batches(reader, after=after), self.clock, says or self.output)
+        batches = self.batches(reader, after=after, end_alone=True)
+        body = sse.waiting(batches, self.clock, says or self.output)
         return sse.late_json(self.stream(body, holds, may_end_early=False), self._headers())
 
     def answer_at_once(self, output: Any) -> Response:
@@ -90,6 +98,10 @@ class Follower:
     def ended(self) -> Sequence[Event] | None:
         """The end of a log that was lost; None while the run lives."""
         return run_logs.end_of_lost(self.deployment_id, self.run_id)
+
+    def ended_by_row(self) -> Sequence[Event] | None:
+        """The end alone, while the log cannot be read."""
+        return run_logs.end_by_row(self.deployment_id, self.run_id)
 
     def output(self, last: Event | None) -> bytes:
         """What a wait or join answers; breaks off where nothing is left that knows."""
