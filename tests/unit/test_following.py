@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from uuid import UUID, uuid4
 
 import pytest
@@ -429,3 +431,68 @@ def test_closing_a_log_tells_its_readers(hub: Hub, written: Log) -> None:
 
     wait_until(lambda: reader.is_done)
     assert reader.numbers == [1, 501]
+
+
+def test_a_subscriber_that_redis_cuts_off_again_and_again_loses_nothing(hub: Hub, written: Log) -> None:
+    """So it does with who does not read fast enough for its output buffer."""
+    written.redis.config_set("client-output-buffer-limit", "pubsub 1024 1024 1")
+    try:
+        reader = Follower(hub, written.id)
+        wait_until(lambda: reader.quiet)
+        for first in range(1, 20_000, 1_000):
+            written.append(first, first + 999, floor=0 if first == 1 else None)
+        written.append(20_001, final=True)
+        wait_until(lambda: reader.is_done, timeout=60)
+    finally:
+        written.redis.config_set("client-output-buffer-limit", "pubsub 33554432 8388608 60")
+    assert reader.numbers == list(range(1, 20_002))
+
+
+class Mute:
+    """A way to Redis on which, once it is muted, nothing comes through any more, nor says so."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._muted: set[socket.socket] = set()
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def mute(self) -> None:
+        """Those connections that are open now; later ones work."""
+        self._muted |= self._open
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._path)
+            self._open |= {client, server}
+            for source, target in ((client, server), (server, client)):
+                threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if source not in self._muted:
+                    target.sendall(data)
+
+
+def test_a_connection_that_is_dead_without_saying_so_is_replaced(
+    redis: Redis, written: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "SILENCE_SECONDS", 0.6)
+    monkeypatch.setattr(following, "SELF_CHECK_SECONDS", 3600.0)
+    kwargs = redis.connection_pool.connection_kwargs
+    way = Mute(kwargs["path"])
+    hub = Hub(bus.make_client(f"redis://:{kwargs.get('password') or ''}@127.0.0.1:{way.port}/{kwargs['db']}"))
+    reader = Follower(hub, written.id)
+    wait_until(lambda: reader.quiet and subscribed(hub))
+    written.append(1, 2, floor=0)
+    wait_until(lambda: len(reader.seen) == 2)
+
+    way.mute()
+    written.append(3, final=True)
+    wait_until(lambda: reader.is_done, timeout=30)
+    assert reader.numbers == [1, 2, 3]
