@@ -19,8 +19,7 @@ class Link:
 
     def __init__(self, server: Path) -> None:
         self.server = server
-        self.flows = threading.Event()  # cleared: nothing is read or passed on any more
-        self.flows.set()
+        self._connections: list[_Connection] = []
         self.lost = 0  # answers that were
         self._marks: list[bytes] = []
         self._lock = threading.Lock()
@@ -41,8 +40,14 @@ class Link:
             self.lost += not self._marks
             return not self._marks
 
+    def fall_silent(self) -> None:
+        """Let nothing pass any more over the connections there are, and close none; new ones work."""
+        for connection in self._connections:
+            connection.flows.clear()
+
     def close(self) -> None:
-        self.flows.set()
+        for connection in self._connections:
+            connection.flows.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -52,7 +57,9 @@ class Link:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=_Connection(self, client).serve, daemon=True).start()
+            connection = _Connection(self, client)
+            self._connections.append(connection)
+            threading.Thread(target=connection.serve, daemon=True).start()
 
 
 class _Connection:
@@ -60,6 +67,8 @@ class _Connection:
         self._link, self._client = link, client
         self._server = socket.socket(socket.AF_UNIX)
         self._is_to_be_cut = False
+        self.flows = threading.Event()
+        self.flows.set()
 
     def serve(self) -> None:
         with self._client, self._server, suppress(OSError):
@@ -84,7 +93,7 @@ class _Connection:
 
     def _read(self, end: socket.socket) -> bytes:
         data = end.recv(CHUNK)
-        self._link.flows.wait()
+        self.flows.wait()
         return data
 
     def _hang_up(self) -> None:

@@ -189,13 +189,19 @@ class Stack:
                 continue
         return pids
 
-    def restart(self, name: str, *, empty: bool = False) -> None:
-        """Kill a process and wait for its successor; `empty` takes away what Valkey had on disk."""
+    def restart(self, name: str, *, empty: bool = False, forgets: int = 0) -> None:
+        """Kill a process and wait for its successor.
+
+        `empty` takes away what Valkey had on disk, `forgets` the last so many bytes of it.
+        """
         os.kill(self.up_pid, signal.SIGSTOP)  # or the successor might find the old files
         try:
             old = self.kill(name)
             if empty:
                 shutil.rmtree(self.data_dir / "valkey" / "appendonlydir")
+            elif forgets:
+                [written] = (self.data_dir / "valkey" / "appendonlydir").glob("*.incr.aof")
+                os.truncate(written, max(written.stat().st_size - forgets, 0))
         finally:
             os.kill(self.up_pid, signal.SIGCONT)
         wait_until(lambda: (new := self.pids(name)) and not set(new) & set(old), 30, what=f"another {name}")

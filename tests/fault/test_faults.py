@@ -253,6 +253,21 @@ def test_runs_survive_a_bus_that_restarts_with_empty_memory(
     )
 
 
+@pytest.mark.parametrize("lost", [{"empty": True}, {"forgets": 2_000}], ids=["everything", "the last moment"])
+def test_the_next_attempt_reaches_readers_also_when_the_bus_died_with_the_owner(
+    stack: Stack, sdk: SyncLangGraphClient, thread_id: str, lost: dict[str, Any]
+) -> None:
+    follower = Follower(stack, thread_id, "counts", {"n": 8, "seconds": 0.3})
+    wait_until(lambda: len(follower.steps()) >= 3)
+
+    stack.kill("runner")
+    stack.restart("valkey", **lost)
+
+    check_whole(sdk, thread_id, follower, 8)
+    assert follower.attempts() == [1, 2]
+    assert set(follower.steps()) == set(range(8))
+
+
 def test_runs_survive_a_database_that_restarts(
     stack: Stack, sdk: SyncLangGraphClient, thread_id: str
 ) -> None:
