@@ -25,7 +25,7 @@ from psycopg.errors import UniqueViolation
 from shared import claims, key_limits, limits
 from shared.claims import Claimed, Stored, Terms
 from shared.database import Driver, driver
-from shared.errors import Unavailable
+from shared.errors import OutcomeUnknown, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Claiming:
                 return []
             return [item for run_id in run_ids for item in self._free([run_id])]
         except Unavailable as error:
-            self._unanswered(error)
+            self._failed(error)
             return []
 
     def of(self, lines: Iterable[Line], most: int) -> Taken:
@@ -148,9 +148,10 @@ class Claiming:
         except UniqueViolation:
             return []
         except Unavailable as error:
-            self._unanswered(error)
+            self._failed(error)
             return []
 
-    def _unanswered(self, error: Unavailable) -> None:
+    def _failed(self, error: Unavailable) -> None:
         log.warning("cannot claim runs: %s", error)
-        self.unanswered_at = time.monotonic()
+        if isinstance(error, OutcomeUnknown):
+            self.unanswered_at = time.monotonic()

@@ -36,7 +36,7 @@ from shared import (
 )
 from shared.database import Driver, connection, driver, transaction
 from shared.deployments import DeploymentRef
-from shared.errors import Unavailable
+from shared.errors import OutcomeUnknown, Unavailable
 from shared.events import Event
 from shared.settings import Settings
 from tests import factories
@@ -639,7 +639,7 @@ def deaf() -> Iterator[Driver]:
     """A connection that is lost when its statement has been carried out."""
     with driver() as conn:
         yield conn
-    raise Unavailable("the connection was lost")
+    raise OutcomeUnknown("the connection was lost")
 
 
 @greened
