@@ -1002,3 +1002,91 @@ def test_a_reader_that_does_not_read_stops_the_graph_not_the_memory(own_host: Ho
 def _memory_kib(pid: int, name: str) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+# What a project may do when it is imported
+
+HEAD = """
+import asyncio
+import os
+import threading
+import time
+from typing import TypedDict
+{before}
+from langgraph.graph import END, START, StateGraph
+
+
+class State(TypedDict, total=False):
+    text: str
+
+
+def of(node):
+    builder = StateGraph(State)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    builder.add_edge("node", END)
+    return builder.compile()
+
+"""
+OWN_LOOP = """
+loop = asyncio.new_event_loop()
+asyncio.set_event_loop(loop)
+threading.Thread(target=loop.run_forever, daemon=True).start()
+
+
+async def answer():
+    return {"text": "b"}
+
+
+graph = of(lambda state: asyncio.run_coroutine_threadsafe(answer(), loop).result())
+"""
+SLEEPS = """
+time.sleep(0.5)
+
+
+def node(state):
+    time.sleep(0.01)
+    return {"text": "b"}
+
+
+graph = of(node)
+"""
+
+
+def ready_of(directory: Path, text: str, *, before: str = "") -> tuple[dict[str, Any], Run | None]:
+    """What a host says of a project, and how its run ends if there can be one."""
+    (directory / "project.py").write_text(HEAD.format(before=before) + text)
+    with graph_host(directory, {"graph": "./project.py:graph"}) as host:
+        ready = host.wait_ready()
+        return ready, None if "error" in ready else host.run("graph", {"text": "a"})
+
+
+@pytest.mark.parametrize(
+    ("text", "before"),
+    [
+        pytest.param(OWN_LOOP, "", id="has a loop of its own"),
+        pytest.param(SLEEPS, "", id="takes its time"),
+        pytest.param(SLEEPS, "from gevent import monkey; monkey.patch_all(thread=False)", id="gevent"),
+    ],
+)
+def test_a_project_may_do_much_when_it_is_imported(tmp_path: Path, text: str, before: str) -> None:
+    _, run = ready_of(tmp_path, text, before=before)
+
+    assert run is not None
+    assert run.values == {"text": "b"}
+
+
+def test_a_project_that_replaces_threads_is_refused_with_the_reason(tmp_path: Path) -> None:
+    ready, _ = ready_of(tmp_path, SLEEPS, before="from gevent import monkey; monkey.patch_all()")
+
+    assert ready["error"]["step"] == "load"
+    assert "monkey.patch_all()" in ready["error"]["message"]
+
+
+def test_a_project_with_a_langgraph_of_its_own_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "langgraph").mkdir()
+    (tmp_path / "langgraph" / "__init__.py").touch()
+    ready, _ = ready_of(tmp_path, SLEEPS)
+
+    assert ready["error"]["step"] == "environment"
+    assert "module of the same name" in ready["error"]["message"]

@@ -36,7 +36,7 @@ from shared import (
 )
 from shared.database import Driver, connection, driver, transaction
 from shared.deployments import DeploymentRef
-from shared.errors import OutcomeUnknown, Unavailable
+from shared.errors import HostError, OutcomeUnknown, Unavailable
 from shared.events import Event
 from shared.settings import Settings
 from tests import factories
@@ -44,6 +44,7 @@ from tests.greened import World, child, greened
 from tests.waiting import until
 from workers import claiming
 from workers import runs as execution
+from workers.graph_host import frames
 from workers.host import Host, HostCommand
 from workers.hosts import NEVER, HostPool
 from workers.quarantine import OPEN, Group
@@ -87,7 +88,7 @@ class Bench:
     """A runner, a deployment, and what a client would do."""
 
     def __init__(self, world: World, **settings: Any) -> None:
-        defaults = {"lease_seconds": 5.0, "worker": f"runner-{uuid4().hex[:6]}", "hosts_per_revision": 1}
+        defaults = {"worker": f"runner-{uuid4().hex[:6]}", "hosts_per_revision": 1}
         base = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
         self.settings = dataclasses.replace(base, **{**defaults, **settings})
         self.deployment: DeploymentRef = factories.deployment(graphs=GRAPHS)
@@ -149,7 +150,7 @@ class Bench:
         row = self.row(run_id)
         return None if row is None else row["status"]
 
-    def wait(self, run_id: UUID, *, timeout: float = 20) -> list[Event]:
+    def wait(self, run_id: UUID, *, timeout: float = 60) -> list[Event]:
         """The run's events once the last is in the log."""
 
         def whole() -> list[Event] | None:
@@ -359,6 +360,7 @@ def test_a_run_whose_host_was_killed_goes_on_from_its_checkpoint(world: World) -
         row = b.row(run_id)
         assert row is not None
         assert (row["status"], row["attempt"], row["deaths"]) == ("success", 2, 1)
+        assert row["last_death"] == "was killed by SIGKILL"
         assert b.thread(run_id)["values"]["log"] == list(range(8))
         done = [int(number) for number in notes.read_text().split()]
         assert len(done) <= 9  # no more than the interrupted step came twice
@@ -369,24 +371,113 @@ def test_a_run_whose_host_was_killed_goes_on_from_its_checkpoint(world: World) -
 
 
 @greened
-def test_only_the_runs_of_the_dead_host_are_tried_again_and_alone(world: World) -> None:
+def test_runs_whose_host_died_go_on_together_and_count_no_death(world: World) -> None:
     with bench(world) as b:
-        mark = world.tmp_path / "mark"
-        bystander = b.start("sleeps", {"seconds": 1.5}, stream_mode=["custom"])
-        b.wait_for_event(bystander, b"asleep")
-        poison = b.start("dies", {"file": str(mark)})
-        b.wait(poison)
+        ids = [b.start("sleeps", {"seconds": 3}, stream_mode=["custom"]) for _ in range(8)]
+        for run_id in ids:
+            b.wait_for_event(run_id, b"asleep")
+        hosts = set(b.hosts())
+        for pid in hosts:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: len([host for host in b.runner.hosts.all() if host.group != OPEN]) == 1)
+        for run_id in ids:
+            b.wait(run_id)
 
-        assert b.status(poison) == "success"
-        b.wait(bystander)
-        row = b.row(bystander)
+        rows = [b.row(run_id) or {} for run_id in ids]
+        assert {(row["status"], row["attempt"], row["deaths"], row["quarantine"]) for row in rows} == {
+            ("success", 2, 0, 1)
+        }
+
+
+@greened
+def test_a_run_that_kills_its_host_every_time_ends_and_takes_no_other_with_it(world: World) -> None:
+    with bench(world) as b:
+        others = [b.start("sleeps", {"seconds": 2}, stream_mode=["custom"]) for _ in range(6)]
+        for run_id in others:
+            b.wait_for_event(run_id, b"asleep")
+        poison = b.start("dies", {"how": "kill"})
+
+        b.wait(poison)
+        row = b.row(poison)
         assert row is not None
-        assert (row["status"], row["attempt"]) == ("success", 2)
+        assert (row["status"], row["error"]["error"]) == ("error", "RunAbandoned")
+        assert "SIGKILL (3 times in a row)" in row["error"]["message"]
+        for run_id in others:
+            b.wait(run_id)
+        rows = [b.row(run_id) or {} for run_id in others]
+        assert [(row["status"], row["deaths"]) for row in rows] == [("success", 0)] * len(others)
+
+
+@greened
+def test_a_run_that_waits_for_a_host_can_be_cancelled(world: World) -> None:
+    with bench(world, max_hosts=1) as b, full(b):
+        run_id = b.start("echo")
+        until(lambda: b.status(run_id) == "running")
+        b.cancel(run_id, "interrupt")
+        b.wait(run_id)
+
+        assert b.status(run_id) == "interrupted"
+
+
+@greened
+def test_a_run_that_waits_for_a_host_times_out(world: World) -> None:
+    with bench(world, max_hosts=1, run_timeout_seconds=0.5) as b, full(b):
+        run_id = b.start("echo")
+        b.wait(run_id)
+
+        assert b.status(run_id) == "timeout"
+
+
+@greened
+def test_a_run_that_waits_for_a_host_is_handed_over(world: World) -> None:
+    with bench(world, max_hosts=1, drain_seconds=0.1) as b, full(b):
+        run_id = b.start("echo")
+        until(lambda: b.status(run_id) == "running")
+        b.runner.drain()
+        until(lambda: b.status(run_id) == "pending")
+
+
+@greened
+def test_a_run_that_waits_for_a_host_is_fenced(world: World) -> None:
+    with bench(world, max_hosts=1, lease_seconds=2.0) as b, full(b):
+        run_id = b.start("echo")
+        until(lambda: b.status(run_id) == "running")
+        with connection() as conn:
+            conn.execute(
+                text("UPDATE run SET owner = 'other', attempt = attempt + 1 WHERE run_id = :id"),
+                {"id": run_id},
+            )
+        until(lambda: not b.runner._executions)
+
+
+@contextmanager
+def full(b: Bench) -> Iterator[None]:
+    """A pool of its own, whose only host is busy with something else."""
+    pool = b.runner.hosts = HostPool(b.settings, prepare)
+    pool.acquire(uuid4()).enter(uuid4().bytes, Anybody(), b"{}", kind=frames.CANCEL)
+    try:
+        yield
+    finally:
+        pool.close()
+
+
+class Anybody:
+    """Whoever is in a host."""
+
+    def received(self, kind: int, body: bytes) -> None:
+        """Nothing to do with it."""
+
+    def host_died(self, error: HostError) -> None:
+        """It goes with the pool."""
+
+    def wait_until_drained(self) -> None:
+        """There is room."""
 
 
 @greened
 def test_the_third_death_ends_a_run(world: World) -> None:
     with bench(world) as b:
+        until(lambda: not any(host.guests for host in b.runner.hosts.all()))  # alone from the first
         run_id = b.start("dies", {"how": "kill"})
         found = b.wait(run_id)
 

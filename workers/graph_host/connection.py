@@ -16,7 +16,7 @@ from threading import get_ident  # by name: a project may put another one into t
 from typing import NoReturn
 
 from . import frames
-from .standard import json_loads
+from .standard import get_ident, json_loads
 
 # Above this many waiting bytes the graphs are held back.
 HIGH_WATER = 1024 * 1024

@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 from . import frames, watch
 from .connection import Connection
 from .output import Limiter, capture
-from .standard import json_dumps, json_loads
+from .standard import has_own_threads, json_dumps, json_loads
 
 CONFIG_VARIABLE = "GRAPH_HOST_CONFIG"
 # The oldest that the tests of this package pass with.
@@ -37,6 +37,10 @@ OLDEST = {"langgraph": (1, 0, 10), "langgraph-checkpoint": (4, 1, 0)}
 DEFAULT_THREADS = 64
 SWITCH_SECONDS = 0.001  # a thread that computes gives way to the loop this soon
 PR_SET_PDEATHSIG = 1
+REPLACED_THREADS = (
+    "importing the project replaced the threads of Python, as gevent's monkey.patch_all() does: graphs are"
+    " executed by asyncio and real threads. Patch without them (thread=False), or not at all"
+)
 
 EXIT_UNUSABLE = 3
 
@@ -94,8 +98,11 @@ class Host:
                 wanted = ".".join(map(str, oldest))
                 message = f"{package} {wanted} or newer is needed: the project has {found or 'none'}"
                 self._unusable("environment", message)
-        # They import langgraph, whose version had to be checked first.
-        from . import execution, loader, project_types, queries, saver
+        try:  # they import langgraph, whose version had to be checked first
+            from . import execution, loader, project_types, queries, saver
+        except ImportError as error:
+            message = f"langgraph cannot be imported: {error}. Has the project a module of the same name?"
+            self._unusable("environment", message)
 
         self._execution, self._answering = execution, queries
         self._limits = execution.Limits(**(self._config.get("limits") or {}))
@@ -108,6 +115,8 @@ class Host:
             self._entries = loader.load_all(self._config["graphs"], keeper, own_store)
         except loader.LoadFailed as error:
             self._unusable("load", str(error))
+        if not has_own_threads():
+            self._unusable("load", REPLACED_THREADS)
         keeper.with_allowlist(project_types.project_types([os.getcwd(), *self._config.get("paths", ())]))
 
     def _make_store(self) -> Any:

@@ -13,7 +13,7 @@ from types import FrameType
 
 from . import frames
 from .connection import Connection
-from .standard import json_dumps, monotonic, sleep
+from .standard import get_ident, json_dumps, monotonic, sleep
 
 TICK_SECONDS = 1.0
 BLOCKED_SECONDS = 5.0
@@ -21,7 +21,7 @@ BLOCKED_SECONDS = 5.0
 
 def start(loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
     """Watch the loop of the calling thread."""
-    Watch(loop, connection, threading.get_ident())
+    Watch(loop, connection, get_ident())
 
 
 class Watch:
