@@ -402,6 +402,24 @@ def test_who_waits_for_a_slot_gets_the_next_that_is_free(world: World) -> None:
 
 
 @greened
+def test_more_revisions_than_slots_are_all_served_and_no_slot_is_taken_twice(world: World) -> None:
+    with stage(world, max_hosts=2) as s:
+
+        def run(revision: UUID) -> Guest:
+            guest = Guest().enter(host := s.acquire(revision))
+            assert sum(is_alive(pid) for pid in set(s.pids)) <= 2
+            until(lambda: guest.frames)
+            host.leave(guest.id)
+            return guest
+
+        revisions = [uuid4() for _ in range(3)]
+        running = [gevent.spawn(run, revision) for revision in revisions * 2]
+        gevent.joinall(running, raise_error=True)
+
+        assert not any(greenlet.value.deaths for greenlet in running)
+
+
+@greened
 def test_who_waits_for_a_slot_may_give_up(world: World) -> None:
     with stage(world, max_hosts=1) as s:
         busy = s.acquire()
