@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -696,55 +695,6 @@ def test_what_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, entry: s
     assert code == 3
 
 
-GRAPH = """
-from langgraph.graph import START, MessagesState, StateGraph
-graph = StateGraph(MessagesState).add_node("n", lambda state: {}).add_edge(START, "n").compile()
-"""
-PATCHES = "from gevent import monkey; monkey.patch_all()"
-HAS_A_LOOP = """
-import asyncio, threading
-asyncio.run(asyncio.sleep(0))
-threading.Thread(target=asyncio.new_event_loop().run_forever, daemon=True).start()
-"""
-
-
-@pytest.mark.parametrize(
-    ("files", "step", "words"),
-    [
-        ({"agent.py": PATCHES + GRAPH}, "load", "gevent has patched threading"),
-        (
-            {"agent.py": GRAPH, "langgraph.py": "StateGraph = None"},
-            "environment",
-            "langgraph cannot be imported: .*'langgraph' is not a package",
-        ),
-    ],
-    ids=["greenlets for threads", "a langgraph of its own"],
-)
-def test_a_project_that_no_host_can_serve_is_refused_with_its_reason(
-    tmp_path: Path, files: dict[str, str], step: str, words: str
-) -> None:
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
-
-    with graph_host(tmp_path, {"agent": "./agent.py:graph"}, inspect=True) as host:
-        error = host.wait_ready()["error"]
-        assert host.process.wait() == 3
-
-    assert error["step"] == step
-    assert re.search(words, error["message"]), error
-
-
-def test_a_project_may_have_a_loop_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "agent.py").write_text(HAS_A_LOOP + GRAPH)
-
-    with graph_host(tmp_path, {"agent": "./agent.py:graph"}) as host:
-        host.wait_ready()
-        outcome = host.run("agent", {"messages": []}).outcome
-
-    assert outcome is not None
-    assert outcome["status"] == "success"
-
-
 def test_a_module_name_is_imported_and_local_dependencies_are_found(tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "__init__.py").touch()
@@ -1083,9 +1033,12 @@ def test_a_project_that_replaces_threads_is_refused_with_the_reason(tmp_path: Pa
     assert "monkey.patch_all()" in ready["error"]["message"]
 
 
-def test_a_project_with_a_langgraph_of_its_own_is_refused_with_the_reason(tmp_path: Path) -> None:
-    (tmp_path / "langgraph").mkdir()
-    (tmp_path / "langgraph" / "__init__.py").touch()
+@pytest.mark.parametrize("module", ["langgraph.py", "langgraph/__init__.py"])
+def test_a_project_with_a_langgraph_of_its_own_is_refused_with_the_reason(
+    tmp_path: Path, module: str
+) -> None:
+    (tmp_path / module).parent.mkdir(exist_ok=True)
+    (tmp_path / module).touch()
     ready, _ = ready_of(tmp_path, SLEEPS)
 
     assert ready["error"]["step"] == "environment"

@@ -12,7 +12,6 @@ import select
 import socket
 import threading
 from collections.abc import Callable
-from threading import get_ident  # by name: a project may put another one into the module
 from typing import NoReturn
 
 from . import frames

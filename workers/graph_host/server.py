@@ -67,14 +67,7 @@ class Host:
 
     def serve(self) -> None:
         """Load, report, and work until told to stop. Does not return."""
-        try:
-            self._load()
-        except ImportError as error:
-            self._unusable("environment", f"langgraph cannot be imported: {error}")
-        if _threads_are_greenlets():
-            self._unusable(
-                "load", "gevent has patched threading: nodes run on an asyncio loop and on threads"
-            )
+        self._load()
         if self._config.get("inspect"):
             self._report_inspection()
         self._connection.send(
@@ -267,12 +260,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
-
-
-def _threads_are_greenlets() -> bool:
-    """Whether the project has exchanged threads for greenlets, which no loop of gevent's would ever run here."""
-    monkey = sys.modules.get("gevent.monkey")
-    return monkey is not None and monkey.is_module_patched("threading")
 
 
 def _numbers(text: str) -> tuple[int, ...]:
