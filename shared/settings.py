@@ -86,6 +86,7 @@ class Settings:
     host_start_seconds: float = 60.0
     host_stall_seconds: float = 60.0
     host_memory_mb: int = 1024
+    host_processes: int = 256
     host_threads: int = 64
     isolation: str = "auto"  # auto, require, none
     bwrap: str | None = None  # the sandbox program; "": none, None: looked for
@@ -206,6 +207,7 @@ VARIABLES = {
     "host_start_seconds": "RUNYARD_HOST_START_SECONDS",
     "host_stall_seconds": "RUNYARD_HOST_STALL_SECONDS",
     "host_memory_mb": "RUNYARD_HOST_MEMORY_MB",
+    "host_processes": "RUNYARD_HOST_PROCESSES",
     "host_threads": "RUNYARD_HOST_THREADS",
     "isolation": "RUNYARD_ISOLATION",
     "bwrap": "RUNYARD_BWRAP",

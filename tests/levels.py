@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import dataclasses
 
 from cli.procfile import PROJECT
 from shared.settings import Settings
@@ -17,7 +17,8 @@ def _levels() -> dict[int, dict[str, str]]:
     found = {}
     if sandbox._bubblewrap(None) is not None:
         found[2] = {}
-    if os.geteuid() == 0 and sandbox._other_user(settings) is not None:
+    without = dataclasses.replace(settings, bwrap="")
+    if any(sandbox._is_possible(each, without) for each in sandbox._candidates(without) if each.level == 1):
         found[1] = {"RUNYARD_BWRAP": ""}
     found[0] = {"RUNYARD_BWRAP": "", "RUNYARD_SANDBOX_USER": NOT_A_USER}
     return found

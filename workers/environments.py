@@ -29,7 +29,7 @@ import workers.graph_host
 from shared import archives, deployments, secrets
 from shared.database import connection
 from shared.errors import BuildFailed, HostUnusable, NotFound, Unavailable
-from shared.settings import Settings
+from shared.settings import MIB, Settings
 from workers import commands, interpreters, manifest, resolving, sandbox, sources, steps, workspaces
 from workers.deploy_log import DeployLog
 from workers.host import HostCommand, Output
@@ -294,6 +294,7 @@ def host_command(
         readonly=[interpreter.prefix, workspace.project, GRAPH_HOST, *made.folders],
         writable=[workspace.home],
         cwd=cwd,
+        memory_bytes=settings.host_memory_mb * MIB,
     )
     return HostCommand(argv, str(cwd), env)
 

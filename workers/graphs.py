@@ -22,11 +22,10 @@ from shared.errors import BuildFailed, HostUnusable
 from shared.models import Assistant, AssistantVersion, Graph
 from shared.settings import Settings
 from workers.environments import GRAPH_HOST, Made, host_command
-from workers.host import Host, resident_bytes
+from workers.host import Host
 from workers.steps import Say
 
 STEP = "graphs"
-MIB = 1024 * 1024
 WATCH_SECONDS = 0.5
 
 Graphs = Mapping[str, Mapping[str, Any]]
@@ -48,7 +47,7 @@ def inspect(
         host = Host(revision_id, command, settings, tell)
     except HostUnusable as error:
         raise BuildFailed(STEP, error.message) from error
-    watcher = gevent.spawn(_watch, host, settings.host_memory_mb)
+    watcher = gevent.spawn(_watch, host)
     try:
         found = _described(host.wait_ready(), graphs)
     except HostUnusable as error:
@@ -66,12 +65,10 @@ def inspect(
     return found
 
 
-def _watch(host: Host, most_mb: int) -> None:
-    """End a process that takes more memory than a host of the deployment may."""
+def _watch(host: Host) -> None:
+    """End a process that takes more than a host may."""
     while host.died is None:
-        used = resident_bytes(host.pid)
-        if used > most_mb * MIB:
-            host.kill(f"used {used // MIB} MiB, more than {most_mb} MiB")
+        host.measure()
         gevent.sleep(WATCH_SECONDS)
 
 

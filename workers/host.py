@@ -7,7 +7,6 @@ hostile: an unknown kind, a run it was not given or a frame too large ends it.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
 import time
@@ -23,8 +22,8 @@ from gevent.event import AsyncResult
 from gevent.lock import RLock
 
 from shared.errors import HostDied, HostError, HostUnusable, NotBegun
-from shared.settings import Settings
-from workers import sandbox
+from shared.settings import MIB, Settings
+from workers import sandbox, usage
 from workers.graph_host import frames
 from workers.quarantine import OPEN, Group
 
@@ -92,7 +91,6 @@ class Host:
         self.is_unfit = False  # … because it answers pings and does not begin runs
         self.started_at = self.last_used = time.monotonic()
         self.memory_mb = settings.host_memory_mb  # what it may take
-        self.used_bytes = 0
         self.delay = 0.0  # of its last answer to a ping
         self.died: str | None = None
         self._death = HostDied("has ended")
@@ -117,6 +115,7 @@ class Host:
             raise HostUnusable(f"the graph host could not be started: {error}") from error
         finally:
             theirs.close()
+        self.usage = usage.Program(self.pid)
         self._socket = ours
         self._greenlets = [gevent.spawn(self._read), gevent.spawn(self._watch_output)]
 
@@ -232,6 +231,19 @@ class Host:
             if self._ask_at.get(id, now) <= now and (guest := self.guests.get(id)):
                 guest.host_died(NotBegun("does not execute the run"))
 
+    @property
+    def used_bytes(self) -> int:
+        return self.usage.memory_bytes
+
+    def measure(self) -> None:
+        """Look at what it takes of the machine; a host over its limits is killed."""
+        most = self._settings.host_processes
+        self.usage.measure(sandbox.TEMPORARY, most)
+        if len(self.usage.processes) > most:
+            self.kill(f"had more than {most} processes")
+        elif self.used_bytes > self.memory_mb * MIB:
+            self.kill(f"used {self.used_bytes // MIB} MiB, more than {self.memory_mb} MiB")
+
     def stop(self) -> None:
         """End an idle host in good order."""
         if self.died is None:
@@ -258,10 +270,7 @@ class Host:
         self.died = reason
         if not self._ready.ready():
             self._ready.set_exception(HostUnusable(reason))
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            self._process.kill()
+        self.usage.end()
         self._socket.close()
         gevent.spawn(self._process.wait)
         self._let_go()
@@ -361,15 +370,3 @@ def _start(command: HostCommand, theirs: socket.socket, settings: Settings) -> g
         start_new_session=True,
         preexec_fn=sandbox.confine,
     )
-
-
-def resident_bytes(pid: int) -> int:
-    """Memory of a process and all its descendants; 0 when it is gone."""
-    try:
-        with open(f"/proc/{pid}/statm") as file:
-            own = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            children = file.read().split()
-    except (OSError, IndexError):
-        return 0
-    return own + sum(resident_bytes(int(child)) for child in children)

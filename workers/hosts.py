@@ -23,7 +23,7 @@ from gevent.event import AsyncResult
 from shared.errors import HostError, HostUnusable
 from shared.limits import HostLimits
 from shared.settings import Settings
-from workers.host import Host, HostCommand, Output, resident_bytes
+from workers.host import Host, HostCommand, Output
 from workers.quarantine import ALONE, OPEN, Group
 
 log = logging.getLogger(__name__)
@@ -311,13 +311,10 @@ class HostPool:
             self._forget(host)
             return
         host.ping()
-        used = resident_bytes(host.pid)
-        host.used_bytes = used
-        if used > host.memory_mb * 1024 * 1024:
-            host.kill(f"used {used // 1024 // 1024} MiB, more than {host.memory_mb} MiB")
-        elif not self._is_idle(host):
+        host.measure()
+        if host.died is not None or not self._is_idle(host):
             return
-        elif host.is_unfit:
+        if host.is_unfit:
             self._evict(host, "is not fit for runs")
         elif time.monotonic() - host.last_used > self._idle_seconds(host):
             self._evict(host, "was idle")

@@ -6,11 +6,14 @@ another user, who may enter nothing but what is given to it. Level 0 is the same
 resource limits, no capabilities and none to be had: other processes' environments stay closed
 (`shared/process.py` is the other half of that), but at level 0 the service's files are open.
 The network is shared at all levels: agents call models.
+
+Where user code is another user than the machine's root in a namespace of its own, the kernel also bounds its
+processes and threads (`workers/confinement.py`); `workers/usage.py` counts its processes everywhere.
 """
 
 from __future__ import annotations
 
-import ctypes
+import dataclasses
 import functools
 import importlib.util
 import logging
@@ -18,45 +21,34 @@ import os
 import pwd
 import resource
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.settings import BadSetting, Settings
+from shared.settings import MIB, BadSetting, Settings
+from workers import confinement, limited
+from workers.confinement import Identity
 
 log = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
-PR_CAPBSET_DROP = 24
-PR_SET_NO_NEW_PRIVS = 38
-PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
-CAPABILITIES = range(64)  # more than there are: dropping what does not exist is refused and harmless
-CAPABILITY_VERSION = 0x20080522
-OPEN_FILES = 4096
 PROBE_SECONDS = 10
+TASKS_PER_PROCESS = 4  # the kernel counts threads too: it stops a storm, the watch ends who started it
+HERE = Path(__file__).parent
+LIMITED = Path(limited.__file__)
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
 ETC = (
     "/etc/alternatives", "/etc/ca-certificates", "/etc/group", "/etc/host.conf", "/etc/hosts",
     "/etc/ld.so.cache", "/etc/localtime", "/etc/nsswitch.conf", "/etc/passwd", "/etc/pki",
     "/etc/resolv.conf", "/etc/ssl", "/etc/timezone",
 )  # fmt: skip
+TEMPORARY = ("/tmp", "/dev/shm")  # in memory
 NAMESPACES = (
-    "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
+    "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
     "--die-with-parent", "--new-session", "--cap-drop", "ALL",
 )  # fmt: skip
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Whom user code runs as when it is not us."""
-
-    uid: int
-    gid: int
+PROBED = ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev")
 
 
 @dataclass(frozen=True)
@@ -64,8 +56,14 @@ class Isolation:
     """What this process has settled on."""
 
     level: int
+    most_tasks: int
     identity: Identity | None = None
-    drops_rights: bool = False  # before the program starts; a sandbox does so by itself
+    has_namespace: bool = False  # a user namespace of its own for each program, made by us
+
+    @property
+    def bounds_tasks(self) -> bool:
+        """Whether the kernel bounds the processes and threads of each program."""
+        return self.has_namespace or (self.level == 2 and os.geteuid() != 0)
 
 
 _settled: Isolation | None = None
@@ -74,16 +72,54 @@ _settled: Isolation | None = None
 def settle(settings: Settings) -> int:
     """Find the best level there is, once for this process, and say so; raises BadSetting for `require`."""
     global _settled
-    found = level(settings)
-    identity = None
-    if found < 2 and settings.isolation != "none" and os.geteuid() == 0:
-        identity = _other_user(settings)
-    if identity is not None:
-        found = 1
+    _settled = next(found for found in _candidates(settings) if _is_possible(found, settings))
+    level = _settled.level
+    if level == 1:
         settings.data_dir.chmod(0o711)  # it may pass through, to what it is given, and see nothing else
-    _settled = Isolation(found, identity, drops_rights=found < 2)
-    log.log(logging.INFO if found else logging.WARNING, "isolation level %d: %s", found, MEANINGS[found])
-    return found
+    log.log(logging.INFO if level else logging.WARNING, "isolation level %d: %s", level, MEANINGS[level])
+    log.info(
+        "processes of user code: %s",
+        "bounded by the kernel" if _settled.bounds_tasks else "counted, and ended when there are too many",
+    )
+    return level
+
+
+def _candidates(settings: Settings) -> Iterator[Isolation]:
+    """What to try, best first; the last one always works."""
+    found, most = level(settings), settings.host_processes * TASKS_PER_PROCESS
+    user = _sandbox_user(settings) if os.geteuid() == 0 and settings.isolation != "none" else None
+    if user is not None:
+        yield Isolation(found or 1, most, user, has_namespace=True)
+        if found < 2:
+            yield Isolation(1, most, user)
+    yield Isolation(found, most)
+
+
+def _sandbox_user(settings: Settings) -> Identity | None:
+    try:
+        user = pwd.getpwnam(settings.sandbox_user)
+    except KeyError:
+        log.warning(
+            "user code runs as root: there is no user %r (RUNYARD_SANDBOX_USER)", settings.sandbox_user
+        )
+        return None
+    return Identity(user.pw_uid, user.pw_gid)
+
+
+def _is_possible(found: Isolation, settings: Settings) -> bool:
+    """Whether another user gets as far as the interpreter and the data directory this way; we always do."""
+    if found.identity is None:
+        return True
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    look = "import os, sys; os.listdir(sys.argv[1]); os.stat(sys.argv[2])"
+    argv = [sys.executable, "-I", "-c", look, str(HERE), str(settings.data_dir)]
+    readonly = [Path(sys.prefix), HERE, settings.data_dir]
+    reason = _why_it_fails(_wrapped(found, settings, argv, readonly=readonly), before=lambda: _enter(found))
+    if reason is not None:
+        log.warning(
+            "user %s cannot run user code here: %s", settings.sandbox_user, reason.rpartition("\n")[2]
+        )
+    return reason is None
 
 
 MEANINGS = {
@@ -112,7 +148,7 @@ def _bubblewrap(named: str | None) -> str | None:
     programs = _programs() if named is None else [named] if named else []
     failures = []
     for program in programs:
-        failure = _why_it_fails(program)
+        failure = _why_it_fails([program, "--unshare-user", *NAMESPACES, *PROBED, "true"])
         if failure is None:
             return program
         failures.append(f"{program} does not work here: {failure}")
@@ -130,46 +166,21 @@ def _programs() -> list[str]:
     return [str(program) for program in (system, ours) if program is not None]
 
 
-def _why_it_fails(bwrap: str) -> str | None:
+def _why_it_fails(argv: Sequence[str], before: Callable[[], None] | None = None) -> str | None:
     """None when it works."""
-    probe = [bwrap, *NAMESPACES, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
-    try:
-        done = subprocess.run(probe, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
-    except (OSError, subprocess.SubprocessError) as error:
-        return str(error)
-    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else None
-
-
-def _other_user(settings: Settings) -> Identity | None:
-    """The user of level 1, if there is one and it gets as far as the interpreter and the data directory."""
-    try:
-        user = pwd.getpwnam(settings.sandbox_user)
-    except KeyError:
-        log.warning(
-            "user code runs as root: there is no user %r (RUNYARD_SANDBOX_USER)", settings.sandbox_user
-        )
-        return None
-    identity = Identity(user.pw_uid, user.pw_gid)
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    here = Path(__file__).parent
-    probe = [sys.executable, "-I", "-c", "import os, sys; os.listdir(sys.argv[1]); os.stat(sys.argv[2])"]
     try:
         done = subprocess.run(
-            [*probe, str(here), str(settings.data_dir)],
-            preexec_fn=lambda: _become(identity),
+            argv,
+            preexec_fn=before,
             capture_output=True,
             text=True,
             timeout=PROBE_SECONDS,
             check=False,
             cwd="/",
         )
-        reason = done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
     except (OSError, subprocess.SubprocessError) as error:
-        reason = str(error)
-    if reason:
-        log.warning("user code runs as root: the user %r cannot run it here: %s", user.pw_name, reason)
-        return None
-    return identity
+        return str(error)
+    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else None
 
 
 def give(folder: Path) -> None:
@@ -191,66 +202,74 @@ def wrap(
     readonly: Sequence[Path],
     writable: Sequence[Path],
     cwd: Path,
+    memory_bytes: int,
+    is_ours: bool = False,
 ) -> list[str]:
-    """The command inside the best sandbox there is; without one, the command itself."""
-    if level(settings) < 2:
+    """The command inside the best sandbox there is; without one, the command itself.
+
+    Half of `memory_bytes` is what each of its temporary folders may hold: they are memory. `is_ours`: the
+    command runs nothing of a deployment and stays our user.
+    """
+    found = _settled or Isolation(level(settings), settings.host_processes * TASKS_PER_PROCESS)
+    if is_ours:
+        found = dataclasses.replace(found, identity=None, has_namespace=False)
+    elif found.level == 2 and os.geteuid() != 0:  # bubblewrap made the namespace: the bound is set in there
+        interpreter = str(Path(sys.executable).resolve())
+        argv = [interpreter, "-I", "-S", str(LIMITED), str(found.most_tasks), *argv]
+        readonly = [*readonly, LIMITED]
+    return _wrapped(
+        found, settings, argv, readonly=readonly, writable=writable, cwd=cwd, memory_bytes=memory_bytes
+    )
+
+
+def _wrapped(
+    found: Isolation,
+    settings: Settings,
+    argv: Sequence[str],
+    *,
+    readonly: Sequence[Path],
+    writable: Sequence[Path] = (),
+    cwd: Path = Path("/"),
+    memory_bytes: int = 0,
+) -> list[str]:
+    if found.level < 2:
         return list(argv)
-    binds: list[str] = []
+    binds: list[str] = [] if found.has_namespace else ["--unshare-user"]
     for path in (*SYSTEM, *ETC):
         binds += ["--ro-bind-try", path, path]
-    binds += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    binds += ["--proc", "/proc", "--dev", "/dev"]
+    for folder in TEMPORARY:
+        binds += ["--size", str(max(memory_bytes // 2, MIB)), "--tmpfs", folder]
     for given in (Path(sys.base_prefix), *readonly):
         binds += ["--ro-bind", str(given), str(given)]
     for given in writable:
         binds += ["--bind", str(given), str(given)]
+    for folder in ("/dev", "/"):  # memory too, which nothing else would bound
+        binds += ["--remount-ro", folder]
     return [str(_bubblewrap(settings.bwrap)), *NAMESPACES, *binds, "--chdir", str(cwd), "--", *argv]
 
 
 def confine() -> None:
     """Called in a child before its program starts: it dies with us, and has limits and few rights."""
-    _limit()
-    if _settled is not None and _settled.drops_rights:
-        _become(_settled.identity)
-    _die_with_parent()  # last: a change of user would undo it
+    confinement.limit_files()
+    if _settled is not None:
+        _enter(_settled)
+    confinement.die_with_parent()
 
 
 def bound() -> None:
     """The same for a program that runs nothing of a deployment: it stays our user."""
-    _limit()
-    _die_with_parent()
+    confinement.limit_files()
+    confinement.die_with_parent()
 
 
-def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def _become(identity: Identity | None) -> None:
-    """Give up every capability for good, and be somebody else if there is somebody.
-
-    Root gets back at exec what its bounding set still holds, so that is emptied too.
-    """
-    if os.geteuid() == 0:
-        for capability in CAPABILITIES:
-            _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
-    _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    if identity is not None:
-        os.setgroups([])
-        os.setresgid(identity.gid, identity.gid, identity.gid)
-        os.setresuid(identity.uid, identity.uid, identity.uid)
-    _drop_capabilities()
-    if _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "PR_SET_NO_NEW_PRIVS")
-
-
-def _drop_capabilities() -> None:
-    """The effective, permitted and inheritable sets, all empty."""
-    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
-    if _libc.capset(header, (ctypes.c_uint32 * 6)()) != 0:
-        raise OSError(ctypes.get_errno(), "capset")
+def _enter(found: Isolation) -> None:
+    if found.level < 2:
+        confinement.adopt_orphans()
+        if found.has_namespace and found.identity is not None:
+            confinement.isolate(found.identity)
+        confinement.become(found.identity)
+    elif found.identity is not None:
+        confinement.exchange_with_root(found.identity)
+    if found.has_namespace:
+        confinement.limit(resource.RLIMIT_NPROC, found.most_tasks)

@@ -15,18 +15,18 @@ from pathlib import Path
 
 import gevent
 import gevent.subprocess
-import psutil
 
 import shared
 from shared.errors import BuildFailed
 from shared.settings import Settings
-from workers import sandbox
+from workers import sandbox, usage
 
 OWN = (Path(__file__).parent, Path(shared.__file__).parent)  # for the steps that are ours
 LAST_LINES = 30
 LINE_BYTES = 8 * 1024
 MAX_CAUSE = 1000
 MAX_MEMORY_BYTES = 2 * 1024**3
+MAX_PROCESSES = 256
 MAX_DISK_BYTES = 5 * 1024**3
 WATCH_SECONDS = 2.0
 UNSATISFIED = "No solution found"
@@ -128,6 +128,8 @@ class Place:
             readonly=[Path(self._uv), Path(sys.prefix), *OWN, *readonly],
             writable=list(writable) or [self._folder, self._cache],
             cwd=self._folder,
+            memory_bytes=MAX_MEMORY_BYTES,
+            is_ours=self._is_ours,
         )
         return execute(
             confined, self._folder, {**self._environment(), **variables}, say,
@@ -171,7 +173,9 @@ def execute(
     stream = process.stdout
     assert stream is not None
     last: deque[str] = deque(maxlen=LAST_LINES)
-    watcher = gevent.spawn(_watch, process.pid, [folder] if is_ours or cache is None else [folder, cache])
+    program = usage.Program(process.pid)
+    folders = [folder] if is_ours or cache is None else [folder, cache]
+    watcher = gevent.spawn(_watch, program, folders)
     try:
         for raw in iter(lambda: stream.readline(LINE_BYTES), b""):
             line = raw.decode("utf-8", "replace").rstrip()
@@ -180,7 +184,8 @@ def execute(
         code = process.wait()
     finally:
         watcher.kill()
-        _end(process.pid)  # what it started must not outlive it
+        program.end()  # what it started must not outlive it
+        _end_group(process.pid)
         process.wait()
         stream.close()
     if isinstance(watcher.value, str):
@@ -204,36 +209,26 @@ def _bound() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_DISK_BYTES, MAX_DISK_BYTES))
 
 
-def _end(group: int) -> None:
+def _end_group(group: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 
-def _watch(pid: int, folders: Sequence[Path]) -> str:
+def _watch(program: usage.Program, folders: Sequence[Path]) -> str:
     """End a step that takes too much; why."""
     while True:
         gevent.sleep(WATCH_SECONDS)
-        if _memory(pid) > MAX_MEMORY_BYTES:
+        program.measure(sandbox.TEMPORARY, MAX_PROCESSES)
+        if program.memory_bytes > MAX_MEMORY_BYTES:
             reason = f"the step took more than {MAX_MEMORY_BYTES // 2**20} MiB of memory"
+        elif len(program.processes) > MAX_PROCESSES:
+            reason = f"the step had more than {MAX_PROCESSES} processes"
         elif sum(map(disk_bytes, folders)) > MAX_DISK_BYTES:
             reason = f"the build took more than {MAX_DISK_BYTES // 2**20} MiB of disk"
         else:
             continue
-        _end(pid)
+        program.end()
         return reason
-
-
-def _memory(pid: int) -> int:
-    try:
-        process = psutil.Process(pid)
-        family = [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return 0
-    total = 0
-    for member in family:
-        with suppress(psutil.Error):
-            total += member.memory_info().rss
-    return total
 
 
 def disk_bytes(folder: Path) -> int:

@@ -41,7 +41,7 @@ def test_its_secrets_are_its_owner_s_alone(level: int) -> None:
 
         assert stack.client.get("/info").json()["host"]["isolation"] == level
         assert stat.S_IMODE(stack.data_dir.stat().st_mode) == (0o711 if level == 1 else 0o700)
-        for name in ("admin.key", "secret.key", "lock", "valkey/password", "valkey/valkey.conf"):
+        for name in ("admin.key", "secret.key", "valkey/password", "valkey/valkey.conf"):
             assert stat.S_IMODE((stack.data_dir / name).stat().st_mode) == 0o600, name
         for name in ("postgres", "valkey"):
             assert stat.S_IMODE((stack.data_dir / name).stat().st_mode) == 0o700, name

@@ -1,36 +1,61 @@
-"""The whole platform at each level of isolation: it builds, it runs, and its addresses stay its own."""
+"""The whole platform at each level of isolation: it builds, it runs, and user code stays where it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.levels import LEVELS
 from tests.stack import Stack
+from tests.waiting import wait_until
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 
 
-@pytest.fixture(params=LEVELS)
+@pytest.fixture(scope="module", params=LEVELS)
 def level(request: pytest.FixtureRequest) -> int:
     return request.param
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stack(level: int) -> Iterator[Stack]:
     """A platform that runs user code at this level."""
     with Stack(env=LEVELS[level]) as running:
+        running.deploy(KITCHEN, name="kitchen")
         yield running
 
 
 def test_user_code_sees_nothing_of_the_platform(level: int, stack: Stack) -> None:
-    stack.deploy(KITCHEN, name="kitchen")
-
     seen = stack.sdk("kitchen").runs.wait(None, "peeks", input={"text": "x"})["log"][0]
 
     assert seen["kitchen"] == "open"
     assert not [name for name in seen["env"] if name.startswith(("RUNYARD", "DATABASE", "REDIS", "UV_"))]
     assert seen["credentials"] is False, "no process it can look into knows where the database is"
     assert stack.client.get("/info").json()["host"]["isolation"] == level
+
+
+def test_a_storm_of_processes_ends_with_the_run_that_began_it(stack: Stack) -> None:
+    stack.deploy(KITCHEN, name="beside")
+    storm, beside = stack.sdk("kitchen"), stack.sdk("beside")
+    thread_id = storm.threads.create()["thread_id"]
+
+    storm.runs.create(thread_id, "multiplies", input={})
+    answers = [beside.runs.wait(None, "echo", input={"text": "x"}) for _ in range(5)]
+
+    assert all(answer["log"] == ["x"] for answer in answers)
+    wait_until(lambda: storm.threads.get(thread_id)["status"] == "error", 90)
+    assert "more than" in str(storm.threads.get(thread_id)["error"])  # processes, or MiB that they take
+    wait_until(lambda: len(processes_of(stack)) < 20, 20)
+
+
+def processes_of(stack: Stack) -> list[int]:
+    """Graph hosts and what they have started, wherever it hangs in the tree of processes."""
+    found = []
+    for process in psutil.process_iter(["environ"]):
+        environ = process.info["environ"] or {}
+        if str(stack.data_dir) in environ.get("GRAPH_HOST_CONFIG", ""):
+            found.append(process.pid)
+    return found

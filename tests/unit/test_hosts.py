@@ -57,6 +57,13 @@ if part == "never ready":
     time.sleep(60)
 if part == "has a child":
     open(note, "w").write(str(subprocess.Popen(["sleep", "60"]).pid))
+if part == "has many children":
+    import threading
+    start = lambda: [subprocess.Popen(["sleep", "60"]) for _ in range(30)]
+    thread = threading.Thread(target=start)  # as a node does that is not asynchronous
+    thread.start()
+    thread.join()
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 say(frames.READY, frames.NOBODY, b'{"graphs": [], "versions": {}}')
 decoder = frames.Decoder()
 held = []
@@ -712,13 +719,24 @@ def test_late_frames_of_a_run_that_left_are_nobodys(world: World) -> None:
 
 
 @greened
+def test_a_host_with_too_many_processes_is_killed_with_all_of_them(world: World) -> None:
+    with stage(world, host_processes=20) as s:
+        s.part = "has many children"
+        host = s.acquire()
+        guest = Guest().enter(host)
+        until(lambda: guest.deaths)
+        assert guest.deaths[0].message == "had more than 20 processes"
+        until(lambda: not is_alive(host.pid))
+
+
+@greened
 def test_a_deployment_may_have_less_memory_than_the_runner_gives_and_not_more(world: World) -> None:
     with stage(world, host_memory_mb=500) as s:
         s.part = "hoards"
         s.limits = HostLimits(memory_mb=100)
         guest = Guest().enter(s.acquire())
         until(lambda: guest.deaths)
-        assert "more than 100 MiB" in str(guest.deaths[0])
+        assert "more than 100 MiB" in guest.deaths[0].message
         s.limits = HostLimits(memory_mb=100_000)
         assert s.acquire(uuid4()).memory_mb == 500
 

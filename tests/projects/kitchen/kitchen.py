@@ -183,6 +183,20 @@ async def hoard(state: State) -> State:
 hoards = chain(hoard)
 
 
+def multiply(state: State) -> State:
+    """Every process starts another, again and again: 2,048 at most."""
+    for _ in range(11):
+        try:
+            os.fork()
+        except OSError:
+            time.sleep(0.05)
+    time.sleep(600)
+    return {}
+
+
+multiplies = chain(multiply)
+
+
 def say(state: State) -> State:
     print("hello from the kitchen")
     for i in range(state.get("n", 0)):

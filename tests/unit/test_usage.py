@@ -1,0 +1,145 @@
+"""What a program and its descendants take, and how all of them are ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from tests.waiting import wait_until
+from workers import confinement, usage
+
+FROM_A_THREAD = """
+import subprocess, threading, time
+thread = threading.Thread(target=lambda: subprocess.Popen(["sleep", "600"]))
+thread.start()
+time.sleep(600)
+"""
+DAEMON = """
+import os, subprocess, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execvp("sleep", ["sleep", "600"])
+    os._exit(0)
+time.sleep(600)
+"""
+# Each process starts another, nine times: 512 at most, that a machine survives a failing mend.
+BOMB = """
+import os, time
+for _ in range(9):
+    os.fork()
+time.sleep(600)
+"""
+CHILDREN = """
+import subprocess, time
+started = [subprocess.Popen(["sleep", "600"]) for _ in range(30)]
+time.sleep(600)
+"""
+
+
+@contextmanager
+def running(code: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], usage.Program]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=confinement.adopt_orphans,
+    )
+    program = usage.Program(process.pid)
+    try:
+        yield process, program
+    finally:
+        program.end()
+        process.wait()
+
+
+def has(program: usage.Program, count: int) -> bool:
+    program.measure()
+    return len(program.processes) == count
+
+
+def alive(processes: Iterable[usage.Process]) -> list[int]:
+    found = {process.pid: process for process in psutil.process_iter(["status"])}
+    return [p.pid for p in processes if p.pid in found and found[p.pid].info["status"] != "zombie"]
+
+
+def test_children_of_every_thread_count() -> None:
+    with running(FROM_A_THREAD) as (_, program):
+        wait_until(lambda: has(program, 2))
+
+
+def test_memory_is_that_of_all_of_them() -> None:
+    with running("import os, time; x = bytearray(50 * 2**20); os.fork(); time.sleep(600)") as (_, program):
+        wait_until(lambda: has(program, 2))
+        assert program.memory_bytes > 100 * 2**20
+
+
+def test_folders_of_the_machine_count_for_nobody(tmp_path: Path) -> None:
+    with running(FROM_A_THREAD) as (_, program):
+        wait_until(lambda: has(program, 2))
+        program.measure([str(tmp_path), "/tmp"])
+        assert program.memory_bytes == sum(process.memory_bytes for process in program.processes)
+
+
+def test_counting_ends_beyond_the_limit() -> None:
+    with running(CHILDREN) as (_, program):
+        wait_until(lambda: has(program, 31))
+        program.measure(most=5)
+        assert len(program.processes) == 6
+
+
+def test_what_has_left_its_group_and_its_parent_is_ended_too() -> None:
+    with running(DAEMON) as (process, program):
+        wait_until(lambda: has(program, 3))  # with the one nobody waits for
+
+        program.end()
+
+        process.wait()
+        wait_until(lambda: not alive(program.processes))
+
+
+def test_what_was_seen_of_a_program_that_is_gone_is_ended() -> None:
+    with running(DAEMON) as (process, program):
+        wait_until(lambda: has(program, 3))
+        process.kill()
+        process.wait()
+
+        program.end()
+
+        wait_until(lambda: not alive(program.processes))
+
+
+def test_an_id_that_is_another_process_s_by_now_is_left_alone() -> None:
+    with running("import time; time.sleep(600)") as (process, program):
+        wait_until(lambda: has(program, 1))
+        (found,) = program.processes
+        other = usage.Program(process.pid)
+        other._root = dataclasses.replace(found, started_at=found.started_at - 1)
+
+        other.end()
+
+        assert has(program, 1)
+
+
+def test_no_process_of_a_storm_is_left() -> None:
+    with running(BOMB) as (process, program):
+        wait_until(lambda: program.measure() or len(program.processes) > 20)
+
+        program.end()
+
+        process.wait()
+        wait_until(lambda: not [p for p in psutil.process_iter() if in_group(p, process.pid)])
+
+
+def in_group(process: psutil.Process, group: int) -> bool:
+    try:
+        return os.getpgid(process.pid) == group and process.status() != "zombie"
+    except (OSError, psutil.Error):
+        return False

@@ -1,0 +1,118 @@
+"""What a program and all it has started take of the machine, read from /proc, and how all of it is ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+STATE, STARTED_AT, RESIDENT_PAGES = 0, 19, 21  # fields of /proc/*/stat after the name
+END_ROUNDS = 1000
+END_PAUSE_SECONDS = 0.001
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the machine, for all time."""
+
+    pid: int
+    started_at: int
+    state: str = field(compare=False)
+    memory_bytes: int = field(compare=False)
+
+
+class Program:
+    """A program that has been started, and all it has started since."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = _look(pid)
+        self.processes: frozenset[Process] = frozenset()
+        self.memory_bytes = 0
+
+    def measure(self, temporary: Iterable[str] = (), most: int | None = None) -> None:
+        """Look at what runs, up to one process more than `most`; `temporary` are folders of its own, in memory."""
+        if self._root is None:
+            return
+        self.processes = frozenset(_family([self._root.pid], most))
+        resident = sum(process.memory_bytes for process in self.processes)
+        self.memory_bytes = resident + _held(self._root.pid, temporary)
+
+    def end(self) -> None:
+        """Kill all of it, and what was last seen of it if it has gone before.
+
+        It is frozen until all others are dead: it adopts what their deaths leave behind. One that is being
+        killed can start nothing any more, one that is being frozen may: its state tells.
+        """
+        sent: set[Process] = set()
+        for _ in range(END_ROUNDS):
+            found = [process for process in _family(self._alive()) if process.state != "Z"]
+            new = set(found) - sent
+            for process in new:
+                _send(process.pid, signal.SIGSTOP if process == self._root else signal.SIGKILL)
+            sent |= new
+            if not new and all(process.state == "T" for process in found if process == self._root):
+                break
+            if not new:
+                time.sleep(END_PAUSE_SECONDS)
+        if self._root in sent:
+            _send(self._root.pid, signal.SIGKILL)
+
+    def _alive(self) -> list[int]:
+        """An id alone may be another's by now."""
+        known = self.processes if self._root is None else {*self.processes, self._root}
+        return [process.pid for process in known if _look(process.pid) == process]
+
+
+def _family(pids: list[int], most: int | None = None) -> Iterator[Process]:
+    """These processes and all that descend from them."""
+    seen: set[int] = set()
+    while pids and (most is None or len(seen) <= most):
+        process = _look(pids.pop())
+        if process is not None and process.pid not in seen:
+            seen.add(process.pid)
+            pids += _children(process.pid)
+            yield process
+
+
+def _look(pid: int) -> Process | None:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()  # the name may hold anything
+    except OSError:
+        return None
+    return Process(pid, int(fields[STARTED_AT]), fields[STATE], int(fields[RESIDENT_PAGES]) * PAGE)
+
+
+def _children(pid: int) -> list[int]:
+    """Of every thread: a child belongs to the thread that started it."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    return found
+
+
+def _held(pid: int, folders: Iterable[str]) -> int:
+    """What file systems in memory hold, seen from the program's first child: it stands inside the sandbox.
+
+    Without a sandbox, or before it has been entered, the folders are the machine's and count for nobody.
+    """
+    inside = next(iter(_children(pid)), None)
+    total = 0
+    for folder in folders:
+        own = f"/proc/{inside}/root{folder}"
+        with suppress(OSError):
+            if os.stat(own).st_dev != os.stat(folder).st_dev:
+                found = os.statvfs(own)
+                total += (found.f_blocks - found.f_bfree) * found.f_frsize
+    return total
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
