@@ -30,6 +30,7 @@ class Sign:
     pid: int
     version: str
     isolation: int
+    bounds_tasks: bool = False
     state: str = READY
     slots: int = 0
     running: int = 0
@@ -39,7 +40,7 @@ class Sign:
 
 
 COLUMNS = tuple(Sign.__dataclass_fields__)
-FIXED = ("id", "kind", "pool", "host_name", "pid", "version", "isolation")
+FIXED = ("id", "kind", "pool", "host_name", "pid", "version", "isolation", "bounds_tasks")
 SIGN = text(
     f"INSERT INTO worker ({', '.join(COLUMNS)}) VALUES ("
     + ", ".join("CAST(:hosts AS json)" if name == "hosts" else f":{name}" for name in COLUMNS)
@@ -146,6 +147,15 @@ def counted(conn: Connection) -> list[RowMapping]:
     return list(conn.execute(COUNTED).mappings())
 
 
-def isolation(conn: Connection) -> int | None:
-    """The lowest level at which user code runs anywhere; None when no worker has told."""
-    return conn.execute(text("SELECT min(isolation) FROM worker")).scalar()
+@dataclass(frozen=True)
+class Weakest:
+    """What holds for user code wherever it runs; None when no worker has told."""
+
+    isolation: int | None
+    bounds_tasks: bool | None
+
+
+def weakest(conn: Connection) -> Weakest:
+    """Of all workers."""
+    row = conn.execute(text("SELECT min(isolation), bool_and(bounds_tasks) FROM worker")).one()
+    return Weakest(*row)

@@ -83,7 +83,7 @@ def get_info(deployment: str | None = None) -> Response:
     library = None
     if identify() is not None:
         with connection() as conn:
-            place["isolation"] = workers.isolation(conn)
+            place |= _of_user_code(workers.weakest(conn))
     found = _deployment(deployment)
     if found is not None:
         place |= {
@@ -94,6 +94,14 @@ def get_info(deployment: str | None = None) -> Response:
         }
         library = _pinned(found.requirements, "langgraph")
     return jsonify(version=__version__, langgraph_py_version=library, flags=FLAGS, host=place, metadata=place)
+
+
+def _of_user_code(found: workers.Weakest) -> dict[str, Any]:
+    """The level of isolation, and who holds the limits: the kernel at once, or the service, which counts."""
+    if found.isolation is None:
+        return {"isolation": None}
+    processes = "kernel" if found.bounds_tasks else "counted"
+    return {"isolation": found.isolation, "limits": {"processes": processes, "memory": "counted"}}
 
 
 @bp.get("/metrics")

@@ -26,6 +26,7 @@ from shared.database import connection
 from shared.errors import Unavailable
 from shared.settings import Settings
 from shared.workers import DRAINING, READY, Sign
+from workers.sandbox import Isolation
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Presence:
         settings: Settings,
         *,
         kind: str,
-        isolation: int,
+        isolation: Isolation,
         figures: Figures,
         is_full: Callable[[], bool],
         dies: Callable[[], None],
@@ -133,7 +134,8 @@ class Presence:
             host_name=self._settings.worker.partition(":")[0],
             pid=os.getpid(),
             version=__version__,
-            isolation=self._isolation,
+            isolation=self._isolation.level,
+            bounds_tasks=self._isolation.bounds_tasks,
             state=DRAINING if self.draining else READY,
             heard_seconds=round(self._clock() - self._heard_at, 1),
             **self._figures(),

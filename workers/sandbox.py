@@ -69,7 +69,7 @@ class Isolation:
 _settled: Isolation | None = None
 
 
-def settle(settings: Settings) -> int:
+def settle(settings: Settings) -> Isolation:
     """Find the best level there is, once for this process, and say so; raises BadSetting for `require`."""
     global _settled
     _settled = next(found for found in _candidates(settings) if _is_possible(found, settings))
@@ -81,7 +81,7 @@ def settle(settings: Settings) -> int:
         "processes of user code: %s",
         "bounded by the kernel" if _settled.bounds_tasks else "counted, and ended when there are too many",
     )
-    return level
+    return _settled
 
 
 def _candidates(settings: Settings) -> Iterator[Isolation]:

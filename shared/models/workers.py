@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, Double
+from sqlalchemy import JSON, Double, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from shared.models.base import NOW, Base
@@ -22,6 +22,7 @@ class Worker(Base):
     pid: Mapped[int]
     version: Mapped[str]
     isolation: Mapped[int]
+    bounds_tasks: Mapped[bool] = mapped_column(server_default=false())  # of user code, by the kernel
     state: Mapped[str]  # ready or draining
     slots: Mapped[int]
     running: Mapped[int]

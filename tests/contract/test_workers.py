@@ -79,6 +79,7 @@ def test_a_worker_is_shown_with_its_hosts(client: FlaskClient) -> None:
         "pid": 1,
         "version": "1.0",
         "isolation": 2,
+        "bounds_tasks": False,
         "state": "ready",
         "slots": 100,
         "running": 2,
@@ -184,10 +185,14 @@ def test_metrics_count_workers_and_what_they_can_do(client: FlaskClient) -> None
 def test_info_tells_the_weakest_isolation_to_who_has_a_key(
     client: FlaskClient, anonymous: FlaskClient
 ) -> None:
-    sign(isolation=2)
-    sign("b", isolation=1)
+    sign(isolation=2, bounds_tasks=True)
     told: Any = client.get("/info").json
+    assert told["host"]["limits"] == {"processes": "kernel", "memory": "counted"}
+
+    sign("b", isolation=1)
+    told = client.get("/info").json
     assert told["host"]["isolation"] == 1
+    assert told["host"]["limits"] == {"processes": "counted", "memory": "counted"}
     assert "isolation" not in anonymous.get("/info").text
 
 

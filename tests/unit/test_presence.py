@@ -16,6 +16,7 @@ from shared.database import connection
 from shared.settings import Settings
 from workers import presence
 from workers.presence import DEAD_SECONDS, SIGN_SECONDS, Presence
+from workers.sandbox import Isolation
 
 QUEUE = "runyard:celery:canary.box:1:a"
 
@@ -32,7 +33,7 @@ class Stage:
         self.presence = Presence(
             dataclasses.replace(settings, worker="box:1:a"),
             kind="runner",
-            isolation=2,
+            isolation=Isolation(2, 1024, has_namespace=True),
             figures=lambda: {"slots": 9, "running": 4},
             is_full=lambda: self.is_full,
             dies=self.die,

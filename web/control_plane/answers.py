@@ -146,6 +146,7 @@ WORKER = record(
     pid=COUNT,
     version=TEXT,
     isolation={"type": "integer", "enum": [0, 1, 2]},
+    bounds_tasks=BOOLEAN,
     state={"type": "string", "enum": ["ready", "draining"]},
     slots=COUNT,
     running=COUNT,

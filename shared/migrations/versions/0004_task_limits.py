@@ -1,0 +1,16 @@
+"""Whether the kernel bounds the processes of user code is told by each worker."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+
+
+def upgrade() -> None:
+    """Workers that run while this is applied have told nothing."""
+    op.add_column(
+        "worker", sa.Column("bounds_tasks", sa.Boolean(), nullable=False, server_default=sa.false())
+    )
