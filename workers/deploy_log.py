@@ -1,14 +1,15 @@
 """Lines of user code and of its hosts, on their way to the deployment's log.
 
-Whoever writes goes on at once; one greenlet stores what has gathered. A database that is away costs lines
-beyond a bound, which are counted and said.
+Whoever writes goes on at once; one greenlet stores what has gathered. A host that writes more than its allowance
+loses lines, which the deployment's log tells; a database that is away costs lines beyond a bound, which ours tells.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 import gevent
@@ -24,6 +25,34 @@ log = logging.getLogger(__name__)
 MOST_LINES = 20_000
 AT_ONCE = 500
 PAUSE_SECONDS = 0.2
+BURST_LINES, LINES_A_SECOND = 10_000, 200
+TELL_SECONDS = 1.0
+
+
+class Allowance:
+    """How many lines one host may write: some at once, and then so many a second."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.dropped = 0
+        self._clock = clock
+        self._left = float(BURST_LINES)
+        self._seen_at = clock()
+
+    def take(self) -> bool:
+        """Whether one more line may be written; after one that may not none may, until that has been told."""
+        now = self._clock()
+        self._left = min(BURST_LINES, self._left + (now - self._seen_at) * LINES_A_SECOND)
+        self._seen_at = now
+        if self.dropped or self._left < 1:
+            self.dropped += 1
+            return False
+        self._left -= 1
+        return True
+
+    def told(self) -> int:
+        """How many lines were dropped; others may be written again."""
+        dropped, self.dropped = self.dropped, 0
+        return dropped
 
 
 class DeployLog:
@@ -39,8 +68,18 @@ class DeployLog:
     def of(self, deployment_id: UUID, revision_id: UUID, secrets: Iterable[str]) -> Output:
         """A function that takes lines of one revision; its secret values are blotted out."""
         scrub = scrubber(secrets)
+        allowance = Allowance()
 
         def write(level: str, message: str, run_id: UUID | None) -> None:
+            if allowance.take():
+                store(level, message, run_id)
+            elif allowance.dropped == 1:
+                gevent.spawn_later(TELL_SECONDS, tell)
+
+        def tell() -> None:
+            store("WARNING", f"{allowance.told()} lines dropped: more than {LINES_A_SECOND} a second", None)
+
+        def store(level: str, message: str, run_id: UUID | None) -> None:
             if len(self._lines) >= MOST_LINES:
                 self._dropped += 1
                 return

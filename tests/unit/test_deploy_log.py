@@ -1,0 +1,44 @@
+"""Lines of user code on their way to the deployment's log: what one host may write."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from tests.greened import World, child, greened
+from tests.waiting import until
+from workers import deploy_log
+from workers.deploy_log import BURST_LINES, LINES_A_SECOND, Allowance, DeployLog
+
+__all__ = ["child"]
+
+
+def test_a_flood_is_cut_to_an_allowance_and_counted() -> None:
+    now = 0.0
+    allowance = Allowance(lambda: now)
+
+    taken = [allowance.take() for _ in range(BURST_LINES + 50)]
+
+    assert taken == [True] * BURST_LINES + [False] * 50
+    now = 1.0
+    assert not allowance.take(), "what was dropped is told first"
+    assert allowance.told() == 51
+    assert [allowance.take() for _ in range(LINES_A_SECOND + 1)] == [True] * LINES_A_SECOND + [False]
+
+
+@greened
+def test_a_host_that_floods_the_log_is_told_so_and_leaves_others_their_lines(world: World) -> None:
+    deploy_log.TELL_SECONDS = 0.05
+    log, noisy, quiet = DeployLog(), uuid4(), uuid4()
+    log._greenlet.kill()  # what is to be stored stays to be looked at
+    write, beside = log.of(uuid4(), noisy, []), log.of(uuid4(), quiet, [])
+
+    for n in range(BURST_LINES * 3):
+        write("INFO", f"line {n}", None)
+    beside("INFO", "mine", None)
+
+    until(lambda: "dropped" in log._lines[-1].message)
+    assert [line.message for line in log._lines if line.revision_id == quiet] == ["mine"]
+    told = [line.message for line in log._lines if line.revision_id == noisy]
+    assert BURST_LINES < len(told) < BURST_LINES + LINES_A_SECOND
+    dropped = BURST_LINES * 3 - (len(told) - 1)
+    assert told[-1] == f"{dropped} lines dropped: more than {LINES_A_SECOND} a second"
