@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 
 from shared.claims import Claimed, Stored, Terms, take
 from shared.database import Driver, query
-from shared.turns import CLAIM_OF_KEY, Next, free_deployment, startable, unanswered
+from shared.turns import ALL_LANES, CLAIM_OF_KEY, Next, free_deployment, startable, unanswered
 
 RUNNING = (
     "SELECT key_id, count(*) AS n FROM run WHERE status = 'running' AND key_id = ANY(%(ids)s) GROUP BY key_id"
@@ -97,20 +97,26 @@ def claim(conn: Driver, key_id: str, pool: str, terms: Terms, *, most: int) -> l
 
 
 RING = text(f"""
-UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id IN (
+WITH RECURSIVE lane AS ({ALL_LANES})
+UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id = ANY(ARRAY(
     SELECT w.run_id FROM (
-        SELECT r.run_id, r.key_id, r.rung_at, r.rings,
-            row_number() OVER (PARTITION BY r.key_id ORDER BY r.run_id) AS turn
-        FROM run r WHERE r.status = 'pending' AND (CAST(:id AS text) IS NULL OR r.key_id = :id)
-          AND r.key_id IN (SELECT id FROM api_key WHERE max_concurrent_runs IS NOT NULL)
-          AND {free_deployment("r")} AND {startable("r")}) w
+        SELECT c.run_id, c.rung_at, c.rings, l.key_id,
+            row_number() OVER (PARTITION BY l.key_id ORDER BY c.run_id) AS turn
+        FROM lane l CROSS JOIN LATERAL (
+            SELECT r.run_id, r.rung_at, r.rings FROM run r
+            WHERE r.status = 'pending' AND r.pool = l.pool AND r.deployment_id = l.deployment_id
+              AND r.key_id = l.key_id AND {startable("r")}
+            ORDER BY r.run_id LIMIT 50) c
+        WHERE (CAST(:id AS text) IS NULL OR l.key_id = :id)
+          AND l.key_id IN (SELECT id FROM api_key WHERE max_concurrent_runs IS NOT NULL)
+          AND {free_deployment("l")}) w
     JOIN api_key k ON k.id = w.key_id
     LEFT JOIN (
         SELECT key_id, count(*) AS n FROM run WHERE status = 'running' GROUP BY key_id) busy
         ON busy.key_id = k.id
     WHERE w.turn <= least(k.max_concurrent_runs - coalesce(busy.n, 0), 50)
       AND (CAST(:id AS text) IS NOT NULL OR {unanswered("w")})
-    LIMIT :limit)
+    LIMIT :limit))
 RETURNING run_id, pool
 """)
 

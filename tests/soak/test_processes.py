@@ -119,7 +119,12 @@ def test_all_processes_restarted_one_by_one_under_load(stack: Stack) -> None:
 def test_crons_need_no_beat(stack: Stack) -> None:
     made = stack.client.post(
         "/d/kitchen/runs/crons",
-        json={"assistant_id": "echo", "schedule": "* * * * *", "on_run_completed": "keep"},
+        json={
+            "assistant_id": "echo",
+            "input": {"text": "tick"},
+            "schedule": "* * * * *",
+            "on_run_completed": "keep",
+        },
     )
     cron_id = made.raise_for_status().json()["cron_id"]
     (beat,) = stack.kill("beat", signal.SIGSTOP)
@@ -143,14 +148,14 @@ def test_crons_need_no_beat(stack: Stack) -> None:
     minutes = [run["created_at"].replace(second=0, microsecond=0) for run in of_cron(stack, cron_id)]
     assert len(minutes) == len(set(minutes)), "late ones fire once"
     assert minutes[2] - minutes[1] >= timedelta(minutes=2)
-    assert {run["status"] for run in counting_ended(stack, cron_id)} == {"success"}
+    assert {run["status"] for run in runs_of_cron_ended(stack, cron_id)} == {"success"}
 
 
 def of_cron(stack: Stack, cron_id: str) -> list[dict[str, Any]]:
     return rows(stack, "kwargs #>> '{config,configurable,cron_id}' = %(id)s", id=cron_id)
 
 
-def counting_ended(stack: Stack, cron_id: str) -> list[dict[str, Any]]:
+def runs_of_cron_ended(stack: Stack, cron_id: str) -> list[dict[str, Any]]:
     return counting.ended(stack, [str(run["thread_id"]) for run in of_cron(stack, cron_id)], 60)
 
 

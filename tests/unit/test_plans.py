@@ -13,6 +13,7 @@ from shared import (
     claims,
     failed_runs,
     finishing,
+    key_limits,
     limits,
     runs,
     states,
@@ -214,6 +215,8 @@ def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -
     cases: dict[str, tuple[Work, int]] = {
         "pools": (turns.pools, 10),
         "runs that nobody heard of": (lambda conn: turns.unheard(conn, limit=200), 1_500),
+        "runs of limited keys that nobody heard of": (key_limits.ring, 10),
+        "runs of limited deployments that nobody heard of": (limits.startable, 10),
         "runs that missed a move": (limits.move_stragglers, 10),
         "fifty claims": (turn, 500),
     }
