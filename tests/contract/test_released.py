@@ -175,24 +175,29 @@ def test_an_answer_may_fail_at_any_chunk(api: Api, app: Flask, at: int, error: B
 
 
 @pytest.mark.parametrize("error", [gevent.GreenletExit(), RuntimeError("bug")])
-def test_a_request_may_fail_after_its_stream_was_made(api: Api, app: Flask, error: BaseException) -> None:
+def test_a_request_may_fail_after_its_stream_was_made(
+    api: Api, app: Flask, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(response: Response) -> Response:
         if response.status_code == 200 and response.is_streamed:
             raise error
         return response
 
-    app.after_request_funcs[None].insert(0, fail)  # the last one to be called
+    called_last = [fail, *app.after_request_funcs[None]]
+    monkeypatch.setitem(app.after_request_funcs, None, called_last)
     content, _ = asked(api, "stream")
     serve(app, content)
     assert held(app) == NOTHING
     assert live_runs() == 0
 
 
-def test_a_request_may_fail_before_its_stream_was_made(api: Api, app: Flask) -> None:
+def test_a_request_may_fail_before_its_stream_was_made(
+    api: Api, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> None:
         raise gevent.GreenletExit
 
-    app.before_request(fail)
+    monkeypatch.setitem(app.before_request_funcs, None, [*app.before_request_funcs[None], fail])
     serve(app, request(api, "POST", "/runs/stream", NEW))
     assert held(app) == NOTHING
 
