@@ -2,7 +2,8 @@
 
 A body that stops before its Content-Length is no body: what is there of it must not be taken for all of it. One
 that comes slower than a minimum is given up (408), so that a client that drips bytes cannot keep a connection.
-What a refused request still sends is taken and thrown away: a client cut off while it sends never reads why.
+What a refused request still sends is taken and thrown away: a client cut off while it sends never reads why. Where
+its body ends is then not taken on trust: the connection is closed, and nothing that follows becomes a request.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ SLOWEST_BYTES_PER_SECOND = 8 * 1024
 STEP_BYTES = 64 * 1024
 TURN_BYTES = 1024 * 1024
 
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+TOO_LARGE = "413"
+CLOSE = ("Connection", "close")
+
+StartResponse = Callable[..., Any]
+Wsgi = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 
 class Bodies:
@@ -41,7 +46,7 @@ class Bodies:
         if not length and not environ.get("HTTP_TRANSFER_ENCODING"):
             return self.app(environ, start_response)
         body = environ["wsgi.input"] = Body(environ["wsgi.input"], length, grace_seconds=self._grace_seconds)
-        answer = self.app(environ, start_response)
+        answer = self.app(environ, body.closing(start_response))
         with suppress(OSError, HTTPException):
             body.throw_away(self._most_bytes)
         return answer
@@ -58,7 +63,7 @@ class Body(io.RawIOBase):
         self._stream, self._length = stream, length
         self._received = 0
         self._deadline = time.monotonic() + grace_seconds
-        self._is_over = False
+        self._is_over = self._is_broken = False
 
     def readable(self) -> bool:
         return True
@@ -68,16 +73,27 @@ class Body(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
+    def closing(self, start_response: StartResponse) -> StartResponse:
+        """The same, which closes the connection after an answer to a body that was too large or is broken."""
+
+        def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            if self._is_broken or status.startswith(TOO_LARGE):
+                headers = [*headers, CLOSE]
+            return start_response(status, headers, *more)
+
+        return start
+
     def throw_away(self, most_bytes: int) -> None:
-        """Read on to the end, or until that many bytes have come in all."""
+        """Read on to the end, or until that many bytes have come in all: the connection ends with more."""
         while self._received < most_bytes and self._next(STEP_BYTES):
             pass
+        self._stream.failed = not self._is_over  # the server reads on from no such body
 
     def _next(self, size: int) -> bytes:
-        if self._is_over:
+        if self._is_over or self._is_broken:
             return b""
         late = self._deadline + self._received / SLOWEST_BYTES_PER_SECOND - time.monotonic()
-        self._is_over = True  # unless it goes on: after an error there is nothing more to read
+        self._is_broken = True  # unless it goes on: after an error there is nothing more to read
         # The server closes a connection after an Exception in reading, which a bare Timeout is not.
         try:
             with gevent.Timeout(max(late, 0.001), RequestTimeout()):
@@ -89,5 +105,5 @@ class Body(io.RawIOBase):
         self._received += len(data)
         if not data and self._length is not None:
             raise ConnectionResetError(f"the body ended after {self._received} of {self._length} bytes")
-        self._is_over = not data or self._received == self._length
+        self._is_broken, self._is_over = False, not data or self._received == self._length
         return data

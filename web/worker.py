@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
@@ -21,6 +21,7 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from shared import logs
 from shared.settings import Settings
+from web.bodies import CLOSE
 from web.connections import Connections
 
 # Longest silence of a peer that owes us bytes or does not take ours; streams write at every heartbeat.
@@ -95,7 +96,16 @@ class Worker(GeventWorker):
 
 
 class Response(wsgi.Response):
-    """An answer that does not tell which server gave it; gunicorn has no setting for that."""
+    """An answer that does not tell which server gave it, and may say that it is the connection's last one.
+
+    gunicorn has no setting for the first, and ignores the second.
+    """
+
+    def process_headers(self, headers: Iterable[tuple[str, str]]) -> None:
+        headers = list(headers)
+        super().process_headers(headers)
+        if CLOSE in headers:
+            self.force_close()
 
     def default_headers(self) -> list[str]:
         return [header for header in super().default_headers() if not header.startswith("Server:")]

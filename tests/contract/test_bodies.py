@@ -6,7 +6,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -49,6 +49,15 @@ def connected(url: str, *headers: str, method: str = "PUT") -> Iterator[socket.s
 def answer(connection: socket.socket) -> int:
     """The status of what comes back."""
     return int(connection.makefile("rb").readline().split()[1])
+
+
+def everything(connection: socket.socket) -> bytes:
+    """What comes back until the connection ends, also by a reset."""
+    received = b""
+    with suppress(ConnectionResetError):
+        while some := connection.recv(4096):
+            received += some
+    return received
 
 
 def is_usable(url: str) -> bool:
@@ -109,6 +118,22 @@ def test_a_client_whose_archive_is_refused_reads_why(served: str, url: str) -> N
     assert (status, told) == (404, '{"detail":"This upload URL is not valid, or not any more."}')
     assert put(url, LARGEST)[0] == 200
     assert put(url, LARGEST)[0] == 409
+
+
+@pytest.mark.parametrize("size", [LARGEST + 1, 3 * LARGEST])
+def test_what_follows_a_refused_archive_becomes_no_request(url: str, size: int) -> None:
+    with connected(url, f"Content-Length: {size}") as connection:
+        connection.sendall(b"0" * size + b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n")
+        answers = everything(connection)
+    assert answers.startswith(b"HTTP/1.1 413")
+    assert b"\r\nConnection: close\r\n" in answers
+    assert answers.count(b"HTTP/1.1") == 1
+
+
+def test_a_client_whose_body_is_broken_is_told_that_the_connection_ends(url: str) -> None:
+    with connected(url, "Transfer-Encoding: chunked") as connection:
+        connection.sendall(b"zz\r\n")
+        assert b"\r\nConnection: close\r\n" in everything(connection)
 
 
 def test_of_two_uploads_to_one_place_one_is_kept(url: str) -> None:
