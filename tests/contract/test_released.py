@@ -26,6 +26,7 @@ from tests.contract.conftest import ADMIN_KEY, Api
 from web.bounds import Streams
 from web.worker import Worker
 
+PATIENCE_SECONDS = 0.2  # of the server for a client that sends no more: gevent has not patched this process
 OPERATIONS = 5  # the request is read; headers, chunks and heartbeats are sent
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -44,6 +45,9 @@ class Breaking:
         self._left -= 1
         if self._left <= 0:
             raise ConnectionResetError(104, "reset by the test")
+
+    def settimeout(self, seconds: float) -> None:
+        self._inner.settimeout(min(seconds, PATIENCE_SECONDS))
 
     def recv(self, *args: Any) -> bytes:
         self._operation()
