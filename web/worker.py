@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from collections.abc import Iterable, Iterator
@@ -78,7 +79,10 @@ class Worker(GeventWorker):
 
     def handle_request(self, listener_name: Any, req: Any, sock: socket.socket, addr: Any) -> Any:
         self.connections.current().request = req
-        return super().handle_request(listener_name, req, sock, addr)
+        try:
+            return super().handle_request(listener_name, req, sock, addr)
+        except TimeoutError as error:  # for which gunicorn would log a traceback
+            raise ConnectionResetError(errno.ECONNRESET, "the client takes nothing any more") from error
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
         """gunicorn's own refusals: what it says of them in the log and what `refuse` answers have one id."""

@@ -6,6 +6,7 @@ The requests go through the server's own worker, on a socket that breaks at a ch
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -22,9 +23,10 @@ from shared import following
 from shared.database import connection
 from shared.errors import Unavailable
 from shared.settings import Settings
+from tests.contract.acting import Actor
 from tests.contract.conftest import ADMIN_KEY, Api
+from web import worker
 from web.bounds import Streams
-from web.worker import Worker
 
 PATIENCE_SECONDS = 0.2  # of the server for a client that sends no more: gevent has not patched this process
 OPERATIONS = 5  # the request is read; headers, chunks and heartbeats are sent
@@ -62,7 +64,7 @@ class Breaking:
         self._inner.sendall(data)
 
 
-class OneRequest(Worker):
+class OneRequest(worker.Worker):
     settings = Settings()
 
 
@@ -70,15 +72,15 @@ def serve(app: Wsgi, request: bytes, *, breaks_at: int = 10_000) -> bytes:
     """Let the server's worker handle one connection with this request on it; what it has answered."""
     config = Config()
     config.set("keepalive", 75)
-    worker = OneRequest(1, os.getpid(), [], None, 60, config, Logger(config))
-    worker.wsgi = app  # type: ignore[assignment]  gunicorn annotates nothing
-    worker.alive = False  # it waits for no second request
+    handler = OneRequest(1, os.getpid(), [], None, 60, config, Logger(config))
+    handler.wsgi = app  # type: ignore[assignment]  gunicorn annotates nothing
+    handler.alive = False  # it waits for no second request
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         ours, theirs = socket.socketpair()
         with ours, theirs:
             theirs.sendall(request)
-            worker.handle(listener, Breaking(ours, breaks_at), ("127.0.0.1", 1))  # type: ignore[arg-type]
+            handler.handle(listener, Breaking(ours, breaks_at), ("127.0.0.1", 1))  # type: ignore[arg-type]
             theirs.setblocking(False)
             try:
                 return theirs.recv(1 << 20)
@@ -86,13 +88,14 @@ def serve(app: Wsgi, request: bytes, *, breaks_at: int = 10_000) -> bytes:
                 return b""
 
 
-def request(api: Api, method: str, path: str, body: Any = None) -> bytes:
+def request(api: Api, method: str, path: str, body: Any = None, headers: Iterable[str] = ()) -> bytes:
     content = b"" if body is None else orjson.dumps(body)
     head = [
         f"{method} /d/{api.deployment.name}{path} HTTP/1.1",
         "Host: test",
         f"X-Api-Key: {ADMIN_KEY}",
         f"Content-Length: {len(content)}",
+        *headers,
     ]
     return "\r\n".join([*head, "", ""]).encode() + content
 
@@ -204,6 +207,32 @@ def test_a_request_may_fail_before_its_stream_was_made(
     monkeypatch.setitem(app.before_request_funcs, None, [*app.before_request_funcs[None], fail])
     serve(app, request(api, "POST", "/runs/stream", NEW))
     assert held(app) == NOTHING
+
+
+def test_a_reader_that_stops_is_cut_off_and_goes_on_by_the_last_id_it_read(
+    api: Api, app: Flask, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker, "SOCKET_SECONDS", 0.1)
+    run = api.post("/runs", {"assistant_id": "agent", "stream_resumable": True, "on_completion": "keep"}).json
+    actor = Actor(run["run_id"])
+    for _ in range(20):
+        actor.emit("values", "x" * 100_000)
+    actor.finish({})
+    ask = request(api, "GET", f"/runs/{run['run_id']}/stream", headers=("Last-Event-ID: -1",))
+
+    read = serve(app, ask)  # which reads only at the end
+    held_back = read.rpartition(b"\r\n\r\n")[0]
+    seen = ids(held_back)
+    assert 0 < len(seen) < 21
+    assert held(app) == NOTHING
+    assert "Traceback" not in capsys.readouterr().err
+
+    rest = api.get(f"/runs/{run['run_id']}/stream", headers={"Last-Event-ID": str(seen[-1])})
+    assert [*seen, *ids(rest.data)] == list(range(1, 22))
+
+
+def ids(stream: bytes) -> list[int]:
+    return [int(number) for number in re.findall(rb"^id: (\d+)\r$", stream, re.MULTILINE)]
 
 
 def test_what_a_body_leaves_behind_may_be_broken(api: Api, app: Flask) -> None:
