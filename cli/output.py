@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
 import threading
 from datetime import datetime
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 
+if TYPE_CHECKING:
+    from shared.logs import Outlet
+
 COLOURS = ("36", "33", "32", "35", "34", "31", "96", "93")
 WIDTH = 8
+FLUSH_SECONDS = 1.0
 
 # What a service, a graph or a model says is shown and never obeyed: a terminal's codes are data here.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Lines:
-    """Whole lines, one at a time, from any thread."""
+    """Whole lines, one at a time, from any thread.
+
+    Nobody waits for whoever reads them: who shows the lines of processes looks after these, too.
+    """
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
+        self._outlet = _outlet(self._out)
         self._coloured = self._out.isatty() and "NO_COLOR" not in os.environ
         self._names: list[str] = []
         self._lock = threading.Lock()
@@ -38,16 +47,35 @@ class Lines:
         self._write(prefix + line)
 
     def say(self, text: str = "") -> None:
-        """A sentence of our own."""
+        """A sentence of our own; waits a moment, so that it comes before what is printed after it."""
         self._write(text)
+        if self._outlet is not None:
+            self._outlet.flush(FLUSH_SECONDS)
 
     def _write(self, text: str) -> None:
+        if self._outlet is not None:
+            self._outlet.put((text + "\n").encode(errors="backslashreplace"))
+            return
         with self._lock:
             try:
                 self._out.write(text + "\n")
                 self._out.flush()
             except (BrokenPipeError, OSError):
                 return  # whoever read us has gone; the service has not
+
+
+def _outlet(out: TextIO) -> Outlet | None:
+    """What writes to the descriptor behind this; None where there is none, and nobody to wait for."""
+    # Here, since it brings gevent along, which most commands do without.
+    from shared.logs import Outlet
+
+    try:
+        descriptor = os.dup(out.fileno())
+    except (OSError, ValueError):
+        return None
+    outlet = Outlet(descriptor, lambda dropped: b"%d lines were dropped: nobody read them\n" % dropped)
+    atexit.register(outlet.flush, FLUSH_SECONDS)
+    return outlet
 
 
 def printable(text: str) -> str:

@@ -21,8 +21,11 @@ from typing import Any, TextIO
 
 import orjson
 from gevent import monkey
+from gevent.hub import Hub
 
 from shared.settings import Settings
+
+log = logging.getLogger(__name__)
 
 _bound: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("bound", default={})  # noqa: B039
 
@@ -73,6 +76,12 @@ def configure(settings: Settings) -> None:
     root.setLevel(settings.log_level)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    # gevent's own writes to stderr, and waits for whoever reads it
+    Hub.print_exception = _greenlet_failed  # type: ignore[method-assign]
+
+
+def _greenlet_failed(hub: Hub, context: Any, kind: Any, error: Any, trace: Any) -> None:
+    log.error("%s failed", context, exc_info=(kind, error, trace))
 
 
 class Handler(logging.StreamHandler[TextIO]):

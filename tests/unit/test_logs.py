@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
+import gevent
 import pytest
 
 from shared import logs
@@ -65,6 +66,14 @@ def test_json_lines_hold_ids_extras_and_the_trace(output: io.StringIO) -> None:
     assert line["run_id"] == "u1"
     assert line["attempt"] == 2
     assert "ValueError: no" in line["trace"]
+
+
+@pytest.mark.parametrize("output", ["json"], indirect=True)
+def test_a_greenlet_that_fails_is_told_of_as_all_else(output: io.StringIO) -> None:
+    gevent.spawn(int, "no number").join()
+    line = json.loads(output.getvalue())
+    assert (line["level"], line["logger"]) == ("ERROR", "shared.logs")
+    assert "ValueError: invalid literal" in line["trace"]
 
 
 LINES = logs.MOST_WAITING + 7_000  # more than a pipe and what is kept for it hold

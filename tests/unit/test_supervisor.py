@@ -121,3 +121,16 @@ def test_its_programs_die_with_it(start: Start) -> None:
     supervised = start("echo ready; exec sleep 60", "echo ready; exec sleep 60")
     wait_until(lambda: len(supervised.said("ready")) == 2)
     assert supervised.end(signal.SIGKILL) == []
+
+
+def test_output_that_nobody_reads_does_not_keep_it_from_its_work(tmp_path: Path) -> None:
+    talks = f"echo x >> {tmp_path}/starts; head -c 300000 /dev/zero | tr '\\0' 'x' | fold; kill -9 $$"
+    command = [sys.executable, "-m", "tests.supervised", "5", talks]
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE) as process:
+        starts = tmp_path / "starts"
+        try:
+            wait_until(lambda: starts.exists() and len(starts.read_text().split()) > 1, 20)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
