@@ -22,6 +22,7 @@ from shared.errors import OutcomeUnknown, Unavailable
 
 # A connection that was used this recently is taken without asking the server whether it lives.
 TRUSTED_SECONDS = 1.0
+LARGE = 1_000_000  # characters or bytes: a step over so many is felt by whoever else is served
 
 _engine: Engine | None = None
 _quick: Engine | None = None
@@ -30,6 +31,20 @@ _quick: Engine | None = None
 def dumps(value: Any) -> str:
     """JSON text for a json column."""
     return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def loads(text: str | bytes) -> Any:
+    """The value of a json column."""
+    take_turns(len(text))
+    value = orjson.loads(text)
+    take_turns(len(text))
+    return value
+
+
+def take_turns(size: int) -> None:
+    """Between two steps over so much data: other greenlets, or threads, go on after a large one."""
+    if size > LARGE:
+        time.sleep(0)
 
 
 def connect(
@@ -57,7 +72,7 @@ def connect(
         "pool_recycle": 1800,
         "pool_use_lifo": True,  # the connection used last has its statements prepared and its caches warm
         "json_serializer": dumps,
-        "json_deserializer": orjson.loads,
+        "json_deserializer": loads,
     }
     arguments: dict[str, Any] = {
         "connect_timeout": 3,

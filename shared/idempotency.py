@@ -17,7 +17,7 @@ import orjson
 from sqlalchemy import Connection, text
 
 from shared import encryption
-from shared.database import Driver, query
+from shared.database import Driver, dumps, query, take_turns
 from shared.errors import InProgress, Invalid
 
 HEADER = "Idempotency-Key"
@@ -91,12 +91,15 @@ ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, answer = excluded.answe
 
 def keep(conn: Connection | Driver, asked: Asked, answer: Answer) -> None:
     """Store the answer, in the transaction that began with `earlier()`."""
-    content = orjson.dumps([answer.status, dict(answer.headers), answer.body]).decode()
+    content = dumps([answer.status, dict(answer.headers), answer.body])
+    take_turns(len(content))
+    encrypted = encryption.encrypt(content)
+    take_turns(len(content))
     values = {
         "id": asked.id,
         "organization_id": asked.organization_id,
         "digest": asked.digest,
-        "answer": encryption.encrypt(content),
+        "answer": encrypted,
     }
     query(conn, KEEP, values)
 

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
 from shared import assistants, stops, threads
-from shared.database import Driver, Row, dumps, query
+from shared.database import Driver, Row, dumps, query, take_turns
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.models import ThreadStatus
@@ -110,6 +110,8 @@ def create(
         _require_status(conn, deployment.id, thread_id, request)
         if request.multitask_strategy != "enqueue":
             displaced = _make_room(conn, deployment.id, thread_id, request.multitask_strategy, run_id)
+    given = dumps(request.input)
+    take_turns(len(given))
     values = {
         "run_id": run_id,
         "webhook": request.webhook,
@@ -123,7 +125,7 @@ def create(
         "thread_metadata": dumps(
             {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
         ),
-        "input": dumps(request.input),
+        "input": given,
         "kwargs": dumps(_kwargs(request, assistant, run_id, thread_id, temporary, request_id)),
         "multitask_strategy": request.multitask_strategy,
         "temporary": temporary,

@@ -11,6 +11,7 @@ from flask.json.provider import JSONProvider
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import RequestRedirect
 
+from shared.database import take_turns
 from shared.settings import Settings
 from web import (
     auth,
@@ -43,8 +44,9 @@ class Orjson(JSONProvider):
         return orjson.loads(s)
 
     def response(self, *args: Any, **kwargs: Any) -> Response:
-        body = self._prepare_response_obj(args, kwargs)
-        return Response(orjson.dumps(body, option=JSON_OPTIONS), mimetype="application/json")
+        body = orjson.dumps(self._prepare_response_obj(args, kwargs), option=JSON_OPTIONS)
+        take_turns(len(body))
+        return Response(body, mimetype="application/json")
 
 
 def create_app(settings: Settings) -> Flask:

@@ -111,6 +111,8 @@ def parse_body(raw: bytes) -> Any:
     if is_large:
         gevent.sleep(0)
     _check_size(raw, body)
+    if is_large:
+        gevent.sleep(0)
     return body
 
 

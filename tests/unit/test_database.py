@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -165,3 +167,21 @@ def sessions_of_the_pools(operator: psycopg.Connection[Any]) -> list[int]:
     for engine in (database_module._engine, database_module._quick):
         listens_for(engine, "connect")(lambda connection, _: made.append(connection.info.backend_pid))
     return made
+
+
+TURNS = """
+from gevent import monkey
+monkey.patch_all()
+import gevent
+from shared.database import LARGE, loads
+for size in (10, LARGE):
+    seen = []
+    gevent.spawn(seen.append, "another request")
+    seen.append(len(loads('"' + size * "x" + '"')))
+    print(seen)
+"""
+
+
+def test_others_go_on_before_and_after_a_large_document_is_read() -> None:
+    told = subprocess.run([sys.executable, "-c", TURNS], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines() == ["[10]", f"['another request', {database_module.LARGE}]"]
