@@ -9,16 +9,20 @@ Why no row says "in progress": a lock of that transaction says it, and whoever d
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID
 
-import orjson
+import gevent
 from sqlalchemy import Connection, text
 
 from shared import encryption
-from shared.database import Driver, dumps, query, take_turns
+from shared.database import LARGE, Driver, dumps, loads, query
 from shared.errors import InProgress, Invalid
+
+T = TypeVar("T", str, bytes)
+R = TypeVar("R", str, bytes)
 
 HEADER = "Idempotency-Key"
 KEPT_HOURS = 24
@@ -79,7 +83,7 @@ def earlier(conn: Connection | Driver, asked: Asked) -> Answer | None:
         return None
     if bytes(row["digest"]) != asked.digest:
         raise Invalid("this key was used for another request", loc=("header", HEADER))
-    return Answer(*orjson.loads(encryption.decrypt(row["answer"])))
+    return Answer(*loads(_aside(encryption.decrypt, row["answer"])))
 
 
 KEEP = """
@@ -92,16 +96,21 @@ ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, answer = excluded.answe
 def keep(conn: Connection | Driver, asked: Asked, answer: Answer) -> None:
     """Store the answer, in the transaction that began with `earlier()`."""
     content = dumps([answer.status, dict(answer.headers), answer.body])
-    take_turns(len(content))
-    encrypted = encryption.encrypt(content)
-    take_turns(len(content))
     values = {
         "id": asked.id,
         "organization_id": asked.organization_id,
         "digest": asked.digest,
-        "answer": encrypted,
+        "answer": _aside(encryption.encrypt, content),
     }
     query(conn, KEEP, values)
+
+
+def _aside(change: Callable[[T], R], value: T) -> R:
+    """The changed value; a large one in a thread of its own, beside which others are served."""
+    if len(value) <= LARGE:
+        return change(value)
+    changed: R = gevent.get_hub().threadpool.apply(change, (value,))
+    return changed
 
 
 def remove_old(conn: Connection) -> int:

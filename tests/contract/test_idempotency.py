@@ -13,9 +13,9 @@ from werkzeug.test import TestResponse
 
 from shared import api_keys, encryption, idempotency
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.database import connection, driver, transaction
+from shared.database import LARGE, connection, driver, transaction
 from shared.idempotency import Answer, Asked
-from tests.contract.conftest import ControlPlane, Rings, caller
+from tests.contract.conftest import Api, ControlPlane, Rings, caller
 from tests.waiting import wait_until
 
 PROVIDER = {
@@ -53,6 +53,14 @@ def test_a_create_sent_again_is_answered_again_and_done_once(control: ControlPla
     assert second.data == first.data
     assert second.headers["Content-Type"] == first.headers["Content-Type"]
     assert count("deployment") == 1
+
+
+def test_so_is_one_with_a_large_answer(control: ControlPlane, api: Api) -> None:
+    body = {"assistant_id": "agent", "input": {"text": LARGE * "é"}}
+    first, second = (api.post("/runs", body, headers={"Idempotency-Key": "one"}) for _ in range(2))
+    assert (first.status_code, is_repeated(second)) == (200, True)
+    assert second.data == first.data
+    assert count("run") == 1
 
 
 def test_without_a_key_every_request_is_its_own(control: ControlPlane) -> None:
