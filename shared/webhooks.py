@@ -263,6 +263,22 @@ def settle(conn: Connection, delivery: Delivery, failure: str | None) -> bool:
     return not is_last
 
 
+_LONGEST = """make_interval(secs => CASE WHEN owner IS NOT NULL THEN :lease
+    ELSE coalesce((CAST(:pauses AS double precision[]))[attempt], 0) END)"""
+SHORTEN = text(f"""
+UPDATE webhook_delivery SET due_at = now() + {_LONGEST}
+WHERE ended_at IS NULL AND due_at > now() + 2 * {_LONGEST}
+""")
+
+
+def shorten_pauses(conn: Connection) -> int:
+    """Let no attempt be due, and no lease of one end, later than if its pause or lease began now; how many.
+
+    The database's clock may have been put back since (`claims.shorten_leases`).
+    """
+    return conn.execute(SHORTEN, {"lease": LEASE_SECONDS, "pauses": list(RETRY_SECONDS)}).rowcount
+
+
 REMOVE = text("""
 DELETE FROM webhook_delivery WHERE delivery_id IN (
     SELECT delivery_id FROM webhook_delivery WHERE ended_at < now() - make_interval(secs => :kept)

@@ -39,6 +39,7 @@ from shared import (
     store,
     threads,
     turns,
+    webhooks,
     workers,
 )
 from shared.database import connection, driver, dumps
@@ -168,13 +169,14 @@ class Upkeep:
             turns.refresh_statistics(conn)
 
     def _clock(self) -> None:
-        """Leases from before the database's clock was put back."""
+        """Leases, and pauses between attempts, from before the database's clock was put back."""
         with connection() as conn:
             seconds = self._settings.lease_seconds
             shortened = claims.shorten_leases(conn, lease_seconds=seconds)
             shortened += revisions.shorten_leases(conn, lease_seconds=seconds)
+            shortened += webhooks.shorten_pauses(conn)
         if shortened:
-            log.warning("the database's clock was put back: %d leases are shortened", shortened)
+            log.warning("the database's clock was put back: %d leases and pauses are shortened", shortened)
 
     def _abandoned_runs(self) -> None:
         with connection() as conn:

@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 from sqlalchemy import text
 
-from shared import claims, events, leadership, queues, stops, threads
+from shared import claims, events, leadership, queues, stops, threads, webhooks
 from shared.claims import Terms
 from shared.database import connection, driver
 from shared.deployments import DeploymentRef
@@ -427,6 +427,46 @@ def test_nothing_is_stuck_when_the_databases_clock_moves_by_an_hour(
 
     assert {row(id)["status"] for id in (waiting, again, owned)} == {"pending"}
     assert {id for _, _, id in rung} >= {str(waiting), str(again)}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "is_under_way", "seconds"), [(0, False, 0), (1, False, 10), (2, True, 30)]
+)
+def test_no_webhook_waits_for_a_clock_that_was_put_back(
+    upkeep: Upkeep, deployment: DeploymentRef, attempts: int, is_under_way: bool, seconds: float
+) -> None:
+    run_id = factories.run(deployment, webhook="https://hooks.example")
+    with connection() as conn:
+        webhooks.record(conn, [run_id])
+        conn.execute(
+            text(
+                "UPDATE webhook_delivery SET attempt = :attempts, due_at = now() + interval '20 minutes',"
+                " owner = CASE WHEN :is_under_way THEN 'gone' END"
+            ),
+            {"attempts": attempts, "is_under_way": is_under_way},
+        )
+    upkeep.tick()
+
+    assert seconds_to_webhook() <= seconds
+
+
+def test_the_pauses_between_attempts_of_a_webhook_are_left_alone(
+    upkeep: Upkeep, deployment: DeploymentRef
+) -> None:
+    run_id = factories.run(deployment, webhook="https://hooks.example")
+    with connection() as conn:
+        webhooks.record(conn, [run_id])
+        longest = "UPDATE webhook_delivery SET attempt = 4, due_at = now() + interval '44 minutes'"
+        conn.execute(text(longest))
+    upkeep.tick()
+
+    assert seconds_to_webhook() > 43 * 60
+
+
+def seconds_to_webhook() -> float:
+    with connection() as conn:
+        query = text("SELECT extract(epoch FROM due_at - now()) FROM webhook_delivery")
+        return float(conn.execute(query).scalar_one())
 
 
 @pytest.mark.parametrize("by", [HOUR_AGO, IN_AN_HOUR])
