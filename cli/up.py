@@ -26,6 +26,7 @@ from cli.access import KEPT_KEY, KEPT_URL
 from cli.embedded import CannotStart
 from cli.output import Lines
 from cli.supervisor import Child, Died, Program, Supervisor, ended
+from shared.files import owners_alone
 from shared.process import close_memory
 from shared.settings import VARIABLES, Settings
 
@@ -86,7 +87,7 @@ def _serve(settings: Settings, lines: Lines, visit: Visit, supervisor: Superviso
 def _locked(data_dir: Path) -> Iterator[int]:
     """Keep the data directory to ourselves. The servers inherit the lock: it lasts as long as one of them."""
     path = data_dir / "lock"
-    with path.open("a+") as file:
+    with open(path, "a+", opener=owners_alone) as file:
         waited = 0.0
         while True:
             try:

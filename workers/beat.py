@@ -19,7 +19,7 @@ settings = Settings.from_env(os.environ)
 app = queues.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
 app.conf.update(
     beat_schedule={"sweep": {"task": queues.SWEEP, "schedule": 10.0, "options": {"queue": queues.BUILDS}}},
-    beat_schedule_filename=str(settings.data_dir / "beat-schedule"),
+    beat_scheduler="celery.beat:Scheduler",  # keeps no file: after a restart it begins anew
 )
 
 

@@ -119,7 +119,8 @@ class Place:
         writable: Sequence[Path],
         variables: Mapping[str, str],
     ) -> str | None:
-        self._cache.mkdir(parents=True, exist_ok=True)
+        self._cache.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
+        self._cache.mkdir(exist_ok=True, mode=0o700)
         if not self._is_ours:
             sandbox.give(self._cache)
         confined = sandbox.wrap(

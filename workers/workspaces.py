@@ -24,6 +24,7 @@ from sqlalchemy import text
 
 from shared.database import connection
 from shared.errors import Unavailable
+from shared.files import owners_alone
 from shared.models import REVISION_ENDS
 from shared.settings import Settings
 
@@ -100,9 +101,10 @@ def hold(workspace: Workspace) -> IO[str]:
 
 
 def _locked(path: Path, kind: int) -> IO[str]:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """The folder it is in may be passed through by user code, and not listed."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
     while True:
-        file = path.open("a")
+        file = open(path, "a", opener=owners_alone)  # noqa: SIM115
         if not _lock(file, kind):
             file.close()
             gevent.sleep(LOCK_PAUSE_SECONDS)  # a blocking flock would stop every greenlet
@@ -146,7 +148,7 @@ def remove(settings: Settings, build_id: UUID) -> bool:
 @contextmanager
 def _locked_anew(path: Path) -> Iterator[bool]:
     """Whether nobody else has the lock; it is ours for the block, then."""
-    with path.open("a") as file:
+    with open(path, "a", opener=owners_alone) as file:
         yield _lock(file, fcntl.LOCK_EX)
 
 

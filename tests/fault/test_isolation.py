@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,25 @@ def test_a_storm_of_processes_ends_with_the_run_that_began_it(stack: Stack) -> N
     wait_until(lambda: storm.threads.get(thread_id)["status"] == "error", 90)
     assert "more than" in str(storm.threads.get(thread_id)["error"])  # processes, or MiB that they take
     wait_until(lambda: len(processes_of(stack)) < 20, 20)
+
+
+def test_nothing_is_open_to_others_below_the_data_directory(stack: Stack) -> None:
+    """At level 1 user code passes through it. Who may open a lock file may keep it locked, too."""
+    assert stack.sdk("kitchen").runs.wait(None, "echo", input={"text": "x"})["log"] == ["x"]
+
+    found = {str(path.relative_to(stack.data_dir)) for path in open_to_others(stack.data_dir)}
+
+    assert found <= {"url", stack.log.name}
+
+
+def open_to_others(folder: Path) -> Iterator[Path]:
+    """What another user can read or write in a folder whose contents it can guess."""
+    for path in folder.iterdir():
+        mode = path.lstat().st_mode
+        if not stat.S_ISLNK(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
+            yield path
+        if stat.S_ISDIR(mode) and mode & stat.S_IXOTH:
+            yield from open_to_others(path)
 
 
 def processes_of(stack: Stack) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -166,6 +167,20 @@ held = workspaces.hold(workspaces.Workspace(Path(sys.argv[1])))
 print("held", flush=True)
 time.sleep(600)
 """
+
+
+@greened
+def test_others_can_neither_list_workspaces_nor_open_their_locks(world: World) -> None:
+    settings = settings_for(world)
+    workspace = workspaces.workspace_of(settings, uuid4())
+    with workspaces.hold(workspace):
+        workspace.use.chmod(0o644)  # as it once was made
+
+    with workspaces.exclusive(workspace), workspaces.hold(workspace):
+        modes = [stat.S_IMODE(path.stat().st_mode) for path in (workspace.lock, workspace.use)]
+
+    assert modes == [0o600, 0o600]
+    assert stat.S_IMODE(workspaces.folder(settings).stat().st_mode) == 0o711
 
 
 @greened
