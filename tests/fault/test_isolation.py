@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from cli.errors import CommandFailed
 from tests.levels import LEVELS
 from tests.stack import Stack
 from tests.waiting import wait_until
 
+# Every process starts another, again and again: 2,048 at most.
+STORM = """
+import os, time
+from pathlib import Path
+from langgraph.graph import START, MessagesState, StateGraph
+
+mark = Path.home() / "loaded"
+is_built = mark.exists()
+mark.touch()
+if WHEN:
+    for _ in range(11):
+        try:
+            os.fork()
+        except OSError:
+            time.sleep(0.05)
+    time.sleep(600)
+graph = StateGraph(MessagesState).add_node("n", lambda state: {}).add_edge(START, "n").compile()
+"""
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 
 
@@ -50,6 +71,40 @@ def test_a_storm_of_processes_ends_with_the_run_that_began_it(stack: Stack) -> N
     wait_until(lambda: storm.threads.get(thread_id)["status"] == "error", 90)
     assert "more than" in str(storm.threads.get(thread_id)["error"])  # processes, or MiB that they take
     wait_until(lambda: len(processes_of(stack)) < 20, 20)
+
+
+def test_a_storm_at_import_ends_with_the_build_or_the_host(stack: Stack, tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed):
+        stack.deploy(storm(tmp_path / "at-build", "True"))
+    reason = newest(stack, "at-build")["status_message"]
+    assert reason.startswith("graphs: the process that loads them")
+    assert "more than" in reason  # processes, or MiB that they take
+    wait_until(lambda: len(processes_of(stack)) < 20, 20)
+
+    stack.deploy(storm(tmp_path / "at-start", "is_built"))
+    sdk = stack.sdk("at-start")
+    thread_id = sdk.threads.create()["thread_id"]
+    sdk.runs.create(thread_id, "agent", input={})
+    answers = [stack.sdk("kitchen").runs.wait(None, "echo", input={"text": "x"}) for _ in range(5)]
+
+    assert all(answer["log"] == ["x"] for answer in answers)
+    wait_until(lambda: sdk.threads.get(thread_id)["status"] == "error", 90)
+    assert "more than" in str(sdk.threads.get(thread_id)["error"])
+    wait_until(lambda: len(processes_of(stack)) < 20, 20)
+
+
+def storm(folder: Path, when: str) -> Path:
+    folder.mkdir()
+    config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
+    (folder / "langgraph.json").write_text(json.dumps(config))
+    (folder / "agent.py").write_text(STORM.replace("WHEN", when))
+    return folder
+
+
+def newest(stack: Stack, name: str) -> dict[str, Any]:
+    """A deployment's newest revision."""
+    (found,) = stack.client.get("/v2/deployments", params={"name": name}).json()["resources"]
+    return stack.client.get(f"/v2/deployments/{found['id']}/revisions").json()["resources"][0]
 
 
 def test_nothing_is_open_to_others_below_the_data_directory(stack: Stack) -> None:

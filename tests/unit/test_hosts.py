@@ -57,13 +57,13 @@ if part == "never ready":
     time.sleep(60)
 if part == "has a child":
     open(note, "w").write(str(subprocess.Popen(["sleep", "60"]).pid))
-if part == "has many children":
-    import threading
-    start = lambda: [subprocess.Popen(["sleep", "60"]) for _ in range(30)]
-    thread = threading.Thread(target=start)  # as a node does that is not asynchronous
-    thread.start()
-    thread.join()
-    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+def multiply():
+    with open(note, "w") as notes:
+        for _ in range(30):
+            print(subprocess.Popen(["sleep", "60"]).pid, file=notes, flush=True)
+    time.sleep(60)
+if part == "multiplies as it loads":
+    multiply()
 say(frames.READY, frames.NOBODY, b'{"graphs": [], "versions": {}}')
 decoder = frames.Decoder()
 held = []
@@ -92,6 +92,9 @@ while True:
             time.sleep(60)
         elif part == "hoards":
             held.append(b"x" * 200 * 1024 * 1024)
+        elif part == "multiplies":
+            import threading
+            threading.Thread(target=multiply, daemon=True).start()  # as a node does that is not asynchronous
         elif part == "deaf":
             time.sleep(60)
         elif part == "prints":
@@ -144,6 +147,11 @@ class Stage:
         argv = [sys.executable, "-c", ACTOR, "{socket}", str(HOST), self.part, str(self.note)]
         command = HostCommand(argv, str(ROOT), {"PATH": os.environ["PATH"]})
         return command, lambda level, message, run_id: self.lines.append((level, message, run_id))
+
+    @property
+    def started(self) -> list[int]:
+        """What a host has noted that it started."""
+        return [int(pid) for pid in self.note.read_text().split()]
 
     def acquire(self, revision: UUID | None = None, **fields: Any) -> Host:
         host = self.pool.acquire(revision or self.revision, **fields)
@@ -721,12 +729,24 @@ def test_late_frames_of_a_run_that_left_are_nobodys(world: World) -> None:
 @greened
 def test_a_host_with_too_many_processes_is_killed_with_all_of_them(world: World) -> None:
     with stage(world, host_processes=20) as s:
-        s.part = "has many children"
+        s.part = "multiplies"
         host = s.acquire()
         guest = Guest().enter(host)
         until(lambda: guest.deaths)
         assert guest.deaths[0].message == "had more than 20 processes"
         until(lambda: not is_alive(host.pid))
+        until(lambda: not any(map(is_alive, s.started)))
+
+
+@greened
+def test_a_host_that_multiplies_before_it_is_ready_is_killed(world: World) -> None:
+    with stage(world, host_processes=20) as s:
+        s.part = "multiplies as it loads"
+
+        with pytest.raises(HostUnusable, match="had more than 20 processes"):
+            s.acquire()
+
+        until(lambda: not any(map(is_alive, s.started)))
 
 
 @greened
