@@ -48,14 +48,6 @@ def test_its_secrets_are_its_owner_s_alone(level: int) -> None:
         assert stack.api_key not in stack.log.read_text()
 
 
-def test_beat_knows_no_key_and_no_database(stack: Stack) -> None:
-    [pid] = wait_until(lambda: stack.pids("beat"))
-    given = psutil.Process(pid).environ()
-
-    assert given["REDIS_URL"]
-    assert not {"DATABASE_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS"} & given.keys()
-
-
 def test_a_second_one_on_the_same_folder_says_so(stack: Stack) -> None:
     second = run_up({**stack.environment, "RUNYARD_PORT": str(free_port())})
     assert second.returncode == 1

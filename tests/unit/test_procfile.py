@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from cli import up
 from cli.procfile import PROJECT, BadProcfile, Line, read
+from cli.supervisor import Child, Program, Supervisor
 from shared import queues
+from shared.settings import Settings
 
 LINES = {line.name: line.command for line in read()}
 
@@ -56,6 +60,35 @@ def test_a_process_gets_no_key_that_it_never_uses() -> None:
 
     assert Line("beat", "x").environment(whole) == {"REDIS_URL": "d"}
     assert Line("web", "x").environment(whole) == whole
+
+
+class Recorder(Supervisor):
+    """Starts nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda name, line: None)
+        self.given: dict[str, Mapping[str, str]] = {}
+
+    def start(self, program: Program) -> Child:
+        self.given[program.name] = program.environment
+        return Child(program)
+
+    def wait_until(
+        self, condition: Callable[[], bool], *, seconds: float, needs: Child | None = None
+    ) -> bool:
+        return True
+
+
+def test_every_process_is_started_with_what_it_needs_and_beat_with_no_key() -> None:
+    keys = {"DATABASE_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS"}
+    settings, recorder = Settings.from_env({}), Recorder()
+
+    up._start_processes(settings, recorder, up.environment_of(settings), [])
+
+    assert {name: keys & given.keys() for name, given in recorder.given.items()} == {
+        "web": keys, "runner": keys, "builder": keys, "beat": set(),
+    }  # fmt: skip
+    assert all("REDIS_URL" in given for given in recorder.given.values())
 
 
 def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
