@@ -352,13 +352,12 @@ SELECT EXISTS (SELECT FROM checkpoint WHERE deployment_id = %(deployment)s AND t
         raise NotFound(f"Checkpoint {checkpoint_id} not found")
 
 
-def has_checkpoint_of_run(conn: Connection | Driver, run_id: UUID) -> bool:
-    """Whether a run has stored a checkpoint of its thread: then it can go on from there."""
+def having_checkpoints(conn: Connection | Driver, run_ids: Sequence[UUID]) -> set[UUID]:
+    """Which of these runs have stored a checkpoint of their thread: they can go on from there."""
     statement = """
-SELECT EXISTS (
-    SELECT 1 FROM run JOIN checkpoint AS c ON c.deployment_id = run.deployment_id
-        AND c.thread_id = run.thread_id AND c.checkpoint_ns = '' AND c.run_id = run.run_id
-    WHERE run.run_id = %(run)s
-) AS is_there"""
-    row = query(conn, statement, {"run": run_id}).fetchone()
-    return row is not None and row["is_there"]
+SELECT run.run_id FROM run
+WHERE run.run_id = ANY(%(runs)s) AND EXISTS (
+    SELECT 1 FROM checkpoint AS c
+    WHERE c.deployment_id = run.deployment_id AND c.thread_id = run.thread_id
+        AND c.checkpoint_ns = '' AND c.run_id = run.run_id)"""
+    return {row["run_id"] for row in query(conn, statement, {"runs": list(run_ids)})}

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import checkpoint_answers
+from shared import checkpoint_answers, checkpoints
 from shared.database import Driver, Row, query
 from shared.events import RESERVED
 from shared.turns import CLAIM, CLAIM_IN_TURNS, CLAIM_WAITING, CLAIM_WHATEVER_KEY, Next
@@ -46,6 +46,7 @@ class Claimed:
     key_id: str = ""
     limited: bool = False  # its deployment may run only so many at a time (shared/limits.py)
     key_limited: bool = False  # and so may its key (shared/key_limits.py)
+    has_checkpoint: bool = False  # an earlier attempt got so far
 
 
 Stored = list[bytes] | None  # a thread's newest checkpoint, as its graph host wants it
@@ -101,18 +102,22 @@ def take(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> l
         "pool": terms.pool,
         **which,
     }
-    claimed = [_claimed(row, terms.owner) for row in query(conn, statement, parameters)]
+    rows = list(query(conn, statement, parameters))
+    again = [row["run_id"] for row in rows if row["attempt"] > 1]
+    resumed = checkpoints.having_checkpoints(conn, again) if again else set()
+    claimed = [_claimed(row, terms.owner, has_checkpoint=row["run_id"] in resumed) for row in rows]
     claimed.sort(key=lambda run: run.run_id)  # rows come as the plan finds them: the oldest is to start first
     keys = [(run.deployment_id, run.thread_id) for run in claimed if not run.temporary]
     stored = checkpoint_answers.newest(conn, keys) if keys else {}
     return [(run, stored.get((run.deployment_id, run.thread_id))) for run in claimed]
 
 
-def _claimed(row: Row, owner: str) -> Claimed:
+def _claimed(row: Row, owner: str, *, has_checkpoint: bool = False) -> Claimed:
     return Claimed(
         **{
             **row,
             "owner": owner,
+            "has_checkpoint": has_checkpoint,
             "input": (row["input"] or "null").encode(),
             "seconds_left": float(row["seconds_left"]),
         }
@@ -167,53 +172,72 @@ def hold(conn: Connection, run: Claimed) -> bool:
     return conn.execute(query, key).first() is not None
 
 
-def give_back(
-    conn: Connection | Driver,
-    run: Claimed,
-    *,
-    delay_seconds: float,
-    death: str | None,
-    refund: bool = False,
-    quarantine: int | None = None,
-) -> bool:
-    """Return a run to the queue for another attempt.
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A run that goes back to the queue for another attempt.
 
-    False when it is no longer the owner's, or somebody wants it stopped: then it must be ended instead.
     `refund`: the attempt does not count against the limit. So it is when a runner stops in good order, and
     when a host died that other runs were on; `quarantine` is then how strictly the run is kept apart next.
     """
+
+    run: Claimed
+    delay_seconds: float = 0.0
+    death: str | None = None
+    refund: bool = False
+    quarantine: int | None = None
+
+
+def give_back(conn: Connection | Driver, returns: Sequence[Return]) -> set[UUID]:
+    """Return runs to the queue; those that are back.
+
+    Not back is what is no longer the owner's, or what somebody wants stopped: that must be ended instead.
+    """
     parameters = {
-        "run_id": run.run_id,
-        "attempt": run.attempt,
-        "owner": run.owner,
-        "delay": delay_seconds,
-        "death": death,
-        "died": 0 if refund else 1,
-        "quarantine": quarantine,
+        **_held([item.run for item in returns]),
+        "delays": [item.delay_seconds for item in returns],
+        "deaths": [item.death for item in returns],
+        "died": [0 if item.refund else 1 for item in returns],
+        "levels": [item.quarantine for item in returns],
     }
-    return query(conn, GIVE_BACK, parameters).fetchone() is not None
+    return {row["run_id"] for row in query(conn, GIVE_BACK, parameters)}
+
+
+def _held(runs: Sequence[Claimed]) -> dict[str, list[Any]]:
+    """What tells whether runs are still their owner's, as columns."""
+    return {
+        "run_ids": [run.run_id for run in runs],
+        "attempts": [run.attempt for run in runs],
+        "owners": [run.owner for run in runs],
+    }
 
 
 GIVE_BACK = """
-UPDATE run SET status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(),
-    not_before = now() + make_interval(secs => %(delay)s), rung_at = now(), rings = 0,
-    last_death = %(death)s, deaths = deaths + %(died)s,
-    quarantine = coalesce(CAST(%(quarantine)s AS bigint), quarantine)
-WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND owner = %(owner)s AND status = 'running'
-  AND cancel_requested IS NULL
-RETURNING run_id
+UPDATE run r SET status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(),
+    not_before = now() + make_interval(secs => f.delay), rung_at = now(), rings = 0,
+    last_death = f.death, deaths = r.deaths + f.died, quarantine = coalesce(f.level, r.quarantine)
+FROM unnest(
+    CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(owners)s AS text[]),
+    CAST(%(delays)s AS float8[]), CAST(%(deaths)s AS text[]), CAST(%(died)s AS int[]),
+    CAST(%(levels)s AS bigint[])
+) AS f(run_id, attempt, owner, delay, death, died, level)
+WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = f.owner AND r.status = 'running'
+  AND r.cancel_requested IS NULL
+RETURNING r.run_id
 """
 
+Wish = tuple[str, str | None]  # what somebody wants done with a run: the action and the reason
 
-def wish_to_stop(conn: Driver, run: Claimed) -> tuple[str, str | None] | None:
-    """What somebody wants done with a run that is still its owner's: the action and the reason."""
+
+def wishes_to_stop(conn: Driver, runs: Sequence[Claimed]) -> dict[UUID, Wish]:
+    """Which of these runs, as far as they are still their owner's, somebody wants stopped, and how."""
     statement = """
-SELECT cancel_requested, cancel_reason FROM run
-WHERE run_id = %(run_id)s AND owner = %(owner)s AND attempt = %(attempt)s AND status = 'running'
-  AND cancel_requested IS NOT NULL"""
-    key = {"run_id": run.run_id, "owner": run.owner, "attempt": run.attempt}
-    row = query(conn, statement, key).fetchone()
-    return None if row is None else (row["cancel_requested"], row["cancel_reason"])
+SELECT r.run_id, r.cancel_requested, r.cancel_reason
+FROM run r JOIN unnest(
+    CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(owners)s AS text[])
+) AS f(run_id, attempt, owner) ON r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = f.owner
+WHERE r.status = 'running' AND r.cancel_requested IS NOT NULL"""
+    rows = query(conn, statement, _held(runs))
+    return {row["run_id"]: (row["cancel_requested"], row["cancel_reason"]) for row in rows}
 
 
 SETTLED_SECONDS = 2.0  # a claim may still be on its way to whoever made it

@@ -1,5 +1,7 @@
 """Checkpoints and ends of runs, committed together: one transaction for all runs that wait for one.
 
+So are returns to the queue: when a host dies, all that were on it go back at once.
+
 Frames of a run are written in the order in which they came. A run with `durability: sync` waits for each
 of its checkpoints; the others only lend them here, and a short run's checkpoints and its end travel in
 the same commit. Everything is fenced: what a run that is no longer ours wanted to write is dropped, and
@@ -9,9 +11,9 @@ the run is told.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 from uuid import UUID
 
 import gevent
@@ -19,9 +21,9 @@ from gevent.event import AsyncResult
 from gevent.event import Event as Signal
 from psycopg import Error as DatabaseError
 
-from shared import checkpoints, finishing, threads
+from shared import checkpoints, claims, finishing, threads
 from shared.checkpoints import Write
-from shared.claims import Claimed
+from shared.claims import Claimed, Return, Wish
 from shared.database import Driver, driver
 from shared.errors import Fenced, RunyardError, Unavailable
 from shared.finishing import Finish
@@ -51,14 +53,20 @@ class Owner(Protocol):
 
 @dataclass(slots=True)
 class Entry:
-    """One thing to commit: a frame of a run, its end, or neither: who waits for all before it."""
+    """One thing to commit: a frame of a run, its end, its return to the queue, or none of these: who waits
+    for all before it."""
 
     owner: Owner
     write: Write | None = None
     ask: int = 0
     end: Finish | None = None
+    back: Return | None = None
     result: AsyncResult | None = field(default=None)
     retried: bool = False  # an earlier commit's answer was lost: it may have been carried out
+
+    @property
+    def waits_only(self) -> bool:
+        return self.write is None and self.end is None and self.back is None
 
 
 class Committer:
@@ -83,18 +91,22 @@ class Committer:
 
         Raises Fenced, or RunyardError when the database refuses what is to be stored.
         """
-        return self._wait(owner, end)
+        return cast("Next | None", self._wait(Entry(owner, end=end)))
 
-    def settle(self, owner: Owner) -> None:
-        """Return when everything this run stored before is committed or refused."""
-        self._wait(owner, None)
+    def settle(self, owner: Owner) -> Wish | None:
+        """Return when everything this run stored before is committed or refused; whether it is to be stopped."""
+        return cast("Wish | None", self._wait(Entry(owner)))
 
-    def _wait(self, owner: Owner, end: Finish | None) -> Next | None:
-        result = AsyncResult()
-        self._entries.append(Entry(owner, end=end, result=result))
+    def give_back(self, owner: Owner, back: Return) -> bool:
+        """Return a run to the queue; False when it is not this owner's any more, or to be stopped."""
+        return cast("bool", self._wait(Entry(owner, back=back)))
+
+    def _wait(self, entry: Entry) -> object:
+        entry.result = AsyncResult()
+        self._entries.append(entry)
         self._urgent.set()
         self._wake.set()
-        return result.get()
+        return entry.result.get()
 
     def _run(self) -> None:
         pause = PAUSE_SECONDS
@@ -151,6 +163,8 @@ class Committer:
         """Locks, ends, checkpoints: in the order in which locks are taken everywhere."""
         writes = [entry.write for entry in batch if entry.write is not None]
         ends = [entry.end for entry in batch if entry.end is not None]
+        backs = [entry.back for entry in batch if entry.back is not None]
+        settled = [entry.owner.run for entry in batch if entry.waits_only]
         kept = [end.run for end in ends if not end.run.temporary]
         with driver() as conn:
             if not kept and not writes:
@@ -166,7 +180,9 @@ class Committer:
                     done |= self._done_before(conn, batch, done)
                     ending = [run.run_id for run in kept]
                     fenced = checkpoints.write(conn, writes, ending=ending) if writes else set()
-        self._tell_ended(batch, done)
+            given = claims.give_back(conn, backs) if backs else set()
+            wishes = claims.wishes_to_stop(conn, settled) if settled else {}
+        self._tell_waiting(batch, done, given, wishes)
         self._tell_written(batch, fenced)
 
     def _done_before(
@@ -179,14 +195,22 @@ class Committer:
         return dict.fromkeys(found)  # upkeep rings for what comes next
 
     @staticmethod
-    def _tell_ended(batch: Sequence[Entry], done: Mapping[UUID, Next | None]) -> None:
+    def _tell_waiting(
+        batch: Sequence[Entry],
+        done: Mapping[UUID, Next | None],
+        given: Set[UUID],
+        wishes: Mapping[UUID, Wish],
+    ) -> None:
         for entry in batch:
             if entry.result is None or entry.result.ready():
                 continue
-            if entry.end is None:
-                entry.result.set(None)
-            elif entry.end.run.run_id in done:
-                entry.result.set(done[entry.end.run.run_id])
+            run_id = entry.owner.run.run_id
+            if entry.waits_only:
+                entry.result.set(wishes.get(run_id))
+            elif entry.back is not None:
+                entry.result.set(run_id in given)
+            elif run_id in done:
+                entry.result.set(done[run_id])
             else:
                 entry.result.set_exception(Fenced())
 

@@ -19,10 +19,10 @@ import orjson
 from gevent.pool import Group
 from redis.exceptions import RedisError
 
-from shared import bus, checkpoints, claims, deployments, key_limits, limits, logs, queues, turns
+from shared import bus, claims, deployments, key_limits, limits, logs, queues, turns
 from shared.claims import Claimed, Stored, Terms
 from shared.control import WIDEN
-from shared.database import connection, driver
+from shared.database import connection
 from shared.errors import Unavailable
 from shared.settings import Settings
 from workers.checkpoints import Committer
@@ -175,11 +175,6 @@ class Runner:
                 self._let_in(run.deployment_id)
             if run.key_limited:
                 self._let_in(run.key_id)
-
-    def has_checkpoint(self, run: Claimed) -> bool:
-        """Whether an earlier attempt of this run got as far as a checkpoint."""
-        with driver() as conn:
-            return checkpoints.has_checkpoint_of_run(conn, run.run_id)
 
     # what others see of it
 

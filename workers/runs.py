@@ -18,8 +18,8 @@ from gevent.event import AsyncResult
 
 from shared import checkpoint_answers, claims, events, finishing, queues, run_logs, runs, thread_stream
 from shared.checkpoints import Write
-from shared.claims import Claimed, Stored
-from shared.database import connection, driver, dumps
+from shared.claims import Claimed, Return, Stored
+from shared.database import connection, dumps
 from shared.errors import Fenced, HostDied, HostError, HostUnusable, NotBegun, RunyardError, Unavailable
 from shared.finishing import Finish
 from shared.models import RunStatus, ThreadStatus
@@ -267,8 +267,7 @@ class Execution:
             "attempt": run.attempt,
             "metadata": run.metadata,
             "fresh": not with_checkpoint,
-            "resume_from_checkpoint": run.attempt > 1
-            and self._tried(lambda: self._runner.has_checkpoint(run)),
+            "resume_from_checkpoint": run.has_checkpoint,
         }
         return frames.pack([dumps(spec).encode(), run.input, *(self._stored or ())])
 
@@ -370,15 +369,15 @@ class Execution:
     def _give_back(self, *, delay: float, death: str | None, refund: bool, level: int | None = None) -> None:
         """Back to the queue, with all that this attempt had done; a run to be stopped ends here."""
         run = self.run
+        back = Return(run, delay, death, refund, level)
         try:
-            self._runner.committer.settle(self)
-            wish = self._tried(self._wish_to_stop)
+            wish = self._runner.committer.settle(self)
             if wish is not None:
                 self._stopping = wish
                 self._stopped(_Outcome(None), *wish)
                 return
             self.log.hand_over(FLUSH_SECONDS)
-            given = self._tried(lambda: self._given_back(delay, death, refund, level))
+            given = self._runner.committer.give_back(self, back)
         except RunyardError as error:
             log.warning("run %s: not given back, its lease will run out: %s", run.run_id, error)
             self.log.abandon()
@@ -387,16 +386,6 @@ class Execution:
             queues.enqueue_run(self.run_pool, run.run_id)
         elif given:
             gevent.spawn_later(delay, queues.enqueue_run, self.run_pool, run.run_id)
-
-    def _wish_to_stop(self) -> tuple[str, str | None] | None:
-        with driver() as conn:
-            return claims.wish_to_stop(conn, self.run)
-
-    def _given_back(self, delay: float, death: str | None, refund: bool, level: int | None) -> bool:
-        with driver() as conn:
-            return claims.give_back(
-                conn, self.run, delay_seconds=delay, death=death, refund=refund, quarantine=level
-            )
 
     @property
     def run_pool(self) -> str:

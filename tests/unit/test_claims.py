@@ -244,7 +244,7 @@ def release(run: Claimed, max_attempts: int = 3) -> bool:
 
 def give_back(run: Claimed, **fields: Any) -> bool:
     with connection() as conn:
-        return claims.give_back(conn, run, **{"delay_seconds": 0, "death": None, **fields})
+        return run.run_id in claims.give_back(conn, [claims.Return(run, **fields)])
 
 
 def store(run: Claimed, id: str, *, ending: Sequence[UUID] = ()) -> set[UUID]:
@@ -469,6 +469,20 @@ def test_a_run_given_back_waits_and_counts_its_deaths(deployment: DeploymentRef)
     change(run.run_id, "not_before = now()")
     (again,) = claim(run.run_id)
     assert (again.attempt, again.deaths, again.last_death) == (2, 1, "was killed by SIGSEGV")
+
+
+def test_the_next_attempt_knows_whether_there_is_a_checkpoint_to_go_on_from(
+    deployment: DeploymentRef,
+) -> None:
+    begun, unbegun = claimed(deployment), claimed(deployment)
+    store(begun, "0001")
+    assert not begun.has_checkpoint
+    assert give_back(begun)
+    assert give_back(unbegun)
+
+    (begun,), (unbegun,) = claim(begun.run_id), claim(unbegun.run_id)
+    assert (begun.attempt, begun.has_checkpoint) == (2, True)
+    assert (unbegun.attempt, unbegun.has_checkpoint) == (2, False)
 
 
 def test_a_hand_over_is_no_death(deployment: DeploymentRef) -> None:

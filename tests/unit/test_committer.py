@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from shared import claims, database
+from shared import claims, database, stops
 from shared.checkpoints import Write
-from shared.claims import Claimed, Terms
+from shared.claims import Claimed, Return, Terms
 from shared.database import connection, driver, translated
 from shared.deployments import DeploymentRef
 from shared.errors import Fenced, RunyardError, Unavailable
@@ -292,3 +292,24 @@ def test_a_deadlock_is_tried_again(
 
     assert stored(owner) == ["1"]
     assert not owner.refusals
+
+
+def test_runs_go_back_together_but_those_to_be_stopped(
+    committer: Committer, deployment: DeploymentRef
+) -> None:
+    owners = [owner_of_a_run(deployment) for _ in range(4)]
+    *free, stopped, zombie = owners
+    with connection() as conn:
+        stops.cancel(conn, deployment.id, stopped.run.thread_id, stopped.run.run_id)
+    take_away(zombie)
+
+    def give_back(owner: Owner) -> tuple[object, bool]:
+        return committer.settle(owner), committer.give_back(owner, Return(owner.run, refund=True))
+
+    asked = [gevent.spawn(give_back, owner) for owner in owners]
+    answers = [one.get(timeout=20) for one in asked]
+
+    assert answers[:2] == [(None, True)] * len(free)
+    assert answers[2] == (("interrupt", None), False)
+    assert answers[3] == (None, False)
+    assert [status(owner) for owner in owners] == ["pending", "pending", "running", "running"]

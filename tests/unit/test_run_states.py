@@ -178,8 +178,8 @@ class Runs(RuleBasedStateMachine):
         expected = self.model.get(run.run_id)
         held = self.holds(run) and expected is not None and expected.cancelled is None
         with connection() as conn:
-            given = claims.give_back(conn, run, delay_seconds=0, death=None, refund=refund)
-        assert given == held
+            given = claims.give_back(conn, [claims.Return(run, refund=refund)])
+        assert given == ({run.run_id} if held else set())
         if held:
             assert expected is not None
             expected.status, expected.holder = "pending", None
