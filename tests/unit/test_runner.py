@@ -42,7 +42,8 @@ from shared.settings import Settings
 from tests import factories
 from tests.greened import World, child, greened
 from tests.waiting import until
-from workers import claiming
+from workers import claiming, hosts
+from workers import host as one_host
 from workers import runs as execution
 from workers.graph_host import frames
 from workers.host import Host, HostCommand
@@ -54,7 +55,7 @@ from workers.upkeep import Upkeep
 __all__ = ["child"]
 
 KITCHEN = Path(workers.__file__).parents[1] / "tests/projects/kitchen"
-GRAPHS = ("echo", "asks", "writes", "counts", "sleeps", "blocks", "fails", "dies", "remembers")
+GRAPHS = ("echo", "asks", "writes", "counts", "sleeps", "blocks", "fails", "dies", "remembers", "breaks")
 HOST = Path(workers.__file__).parent / "graph_host"
 
 
@@ -409,6 +410,21 @@ def test_a_run_that_kills_its_host_every_time_ends_and_takes_no_other_with_it(wo
 
 
 @greened
+def test_runs_that_a_broken_host_does_not_begin_go_to_another(world: World) -> None:
+    with bench(world) as b, impatient_hosts(b):
+        broken = world.tmp_path / "broken"
+        b.start("breaks", {"file": str(broken)})
+        until(broken.exists)
+        others = [b.start("echo", {"text": "hi"}) for _ in range(3)]
+
+        for run_id in others:
+            b.wait(run_id)
+            row = b.row(run_id)
+            assert row is not None
+            assert (row["status"], row["attempt"], row["deaths"]) == ("success", 1, 0)
+
+
+@greened
 def test_a_run_that_waits_for_a_host_can_be_cancelled(world: World) -> None:
     with bench(world, max_hosts=1) as b, full(b):
         run_id = b.start("echo")
@@ -448,6 +464,19 @@ def test_a_run_that_waits_for_a_host_is_fenced(world: World) -> None:
                 {"id": run_id},
             )
         until(lambda: not b.runner._executions)
+
+
+@contextmanager
+def impatient_hosts(b: Bench) -> Iterator[None]:
+    """A pool of its own that soon asks whether its hosts have begun what they were sent."""
+    pings, quiet = hosts.PING_SECONDS, one_host.QUIET_SECONDS
+    hosts.PING_SECONDS = one_host.QUIET_SECONDS = 0.1
+    pool = b.runner.hosts = HostPool(b.settings, prepare)
+    try:
+        yield
+    finally:
+        pool.close()
+        hosts.PING_SECONDS, one_host.QUIET_SECONDS = pings, quiet
 
 
 @contextmanager

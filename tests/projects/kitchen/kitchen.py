@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+import orjson
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.config import get_store, get_stream_writer
@@ -171,6 +172,25 @@ async def die(state: State) -> State:
 
 
 dies = chain(before, die)
+
+
+async def break_host(state: State) -> State:
+    """Leaves a host that answers pings and does nothing else: its encoder and decoder are gone."""
+    orjson.dumps = orjson.loads = None
+    if "file" in state:
+        Path(state["file"]).write_text("broken")
+    return {}
+
+
+breaks = chain(before, break_host)
+
+
+async def stop_clock(state: State) -> State:
+    time.monotonic = lambda: None
+    return {}
+
+
+stops_clock = chain(before, stop_clock)
 
 
 async def hoard(state: State) -> State:
