@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, RowMapping, create_engine, event, exc
 from sqlalchemy.orm import Session
 
 from shared.errors import OutcomeUnknown, Unavailable
+from shared.process import take_turns
 
 # A connection that was used this recently is taken without asking the server whether it lives.
 TRUSTED_SECONDS = 1.0
@@ -35,16 +36,12 @@ def dumps(value: Any) -> str:
 
 def loads(text: str | bytes) -> Any:
     """The value of a json column."""
-    take_turns(len(text))
+    if len(text) <= LARGE:
+        return orjson.loads(text)
+    take_turns()
     value = orjson.loads(text)
-    take_turns(len(text))
+    take_turns()
     return value
-
-
-def take_turns(size: int) -> None:
-    """Between two steps over so much data: other greenlets, or threads, go on after a large one."""
-    if size > LARGE:
-        time.sleep(0)
 
 
 def connect(

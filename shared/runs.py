@@ -21,10 +21,11 @@ from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
 from shared import assistants, stops, threads
-from shared.database import Driver, Row, dumps, query, take_turns
+from shared.database import LARGE, Driver, Row, dumps, query
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.models import ThreadStatus
+from shared.process import take_turns
 from shared.stops import Displaced
 
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
@@ -111,7 +112,8 @@ def create(
         if request.multitask_strategy != "enqueue":
             displaced = _make_room(conn, deployment.id, thread_id, request.multitask_strategy, run_id)
     given = dumps(request.input)
-    take_turns(len(given))
+    if len(given) > LARGE:
+        take_turns()
     values = {
         "run_id": run_id,
         "webhook": request.webhook,

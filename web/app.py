@@ -11,7 +11,8 @@ from flask.json.provider import JSONProvider
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import RequestRedirect
 
-from shared.database import take_turns
+from shared.database import LARGE
+from shared.process import take_turns
 from shared.settings import Settings
 from web import (
     auth,
@@ -45,7 +46,8 @@ class Orjson(JSONProvider):
 
     def response(self, *args: Any, **kwargs: Any) -> Response:
         body = orjson.dumps(self._prepare_response_obj(args, kwargs), option=JSON_OPTIONS)
-        take_turns(len(body))
+        if len(body) > LARGE:
+            take_turns()
         return Response(body, mimetype="application/json")
 
 

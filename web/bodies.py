@@ -19,6 +19,8 @@ from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import BadRequest, HTTPException, RequestTimeout
 from werkzeug.wsgi import get_content_length
 
+from shared.process import take_turns
+
 SLOWEST_BYTES_PER_SECOND = 8 * 1024
 STEP_BYTES = 64 * 1024
 TURN_BYTES = 1024 * 1024
@@ -101,7 +103,7 @@ class Body(io.RawIOBase):
         except ParseException as error:
             raise BadRequest from error
         if (self._received + len(data)) // TURN_BYTES > self._received // TURN_BYTES:
-            gevent.sleep(0)  # a fast sender would keep us from everybody else
+            take_turns()  # a fast sender would keep us from everybody else
         self._received += len(data)
         if not data and self._length is not None:
             raise ConnectionResetError(f"the body ended after {self._received} of {self._length} bytes")
