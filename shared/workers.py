@@ -31,6 +31,7 @@ class Sign:
     version: str
     isolation: int
     bounds_tasks: bool = False
+    bounds_memory: bool = False
     state: str = READY
     slots: int = 0
     running: int = 0
@@ -40,7 +41,7 @@ class Sign:
 
 
 COLUMNS = tuple(Sign.__dataclass_fields__)
-FIXED = ("id", "kind", "pool", "host_name", "pid", "version", "isolation", "bounds_tasks")
+FIXED = ("id", "kind", "pool", "host_name", "pid", "version", "isolation", "bounds_tasks", "bounds_memory")
 SIGN = text(
     f"INSERT INTO worker ({', '.join(COLUMNS)}) VALUES ("
     + ", ".join("CAST(:hosts AS json)" if name == "hosts" else f":{name}" for name in COLUMNS)
@@ -153,9 +154,12 @@ class Weakest:
 
     isolation: int | None
     bounds_tasks: bool | None
+    bounds_memory: bool | None
 
 
 def weakest(conn: Connection) -> Weakest:
     """Of all workers."""
-    row = conn.execute(text("SELECT min(isolation), bool_and(bounds_tasks) FROM worker")).one()
+    row = conn.execute(
+        text("SELECT min(isolation), bool_and(bounds_tasks), bool_and(bounds_memory) FROM worker")
+    ).one()
     return Weakest(*row)

@@ -100,8 +100,9 @@ def _of_user_code(found: workers.Weakest) -> dict[str, Any]:
     """The level of isolation, and who holds the limits: the kernel at once, or the service, which counts."""
     if found.isolation is None:
         return {"isolation": None}
-    processes = "kernel" if found.bounds_tasks else "counted"
-    return {"isolation": found.isolation, "limits": {"processes": processes, "memory": "counted"}}
+    bounds = {"processes": found.bounds_tasks, "memory": found.bounds_memory}
+    limits = {name: "kernel" if by_kernel else "counted" for name, by_kernel in bounds.items()}
+    return {"isolation": found.isolation, "limits": limits}
 
 
 @bp.get("/metrics")

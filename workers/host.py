@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any, Protocol, cast
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from gevent.lock import RLock
 from shared.errors import HostDied, HostError, HostUnusable, NotBegun
 from shared.settings import MIB, Settings
 from workers import sandbox, usage
+from workers.cgroups import ControlGroup
 from workers.graph_host import frames
 from workers.quarantine import OPEN, Group
 
@@ -106,9 +108,10 @@ class Host:
         self._warned = False
         self._ready: AsyncResult = AsyncResult()
         self._write_lock = RLock()
+        self._group = sandbox.host_group(settings)
         ours, theirs = socket.socketpair()
         try:
-            self._process = _start(command, theirs, settings)
+            self._process = _start(command, theirs, self._group)
         except OSError as error:
             ours.close()
             self._let_go()
@@ -281,7 +284,9 @@ class Host:
         self._changed(self)
 
     def _let_go(self) -> None:
-        """Nothing works in the host's files any more."""
+        """Nothing works in the host's files any more, nor in its group."""
+        if self._group is not None:
+            self._group.end()
         if self._hold is not None:
             self._hold.close()
 
@@ -343,6 +348,8 @@ class Host:
             code = self._process.wait(timeout=TERM_SECONDS)
         except gevent.subprocess.TimeoutExpired:
             return "closed its socket"
+        if self._group is not None and self._group.ran_out_of_memory():
+            return f"used more than {self.memory_mb} MiB"
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
         if code > 128 and code - 128 in set(signal.Signals):  # a sandbox tells of its child this way
@@ -357,7 +364,9 @@ class Host:
         stream.close()
 
 
-def _start(command: HostCommand, theirs: socket.socket, settings: Settings) -> gevent.subprocess.Popen:
+def _start(
+    command: HostCommand, theirs: socket.socket, group: ControlGroup | None
+) -> gevent.subprocess.Popen:
     argv = [part if part != "{socket}" else str(theirs.fileno()) for part in command.argv]
     return gevent.subprocess.Popen(
         argv,
@@ -368,5 +377,5 @@ def _start(command: HostCommand, theirs: socket.socket, settings: Settings) -> g
         stderr=gevent.subprocess.STDOUT,
         pass_fds=(theirs.fileno(),),
         start_new_session=True,
-        preexec_fn=sandbox.confine,
+        preexec_fn=partial(sandbox.confine, group),
     )

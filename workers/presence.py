@@ -136,6 +136,7 @@ class Presence:
             version=__version__,
             isolation=self._isolation.level,
             bounds_tasks=self._isolation.bounds_tasks,
+            bounds_memory=self._isolation.bounds_memory,
             state=DRAINING if self.draining else READY,
             heard_seconds=round(self._clock() - self._heard_at, 1),
             **self._figures(),

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.settings import MIB, BadSetting, Settings
-from workers import confinement, limited
+from workers import cgroups, confinement, limited
+from workers.cgroups import ControlGroup, ControlGroups
 from workers.confinement import Identity
 
 log = logging.getLogger(__name__)
@@ -59,11 +60,17 @@ class Isolation:
     most_tasks: int
     identity: Identity | None = None
     has_namespace: bool = False  # a user namespace of its own for each program, made by us
+    groups: ControlGroups | None = None  # control groups for graph hosts
 
     @property
     def bounds_tasks(self) -> bool:
         """Whether the kernel bounds the processes and threads of each program."""
-        return self.has_namespace or (self.level == 2 and os.geteuid() != 0)
+        return self.has_namespace or self.bounds_memory or (self.level == 2 and os.geteuid() != 0)
+
+    @property
+    def bounds_memory(self) -> bool:
+        """Whether the kernel bounds the memory of each graph host."""
+        return self.groups is not None
 
 
 _settled: Isolation | None = None
@@ -72,7 +79,9 @@ _settled: Isolation | None = None
 def settle(settings: Settings) -> Isolation:
     """Find the best level there is, once for this process, and say so; raises BadSetting for `require`."""
     global _settled
-    _settled = next(found for found in _candidates(settings) if _is_possible(found, settings))
+    best = next(found for found in _candidates(settings) if _is_possible(found, settings))
+    groups = cgroups.find() if settings.isolation != "none" else None
+    _settled = dataclasses.replace(best, groups=groups)
     level = _settled.level
     if level == 1:
         settings.data_dir.chmod(0o711)  # it may pass through, to what it is given, and see nothing else
@@ -249,8 +258,17 @@ def _wrapped(
     return [str(_bubblewrap(settings.bwrap)), *NAMESPACES, *binds, "--chdir", str(cwd), "--", *argv]
 
 
-def confine() -> None:
+def host_group(settings: Settings) -> ControlGroup | None:
+    """A control group for one graph host, where there are groups."""
+    if _settled is None or _settled.groups is None:
+        return None
+    return _settled.groups.make(tasks=_settled.most_tasks, memory_bytes=settings.host_memory_mb * MIB)
+
+
+def confine(group: ControlGroup | None = None) -> None:
     """Called in a child before its program starts: it dies with us, and has limits and few rights."""
+    if group is not None:
+        group.enter()
     confinement.limit_files()
     if _settled is not None:
         _enter(_settled)

@@ -23,6 +23,7 @@ class Worker(Base):
     version: Mapped[str]
     isolation: Mapped[int]
     bounds_tasks: Mapped[bool] = mapped_column(server_default=false())  # of user code, by the kernel
+    bounds_memory: Mapped[bool] = mapped_column(server_default=false())
     state: Mapped[str]  # ready or draining
     slots: Mapped[int]
     running: Mapped[int]

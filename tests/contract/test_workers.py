@@ -80,6 +80,7 @@ def test_a_worker_is_shown_with_its_hosts(client: FlaskClient) -> None:
         "version": "1.0",
         "isolation": 2,
         "bounds_tasks": False,
+        "bounds_memory": False,
         "state": "ready",
         "slots": 100,
         "running": 2,

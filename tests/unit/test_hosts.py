@@ -28,6 +28,7 @@ from tests.greened import World, child, greened
 from tests.waiting import until
 from workers import host as one_host
 from workers import hosts, quarantine
+from workers.cgroups import ControlGroup
 from workers.graph_host import frames
 from workers.host import Host, HostCommand
 from workers.hosts import GaveUp, HostPool
@@ -585,10 +586,20 @@ def test_a_revision_is_warmed_once(world: World) -> None:
 )
 def test_how_a_host_ended_is_told(how: signal.Signals, told: str) -> None:
     host = object.__new__(Host)
+    host._group = None
     host._process = Ended(-how)  # type: ignore[assignment]
     assert host._how_it_ended() == told
     host._process = Ended(128 + how)  # type: ignore[assignment]
     assert host._how_it_ended() == told
+
+
+def test_a_host_that_the_kernel_ended_for_its_memory_is_told_of_so(tmp_path: Path) -> None:
+    host = object.__new__(Host)
+    host._group = ControlGroup(tmp_path / "host", tasks=1, memory_bytes=1)
+    (tmp_path / "host" / "memory.events").write_text("oom 1\noom_kill 2\n")
+    host._process = Ended(-signal.SIGKILL)  # type: ignore[assignment]
+    host.memory_mb = 512
+    assert host._how_it_ended() == "used more than 512 MiB"
 
 
 class Ended:

@@ -147,6 +147,7 @@ WORKER = record(
     version=TEXT,
     isolation={"type": "integer", "enum": [0, 1, 2]},
     bounds_tasks=BOOLEAN,
+    bounds_memory=BOOLEAN,
     state={"type": "string", "enum": ["ready", "draining"]},
     slots=COUNT,
     running=COUNT,

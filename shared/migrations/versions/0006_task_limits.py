@@ -1,4 +1,4 @@
-"""Whether the kernel bounds the processes of user code is told by each worker."""
+"""Whether the kernel bounds the processes and the memory of user code is told by each worker."""
 
 from __future__ import annotations
 
@@ -11,6 +11,5 @@ down_revision = "0005"
 
 def upgrade() -> None:
     """Workers that run while this is applied have told nothing."""
-    op.add_column(
-        "worker", sa.Column("bounds_tasks", sa.Boolean(), nullable=False, server_default=sa.false())
-    )
+    for name in ("bounds_tasks", "bounds_memory"):
+        op.add_column("worker", sa.Column(name, sa.Boolean(), nullable=False, server_default=sa.false()))
