@@ -76,22 +76,26 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def _schema(database: str) -> Engine:
+def _engines(database: str) -> tuple[Engine, Engine | None]:
+    """The process's engines, on a database with its tables."""
     engine = shared_database.connect(database)
     Base.metadata.create_all(engine)
     with engine.begin() as connection:
         connection.execute(text(EMPTY_TABLES))
-    return engine
+    return engine, shared_database._quick
 
 
 @pytest.fixture
-def db(_schema: Engine, database: str) -> Engine:
+def db(_engines: tuple[Engine, Engine | None]) -> Engine:
     """The process's engine, on empty tables."""
-    with _schema.begin() as connection:
+    engine = _engines[0]
+    if shared_database._engine is not engine:  # a test has connected elsewhere
+        for other in filter(None, (shared_database._engine, shared_database._quick)):
+            other.dispose()
+        shared_database._engine, shared_database._quick = _engines
+    with engine.begin() as connection:
         connection.execute(text("SELECT empty_tables()"))
-    if shared_database._engine is not _schema:
-        shared_database.connect(database)  # a test may have connected elsewhere
-    return _schema
+    return engine
 
 
 @pytest.fixture
