@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -203,8 +202,8 @@ def test_connections_without_a_request_make_room(strict: tuple[str, int]) -> Non
 def test_a_request_s_head_has_a_deadline_that_drops_do_not_move(strict: tuple[str, int]) -> None:
     with connected(strict, "127.0.0.4", b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\nGET /") as connection:
         connection.settimeout(0.5)
-        began, received = time.monotonic(), b""
-        while time.monotonic() < began + 30:
+        received = b""
+        for _ in range(60):
             try:
                 if not (some := connection.recv(4096)):
                     break
@@ -214,8 +213,9 @@ def test_a_request_s_head_has_a_deadline_that_drops_do_not_move(strict: tuple[st
                     connection.sendall(b"x")
             except ConnectionResetError:
                 break
+        else:
+            pytest.fail("it is still open")
         assert received.startswith(b"HTTP/1.1 200")
-        assert time.monotonic() - began < 30, "it is closed"
 
 
 def test_another_process_of_the_user_cannot_look_into_it(served: tuple[Any, str]) -> None:
