@@ -95,6 +95,7 @@ class Stack:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=heed_signals,
             )
         try:
             wait_until(self._is_ready, START_SECONDS, what="the platform to answer")
@@ -253,6 +254,12 @@ class Stack:
             timeout=timeout,
             check=False,
         )
+
+
+def heed_signals() -> None:
+    """In a child: these are ignored in what a shell has started in the background, and in its children."""
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def free_port() -> int:
