@@ -2,8 +2,9 @@
 
 A body that stops before its Content-Length is no body: what is there of it must not be taken for all of it. One
 that comes slower than a minimum is given up (408), so that a client that drips bytes cannot keep a connection.
-What a refused request still sends is taken and thrown away: a client cut off while it sends never reads why. Where
-its body ends is then not taken on trust: the connection is closed, and nothing that follows becomes a request.
+What a refused request still sends is taken and thrown away after its answer, which waits for none of it: a client
+cut off while it sends never reads why. Where its body ends is then not taken on trust: the connection is closed,
+and nothing that follows becomes a request.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import io
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import gevent
 from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import BadRequest, HTTPException, RequestTimeout
-from werkzeug.wsgi import get_content_length
+from werkzeug.wsgi import ClosingIterator, get_content_length
 
 from shared.process import take_turns
 
@@ -25,6 +27,7 @@ SLOWEST_BYTES_PER_SECOND = 8 * 1024
 STEP_BYTES = 64 * 1024
 TURN_BYTES = 1024 * 1024
 
+REFUSED = "400"  # and whatever status is above
 TOO_LARGE = "413"
 CLOSE = ("Connection", "close")
 
@@ -48,9 +51,10 @@ class Bodies:
         if not length and not environ.get("HTTP_TRANSFER_ENCODING"):
             return self.app(environ, start_response)
         body = environ["wsgi.input"] = Body(environ["wsgi.input"], length, grace_seconds=self._grace_seconds)
-        answer = self.app(environ, body.closing(start_response))
-        with suppress(OSError, HTTPException):
-            body.throw_away(self._most_bytes)
+        answer = self.app(environ, body.answering(start_response))
+        if body.is_refused:
+            return ClosingIterator(answer, partial(body.throw_away, self._most_bytes))
+        body.throw_away(self._most_bytes)
         return answer
 
 
@@ -66,6 +70,7 @@ class Body(io.RawIOBase):
         self._received = 0
         self._deadline = time.monotonic() + grace_seconds
         self._is_over = self._is_broken = False
+        self.is_refused = False
 
     def readable(self) -> bool:
         return True
@@ -75,10 +80,11 @@ class Body(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
-    def closing(self, start_response: StartResponse) -> StartResponse:
+    def answering(self, start_response: StartResponse) -> StartResponse:
         """The same, which closes the connection after an answer to a body that was too large or is broken."""
 
         def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            self.is_refused = status >= REFUSED
             if self._is_broken or status.startswith(TOO_LARGE):
                 headers = [*headers, CLOSE]
             return start_response(status, headers, *more)
@@ -87,8 +93,9 @@ class Body(io.RawIOBase):
 
     def throw_away(self, most_bytes: int) -> None:
         """Read on to the end, or until that many bytes have come in all: the connection ends with more."""
-        while self._received < most_bytes and self._next(STEP_BYTES):
-            pass
+        with suppress(OSError, HTTPException):
+            while self._received < most_bytes and self._next(STEP_BYTES):
+                pass
         self._stream.failed = not self._is_over  # the server reads on from no such body
 
     def _next(self, size: int) -> bytes:

@@ -154,6 +154,14 @@ def test_a_malformed_chunk_is_the_callers_fault(raw: socket.socket, key: str) ->
     assert raw.makefile("rb").readline().split()[1] == (b"400" if key == KEY else b"401")
 
 
+@pytest.mark.parametrize(("key", "length", "status"), [(KEY, 99_999_999_999, 413), ("none", 15, 401)])
+def test_a_refusal_does_not_wait_for_the_body(raw: socket.socket, key: str, length: int, status: int) -> None:
+    raw.settimeout(20)  # shorter than what a body may take
+    head = f"POST /v2/deployments HTTP/1.1\r\nHost: x\r\nX-Api-Key: {key}\r\nContent-Length: {length}\r\n\r\n"
+    raw.sendall(head.encode())
+    assert int(raw.makefile("rb").readline().split()[1]) == status
+
+
 @pytest.fixture(scope="module")
 def strict(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
     """A web process that lets few connections in, by address and in all, and has no proxy here."""
