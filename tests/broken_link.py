@@ -8,24 +8,22 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-CHUNK = 64 * 1024
+from tests.relaying import Connection, Relay
 
 
-class Link:
+class Link(Relay):
     """One listening port before one server."""
 
     def __init__(self, server: Path) -> None:
-        self.server = server
+        self._server = str(server)
         self._connections: list[_Connection] = []
         self.lost = 0  # answers that were
         self._marks: list[bytes] = []
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
     def lose_answer_to(self, *marks: bytes) -> None:
         """Cut the connection when the server has answered the last of the requests with these in them."""
@@ -48,58 +46,39 @@ class Link:
     def close(self) -> None:
         for connection in self._connections:
             connection.flows.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        super().close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            connection = _Connection(self, client)
-            self._connections.append(connection)
-            threading.Thread(target=connection.serve, daemon=True).start()
+    def connected(self, client: socket.socket) -> Connection:
+        server = socket.socket(socket.AF_UNIX)
+        try:
+            server.connect(self._server)
+        except OSError:
+            server.close()
+            raise
+        connection = _Connection(self, client, server)
+        self._connections.append(connection)
+        return connection
 
 
-class _Connection:
-    def __init__(self, link: Link, client: socket.socket) -> None:
-        self._link, self._client = link, client
-        self._server = socket.socket(socket.AF_UNIX)
+class _Connection(Connection):
+    def __init__(self, link: Link, client: socket.socket, server: socket.socket) -> None:
+        super().__init__(client, server)
+        self._link = link
         self._is_to_be_cut = False
         self.flows = threading.Event()
         self.flows.set()
 
-    def serve(self) -> None:
-        with self._client, self._server, suppress(OSError):
-            self._server.connect(str(self._link.server))
-            answering = threading.Thread(target=self._pass_answers, daemon=True)
-            answering.start()
-            self._pass_requests()
-            answering.join()
-
-    def _pass_requests(self) -> None:
-        with suppress(OSError):
-            while data := self._read(self._client):
-                self._is_to_be_cut = self._is_to_be_cut or self._link.takes(data)
-                self._server.sendall(data)
-        self._hang_up()
-
-    def _pass_answers(self) -> None:
-        with suppress(OSError):
-            while (data := self._read(self._server)) and not self._is_to_be_cut:
-                self._client.sendall(data)
-        self._hang_up()
-
-    def _read(self, end: socket.socket) -> bytes:
-        data = end.recv(CHUNK)
+    def read(self, end: socket.socket) -> bytes:
+        data = super().read(end)
         self.flows.wait()
         return data
 
-    def _hang_up(self) -> None:
-        for end in (self._client, self._server):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+    def pass_request(self, data: bytes) -> None:
+        self._is_to_be_cut = self._is_to_be_cut or self._link.takes(data)
+        super().pass_request(data)
+
+    def pass_answer(self, data: bytes) -> bool:
+        return not self._is_to_be_cut and super().pass_answer(data)
 
 
 @contextmanager

@@ -9,10 +9,11 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-CHUNK = 64 * 1024
+from tests.relaying import Connection, Relay
+
 BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 REQUEST = re.compile(rb"(?:^|\r\n)((?:GET|POST|PUT|PATCH|DELETE) \S+) HTTP/1\.1\r\n")
 
@@ -36,84 +37,49 @@ class Break:
         return taken
 
 
-class Proxy:
+class Proxy(Relay):
     """One listening port before one platform."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.breaks: list[Break] = []
         self.requests: list[str] = []  # method and path of each, in order
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
+        super().__init__()
+        self.url = f"http://127.0.0.1:{self.port}"
 
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            connection = _Connection(self, client, socket.create_connection(self._target))
-            threading.Thread(target=connection.serve, daemon=True).start()
+    def connected(self, client: socket.socket) -> Connection:
+        return _Connection(self, client, socket.create_connection(self._target))
 
 
-class _Connection:
+class _Connection(Connection):
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
-        self._proxy, self._client, self._server = proxy, client, server
+        super().__init__(client, server)
+        self._proxy = proxy
         self._asked = b""  # the newest request
         self._answer = b""  # … and its answer, as far as a break is looked for in it
 
-    def serve(self) -> None:
-        asking = threading.Thread(target=self._ask, daemon=True)
-        asking.start()
-        self._tell()
-        asking.join()
-        self._client.close()
-        self._server.close()
+    def pass_request(self, data: bytes) -> None:
+        found = REQUEST.match(data)
+        if found:
+            self._proxy.requests.append(found[1].decode())
+            self._asked, self._answer = b"", b""
+        self._asked += data
+        super().pass_request(data)
 
-    def _ask(self) -> None:
-        with suppress(OSError):
-            while data := self._client.recv(CHUNK):
-                found = REQUEST.match(data)
-                if found:
-                    self._proxy.requests.append(found[1].decode())
-                    self._asked, self._answer = b"", b""
-                self._asked += data
-                self._server.sendall(data)
-        self._hang_up()
-
-    def _tell(self) -> None:
-        with suppress(OSError):
-            while (data := self._server.recv(CHUNK)) and self._passes(data):
-                continue
-        self._hang_up()
-
-    def _passes(self, data: bytes) -> bool:
+    def pass_answer(self, data: bytes) -> bool:
         """Pass a part of an answer on, as far as nothing is to be broken in it."""
         wanted = next((b for b in self._proxy.breaks if not b.is_done and b.mark in self._asked), None)
         if wanted is None:
-            self._client.sendall(data)
-            return True
+            return super().pass_answer(data)
         before = len(self._answer)
         self._answer += data
         place = self._answer.find(wanted.at)
         is_there = place >= 0 and wanted.take()
         if not wanted.hides:
-            self._client.sendall(data[: place + len(wanted.at) - before] if is_there else data)
+            self.client.sendall(data[: place + len(wanted.at) - before] if is_there else data)
         elif is_there:
-            self._client.sendall(BAD_GATEWAY)
+            self.client.sendall(BAD_GATEWAY)
         return not is_there
-
-    def _hang_up(self) -> None:
-        for end in (self._client, self._server):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
