@@ -33,6 +33,10 @@ class Rule(str):
         return Rule(super().format(*args, **kwargs), self.kind)
 
 
+MAX_ITEMS = 1000
+FILTER_KEYS = 100
+FILTER_BYTES = 64 * 1024  # as of the metadata it is compared with
+
 ErrorMessages = dict[str, str | list[Any] | dict[Any, Any]]
 
 REQUIRED: ErrorMessages = {
@@ -194,8 +198,8 @@ class AnyJson(Field):
 class JsonObject(Field):
     """Any JSON object, kept as sent.
 
-    `max_bytes` bounds its compact text. `searchable=True` is for what goes to a jsonb column, which cannot
-    hold the character U+0000.
+    `max_bytes` bounds its compact text, which is not made of what is surely longer. `searchable=True` is for what
+    goes to a jsonb column, which cannot hold the character U+0000.
     """
 
     type_rule = Rule("must be an object", "dict_type")
@@ -208,26 +212,36 @@ class JsonObject(Field):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValidationError([self.type_rule])
-        if self.max_bytes is None and not self.searchable:
-            return value
-        text = orjson.dumps(value)
-        if self.max_bytes is not None and len(text) > self.max_bytes:
+        if self.max_bytes is not None and not _fits(value, self.max_bytes):
             raise ValidationError([Rule(f"must have at most {self.max_bytes} bytes as JSON", "too_long")])
-        if self.searchable and b"\\u0000" in text and _has_nul(value):
+        if self.searchable and _has_nul(value):
             raise ValidationError([Rule("must not contain the character U+0000", "value_error")])
         return value
+
+
+class Filter(JsonObject):
+    """What values are to hold to be found. Each key may become a condition of a query, whose number is bounded."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(max_bytes=FILTER_BYTES, searchable=True, **kwargs)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+        found = super()._deserialize(value, attr, data, **kwargs)
+        if _keys(found) > FILTER_KEYS:
+            raise ValidationError([Rule(f"must have at most {FILTER_KEYS} keys in all", "too_long")])
+        return found
 
 
 NO_ITEM = Rule("must have at least 1 item", "too_short")
 
 
 class ListOf(Field):
-    """An array whose items are checked by `inner`."""
+    """An array whose items, not too many, are checked by `inner` one by one."""
 
     type_rule = Rule("must be an array", "list_type")
 
     def __init__(
-        self, inner: fields.Field, *, not_empty: bool = False, max_items: int | None = None, **kwargs: Any
+        self, inner: fields.Field, *, not_empty: bool = False, max_items: int = MAX_ITEMS, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.inner = inner
@@ -239,7 +253,7 @@ class ListOf(Field):
             raise ValidationError([self.type_rule])
         if self.not_empty and not value:
             raise ValidationError([NO_ITEM])
-        if self.max_items is not None and len(value) > self.max_items:
+        if len(value) > self.max_items:
             raise ValidationError([Rule(f"must have at most {self.max_items} items", "too_long")])
         items: list[Any] = []
         refused: dict[int, Any] = {}
@@ -314,8 +328,26 @@ class QueryList(ListOf):
             raise ValidationError([self.type_rule]) from error
 
 
+def _fits(value: Any, max_bytes: int) -> bool:
+    """Whether its compact text has at most so many bytes; long text is not made to be measured."""
+    left, inside = max_bytes, [value]
+    while inside and left >= 0:
+        one = inside.pop()
+        left -= len(one) + 1 if isinstance(one, str | dict | list) else 1
+        if isinstance(one, dict):
+            inside += (*one, *one.values())
+        elif isinstance(one, list):
+            inside += one
+    return left >= 0 and len(orjson.dumps(value)) <= max_bytes
+
+
+def _keys(value: Any) -> int:
+    """How many keys an object and the objects in its values have."""
+    return len(value) + sum(map(_keys, value.values())) if isinstance(value, dict) else 0
+
+
 def _has_nul(value: Any) -> bool:
-    """Whether a string or key inside holds U+0000; an escaped backslash before u0000 is not one."""
+    """Whether a string or key inside holds U+0000."""
     if isinstance(value, str):
         return "\x00" in value
     if isinstance(value, dict):

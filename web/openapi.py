@@ -264,8 +264,7 @@ def _list_schema(converter: Any, field: ListOf) -> dict[str, Any]:
     array: dict[str, Any] = {"type": "array", "items": inner}
     if field.not_empty:
         array["minItems"] = 1
-    if field.max_items is not None:
-        array["maxItems"] = field.max_items
+    array["maxItems"] = field.max_items
     if isinstance(field, ItemOrList):
         return {"anyOf": [inner, array, *([{"type": "null"}] if field.allow_none else [])]}
     if field.allow_none:

@@ -101,6 +101,7 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/search", {"namespace_prefix": ["a.b"]}, 422, "no dots"),
     ("POST", "/search", {"filter": {"n": {"$in": [1]}}}, 400, "Unsupported operator: $in"),
     ("POST", "/search", {"filter": []}, 422, "filter"),
+    ("POST", "/search", {"filter": {str(n): n for n in range(101)}}, 422, "filter"),
     ("POST", "/search", {"query": "meaning"}, 422, "query"),
 ]
 

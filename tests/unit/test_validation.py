@@ -8,6 +8,7 @@ from uuid import UUID
 import orjson
 import pytest
 from flask import Flask
+from marshmallow import ValidationError
 
 from shared.errors import Invalid
 from web.fields import (
@@ -154,6 +155,14 @@ def test_one_character_is_no_plural() -> None:
 
 def test_an_escaped_backslash_is_no_nul_character() -> None:
     assert body({"metadata": {"a": "\\u0000"}}) == {"metadata": {"a": "\\u0000"}}
+
+
+@pytest.mark.parametrize("value", ["x", "é", "\\", '"', [1], ["", ""], {"": []}, [[], {}], None, 0.5, "\n\x01"])
+def test_an_object_may_be_as_long_as_its_compact_text(value: Any) -> None:
+    most = len(orjson.dumps({"a": value}))
+    assert JsonObject(max_bytes=most).deserialize({"a": value}) == {"a": value}
+    with pytest.raises(ValidationError):
+        JsonObject(max_bytes=most - 1).deserialize({"a": value})
 
 
 def test_it_names_every_place() -> None:

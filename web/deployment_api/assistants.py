@@ -15,6 +15,7 @@ from web.deployment_api import answers
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
 from web.fields import (
     Field,
+    Filter,
     JsonObject,
     ListOf,
     OneOf,
@@ -81,7 +82,7 @@ class AssistantPatch(AssistantContent):
 
 
 class AssistantFilter(Schema):
-    metadata = JsonObject(searchable=True)
+    metadata = Filter()
     graph_id = StrictString()
     name = StrictString()
 
@@ -95,7 +96,7 @@ class AssistantSearch(AssistantFilter):
 
 
 class VersionSearch(Schema):
-    metadata = JsonObject(searchable=True)
+    metadata = Filter()
     limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
 

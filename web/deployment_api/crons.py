@@ -23,6 +23,7 @@ from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected
 from web.deployment_api.run_request import STREAM_MODES, NodeNames, check_webhooks
 from web.fields import (
     Field,
+    Filter,
     ItemOrList,
     JsonObject,
     ListOf,
@@ -110,7 +111,7 @@ class CronPatch(CronContent):
 class CronFilter(Schema):
     assistant_id = UuidField(allow_none=True)
     thread_id = UuidField(allow_none=True)
-    metadata = JsonObject(searchable=True)
+    metadata = Filter()
 
 
 class CronSearch(CronFilter):

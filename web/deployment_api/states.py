@@ -24,6 +24,7 @@ from web.deployment_api.pages import deployment
 from web.deployment_api.run_request import CheckpointId, CheckpointMap, Place, place_in
 from web.fields import (
     Field,
+    Filter,
     JsonObject,
     ListOf,
     Nested,
@@ -103,7 +104,7 @@ class HistoryQuery(Schema):
 class History(Schema):
     limit = StrictInteger(minimum=1, maximum=MAX_HISTORY, load_default=1)
     before = Before(allow_none=True)
-    metadata = JsonObject(searchable=True, allow_none=True)
+    metadata = Filter(allow_none=True)
     checkpoint = Nested(AnyPlace, allow_none=True)
     select = ListOf(StrictString(), allow_none=True)
 

@@ -16,6 +16,7 @@ from web.deployment_api import answers
 from web.deployment_api.pages import MAX_OFFSET, deployment
 from web.fields import (
     Field,
+    Filter,
     JsonObject,
     ListOf,
     QueryBoolean,
@@ -70,7 +71,7 @@ class ItemDelete(Schema):
 
 class ItemSearch(Schema):
     namespace_prefix = ListOf(StrictString(), allow_none=True)
-    filter = JsonObject(allow_none=True, searchable=True)
+    filter = Filter(allow_none=True)
     limit = StrictInteger(minimum=1, maximum=MAX_ITEMS, load_default=10)
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
     query = StrictString(allow_none=True)

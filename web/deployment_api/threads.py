@@ -18,6 +18,7 @@ from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, set
 from web.deployment_api.run_request import Command
 from web.deployment_api.states import Values
 from web.fields import (
+    Filter,
     JsonObject,
     ListOf,
     Nested,
@@ -84,8 +85,8 @@ class ThreadPrune(Schema):
 
 
 class ThreadFilter(Schema):
-    metadata = JsonObject(searchable=True)
-    values = JsonObject(searchable=True)
+    metadata = Filter()
+    values = Filter()
     status = OneOf("idle", "busy", "interrupted", "error")
 
 
