@@ -31,7 +31,10 @@ _quick: Engine | None = None
 
 def dumps(value: Any) -> str:
     """JSON text for a json column."""
-    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    made = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    if len(made) > LARGE:
+        take_turns()
+    return made
 
 
 def loads(text: str | bytes) -> Any:

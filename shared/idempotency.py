@@ -83,7 +83,7 @@ def earlier(conn: Connection | Driver, asked: Asked) -> Answer | None:
         return None
     if bytes(row["digest"]) != asked.digest:
         raise Invalid("this key was used for another request", loc=("header", HEADER))
-    return Answer(*loads(_aside(encryption.decrypt, row["answer"])))
+    return _unpacked(_aside(encryption.decrypt, row["answer"]))
 
 
 KEEP = """
@@ -95,14 +95,24 @@ ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, answer = excluded.answe
 
 def keep(conn: Connection | Driver, asked: Asked, answer: Answer) -> None:
     """Store the answer, in the transaction that began with `earlier()`."""
-    content = dumps([answer.status, dict(answer.headers), answer.body])
     values = {
         "id": asked.id,
         "organization_id": asked.organization_id,
         "digest": asked.digest,
-        "answer": _aside(encryption.encrypt, content),
+        "answer": _aside(encryption.encrypt, _packed(answer)),
     }
     query(conn, KEEP, values)
+
+
+def _packed(answer: Answer) -> str:
+    """Status and headers as JSON in the first line, the body after it as it is: to quote a large one takes long."""
+    return dumps([answer.status, dict(answer.headers)]) + "\n" + answer.body
+
+
+def _unpacked(packed: str) -> Answer:
+    """The answer again; all of it was JSON, in one line, when an earlier version kept it."""
+    head, *body = packed.split("\n", 1)
+    return Answer(*loads(head), *body)
 
 
 def _aside(change: Callable[[T], R], value: T) -> R:

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from uuid_utils.compat import uuid7
 
 from shared import bus, events, following, queues
+from shared.database import dumps
 from shared.errors import Conflict, HostUnusable, Invalid, TooLarge, Unanswered, Unavailable
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ def refusal(kind: str, message: str) -> bytes:
 
 
 def _put(id: UUID, question: Question) -> None:
-    stored = orjson.dumps(
+    stored = dumps(
         {
             "deployment_id": question.deployment_id,
             "revision_id": question.revision_id,

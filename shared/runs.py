@@ -21,11 +21,10 @@ from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
 from shared import assistants, stops, threads
-from shared.database import LARGE, Driver, Row, dumps, query
+from shared.database import Driver, Row, dumps, query
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.models import ThreadStatus
-from shared.process import take_turns
 from shared.stops import Displaced
 
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
@@ -111,9 +110,6 @@ def create(
         _require_status(conn, deployment.id, thread_id, request)
         if request.multitask_strategy != "enqueue":
             displaced = _make_room(conn, deployment.id, thread_id, request.multitask_strategy, run_id)
-    given = dumps(request.input)
-    if len(given) > LARGE:
-        take_turns()
     values = {
         "run_id": run_id,
         "webhook": request.webhook,
@@ -127,7 +123,7 @@ def create(
         "thread_metadata": dumps(
             {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
         ),
-        "input": given,
+        "input": dumps(request.input),
         "kwargs": dumps(_kwargs(request, assistant, run_id, thread_id, temporary, request_id)),
         "multitask_strategy": request.multitask_strategy,
         "temporary": temporary,

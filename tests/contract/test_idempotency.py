@@ -13,7 +13,7 @@ from werkzeug.test import TestResponse
 
 from shared import api_keys, encryption, idempotency
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.database import LARGE, connection, driver, transaction
+from shared.database import LARGE, connection, driver, dumps, transaction
 from shared.idempotency import Answer, Asked
 from tests.contract.conftest import Api, ControlPlane, Rings, caller
 from tests.waiting import wait_until
@@ -195,7 +195,16 @@ def test_what_is_stored_is_encrypted(control: ControlPlane) -> None:
     with connection() as conn:
         [stored] = conn.execute(text("SELECT answer FROM idempotent_answer")).scalars()
     assert b"chat" not in bytes(stored)
-    assert '\\"name\\":\\"chat\\"' in encryption.decrypt(stored)
+    assert '"name":"chat"' in encryption.decrypt(stored)
+
+
+def test_an_answer_that_an_earlier_version_kept_is_given_again(control: ControlPlane) -> None:
+    first = create(control)
+    kept = encryption.encrypt(dumps([201, {"Content-Type": "application/json"}, first.text]))
+    with transaction() as session:
+        session.execute(text("UPDATE idempotent_answer SET answer = :kept"), {"kept": kept})
+    second = create(control)
+    assert (second.status_code, is_repeated(second), second.data) == (201, True, first.data)
 
 
 def test_a_key_is_free_again_after_a_day(control: ControlPlane) -> None:

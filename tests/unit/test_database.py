@@ -173,18 +173,25 @@ TURNS = """
 from gevent import monkey
 monkey.patch_all()
 import gevent, socket
-from shared.database import LARGE, loads
+from shared.database import LARGE, dumps, loads
 ours, theirs = socket.socketpair()
 seen = []
-gevent.spawn(lambda: seen.append(theirs.recv(10)))
+def serve():
+    while True:
+        seen.append(theirs.recv(10))
+gevent.spawn(serve)
 gevent.sleep(0.01)
 ours.sendall(b"request")
 for size in (10, LARGE):
     seen.append(len(loads('"' + size * "x" + '"')))
+ours.sendall(b"another")
+for size in (10, LARGE):
+    seen.append(len(dumps(size * "x")))
 print(seen)
 """
 
 
-def test_what_has_come_meanwhile_is_served_before_and_after_a_large_document_is_read() -> None:
+def test_what_has_come_meanwhile_is_served_beside_a_large_document() -> None:
     told = subprocess.run([sys.executable, "-c", TURNS], capture_output=True, text=True, check=True)
-    assert told.stdout == f"[10, b'request', {database_module.LARGE}]\n"
+    large = database_module.LARGE
+    assert told.stdout == f"[10, b'request', {large}, 12, b'another', {large + 2}]\n"

@@ -157,7 +157,9 @@ def test_an_escaped_backslash_is_no_nul_character() -> None:
     assert body({"metadata": {"a": "\\u0000"}}) == {"metadata": {"a": "\\u0000"}}
 
 
-@pytest.mark.parametrize("value", ["x", "é", "\\", '"', [1], ["", ""], {"": []}, [[], {}], None, 0.5, "\n\x01"])
+@pytest.mark.parametrize(
+    "value", ["x", "é", "\\", '"', [1], ["", ""], {"": []}, [[], {}], None, 0.5, "\n\x01"]
+)
 def test_an_object_may_be_as_long_as_its_compact_text(value: Any) -> None:
     most = len(orjson.dumps({"a": value}))
     assert JsonObject(max_bytes=most).deserialize({"a": value}) == {"a": value}
