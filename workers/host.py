@@ -94,6 +94,8 @@ class Host:
         self.started_at = self.last_used = time.monotonic()
         self.memory_mb = settings.host_memory_mb  # what it may take
         self.delay = 0.0  # of its last answer to a ping
+        self.queued = 0  # calls of nodes that waited for a thread then
+        self._starved: set[bytes] = set()  # … runs for which all that is to be called has waited long
         self.died: str | None = None
         self._death = HostDied("has ended")
         self._settings = settings
@@ -134,6 +136,11 @@ class Host:
     def silence(self) -> float:
         """Seconds for which a ping has been unanswered."""
         return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+
+    @property
+    def starved(self) -> set[UUID]:
+        """Runs in it that get no thread, and that another host may go on with."""
+        return {UUID(bytes=id) for id in self._starved & self._ask_at.keys()}
 
     def wait_ready(self) -> dict[str, Any]:
         """What the host says of itself once its graphs are loaded; raises HostUnusable."""
@@ -318,6 +325,7 @@ class Host:
             if self._asked_at is not None:
                 self.delay, self._asked_at, self._warned = time.monotonic() - self._asked_at, None, False
                 self._pongs += 1
+            self._learn_load(body)
         elif kind == frames.LOG:
             self._log_line(id, body)
         elif kind == frames.READY:
@@ -327,6 +335,11 @@ class Host:
         elif guest := self.guests.get(id):
             self._heard.add(id)
             guest.received(kind, body)
+
+    def _learn_load(self, pong: bytes) -> None:
+        load = orjson.loads(pong) if pong else {"queued": 0, "starved": []}
+        self.queued = int(load["queued"])
+        self._starved = {bytes.fromhex(id) for id in load["starved"]}
 
     def _log_line(self, id: bytes, body: bytes) -> None:
         line = orjson.loads(body)

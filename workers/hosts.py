@@ -29,7 +29,7 @@ from workers.quarantine import ALONE, OPEN, Group
 log = logging.getLogger(__name__)
 
 PING_SECONDS = 1.0
-SLOW_SECONDS = 0.05  # an answer to a ping that takes longer speaks for starting another host
+SLOW_SECONDS = 0.05  # a host whose answer to a ping takes longer is busy
 STARTS_OF_ONE = 2  # hosts of one revision that start at a time
 EXPECTED_SECONDS = 30.0  # how long a host waits for runs that were to come after a death
 ROOM_SECONDS = 5.0  # how long somebody waits for a slot until another host takes no new runs
@@ -111,9 +111,9 @@ class HostPool:
         return self._groups.setdefault((revision_id, group), _Hosts())
 
     def _choose(self, revision_id: UUID, hosts: _Hosts) -> Host | None:
-        healthy = [host for host in hosts.ready if host.is_healthy and not host.is_retiring]
+        healthy = [host for host in hosts.ready if _takes_runs(host)]
         if healthy:
-            return min(healthy, key=lambda host: (host.delay > SLOW_SECONDS, len(host.guests)))
+            return min(healthy, key=lambda host: (_is_busy(host), len(host.guests)))
         alive = [host for host in hosts.ready if host.died is None]
         if len(alive) >= 2 * self._most(revision_id):
             return min(alive, key=lambda host: host.silence)
@@ -129,9 +129,16 @@ class HostPool:
             group == OPEN
             and hosts.start is None
             and len(hosts.ready) < self._most(revision_id)
-            and all(h.guests and (h.delay > SLOW_SECONDS or h.silence > SLOW_SECONDS) for h in hosts.ready)
+            and all(host.guests and _is_busy(host) for host in hosts.ready)
             and self._has_slot(group)
         )
+
+    def starved(self) -> Iterator[UUID]:
+        """Runs that wait for a thread in their host where another host has some."""
+        for hosts in tuple(self._groups.values()):
+            if any(_takes_runs(host) and not _is_busy(host) for host in hosts.ready):
+                for host in tuple(hosts.ready):
+                    yield from host.starved
 
     def expect(self, revision_id: UUID, group: Group) -> None:
         """Runs of this group will come soon: begin to start their host."""
@@ -294,6 +301,7 @@ class HostPool:
                 for host in (*self.all(), *starting):
                     self._look_after(host)
                 self._clear()
+                self._look_after_the_starved()
                 self._look_after_the_queue()
             except Exception:  # the outermost loop: hosts must be watched whatever happens
                 log.exception("watching the hosts failed, going on")
@@ -321,6 +329,13 @@ class HostPool:
 
     def _idle_seconds(self, host: Host) -> float:
         return self._settings.host_idle_seconds if host.group == OPEN else EXPECTED_SECONDS
+
+    def _look_after_the_starved(self) -> None:
+        """Runs that wait for a thread want another host, though nobody new asks for one."""
+        for (revision_id, group), hosts in tuple(self._groups.items()):
+            is_wanted = any(host.starved for host in hosts.ready)
+            if is_wanted and self._wants_company(revision_id, group, hosts):
+                self._request(revision_id, group)
 
     def _look_after_the_queue(self) -> None:
         """Whoever waits takes a host that can be used again, or gets room in the end."""
@@ -353,3 +368,12 @@ class HostPool:
         starting = [start.host for start in self._starting if start.host is not None]
         for host in (*self.all(), *self._leaving, *starting):
             host.kill("the runner stops")
+
+
+def _takes_runs(host: Host) -> bool:
+    return host.is_healthy and not host.is_retiring
+
+
+def _is_busy(host: Host) -> bool:
+    """Whether another host would serve runs better."""
+    return host.delay > SLOW_SECONDS or host.silence > SLOW_SECONDS or host.queued > 0

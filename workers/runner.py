@@ -64,6 +64,7 @@ class Runner:
             gevent.spawn(self._forever, self._fence_stale, 1.0),
             gevent.spawn(self._forever, self._claim_unheard, 1.0),
             gevent.spawn(self._forever, self._give_back_unanswered, 1.0),
+            gevent.spawn(self._forever, self._hand_over_starved, 1.0),
             gevent.spawn(self._listen),
         ]
 
@@ -288,6 +289,13 @@ class Runner:
             return
         self.draining = True
         gevent.spawn_later(self.settings.drain_seconds, self._hand_over_all)
+
+    def _hand_over_starved(self) -> None:
+        """A run that waits for a thread, maybe of one that waits for it, goes to a host that has some."""
+        for run_id in tuple(self.hosts.starved()):
+            if execution := self._executions.get(run_id):
+                log.info("run %s: its host has no thread for it, it goes to another", run_id)
+                execution.cancel("handover", None)
 
     def _hand_over_all(self) -> None:
         for execution in tuple(self._executions.values()):

@@ -177,12 +177,14 @@ def test_a_threads_stream_tells_of_each_run_once_though_runners_are_killed(
     assert sdk.threads.get_state(thread_id)["values"]["log"] == list(range(12))
 
 
-def test_a_graph_may_call_its_own_deployment_ten_deep(stack: Stack, sdk: SyncLangGraphClient) -> None:
+def test_graphs_may_call_their_own_deployment_deeper_than_a_host_has_threads(
+    stack: Stack, sdk: SyncLangGraphClient
+) -> None:
     asked = {"n": 10, "how": f"{stack.url}/d/kitchen {stack.api_key}"}
-    with ThreadPoolExecutor() as pool:
-        answers = list(pool.map(lambda _: sdk.runs.wait(None, "calls", input=asked), range(3)))
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: sdk.runs.wait(None, "calls", input=asked), range(8)))
 
-    assert [answer["log"] for answer in answers] == [["bottom", *["called"] * 10]] * 3
+    assert [answer["log"] for answer in answers] == [["bottom", *["called"] * 10]] * 8
 
 
 def test_a_client_goes_on_when_web_is_killed(stack: Stack, sdk: SyncLangGraphClient, thread_id: str) -> None:

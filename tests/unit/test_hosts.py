@@ -41,7 +41,7 @@ HOST = ROOT / "workers/graph_host"
 KITCHEN = ROOT / "tests/projects/kitchen"
 
 ACTOR = """
-import os, socket, subprocess, sys, time
+import json, os, socket, subprocess, sys, time
 sys.path.insert(0, sys.argv[2])
 import frames
 peer = socket.socket(fileno=int(sys.argv[1]))
@@ -67,7 +67,7 @@ if part == "multiplies as it loads":
     multiply()
 say(frames.READY, frames.NOBODY, b'{"graphs": [], "versions": {}}')
 decoder = frames.Decoder()
-held = []
+held, runs = [], []
 while True:
     data = peer.recv(65536)
     if not data:
@@ -79,9 +79,11 @@ while True:
             say(frames.CHECKED, id, body if part == "has them all" else b"[]")
         if kind == frames.PING and part not in ("silent", "deaf"):
             time.sleep(0.1 if part == "slow" else 0)
-            say(frames.PONG, id, b"")
+            starved = json.dumps({"queued": 3, "starved": [run.hex() for run in runs]}).encode()
+            say(frames.PONG, id, starved if part == "has no threads" else b"")
         if kind != frames.RUN:
             continue
+        runs.append(id)
         if part == "nonsense":
             peer.sendall(b"\\xff" * 64)
         elif part == "wrong shapes":
@@ -312,6 +314,33 @@ def test_a_busy_slow_host_gets_company(world: World) -> None:
         until(lambda: len(list(s.pool.all())) == 2)
 
         assert s.acquire() is not first
+
+
+@greened
+def test_runs_that_get_no_thread_in_their_host_go_to_another(world: World) -> None:
+    with stage(world, hosts_per_revision=2) as s:
+        s.part = "has no threads"
+        full = s.acquire()
+        first, second = Guest().enter(full), Guest().enter(full)
+        s.part = "plays along"
+        until(lambda: len(list(s.pool.all())) == 2)
+        until(lambda: set(s.pool.starved()) == {UUID(bytes=first.id), UUID(bytes=second.id)})
+
+        full.leave(first.id)
+        assert list(s.pool.starved()) == [UUID(bytes=second.id)]
+        assert s.acquire() is not full
+
+
+@greened
+def test_runs_that_get_no_thread_stay_where_no_host_has_any(world: World) -> None:
+    with stage(world, hosts_per_revision=2) as s:
+        s.part = "has no threads"
+        guest = Guest().enter(s.acquire())
+        until(lambda: len(list(s.pool.all())) == 2)
+        until(lambda: all(host.queued for host in s.pool.all()))
+
+        assert list(s.pool.starved()) == []
+        assert not guest.deaths
 
 
 @greened

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -55,7 +56,9 @@ from workers.upkeep import Upkeep
 __all__ = ["child"]
 
 KITCHEN = Path(workers.__file__).parents[1] / "tests/projects/kitchen"
-GRAPHS = ("echo", "asks", "writes", "counts", "sleeps", "blocks", "fails", "dies", "remembers", "breaks")
+GRAPHS = (
+    "echo", "asks", "writes", "counts", "sleeps", "blocks", "fails", "dies", "remembers", "breaks", "calls",
+)  # fmt: skip
 HOST = Path(workers.__file__).parent / "graph_host"
 
 
@@ -425,6 +428,23 @@ def test_runs_that_a_broken_host_does_not_begin_go_to_another(world: World) -> N
 
 
 @greened
+def test_a_run_that_gets_no_thread_in_its_host_goes_to_another(world: World) -> None:
+    with bench(world, hosts_per_revision=2) as b, single_threads(b), socket.create_server(("", 0)) as silent:
+        asked = {"n": 1, "how": f"http://127.0.0.1:{silent.getsockname()[1]} key"}
+        first = b.start("calls", asked)
+        never_answered, _ = silent.accept()
+        second = b.start("calls", {"n": 0})
+        b.wait(second)
+
+        row = b.row(second)
+        assert row is not None
+        assert (row["status"], row["deaths"]) == ("success", 0)
+        assert b.status(first) == "running"
+        never_answered.close()
+        b.wait(first)
+
+
+@greened
 def test_a_run_that_waits_for_a_host_can_be_cancelled(world: World) -> None:
     with bench(world, max_hosts=1) as b, full(b):
         run_id = b.start("echo")
@@ -477,6 +497,21 @@ def impatient_hosts(b: Bench) -> Iterator[None]:
     finally:
         pool.close()
         hosts.PING_SECONDS, one_host.QUIET_SECONDS = pings, quiet
+
+
+@contextmanager
+def single_threads(b: Bench) -> Iterator[None]:
+    """A pool of its own whose hosts execute one synchronous node at a time."""
+
+    def one_thread(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
+        command, output = prepare(revision_id)
+        return dataclasses.replace(command, argv=[*command.argv, "--threads", "1"]), output
+
+    pool = b.runner.hosts = HostPool(b.settings, one_thread)
+    try:
+        yield
+    finally:
+        pool.close()
 
 
 @contextmanager

@@ -70,6 +70,7 @@ class EventWriter:
         self._metadata: tuple[Any, bytes] = (None, b"")
         self.values: Any = None
         self.values_json: bytes | None = None
+        self.states = 0  # of the graph, seen so far: the one it begins with, and one a step
         self.interrupts: list[Any] = []
         self.is_closed = False
         self._tool_names: dict[str, str] = {}
@@ -166,6 +167,7 @@ class EventWriter:
             self.emit("values", ns, data)
         if not ns:
             self.values, self.values_json = payload, data
+            self.states += 1
             if isinstance(payload, dict) and INTERRUPT in payload:
                 self.interrupts = list(payload[INTERRUPT])
 

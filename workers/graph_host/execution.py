@@ -94,6 +94,12 @@ class Execution:
         """Send events of these modes too from now on, where the graph library gives them."""
         self._events.widen(modes)
 
+    @property
+    def is_movable(self) -> bool:
+        """Whether a new attempt would do no step again: none is done, or each is stored."""
+        is_stored = not self._spec.get("temporary") and self._spec.get("durability") != "exit"
+        return is_stored or self._events.states <= 1
+
     def _make_checkpoints(self, stored: list[bytes], versions: dict[str, str]) -> RunCheckpoints:
         spec = self._spec
         is_temporary = bool(spec.get("temporary"))

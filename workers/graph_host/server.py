@@ -30,11 +30,13 @@ from . import frames, watch
 from .connection import Connection
 from .output import Limiter, capture
 from .standard import has_own_threads, json_dumps, json_loads
+from .threads import NodeThreads
 
 CONFIG_VARIABLE = "GRAPH_HOST_CONFIG"
 # The oldest that the tests of this package pass with.
 OLDEST = {"langgraph": (1, 0, 10), "langgraph-checkpoint": (4, 1, 0)}
 DEFAULT_THREADS = 64
+STARVED_SECONDS = 5.0  # a run whose nodes have waited so long for a thread had better be elsewhere
 SWITCH_SECONDS = 0.001  # a thread that computes gives way to the loop this soon
 PR_SET_PDEATHSIG = 1
 REPLACED_THREADS = (
@@ -52,7 +54,8 @@ class Host:
         self._config = config
         self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
-        self._loop.set_default_executor(ThreadPoolExecutor(threads, thread_name_prefix="node"))
+        self._threads = NodeThreads(threads)
+        self._loop.set_default_executor(self._threads)
         self._entries: dict[str, Any] = {}
         self._runs: dict[bytes, Any] = {}
         self._queries: set[asyncio.Task[None]] = set()
@@ -147,13 +150,22 @@ class Host:
             if id in self._runs:
                 self._runs[id].widen(json_loads(body)["stream_mode"])
         elif kind == frames.PING:
-            self._connection.send(frames.PONG, id, b"")
+            self._connection.send(frames.PONG, id, self._load_of_threads())
         elif kind == frames.STOP:
             self._connection.flush_and_exit(0)
         elif kind == frames.QUERY:
             self._on_query(id, body)
         elif kind == frames.CHECK:
             self._ask(self._check(body))
+
+    def _load_of_threads(self) -> bytes:
+        """What waits for a thread: nothing, as a rule."""
+        queued = self._threads.queued
+        if not queued:
+            return b""
+        starved = self._threads.starved(STARVED_SECONDS)
+        movable = [id.hex() for id, run in self._runs.items() if id in starved and run.is_movable]
+        return _json({"queued": queued, "starved": movable})
 
     async def _check(self, body: bytes) -> None:
         """Say which of these runs are in progress, by the way that runs take: decoder, thread, encoder.
