@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,6 +103,13 @@ while True:
             time.sleep(60)
         elif part == "prints":
             print("hello", flush=True)
+        elif part == "prints halves":
+            os.write(1, b"\\n" + "hell\u00f6".encode()[:5])
+            time.sleep(0.1)
+            os.write(1, "hell\u00f6".encode()[5:] + b" world\\n" + b"x" * 10_000 + b"\\nend")
+            sys.exit()
+        elif part == "floods its output":
+            subprocess.Popen(["yes"])
         elif part not in ("pongs only", "forgets", "has them all"):
             say(frames.EVENT, id, b"values\\n{}")
 """
@@ -139,6 +147,7 @@ class Stage:
         self.part = "plays along"
         self.note = world.tmp_path / "note"
         self.lines: list[tuple[str, str, UUID | None]] = []
+        self.output: Callable[..., None] = lambda *line: self.lines.append(line)
         self.pids: list[int] = []
         self.starts = 0
         self.revision = uuid4()
@@ -149,7 +158,7 @@ class Stage:
         self.starts += 1
         argv = [sys.executable, "-c", ACTOR, "{socket}", str(HOST), self.part, str(self.note)]
         command = HostCommand(argv, str(ROOT), {"PATH": os.environ["PATH"]})
-        return command, lambda level, message, run_id: self.lines.append((level, message, run_id))
+        return command, self.output
 
     @property
     def started(self) -> list[int]:
@@ -751,6 +760,43 @@ def test_what_user_code_prints_is_a_log_line(world: World) -> None:
         Guest().enter(s.acquire())
 
         until(lambda: ("INFO", "hello", None) in s.lines)
+
+
+@greened
+def test_what_is_printed_becomes_lines_of_bounded_length_however_it_is_written(world: World) -> None:
+    with stage(world) as s:
+        s.part = "prints halves"
+        Guest().enter(s.acquire())
+        until(lambda: "end" in [message for _, message, _ in s.lines])
+
+        blank, hello, *long, end = [message for _, message, _ in s.lines]
+        assert (blank, hello, end) == ("", "hellö world", "end")
+        assert "".join(long) == "x" * 10_000
+        assert max(map(len, long)) <= one_host.LINE_BYTES
+
+
+@greened
+def test_a_host_that_floods_its_output_leaves_most_of_the_runner_s_time_to_others(world: World) -> None:
+    spent = 0.0
+    lines = 0
+
+    def takes_a_while(level: str, message: str, run_id: UUID | None) -> None:
+        nonlocal spent, lines
+        began = time.monotonic()
+        while time.monotonic() - began < 0.00002:
+            pass
+        spent += time.monotonic() - began
+        lines += 1
+
+    with stage(world) as s:
+        s.part = "floods its output"
+        s.output = takes_a_while
+        host = s.acquire()
+        began = time.monotonic()
+        Guest().enter(host)
+        until(lambda: lines > 30_000)
+
+        assert spent < (time.monotonic() - began) / 2
 
 
 @greened
