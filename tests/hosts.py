@@ -55,6 +55,7 @@ class HostProcess:
         self.logs: list[dict[str, Any]] = []
         self.ready: dict[str, Any] = {}
         self.pongs = 0
+        self.condition: dict[str, Any] = {}  # as the last pong says
         self.checks: list[list[str]] = []
         self.answer: Answer = lambda run, kind, parts: None
         self._socket = sock
@@ -130,6 +131,7 @@ class HostProcess:
             self.ready = json.loads(body)
         elif kind == frames.PONG:
             self.pongs += 1
+            self.condition = json.loads(body or b"{}")
         elif kind == frames.CHECKED:
             self.checks.append(json.loads(body))
         elif kind == frames.LOG:

@@ -91,7 +91,7 @@ class Host:
         self.guests: dict[bytes, Guest] = {}
         self.entered_at: dict[bytes, float] = {}  # … its guests, the longest ago first
         self.is_retiring = False  # no new runs: its slot is wanted
-        self.is_unfit = False  # … because it answers pings and does not begin runs
+        self.is_unfit = False  # … because it does not begin runs, or user code damaged it
         self.started_at = self.last_used = time.monotonic()
         self.memory_mb = settings.host_memory_mb  # what it may take
         self.delay = 0.0  # of its last answer to a ping
@@ -326,7 +326,10 @@ class Host:
             if self._asked_at is not None:
                 self.delay, self._asked_at, self._warned = time.monotonic() - self._asked_at, None, False
                 self._pongs += 1
-            self._learn_load(body)
+            if body:
+                self._learn_condition(orjson.loads(body))
+            else:
+                self.queued, self._starved = 0, set()
         elif kind == frames.LOG:
             self._log_line(id, body)
         elif kind == frames.READY:
@@ -337,10 +340,12 @@ class Host:
             self._heard.add(id)
             guest.received(kind, body)
 
-    def _learn_load(self, pong: bytes) -> None:
-        load = orjson.loads(pong) if pong else {"queued": 0, "starved": []}
-        self.queued = int(load["queued"])
-        self._starved = {bytes.fromhex(id) for id in load["starved"]}
+    def _learn_condition(self, told: dict[str, Any]) -> None:
+        self.queued = int(told["queued"])
+        self._starved = {bytes.fromhex(id) for id in told["starved"]}
+        if told["damage"] is not None and not self.is_unfit:
+            self.is_unfit = True
+            self._output("WARNING", f"{told['damage']}: its process gets no new runs", None)
 
     def _log_line(self, id: bytes, body: bytes) -> None:
         line = orjson.loads(body)

@@ -908,6 +908,39 @@ def test_runs_end_also_where_a_node_has_taken_all_modules_away(own_host: HostPro
     own_host.read_until(lambda: own_host.checks == [[]])
 
 
+@pytest.mark.parametrize(
+    ("harmed", "damage"),
+    [("files", "a node lowered the limit of open files"), ("modules", "a node removed loaded modules")],
+)
+def test_a_host_that_a_node_made_useless_says_so_when_the_run_ends(
+    own_host: HostProcess, harmed: str, damage: str
+) -> None:
+    own_host.run("steps", {"text": "a"})
+    assert own_host.pongs == 0
+
+    own_host.run("patches", {"text": harmed})
+    own_host.read_until(lambda: own_host.pongs > 0)
+    assert own_host.condition == {"queued": 0, "starved": [], "damage": damage}
+
+
+def test_it_says_how_many_nodes_wait_for_a_thread() -> None:
+    graphs = {"sleeps_in_thread": ALL["sleeps_in_thread"]}
+    with graph_host(HOSTED, graphs, arguments=["--threads", "1"]) as host:
+        host.wait_ready()
+        for _ in range(3):
+            host.start("sleeps_in_thread", {})
+        asked = 0
+
+        def is_told() -> bool:
+            nonlocal asked
+            if host.pongs == asked:
+                asked += 1
+                host.send(frames.PING, frames.NOBODY, b"")
+            return host.condition.get("queued") == 2
+
+        host.read_until(is_told)
+
+
 def test_it_says_where_the_loop_is_blocked(own_host: HostProcess) -> None:
     own_host.start("blocks", {})
 

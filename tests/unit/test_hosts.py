@@ -80,8 +80,10 @@ while True:
             say(frames.CHECKED, id, body if part == "has them all" else b"[]")
         if kind == frames.PING and part not in ("silent", "deaf"):
             time.sleep(0.1 if part == "slow" else 0)
-            starved = json.dumps({"queued": 3, "starved": [run.hex() for run in runs]}).encode()
-            say(frames.PONG, id, starved if part == "has no threads" else b"")
+            condition = {"queued": 3, "starved": [run.hex() for run in runs], "damage": None}
+            if part == "is damaged":
+                condition = {"queued": 0, "starved": [], "damage": "a node broke it" if runs else None}
+            say(frames.PONG, id, json.dumps(condition).encode() if part in ("has no threads", "is damaged") else b"")
         if kind != frames.RUN:
             continue
         runs.append(id)
@@ -543,6 +545,22 @@ def test_a_host_that_answers_pings_only_gets_no_runs_and_its_quiet_ones_go_elsew
         until(lambda: not is_alive(unfit.pid))
         assert len(guest.deaths) == 1
     one_host.QUIET_SECONDS = 5.0
+
+
+@greened
+def test_a_host_that_says_it_is_damaged_gets_no_runs_and_stops_when_it_is_empty(world: World) -> None:
+    with stage(world) as s:
+        s.part = "is damaged"
+        damaged = s.acquire()
+        guest = Guest().enter(damaged)
+        until(lambda: not damaged.is_healthy)
+        s.part = "plays along"
+        assert s.acquire() is not damaged
+        assert not guest.deaths
+
+        damaged.leave(guest.id)
+        until(lambda: not is_alive(damaged.pid))
+        assert [message for _, message, _ in s.lines] == ["a node broke it: its process gets no new runs"]
 
 
 @greened

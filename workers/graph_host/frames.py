@@ -26,8 +26,9 @@ Up (host → runner)
     DONE        parts: outcome JSON, values JSON, the JSON a caller gets who waits for the run; last of a run
     ANSWER      parts: JSON, the answer to a QUERY; of an update also the values JSON and the blobs to store
     LOG         JSON {"level", "message", "logger"}; id of the run when known
-    PONG        empty, or JSON {"queued": n, "starved": [run id in hex …]}: so many calls of nodes wait for a
-                thread; of these runs all have waited long, and another host may go on with them
+    PONG        empty, or JSON {"queued": n, "starved": [run id in hex …], "damage": text | null}: so many calls of
+                nodes wait for a thread; of these runs all have waited long, and another host may go on with
+                them; what makes the process unfit for more runs. Comes unasked when a run has done damage
     CHECKED     JSON [run id in hex …]
 """
 

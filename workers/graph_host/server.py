@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
-from . import frames, watch
+from . import damage, frames, watch
 from .connection import Connection
 from .output import Limiter, capture
 from .standard import has_own_threads, json_dumps, json_loads
@@ -64,6 +64,7 @@ class Host:
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="check")
         self._index: Any = None  # of the store, if it has one
         self._limits: Any = None
+        self._damage = damage.Watch()
         self._connection = Connection(sock, self._loop, self._on_frame)
         self._limiter: Limiter = capture(self._connection)
         self._versions = {"python": platform.python_version(), "langgraph": _version("langgraph")}
@@ -76,6 +77,7 @@ class Host:
         self._connection.send(
             frames.READY, frames.NOBODY, _json({"graphs": list(self._entries), "versions": self._versions})
         )
+        self._damage = damage.Watch()  # anew: what the project changed as it was loaded is its choice
         watch.start(self._loop, self._connection)
         gc.collect()
         gc.freeze()  # what is loaded stays: the collector need not look at it again
@@ -150,7 +152,7 @@ class Host:
             if id in self._runs:
                 self._runs[id].widen(json_loads(body)["stream_mode"])
         elif kind == frames.PING:
-            self._connection.send(frames.PONG, id, self._load_of_threads())
+            self._connection.send(frames.PONG, id, self._condition())
         elif kind == frames.STOP:
             self._connection.flush_and_exit(0)
         elif kind == frames.QUERY:
@@ -158,14 +160,14 @@ class Host:
         elif kind == frames.CHECK:
             self._ask(self._check(body))
 
-    def _load_of_threads(self) -> bytes:
-        """What waits for a thread: nothing, as a rule."""
-        queued = self._threads.queued
-        if not queued:
+    def _condition(self) -> bytes:
+        """What the runner must know of us: as a rule nothing."""
+        queued, damage = self._threads.queued, self._damage.found()
+        if not queued and damage is None:
             return b""
-        starved = self._threads.starved(STARVED_SECONDS)
+        starved = self._threads.starved(STARVED_SECONDS) if queued else ()
         movable = [id.hex() for id, run in self._runs.items() if id in starved and run.is_movable]
-        return _json({"queued": queued, "starved": movable})
+        return _json({"queued": queued, "starved": movable, "damage": damage})
 
     async def _check(self, body: bytes) -> None:
         """Say which of these runs are in progress, by the way that runs take: decoder, thread, encoder.
@@ -200,7 +202,12 @@ class Host:
             versions=self._versions,
         )
         self._runs[id] = execution
-        execution.start().add_done_callback(lambda _: self._runs.pop(id, None))
+        execution.start().add_done_callback(lambda _: self._ended(id))
+
+    def _ended(self, id: bytes) -> None:
+        self._runs.pop(id, None)
+        if self._damage.found() is not None:
+            self._connection.send(frames.PONG, frames.NOBODY, self._condition())
 
     def _refuse(self, id: bytes, error: dict[str, str]) -> None:
         document = {

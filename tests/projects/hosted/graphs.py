@@ -9,6 +9,7 @@ import importlib.util
 import logging
 import operator
 import os
+import resource
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -255,7 +256,10 @@ def die(state: State) -> State:
 
 
 def patch(state: State) -> State:
-    """What a careless author does to the standard library all others use, too."""
+    """What a careless author does to what all runs of the process use, too."""
+    if state.get("text") == "files":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+        return {"text": "patched"}
     json.dumps = json.loads = builtins.open = time.sleep = lambda *a, **k: None
     if state.get("text") == "modules":
         sys.modules.clear()
