@@ -38,6 +38,8 @@ LONG_QUIET_SECONDS = 30.0  # the same of one that was heard of
 PONGS = 5  # pings that are answered while a check is not: the host is unfit
 TERM_SECONDS = 5.0
 OUTPUT_SECONDS = 2.0
+TURN_SECONDS = 0.01  # of reading what a host sends without a break: then others have their turn
+PAUSE_SECONDS = 0.0001  # not 0: gevent would come back to us many times before it looks at sockets and timers
 OUTPUT_BYTES, LINE_BYTES = 16 * 1024, 8 * 1024  # of what it prints: read at a time, and a line at most
 # What reading a frame can raise when its sender is not our graph host any more.
 NONSENSE = (frames.BadFrame, ValueError, LookupError, TypeError, AttributeError)
@@ -300,6 +302,7 @@ class Host:
 
     def _read(self) -> None:
         decoder = frames.Decoder()
+        resumed_at = time.monotonic()
         try:
             while self.died is None:
                 data = self._socket.recv(READ_BYTES)
@@ -313,6 +316,9 @@ class Host:
                 for id in talkers:
                     if guest := self.guests.get(id):
                         guest.wait_until_drained()
+                if time.monotonic() - resumed_at > TURN_SECONDS:
+                    gevent.sleep(PAUSE_SECONDS)  # recv does not give way as long as there is more
+                    resumed_at = time.monotonic()
         except OSError:
             pass  # the process is gone: said below
         except NONSENSE as error:

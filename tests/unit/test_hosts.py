@@ -110,6 +110,8 @@ while True:
             time.sleep(0.1)
             os.write(1, "hell\u00f6".encode()[5:] + b" world\\n" + b"x" * 10_000 + b"\\nend")
             sys.exit()
+        elif part == "floods its socket":
+            peer.sendall(frames.encode(frames.LOG, id, b'{"level": "INFO", "message": "x"}') * 200_000)
         elif part == "floods its output":
             subprocess.Popen(["yes"])
         elif part not in ("pongs only", "forgets", "has them all"):
@@ -815,6 +817,26 @@ def test_a_host_that_floods_its_output_leaves_most_of_the_runner_s_time_to_other
         until(lambda: lines > 30_000)
 
         assert spent < (time.monotonic() - began) / 2
+
+
+@greened
+def test_a_host_that_floods_its_socket_leaves_others_their_turns(world: World) -> None:
+    lines = turns = 0
+
+    def count(level: str, message: str, run_id: UUID | None) -> None:
+        nonlocal lines
+        lines += 1
+
+    with stage(world) as s:
+        s.part = "floods its socket"
+        s.output = count
+        Guest().enter(s.acquire())
+        until(lambda: lines > 0)
+        while lines < 200_000:
+            gevent.sleep(0.001)
+            turns += 1
+
+        assert turns >= 10
 
 
 @greened
