@@ -100,28 +100,30 @@ def terminate(operator: psycopg.Connection[Any], *pids: int) -> None:
         operator.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
 
 
-@EVERY_DOOR
-def test_sessions_that_were_terminated_in_the_pool_are_replaced(
+@pytest.fixture
+def terminated(
     others: psycopg.Connection[Any], run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = sessions_of_the_pools(others)
+) -> psycopg.Connection[Any]:
+    """The operator, who has terminated the session that is in the pool."""
+    made = sessions_of_the_pools()
     run("SELECT 1")
     terminate(others, *made)
     monkeypatch.setattr(database_module, "TRUSTED_SECONDS", 0)
+    return others
 
+
+@EVERY_DOOR
+@pytest.mark.usefixtures("terminated")
+def test_sessions_that_were_terminated_in_the_pool_are_replaced(run: Callable[..., None]) -> None:
     run("SELECT 1")
 
 
 @EVERY_DOOR
 def test_sessions_that_are_terminated_as_soon_as_they_are_made_are_unavailable(
-    others: psycopg.Connection[Any], run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    terminated: psycopg.Connection[Any], run: Callable[..., None]
 ) -> None:
-    made = sessions_of_the_pools(others)
-    run("SELECT 1")
-    terminate(others, *made)
-    monkeypatch.setattr(database_module, "TRUSTED_SECONDS", 0)
     for engine in (database_module._engine, database_module._quick):
-        listens_for(engine, "connect")(lambda made, _: terminate(others, made.info.backend_pid))
+        listens_for(engine, "connect")(lambda made, _: terminate(terminated, made.info.backend_pid))
 
     for _ in range(3):
         with pytest.raises(Unavailable):
@@ -161,7 +163,7 @@ def test_a_session_that_is_terminated_at_the_commit_is_unavailable(others: psyco
         terminate(others, quick.execute("SELECT pg_backend_pid()").fetchone()[0])
 
 
-def sessions_of_the_pools(operator: psycopg.Connection[Any]) -> list[int]:
+def sessions_of_the_pools() -> list[int]:
     """The server's process of each connection that the process's engines make, as they make them."""
     made: list[int] = []
     for engine in (database_module._engine, database_module._quick):
