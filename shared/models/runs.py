@@ -86,6 +86,8 @@ class Run(Base):
             postgresql_where=text("status IN ('error', 'timeout', 'interrupted')"),
         ),
         Index("ix_run_running", "lease_until", postgresql_where=text("status = 'running'")),
+        # who waits for a further attempt: few of all that wait
+        Index("ix_run_again", "not_before", postgresql_where=text("status = 'pending' AND attempt > 0")),
         # what is ahead of a run and what comes next, however many runs the thread has seen
         Index(
             "ix_run_live",

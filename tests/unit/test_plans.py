@@ -218,6 +218,10 @@ def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -
         "runs of limited keys that nobody heard of": (key_limits.ring, 10),
         "runs of limited deployments that nobody heard of": (limits.startable, 10),
         "runs that missed a move": (limits.move_stragglers, 10),
+        "leases and pauses that no clock of now gave": (
+            lambda conn: claims.shorten_leases(conn, lease_seconds=30),
+            10,
+        ),
         "fifty claims": (turn, 500),
     }
     read = {name: read_by(work) for name, (work, _) in cases.items()}
