@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from cli import procfile
 from tests.stack import Stack
 from tests.waiting import wait_until
@@ -24,6 +26,16 @@ def workers(stack: Stack) -> list[dict[str, Any]]:
 def is_there(stack: Stack, runner: Runner) -> bool:
     """Whether it says of itself that it works."""
     return runner.pid in [row["pid"] for row in workers(stack)]
+
+
+def lead(stack: Stack, pid: int) -> None:
+    """Make this process the one that leads upkeep."""
+    with psycopg.connect(stack.database_url) as conn:
+        conn.execute(
+            "UPDATE leader SET lease_until = now() + interval '3 seconds',"
+            " owner = (SELECT id FROM worker WHERE pid = %s)",
+            (pid,),
+        )
 
 
 def start(stack: Stack, pool: str = "default", name: str = "another") -> Runner:

@@ -23,6 +23,7 @@ from tests import counting
 from tests.conftest import OUTSIDE
 from tests.reading import Reading
 from tests.receiver import receiving
+from tests.runners import lead
 from tests.stack import Stack
 from tests.waiting import wait_until
 
@@ -108,16 +109,6 @@ def test_a_run_goes_on_when_its_runner_is_killed(
     (notes,) = stack.data_dir.glob("revisions/*/home/notes")
     ran = [int(line) for line in notes.read_text().split()]
     assert ran == sorted(ran), "the second attempt goes on where the first one stopped"
-
-
-def lead(stack: Stack, pid: int) -> None:
-    """Make this process the one that leads upkeep."""
-    with psycopg.connect(stack.database_url) as conn:
-        conn.execute(
-            "UPDATE leader SET lease_until = now() + interval '3 seconds',"
-            " owner = (SELECT id FROM worker WHERE pid = %s)",
-            (pid,),
-        )
 
 
 def test_a_frozen_runner_loses_its_runs_also_when_it_leads_upkeep(

@@ -19,7 +19,7 @@ import pytest
 from tests import counting
 from tests.counting import KITCHEN, check_whole, rows
 from tests.reading import Reading
-from tests.runners import another_runner, workers
+from tests.runners import another_runner, lead, workers
 from tests.stack import Stack
 from tests.waiting import wait_until
 
@@ -27,6 +27,8 @@ PROCESSES = ("web", "runner", "builder", "beat")
 DRAIN_SECONDS = 25  # the setting's default
 LOAD_SECONDS, REQUESTS_PER_SECOND = 120, 20
 MANY = 200
+FROZEN = 20
+FRESH_SECONDS = 5  # what a worker said of itself this long ago is what it does
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,51 @@ def test_a_runner_drains_and_hands_over_what_is_too_long(stack: Stack) -> None:
     assert again
     assert again <= set(long), "what could end in time was left to end"
     assert {run["attempt"] for run in runs} == {1, 2}
+
+
+def test_a_frozen_leader_loses_its_runs_to_another_runner(stack: Stack) -> None:
+    steps = 25
+    threads = counting.start(stack, FROZEN, steps, 2)
+    wait_until(lambda: len(rows(stack, "status = 'running'")) == FROZEN, 30)
+    wait_until(lambda: all(has_begun(stack, thread_id) for thread_id in threads), 30)
+    readings = [Reading(stack.client, f"/d/kitchen/threads/{id}/stream") for id in threads[:5]]
+    (frozen,) = stack.pids("runner")
+    (mine,) = [row["id"] for row in workers(stack) if row["pid"] == frozen]
+
+    with another_runner(stack):
+        lead(stack, frozen)
+        psutil.Process(frozen).suspend()
+        try:
+            begun = time.monotonic()
+            wait_until(lambda: not rows(stack, "owner = %(mine)s AND status = 'running'", mine=mine), 60)
+            wait_until(lambda: len(rows(stack, "attempt = 2 AND status = 'running'")) == FROZEN, 60)
+            print(f"all taken over {time.monotonic() - begun:.1f} s after their owner froze")
+        finally:
+            psutil.Process(frozen).resume()
+        wait_until(lambda: is_idle(stack, frozen), 30, what="the frozen runner to let go")
+        assert stack.pids("runner") == [frozen]
+        runs = check_whole(stack, threads, steps, deaths=1, timeout=120)
+
+    assert {run["attempt"] for run in runs} == {2}
+    assert mine not in {run["owner"] for run in runs}
+    for thread_id in threads:
+        taken = Counter(counting.noted(stack, thread_id))
+        assert sorted(taken) == list(range(steps))
+        assert taken.total() <= steps + 1, "only the step that was interrupted is taken again"
+    for reading in readings:
+        wait_until(lambda reading=reading: reading.runs_done(), 30)
+        reading.close()
+        assert reading.is_in_order()
+
+
+def has_begun(stack: Stack, thread_id: str) -> bool:
+    return bool(stack.sdk("kitchen").threads.get_state(thread_id)["values"].get("log"))
+
+
+def is_idle(stack: Stack, pid: int) -> bool:
+    """Whether a worker says of itself that it executes nothing."""
+    (said,) = [row for row in workers(stack) if row["pid"] == pid]
+    return said["running"] == 0 and said["silent_seconds"] < FRESH_SECONDS
 
 
 class Load(threading.Thread):
