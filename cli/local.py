@@ -14,16 +14,17 @@ from sqlalchemy import text
 
 from cli import embedded
 from cli.errors import CommandFailed
-from shared import api_keys, database, encryption, rotation
-from shared.database import transaction
+from shared import api_keys
 from shared.errors import RunyardError
+from shared.infra import encryption, key_rotation, postgres
+from shared.infra.postgres import transaction
 from shared.settings import Settings
 
 
 @contextmanager
 def connected(settings: Settings) -> Iterator[None]:
     """The service's database; what it refuses is raised as CommandFailed."""
-    database.connect(settings.database_url or _embedded_url(settings), pool_size=2)
+    postgres.connect(settings.database_url or _embedded_url(settings), pool_size=2)
     try:
         yield
     except RunyardError as error:
@@ -48,13 +49,13 @@ def rotate(settings: Settings, tell: Callable[[str, Counter[str]], None]) -> Cou
     """Encrypt everything with the first key. Raises CommandFailed and BadSetting."""
     encryption.configure(encryption_keys(settings))
     with connected(settings):
-        return rotation.rotate(tell)
+        return key_rotation.rotate(tell)
 
 
 def remaining(settings: Settings) -> Counter[str]:
     """The same once more: what was written with an older key meanwhile."""
     with connected(settings):
-        return rotation.rotate()
+        return key_rotation.rotate()
 
 
 def encryption_keys(settings: Settings) -> tuple[str, ...]:

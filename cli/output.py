@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from shared.logs import Outlet
+    from shared.infra.logs import Outlet
 
 COLOURS = ("36", "33", "32", "35", "34", "31", "96", "93")
 WIDTH = 8
@@ -67,7 +67,7 @@ class Lines:
 def _outlet(out: TextIO) -> Outlet | None:
     """What writes to the descriptor behind this; None where there is none, and nobody to wait for."""
     # Here, since it brings gevent along, which most commands do without.
-    from shared.logs import Outlet
+    from shared.infra.logs import Outlet
 
     try:
         descriptor = os.dup(out.fileno())

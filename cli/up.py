@@ -27,7 +27,7 @@ from cli.embedded import CannotStart
 from cli.output import Lines
 from cli.supervisor import Child, Died, Program, Supervisor, ended
 from shared.files import owners_alone
-from shared.process import close_memory
+from shared.infra.hardening import close_memory
 from shared.settings import VARIABLES, Settings
 
 GRACE_SECONDS = 30.0

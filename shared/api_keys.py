@@ -26,8 +26,8 @@ from sqlalchemy import Connection, RowMapping, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from shared.database import connection, transaction
 from shared.errors import Forbidden, Invalid, NotFound
+from shared.infra.postgres import connection, transaction
 from shared.models import ApiKey, Organization
 
 OPERATOR = "operator"

@@ -15,9 +15,9 @@ from sqlalchemy import Connection, RowMapping, Select, func, select, text, updat
 from sqlalchemy import delete as delete_from
 from sqlalchemy.dialects.postgresql import insert
 
-from shared.database import Driver, query
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, Invalid, NotFound
+from shared.infra.postgres import Driver, query
 from shared.models import Assistant, AssistantVersion, Graph
 
 # The clients compute default assistants' ids themselves: UUID version 5 of the graph id in this namespace.

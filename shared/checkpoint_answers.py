@@ -14,7 +14,7 @@ import orjson
 from sqlalchemy import Connection
 
 from shared import checkpoints
-from shared.database import Driver, dumps
+from shared.infra.postgres import Driver, dumps
 
 # A list answer stops here, and says that there is more: frames have an upper bound.
 MAX_ANSWER_BYTES = 16 * 1024 * 1024

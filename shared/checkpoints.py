@@ -15,8 +15,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from shared.database import Driver, dumps, query
 from shared.errors import NotFound
+from shared.infra.postgres import Driver, dumps, query
 
 
 class ClaimedRun(Protocol):

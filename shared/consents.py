@@ -20,10 +20,11 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import encryption, events, following, grants, providers, token_requests
-from shared.database import connection, dumps
+from shared import events, following, grants, providers, token_requests
 from shared.errors import Invalid, OutsideFailed, Refused
 from shared.grants import Wanted
+from shared.infra import encryption
+from shared.infra.postgres import connection, dumps
 from shared.token_requests import TokenRefused, Tokens
 
 log = logging.getLogger(__name__)

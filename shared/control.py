@@ -6,8 +6,9 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
-from shared import bus, events, queues
-from shared.database import dumps
+from shared import events
+from shared.infra import broker, redis
+from shared.infra.postgres import dumps
 from shared.stops import Displaced
 from shared.turns import Next
 
@@ -31,8 +32,8 @@ def tell(stopped: Sequence[Displaced], retention_seconds: int) -> None:
 def _hint(run: Displaced, owner: str) -> None:
     message = {"run_id": str(run.run_id), "action": run.action, "reason": run.reason}
     try:
-        bus.client().publish(bus.control_channel(owner), dumps(message))
-    except bus.RedisError as error:
+        redis.client().publish(redis.control_channel(owner), dumps(message))
+    except redis.RedisError as error:
         log.warning("run %s: its owner learns of the cancel with the next renewal: %s", run.run_id, error)
 
 
@@ -40,8 +41,8 @@ def widen(run_id: UUID, owner: str, modes: Sequence[str]) -> None:
     """A hint to the owner of a running run: a reader wants events of these modes, too."""
     message = {"run_id": str(run_id), "action": WIDEN, "stream_mode": list(modes)}
     try:
-        bus.client().publish(bus.control_channel(owner), dumps(message))
-    except bus.RedisError as error:
+        redis.client().publish(redis.control_channel(owner), dumps(message))
+    except redis.RedisError as error:
         log.warning("run %s: its owner is not told what a reader wants to see: %s", run_id, error)
 
 
@@ -61,4 +62,4 @@ def _end_log(run: Displaced, retention_seconds: int) -> None:
 def ring(next_run: Next | None) -> None:
     """After the commit: a run was in the way of another one, whose turn it is now."""
     if next_run is not None:
-        queues.enqueue_run(next_run.pool, next_run.run_id)
+        broker.enqueue_run(next_run.pool, next_run.run_id)

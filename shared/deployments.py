@@ -13,8 +13,8 @@ from uuid_utils.compat import uuid7
 
 from shared import archives, limits, revisions
 from shared import secrets as revision_secrets
-from shared.database import dumps
 from shared.errors import Conflict, Invalid, NotFound
+from shared.infra.postgres import dumps
 from shared.models import REVISION_ENDS, DeploymentStatus, RevisionStatus
 from shared.revisions import Moved
 

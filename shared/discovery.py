@@ -2,7 +2,7 @@
 
 RFC 9728 names the authorization server of a resource, RFC 8414 (or OpenID Connect) describes it, and RFC 7591
 lets us register as its client. Each address on the way is somebody else's word, so each is called through
-shared/outgoing.py, and each document must speak of what was asked for.
+shared/infra/egress.py, and each document must speak of what was asked for.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import orjson
 
-from shared import outgoing
 from shared.errors import AddressRefused, Invalid, OutsideFailed
-from shared.outgoing import Answer
+from shared.infra import egress
+from shared.infra.egress import Answer
 from shared.providers import AUTH_METHODS, DEFAULT_CHALLENGE_METHOD
 
 CLIENT_NAME = "runyard"
@@ -47,7 +47,7 @@ def discover(mcp_server_url: str, *, redirect_uri: str) -> dict[str, Any]:
     not answer.
     """
     try:
-        outgoing.check_url(mcp_server_url)
+        egress.check_url(mcp_server_url)
     except AddressRefused as error:
         raise Invalid(error.message, loc=LOC) from error
     server = _described(_issuer_of(mcp_server_url))
@@ -138,9 +138,9 @@ def _authorization_server(document: dict[str, Any]) -> AuthorizationServer:
     revocation_url = document.get("revocation_endpoint")
     return AuthorizationServer(
         issuer=document["issuer"],
-        auth_url=_endpoint(document, "authorization", outgoing.check_browser_url),
-        token_url=_endpoint(document, "token", outgoing.check_url),
-        registration_url=_endpoint(document, "registration", outgoing.check_url),
+        auth_url=_endpoint(document, "authorization", egress.check_browser_url),
+        token_url=_endpoint(document, "token", egress.check_url),
+        registration_url=_endpoint(document, "registration", egress.check_url),
         revocation_url=revocation_url if isinstance(revocation_url, str) else None,
         auth_methods=tuple(method for method in AUTH_METHODS if method in methods),
     )
@@ -170,7 +170,7 @@ def _register(server: AuthorizationServer, redirect_uri: str) -> dict[str, Any]:
         "response_types": ["code"],
         "token_endpoint_auth_method": wanted,
     }
-    answer = outgoing.request(
+    answer = egress.request(
         "POST",
         server.registration_url,
         headers={"Content-Type": "application/json"},
@@ -203,6 +203,6 @@ def _document(url: str) -> dict[str, Any] | None:
 def _get(url: str) -> Answer:
     headers = {"MCP-Protocol-Version": PROTOCOL_VERSION, "Accept": "application/json, text/event-stream"}
     try:
-        return outgoing.request("GET", url, headers=headers)
+        return egress.request("GET", url, headers=headers)
     except AddressRefused as error:
         raise Invalid(error.message, loc=LOC) from error

@@ -22,7 +22,7 @@ from uuid import UUID
 from redis import Redis
 from redis.exceptions import NoScriptError, RedisError
 
-from shared import bus
+from shared.infra.redis import PREFIX, client
 
 log = logging.getLogger(__name__)
 
@@ -53,15 +53,15 @@ EXPIRED = Event(0, 0, "expired", b"")  # yielded where history is missing
 
 
 def log_key(id: UUID) -> str:
-    return f"{bus.PREFIX}{{{id}}}:log"
+    return f"{PREFIX}{{{id}}}:log"
 
 
 def meta_key(id: UUID) -> str:
-    return f"{bus.PREFIX}{{{id}}}:meta"
+    return f"{PREFIX}{{{id}}}:meta"
 
 
 def channel(id: UUID) -> bytes:
-    return f"{bus.PREFIX}{{{id}}}:ch".encode()
+    return f"{PREFIX}{{{id}}}:ch".encode()
 
 
 # KEYS log, meta. ARGV channel, attempt, owner, floor ('' = already open), first seq, final, expiry, kept,
@@ -183,7 +183,7 @@ def close(
     """
     batch = Batch(id, attempt, owner, floor + 1, payloads, floor=floor, final=True)
     try:
-        append(bus.client(), [batch], retention_seconds=retention_seconds)
+        append(client(), [batch], retention_seconds=retention_seconds)
     except RedisError as error:
         log.warning("could not end the event log of %s: %s", id, error)
 

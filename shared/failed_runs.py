@@ -17,9 +17,9 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared import runs, threads
-from shared.database import Row
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict
+from shared.infra.postgres import Row
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import Created, RunRequest
 

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, text
 
 from shared import checkpoints, threads, turns, webhooks
 from shared.claims import Claimed
-from shared.database import Driver, dumps, query
 from shared.errors import Fenced
+from shared.infra.postgres import Driver, dumps, query
 from shared.models import RunStatus, ThreadStatus
 from shared.turns import Next
 

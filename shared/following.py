@@ -18,8 +18,8 @@ from uuid import UUID
 from redis import Redis
 from redis.exceptions import RedisError
 
-from shared import bus
 from shared.events import EXPIRED, PAGE, Event, channel, logged, parse_message, position
+from shared.infra.redis import client
 
 log = logging.getLogger(__name__)
 
@@ -251,7 +251,7 @@ def hub() -> Hub:
     """The process's hub."""
     global _hub
     if _hub is None:
-        _hub = Hub(bus.client())
+        _hub = Hub(client())
     return _hub
 
 
@@ -274,7 +274,7 @@ def follow(
     The log is the truth. A message that is next in line is relayed as it is; on anything else (the
     subscription's confirmation, a gap, a quiet spell) what is missing is read from the log.
     """
-    redis = bus.client()
+    redis = client()
     reader.wait_confirmed(quiet_seconds())
     last = after
     while last is None:

@@ -21,9 +21,10 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import encryption, providers, token_requests
-from shared.database import connection, dumps
+from shared import providers, token_requests
 from shared.errors import NotFound, OutsideFailed
+from shared.infra import encryption
+from shared.infra.postgres import connection, dumps
 from shared.token_requests import TokenRefused, Tokens
 
 log = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from uuid import UUID
 import gevent
 from sqlalchemy import Connection, text
 
-from shared import encryption
-from shared.database import LARGE, Driver, dumps, loads, query
 from shared.errors import InProgress, Invalid
+from shared.infra import encryption
+from shared.infra.postgres import LARGE, Driver, dumps, loads, query
 
 T = TypeVar("T", str, bytes)
 R = TypeVar("R", str, bytes)

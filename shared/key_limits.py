@@ -15,7 +15,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared.claims import Claimed, Stored, Terms, take
-from shared.database import Driver, query
+from shared.infra.postgres import Driver, query
 from shared.turns import ALL_LANES, CLAIM_OF_KEY, Next, free_deployment, startable, unanswered
 
 RUNNING = (

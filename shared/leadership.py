@@ -6,7 +6,7 @@ does not renew its lease for `LEASE_SECONDS` is replaced by whoever asks next; i
 
 from __future__ import annotations
 
-from shared.database import Driver, query
+from shared.infra.postgres import Driver, query
 
 UPKEEP = "upkeep"
 LEASE_SECONDS = 3.0

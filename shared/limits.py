@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 
 from shared import key_limits
 from shared.claims import Claimed, Stored, Terms, take
-from shared.database import Driver, Row, query
+from shared.infra.postgres import Driver, Row, query
 from shared.turns import ALL_LANES, CLAIM_LIMITED, Next, unanswered
 
 NAMES = ("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb")

@@ -12,8 +12,8 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import encryption, outgoing
 from shared.errors import AddressRefused, Conflict, Invalid, NotFound
+from shared.infra import egress, encryption
 from shared.token_requests import Client
 
 AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post")
@@ -138,9 +138,9 @@ def client_of(row: RowMapping) -> Client:
 def check_addresses(values: Mapping[str, Any]) -> None:
     """Raises Invalid that names the address which may not be called."""
     for name, check in (
-        ("auth_url", outgoing.check_browser_url),
-        ("token_url", outgoing.check_url),
-        ("mcp_server_url", outgoing.check_url),
+        ("auth_url", egress.check_browser_url),
+        ("token_url", egress.check_url),
+        ("mcp_server_url", egress.check_url),
     ):
         if values.get(name) is None:
             continue

@@ -18,9 +18,10 @@ import orjson
 from redis.exceptions import RedisError
 from uuid_utils.compat import uuid7
 
-from shared import bus, events, following, queues
-from shared.database import dumps
+from shared import events, following
 from shared.errors import Conflict, HostUnusable, Invalid, TooLarge, Unanswered, Unavailable
+from shared.infra import broker, redis
+from shared.infra.postgres import dumps
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def ask(question: Question) -> bytes:
     deadline = time.monotonic() + PATIENCE_SECONDS
     with following.hub().reader(id) as reader:
         _put(id, question)
-        queues.enqueue_query(question.pool, id)
+        broker.enqueue_query(question.pool, id)
         for batch in following.follow(
             reader, id, after=0, ended=lambda: None, quiet_seconds=lambda: RING_AGAIN_SECONDS
         ):
@@ -59,14 +60,14 @@ def ask(question: Question) -> bytes:
             if time.monotonic() > deadline:
                 _take_back(id)
                 raise Unanswered(f"no runner of the pool '{question.pool}' answered in time")
-            queues.enqueue_query(question.pool, id)
+            broker.enqueue_query(question.pool, id)
     raise Unanswered
 
 
 def take(id: UUID) -> Question | None:
     """The question, when nobody else has taken it. Raises Unavailable."""
     try:
-        stored: Any = bus.client().getdel(_key(id))
+        stored: Any = redis.client().getdel(_key(id))
     except RedisError as error:
         raise Unavailable(f"the event bus does not answer: {error}") from error
     if stored is None:
@@ -109,20 +110,20 @@ def _put(id: UUID, question: Question) -> None:
         }
     )
     try:
-        bus.client().set(_key(id), stored, ex=int(PATIENCE_SECONDS))
+        redis.client().set(_key(id), stored, ex=int(PATIENCE_SECONDS))
     except RedisError as error:
         raise Unavailable(f"the event bus does not answer: {error}") from error
 
 
 def _take_back(id: UUID) -> None:
     try:
-        bus.client().delete(_key(id))
+        redis.client().delete(_key(id))
     except RedisError:
         log.info("query %s: left to expire", id)
 
 
 def _key(id: UUID) -> str:
-    return f"{bus.PREFIX}{{{id}}}:query"
+    return f"{redis.PREFIX}{{{id}}}:query"
 
 
 # What a refusal's `kind` is to the caller.

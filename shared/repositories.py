@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from shared import outgoing
 from shared.errors import AddressRefused, Invalid
+from shared.infra import egress
 
 BRANCHES, TAGS = "refs/heads/", "refs/tags/"
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -18,7 +18,7 @@ REF_LOC = ("body", "source_revision_config", "repo_ref")
 def check_url(url: str) -> None:
     """Raises Invalid (400) for an address no source is fetched from."""
     try:
-        outgoing.check_url(url)
+        egress.check_url(url)
     except AddressRefused as error:
         raise Invalid(f"repo_url: {error.message}", loc=URL_LOC, status=400) from error
 

@@ -20,10 +20,11 @@ import orjson
 from redis.exceptions import RedisError
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import bus, deployments, events, queues
-from shared.database import connection
+from shared import deployments, events
 from shared.errors import Invalid
 from shared.events import Batch, Event
+from shared.infra import broker, redis
+from shared.infra.postgres import connection
 from shared.revisions import CLAIMABLE, Moved
 
 log = logging.getLogger(__name__)
@@ -213,12 +214,12 @@ def announce(moved: Sequence[Moved]) -> None:
         )
     try:
         if batches:
-            events.append(bus.client(), batches, retention_seconds=RETENTION_SECONDS)
+            events.append(redis.client(), batches, retention_seconds=RETENTION_SECONDS)
     except RedisError as error:
         log.warning("could not announce the status of %d revisions: %s", len(moved), error)
     for move in moved:
         if move.status in CLAIMABLE:
-            queues.enqueue_build(move.revision_id)
+            broker.enqueue_build(move.revision_id)
 
 
 def retold(deployment_id: UUID, revision_id: UUID) -> Iterator[list[Event]]:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from shared import deployments, following, revisions
-from shared.database import Row, driver, query
 from shared.following import Stopping
+from shared.infra.postgres import Row, driver, query
 
 LOOK_SECONDS = 5.0  # also without an event: a message may be lost, and Redis may be away
 CONFIRM_SECONDS = 1.0

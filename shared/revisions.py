@@ -19,9 +19,9 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared.database import dumps
 from shared.errors import Fenced, NotFound
 from shared.events import RESERVED
+from shared.infra.postgres import dumps
 from shared.models import REVISION_ENDS, RevisionStatus
 
 IN_PROGRESS = (

@@ -13,11 +13,12 @@ from uuid import UUID
 import orjson
 from redis.exceptions import RedisError
 
-from shared import bus, events, runs, stops
+from shared import events, runs, stops
 from shared.claims import Claimed
-from shared.database import connection, dumps
 from shared.errors import NotFound, Unavailable
 from shared.events import END, EXPIRED, Event
+from shared.infra import redis
+from shared.infra.postgres import connection, dumps
 from shared.models import RunStatus
 
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
@@ -50,7 +51,7 @@ def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
     Raises Unavailable.
     """
     try:
-        last = events.newest(bus.client(), run_id)
+        last = events.newest(redis.client(), run_id)
     except RedisError as error:
         raise Unavailable("the event log cannot be read") from error
     if last is None or not last.is_last:
@@ -72,7 +73,7 @@ def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
 def extent(run_id: UUID) -> tuple[int, bool]:
     """The number of the log's newest event (0: it holds nothing), and whether nothing will be added."""
     try:
-        newest, end = bus.client().hmget(events.meta_key(run_id), "seq", "end")  # type: ignore[misc]
+        newest, end = redis.client().hmget(events.meta_key(run_id), "seq", "end")  # type: ignore[misc]
     except RedisError:
         return 0, False
     return int(newest or 0), end is not None

@@ -21,9 +21,9 @@ from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
 from shared import assistants, stops, threads
-from shared.database import Driver, Row, dumps, query
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
+from shared.infra.postgres import Driver, Row, dumps, query
 from shared.models import ThreadStatus
 from shared.stops import Displaced
 

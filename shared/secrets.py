@@ -10,8 +10,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared import encryption, variables
+from shared import variables
 from shared.errors import Invalid
+from shared.infra import encryption
 
 
 def check(secrets: Sequence[Mapping[str, str]]) -> None:

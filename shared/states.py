@@ -15,8 +15,8 @@ from sqlalchemy import Connection, text
 
 from shared import checkpoints, threads
 from shared.checkpoints import Write
-from shared.database import dumps
 from shared.errors import Conflict
+from shared.infra.postgres import dumps
 
 EMPTY: dict[str, Any] = {
     "next": [],

@@ -15,8 +15,8 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared import store_vectors
-from shared.database import dumps
 from shared.errors import Invalid
+from shared.infra.postgres import dumps
 from shared.store_vectors import Vectors
 
 MAX_LABELS, MAX_LABEL, MAX_KEY = 64, 512, 1024

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 from sqlalchemy import Connection, RowMapping, text
 
 from shared import checkpoints, stops, threads
-from shared.database import dumps
 from shared.errors import NotFound
+from shared.infra.postgres import dumps
 from shared.stops import Displaced
 
 

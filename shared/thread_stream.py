@@ -22,11 +22,12 @@ from uuid import UUID
 from redis.exceptions import RedisError
 from sqlalchemy import text
 
-from shared import bus, events, following, run_logs, states
-from shared.database import connection, dumps
+from shared import events, following, run_logs, states
 from shared.errors import NotFound, Unavailable
 from shared.events import END, EXPIRED, Event
 from shared.following import Reader
+from shared.infra import redis
+from shared.infra.postgres import connection, dumps
 
 log = logging.getLogger(__name__)
 
@@ -255,12 +256,12 @@ def _microseconds(at: datetime) -> int:
 
 def channel(thread_id: UUID) -> bytes:
     """Where readers of a thread hear that something has begun on it."""
-    return f"{bus.PREFIX}thread:{thread_id}".encode()
+    return f"{redis.PREFIX}thread:{thread_id}".encode()
 
 
 def ring(thread_id: UUID) -> None:
     """After the commit: the thread's state was written, by no run."""
     try:
-        bus.client().publish(channel(thread_id), events.RING)
+        redis.client().publish(channel(thread_id), events.RING)
     except RedisError as error:
         log.warning("thread %s: its readers learn of its new state a little later: %s", thread_id, error)

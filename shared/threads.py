@@ -27,8 +27,8 @@ from sqlalchemy import update as update_table
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from uuid_utils.compat import uuid7
 
-from shared.database import Driver, dumps, query
 from shared.errors import Conflict, NotFound
+from shared.infra.postgres import Driver, dumps, query
 from shared.models import Thread
 
 SORTABLE = {

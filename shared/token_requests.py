@@ -1,6 +1,6 @@
 """What is said to an OAuth provider: the address for the user's browser, and requests for tokens.
 
-The protocol's forms come from authlib, the calls go through shared/outgoing.py. Answers are read leniently,
+The protocol's forms come from authlib, the calls go through shared/infra/egress.py. Answers are read leniently,
 as providers give them: as JSON or as a form, refusals under status 200, lifetimes as text or not at all.
 Neither tokens nor what a provider says of a failure are logged or shown.
 """
@@ -17,9 +17,9 @@ from authlib.oauth2.rfc6749.parameters import prepare_grant_uri, prepare_token_r
 from authlib.oauth2.rfc7009 import prepare_revoke_token_request
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
-from shared import outgoing
 from shared.errors import OutsideFailed
-from shared.outgoing import Answer
+from shared.infra import egress
+from shared.infra.egress import Answer
 
 FORM = "application/x-www-form-urlencoded"
 MAX_TOKEN_LENGTH = 64 * 1024
@@ -125,7 +125,7 @@ def _post(client: Client, url: str, body: str) -> Answer:
     """The form, with the client named as the provider wants it."""
     headers = {"Content-Type": FORM, "Accept": "application/json"}
     url, headers, body = _identity(client).prepare("POST", url, headers, body)
-    return outgoing.request("POST", url, headers=headers, body=body)
+    return egress.request("POST", url, headers=headers, body=body)
 
 
 def _identity(client: Client) -> ClientAuth:

@@ -16,9 +16,9 @@ from uuid import UUID
 import httpx
 from sqlalchemy import Connection, text
 
-from shared import outgoing
-from shared.database import Driver, dumps, query
 from shared.errors import AddressRefused, Invalid, OutsideFailed
+from shared.infra import egress
+from shared.infra.postgres import Driver, dumps, query
 
 LOC = ("body", "webhook")
 ROLLBACK = "rollback"  # what the end of a run is called that was taken away
@@ -54,13 +54,13 @@ def check(url: str, rules: Mapping[str, Any]) -> None:
         raise _refused("Invalid webhook URL") from error
     if not host.strip("[]."):
         raise _refused(f"Invalid webhook hostname '{parsed.host}'")
-    if parsed.scheme != "https" and not (parsed.scheme == "http" and outgoing.allows_http()):
+    if parsed.scheme != "https" and not (parsed.scheme == "http" and egress.allows_http()):
         raise _refused("Webhook must use https")
-    port = parsed.port or outgoing.DEFAULT_PORTS[parsed.scheme]
+    port = parsed.port or egress.DEFAULT_PORTS[parsed.scheme]
     _check_rules(url, parsed.scheme, host, port, rules)
     try:
-        outgoing.check_url(url)
-        outgoing.check_host(host, port)
+        egress.check_url(url)
+        egress.check_host(host, port)
     except AddressRefused as error:
         raise _refused(_blocked(host) or _said(error.message)) from error
     except (OutsideFailed, TimeoutError) as error:
@@ -90,8 +90,8 @@ def _blocked(host: str) -> str | None:
     plain = host.strip("[]").rstrip(".").lower()
     if plain == "localhost" or plain.endswith(".localhost"):
         return "Webhook host blocked: localhost address"
-    address = outgoing.literal_address(host)
-    if address is None or not outgoing.is_refused(address):
+    address = egress.literal_address(host)
+    if address is None or not egress.is_refused(address):
         return None
     mapped = getattr(address, "ipv4_mapped", None)
     kind = "loopback IP range" if (mapped or address).is_loopback else "private or reserved IP range"

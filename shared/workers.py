@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared.database import dumps
+from shared.infra.postgres import dumps
 
 SILENT_SECONDS = 60.0
 READY, DRAINING = "ready", "draining"

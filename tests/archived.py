@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import text
 
-from shared.database import connection
+from shared.infra.postgres import connection
 
 
 def keep(files: Mapping[str, str]) -> str:

@@ -13,8 +13,9 @@ from redis import Redis
 from sqlalchemy import Engine, text
 
 from cli import embedded
-from shared import bus, encryption, outgoing
-from shared import database as shared_database
+from shared.infra import egress, encryption
+from shared.infra import postgres as shared_postgres
+from shared.infra import redis as shared_redis
 from shared.models import Base
 from shared.settings import Settings
 from tests.servers import running
@@ -78,21 +79,21 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def _engines(database: str) -> tuple[Engine, Engine | None]:
     """The process's engines, on a database with its tables."""
-    engine = shared_database.connect(database)
+    engine = shared_postgres.connect(database)
     Base.metadata.create_all(engine)
     with engine.begin() as connection:
         connection.execute(text(EMPTY_TABLES))
-    return engine, shared_database._quick
+    return engine, shared_postgres._quick
 
 
 @pytest.fixture
 def db(_engines: tuple[Engine, Engine | None]) -> Engine:
     """The process's engine, on empty tables."""
     engine = _engines[0]
-    if shared_database._engine is not engine:  # a test has connected elsewhere
-        for other in filter(None, (shared_database._engine, shared_database._quick)):
+    if shared_postgres._engine is not engine:  # a test has connected elsewhere
+        for other in filter(None, (shared_postgres._engine, shared_postgres._quick)):
             other.dispose()
-        shared_database._engine, shared_database._quick = _engines
+        shared_postgres._engine, shared_postgres._quick = _engines
     with engine.begin() as connection:
         connection.execute(text("SELECT empty_tables()"))
     return engine
@@ -101,7 +102,7 @@ def db(_engines: tuple[Engine, Engine | None]) -> Engine:
 @pytest.fixture
 def redis(redis_url: str) -> Iterator[Redis]:
     """A client of an empty Valkey; also the process's own."""
-    client = bus.connect(redis_url)
+    client = shared_redis.connect(redis_url)
     client.flushall()
     yield client
     client.close()
@@ -111,7 +112,7 @@ def redis(redis_url: str) -> Iterator[Redis]:
 def fake_redis() -> FakeRedis:
     """An empty Redis in memory, scripts included; also the process's own."""
     client = FakeRedis(version=(7,))
-    bus.use(client)
+    shared_redis.use(client)
     return client
 
 
@@ -127,9 +128,9 @@ def own_key() -> Iterator[None]:
 @pytest.fixture
 def lenient() -> Iterator[None]:
     """Calls to the outside may go to this machine, also over http."""
-    outgoing.configure(["127.0.0.1"], allow_http=True)
+    egress.configure(["127.0.0.1"], allow_http=True)
     yield
-    outgoing.configure()
+    egress.configure()
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from uuid import UUID
 from sqlalchemy import insert, select, update
 from uuid_utils.compat import uuid7
 
-from shared import assistants, checkpoints, encryption, states
+from shared import assistants, checkpoints, states
 from shared.checkpoints import ClaimedRun, Write
-from shared.database import connection
 from shared.deployments import DeploymentRef, resolve
+from shared.infra import encryption
+from shared.infra.postgres import connection
 from shared.models import (
     Assistant,
     AssistantVersion,

@@ -124,11 +124,12 @@ def serve() -> None:
 
 
 def _connect(database_url: str, redis_url: str) -> None:
-    from shared import bus, database, queues
+    from shared.infra import broker, postgres
+    from shared.infra import redis as shared_redis
 
-    database.connect(database_url)
-    bus.connect(redis_url)
-    queues.configure(redis_url)
+    postgres.connect(database_url)
+    shared_redis.connect(redis_url)
+    broker.configure(redis_url)
 
 
 def _load(path: str) -> Any:

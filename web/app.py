@@ -11,8 +11,8 @@ from flask.json.provider import JSONProvider
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import RequestRedirect
 
-from shared.database import LARGE
-from shared.process import take_turns
+from shared.infra.hardening import take_turns
+from shared.infra.postgres import LARGE
 from shared.settings import Settings
 from web import (
     auth,

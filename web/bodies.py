@@ -21,7 +21,7 @@ from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import BadRequest, HTTPException, RequestTimeout
 from werkzeug.wsgi import ClosingIterator, get_content_length
 
-from shared.process import take_turns
+from shared.infra.hardening import take_turns
 
 SLOWEST_BYTES_PER_SECOND = 8 * 1024
 STEP_BYTES = 64 * 1024

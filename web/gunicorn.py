@@ -10,8 +10,8 @@ from typing import Any
 
 from gunicorn import glogging
 
-from shared import logs
-from shared.process import close_memory
+from shared.infra import logs
+from shared.infra.hardening import close_memory
 from shared.settings import Settings
 from web import worker
 

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from flask import Flask, Response, g, request
 
-from shared import logs
+from shared.infra import logs
 from web.addresses import DEPLOYMENT_PREFIX
 
 REQUEST_ID = "x-request-id"

@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Connection, RowMapping, select, text
 
 from shared import __version__, workers
-from shared.database import Row, connection
 from shared.errors import NotFound
+from shared.infra.postgres import Row, connection
 from shared.models import Deployment, Revision, RunStatus
 from web.auth import identify
 from web.bounds import Streams

@@ -14,9 +14,9 @@ from sqlalchemy import Connection
 from werkzeug.exceptions import HTTPException
 
 from shared import idempotency
-from shared.database import Driver
 from shared.errors import Invalid
 from shared.idempotency import HEADER, Answer, Asked
+from shared.infra.postgres import Driver
 from web.auth import caller
 
 REPLAYED = "Idempotent-Replayed"

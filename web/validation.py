@@ -18,7 +18,7 @@ from marshmallow import ValidationError
 from werkzeug.exceptions import RequestTimeout
 
 from shared.errors import Invalid
-from shared.process import take_turns
+from shared.infra.hardening import take_turns
 from web.fields import NO_ITEM, QueryList, Schema
 
 MAX_DEPTH = 128

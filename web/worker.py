@@ -20,7 +20,7 @@ from gunicorn.http.errors import NoMoreData
 from gunicorn.workers.base_async import AsyncWorker
 from gunicorn.workers.ggevent import GeventWorker
 
-from shared import logs
+from shared.infra import logs
 from shared.settings import Settings
 from web.bodies import CLOSE
 from web.connections import Connections

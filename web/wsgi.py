@@ -8,8 +8,8 @@ monkey.patch_all()
 
 import os  # noqa: E402  the patch comes before every other import
 
-from shared import bus, database, encryption, logs, outgoing, queues  # noqa: E402
-from shared.process import close_memory  # noqa: E402
+from shared.infra import broker, egress, encryption, logs, postgres, redis  # noqa: E402
+from shared.infra.hardening import close_memory  # noqa: E402
 from shared.settings import BadSetting, Settings  # noqa: E402
 from web.app import create_app  # noqa: E402
 
@@ -23,19 +23,19 @@ def connect(settings: Settings) -> None:
         raise BadSetting("web needs DATABASE_URL and REDIS_URL: start it with `runyard up`, or set them")
     if not settings.encryption_keys:
         raise BadSetting("web needs RUNYARD_ENCRYPTION_KEYS: `runyard encryption new-key` makes one")
-    database.connect(
+    postgres.connect(
         settings.database_url,
         statement_timeout_seconds=STATEMENT_TIMEOUT_SECONDS,
         application="runyard web",
     )
-    bus.connect(settings.redis_url, timeout_seconds=BUS_TIMEOUT_SECONDS)
-    queues.configure(settings.redis_url, pool=settings.pool, socket_timeout_seconds=BUS_TIMEOUT_SECONDS)
+    redis.connect(settings.redis_url, timeout_seconds=BUS_TIMEOUT_SECONDS)
+    broker.configure(settings.redis_url, pool=settings.pool, socket_timeout_seconds=BUS_TIMEOUT_SECONDS)
 
 
 close_memory()
 settings = Settings.from_env(os.environ)
 logs.configure(settings)
 encryption.configure(settings.encryption_keys)
-outgoing.configure(settings.allowed_addresses, allow_http=settings.allow_http)
+egress.configure(settings.allowed_addresses, allow_http=settings.allow_http)
 connect(settings)
 app = create_app(settings)

@@ -13,14 +13,14 @@ from typing import Any
 from celery.apps.worker import install_worker_term_handler
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutting_down
 
-from shared import bus, database, logs, queues
-from shared.process import close_memory
+from shared.infra import broker, logs, postgres, redis
+from shared.infra.hardening import close_memory
 from shared.settings import Settings
 from workers import presence, transport
 
 close_memory()
 settings = Settings.from_env(os.environ)
-app = queues.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
+app = broker.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
 app.conf.update(imports=["workers.tasks"])
 transport.use(app)
 
@@ -39,8 +39,8 @@ def prepare(**_: Any) -> None:
         )
     if not settings.encryption_keys:
         raise SystemExit("A worker needs RUNYARD_ENCRYPTION_KEYS, the same as all other processes.")
-    database.connect(settings.database_url, application="runyard worker", pool_size=4, waits_for_disk=False)
-    bus.connect(settings.redis_url)
+    postgres.connect(settings.database_url, application="runyard worker", pool_size=4, waits_for_disk=False)
+    redis.connect(settings.redis_url)
     presence.listen(app.amqp.queues, settings.worker)
 
 
@@ -50,7 +50,7 @@ def start(sender: Any, **_: Any) -> None:
     from workers import tasks  # made here: greenlets start with the worker, not with the import
 
     consumed = set(sender.app.amqp.queues.consume_from)
-    is_runner = queues.runs_queue(settings.pool) in consumed
+    is_runner = broker.runs_queue(settings.pool) in consumed
     tasks.start(settings, is_runner=is_runner, slots=sender.controller.concurrency)
     for name in ("SIGINT", "SIGQUIT"):  # a cold shutdown blocks in the handler, which gevent refuses
         install_worker_term_handler(sender.controller, sig=name)

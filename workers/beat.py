@@ -10,15 +10,15 @@ from typing import Any
 
 from celery.signals import setup_logging
 
-from shared import logs, queues
-from shared.process import close_memory
+from shared.infra import broker, logs
+from shared.infra.hardening import close_memory
 from shared.settings import Settings
 
 close_memory()
 settings = Settings.from_env(os.environ)
-app = queues.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
+app = broker.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
 app.conf.update(
-    beat_schedule={"sweep": {"task": queues.SWEEP, "schedule": 10.0, "options": {"queue": queues.BUILDS}}},
+    beat_schedule={"sweep": {"task": broker.SWEEP, "schedule": 10.0, "options": {"queue": broker.BUILDS}}},
     beat_scheduler="celery.beat:Scheduler",  # keeps no file: after a restart it begins anew
 )
 

@@ -1,6 +1,6 @@
 """What a task's message is to a worker: a bell that has been heard.
 
-Queues keep nothing of a message that was delivered (`shared/queues.py`), and kombu's Redis transport asks
+Queues keep nothing of a message that was delivered (`shared/infra/broker.py`), and kombu's Redis transport asks
 Redis to forget it all the same: a round-trip a message, from a pool of ten connections that a burst exhausts.
 """
 

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from shared import revision_log, revisions
-from shared.database import connection
 from shared.errors import Fenced, Unavailable
+from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.revision_log import BUILD, Clock, Line
 from shared.revisions import Claimed

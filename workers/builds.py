@@ -18,10 +18,11 @@ from greenlet import greenlet
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from shared import bus, logs, queues, revision_log, revisions, secrets
-from shared.database import connection
-from shared.encryption import Undecryptable
+from shared import revision_log, revisions, secrets
 from shared.errors import BuildFailed, Fenced, Unavailable
+from shared.infra import broker, logs, redis
+from shared.infra.encryption import Undecryptable
+from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.revisions import Claimed
 from shared.settings import Settings
@@ -43,7 +44,7 @@ class Builder:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.writer = Writer(bus.client(), retention_seconds=settings.event_retention_seconds)
+        self.writer = Writer(redis.client(), retention_seconds=settings.event_retention_seconds)
         self._at_work: set[greenlet] = set()
         self._is_stopping = False
 
@@ -109,7 +110,7 @@ class Builder:
             return
         if is_back:
             log.info("revision %s: given back", claimed.revision_id)
-            queues.enqueue_build(claimed.revision_id)
+            broker.enqueue_build(claimed.revision_id)
 
 
 class Lease:
@@ -299,10 +300,10 @@ class _Build:
         revision_log.announce(moved)
 
     def _warm(self) -> None:
-        channel = bus.warm_channel(self._claimed.pool)
+        channel = redis.warm_channel(self._claimed.pool)
         try:
-            bus.client().publish(channel, str(self._claimed.revision_id))
-        except bus.RedisError as error:
+            redis.client().publish(channel, str(self._claimed.revision_id))
+        except redis.RedisError as error:
             log.info("revision %s: not warmed: %s", self._claimed.revision_id, error)
 
     def fail(self, failure: BuildFailed) -> None:

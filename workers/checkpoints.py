@@ -24,9 +24,9 @@ from psycopg import Error as DatabaseError
 from shared import checkpoints, claims, finishing, threads
 from shared.checkpoints import Write
 from shared.claims import Claimed, Return, Wish
-from shared.database import Driver, driver
 from shared.errors import Fenced, RunyardError, Unavailable
 from shared.finishing import Finish
+from shared.infra.postgres import Driver, driver
 from shared.turns import Next
 
 log = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from psycopg.errors import UniqueViolation
 
 from shared import claims, key_limits, limits
 from shared.claims import Claimed, Stored, Terms
-from shared.database import Driver, driver
 from shared.errors import OutcomeUnknown, Unavailable
+from shared.infra.postgres import Driver, driver
 
 log = logging.getLogger(__name__)
 

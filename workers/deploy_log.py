@@ -15,8 +15,8 @@ from uuid import UUID
 import gevent
 from gevent.event import Event as Signal
 
-from shared.database import connection
 from shared.errors import Unavailable
+from shared.infra.postgres import connection
 from shared.revision_log import DEPLOY, Clock, Line, append, clean, scrubber
 from workers.host import Output
 

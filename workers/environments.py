@@ -27,8 +27,8 @@ from uv import find_uv_bin
 
 import workers.graph_host
 from shared import archives, deployments, secrets
-from shared.database import connection
 from shared.errors import BuildFailed, HostUnusable, NotFound, Unavailable
+from shared.infra.postgres import connection
 from shared.settings import MIB, Settings
 from workers import commands, interpreters, manifest, resolving, sandbox, sources, steps, workspaces
 from workers.deploy_log import DeployLog

@@ -17,8 +17,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.dialects.postgresql import insert
 
 from shared import assistants, secrets
-from shared.encryption import Undecryptable
 from shared.errors import BuildFailed, HostUnusable
+from shared.infra.encryption import Undecryptable
 from shared.models import Assistant, AssistantVersion, Graph
 from shared.settings import Settings
 from workers.environments import GRAPH_HOST, Made, host_command

@@ -21,9 +21,10 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 from sqlalchemy.exc import DBAPIError
 
-from shared import __version__, queues, workers
-from shared.database import connection
+from shared import __version__, workers
 from shared.errors import Unavailable
+from shared.infra import broker
+from shared.infra.postgres import connection
 from shared.settings import Settings
 from shared.workers import DRAINING, READY, Sign
 from workers.sandbox import Isolation
@@ -43,15 +44,15 @@ def listen(consumed: Any, worker: str) -> None:
 
     The nameless exchange reaches every queue by its name: no binding stays in the broker when we are gone.
     """
-    name = queues.canary_queue(worker)
+    name = broker.canary_queue(worker)
     consumed.select_add(Queue(name, Exchange(""), routing_key=name, no_ack=True))
     consumed[name].exchange = Exchange("")
 
 
 def send_canary(worker: str) -> None:
     """A message of this process to itself; raises what the broker's absence raises."""
-    name = queues.canary_queue(worker)
-    queues.celery.send_task(queues.CANARY, queue=Queue(name, Exchange(""), routing_key=name))
+    name = broker.canary_queue(worker)
+    broker.celery.send_task(broker.CANARY, queue=Queue(name, Exchange(""), routing_key=name))
 
 
 class Presence:
@@ -102,7 +103,7 @@ class Presence:
     def leave(self) -> None:
         """The process ends in good order."""
         try:
-            queues.forget_worker(self._settings.worker)
+            broker.forget_worker(self._settings.worker)
             with connection() as conn:
                 workers.leave(conn, self._settings.worker)
         except (Unavailable, DBAPIError, RedisError) as error:

@@ -16,8 +16,8 @@ import orjson
 from gevent.event import AsyncResult
 
 from shared import checkpoint_answers, queries, states
-from shared.database import connection, dumps
 from shared.errors import Conflict, HostDied, HostError, NotFound, RunyardError, Unavailable
+from shared.infra.postgres import connection, dumps
 from shared.queries import PATIENCE_SECONDS, Question
 from workers import store
 from workers.graph_host import frames

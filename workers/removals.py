@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from shared import archives, deletion, idempotency, retention, webhooks
-from shared.database import connection
+from shared.infra.postgres import connection
 from shared.settings import Settings
 
 STEP_SECONDS = 1.0

@@ -19,11 +19,12 @@ import orjson
 from gevent.pool import Group
 from redis.exceptions import RedisError
 
-from shared import bus, claims, deployments, key_limits, limits, logs, queues, turns
+from shared import claims, deployments, key_limits, limits, turns
 from shared.claims import Claimed, Stored, Terms
 from shared.control import WIDEN
-from shared.database import connection
 from shared.errors import Unavailable
+from shared.infra import broker, logs, redis
+from shared.infra.postgres import connection
 from shared.settings import Settings
 from workers.checkpoints import Committer
 from workers.claiming import AT_ONCE, Claiming, Line, Taken
@@ -48,7 +49,7 @@ class Runner:
     def __init__(self, settings: Settings, hosts: HostPool) -> None:
         self.settings = settings
         self.hosts = hosts
-        self.writer = Writer(bus.client(), retention_seconds=settings.event_retention_seconds)
+        self.writer = Writer(redis.client(), retention_seconds=settings.event_retention_seconds)
         self.committer = Committer(settings.worker)
         self.draining = False
         self._executions: dict[UUID, Execution] = {}
@@ -94,7 +95,7 @@ class Runner:
         """Bells that reached us on our way out are for others."""
         gevent.sleep(PASS_ON_SECONDS)
         for run_id in run_ids:
-            queues.enqueue_run(self.settings.pool, run_id)
+            broker.enqueue_run(self.settings.pool, run_id)
 
     def goes_on(self, following: turns.Next | None) -> None:
         """A thread's next run may start: here if it is our pool's, else by its doorbell."""
@@ -103,7 +104,7 @@ class Runner:
         if following.pool == self.settings.pool and not self.draining and self.free_slots > 0:
             self._group.spawn(self.ring, [following.run_id])
         else:
-            queues.enqueue_run(following.pool, following.run_id)
+            broker.enqueue_run(following.pool, following.run_id)
 
     def _let_in(self, line: Line) -> None:
         """A run of a limited deployment or key has ended: the next one starts, here if there is room."""
@@ -118,7 +119,7 @@ class Runner:
             log.warning("nobody is rung for, upkeep will: %s", error)
             return
         for run in waiting:
-            queues.enqueue_run(run.pool, run.run_id)
+            broker.enqueue_run(run.pool, run.run_id)
 
     def _claim_unheard(self) -> None:
         """Nobody rang for a while: look for ourselves. Redis away delays runs, no more."""
@@ -136,7 +137,7 @@ class Runner:
             given = claims.give_back_unknown(conn, owner=self.settings.worker, known=list(self._executions))
         for run in given:
             log.warning("run %s: claimed, but nobody was told: it goes back to the queue", run.run_id)
-            queues.enqueue_run(run.pool, run.run_id)
+            broker.enqueue_run(run.pool, run.run_id)
 
     def _catch_up(self, most: int) -> list[gevent.Greenlet]:
         """Runs were turned away: of all that wait those whose turn it is; fewer than asked for: none is left."""
@@ -243,10 +244,10 @@ class Runner:
 
     def _listen(self) -> None:
         """Hear of cancels and of revisions to warm at once; a lost message costs only time."""
-        channels = (bus.control_channel(self.settings.worker), bus.warm_channel(self.settings.pool))
+        channels = (redis.control_channel(self.settings.worker), redis.warm_channel(self.settings.pool))
         while True:
             try:
-                with bus.client().pubsub(ignore_subscribe_messages=True) as pubsub:
+                with redis.client().pubsub(ignore_subscribe_messages=True) as pubsub:
                     pubsub.subscribe(*channels)
                     while True:
                         message = pubsub.get_message(timeout=5.0)
@@ -260,7 +261,7 @@ class Runner:
                 gevent.sleep(1.0)
 
     def _heard(self, channel: str, data: bytes) -> None:
-        if channel == bus.warm_channel(self.settings.pool):
+        if channel == redis.warm_channel(self.settings.pool):
             gevent.spawn(self.hosts.warm, UUID(data.decode()))
             return
         message = orjson.loads(data)

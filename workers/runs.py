@@ -16,12 +16,13 @@ import gevent
 import orjson
 from gevent.event import AsyncResult
 
-from shared import checkpoint_answers, claims, events, finishing, queues, run_logs, runs, thread_stream
+from shared import checkpoint_answers, claims, events, finishing, run_logs, runs, thread_stream
 from shared.checkpoints import Write
 from shared.claims import Claimed, Return, Stored
-from shared.database import connection, dumps
 from shared.errors import Fenced, HostDied, HostError, HostUnusable, NotBegun, RunyardError, Unavailable
 from shared.finishing import Finish
+from shared.infra import broker
+from shared.infra.postgres import connection, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.turns import Next
 from workers import quarantine, store
@@ -383,9 +384,9 @@ class Execution:
             self.log.abandon()
             return
         if given and not delay:
-            queues.enqueue_run(self.run_pool, run.run_id)
+            broker.enqueue_run(self.run_pool, run.run_id)
         elif given:
-            gevent.spawn_later(delay, queues.enqueue_run, self.run_pool, run.run_id)
+            gevent.spawn_later(delay, broker.enqueue_run, self.run_pool, run.run_id)
 
     @property
     def run_pool(self) -> str:

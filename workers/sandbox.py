@@ -4,7 +4,7 @@ Level 2 is bubblewrap: own user, process, IPC and host-name namespaces, a read-o
 and of the data directory only what the command is given. Level 1, for a service that runs as root, is
 another user, who may enter nothing but what is given to it. Level 0 is the same user. At both there are
 resource limits, no capabilities and none to be had: other processes' environments stay closed
-(`shared/process.py` is the other half of that), but at level 0 the service's files are open.
+(`shared/infra/hardening.py` is the other half of that), but at level 0 the service's files are open.
 The network is shared at all levels: agents call models.
 
 Where user code is another user than the machine's root in a namespace of its own, the kernel also bounds its

@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, text
 
-from shared import archives, outgoing, repositories, revisions
-from shared.database import connection
+from shared import archives, repositories, revisions
 from shared.errors import BuildFailed, OutsideFailed
+from shared.infra import egress
+from shared.infra.postgres import connection
 from shared.revisions import Claimed
 from shared.settings import Settings
 from workers import commands, sandbox, steps, workspaces
@@ -133,8 +134,8 @@ class _Repository:
         url = urlsplit(self._origin.url)
         port = url.port or PORTS.get(url.scheme, 0)
         try:
-            outgoing.check_url(self._origin.url)
-            addresses = outgoing.check_host(url.hostname or "", port)
+            egress.check_url(self._origin.url)
+            addresses = egress.check_host(url.hostname or "", port)
         except OutsideFailed as error:
             raise BuildFailed(STEP, f"the repository cannot be reached: {error.message}") from error
         shown = [f"[{address}]" if ":" in address else address for address in addresses]

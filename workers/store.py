@@ -10,8 +10,8 @@ import orjson
 
 from shared import claims, store
 from shared.claims import Claimed
-from shared.database import connection, dumps
 from shared.errors import Fenced, Refused
+from shared.infra.postgres import connection, dumps
 
 
 def answer_run(run: Claimed, ask: Mapping[str, Any]) -> list[bytes]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared import store_vectors
-from shared.database import connection
 from shared.errors import BuildFailed
+from shared.infra.postgres import connection
 
 STEP = "configuration"
 MAX_DIMS = 16_000  # of a vector in PostgreSQL

@@ -12,8 +12,9 @@ from uuid import UUID
 import gevent
 from celery.worker import state
 
-from shared import encryption, limits, outgoing, queues
-from shared.database import connection
+from shared import limits
+from shared.infra import broker, egress, encryption
+from shared.infra.postgres import connection
 from shared.limits import HostLimits
 from shared.settings import Settings
 from workers import environments, queries, sandbox, workspaces
@@ -39,7 +40,7 @@ def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
     """Set up what the tasks of this process, so many at a time, work with."""
     global _runner, _builder, _upkeep, _presence, _deliveries
     encryption.configure(settings.encryption_keys)
-    outgoing.configure(settings.allowed_addresses, allow_http=settings.allow_http)
+    egress.configure(settings.allowed_addresses, allow_http=settings.allow_http)
     isolation = sandbox.settle(settings)
     if is_runner:
         prepare = environments.host_of(settings, DeployLog())
@@ -102,33 +103,33 @@ def _die() -> None:
     os._exit(os.EX_UNAVAILABLE)
 
 
-@queues.celery.task(name=queues.EXECUTE_RUNS, base=Bell)
+@broker.celery.task(name=broker.EXECUTE_RUNS, base=Bell)
 def execute_runs(run_ids: list[str]) -> None:
     if _runner is not None:
         _runner.ring([UUID(run_id) for run_id in run_ids])
 
 
-@queues.celery.task(name=queues.ANSWER_QUERIES, base=Bell)
+@broker.celery.task(name=broker.ANSWER_QUERIES, base=Bell)
 def answer_queries(query_ids: list[str]) -> None:
     if _runner is not None:
         queries.answer_all(_runner.hosts, [UUID(query_id) for query_id in query_ids])
 
 
-@queues.celery.task(name=queues.BUILD_REVISION, base=Bell)
+@broker.celery.task(name=broker.BUILD_REVISION, base=Bell)
 def build_revisions(revision_ids: list[str]) -> None:
     if _builder is not None:
         for revision_id in revision_ids:
             _builder.build(UUID(revision_id))
 
 
-@queues.celery.task(name=queues.CANARY, base=Bell)
+@broker.celery.task(name=broker.CANARY, base=Bell)
 def canary() -> None:
     """What this process sends to itself."""
     if _presence is not None:
         _presence.heard()
 
 
-@queues.celery.task(name=queues.SWEEP, base=Bell)
+@broker.celery.task(name=broker.SWEEP, base=Bell)
 def sweep() -> None:
     """Beat's bell: upkeep does not depend on it, it only makes a first round come sooner."""
     if _upkeep is not None:

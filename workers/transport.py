@@ -18,13 +18,13 @@ from kombu.connection import Connection as KombuConnection
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as kombu_redis
 
-from shared import queues
+from shared.infra import broker
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
-TAKES_IDS = (queues.EXECUTE_RUNS, queues.ANSWER_QUERIES, queues.BUILD_REVISION)
-TAKES_NOTHING = (queues.SWEEP, queues.CANARY)
+TAKES_IDS = (broker.EXECUTE_RUNS, broker.ANSWER_QUERIES, broker.BUILD_REVISION)
+TAKES_NOTHING = (broker.SWEEP, broker.CANARY)
 
 
 class Malformed(Exception):

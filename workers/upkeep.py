@@ -32,7 +32,6 @@ from shared import (
     leadership,
     limits,
     organizations,
-    queues,
     revision_log,
     revisions,
     run_logs,
@@ -42,9 +41,10 @@ from shared import (
     webhooks,
     workers,
 )
-from shared.database import connection, driver, dumps
 from shared.errors import RunyardError, Unavailable
 from shared.finishing import Finish
+from shared.infra import broker
+from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.settings import Settings
 from workers.removals import Removals
@@ -147,14 +147,14 @@ class Upkeep:
     def _unheard_runs(self) -> None:
         with connection() as conn:
             pools = turns.pools(conn)
-        full = queues.full_pools(pools)
+        full = broker.full_pools(pools)
         with connection() as conn:
             waiting = turns.unheard(conn, full_pools=full, limit=RINGS_A_TICK)
             waiting += limits.startable(conn, limit=RINGS_A_TICK)
             waiting += key_limits.ring(conn, limit=RINGS_A_TICK)
         for run in waiting:
             if run.pool not in full:
-                queues.enqueue_run(run.pool, run.run_id)
+                broker.enqueue_run(run.pool, run.run_id)
 
     def _pools(self) -> None:
         """Runs that missed their deployment's move to another pool, and workers that ended without a word."""
@@ -162,7 +162,7 @@ class Upkeep:
             limits.move_stragglers(conn)
             gone = workers.sweep(conn)
         for worker in gone:
-            queues.forget_worker(worker)
+            broker.forget_worker(worker)
 
     def _statistics(self) -> None:
         with connection() as conn:
@@ -218,12 +218,12 @@ class Upkeep:
             retention_seconds=self._settings.event_retention_seconds,
         )
         if following is not None:
-            queues.enqueue_run(following.pool, following.run_id)
+            broker.enqueue_run(following.pool, following.run_id)
 
     def _crons(self) -> None:
         for fired in crons.fire_due(max_pending=self._settings.max_pending_per_thread):
             control.tell(fired.created.displaced, self._settings.event_retention_seconds)
-            queues.enqueue_run(fired.created.pool, fired.created.run_id)
+            broker.enqueue_run(fired.created.pool, fired.created.run_id)
 
     def _builds(self) -> None:
         with connection() as conn:
@@ -231,7 +231,7 @@ class Upkeep:
             due = deployments.due_builds(conn)
         revision_log.announce(moved)
         for revision_id in due:
-            queues.enqueue_build(revision_id)
+            broker.enqueue_build(revision_id)
 
     def _expired(self) -> None:
         """Threads and store items whose time is over."""

@@ -20,10 +20,11 @@ import orjson
 from gevent.event import Event as Signal
 from gevent.pool import Pool
 
-from shared import outgoing, revision_log, runs, secrets, webhooks
-from shared.database import connection
-from shared.encryption import Undecryptable
+from shared import revision_log, runs, secrets, webhooks
 from shared.errors import OutsideFailed, Unavailable
+from shared.infra import egress
+from shared.infra.encryption import Undecryptable
+from shared.infra.postgres import connection
 from shared.revision_log import Line
 from shared.webhooks import TEMPLATE, Delivery
 
@@ -106,7 +107,7 @@ def _attempt(delivery: Delivery) -> str | None:
     try:
         body = content(delivery, now)
         sent = headers(delivery, body, now)
-        answer = outgoing.request("POST", delivery.url, headers=sent, body=body)
+        answer = egress.request("POST", delivery.url, headers=sent, body=body)
     except (OutsideFailed, Undecryptable) as error:
         return error.message
     return None if answer.is_success else f"the receiver answered {answer.status}"

@@ -22,9 +22,9 @@ from uuid import UUID
 import gevent
 from sqlalchemy import text
 
-from shared.database import connection
 from shared.errors import Unavailable
 from shared.files import owners_alone
+from shared.infra.postgres import connection
 from shared.models import REVISION_ENDS
 from shared.settings import Settings
 

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from shared import store_vectors
 from shared.api_keys import ensure_default_organization
-from shared.database import driver_url
+from shared.infra.postgres import driver_url
 
 # Two starters that migrate at once take turns by this advisory lock.
 LOCK = 0x72756E79617264

@@ -90,7 +90,7 @@ class Revision(Base):
 
 
 class Secret(Base):
-    """An environment variable of a revision; `value` is encrypted (shared/encryption.py)."""
+    """An environment variable of a revision; `value` is encrypted (shared/infra/encryption.py)."""
 
     __tablename__ = "secret"
     revision_id: Mapped[UUID] = mapped_column(ForeignKey("revision.id", ondelete="CASCADE"), primary_key=True)

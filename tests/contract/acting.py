@@ -7,10 +7,11 @@ from uuid import UUID
 
 import orjson
 
-from shared import bus, claims, events, finishing, run_logs, thread_stream, threads
+from shared import claims, events, finishing, run_logs, thread_stream, threads
 from shared.claims import Claimed, Terms
-from shared.database import driver
 from shared.finishing import Finish
+from shared.infra import redis
+from shared.infra.postgres import driver
 from shared.models import RunStatus, ThreadStatus
 
 RETENTION_SECONDS = 900
@@ -42,7 +43,7 @@ class Actor:
             final,
             thread_stream.channel(self.run.thread_id),
         )
-        answers = events.append(bus.client(), [batch], retention_seconds=RETENTION_SECONDS)
+        answers = events.append(redis.client(), [batch], retention_seconds=RETENTION_SECONDS)
         assert answers == [events.OK], answers
         self._next, self._floor = self._next + 1, None
 

@@ -14,9 +14,11 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 import tests.factories as make
-from shared import api_keys, bus, encryption, following, queues
-from shared.database import transaction
+from shared import api_keys, following
 from shared.deployments import DeploymentRef
+from shared.infra import broker, encryption
+from shared.infra import redis as shared_redis
+from shared.infra.postgres import transaction
 from shared.settings import Settings
 from web import auth, bounds, deployment_api, health, traffic
 from web.app import create_app
@@ -105,13 +107,13 @@ class Rings:
 def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
     """What would go to the broker."""
     bell = Rings()
-    monkeypatch.setattr(queues, "bell", bell)
+    monkeypatch.setattr(broker, "bell", bell)
     return bell
 
 
 @pytest.fixture(scope="session")
 def _hub(redis_url: str) -> following.Hub:
-    return following.Hub(bus.make_client(redis_url))
+    return following.Hub(shared_redis.make_client(redis_url))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from uuid_utils.compat import uuid6
 import tests.factories as make
 from shared import api_keys
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.database import transaction
+from shared.infra.postgres import transaction
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api, ControlPlane
 

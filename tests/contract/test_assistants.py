@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from shared import assistants
-from shared.database import connection
+from shared.infra.postgres import connection
 from shared.models import Graph
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api

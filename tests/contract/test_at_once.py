@@ -11,8 +11,9 @@ from uuid import UUID
 import orjson
 from sqlalchemy import text
 
-from shared import bus, events
-from shared.database import connection
+from shared import events
+from shared.infra import redis as shared_redis
+from shared.infra.postgres import connection
 from shared.models import RunStatus
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api, ControlPlane
@@ -24,7 +25,7 @@ def test_the_runs_of_a_deleted_deployment_are_stopped_and_their_followers_told(
     waiting, running = (api.post("/runs", {"assistant_id": "agent", "input": {}}).json for _ in range(2))
     actor = Actor(running["run_id"], owner="runner")
     with redis.pubsub() as runner:
-        runner.subscribe(bus.control_channel("runner"))
+        runner.subscribe(shared_redis.control_channel("runner"))
         assert runner.get_message(timeout=5)["type"] == "subscribe"
 
         response = control.call("DELETE", f"/v2/deployments/{api.deployment.id}")

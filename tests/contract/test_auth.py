@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 import tests.factories as make
 from shared import api_keys
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.database import transaction
+from shared.infra.postgres import transaction
 from tests.contract.conftest import ADMIN_KEY, Api, caller
 
 OPEN = {"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json", "/static/<path:name>"}

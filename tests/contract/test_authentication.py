@@ -18,9 +18,10 @@ from flask import Response
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from shared import api_keys, outgoing
+from shared import api_keys
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.database import connection, transaction
+from shared.infra import egress
+from shared.infra.postgres import connection, transaction
 from tests.contract.conftest import ControlPlane, caller
 from tests.oauth_server import OAuthServer, oauth_server, returned, slowly
 
@@ -38,9 +39,9 @@ def server(running: OAuthServer) -> Iterator[OAuthServer]:
     """An OAuth server that knows us as `us`, by form fields."""
     running.reset()
     running.client("client_secret_post", CALLBACK)
-    outgoing.configure(["127.0.0.1"], allow_http=True)
+    egress.configure(["127.0.0.1"], allow_http=True)
     yield running
-    outgoing.configure()
+    egress.configure()
 
 
 class Users:
@@ -351,7 +352,7 @@ def test_a_token_endpoint_that_fails_is_told_without_its_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        outgoing.request, "__kwdefaults__", {**outgoing.request.__kwdefaults__, "timeout_seconds": 0.5}
+        egress.request, "__kwdefaults__", {**egress.request.__kwdefaults__, "timeout_seconds": 0.5}
     )
     users.provider()
     server.bend = bend

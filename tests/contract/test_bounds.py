@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 import tests.factories as make
 from shared import api_keys
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.database import transaction
+from shared.infra.postgres import transaction
 from shared.settings import Settings
 from tests.contract.conftest import ADMIN_KEY, Api, caller
 from web import sse

@@ -15,7 +15,7 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 
 from shared import checkpoint_answers, checkpoints
 from shared.checkpoints import Write
-from shared.database import connection, transaction
+from shared.infra.postgres import connection, transaction
 from shared.models import Run, Thread
 from tests import factories
 from workers.graph_host import frames

@@ -15,8 +15,9 @@ from schemathesis import Case
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import encryption, queries, queues
-from shared.database import connection
+from shared import queries
+from shared.infra import broker, encryption
+from shared.infra.postgres import connection
 from tests.contract.acting import act
 from tests.contract.conforming import operations, require_conforming
 from tests.contract.conftest import Api, Rings
@@ -42,9 +43,9 @@ class Runner:
     def ring(self, task: str, queue: str, id: UUID | str) -> None:
         if self.is_away:
             return
-        if task == queues.EXECUTE_RUNS:
+        if task == broker.EXECUTE_RUNS:
             self._end(id)
-        elif task == queues.ANSWER_QUERIES and (question := queries.take(UUID(str(id)))):
+        elif task == broker.ANSWER_QUERIES and (question := queries.take(UUID(str(id)))):
             queries.answer(UUID(str(id)), orjson.dumps(self._answer(question)))
 
     def _end(self, run_id: UUID | str) -> None:

@@ -9,9 +9,10 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from shared import encryption, secrets
+from shared import secrets
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.database import connection
+from shared.infra import encryption
+from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane, Rings
 
 NO_LIMITS = dict.fromkeys(("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb"))

@@ -12,9 +12,10 @@ from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 import tests.factories as make
-from shared import assistants, claims, encryption
+from shared import assistants, claims
 from shared.claims import Terms
-from shared.database import connection, driver
+from shared.infra import encryption
+from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api, Rings

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tests.factories as make
-from shared import bus
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.infra import redis
 from web.fields import Schema
 
 SCALARS = (
@@ -51,7 +51,7 @@ def operations(app: Flask) -> Iterator[tuple[str, str, list[str]]]:
 
 @pytest.fixture
 def chat(client: FlaskClient, fake_redis: Any) -> FlaskClient:
-    bus.use(fake_redis)
+    redis.use(fake_redis)
     make.deployment(organization_id=DEFAULT_ORGANIZATION_ID, name="chat")
     return client
 

@@ -11,8 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import __version__, database
+from shared import __version__
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.infra import postgres
 from shared.models import RunStatus
 from shared.settings import Settings
 from web import health
@@ -26,7 +27,7 @@ def test_it_is_up(anonymous: FlaskClient, path: str) -> None:
 
 
 def test_it_says_when_the_database_is_away(anonymous: FlaskClient) -> None:
-    database.connect("postgresql://nobody@127.0.0.1:1/nowhere")
+    postgres.connect("postgresql://nobody@127.0.0.1:1/nowhere")
     assert anonymous.get("/ok").status_code == 200
     response = anonymous.get("/ok?check_db=1")
     assert (response.status_code, response.json) == (503, {"detail": "database unavailable"})
@@ -98,7 +99,7 @@ def queue_of(client: FlaskClient, path: str = "/metrics") -> Any:
 
 def age(run_id: UUID, **ages: float) -> None:
     """Have a run created or due so many seconds ago."""
-    with database.connection() as conn:
+    with postgres.connection() as conn:
         for column, seconds in ages.items():
             conn.execute(
                 text(f"UPDATE run SET {column} = now() - make_interval(secs => :age) WHERE run_id = :run_id"),

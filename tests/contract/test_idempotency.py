@@ -11,10 +11,11 @@ from flask import Flask
 from sqlalchemy import Engine, text
 from werkzeug.test import TestResponse
 
-from shared import api_keys, encryption, idempotency
+from shared import api_keys, idempotency
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.database import LARGE, connection, driver, dumps, transaction
 from shared.idempotency import Answer, Asked
+from shared.infra import encryption
+from shared.infra.postgres import LARGE, connection, driver, dumps, transaction
 from tests.contract.conftest import Api, ControlPlane, Rings, caller
 from tests.waiting import wait_until
 

@@ -15,7 +15,7 @@ from flask.testing import FlaskClient
 import tests.factories as make
 from shared import api_keys, organizations
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.database import transaction
+from shared.infra.postgres import transaction
 from tests.contract.conftest import ControlPlane, caller
 
 DEFAULT = str(DEFAULT_ORGANIZATION_ID)

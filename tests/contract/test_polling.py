@@ -13,9 +13,10 @@ from redis import Redis
 from sqlalchemy import Engine
 from werkzeug.test import TestResponse
 
-from shared import database, following, revision_log, revision_polling, revisions
-from shared.database import connection
+from shared import following, revision_log, revision_polling, revisions
 from shared.events import channel
+from shared.infra import postgres
+from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, ControlPlane, caller
 from tests.waiting import wait_until
 
@@ -145,8 +146,8 @@ def test_many_wait_at_once_and_hold_no_connection(
         pollers = [Poller(caller(control.client.application, ADMIN_KEY), pool) for _ in range(40)]
         asked = [poller.get(address(deployment), wait=25) for poller in pollers]
         wait_until(lambda: _waiting(deployment) == 40, 10, what="all to wait")
-        assert database._quick is not None
-        wait_until(lambda: database._quick.pool.checkedout() == 0, 10, what="no connection to be held")  # type: ignore[union-attr, attr-defined]
+        assert postgres._quick is not None
+        wait_until(lambda: postgres._quick.pool.checkedout() == 0, 10, what="no connection to be held")  # type: ignore[union-attr, attr-defined]
         interrupt(control, deployment)
         answers = [future.result(timeout=20).json for future in asked]
     assert {answer["status"] for answer in answers} == {"INTERRUPTED"}  # type: ignore[index]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from shared.database import connection
+from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane
 from tests.oauth_server import OAuthServer, oauth_server
 

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 import tests.factories as make
 from shared import api_keys, workers
-from shared.database import connection, transaction
+from shared.infra.postgres import connection, transaction
 from shared.workers import Sign
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api, caller

@@ -20,8 +20,8 @@ from gunicorn.glogging import Logger
 from sqlalchemy import text
 
 from shared import following
-from shared.database import connection
 from shared.errors import Unavailable
+from shared.infra.postgres import connection
 from shared.settings import Settings
 from tests.contract.acting import Actor
 from tests.contract.conftest import ADMIN_KEY, Api

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from shared.database import connection
+from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane, Rings
 
 URL = "https://git.example.com/team/agents.git"

@@ -11,8 +11,9 @@ import orjson
 import pytest
 from redis import Redis
 
-from shared import bus, revision_log, revisions
-from shared.database import connection
+from shared import revision_log, revisions
+from shared.infra import redis as shared_redis
+from shared.infra.postgres import connection
 from shared.revision_log import BUILD, DEPLOY, Line
 from tests.contract.conftest import ControlPlane
 from tests.waiting import wait_until
@@ -275,7 +276,7 @@ def test_it_is_told_without_a_bus(
 ) -> None:
     write(deployment, "one")
     interrupt(control, deployment)
-    monkeypatch.setattr(bus, "_client", bus.make_client("unix:///nowhere.sock"))
+    monkeypatch.setattr(shared_redis, "_client", shared_redis.make_client("unix:///nowhere.sock"))
     told = events_of(stream(control, deployment).data)
     assert [name for _, name, _ in told] == ["log", "status", "end"]
 

@@ -11,7 +11,7 @@ from flask import Flask
 
 from shared import api_keys
 from shared.api_keys import DEFAULT_ORGANIZATION_ID, ROLES
-from shared.database import transaction
+from shared.infra.postgres import transaction
 from tests.contract.conftest import caller
 from web import auth
 

@@ -11,8 +11,9 @@ import orjson
 import pytest
 from sqlalchemy import Engine, make_url, text
 
-from shared import bus, claims, turns
-from shared.database import connect, connection, driver
+from shared import claims, turns
+from shared.infra import redis
+from shared.infra.postgres import connect, connection, driver
 from shared.models import RunStatus, ThreadStatus
 from tests.broken_link import Link, linked
 from tests.contract.acting import Actor, act
@@ -459,7 +460,7 @@ def test_an_ended_runs_log_says_nothing_of_joins_that_came_late(api: Api, thread
     api.get(f"/runs/{run['run_id']}/stream?stream_mode=updates", buffered=False).close()
     assert "joined" not in actor.run.kwargs
     actor.finish({})
-    assert bus.client().exists(f"{bus.PREFIX}{{{run['run_id']}}}:log")
+    assert redis.client().exists(f"{redis.PREFIX}{{{run['run_id']}}}:log")
 
 
 @pytest.mark.usefixtures("own_key")
@@ -484,11 +485,11 @@ def test_a_join_tells_the_owner_of_a_running_run_what_it_wants(
 ) -> None:
     run = start(api, thread_id)
     Actor(run["run_id"], owner="w7")
-    with bus.client().pubsub(ignore_subscribe_messages=True) as heard:
-        heard.subscribe(f"{bus.PREFIX}control:w7")
+    with redis.client().pubsub(ignore_subscribe_messages=True) as heard:
+        heard.subscribe(f"{redis.PREFIX}control:w7")
         heard.get_message(timeout=5)
         api.get(f"/runs/{run['run_id']}/stream?{query}", buffered=False).close()
-        bus.client().publish(f"{bus.PREFIX}control:w7", "{}")
+        redis.client().publish(f"{redis.PREFIX}control:w7", "{}")
         message = orjson.loads(heard.get_message(timeout=5)["data"])
     wanted = {"run_id": run["run_id"], "action": "widen", "stream_mode": told}
     assert message == (wanted if told else {})

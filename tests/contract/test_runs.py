@@ -11,8 +11,9 @@ from flask import Flask
 from sqlalchemy import select
 
 import tests.factories as make
-from shared import assistants, bus, claims, events, finishing
-from shared.database import connection, driver
+from shared import assistants, claims, events, finishing
+from shared.infra import redis
+from shared.infra.postgres import connection, driver
 from shared.models import Checkpoint, Run, RunStatus, ThreadStatus
 from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api, Rings
@@ -355,7 +356,7 @@ def test_a_strategy_ends_pending_runs_in_place(
     assert status_of(api, new) == "pending"
     assert thread(api, thread_id)["status"] == "busy"
     for run in old:
-        assert [e.name for e in events.logged(bus.client(), UUID(run["run_id"]), 0)] == ["end"]
+        assert [e.name for e in events.logged(redis.client(), UUID(run["run_id"]), 0)] == ["end"]
     act(new["run_id"], {})
 
 
@@ -363,8 +364,8 @@ def test_a_strategy_ends_pending_runs_in_place(
 def test_a_strategy_asks_the_owner_to_stop_a_running_run(api: Api, thread_id: str, strategy: str) -> None:
     old = start(api, thread_id)
     Actor(old["run_id"], owner="w7")
-    with bus.client().pubsub(ignore_subscribe_messages=True) as heard:
-        heard.subscribe(f"{bus.PREFIX}control:w7")
+    with redis.client().pubsub(ignore_subscribe_messages=True) as heard:
+        heard.subscribe(f"{redis.PREFIX}control:w7")
         heard.get_message(timeout=5)
         new = start(api, thread_id, multitask_strategy=strategy)
         message = heard.get_message(timeout=5)
@@ -575,7 +576,7 @@ def test_deleting_a_live_run_frees_the_thread_and_ends_its_log(
 
     assert status_of(api, run) is None
     assert rings.heard == [("runs.default", waiting["run_id"])]
-    *_, last = events.logged(bus.client(), UUID(run["run_id"]), 0)
+    *_, last = events.logged(redis.client(), UUID(run["run_id"]), 0)
     assert last.is_last
     if actor is not None:
         with pytest.raises(AssertionError, match="FENCED"):
@@ -630,7 +631,7 @@ def test_a_join_of_an_ended_run_answers_the_same_without_its_log(
 ) -> None:
     run = start(api, thread_id)
     Actor(run["run_id"]).finish(**end)
-    bus.client().flushall()
+    redis.client().flushall()
     path = f"/threads/{thread_id}/runs/{run['run_id']}"
     for address in (f"{path}/join", f"/runs/{run['run_id']}/join"):
         response = api.get(address)

@@ -12,8 +12,9 @@ from redis.exceptions import RedisError
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from shared import bus, following, run_logs
-from shared.database import connection
+from shared import following, run_logs
+from shared.infra import redis
+from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api
@@ -323,7 +324,7 @@ def test_a_failed_run_replays_its_error(api: Api, thread_id: str) -> None:
 def test_an_expired_log_says_so_and_ends_as_the_row_does(api: Api, thread_id: str, ended: str) -> None:
     failed = start(api, thread_id, stream_resumable=True)
     Actor(failed).finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
-    bus.client().flushall()
+    redis.client().flushall()
     assert text_of(join(api, ended, "2")) == EXPIRED
     assert text_of(join(api, failed, "-1")) == EXPIRED + sse("error", FAILURE)
     assert text_of(join(api, failed)) == ""
@@ -339,7 +340,7 @@ def test_a_log_that_lacks_its_end_says_so(api: Api, thread_id: str, monkeypatch:
 
 
 def test_a_log_that_begins_late_says_so(api: Api, ended: str) -> None:
-    bus.client().xtrim(f"{bus.PREFIX}{{{ended}}}:log", minid="0-3", approximate=False)
+    redis.client().xtrim(f"{redis.PREFIX}{{{ended}}}:log", minid="0-3", approximate=False)
     assert text_of(join(api, ended, "0")) == EXPIRED + sse("updates", {"n": {"a": 1}}, 3)
     assert names(join(api, ended, "2")) == [("updates", 3)]
 
@@ -347,7 +348,7 @@ def test_a_log_that_begins_late_says_so(api: Api, ended: str) -> None:
 def test_an_id_from_before_redis_lost_everything_still_counts(api: Api, thread_id: str) -> None:
     run_id = start(api, thread_id, stream_resumable=True)
     Actor(run_id)
-    bus.client().flushall()
+    redis.client().flushall()
     response = join(api, run_id, "120")
     with connection() as conn:
         conn.execute(text("UPDATE run SET status = 'pending', owner = NULL"))
@@ -407,8 +408,8 @@ def test_following_an_unknown_run_is_404(api: Api, end: str) -> None:
 
 
 def test_a_retention_that_ends_takes_the_log(api: Api, ended: str) -> None:
-    for key in bus.client().keys(f"{bus.PREFIX}{{{ended}}}:*"):
-        assert 0 < bus.client().ttl(key) <= 900
+    for key in redis.client().keys(f"{redis.PREFIX}{{{ended}}}:*"):
+        assert 0 < redis.client().ttl(key) <= 900
 
 
 @pytest.mark.parametrize("end", ["stream", "join"])
@@ -440,8 +441,8 @@ def test_a_run_without_a_thread_can_be_read_after_it_has_gone(api: Api) -> None:
         assert text_of(api.get(f"{path}/stream")) == ""
     assert api.get(f"/threads/{uuid4()}/runs/{made['run_id']}/join").status_code == 404
     assert run_logs.gone(uuid4(), UUID(made["run_id"])) is None, "of another deployment"
-    for key in bus.client().keys(f"{bus.PREFIX}{{{made['run_id']}}}:*"):
-        bus.client().delete(key)
+    for key in redis.client().keys(f"{redis.PREFIX}{{{made['run_id']}}}:*"):
+        redis.client().delete(key)
     assert api.get(f"{alone}/join").status_code == 404
 
 
@@ -473,7 +474,7 @@ def test_a_run_that_ends_while_redis_is_away_answers_who_waits_for_its_output(
     response = api.get(f"/threads/{thread_id}/runs/{run_id}/{ending}", buffered=False)
     chunks = response.iter_encoded()
     next(chunks)
-    bus.use(bus.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
+    redis.use(redis.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
     with pytest.raises(RedisError):
         actor.finish({"a": 1})  # its row first, then its log
 

@@ -9,8 +9,9 @@ import orjson
 import pytest
 
 import tests.factories as make
-from shared import encryption, queries, queues
-from shared.database import connection
+from shared import queries
+from shared.infra import broker, encryption
+from shared.infra.postgres import connection
 from shared.models import ThreadStatus
 from shared.queries import Question
 from shared.states import Moved, store_update
@@ -36,7 +37,7 @@ class Runner:
 
     def ring(self, task: str, queue: str, id: UUID | str) -> None:
         self._ring(task, queue, id)
-        if task == queues.ANSWER_QUERIES and (question := queries.take(UUID(str(id)))):
+        if task == broker.ANSWER_QUERIES and (question := queries.take(UUID(str(id)))):
             self.asked.append(question)
             queries.answer(UUID(str(id)), self.answer)
 

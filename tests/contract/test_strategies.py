@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 import tests.factories as make
 from shared import checkpoint_answers, claims, finishing
 from shared.claims import Terms
-from shared.database import connection, driver
+from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api, Rings

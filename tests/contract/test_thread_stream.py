@@ -11,8 +11,9 @@ import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import bus, events, queries, queues, thread_stream
-from shared.database import connection
+from shared import events, queries, thread_stream
+from shared.infra import broker, redis
+from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.thread_stream import Place
 from tests.contract.acting import Actor, act
@@ -212,7 +213,7 @@ def test_what_came_while_nobody_listened_is_told_once(api: Api, thread_id: str) 
 def test_events_that_are_gone_are_said_to_be(api: Api, thread_id: str) -> None:
     run_id = start(api, thread_id, stream_resumable=True)
     act(run_id, {"n": 1})
-    bus.client().flushall()
+    redis.client().flushall()
     with follow(api, thread_id, last="1-1") as stream:
         assert stream.until("metadata")[:2] == [("history expired", None, ""), done(run_id, "1-2")]
 
@@ -285,7 +286,7 @@ def _update_state(api: Api, thread_id: str, rings: Rings, values: dict[str, Any]
     """An update of state as a graph host makes it: the row is written, then the question answered."""
 
     def ring(task: str, queue: str, id: UUID | str) -> None:
-        assert task == queues.ANSWER_QUERIES
+        assert task == broker.ANSWER_QUERIES
         with connection() as conn:
             update = "UPDATE thread SET values = CAST(:values AS json), state_updated_at = now()"
             conn.execute(text(update), {"values": orjson.dumps(values).decode()})

@@ -10,7 +10,8 @@ import pytest
 from flask import Flask
 
 import tests.factories as make
-from shared import bus, events
+from shared import events
+from shared.infra import redis
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.acting import Actor, act
 from tests.contract.conftest import ADMIN_KEY, Api, caller
@@ -107,7 +108,7 @@ def test_delete_ends_live_runs_and_their_logs(api: Api, started: bool) -> None:
 
     api.delete(f"/threads/{thread_id}")
 
-    *_, last = events.logged(bus.client(), UUID(run["run_id"]), 0)
+    *_, last = events.logged(redis.client(), UUID(run["run_id"]), 0)
     assert last.is_last
 
 

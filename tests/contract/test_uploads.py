@@ -17,7 +17,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from shared import archives
-from shared.database import connection
+from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, ControlPlane, caller
 from tests.full_disk import largest_file
 from web.app import create_app

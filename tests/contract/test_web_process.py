@@ -19,7 +19,7 @@ import httpx
 import psutil
 import pytest
 
-from shared import encryption
+from shared.infra import encryption
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ from langgraph_sdk.schema import StreamPart
 from langgraph_sdk.sse import SSEDecoder, iter_lines_raw
 
 import tests.factories as make
-from shared import encryption
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.infra import encryption
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api
 from tests.contract.test_web_process import KEY, started

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from shared import crons
-from shared.database import connection, dumps
+from shared.infra.postgres import connection, dumps
 from tests.contract.conftest import Api
 
 LOOPBACK = "https://127.0.0.1/hook"

@@ -14,9 +14,10 @@ from sqlalchemy import text
 
 import tests.factories as make
 from cli import workers as command
-from shared import api_keys, queues, workers
+from shared import api_keys, workers
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.database import connection, transaction
+from shared.infra import broker
+from shared.infra.postgres import connection, transaction
 from shared.workers import Sign
 from tests.contract.conftest import caller
 
@@ -113,7 +114,7 @@ def test_one_that_is_silent_is_removed(client: FlaskClient, redis: Any) -> None:
     with connection() as conn:
         gone = workers.sweep(conn)
     for worker in gone:
-        queues.forget_worker(worker)
+        broker.forget_worker(worker)
 
     assert gone == ["silent"]
     assert [row["id"] for row in seen(client)["workers"]] == ["alive"]

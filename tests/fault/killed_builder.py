@@ -17,7 +17,7 @@ import sys
 from typing import Any
 from uuid import UUID
 
-from shared import bus, database, encryption, queues
+from shared.infra import broker, encryption, postgres, redis
 from shared.settings import Settings
 from workers.builds import Builder
 
@@ -28,9 +28,9 @@ def die(*_: Any, **__: Any) -> None:
 
 def main(revision_id: str, module: str, function: str) -> None:
     settings = Settings.from_env(os.environ)
-    database.connect(settings.database_url or "")
-    bus.connect(settings.redis_url or "")
-    queues.configure(settings.redis_url or "")
+    postgres.connect(settings.database_url or "")
+    redis.connect(settings.redis_url or "")
+    broker.configure(settings.redis_url or "")
     encryption.configure(settings.encryption_keys)
     place: Any = importlib.import_module(module)
     *classes, name = function.split(".")

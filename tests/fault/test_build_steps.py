@@ -20,8 +20,9 @@ import pytest
 from sqlalchemy import text
 
 from cli.procfile import PROJECT
-from shared import encryption, revision_log, revisions
-from shared.database import connection
+from shared import revision_log, revisions
+from shared.infra import encryption
+from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.settings import Settings
 from tests import factories

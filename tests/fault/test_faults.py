@@ -18,7 +18,8 @@ from celery import Celery
 from langgraph_sdk.client import SyncLangGraphClient
 from langgraph_sdk.errors import APIStatusError
 
-from shared import bus, queues
+from shared.infra import broker
+from shared.infra import redis as shared_redis
 from tests import counting
 from tests.conftest import OUTSIDE
 from tests.reading import Reading
@@ -282,7 +283,7 @@ def _log(sdk: SyncLangGraphClient, thread_id: str) -> list[int] | None:
 
 
 def bell(stack: Stack) -> Celery:
-    return queues.configure(stack.redis_url, app=Celery("bell"))
+    return broker.configure(stack.redis_url, app=Celery("bell"))
 
 
 def test_a_message_that_comes_twice_changes_nothing(
@@ -290,7 +291,7 @@ def test_a_message_that_comes_twice_changes_nothing(
 ) -> None:
     run = sdk.runs.create(thread_id, "counts", input={"n": 3, "seconds": 0.2})
     for _ in range(5):
-        bell(stack).send_task(queues.EXECUTE_RUNS, args=[[run["run_id"]]], queue=queues.runs_queue("default"))
+        bell(stack).send_task(broker.EXECUTE_RUNS, args=[[run["run_id"]]], queue=broker.runs_queue("default"))
 
     sdk.runs.join(thread_id, run["run_id"])
 
@@ -302,10 +303,10 @@ def test_a_message_that_comes_twice_changes_nothing(
 
 def test_a_message_nobody_can_read_is_in_nobodys_way(stack: Stack) -> None:
     runners = stack.pids("runner")
-    with bus.make_client(stack.redis_url) as redis:
+    with shared_redis.make_client(stack.redis_url) as redis:
         for garbage in (b"", b"x", b"{}", b"null", b'{"body": "!!!", "headers": null, "properties": {}}'):
-            redis.lpush(f"{queues.CELERY_PREFIX}{queues.runs_queue('default')}", garbage)
-        wait_until(lambda: not redis.exists(f"{queues.CELERY_PREFIX}{queues.runs_queue('default')}"))
+            redis.lpush(f"{broker.CELERY_PREFIX}{broker.runs_queue('default')}", garbage)
+        wait_until(lambda: not redis.exists(f"{broker.CELERY_PREFIX}{broker.runs_queue('default')}"))
 
     silences = [0.0]
 

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from redis import Redis
 
-from shared import queues
+from shared.infra import broker as shared_broker
 from tests.counting import KITCHEN, rows
 from tests.runners import another_runner
 from tests.stack import Stack
@@ -70,7 +70,7 @@ def test_a_runner_begins_at_once_however_much_waits(stack: Stack) -> None:
     lengths = []
 
     def length() -> int:
-        lengths.append(broker.llen(f"{queues.CELERY_PREFIX}{queues.runs_queue('later')}"))
+        lengths.append(broker.llen(f"{shared_broker.CELERY_PREFIX}{shared_broker.runs_queue('later')}"))
         return lengths[-1]
 
     began = time.monotonic()
@@ -87,7 +87,7 @@ def test_a_runner_begins_at_once_however_much_waits(stack: Stack) -> None:
         conn.execute("DELETE FROM thread WHERE metadata @> %s", ('{"of": "backlog"}',))
 
     assert {run["attempt"] for run in done} == {1}
-    assert max(lengths) < 2 * queues.ENOUGH
+    assert max(lengths) < 2 * shared_broker.ENOUGH
 
 
 def post(stack: Stack, api_key: str, seconds: float) -> str:

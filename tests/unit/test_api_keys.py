@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import select, text, update
 
 from shared import api_keys
-from shared.database import connection, transaction
 from shared.errors import Forbidden, Invalid, NotFound
+from shared.infra.postgres import connection, transaction
 from shared.models import ApiKey
 from tests import factories
 

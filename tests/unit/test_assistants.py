@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import tests.factories as make
 from shared import assistants
-from shared.database import connection, driver
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, Invalid, NotFound
+from shared.infra.postgres import connection, driver
 
 CONTEXTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 3), max_size=3)
 

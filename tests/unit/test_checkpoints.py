@@ -11,8 +11,8 @@ from sqlalchemy import select, update
 
 from shared import checkpoint_answers, checkpoints
 from shared.checkpoints import Write
-from shared.database import connection, transaction
 from shared.deployments import DeploymentRef
+from shared.infra.postgres import connection, transaction
 from shared.models import Checkpoint, CheckpointBlob, CheckpointWrite, Run
 from tests import factories
 from workers.graph_host import frames

@@ -13,11 +13,11 @@ from sqlalchemy import text
 
 from shared import checkpoints, claims, finishing, stops, threads, turns
 from shared.claims import Claimed, Terms
-from shared.database import connection, driver
 from shared.deployments import DeploymentRef
 from shared.errors import Fenced
 from shared.events import RESERVED
 from shared.finishing import Finish
+from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
 from shared.turns import Next
 from tests import factories

@@ -12,13 +12,14 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from shared import claims, database, stops
+from shared import claims, stops
 from shared.checkpoints import Write
 from shared.claims import Claimed, Return, Terms
-from shared.database import connection, driver, translated
 from shared.deployments import DeploymentRef
 from shared.errors import Fenced, RunyardError, Unavailable
 from shared.finishing import Finish
+from shared.infra import postgres
+from shared.infra.postgres import connection, driver, translated
 from shared.models import RunStatus, ThreadStatus
 from shared.turns import Next
 from tests import factories
@@ -232,7 +233,7 @@ def test_commits_wait_for_a_database_that_is_away(
     tries: list[None] = []
 
     @contextmanager
-    def away() -> Iterator[database.Driver]:
+    def away() -> Iterator[postgres.Driver]:
         tries.append(None)
         if len(tries) < 3:
             raise Unavailable
@@ -255,7 +256,7 @@ def test_a_commit_whose_answer_was_lost_is_not_a_fence(
     tries: list[None] = []
 
     @contextmanager
-    def deaf() -> Iterator[database.Driver]:
+    def deaf() -> Iterator[postgres.Driver]:
         with driver() as conn:
             yield conn
         tries.append(None)

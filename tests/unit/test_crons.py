@@ -12,8 +12,8 @@ from sqlalchemy import text
 
 import tests.factories as make
 from shared import crons, runs, stops
-from shared.database import connection
 from shared.deployments import DeploymentRef
+from shared.infra.postgres import connection
 from shared.models import RunStatus
 
 

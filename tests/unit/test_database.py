@@ -16,9 +16,9 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.event import listens_for
 from sqlalchemy.exc import ProgrammingError
 
-from shared import database as database_module
-from shared.database import connect, connection, driver, query, transaction
 from shared.errors import Unavailable
+from shared.infra import postgres as database_module
+from shared.infra.postgres import connect, connection, driver, query, transaction
 from tests.waiting import wait_until
 
 
@@ -175,7 +175,7 @@ TURNS = """
 from gevent import monkey
 monkey.patch_all()
 import gevent, socket
-from shared.database import LARGE, dumps, loads
+from shared.infra.postgres import LARGE, dumps, loads
 ours, theirs = socket.socketpair()
 seen = []
 def serve():

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import text
 
 from shared import archives, deletion, deployments, revisions, secrets
-from shared.database import connection
 from shared.deployments import Change
 from shared.errors import Conflict, Invalid, NotFound
+from shared.infra.postgres import connection
 from shared.models import RunStatus
 from tests import factories
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared import encryption
-from shared.encryption import Undecryptable, decrypt, encrypt, new_key, rotate
 from shared.errors import Unavailable
+from shared.infra import encryption
+from shared.infra.encryption import Undecryptable, decrypt, encrypt, new_key, rotate
 from shared.settings import BadSetting
 
 

@@ -25,8 +25,8 @@ from uv import find_uv_bin
 from werkzeug import Response
 
 from cli.procfile import PROJECT
-from shared.database import connection
 from shared.errors import BuildFailed
+from shared.infra.postgres import connection
 from shared.settings import Settings
 from tests import factories
 from tests.archived import keep

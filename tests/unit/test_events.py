@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from redis import Redis
 from redis.exceptions import RedisError
 
-from shared import bus, events
+from shared import events
 from shared.events import DONE, FENCED, GAP, LOST, OK, Batch, Event
+from shared.infra import redis as shared_redis
 from tests.event_logs import RETENTION, Log, lines
 
 
@@ -172,13 +173,13 @@ def test_the_script_publishes_what_it_appends(redis: Redis) -> None:
 
 
 def test_closing_a_log_needs_no_redis() -> None:
-    bus.use(bus.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
+    shared_redis.use(shared_redis.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
 
     events.close(uuid4(), attempt=1, owner="a", floor=0, payloads=[b"end\n{}"], retention_seconds=RETENTION)
 
 
 def test_a_dead_server_is_an_error_of_the_append() -> None:
-    log = Log(bus.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
+    log = Log(shared_redis.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
 
     with pytest.raises(RedisError):
         log.append(1, floor=0)

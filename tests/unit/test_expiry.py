@@ -11,9 +11,9 @@ from sqlalchemy import text
 
 import tests.factories as make
 from shared import expiry, threads
-from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.errors import NotFound
+from shared.infra.postgres import connection
 from shared.models import RunStatus
 from tests.waiting import wait_until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.database import connection
+from shared.infra.postgres import connection
 from shared.models import Run, RunStatus
 from tests import factories
 

@@ -13,9 +13,10 @@ from uuid import UUID, uuid4
 import pytest
 from redis import Redis
 
-from shared import bus, events, following
+from shared import events, following
 from shared.events import DONE, END, EXPIRED, GAP, LOST, OK, Batch, Event
 from shared.following import Hub
+from shared.infra import redis as shared_redis
 from tests.event_logs import RETENTION, Log
 from tests.waiting import wait_until
 
@@ -74,7 +75,7 @@ class Follower(threading.Thread):
 
 @pytest.fixture(scope="module")
 def one_hub(redis_url: str) -> Hub:
-    return Hub(bus.make_client(redis_url))
+    return Hub(shared_redis.make_client(redis_url))
 
 
 @pytest.fixture
@@ -278,7 +279,7 @@ def test_a_row_that_ended_is_not_believed_before_its_log_has_had_time(hub: Hub, 
 
 def test_a_reader_waits_while_redis_is_away(hub: Hub, written: Log) -> None:
     """The log may hold what is missing: the row's word is not enough."""
-    bus.use(bus.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
+    shared_redis.use(shared_redis.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
     reader = Follower(hub, written.id, ended=lambda: [Event(0, 0, END, b"{}")])
     wait_until(lambda: reader.quiet > 20)
     assert reader.seen == []
@@ -486,7 +487,11 @@ def test_a_connection_that_is_dead_without_saying_so_is_replaced(
     monkeypatch.setattr(following, "SELF_CHECK_SECONDS", 3600.0)
     kwargs = redis.connection_pool.connection_kwargs
     way = Mute(kwargs["path"])
-    hub = Hub(bus.make_client(f"redis://:{kwargs.get('password') or ''}@127.0.0.1:{way.port}/{kwargs['db']}"))
+    hub = Hub(
+        shared_redis.make_client(
+            f"redis://:{kwargs.get('password') or ''}@127.0.0.1:{way.port}/{kwargs['db']}"
+        )
+    )
     reader = Follower(hub, written.id)
     wait_until(lambda: reader.quiet and subscribed(hub))
     written.append(1, 2, floor=0)

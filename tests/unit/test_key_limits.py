@@ -11,8 +11,8 @@ from sqlalchemy import Engine, text
 from shared import api_keys, claims, key_limits, limits, runs, turns
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.claims import Claimed, Terms
-from shared.database import connection, driver, transaction
 from shared.deployments import DeploymentRef
+from shared.infra.postgres import connection, driver, transaction
 from tests import factories
 
 TERMS = Terms("w", 30, 3600, "default")

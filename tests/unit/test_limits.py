@@ -12,8 +12,8 @@ from sqlalchemy import Engine, text
 
 from shared import claims, deployments, limits, runs, turns
 from shared.claims import Claimed, Terms
-from shared.database import connection, driver
 from shared.deployments import Change, DeploymentRef
+from shared.infra.postgres import connection, driver
 from tests import factories
 
 TERMS = Terms("w", 30, 3600, "default")

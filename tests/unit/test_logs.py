@@ -14,7 +14,7 @@ from dataclasses import replace
 import gevent
 import pytest
 
-from shared import logs
+from shared.infra import logs
 from shared.settings import Settings
 
 log = logging.getLogger("runyard.test")
@@ -72,7 +72,7 @@ def test_json_lines_hold_ids_extras_and_the_trace(output: io.StringIO) -> None:
 def test_a_greenlet_that_fails_is_told_of_as_all_else(output: io.StringIO) -> None:
     gevent.spawn(int, "no number").join()
     line = json.loads(output.getvalue())
-    assert (line["level"], line["logger"]) == ("ERROR", "shared.logs")
+    assert (line["level"], line["logger"]) == ("ERROR", "shared.infra.logs")
     assert "ValueError: invalid literal" in line["trace"]
 
 

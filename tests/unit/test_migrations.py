@@ -16,7 +16,7 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 
 from shared import migrations
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.database import driver_url
+from shared.infra.postgres import driver_url
 from shared.models import Base
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from sqlalchemy import text
 
 from shared import api_keys, organizations
 from shared.api_keys import DEFAULT_ORGANIZATION_ID, Caller
-from shared.database import connection, transaction
 from shared.errors import Conflict, Forbidden, Invalid, NotFound
+from shared.infra.postgres import connection, transaction
 from shared.settings import Settings
 from tests import factories
 from workers.upkeep import Upkeep

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from flask import Flask, Response, redirect, request
 
-from shared import outgoing
 from shared.errors import AddressRefused, OutsideFailed
+from shared.infra import egress
 from shared.settings import BadSetting
 from tests.outside import serving
 
@@ -23,9 +23,9 @@ LOOPBACK = ("127.0.0.0/8", "::1")
 
 @pytest.fixture(autouse=True)
 def strict() -> Iterator[None]:
-    outgoing.configure()
+    egress.configure()
     yield
-    outgoing.configure()
+    egress.configure()
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def strict() -> Iterator[None]:
     """.split(),
 )
 def test_what_is_not_public_is_refused(address: str) -> None:
-    assert outgoing.is_refused(ipaddress.ip_address(address))
+    assert egress.is_refused(ipaddress.ip_address(address))
     host = f"[{address}]" if ":" in address else address
     with pytest.raises(AddressRefused):
-        outgoing.check_url(f"https://{host}/token")
+        egress.check_url(f"https://{host}/token")
     with pytest.raises(AddressRefused):
-        outgoing.request("GET", f"https://{host}/token")
+        egress.request("GET", f"https://{host}/token")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_is_not_public_is_refused(address: str) -> None:
     "8.8.8.8 1.1.1.1 172.32.0.1 2606:4700::1111 ::ffff:8.8.8.8 64:ff9b::808:808 2002:808:808::".split(),
 )
 def test_what_is_public_is_not(address: str) -> None:
-    assert not outgoing.is_refused(ipaddress.ip_address(address))
+    assert not egress.is_refused(ipaddress.ip_address(address))
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_what_is_public_is_not(address: str) -> None:
 )
 def test_loopback_in_disguise_is_refused(host: str) -> None:
     with pytest.raises(AddressRefused):
-        outgoing.check_url(f"https://{host}/")
+        egress.check_url(f"https://{host}/")
     with pytest.raises(AddressRefused):
-        outgoing.request("GET", f"https://{host}/")
+        egress.request("GET", f"https://{host}/")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_loopback_in_disguise_is_refused(host: str) -> None:
 )
 def test_a_url_that_may_not_be_called_is_refused(url: str) -> None:
     with pytest.raises(AddressRefused):
-        outgoing.check_url(url)
+        egress.check_url(url)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +112,14 @@ def test_a_url_that_may_not_be_called_is_refused(url: str) -> None:
     ],
 )
 def test_a_public_url_is_not(url: str) -> None:
-    outgoing.check_url(url)
+    egress.check_url(url)
 
 
 def test_a_browser_may_go_to_any_host_by_https() -> None:
-    outgoing.check_browser_url("https://10.0.0.1/authorize")
+    egress.check_browser_url("https://10.0.0.1/authorize")
     for url in ("javascript:alert(1)", "http://example.com/", "data:text/html,x"):
         with pytest.raises(AddressRefused):
-            outgoing.check_browser_url(url)
+            egress.check_browser_url(url)
 
 
 @pytest.mark.parametrize("allowed", ["10.0.0.0/8", "10.0.0.1", "git.corp", "GIT.corp."])
@@ -128,28 +128,28 @@ def test_an_operator_allows_networks_addresses_and_hosts(
 ) -> None:
     resolver("10.0.0.1")
     with pytest.raises(AddressRefused):
-        outgoing.check_host("git.corp", 443)
-    outgoing.configure([allowed])
-    assert outgoing.check_host("git.corp", 443) == ["10.0.0.1"]
+        egress.check_host("git.corp", 443)
+    egress.configure([allowed])
+    assert egress.check_host("git.corp", 443) == ["10.0.0.1"]
 
 
 @pytest.mark.parametrize("allowed", ["10.0.0.0/33", "a/b", "ü"])
 def test_what_cannot_be_allowed_is_refused_by_name(allowed: str) -> None:
     with pytest.raises(BadSetting, match="RUNYARD_ALLOWED_ADDRESSES"):
-        outgoing.configure([allowed])
+        egress.configure([allowed])
 
 
 def test_one_bad_address_among_good_ones_is_enough(resolver: Callable[..., list[str]]) -> None:
     resolver("8.8.8.8", "127.0.0.1")
     with pytest.raises(AddressRefused):
-        outgoing.check_host("both.example", 443)
+        egress.check_host("both.example", 443)
 
 
 def test_the_checked_address_is_the_one_that_is_called(resolver: Callable[..., list[str]]) -> None:
     """A resolver that answers differently each time (DNS rebinding) is asked only once."""
     asked = resolver("8.8.8.8", then="127.0.0.1")
     with pytest.raises(OutsideFailed):
-        outgoing.request("GET", "https://rebind.example/", timeout_seconds=0.05)
+        egress.request("GET", "https://rebind.example/", timeout_seconds=0.05)
     assert asked == ["rebind.example"]
 
 
@@ -157,7 +157,7 @@ def test_a_resolver_that_hangs_does_not_hold_up_the_caller(monkeypatch: pytest.M
     held = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: held.wait(20) and [])
     with pytest.raises(OutsideFailed, match="did not answer within"):
-        outgoing.request("GET", "https://slow.example/", timeout_seconds=0.05)
+        egress.request("GET", "https://slow.example/", timeout_seconds=0.05)
     held.set()
 
 
@@ -169,7 +169,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         asked: list[str] = []
 
         def getaddrinfo(host: str, port: int, *args: Any, **more: Any) -> list[Any]:
-            if outgoing.literal_address(host):
+            if egress.literal_address(host):
                 return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
             asked.append(host)
             found = (then,) if then and len(asked) > 1 else addresses
@@ -223,18 +223,18 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def allowed(server: str) -> str:
-    outgoing.configure(LOOPBACK, allow_http=True)
+    egress.configure(LOOPBACK, allow_http=True)
     return server
 
 
 def test_a_call_carries_its_body_and_the_hosts_name(allowed: str) -> None:
-    answer = outgoing.request("POST", f"{allowed}/echo?x=1", body="a=b")
+    answer = egress.request("POST", f"{allowed}/echo?x=1", body="a=b")
     assert answer.status == 200
     assert answer.json() == {"host": allowed.removeprefix("http://"), "body": "a=b", "agent": "runyard"}
 
 
 def test_a_redirect_is_an_answer_and_not_followed(allowed: str) -> None:
-    answer = outgoing.request("GET", f"{allowed}/moved")
+    answer = egress.request("GET", f"{allowed}/moved")
     assert (answer.status, answer.is_success) == (302, False)
 
 
@@ -248,7 +248,7 @@ def test_a_redirect_is_an_answer_and_not_followed(allowed: str) -> None:
 )
 def test_an_answer_is_bounded_in_size_and_time(allowed: str, path: str, what: str) -> None:
     with pytest.raises(OutsideFailed, match=what):
-        outgoing.request("GET", f"{allowed}{path}", timeout_seconds=0.3 if "within" in what else 10)
+        egress.request("GET", f"{allowed}{path}", timeout_seconds=0.3 if "within" in what else 10)
 
 
 def resets(connection: socket.socket) -> None:
@@ -268,7 +268,7 @@ def has_headers_without_end(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("behave", [resets, speaks_another_protocol, has_headers_without_end])
 def test_a_server_that_does_not_speak_http_is_told_so(behave: Callable[[socket.socket], None]) -> None:
-    outgoing.configure(LOOPBACK, allow_http=True)
+    egress.configure(LOOPBACK, allow_http=True)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -280,17 +280,17 @@ def test_a_server_that_does_not_speak_http_is_told_so(behave: Callable[[socket.s
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(OutsideFailed, match="did not answer with HTTP"):
-            outgoing.request("GET", f"http://127.0.0.1:{listener.getsockname()[1]}/")
+            egress.request("GET", f"http://127.0.0.1:{listener.getsockname()[1]}/")
         thread.join()
 
 
 def test_a_server_that_is_down_is_told_so() -> None:
-    outgoing.configure(LOOPBACK, allow_http=True)
+    egress.configure(LOOPBACK, allow_http=True)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 
     with pytest.raises(OutsideFailed, match="cannot be reached"):
-        outgoing.request("GET", f"http://127.0.0.1:{port}/")
+        egress.request("GET", f"http://127.0.0.1:{port}/")
 
 
 def test_tls_is_checked_against_the_name(allowed: str, tmp_path: Any) -> None:
@@ -299,7 +299,7 @@ def test_tls_is_checked_against_the_name(allowed: str, tmp_path: Any) -> None:
         serving(Flask("tls"), ssl=self_signed(tmp_path)) as port,
         pytest.raises(OutsideFailed, match="cannot be reached"),
     ):
-        outgoing.request("GET", f"https://localhost:{port}/")
+        egress.request("GET", f"https://localhost:{port}/")
 
 
 def test_tls_speaks_to_the_name_at_the_checked_address(
@@ -307,19 +307,19 @@ def test_tls_speaks_to_the_name_at_the_checked_address(
 ) -> None:
     certificate, key = self_signed(tmp_path, name="tokens.example")
     monkeypatch.setenv("SSL_CERT_FILE", certificate)
-    outgoing._tls.cache_clear()
+    egress._tls.cache_clear()
     lookup = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *a, **k: lookup("127.0.0.1", *a, **k))
     app = Flask("tls")
     app.add_url_rule("/", view_func=lambda: request.host)
     try:
         with serving(app, ssl=(certificate, key)) as port:
-            answer = outgoing.request("GET", f"https://tokens.example:{port}/")
+            answer = egress.request("GET", f"https://tokens.example:{port}/")
             assert answer.body.decode() == f"tokens.example:{port}"
             with pytest.raises(OutsideFailed):
-                outgoing.request("GET", f"https://others.example:{port}/")
+                egress.request("GET", f"https://others.example:{port}/")
     finally:
-        outgoing._tls.cache_clear()
+        egress._tls.cache_clear()
 
 
 def self_signed(folder: Any, name: str = "localhost") -> tuple[str, str]:

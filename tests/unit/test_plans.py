@@ -21,9 +21,9 @@ from shared import (
     turns,
 )
 from shared.claims import Terms
-from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.finishing import Finish
+from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import RunRequest
 from tests import factories

@@ -11,8 +11,8 @@ from celery import Celery
 from redis import Redis
 from sqlalchemy import Engine, text
 
-from shared import queues
-from shared.database import connection
+from shared.infra import broker
+from shared.infra.postgres import connection
 from shared.settings import Settings
 from workers import presence
 from workers.presence import DEAD_SECONDS, SIGN_SECONDS, Presence
@@ -64,7 +64,7 @@ def stage(settings: Settings) -> Stage:
 
 
 def test_a_process_that_hears_its_canaries_lives(stage: Stage, redis_url: str, redis: Redis) -> None:
-    queues.configure(redis_url)
+    broker.configure(redis_url)
     stage.sent = presence.send_canary
     stage.live(5 * DEAD_SECONDS, hears=True)
     assert stage.ended == 0
@@ -124,7 +124,7 @@ def test_it_writes_its_row(stage: Stage, db: Engine) -> None:
 
 
 def test_a_worker_consumes_a_queue_of_its_own_that_leaves_nothing_behind(redis_url: str) -> None:
-    app = queues.configure(redis_url, app=Celery("one"))
+    app = broker.configure(redis_url, app=Celery("one"))
     app.amqp.queues.select(["runs.default"])
 
     presence.listen(app.amqp.queues, "box:1:a")

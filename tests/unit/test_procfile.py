@@ -11,7 +11,7 @@ import pytest
 from cli import up
 from cli.procfile import PROJECT, BadProcfile, Line, read
 from cli.supervisor import Child, Program, Supervisor
-from shared import queues
+from shared.infra import broker
 from shared.settings import Settings
 
 LINES = {line.name: line.command for line in read()}
@@ -31,7 +31,7 @@ def test_it_has_the_processes_of_the_design() -> None:
 
 
 def test_every_queue_is_served() -> None:
-    assert consumed() == {queues.BUILDS, queues.runs_queue("default"), queues.queries_queue("default")}
+    assert consumed() == {broker.BUILDS, broker.runs_queue("default"), broker.queries_queue("default")}
 
 
 @pytest.mark.parametrize("process", ["runner", "builder"])

@@ -12,8 +12,9 @@ import pytest
 from kombu.exceptions import OperationalError
 from redis import Redis
 
-from shared import bus, queues
-from shared.queues import Bell
+from shared.infra import broker as shared_broker
+from shared.infra import redis as shared_redis
+from shared.infra.broker import Bell
 from tests.waiting import wait_until
 
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -21,14 +22,14 @@ NOWHERE = "redis://127.0.0.1:1/0"
 
 @pytest.fixture
 def broker(redis: Redis, redis_url: str) -> Iterator[Redis]:
-    queues.configure(redis_url)
+    shared_broker.configure(redis_url)
     yield redis
-    queues.celery.close()
+    shared_broker.celery.close()
 
 
 def waiting(broker: Redis, queue: str) -> list[list[Any]]:
     """The arguments of the messages in a queue, oldest first."""
-    messages = map(json.loads, reversed(broker.lrange(f"{bus.PREFIX}celery:{queue}", 0, -1)))
+    messages = map(json.loads, reversed(broker.lrange(f"{shared_redis.PREFIX}celery:{queue}", 0, -1)))
     return [json.loads(b64decode(message["body"]))[0] for message in messages]
 
 
@@ -38,8 +39,8 @@ def ids_in(broker: Redis, queue: str) -> list[str]:
 
 def test_a_ring_puts_ids_in_the_pools_queue(broker: Redis) -> None:
     first, second = uuid4(), uuid4()
-    queues.enqueue_run("gpu", first)
-    queues.enqueue_build(second)
+    shared_broker.enqueue_run("gpu", first)
+    shared_broker.enqueue_build(second)
 
     wait_until(lambda: ids_in(broker, "runs.gpu") == [str(first)])
     wait_until(lambda: ids_in(broker, "builds") == [str(second)])
@@ -48,8 +49,8 @@ def test_a_ring_puts_ids_in_the_pools_queue(broker: Redis) -> None:
 def test_rings_that_meet_travel_together(broker: Redis) -> None:
     bell = Bell()
     ids = [str(uuid4()) for _ in range(120)]
-    bell._waiting.extend((queues.EXECUTE_RUNS, "runs.default", id) for id in ids)
-    bell.ring(queues.EXECUTE_RUNS, "runs.other", "x")
+    bell._waiting.extend((shared_broker.EXECUTE_RUNS, "runs.default", id) for id in ids)
+    bell.ring(shared_broker.EXECUTE_RUNS, "runs.other", "x")
 
     wait_until(lambda: ids_in(broker, "runs.other") == ["x"])
     assert ids_in(broker, "runs.default") == ids
@@ -65,20 +66,20 @@ def test_a_ring_into_a_dead_broker_costs_its_caller_nothing(
         tries.append(args)
         raise OperationalError("nobody there")
 
-    monkeypatch.setattr(queues.celery, "send_task", send_task)
-    for n in range(queues.BREAKER_FAILURES):
-        bell.ring(queues.EXECUTE_RUNS, f"runs.{n}", "x")
+    monkeypatch.setattr(shared_broker.celery, "send_task", send_task)
+    for n in range(shared_broker.BREAKER_FAILURES):
+        bell.ring(shared_broker.EXECUTE_RUNS, f"runs.{n}", "x")
         wait_until(lambda n=n: len(tries) == n + 1)
     wait_until(lambda: bell._open_until)
-    bell.ring(queues.EXECUTE_RUNS, "runs.default", "y")
+    bell.ring(shared_broker.EXECUTE_RUNS, "runs.default", "y")
     wait_until(lambda: not bell._waiting)
 
-    assert len(tries) == queues.BREAKER_FAILURES  # then it rests for a while
+    assert len(tries) == shared_broker.BREAKER_FAILURES  # then it rests for a while
     assert "could not ring" in caplog.text
 
 
 def test_the_bell_rings_again_after_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "BREAKER_SECONDS", 0.0)
+    monkeypatch.setattr(shared_broker, "BREAKER_SECONDS", 0.0)
     bell, tries = Bell(), []
 
     def send_task(*args: Any, **options: Any) -> None:
@@ -86,9 +87,9 @@ def test_the_bell_rings_again_after_its_rest(monkeypatch: pytest.MonkeyPatch) ->
         if len(tries) < 4:
             raise OperationalError("nobody there")
 
-    monkeypatch.setattr(queues.celery, "send_task", send_task)
+    monkeypatch.setattr(shared_broker.celery, "send_task", send_task)
     for n in range(5):
-        bell.ring(queues.EXECUTE_RUNS, "runs.default", str(n))
+        bell.ring(shared_broker.EXECUTE_RUNS, "runs.default", str(n))
         wait_until(lambda n=n: len(tries) == n + 1)
 
     wait_until(lambda: bell._failures == 0)
@@ -104,16 +105,16 @@ def test_a_bug_in_one_ring_does_not_silence_the_bell(
             raise TypeError("a bug")
         sent.append(args[0])
 
-    monkeypatch.setattr(queues.celery, "send_task", send_task)
-    bell.ring(queues.EXECUTE_RUNS, "runs.bad", "x")
+    monkeypatch.setattr(shared_broker.celery, "send_task", send_task)
+    bell.ring(shared_broker.EXECUTE_RUNS, "runs.bad", "x")
     wait_until(lambda: "a bug" in caplog.text)
-    bell.ring(queues.EXECUTE_RUNS, "runs.default", "y")
+    bell.ring(shared_broker.EXECUTE_RUNS, "runs.default", "y")
 
     wait_until(lambda: sent == [["y"]])
 
 
 def test_celery_leaves_redelivery_to_leases() -> None:
-    conf = queues.configure("redis://localhost:6379/0").conf
+    conf = shared_broker.configure("redis://localhost:6379/0").conf
 
     assert conf.task_acks_late is False
     assert conf.task_ignore_result is True
@@ -127,17 +128,17 @@ def test_celery_leaves_redelivery_to_leases() -> None:
     assert conf.accept_content == ["json"]
     assert conf.task_time_limit is None
     assert conf.broker_transport_options["visibility_timeout"] == 43_200
-    assert conf.broker_transport_options["global_keyprefix"].startswith(bus.PREFIX)
+    assert conf.broker_transport_options["global_keyprefix"].startswith(shared_redis.PREFIX)
 
 
 def test_a_pool_has_queues_of_its_own() -> None:
-    conf = queues.configure("redis://localhost:6379/0", pool="gpu").conf
+    conf = shared_broker.configure("redis://localhost:6379/0", pool="gpu").conf
 
     assert {queue.name for queue in conf.task_queues} == {"builds", "runs.gpu", "queries.gpu"}
 
 
 def test_a_unix_socket_is_spelled_as_kombu_wants_it() -> None:
-    conf = queues.configure("unix://:secret@/run/valkey.sock?db=0").conf
+    conf = shared_broker.configure("unix://:secret@/run/valkey.sock?db=0").conf
 
     assert conf.broker_url == "redis+socket://:secret@/run/valkey.sock?db=0"
     assert not conf.broker_transport_options["socket_keepalive"]

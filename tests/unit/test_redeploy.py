@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import text
 
 from shared import deployments, revisions, secrets
-from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.errors import Invalid, NotFound
+from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.revisions import Moved
 from tests import factories

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from shared import retention, revision_log
-from shared.database import connection
 from shared.deployments import DeploymentRef
+from shared.infra.postgres import connection
 from shared.models import RevisionStatus, RunStatus
 from shared.revision_log import BUILD, DEPLOY, Line
 from shared.settings import Settings

@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 from sqlalchemy import text
 
 from shared import deletion, deployments, retention, revisions
-from shared.database import connection
 from shared.errors import Fenced, NotFound
+from shared.infra.postgres import connection
 from shared.models import REVISION_ENDS, RevisionStatus
 from shared.revisions import IN_PROGRESS, Claimed, Moved
 from tests import factories

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from shared import revisions
-from shared.database import connection
 from shared.errors import Fenced, NotFound
 from shared.events import RESERVED
+from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.revisions import Claimed, Moved
 from tests import factories

@@ -13,9 +13,9 @@ import tests.factories as make
 from shared import claims, finishing, runs, stops, threads
 from shared.checkpoints import write
 from shared.claims import Claimed, Terms
-from shared.database import connection, driver
 from shared.deployments import DeploymentRef
 from shared.finishing import Finish
+from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import RunRequest
 

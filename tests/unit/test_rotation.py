@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy import LargeBinary, insert, select
 
-from shared import encryption, rotation
-from shared.database import connection
-from shared.encryption import decrypt, encrypt, new_key
+from shared.infra import encryption, key_rotation
+from shared.infra.encryption import decrypt, encrypt, new_key
+from shared.infra.postgres import connection
 from shared.models import Base, IdempotentAnswer, Secret
 from tests import factories
 
@@ -46,7 +46,7 @@ def test_every_column_of_bytes_is_known() -> None:
         for column in table.columns
         if isinstance(column.type, LargeBinary)
     }
-    assert set(rotation.ENCRYPTED) | PLAIN == found, "say whether a new column is encrypted"
+    assert set(key_rotation.ENCRYPTED) | PLAIN == found, "say whether a new column is encrypted"
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def stored(revision_id: UUID) -> dict[str, bytes]:
 
 
 def test_afterwards_the_new_key_reads_everything(revision_id: UUID, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotation, "CHUNK", 2)
+    monkeypatch.setattr(key_rotation, "CHUNK", 2)
     values = {f"NAME_{number}": f"value {number}" for number in range(5)}
     store(revision_id, **values)
     organization_id = factories.organization()
@@ -83,7 +83,7 @@ def test_afterwards_the_new_key_reads_everything(revision_id: UUID, monkeypatch:
 
     encryption.configure([NEW, OLD])
     told: dict[str, dict[str, int]] = {}
-    totals = rotation.rotate(lambda column, counts: told.update({column: dict(counts)}))
+    totals = key_rotation.rotate(lambda column, counts: told.update({column: dict(counts)}))
 
     assert totals == {"rotated": 6}
     assert told["secret.value"] == {"rotated": 5}
@@ -95,16 +95,16 @@ def test_it_can_be_run_again(revision_id: UUID) -> None:
     store(revision_id, A="1", B="2")
     encryption.configure([NEW, OLD])
     store(revision_id, C="3")
-    assert rotation.rotate() == {"rotated": 2, "current": 1}
+    assert key_rotation.rotate() == {"rotated": 2, "current": 1}
     before = stored(revision_id)
-    assert rotation.rotate() == {"current": 3}
+    assert key_rotation.rotate() == {"current": 3}
     assert stored(revision_id) == before
 
 
 def test_what_no_key_reads_is_counted_and_left(revision_id: UUID) -> None:
     store(revision_id, GOOD="1", LOST=b"of another key")
     encryption.configure([NEW, OLD])
-    assert rotation.rotate() == {"rotated": 1, "unreadable": 1}
+    assert key_rotation.rotate() == {"rotated": 1, "unreadable": 1}
     assert stored(revision_id)["LOST"] == b"of another key"
 
 
@@ -119,14 +119,14 @@ def test_a_value_written_meanwhile_stays(revision_id: UUID, monkeypatch: pytest.
         return renew(value)
 
     monkeypatch.setattr(encryption, "rotate", while_another_writes)
-    assert rotation.rotate() == {"changed": 1}
+    assert key_rotation.rotate() == {"changed": 1}
     assert decrypt(stored(revision_id)["A"]) == "newer"
 
 
 def test_rows_of_several_revisions_are_all_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotation, "CHUNK", 1)
+    monkeypatch.setattr(key_rotation, "CHUNK", 1)
     deployment_id = factories.deployment(serving=False).id
     for number in range(3):
         store(factories.revision(deployment_id, number=number + 1), A="1", B="2")
     encryption.configure([NEW, OLD])
-    assert rotation.rotate() == {"rotated": 6}
+    assert key_rotation.rotate() == {"rotated": 6}

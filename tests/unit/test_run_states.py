@@ -19,9 +19,9 @@ from sqlalchemy import text
 
 from shared import claims, finishing, runs, stops, threads, turns
 from shared.claims import Claimed, Terms
-from shared.database import connection, driver
 from shared.errors import Conflict, Fenced, NotFound
 from shared.finishing import Finish
+from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
 from tests import factories
 

@@ -23,22 +23,12 @@ from gevent.event import AsyncResult
 from sqlalchemy import text
 
 import workers
-from shared import (
-    api_keys,
-    bus,
-    events,
-    failed_runs,
-    limits,
-    queues,
-    runs,
-    stops,
-    threads,
-    turns,
-)
-from shared.database import Driver, connection, driver, transaction
+from shared import api_keys, events, failed_runs, limits, runs, stops, threads, turns
 from shared.deployments import DeploymentRef
 from shared.errors import HostError, OutcomeUnknown, Unavailable
 from shared.events import Event
+from shared.infra import broker, redis
+from shared.infra.postgres import Driver, connection, driver, transaction
 from shared.settings import Settings
 from tests import factories
 from tests.greened import World, child, greened
@@ -107,7 +97,7 @@ class Bench:
     def ring(self, task: str, queue: str, id: UUID | str) -> None:
         """The bell, without the broker between it and the runner."""
         self.rung.append((task, queue, str(id)))
-        if queue == queues.runs_queue(self.settings.pool):
+        if queue == broker.runs_queue(self.settings.pool):
             gevent.spawn(self.runner.ring, [UUID(str(id))])
 
     def create(
@@ -158,13 +148,13 @@ class Bench:
         """The run's events once the last is in the log."""
 
         def whole() -> list[Event] | None:
-            found = list(events.logged(bus.client(), run_id, 0))
+            found = list(events.logged(redis.client(), run_id, 0))
             return found if found and found[-1].is_last else None
 
         return until(whole, timeout)
 
     def wait_for_event(self, run_id: UUID, data: bytes) -> None:
-        until(lambda: any(data in event.data for event in events.logged(bus.client(), run_id, 0)))
+        until(lambda: any(data in event.data for event in events.logged(redis.client(), run_id, 0)))
 
     def cancel(self, run_id: UUID, action: str, *, tell: bool = True) -> None:
         row = self.row(run_id)
@@ -173,7 +163,7 @@ class Bench:
             stopped = stops.cancel(conn, self.deployment.id, row["thread_id"], run_id, action=action)
         if tell:
             message = orjson.dumps({"run_id": str(run_id), "action": action, "reason": None})
-            bus.client().publish(bus.control_channel(stopped.owner or ""), message)
+            redis.client().publish(redis.control_channel(stopped.owner or ""), message)
 
     def hosts(self) -> list[int]:
         return [host.pid for host in self.runner.hosts.all() if host.died is None and host.group == OPEN]
@@ -183,11 +173,11 @@ class Bench:
 def bench(world: World, **settings: Any) -> Iterator[Bench]:
     execution.RETRY_SECONDS = (0.1, 0.1)
     made = Bench(world, **settings)
-    queues.bell.ring = made.ring  # type: ignore[method-assign]
+    broker.bell.ring = made.ring  # type: ignore[method-assign]
     try:
         yield made
     finally:
-        del queues.bell.ring
+        del broker.bell.ring
         gevent.killall(made.runner._loops)
         made.runner.close()
 
@@ -269,7 +259,7 @@ def test_events_wait_while_redis_has_forgotten_them(world: World) -> None:
     with bench(world) as b:
         run_id = b.start("writes", {"n": 40, "seconds": 0.02}, stream_mode=["custom"])
         b.wait_for_event(run_id, b'{"i":10}')
-        bus.client().flushall()
+        redis.client().flushall()
         found = b.wait(run_id)
 
         assert [event.seq for event in found] == list(range(1, len(found) + 1))
@@ -780,7 +770,7 @@ def test_warming_starts_a_host(world: World) -> None:
         revision_id = str(b.deployment.active_revision_id)
         until(
             lambda: (
-                bus.client().publish(bus.warm_channel(b.settings.pool), revision_id)
+                redis.client().publish(redis.warm_channel(b.settings.pool), revision_id)
                 and gevent.sleep(0.1) is None
                 and b.hosts()
             )
@@ -868,4 +858,4 @@ def test_the_next_run_of_another_pool_is_rung(world: World) -> None:
         other = uuid4()
         b.runner.goes_on(turns.Next(other, "gpu"))
 
-        assert b.rung == [(queues.EXECUTE_RUNS, "runs.gpu", str(other))]
+        assert b.rung == [(broker.EXECUTE_RUNS, "runs.gpu", str(other))]

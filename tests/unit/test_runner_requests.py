@@ -9,7 +9,7 @@ import orjson
 from sqlalchemy import text
 
 from shared import control, runs, states, turns
-from shared.database import connection
+from shared.infra.postgres import connection
 from shared.runs import RunRequest
 from tests.greened import World, child, greened
 from tests.unit.test_runner import Bench, bench, last, names

@@ -11,10 +11,10 @@ import pytest
 import tests.factories as make
 from shared import claims, runs, stops, threads
 from shared.claims import Terms
-from shared.database import connection, driver
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.events import RESERVED
+from shared.infra.postgres import connection, driver
 from shared.models import RunStatus
 from shared.runs import Created, RunRequest
 

@@ -21,7 +21,7 @@ from workers import sandbox
 
 PLATFORM = """
 import time
-from shared.process import close_memory
+from shared.infra.hardening import close_memory
 close_memory()
 print("closed", flush=True)
 time.sleep(600)
@@ -29,7 +29,7 @@ time.sleep(600)
 # A worker that settles its isolation and starts a program in it, as builders and runners do.
 WORKER = """
 import dataclasses, json, os, subprocess, sys
-from shared.process import close_memory
+from shared.infra.hardening import close_memory
 from shared.settings import Settings
 from workers import sandbox
 close_memory()

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from shared import archives, outgoing, repositories, revisions
-from shared.database import connection
+from shared import archives, repositories, revisions
 from shared.errors import BuildFailed, Invalid
+from shared.infra import egress
+from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.revisions import Claimed
 from shared.settings import Settings
@@ -32,14 +33,14 @@ FILES = {"langgraph.json": "{}", "apps/one/agent.py": "graph = None\n"}
 
 @pytest.fixture(autouse=True)
 def _unconfigured() -> None:
-    outgoing.configure()
+    egress.configure()
 
 
 class Case:
     """A revision to be fetched, and what fetching it says."""
 
     def __init__(self, world: World) -> None:
-        outgoing.configure(("127.0.0.1",), allow_http=True)
+        egress.configure(("127.0.0.1",), allow_http=True)
         self.settings = Settings.from_env({**os.environ, "RUNYARD_DATA_DIR": str(world.tmp_path / "data")})
         self.repository = Repository(world.tmp_path / "repositories" / "project.git")
         self.said: list[str] = []
@@ -141,9 +142,9 @@ def test_what_cannot_be_fetched_says_why(world: World) -> None:
         assert "not found: if it is private, put a token" in case.refused(f"{address}/other.git")
     assert "Failed to connect" in case.refused(url)
 
-    outgoing.configure(allow_http=True)
+    egress.configure(allow_http=True)
     assert "127.0.0.1 is not an address this service may call" in case.refused(url)
-    outgoing.configure()
+    egress.configure()
     assert "must be a URL that begins with https://" in case.refused(url)
 
 

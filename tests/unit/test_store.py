@@ -17,9 +17,9 @@ from sqlalchemy import text
 
 import tests.factories as make
 from shared import store, store_vectors
-from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.errors import Invalid
+from shared.infra.postgres import connection
 from workers.graph_host.connection import Document
 from workers.graph_host.meaning import MeaningIndex
 from workers.graph_host.output import current_run_id

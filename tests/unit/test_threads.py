@@ -10,9 +10,9 @@ import pytest
 
 import tests.factories as make
 from shared import states, stops, threads
-from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound
+from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 
 

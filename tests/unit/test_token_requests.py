@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from flask import Flask, request
 
-from shared import outgoing, token_requests
+from shared import token_requests
+from shared.infra import egress
 from shared.token_requests import Client
 from tests.oauth_server import returned
 from tests.outside import serving
@@ -61,11 +62,11 @@ def heard() -> Iterator[list[Any]]:
         heard.append((request.headers, request.form.to_dict()))
         return {"access_token": "t", "authed_user": {"access_token": "u", "scope": "a,b"}}
 
-    outgoing.configure(["127.0.0.1"], allow_http=True)
+    egress.configure(["127.0.0.1"], allow_http=True)
     with serving(app) as port:
         heard.append(f"http://127.0.0.1:{port}/token")
         yield heard
-    outgoing.configure()
+    egress.configure()
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,13 @@ from kombu import Connection, Consumer
 from kombu.exceptions import OperationalError
 from redis import Redis
 
-from shared import bus, queues
+from shared.infra import broker
+from shared.infra import redis as shared_redis
 from workers import transport
 from workers.transport import Malformed, checked
 
 QUEUE = "runs.default"
-KEY = f"{bus.PREFIX}celery:{QUEUE}"
+KEY = f"{shared_redis.PREFIX}celery:{QUEUE}"
 RUN = str(UUID(int=7))
 
 
@@ -36,7 +37,7 @@ def message(args: object = ((RUN,),), **changes: Any) -> dict[str, Any]:
         "body": packed([args, {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]),
         "content-encoding": "utf-8",
         "content-type": "application/json",
-        "headers": {"lang": "py", "task": queues.EXECUTE_RUNS, "id": str(uuid4()), "eta": None},
+        "headers": {"lang": "py", "task": broker.EXECUTE_RUNS, "id": str(uuid4()), "eta": None},
         "properties": {"delivery_tag": str(uuid4()), "delivery_info": {}, "body_encoding": "base64"},
         **changes,
     }
@@ -79,7 +80,7 @@ GARBAGE = {
     "nulls": item([[None]]),
     "an object": item([{"a": 1}]),
     "a very long id": item(["a" * 1_000_000]),
-    "ids to a task that takes none": item(headers={"task": queues.CANARY, "id": RUN}),
+    "ids to a task that takes none": item(headers={"task": broker.CANARY, "id": RUN}),
 }
 
 
@@ -103,7 +104,7 @@ def test_only_the_task_and_its_arguments_pass() -> None:
 def test_everything_else_in_a_queue_is_dropped_with_a_line(
     redis: Redis, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = queues.configure(redis_url, app=Celery("consumer"))
+    app = broker.configure(redis_url, app=Celery("consumer"))
     for found in GARBAGE.values():
         redis.lpush(KEY, found)
     redis.lpush(KEY, item())
@@ -111,7 +112,7 @@ def test_everything_else_in_a_queue_is_dropped_with_a_line(
 
     with Connection(app.conf.broker_url, transport_options=app.conf.broker_transport_options) as connection:
         connection.transport_cls = transport.Transport
-        with Consumer(connection, [queues._queue(QUEUE)], on_message=heard.append, accept=["json"]):
+        with Consumer(connection, [broker._queue(QUEUE)], on_message=heard.append, accept=["json"]):
             while not heard:
                 connection.drain_events(timeout=20)
 
@@ -134,7 +135,7 @@ def test_a_broker_that_is_away_is_asked_for_at_short_intervals(monkeypatch: pyte
 
 def test_a_worker_consumes_by_way_of_it() -> None:
     script = (
-        "import workers.app; from shared.queues import celery;"
+        "import workers.app; from shared.infra.broker import celery;"
         "made = [celery.connection(url) for url in ('redis://x', 'redis+socket:///x')];"
         "print(*{type(each) for each in made}, *{each.get_transport_cls() for each in made})"
     )

@@ -14,11 +14,12 @@ import pytest
 from redis import Redis
 from sqlalchemy import text
 
-from shared import claims, events, leadership, queues, stops, threads, webhooks
+from shared import claims, events, leadership, stops, threads, webhooks
 from shared.claims import Terms
-from shared.database import connection, driver
 from shared.deployments import DeploymentRef
 from shared.errors import Unavailable
+from shared.infra import broker
+from shared.infra.postgres import connection, driver
 from shared.settings import Settings
 from tests import factories
 from tests.waiting import until
@@ -35,7 +36,7 @@ Rung = list[tuple[str, str, str]]
 def rung(monkeypatch: pytest.MonkeyPatch) -> Rung:
     """What was rung, instead of ringing."""
     heard: Rung = []
-    monkeypatch.setattr(queues.bell, "ring", lambda task, queue, id: heard.append((task, queue, str(id))))
+    monkeypatch.setattr(broker.bell, "ring", lambda task, queue, id: heard.append((task, queue, str(id))))
     return heard
 
 
@@ -83,16 +84,16 @@ def test_runs_nobody_heard_of_are_rung_again(upkeep: Upkeep, rung: Rung) -> None
     upkeep.tick()
     upkeep.tick()
 
-    assert rung == [(queues.EXECUTE_RUNS, "runs.gpu", str(run_id))]
+    assert rung == [(broker.EXECUTE_RUNS, "runs.gpu", str(run_id))]
 
 
 def test_a_queue_that_nobody_reads_does_not_grow(upkeep: Upkeep, rung: Rung, redis: Redis) -> None:
     factories.run(factories.deployment("far", pool="gpu"))
     near = factories.run(factories.deployment("near"))
-    redis.lpush(f"{queues.CELERY_PREFIX}runs.gpu", *["unread"] * queues.ENOUGH)
+    redis.lpush(f"{broker.CELERY_PREFIX}runs.gpu", *["unread"] * broker.ENOUGH)
     upkeep.tick()
 
-    assert rung == [(queues.EXECUTE_RUNS, "runs.default", str(near))]
+    assert rung == [(broker.EXECUTE_RUNS, "runs.default", str(near))]
 
 
 def test_a_run_that_missed_its_deployments_move_is_sent_after_it(
@@ -102,7 +103,7 @@ def test_a_run_that_missed_its_deployments_move_is_sent_after_it(
     upkeep.tick()
     upkeep.tick()
 
-    assert (queues.EXECUTE_RUNS, "runs.default", str(run_id)) in rung
+    assert (broker.EXECUTE_RUNS, "runs.default", str(run_id)) in rung
 
 
 def test_an_abandoned_run_goes_back_to_the_queue_and_waits_for_its_turn(
@@ -152,7 +153,7 @@ def test_a_rollback_whose_owner_died_is_carried_out(
 
     assert row(run_id) is None
     assert log_of(redis, run_id)[-1][2]["status"] == "rollback"
-    assert (queues.EXECUTE_RUNS, "runs.default", str(behind)) in rung
+    assert (broker.EXECUTE_RUNS, "runs.default", str(behind)) in rung
 
 
 def test_a_run_past_its_deadline_times_out(upkeep: Upkeep, redis: Redis, deployment: DeploymentRef) -> None:
@@ -177,7 +178,7 @@ def test_the_next_run_of_the_thread_is_rung(upkeep: Upkeep, rung: Rung, deployme
     behind = factories.run(deployment, thread_id)
     upkeep.tick()
 
-    assert (queues.EXECUTE_RUNS, "runs.default", str(behind)) in rung
+    assert (broker.EXECUTE_RUNS, "runs.default", str(behind)) in rung
     assert thread_of(deployment, behind)["status"] == "busy"
 
 

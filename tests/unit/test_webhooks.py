@@ -14,12 +14,13 @@ import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import claims, deletion, encryption, finishing, outgoing, runs, secrets, stops, threads, webhooks
+from shared import claims, deletion, finishing, runs, secrets, stops, threads, webhooks
 from shared.claims import Claimed, Terms
-from shared.database import connection, driver, dumps
 from shared.deployments import DeploymentRef
 from shared.errors import Fenced, Invalid
 from shared.finishing import Finish
+from shared.infra import egress, encryption
+from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
 from tests import factories
 from tests.receiver import Receiver, receiving
@@ -417,7 +418,7 @@ def test_a_receiver_that_fails_is_told_again_under_the_same_id_and_then_given_up
 def test_all_attempts_are_made_within_an_hour() -> None:
     assert len(webhooks.RETRY_SECONDS) == webhooks.TRIES - 1
     assert 1.1 * sum(webhooks.RETRY_SECONDS) + webhooks.LEASE_SECONDS <= 3600
-    assert webhooks.LEASE_SECONDS > outgoing.TIMEOUT_SECONDS
+    assert webhooks.LEASE_SECONDS > egress.TIMEOUT_SECONDS
 
 
 def test_an_attempt_that_a_process_took_to_its_grave_is_made_again(

@@ -14,8 +14,8 @@ from uuid import UUID, uuid4
 import gevent
 from sqlalchemy import text
 
-from shared.database import connection
 from shared.deployments import DeploymentRef
+from shared.infra.postgres import connection
 from shared.models import RevisionStatus, RunStatus
 from shared.settings import Settings
 from tests import factories

@@ -19,9 +19,9 @@ from werkzeug.exceptions import MethodNotAllowed
 
 from shared import consents, grants
 from shared.consents import Authentication, Return
-from shared.database import connection
 from shared.errors import RunyardError
 from shared.grants import Wanted
+from shared.infra.postgres import connection
 from web.auth import caller
 from web.control_plane.providers import redirect_uri
 from web.errors import detail_of, status_of

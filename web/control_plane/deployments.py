@@ -8,9 +8,9 @@ from uuid import UUID
 from flask import Blueprint, Response, jsonify
 
 from shared import control, deletion, deployments, revision_log
-from shared.database import connection
 from shared.deployments import Change
 from shared.errors import Invalid, NotFound
+from shared.infra.postgres import connection
 from shared.models import DeploymentStatus
 from web.auth import caller
 from web.conditional import conditional, tagged

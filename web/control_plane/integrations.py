@@ -8,8 +8,8 @@ from __future__ import annotations
 from flask import Blueprint, Response, jsonify
 
 from shared import deployments
-from shared.database import connection
 from shared.errors import Invalid, NotFound
+from shared.infra.postgres import connection
 from web.auth import caller
 from web.control_plane import answers
 from web.control_plane.records import MAX_OFFSET, page

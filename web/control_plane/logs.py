@@ -7,7 +7,7 @@ from uuid import UUID
 from flask import Blueprint, Response, jsonify
 
 from shared import deployments, revision_log
-from shared.database import connection
+from shared.infra.postgres import connection
 from web.auth import caller
 from web.control_plane import answers
 from web.control_plane.records import log_record

@@ -10,8 +10,8 @@ from sqlalchemy import RowMapping
 
 from shared import api_keys, organizations, revision_log
 from shared.api_keys import OPERATOR, ROLES
-from shared.database import connection, transaction
 from shared.errors import Invalid
+from shared.infra.postgres import connection, transaction
 from web.auth import caller
 from web.control_plane import answers
 from web.control_plane.records import MAX_OFFSET, page

@@ -9,8 +9,8 @@ from flask import Blueprint, Response, jsonify
 from sqlalchemy import RowMapping
 
 from shared import discovery, providers
-from shared.database import connection
-from shared.outgoing import MAX_URL_LENGTH
+from shared.infra.egress import MAX_URL_LENGTH
+from shared.infra.postgres import connection
 from web.auth import caller
 from web.control_plane.records import base_url, settings
 from web.fields import OneOf, Schema, StrictBoolean, StrictString

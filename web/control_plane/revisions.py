@@ -9,9 +9,10 @@ from uuid import UUID
 from flask import Blueprint, Response, jsonify, request
 from sqlalchemy import Connection, RowMapping
 
-from shared import bus, deployments, events, following, revision_log, revision_polling, revisions
-from shared.bus import RedisError
-from shared.database import Row, connection
+from shared import deployments, events, following, revision_log, revision_polling, revisions
+from shared.infra import redis
+from shared.infra.postgres import Row, connection
+from shared.infra.redis import RedisError
 from shared.models import REVISION_ENDS, RevisionStatus
 from web import sse
 from web.auth import caller
@@ -204,7 +205,7 @@ def _streamed(batches: sse.Batches, clock: sse.Clock, *, holds: AbstractContextM
 def _newest(id: UUID) -> int:
     """The number of the newest event that can be read again, 0 when there is none."""
     try:
-        return events.position(bus.client(), id)
+        return events.position(redis.client(), id)
     except RedisError:
         return 0
 

@@ -14,8 +14,8 @@ from typing import Any
 from flask import Blueprint, Response, jsonify, request
 
 from shared import archives, deployments
-from shared.database import connection
 from shared.errors import Invalid, Unavailable
+from shared.infra.postgres import connection
 from web.auth import UPLOAD_PREFIX, caller
 from web.control_plane import answers
 from web.control_plane.records import base_url, settings

@@ -8,7 +8,7 @@ from flask import Blueprint, Response, jsonify
 
 from shared import workers
 from shared.api_keys import OPERATOR
-from shared.database import connection
+from shared.infra.postgres import connection
 from web.auth import caller
 from web.control_plane import answers
 from web.openapi import operation

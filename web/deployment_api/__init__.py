@@ -9,9 +9,9 @@ from uuid import UUID
 from flask import Blueprint, g
 
 from shared import deployments
-from shared.database import connection
 from shared.deployments import DeploymentRef
 from shared.errors import NotFound
+from shared.infra.postgres import connection
 from web.auth import caller
 from web.deployment_api import (
     assistants,

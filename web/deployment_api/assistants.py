@@ -9,8 +9,8 @@ from flask import Blueprint, Response, jsonify, request
 
 from shared import assistants, stops, turns
 from shared.control import ring, tell
-from shared.database import connection
 from shared.errors import Invalid, NotFound
+from shared.infra.postgres import connection
 from web.deployment_api import answers
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
 from web.fields import (

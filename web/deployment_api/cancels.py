@@ -10,8 +10,8 @@ from flask import Blueprint, Response
 
 from shared import following, stops, turns
 from shared.control import ring, tell
-from shared.database import connection
 from shared.errors import Invalid, NotFound
+from shared.infra.postgres import connection
 from shared.models import RunStatus
 from web.deployment_api import answers
 from web.deployment_api.following import Follower, location

@@ -10,8 +10,8 @@ from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 
 from shared import crons
-from shared.database import connection
 from shared.errors import Invalid
+from shared.infra.postgres import connection
 from web.deployment_api import answers
 from web.deployment_api.assistants import (
     CONFIG_BYTES,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from flask import Blueprint, Response, g, jsonify
 from uuid_utils.compat import uuid7
 
-from shared import failed_runs, queues, runs
-from shared.database import connection
+from shared import failed_runs, runs
+from shared.infra import broker
+from shared.infra.postgres import connection
 from web.auth import caller
 from web.deployment_api import answers
 from web.deployment_api.crons import Moment
@@ -85,5 +86,5 @@ def retry_run(thread_id: str, run_id: str) -> Response:
         response = jsonify(runs.record(created.row))
         response.headers["Content-Location"] = location(thread_key, new_id)
         keep(response)
-    queues.enqueue_run(created.pool, new_id)
+    broker.enqueue_run(created.pool, new_id)
     return response

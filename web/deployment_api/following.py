@@ -13,9 +13,9 @@ from flask import Response, jsonify, request
 
 from shared import following, run_logs, runs, stops, threads, turns
 from shared.control import ring, tell
-from shared.database import connection, dumps
 from shared.errors import NotFound, Unavailable
 from shared.events import Event
+from shared.infra.postgres import connection, dumps
 from shared.run_logs import FAILED
 from web import sse
 from web.deployment_api.pages import deployment, settings

@@ -10,9 +10,9 @@ from uuid import UUID
 from flask import Blueprint, Response, request
 
 from shared import control, following, run_logs, runs, stops
-from shared.database import connection
 from shared.errors import Forbidden, NotFound
 from shared.events import Event
+from shared.infra.postgres import connection
 from shared.models import RunStatus
 from web import sse
 from web.auth import caller

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, Response, jsonify
 
 from shared import queueing
-from shared.database import connection
+from shared.infra.postgres import connection
 from web.deployment_api import answers
 from web.deployment_api.pages import deployment
 from web.openapi import operation

@@ -10,8 +10,8 @@ from uuid import UUID
 from marshmallow import ValidationError
 
 from shared import webhooks
-from shared.database import connection
 from shared.errors import Invalid
+from shared.infra.postgres import connection
 from shared.models import ThreadStatus
 from shared.runs import RunRequest
 from web.deployment_api import wanted

@@ -17,11 +17,12 @@ import orjson
 from flask import Blueprint, Response, g, jsonify, request
 from uuid_utils.compat import uuid7
 
-from shared import following, queueing, queues, runs, stops, turns
+from shared import following, queueing, runs, stops, turns
 from shared.control import ring, tell
-from shared.database import connection, driver
 from shared.errors import Invalid, OutcomeUnknown, TooMany
 from shared.idempotency import HEADER
+from shared.infra import broker
+from shared.infra.postgres import connection, driver
 from shared.runs import Created, RunRequest
 from web import sse
 from web.auth import caller
@@ -219,7 +220,7 @@ def _terms() -> dict[str, Any]:
 
 def _ring(created: Created) -> None:
     if created.is_due:
-        queues.enqueue_run(created.pool, created.run_id)
+        broker.enqueue_run(created.pool, created.run_id)
 
 
 _counted: dict[UUID, tuple[float, int]] = {}  # deployment → when, how many runs were pending

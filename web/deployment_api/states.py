@@ -14,8 +14,8 @@ from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 
 from shared import checkpoints, queries, states, thread_stream, threads
-from shared.database import connection
 from shared.errors import Conflict, Invalid
+from shared.infra.postgres import connection
 from shared.queries import Question
 from shared.states import Newest
 from web.deployment_api import answers

@@ -9,8 +9,8 @@ from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 
 from shared import queries, store
-from shared.database import connection
 from shared.errors import Conflict, Invalid
+from shared.infra.postgres import connection
 from shared.queries import Question
 from web.deployment_api import answers
 from web.deployment_api.pages import MAX_OFFSET, deployment

@@ -9,8 +9,8 @@ from flask import Blueprint, Response, jsonify, request
 
 from shared import expiry, stops, thread_copies, threads
 from shared.control import tell
-from shared.database import connection
 from shared.errors import Invalid, RunyardError
+from shared.infra.postgres import connection
 from web.deployment_api import answers, states
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.extract import extracted, parse

@@ -49,7 +49,7 @@ def use(redis: Redis) -> None:
 def client() -> Redis:
     """The process's client; `connect()` must have been called."""
     if _client is None:
-        raise RuntimeError("shared.bus.connect() has not been called")
+        raise RuntimeError("shared.infra.redis.connect() has not been called")
     return _client
 
 

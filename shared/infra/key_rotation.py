@@ -12,14 +12,14 @@ from typing import Any
 
 from sqlalchemy import Column, Row, Table, select, tuple_, update
 
-from shared import encryption
-from shared.database import connection
-from shared.encryption import Undecryptable
+from shared.infra import encryption
+from shared.infra.encryption import Undecryptable
+from shared.infra.postgres import connection
 from shared.models import Base
 
 CHUNK = 200
 
-# Every column that shared/encryption.py writes. A test holds all columns of bytes against this list.
+# Every column that shared/infra/encryption.py writes. A test holds all columns of bytes against this list.
 ENCRYPTED = (
     "secret.value",
     "oauth_provider.client_secret",

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, RowMapping, create_engine, event, exc
 from sqlalchemy.orm import Session
 
 from shared.errors import OutcomeUnknown, Unavailable
-from shared.process import take_turns
+from shared.infra.hardening import take_turns
 
 # A connection that was used this recently is taken without asking the server whether it lives.
 TRUSTED_SECONDS = 1.0
@@ -115,7 +115,7 @@ def driver_url(url: str) -> str:
 def engine() -> Engine:
     """The process's engine; `connect()` must have been called."""
     if _engine is None:
-        raise RuntimeError("shared.database.connect() has not been called")
+        raise RuntimeError("shared.infra.postgres.connect() has not been called")
     return _engine
 
 
@@ -187,7 +187,7 @@ def driver() -> Iterator[Driver]:
     Raises OutcomeUnknown when it is lost on the way.
     """
     if _quick is None:
-        raise RuntimeError("shared.database.connect() has not been called")
+        raise RuntimeError("shared.infra.postgres.connect() has not been called")
     with translated():
         pooled = _quick.raw_connection()
     with translated(OutcomeUnknown):

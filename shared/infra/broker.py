@@ -18,7 +18,7 @@ from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from shared import bus
+from shared.infra import redis
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ BUILD_REVISION = "builds.build"
 SWEEP = "upkeep.sweep"
 CANARY = "workers.canary"
 
-CELERY_PREFIX = bus.PREFIX + "celery:"
+CELERY_PREFIX = redis.PREFIX + "celery:"
 BREAKER_FAILURES, BREAKER_SECONDS = 2, 5.0
 RING_AT_ONCE = 50  # ids in one message
 ENOUGH = 200  # messages in a queue: more would tell its readers nothing new
@@ -53,14 +53,14 @@ def canary_queue(worker: str) -> str:
 def full_pools(pools: Iterable[str]) -> list[str]:
     """Those of these pools whose runners have enough notifications to read; none while Redis is away."""
     try:
-        return [pool for pool in pools if bus.client().llen(f"{CELERY_PREFIX}{runs_queue(pool)}") >= ENOUGH]
+        return [pool for pool in pools if redis.client().llen(f"{CELERY_PREFIX}{runs_queue(pool)}") >= ENOUGH]
     except RedisError:
         return []
 
 
 def forget_worker(worker: str) -> None:
     """Remove what a worker process that is gone has left in the broker."""
-    bus.client().delete(f"{CELERY_PREFIX}{canary_queue(worker)}")
+    redis.client().delete(f"{CELERY_PREFIX}{canary_queue(worker)}")
 
 
 def configure(

@@ -1,6 +1,6 @@
 """Secrets at rest: encrypted with the first of the operator's keys, readable with any of them.
 
-Keys are Fernet keys (32 random bytes, URL-safe base64). Rotating means putting a new key first; shared/rotation.py
+Keys are Fernet keys (32 random bytes, URL-safe base64). Rotating means putting a new key first; shared/infra/key_rotation.py
 then encrypts anew what is stored, so that the old one can be put away.
 """
 
