@@ -15,7 +15,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared import checkpoint_answers, checkpoints
-from shared.events import RESERVED
+from shared.eventlog.events import RESERVED
 from shared.infra.postgres import Driver, Row, query
 from shared.turns import CLAIM, CLAIM_IN_TURNS, CLAIM_WAITING, CLAIM_WHATEVER_KEY, Next
 

@@ -20,8 +20,9 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import events, following, grants, providers, token_requests
+from shared import grants, providers, token_requests
 from shared.errors import Invalid, OutsideFailed, Refused
+from shared.eventlog import events, follow
 from shared.grants import Wanted
 from shared.infra import encryption
 from shared.infra.postgres import connection, dumps
@@ -259,7 +260,7 @@ def _tell(auth_id: UUID) -> None:
 def wait(organization_id: UUID, auth_id: UUID, timeout_seconds: float) -> Authentication:
     """How a request ended, or `timeout` when it has not by then."""
     deadline = time.monotonic() + timeout_seconds
-    with following.hub().reader(auth_id) as reader:
+    with follow.hub().reader(auth_id) as reader:
         while True:
             found = _outcome(organization_id, auth_id)
             left = deadline - time.monotonic()
@@ -269,7 +270,7 @@ def wait(organization_id: UUID, auth_id: UUID, timeout_seconds: float) -> Authen
                 return Authentication(status=TIMEOUT)
             try:
                 reader.take(min(left, QUIET_SECONDS))
-            except following.Stopping:
+            except follow.Stopping:
                 return Authentication(status=TIMEOUT)
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
-from shared import events
+from shared.eventlog import events
 from shared.infra import broker, redis
 from shared.infra.postgres import dumps
 from shared.stops import Displaced

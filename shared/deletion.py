@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared import deployments, revisions, webhooks
-from shared.events import RESERVED
+from shared.eventlog.events import RESERVED
 from shared.models import DeploymentStatus
 from shared.revisions import Moved
 from shared.stops import Displaced

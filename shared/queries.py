@@ -1,7 +1,7 @@
 """Questions about threads that need user code: web asks, a runner of the deployment's pool answers.
 
 A question waits in Redis under an id of its own and is taken once; its bell may be rung again until it is.
-The answer is the one event of the id's log (`shared/events.py`), so waiting for it holds no connection.
+The answer is the one event of the id's log (`shared/eventlog/events.py`), so waiting for it holds no connection.
 Nothing of this outlives the caller's patience: whoever asks again asks anew.
 """
 
@@ -18,8 +18,8 @@ import orjson
 from redis.exceptions import RedisError
 from uuid_utils.compat import uuid7
 
-from shared import events, following
 from shared.errors import Conflict, HostUnusable, Invalid, TooLarge, Unanswered, Unavailable
+from shared.eventlog import events, follow
 from shared.infra import broker, redis
 from shared.infra.postgres import dumps
 
@@ -49,10 +49,10 @@ def ask(question: Question) -> bytes:
     """
     id = uuid7()
     deadline = time.monotonic() + PATIENCE_SECONDS
-    with following.hub().reader(id) as reader:
+    with follow.hub().reader(id) as reader:
         _put(id, question)
         broker.enqueue_query(question.pool, id)
-        for batch in following.follow(
+        for batch in follow.follow(
             reader, id, after=0, ended=lambda: None, quiet_seconds=lambda: RING_AGAIN_SECONDS
         ):
             if batch:

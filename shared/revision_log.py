@@ -20,9 +20,10 @@ import orjson
 from redis.exceptions import RedisError
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import deployments, events
+from shared import deployments
 from shared.errors import Invalid
-from shared.events import Batch, Event
+from shared.eventlog import events
+from shared.eventlog.events import Batch, Event
 from shared.infra import broker, redis
 from shared.infra.postgres import connection
 from shared.revisions import CLAIMABLE, Moved

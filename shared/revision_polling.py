@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator
 from uuid import UUID
 
-from shared import deployments, following, revisions
-from shared.following import Stopping
+from shared import deployments, revisions
+from shared.eventlog import follow
+from shared.eventlog.follow import Stopping
 from shared.infra.postgres import Row, driver, query
 
 LOOK_SECONDS = 5.0  # also without an event: a message may be lost, and Redis may be away
@@ -47,7 +48,7 @@ def changes(revision_id: UUID, *, seconds: float) -> Iterator[None]:
     Ends after so many seconds, with a last look, or at once when the process stops.
     """
     ends_at = time.monotonic() + seconds
-    with following.hub().reader(revision_id) as reader:
+    with follow.hub().reader(revision_id) as reader:
         reader.wait_confirmed(min(seconds, CONFIRM_SECONDS))
         now = time.monotonic()
         look_at = now + LOOK_SECONDS

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
 from shared.errors import Fenced, NotFound
-from shared.events import RESERVED
+from shared.eventlog.events import RESERVED
 from shared.infra.postgres import dumps
 from shared.models import REVISION_ENDS, RevisionStatus
 

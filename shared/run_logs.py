@@ -13,10 +13,11 @@ from uuid import UUID
 import orjson
 from redis.exceptions import RedisError
 
-from shared import events, runs, stops
+from shared import runs, stops
 from shared.claims import Claimed
 from shared.errors import NotFound, Unavailable
-from shared.events import END, EXPIRED, Event
+from shared.eventlog import events
+from shared.eventlog.events import END, EXPIRED, Event
 from shared.infra import redis
 from shared.infra.postgres import connection, dumps
 from shared.models import RunStatus

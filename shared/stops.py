@@ -14,7 +14,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared import checkpoints, states, threads, webhooks
 from shared.errors import NotFound
-from shared.events import RESERVED
+from shared.eventlog.events import RESERVED
 from shared.models import RunStatus
 
 LIVE = (RunStatus.PENDING, RunStatus.RUNNING)

@@ -22,10 +22,11 @@ from uuid import UUID
 from redis.exceptions import RedisError
 from sqlalchemy import text
 
-from shared import events, following, run_logs, states
+from shared import run_logs, states
 from shared.errors import NotFound, Unavailable
-from shared.events import END, EXPIRED, Event
-from shared.following import Reader
+from shared.eventlog import events, follow
+from shared.eventlog.events import END, EXPIRED, Event
+from shared.eventlog.follow import Reader
 from shared.infra import redis
 from shared.infra.postgres import connection, dumps
 
@@ -204,14 +205,14 @@ class ThreadStream:
     def _run(self, look: _Look, run_id: UUID, quiet_seconds: Callable[[], float]) -> Iterator[list[Told]]:
         """What is wanted of one run's log, and that it is over."""
         after, keep = self._begin(look), self._keep(look)
-        with following.hub().reader(run_id) as reader:
+        with follow.hub().reader(run_id) as reader:
             newest, is_whole = run_logs.extent(run_id)
             if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
                 after = min(after, newest)
             if is_whole and after == newest:
                 return  # the reader has seen its end
             seq = after or 0
-            for batch in following.follow(
+            for batch in follow.follow(
                 reader,
                 run_id,
                 after=after,

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 from redis import Redis
 
-from shared import events
-from shared.events import END, Batch
+from shared.eventlog import events
+from shared.eventlog.events import END, Batch
 
 RETENTION = 900
 

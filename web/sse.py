@@ -20,8 +20,8 @@ from typing import Any
 
 from flask import Response, request
 
-from shared.events import END, EXPIRED, Event
-from shared.following import Stopping
+from shared.eventlog.events import END, EXPIRED, Event
+from shared.eventlog.follow import Stopping
 
 HEARTBEAT = b": heartbeat\r\n\r\n"
 HISTORY_EXPIRED = b": history expired\r\n\r\n"

@@ -17,8 +17,8 @@ from gevent.event import Event as Signal
 from redis import Redis
 from redis.exceptions import RedisError
 
-from shared import events
-from shared.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
+from shared.eventlog import events
+from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,11 @@ import gevent
 import orjson
 from gevent.event import AsyncResult
 
-from shared import checkpoint_answers, claims, events, finishing, run_logs, runs, thread_stream
+from shared import checkpoint_answers, claims, finishing, run_logs, runs, thread_stream
 from shared.checkpoints import Write
 from shared.claims import Claimed, Return, Stored
 from shared.errors import Fenced, HostDied, HostError, HostUnusable, NotBegun, RunyardError, Unavailable
+from shared.eventlog import events
 from shared.finishing import Finish
 from shared.infra import broker
 from shared.infra.postgres import connection, dumps

@@ -25,7 +25,6 @@ from shared import (
     control,
     crons,
     deployments,
-    events,
     expiry,
     finishing,
     key_limits,
@@ -42,6 +41,7 @@ from shared import (
     workers,
 )
 from shared.errors import RunyardError, Unavailable
+from shared.eventlog import events
 from shared.finishing import Finish
 from shared.infra import broker
 from shared.infra.postgres import connection, driver, dumps

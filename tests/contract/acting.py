@@ -7,8 +7,9 @@ from uuid import UUID
 
 import orjson
 
-from shared import claims, events, finishing, run_logs, thread_stream, threads
+from shared import claims, finishing, run_logs, thread_stream, threads
 from shared.claims import Claimed, Terms
+from shared.eventlog import events
 from shared.finishing import Finish
 from shared.infra import redis
 from shared.infra.postgres import driver

@@ -14,8 +14,9 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 import tests.factories as make
-from shared import api_keys, following
+from shared import api_keys
 from shared.deployments import DeploymentRef
+from shared.eventlog import follow
 from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis
 from shared.infra.postgres import transaction
@@ -112,16 +113,16 @@ def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
 
 
 @pytest.fixture(scope="session")
-def _hub(redis_url: str) -> following.Hub:
-    return following.Hub(shared_redis.make_client(redis_url))
+def _hub(redis_url: str) -> follow.Hub:
+    return follow.Hub(shared_redis.make_client(redis_url))
 
 
 @pytest.fixture
 def api(
-    client: FlaskClient, redis: Any, rings: Rings, _hub: following.Hub, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient, redis: Any, rings: Rings, _hub: follow.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Api:
     """A deployment called chat with the graphs `agent` and `other`, nothing else in it."""
-    monkeypatch.setattr(following, "_hub", _hub)
+    monkeypatch.setattr(follow, "_hub", _hub)
     deployment = make.deployment(
         organization_id=api_keys.DEFAULT_ORGANIZATION_ID, name="chat", graphs=("agent", "other")
     )
@@ -200,10 +201,10 @@ class ControlPlane:
 
 @pytest.fixture
 def control(
-    client: FlaskClient, redis: Any, rings: Rings, _hub: following.Hub, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient, redis: Any, rings: Rings, _hub: follow.Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ControlPlane]:
     """The control plane, empty, with a key to keep secrets with."""
-    monkeypatch.setattr(following, "_hub", _hub)
+    monkeypatch.setattr(follow, "_hub", _hub)
     encryption.configure([encryption.new_key()])
     yield ControlPlane(client)
     encryption.configure([])

@@ -11,7 +11,7 @@ from uuid import UUID
 import orjson
 from sqlalchemy import text
 
-from shared import events
+from shared.eventlog import events
 from shared.infra import redis as shared_redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus

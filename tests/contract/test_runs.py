@@ -11,7 +11,8 @@ from flask import Flask
 from sqlalchemy import select
 
 import tests.factories as make
-from shared import assistants, claims, events, finishing
+from shared import assistants, claims, finishing
+from shared.eventlog import events
 from shared.infra import redis
 from shared.infra.postgres import connection, driver
 from shared.models import Checkpoint, Run, RunStatus, ThreadStatus

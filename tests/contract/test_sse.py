@@ -12,7 +12,8 @@ from redis.exceptions import RedisError
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from shared import following, run_logs
+from shared import run_logs
+from shared.eventlog import follow
 from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
@@ -331,7 +332,7 @@ def test_an_expired_log_says_so_and_ends_as_the_row_does(api: Api, thread_id: st
 
 
 def test_a_log_that_lacks_its_end_says_so(api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(follow, "SETTLE_SECONDS", 0.0)
     run_id = start(api, thread_id, stream_resumable=True)
     Actor(run_id)
     with connection() as conn:
@@ -417,7 +418,7 @@ def test_an_answer_breaks_off_when_the_process_stops(api: Api, thread_id: str, e
     response = api.get(f"/runs/{start(api, thread_id)}/{end}", buffered=False)
     body = response.iter_encoded()
     next(body)
-    for reader in following.hub()._all():
+    for reader in follow.hub()._all():
         reader.close()
     with pytest.raises(ConnectionResetError):  # clients take a proper end for the run's
         list(body)
@@ -450,7 +451,7 @@ def test_a_wait_breaks_off_when_nothing_is_left_that_knows_the_output(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SETTLE_SECONDS", "SELF_CHECK_SECONDS", "ROW_CHECK_SECONDS"):
-        monkeypatch.setattr(following, name, 0.0)
+        monkeypatch.setattr(follow, name, 0.0)
     made = api.post("/runs", {"assistant_id": "agent"}).json
     response = api.get(f"/runs/{made['run_id']}/join", buffered=False)
     body = response.iter_encoded()
@@ -467,8 +468,8 @@ def test_a_run_that_ends_while_redis_is_away_answers_who_waits_for_its_output(
     api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     """Who follows its events waits for Redis: it may have some that were not sent yet."""
-    monkeypatch.setattr(following, "AWAY_CHECK_SECONDS", 0.1)
-    monkeypatch.setattr(following, "SELF_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(follow, "AWAY_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(follow, "SELF_CHECK_SECONDS", 0.1)
     run_id = start(api, thread_id)
     actor = Actor(run_id)
     response = api.get(f"/threads/{thread_id}/runs/{run_id}/{ending}", buffered=False)

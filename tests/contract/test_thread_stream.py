@@ -11,7 +11,8 @@ import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import events, queries, thread_stream
+from shared import queries, thread_stream
+from shared.eventlog import events
 from shared.infra import broker, redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus

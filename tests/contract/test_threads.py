@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 
 import tests.factories as make
-from shared import events
+from shared.eventlog import events
 from shared.infra import redis
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.acting import Actor, act

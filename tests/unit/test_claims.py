@@ -15,7 +15,7 @@ from shared import checkpoints, claims, finishing, stops, threads, turns
 from shared.claims import Claimed, Terms
 from shared.deployments import DeploymentRef
 from shared.errors import Fenced
-from shared.events import RESERVED
+from shared.eventlog.events import RESERVED
 from shared.finishing import Finish
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus

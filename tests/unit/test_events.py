@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from redis import Redis
 from redis.exceptions import RedisError
 
-from shared import events
-from shared.events import DONE, FENCED, GAP, LOST, OK, Batch, Event
+from shared.eventlog import events
+from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, Batch, Event
 from shared.infra import redis as shared_redis
 from tests.event_logs import RETENTION, Log, lines
 

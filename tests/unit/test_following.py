@@ -13,9 +13,9 @@ from uuid import UUID, uuid4
 import pytest
 from redis import Redis
 
-from shared import events, following
-from shared.events import DONE, END, EXPIRED, GAP, LOST, OK, Batch, Event
-from shared.following import Hub
+from shared.eventlog import events, follow
+from shared.eventlog.events import DONE, END, EXPIRED, GAP, LOST, OK, Batch, Event
+from shared.eventlog.follow import Hub
 from shared.infra import redis as shared_redis
 from tests.event_logs import RETENTION, Log
 from tests.waiting import wait_until
@@ -59,10 +59,8 @@ class Follower(threading.Thread):
                 if self.leaves:
                     return
 
-    def _follow(self, reader: following.Reader) -> Iterator[list[Event]]:
-        return following.follow(
-            reader, self.id, after=self.after, ended=self.ended, quiet_seconds=lambda: 0.1
-        )
+    def _follow(self, reader: follow.Reader) -> Iterator[list[Event]]:
+        return follow.follow(reader, self.id, after=self.after, ended=self.ended, quiet_seconds=lambda: 0.1)
 
     @property
     def numbers(self) -> list[int]:
@@ -81,9 +79,9 @@ def one_hub(redis_url: str) -> Hub:
 @pytest.fixture
 def hub(one_hub: Hub, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Hub:
     """The subscriber of this process; its readers look sooner whether they missed something."""
-    monkeypatch.setattr(following, "SELF_CHECK_SECONDS", 0.5)
-    monkeypatch.setattr(following, "ROW_CHECK_SECONDS", 0.5)
-    monkeypatch.setattr(following, "SETTLE_SECONDS", 0.3)
+    monkeypatch.setattr(follow, "SELF_CHECK_SECONDS", 0.5)
+    monkeypatch.setattr(follow, "ROW_CHECK_SECONDS", 0.5)
+    monkeypatch.setattr(follow, "SETTLE_SECONDS", 0.3)
     return one_hub
 
 
@@ -192,7 +190,7 @@ def test_a_slow_reader_overflows_into_the_log(hub: Hub, written: Log) -> None:
 
 
 def test_large_events_overflow_by_their_size(hub: Hub) -> None:
-    reader = following.Reader(b"channel", unseen=True)
+    reader = follow.Reader(b"channel", unseen=True)
     big = Event(1, 0, "values", b"x")
     for _ in range(5):
         reader.push([big], 1 << 20)
@@ -400,7 +398,7 @@ class Reconnecting:
     def follow_once(self) -> bool:
         after = self.numbers[-1] if self.numbers else 0
         with self.hub.reader(self.id) as reader:
-            followed = following.follow(
+            followed = follow.follow(
                 reader, self.id, after=after, ended=lambda: None, quiet_seconds=lambda: 0.1
             )
             for batch in followed:
@@ -483,8 +481,8 @@ class Mute:
 def test_a_connection_that_is_dead_without_saying_so_is_replaced(
     redis: Redis, written: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "SILENCE_SECONDS", 0.6)
-    monkeypatch.setattr(following, "SELF_CHECK_SECONDS", 3600.0)
+    monkeypatch.setattr(follow, "SILENCE_SECONDS", 0.6)
+    monkeypatch.setattr(follow, "SELF_CHECK_SECONDS", 3600.0)
     kwargs = redis.connection_pool.connection_kwargs
     way = Mute(kwargs["path"])
     hub = Hub(

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, text
 
 from shared import revisions
 from shared.errors import Fenced, NotFound
-from shared.events import RESERVED
+from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.revisions import Claimed, Moved

@@ -10,8 +10,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError, RedisError
 
-from shared import events
-from shared.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
+from shared.eventlog import events
+from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
 from tests.waiting import until
 from workers import events as workers_events
 from workers.events import RunLog, Writer

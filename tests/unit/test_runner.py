@@ -23,10 +23,11 @@ from gevent.event import AsyncResult
 from sqlalchemy import text
 
 import workers
-from shared import api_keys, events, failed_runs, limits, runs, stops, threads, turns
+from shared import api_keys, failed_runs, limits, runs, stops, threads, turns
 from shared.deployments import DeploymentRef
 from shared.errors import HostError, OutcomeUnknown, Unavailable
-from shared.events import Event
+from shared.eventlog import events
+from shared.eventlog.events import Event
 from shared.infra import broker, redis
 from shared.infra.postgres import Driver, connection, driver, transaction
 from shared.settings import Settings

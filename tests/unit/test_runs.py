@@ -13,7 +13,7 @@ from shared import claims, runs, stops, threads
 from shared.claims import Terms
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
-from shared.events import RESERVED
+from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus
 from shared.runs import Created, RunRequest

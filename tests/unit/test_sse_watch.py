@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shared.events import Event
+from shared.eventlog.events import Event
 from web import sse
 from web.sse import ClientGone, watch
 

@@ -14,10 +14,11 @@ import pytest
 from redis import Redis
 from sqlalchemy import text
 
-from shared import claims, events, leadership, stops, threads, webhooks
+from shared import claims, leadership, stops, threads, webhooks
 from shared.claims import Terms
 from shared.deployments import DeploymentRef
 from shared.errors import Unavailable
+from shared.eventlog import events
 from shared.infra import broker
 from shared.infra.postgres import connection, driver
 from shared.settings import Settings

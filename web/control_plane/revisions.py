@@ -9,7 +9,8 @@ from uuid import UUID
 from flask import Blueprint, Response, jsonify, request
 from sqlalchemy import Connection, RowMapping
 
-from shared import deployments, events, following, revision_log, revision_polling, revisions
+from shared import deployments, revision_log, revision_polling, revisions
+from shared.eventlog import events, follow
 from shared.infra import redis
 from shared.infra.postgres import Row, connection
 from shared.infra.redis import RedisError
@@ -179,8 +180,8 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
     if row["status"] in REVISION_ENDS and _newest(id) <= after:
         return _streamed(_told(row, after), clock, holds=nullcontext())
     with ExitStack() as stack:
-        reader = stack.enter_context(following.hub().reader(id))
-        batches = following.follow(
+        reader = stack.enter_context(follow.hub().reader(id))
+        batches = follow.follow(
             reader,
             id,
             after=after,

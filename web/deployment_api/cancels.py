@@ -8,9 +8,10 @@ from uuid import UUID
 
 from flask import Blueprint, Response
 
-from shared import following, stops, turns
+from shared import stops, turns
 from shared.control import ring, tell
 from shared.errors import Invalid, NotFound
+from shared.eventlog import follow
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 from web.deployment_api import answers
@@ -54,7 +55,7 @@ def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
     query = load_query(CancelQuery)
     reason = _reason(query, location(thread_key, run_key, "/cancel"))
     with ExitStack() as stack:
-        reader = stack.enter_context(following.hub().reader(run_key))
+        reader = stack.enter_context(follow.hub().reader(run_key))
         follower = Follower(run_key, thread_key, cancels=False)
         before, _ = follower.extent()
         with connection() as conn:

@@ -11,10 +11,11 @@ from uuid import UUID
 
 from flask import Response, jsonify, request
 
-from shared import following, run_logs, runs, stops, threads, turns
+from shared import run_logs, runs, stops, threads, turns
 from shared.control import ring, tell
 from shared.errors import NotFound, Unavailable
-from shared.events import Event
+from shared.eventlog import follow
+from shared.eventlog.events import Event
 from shared.infra.postgres import connection, dumps
 from shared.run_logs import FAILED
 from web import sse
@@ -40,10 +41,10 @@ class Follower:
         self.clock = sse.Clock(self.settings.heartbeat_seconds, watched=cancels)
 
     def batches(
-        self, reader: following.Reader, *, after: int | None, end_alone: bool = False
+        self, reader: follow.Reader, *, after: int | None, end_alone: bool = False
     ) -> Iterator[list[Event]]:
         """The run's events, or what is enough to know its end; watches the client's socket where its going matters."""
-        followed = following.follow(
+        followed = follow.follow(
             reader,
             self.run_id,
             after=after,
@@ -53,7 +54,7 @@ class Follower:
         )
         return sse.watch(request.environ.get("gunicorn.socket"), followed) if self.cancels else followed
 
-    def batches_of_new(self, reader: following.Reader, *, starts_at_once: bool) -> Iterator[list[Event]]:
+    def batches_of_new(self, reader: follow.Reader, *, starts_at_once: bool) -> Iterator[list[Event]]:
         """A new run's events. The first one is known before it happens, unless other runs are ahead."""
         if not starts_at_once:
             return self.batches(reader, after=0)
@@ -68,7 +69,7 @@ class Follower:
 
     def answer(
         self,
-        reader: following.Reader,
+        reader: follow.Reader,
         holds: AbstractContextManager[Any],
         *,
         after: int | None,

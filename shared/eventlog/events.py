@@ -1,4 +1,4 @@
-"""A run's or a build's event log: numbered and append-only; `shared/following.py` follows it live.
+"""A run's or a build's event log: numbered and append-only; `shared/eventlog/follow.py` follows it live.
 
 The owner numbers events 1, 2, 3 … across attempts; numbers rise and may jump where an attempt begins.
 Each batch goes into a Redis stream and out on a channel in one script call that checks who writes and

@@ -18,7 +18,7 @@ from uuid import UUID
 from redis import Redis
 from redis.exceptions import RedisError
 
-from shared.events import EXPIRED, PAGE, Event, channel, logged, parse_message, position
+from shared.eventlog.events import EXPIRED, PAGE, Event, channel, logged, parse_message, position
 from shared.infra.redis import client
 
 log = logging.getLogger(__name__)
