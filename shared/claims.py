@@ -14,9 +14,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import checkpoint_answers, checkpoints
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import Driver, Row, query
+from shared.threads import checkpoint_reads, checkpoints
 from shared.turns import CLAIM, CLAIM_IN_TURNS, CLAIM_WAITING, CLAIM_WHATEVER_KEY, Next
 
 
@@ -108,7 +108,7 @@ def take(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> l
     claimed = [_claimed(row, terms.owner, has_checkpoint=row["run_id"] in resumed) for row in rows]
     claimed.sort(key=lambda run: run.run_id)  # rows come as the plan finds them: the oldest is to start first
     keys = [(run.deployment_id, run.thread_id) for run in claimed if not run.temporary]
-    stored = checkpoint_answers.newest(conn, keys) if keys else {}
+    stored = checkpoint_reads.newest(conn, keys) if keys else {}
     return [(run, stored.get((run.deployment_id, run.thread_id))) for run in claimed]
 
 

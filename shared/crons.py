@@ -17,11 +17,12 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import assistants, runs, schedules, threads
+from shared import assistants, runs, schedules
 from shared.deployments import DeploymentRef
 from shared.errors import Invalid, NotFound, Refused, TooMany
 from shared.infra.postgres import connection, dumps
 from shared.runs import Created, RunRequest
+from shared.threads import records
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ def _assistant(conn: Connection, deployment: DeploymentRef, named: str) -> UUID:
 
 def _require_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
     try:
-        threads.require(conn, deployment_id, thread_id)
+        records.require(conn, deployment_id, thread_id)
     except NotFound:
         raise NotFound(f"Thread with ID '{thread_id}' not found. Create it first.") from None
 

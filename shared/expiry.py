@@ -9,7 +9,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared import checkpoints, thread_copies, threads
+from shared import thread_copies
+from shared.threads import checkpoints, records
 
 STRATEGIES = ("delete", "keep_latest")
 SWEPT_AT_ONCE = 100
@@ -90,7 +91,7 @@ def sweep(conn: Connection) -> int:
         if strategy is None:
             continue
         if strategy == "delete":
-            threads.remove(conn, *key)
+            records.remove(conn, *key)
         else:
             checkpoints.keep_latest(conn, row.deployment_id, [row.thread_id])
             conn.execute(SWEPT, row._asdict())

@@ -16,12 +16,13 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import runs, threads
+from shared import runs
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict
 from shared.infra.postgres import Row
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import Created, RunRequest
+from shared.threads import records
 
 STATUSES = (RunStatus.ERROR, RunStatus.TIMEOUT, RunStatus.INTERRUPTED)
 RETRY_OF = "retry_of"  # in a run's metadata
@@ -82,9 +83,9 @@ def retry(
     that has moved on since; `force` permits the last: the new run then forks from the failed run's last
     checkpoint.
     """
-    threads.lock(conn, deployment.id, thread_id)
+    records.lock(conn, deployment.id, thread_id)
     failed = runs.get(conn, deployment.id, run_id, thread_id=thread_id)
-    if threads.get(conn, deployment.id, thread_id)["status"] == ThreadStatus.BUSY:
+    if records.get(conn, deployment.id, thread_id)["status"] == ThreadStatus.BUSY:
         raise Conflict(runs.BUSY)
     if failed["status"] not in STATUSES:
         raise Conflict(f"Run {run_id} has not failed: its status is {failed['status']}.")

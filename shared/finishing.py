@@ -12,11 +12,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared import checkpoints, threads, turns, webhooks
+from shared import turns, webhooks
 from shared.claims import Claimed
 from shared.errors import Fenced
 from shared.infra.postgres import Driver, dumps, query
 from shared.models import RunStatus, ThreadStatus
+from shared.threads import checkpoints, records
 from shared.turns import Next
 
 
@@ -173,10 +174,10 @@ def roll_back(conn: Connection, run: Claimed, *, error: dict[str, Any]) -> Next 
 
     The answer is the run that comes next in the thread.
     """
-    threads.lock(conn, run.deployment_id, run.thread_id)
+    records.lock(conn, run.deployment_id, run.thread_id)
     if run.kwargs.get("webhook"):
         webhooks.record_going(conn, [run.run_id], status=webhooks.ROLLBACK, error=error)
-    threads.restore_metadata(conn, run.run_id)
+    records.restore_metadata(conn, run.run_id)
     gone = conn.execute(
         text(
             "DELETE FROM run WHERE run_id = :run_id AND attempt = :attempt AND owner = :owner"
@@ -187,5 +188,5 @@ def roll_back(conn: Connection, run: Claimed, *, error: dict[str, Any]) -> Next 
     if gone.rowcount != 1:
         raise Fenced
     checkpoints.delete_run(conn, run.deployment_id, run.thread_id, run.run_id)
-    threads.settle(conn, run.deployment_id, run.thread_id, error=error)
+    records.settle(conn, run.deployment_id, run.thread_id, error=error)
     return turns.next_of(conn, run.deployment_id, run.thread_id)

@@ -20,12 +20,13 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import assistants, stops, threads
+from shared import assistants, stops
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.infra.postgres import Driver, Row, dumps, query
 from shared.models import ThreadStatus
 from shared.stops import Displaced
+from shared.threads import records
 
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
 COLUMNS = (
@@ -172,8 +173,8 @@ def _require_status(conn: Connection, deployment_id: UUID, thread_id: UUID, requ
     if request.if_thread_status is None:
         return
     status = ThreadStatus.IDLE
-    if threads.lock(conn, deployment_id, thread_id):
-        status = threads.get(conn, deployment_id, thread_id)["status"]
+    if records.lock(conn, deployment_id, thread_id):
+        status = records.get(conn, deployment_id, thread_id)["status"]
     if status not in request.if_thread_status:
         wanted = " or ".join(request.if_thread_status)
         raise Conflict(f"Thread {thread_id} is {status}, not {wanted} (if_thread_status).")
@@ -184,7 +185,7 @@ def _may_make_thread(
 ) -> bool:
     """Whether the thread is absent and may be made; raises NotFound when it may not."""
     try:
-        threads.require(conn, deployment_id, thread_id)
+        records.require(conn, deployment_id, thread_id)
     except NotFound:
         if request.if_not_exists == "create":
             return True
@@ -298,7 +299,7 @@ def _make_room(
     conn: Connection, deployment_id: UUID, thread_id: UUID, strategy: str, run_id: UUID
 ) -> list[Displaced]:
     """Apply a strategy other than `enqueue` to the live runs of the thread, which stays locked."""
-    if not threads.lock(conn, deployment_id, thread_id):
+    if not records.lock(conn, deployment_id, thread_id):
         return []
     live = stops.live_runs(conn, deployment_id, thread_id)
     if not live:
@@ -423,5 +424,5 @@ def list_of_thread(
         .all()
     )
     if not rows:
-        threads.require(conn, deployment_id, thread_id)
+        records.require(conn, deployment_id, thread_id)
     return list(rows)

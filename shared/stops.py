@@ -12,10 +12,11 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import checkpoints, states, threads, webhooks
+from shared import webhooks
 from shared.errors import NotFound
 from shared.eventlog.events import RESERVED
 from shared.models import RunStatus
+from shared.threads import checkpoints, records, state
 
 LIVE = (RunStatus.PENDING, RunStatus.RUNNING)
 
@@ -68,13 +69,13 @@ def cancel(
 
     Raises NotFound when there is no such run or it has ended.
     """
-    threads.lock(conn, deployment_id, thread_id)
+    records.lock(conn, deployment_id, thread_id)
     live = [row for row in live_runs(conn, deployment_id, thread_id) if row["run_id"] == run_id]
     if not live:
         raise NotFound(_nothing_to_cancel(conn, deployment_id, thread_id, run_id))
     stopped = stop(conn, live[0], action, reason)
     if stopped.owner is None:
-        threads.settle(conn, deployment_id, thread_id)
+        records.settle(conn, deployment_id, thread_id)
     return stopped
 
 
@@ -99,7 +100,7 @@ def cancel_several(
     reason: str | None = None,
 ) -> list[Displaced]:
     """The same for those of a thread's runs that are in one of these states; those that are not are left out."""
-    threads.lock(conn, deployment_id, thread_id)
+    records.lock(conn, deployment_id, thread_id)
     wanted = [
         row
         for row in live_runs(conn, deployment_id, thread_id)
@@ -107,7 +108,7 @@ def cancel_several(
     ]
     stopped = [stop(conn, row, action, reason) for row in wanted]
     if any(run.owner is None for run in stopped):
-        threads.settle(conn, deployment_id, thread_id)
+        records.settle(conn, deployment_id, thread_id)
     return stopped
 
 
@@ -144,7 +145,7 @@ def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> 
     elif row["temporary"]:
         status = webhooks.ROLLBACK if action == "rollback" else RunStatus.INTERRUPTED
         _tell_going(conn, row, status, webhooks.stopped(action, reason))
-        threads.remove(conn, row["deployment_id"], row["thread_id"])
+        records.remove(conn, row["deployment_id"], row["thread_id"])
     elif action == "rollback":
         _tell_going(conn, row, webhooks.ROLLBACK, webhooks.stopped(action, reason))
         _remove(conn, row)
@@ -174,7 +175,7 @@ def _remove(conn: Connection, row: RowMapping) -> None:
     """
     key = row["deployment_id"], row["thread_id"], row["run_id"]
     if row["status"] in LIVE:
-        threads.restore_metadata(conn, row["run_id"])
+        records.restore_metadata(conn, row["run_id"])
     conn.execute(text("DELETE FROM run WHERE run_id = :run_id"), {"run_id": row["run_id"]})
     if row["attempt"] and row["status"] not in LIVE and live_runs(conn, *key[:2]):
         checkpoints.disown_run(conn, *key)
@@ -187,7 +188,7 @@ def delete(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID)
 
     The thread keeps its values. What a run leaves on its thread stays too, unless the run was live.
     """
-    threads.lock(conn, deployment_id, thread_id)
+    records.lock(conn, deployment_id, thread_id)
     row = (
         conn.execute(
             text(
@@ -204,25 +205,25 @@ def delete(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID)
         raise NotFound("Run not found")
     _tell_going(conn, row, webhooks.ROLLBACK, webhooks.stopped(webhooks.ROLLBACK, "the run was deleted"))
     if row["temporary"]:
-        threads.remove(conn, deployment_id, thread_id)
+        records.remove(conn, deployment_id, thread_id)
     else:
         _remove(conn, row)
     if row["status"] not in LIVE:
-        states.forget(conn, deployment_id, thread_id)
+        state.forget(conn, deployment_id, thread_id)
         return None
-    threads.settle(conn, deployment_id, thread_id)
+    records.settle(conn, deployment_id, thread_id)
     return _gone(row)
 
 
 def delete_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[Displaced]:
     """Delete a thread with all it has; the answer is the runs that were live. Raises NotFound."""
-    if not threads.lock(conn, deployment_id, thread_id):
-        raise threads.missing(thread_id)
+    if not records.lock(conn, deployment_id, thread_id):
+        raise records.missing(thread_id)
     live = live_runs(conn, deployment_id, thread_id)
     for row in live:
         error = webhooks.stopped(webhooks.ROLLBACK, "the thread was deleted")
         _tell_going(conn, row, webhooks.ROLLBACK, error)
-    threads.remove(conn, deployment_id, thread_id)
+    records.remove(conn, deployment_id, thread_id)
     return [_gone(row) for row in live]
 
 

@@ -8,10 +8,11 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import checkpoints, stops, threads
+from shared import stops
 from shared.errors import NotFound
 from shared.infra.postgres import dumps
 from shared.stops import Displaced
+from shared.threads import checkpoints, records
 
 
 def copy(conn: Connection, deployment_id: UUID, thread_id: UUID) -> RowMapping:
@@ -29,9 +30,9 @@ def copy(conn: Connection, deployment_id: UUID, thread_id: UUID) -> RowMapping:
         .one_or_none()
     )
     if source is None:
-        raise threads.missing(thread_id)
+        raise records.missing(thread_id)
     target = uuid4()
-    threads.create(conn, deployment_id, thread_id=target, metadata=source["metadata"])
+    records.create(conn, deployment_id, thread_id=target, metadata=source["metadata"])
     checkpoints.copy(conn, deployment_id, thread_id, target)
     conn.execute(
         text(
@@ -46,7 +47,7 @@ def copy(conn: Connection, deployment_id: UUID, thread_id: UUID) -> RowMapping:
             "state": None if source["state"] is None else dumps(_moved(source["state"], target)),
         },
     )
-    return threads.get(conn, deployment_id, target)
+    return records.get(conn, deployment_id, target)
 
 
 def _moved(state: Mapping[str, Any], thread_id: UUID) -> dict[str, Any]:
@@ -92,7 +93,7 @@ def _keep_latest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool
 
 def hold_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
     """Hold a thread; False when there is none, or it has runs that have not ended."""
-    if not threads.lock(conn, deployment_id, thread_id):
+    if not records.lock(conn, deployment_id, thread_id):
         return False
     live = text(
         "SELECT EXISTS (SELECT FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
@@ -120,7 +121,7 @@ def storage(conn: Connection, deployment_id: UUID, thread_id: UUID) -> dict[str,
 
     Small channel values are inside their checkpoint and count there.
     """
-    threads.require(conn, deployment_id, thread_id)
+    records.require(conn, deployment_id, thread_id)
     row = conn.execute(STORAGE, {"deployment_id": deployment_id, "thread_id": thread_id}).one()
     by_channel = row.by_channel
     values = {

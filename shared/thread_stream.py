@@ -22,13 +22,14 @@ from uuid import UUID
 from redis.exceptions import RedisError
 from sqlalchemy import text
 
-from shared import run_logs, states
+from shared import run_logs
 from shared.errors import NotFound, Unavailable
 from shared.eventlog import events, follow
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.follow import Reader
 from shared.infra import redis
 from shared.infra.postgres import connection, dumps
+from shared.threads import state
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +196,7 @@ class ThreadStream:
     def _state(self, look: _Look) -> list[Told]:
         """The newest state; the rows may know a newer one than the look, which is then told again."""
         with connection() as conn:
-            record = states.newest(conn, self._deployment_id, self._thread_id).record
+            record = state.newest(conn, self._deployment_id, self._thread_id).record
         self._state_at = look.state_at
         return [Told(self._id(self._after + 1, 0), "state_update", dumps(record).encode())]
 

@@ -9,8 +9,7 @@ from uuid import UUID
 from sqlalchemy import insert, select, update
 from uuid_utils.compat import uuid7
 
-from shared import assistants, checkpoints, states
-from shared.checkpoints import ClaimedRun, Write
+from shared import assistants
 from shared.deployments import DeploymentRef, resolve
 from shared.infra import encryption
 from shared.infra.postgres import connection
@@ -30,6 +29,9 @@ from shared.models import (
     RunStatus,
     Thread,
 )
+from shared.threads import checkpoints
+from shared.threads.checkpoints import ClaimedRun, Write
+from shared.threads.state import EMPTY as EMPTY_STATE
 from workers.graph_host import frames
 
 
@@ -179,7 +181,7 @@ def stored(run: ClaimedRun, id: str, **head: Any) -> None:
 def state(thread_id: UUID | str, checkpoint_id: str, **fields: Any) -> dict[str, Any]:
     """A state record as a host gives it, of a thread that came to its end there."""
     place = {"thread_id": str(thread_id), "checkpoint_ns": "", "checkpoint_id": checkpoint_id}
-    return {**states.EMPTY, "checkpoint": place, "checkpoint_id": checkpoint_id, **fields}
+    return {**EMPTY_STATE, "checkpoint": place, "checkpoint_id": checkpoint_id, **fields}
 
 
 def oauth(organization_id: UUID, provider_id: str) -> dict[str, str]:

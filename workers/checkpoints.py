@@ -21,12 +21,13 @@ from gevent.event import AsyncResult
 from gevent.event import Event as Signal
 from psycopg import Error as DatabaseError
 
-from shared import checkpoints, claims, finishing, threads
-from shared.checkpoints import Write
+from shared import claims, finishing
 from shared.claims import Claimed, Return, Wish
 from shared.errors import Fenced, RunyardError, Unavailable
 from shared.finishing import Finish
 from shared.infra.postgres import Driver, driver
+from shared.threads import checkpoints, records
+from shared.threads.checkpoints import Write
 from shared.turns import Next
 
 log = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ class Committer:
             else:
                 with conn.transaction():
                     if kept:
-                        threads.lock_all(conn, [(run.deployment_id, run.thread_id) for run in kept])
+                        records.lock_all(conn, [(run.deployment_id, run.thread_id) for run in kept])
                     if any(entry.ask for entry in batch):
                         conn.execute(WAIT_FOR_DISK)
                     done = finishing.finish(conn, ends, owner=self._owner)

@@ -15,10 +15,11 @@ import gevent
 import orjson
 from gevent.event import AsyncResult
 
-from shared import checkpoint_answers, queries, states
+from shared import queries
 from shared.errors import Conflict, HostDied, HostError, NotFound, RunyardError, Unavailable
 from shared.infra.postgres import connection, dumps
 from shared.queries import PATIENCE_SECONDS, Question
+from shared.threads import checkpoint_reads, state
 from workers import store
 from workers.graph_host import frames
 from workers.host import Host
@@ -98,7 +99,7 @@ class _Query:
                 return document
             try:
                 with connection() as conn:
-                    states.store_update(
+                    state.store_update(
                         conn,
                         question.deployment_id,
                         question.thread_id,
@@ -108,7 +109,7 @@ class _Query:
                         parts[1:],
                         from_newest=not question.document.get("checkpoint"),
                     )
-            except states.Moved:
+            except state.Moved:
                 if not tries_left:
                     raise
                 continue
@@ -146,7 +147,7 @@ class _Query:
             return [dumps({"error": f"a question may not {ask['op']}"}).encode()]
         question = self._question
         with connection() as conn:
-            return checkpoint_answers.answer(conn, question.deployment_id, ask, thread_id=question.thread_id)
+            return checkpoint_reads.answer(conn, question.deployment_id, ask, thread_id=question.thread_id)
 
     def host_died(self, error: HostError) -> None:
         self._parts.set_exception(error)

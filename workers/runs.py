@@ -16,8 +16,7 @@ import gevent
 import orjson
 from gevent.event import AsyncResult
 
-from shared import checkpoint_answers, claims, finishing, run_logs, runs, thread_stream
-from shared.checkpoints import Write
+from shared import claims, finishing, run_logs, runs, thread_stream
 from shared.claims import Claimed, Return, Stored
 from shared.errors import Fenced, HostDied, HostError, HostUnusable, NotBegun, RunyardError, Unavailable
 from shared.eventlog import events
@@ -25,6 +24,8 @@ from shared.finishing import Finish
 from shared.infra import broker
 from shared.infra.postgres import connection, dumps
 from shared.models import RunStatus, ThreadStatus
+from shared.threads import checkpoint_reads
+from shared.threads.checkpoints import Write
 from shared.turns import Next
 from workers import quarantine, store
 from workers.events import RunLog
@@ -165,7 +166,7 @@ class Execution:
         if ask["op"] == "store":
             return store.answer_run(self.run, ask)
         with connection() as conn:
-            return checkpoint_answers.answer(conn, self.run.deployment_id, ask, thread_id=self.run.thread_id)
+            return checkpoint_reads.answer(conn, self.run.deployment_id, ask, thread_id=self.run.thread_id)
 
     def _tried(self, step: Callable[[], T]) -> T:
         """What the database answers; asked again while it is away, as long as the run may be ours.

@@ -35,7 +35,6 @@ from shared import (
     revisions,
     run_logs,
     store,
-    threads,
     turns,
     webhooks,
     workers,
@@ -47,6 +46,7 @@ from shared.infra import broker
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.settings import Settings
+from shared.threads import records
 from workers.removals import Removals
 
 log = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class Upkeep:
             rows = claims.abandoned(conn)
         for row in rows:
             with connection() as conn:
-                threads.lock(conn, row["deployment_id"], row["thread_id"])
+                records.lock(conn, row["deployment_id"], row["thread_id"])
                 if claims.release_abandoned(conn, row["run_id"], max_attempts=self._settings.max_attempts):
                     log.warning("run %s: its owner is gone, it goes back to the queue", row["run_id"])
                     continue
@@ -192,7 +192,7 @@ class Upkeep:
     def _end_abandoned(self, row: Any) -> None:
         """A run that nobody owns and that may not be tried again."""
         with connection() as conn:
-            threads.lock(conn, row["deployment_id"], row["thread_id"])
+            records.lock(conn, row["deployment_id"], row["thread_id"])
             run = claims.take_over(conn, row["run_id"], owner=self._settings.worker)
             if run is None:
                 return

@@ -7,13 +7,14 @@ from uuid import UUID
 
 import orjson
 
-from shared import claims, finishing, run_logs, thread_stream, threads
+from shared import claims, finishing, run_logs, thread_stream
 from shared.claims import Claimed, Terms
 from shared.eventlog import events
 from shared.finishing import Finish
 from shared.infra import redis
 from shared.infra.postgres import driver
 from shared.models import RunStatus, ThreadStatus
+from shared.threads import records
 
 RETENTION_SECONDS = 900
 
@@ -72,7 +73,7 @@ class Actor:
             orjson.dumps(interrupts or {}).decode(),
         )
         with driver() as conn, conn.transaction():
-            threads.lock_all(conn, [(self.run.deployment_id, self.run.thread_id)])
+            records.lock_all(conn, [(self.run.deployment_id, self.run.thread_id)])
             assert self.run.run_id in finishing.finish(conn, [end], owner=self.run.owner)
         self.end(status, output)
 

@@ -13,10 +13,10 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 
-from shared import checkpoint_answers, checkpoints
-from shared.checkpoints import Write
 from shared.infra.postgres import connection, transaction
 from shared.models import Run, Thread
+from shared.threads import checkpoint_reads, checkpoints
+from shared.threads.checkpoints import Write
 from tests import factories
 from workers.graph_host import frames
 from workers.graph_host.connection import Connection
@@ -50,7 +50,7 @@ class Pump(threading.Thread):
         if kind == frames.ASK:
             ask = {key: self._mapped(key, value) for key, value in head.items()}
             with connection() as conn:
-                document, *found = checkpoint_answers.answer(conn, run.deployment_id, ask, thread_id=None)
+                document, *found = checkpoint_reads.answer(conn, run.deployment_id, ask, thread_id=None)
             return [self._named(document), *found]
         thread_id = self._thread(head["thread_id"])
         write = Write(run.deployment_id, thread_id, run.run_id, run.attempt, str(run.owner), head, blobs)

@@ -14,7 +14,7 @@ from shared.infra import broker, encryption
 from shared.infra.postgres import connection
 from shared.models import ThreadStatus
 from shared.queries import Question
-from shared.states import Moved, store_update
+from shared.threads.state import Moved, store_update
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api, Rings
 

@@ -12,10 +12,11 @@ import pytest
 from werkzeug.test import TestResponse
 
 import tests.factories as make
-from shared import checkpoint_answers, claims, finishing
+from shared import claims, finishing
 from shared.claims import Terms
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
+from shared.threads import checkpoint_reads
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api, Rings
 
@@ -98,7 +99,7 @@ class Story:
         """The checkpoint that the next run goes on from."""
         with connection() as conn:
             key = (self.api.deployment.id, UUID(self.thread_id))
-            found = checkpoint_answers.newest(conn, [key])[key]
+            found = checkpoint_reads.newest(conn, [key])[key]
         return next(id for id in (BEFORE, PARTIAL) if f"data of {id}".encode() in b"".join(found))
 
 

@@ -203,7 +203,7 @@ def test_a_failed_run_leaves_its_error_until_the_next_one(api: Api) -> None:
 
 
 def test_a_search_counts_only_so_far(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shared.threads.COUNTED", 2)
+    monkeypatch.setattr("shared.threads.records.COUNTED", 2)
     for _ in range(6):
         new(api, metadata={"mark": 1})
     totals = {

@@ -9,11 +9,11 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import select, update
 
-from shared import checkpoint_answers, checkpoints
-from shared.checkpoints import Write
 from shared.deployments import DeploymentRef
 from shared.infra.postgres import connection, transaction
 from shared.models import Checkpoint, CheckpointBlob, CheckpointWrite, Run
+from shared.threads import checkpoint_reads, checkpoints
+from shared.threads.checkpoints import Write
 from tests import factories
 from workers.graph_host import frames
 
@@ -74,7 +74,7 @@ def read(run: Run, **ask: Any) -> tuple[dict[str, Any], list[bytes]]:
         **ask,
     }
     with connection() as conn:
-        head, *blobs = checkpoint_answers.answer(conn, run.deployment_id, question, thread_id=run.thread_id)
+        head, *blobs = checkpoint_reads.answer(conn, run.deployment_id, question, thread_id=run.thread_id)
     return json.loads(head), blobs
 
 
@@ -170,7 +170,7 @@ def test_many_threads_are_read_at_once() -> None:
     store(*(checkpoint(run, "1", blobs={("c", "1"): b"v"}) for run in runs))
 
     with connection() as conn:
-        found = checkpoint_answers.newest(conn, [(run.deployment_id, run.thread_id) for run in runs])
+        found = checkpoint_reads.newest(conn, [(run.deployment_id, run.thread_id) for run in runs])
 
     assert set(found) == {(run.deployment_id, run.thread_id) for run in runs}
     assert [parts[1:] for parts in found.values()] == [[b"data of 1", b"v"]] * 5
@@ -187,7 +187,7 @@ def test_newest_is_what_the_host_would_be_told(run: Run) -> None:
 
     keys = [(item.deployment_id, item.thread_id) for item in (run, empty)]
     with connection() as conn:
-        found = checkpoint_answers.newest(conn, keys)
+        found = checkpoint_reads.newest(conn, keys)
 
     assert list(found) == keys[:1]
     head, *blobs = found[keys[0]]
@@ -212,7 +212,7 @@ def test_it_lists_what_is_asked_for_newest_first(run: Run) -> None:
 
 
 def test_a_list_stops_before_it_is_too_large(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_answers, "MAX_ANSWER_BYTES", 12)
+    monkeypatch.setattr(checkpoint_reads, "MAX_ANSWER_BYTES", 12)
     store(checkpoint(run, "1"), checkpoint(run, "2", "1"))
 
     head, _ = read(run, op="list", before=None, filter={}, limit=10)
@@ -341,7 +341,7 @@ def test_a_copy_holds_the_same(run: Run) -> None:
         "checkpoint_id": None,
     }
     with connection() as conn:
-        copied, *copied_blobs = checkpoint_answers.answer(conn, run.deployment_id, question, thread_id=target)
+        copied, *copied_blobs = checkpoint_reads.answer(conn, run.deployment_id, question, thread_id=target)
     metadata = {"thread_id": str(target), "step": 1}
     assert json.loads(copied) == {**head, "thread_id": str(target), "metadata": metadata}
     assert copied_blobs == blobs

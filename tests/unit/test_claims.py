@@ -11,7 +11,7 @@ import pytest
 from psycopg.errors import UniqueViolation
 from sqlalchemy import text
 
-from shared import checkpoints, claims, finishing, stops, threads, turns
+from shared import claims, finishing, stops, turns
 from shared.claims import Claimed, Terms
 from shared.deployments import DeploymentRef
 from shared.errors import Fenced
@@ -19,6 +19,7 @@ from shared.eventlog.events import RESERVED
 from shared.finishing import Finish
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
+from shared.threads import checkpoints, records
 from shared.turns import Next
 from tests import factories
 from tests.waiting import wait_until
@@ -69,13 +70,13 @@ def expire(run: Claimed) -> None:
 def finish(run: Claimed, status: RunStatus = RunStatus.SUCCESS, **fields: Any) -> dict[UUID, Next | None]:
     end = Finish(run, status, fields.pop("thread_status", ThreadStatus.IDLE), **fields)
     with driver() as conn, conn.transaction():
-        threads.lock_all(conn, [(run.deployment_id, run.thread_id)])
+        records.lock_all(conn, [(run.deployment_id, run.thread_id)])
         return finishing.finish(conn, [end], owner=run.owner)
 
 
 def thread_of(run: Claimed) -> dict[str, Any]:
     with connection() as conn:
-        return dict(threads.get(conn, run.deployment_id, run.thread_id))
+        return dict(records.get(conn, run.deployment_id, run.thread_id))
 
 
 def test_a_claim_takes_the_run_with_all_it_needs(deployment: DeploymentRef) -> None:
@@ -238,7 +239,7 @@ def renew(run: Claimed, owner: str | None = None) -> dict[UUID, claims.Hold]:
 
 def release(run: Claimed, max_attempts: int = 3) -> bool:
     with connection() as conn:
-        threads.lock(conn, run.deployment_id, run.thread_id)
+        records.lock(conn, run.deployment_id, run.thread_id)
         return claims.release_abandoned(conn, run.run_id, max_attempts=max_attempts)
 
 
@@ -442,7 +443,7 @@ def test_many_runs_end_in_one_statement(deployment: DeploymentRef) -> None:
     assert set(done) == {run.run_id for run in [*ours, temporary]}
     assert [thread_of(run)["values"] for run in ours] == [{"n": 0}, {"n": 1}, {"n": 2}]
     with connection() as conn:
-        assert not threads.lock(conn, temporary.deployment_id, temporary.thread_id)
+        assert not records.lock(conn, temporary.deployment_id, temporary.thread_id)
 
 
 def test_an_end_whose_answer_was_lost_is_known_again(deployment: DeploymentRef) -> None:
@@ -514,7 +515,7 @@ def test_some_abandoned_runs_must_end(deployment: DeploymentRef, circumstance: s
     assert not release(run)
 
     with connection() as conn:
-        threads.lock(conn, run.deployment_id, run.thread_id)
+        records.lock(conn, run.deployment_id, run.thread_id)
         taken = claims.take_over(conn, run.run_id, owner="upkeep")
     assert taken is not None
     assert (taken.attempt, taken.owner, taken.floor) == (2, "upkeep", RESERVED)

@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import text
 
 from shared import claims, stops
-from shared.checkpoints import Write
 from shared.claims import Claimed, Return, Terms
 from shared.deployments import DeploymentRef
 from shared.errors import Fenced, RunyardError, Unavailable
@@ -21,6 +20,7 @@ from shared.finishing import Finish
 from shared.infra import postgres
 from shared.infra.postgres import connection, driver, translated
 from shared.models import RunStatus, ThreadStatus
+from shared.threads.checkpoints import Write
 from shared.turns import Next
 from tests import factories
 from tests.waiting import until

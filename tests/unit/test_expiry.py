@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import expiry, threads
+from shared import expiry
 from shared.deployments import DeploymentRef
 from shared.errors import NotFound
 from shared.infra.postgres import connection
 from shared.models import RunStatus
+from shared.threads import records
 from tests.waiting import wait_until
 
 
@@ -42,7 +43,7 @@ def sweep() -> int:
 def exists(deployment: DeploymentRef, thread_id: UUID) -> bool:
     with connection() as conn:
         try:
-            threads.require(conn, deployment.id, thread_id)
+            records.require(conn, deployment.id, thread_id)
         except NotFound:
             return False
     return True
@@ -91,7 +92,7 @@ def test_keeping_the_latest_happens_once_for_each_change(deployment: DeploymentR
     assert (sweep(), sweep()) == (1, 0)
 
     with connection() as conn:
-        threads.update(conn, deployment.id, over, metadata={})
+        records.update(conn, deployment.id, over, metadata={})
         conn.execute(
             text(
                 "UPDATE thread SET updated_at = updated_at - interval '6 minutes',"

@@ -8,24 +8,14 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, text
 
-from shared import (
-    checkpoint_answers,
-    claims,
-    failed_runs,
-    finishing,
-    key_limits,
-    limits,
-    runs,
-    states,
-    threads,
-    turns,
-)
+from shared import claims, failed_runs, finishing, key_limits, limits, runs, turns
 from shared.claims import Terms
 from shared.deployments import DeploymentRef
 from shared.finishing import Finish
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import RunRequest
+from shared.threads import checkpoint_reads, records, state
 from tests import factories
 
 pytestmark = pytest.mark.usefixtures("db")
@@ -114,15 +104,15 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
     thread_id = fill(deployment)
 
     def search(conn: Connection, **filters: object) -> None:
-        threads.search(conn, deployment.id, limit=10, offset=0, **filters)
+        records.search(conn, deployment.id, limit=10, offset=0, **filters)
 
     def search_and_count(conn: Connection, **filters: object) -> None:
         search(conn, **filters)
-        threads.total(conn, deployment.id, found=10, limit=10, offset=0, **filters)
+        records.total(conn, deployment.id, found=10, limit=10, offset=0, **filters)
 
     def history(conn: Connection) -> None:
         ask = {"op": "list", "thread_id": str(thread_id), "checkpoint_ns": "", "limit": 10, "filter": {}}
-        checkpoint_answers.answer(conn, deployment.id, ask, thread_id=thread_id)
+        checkpoint_reads.answer(conn, deployment.id, ask, thread_id=thread_id)
 
     def failed(conn: Connection) -> None:
         failed_runs.search(conn, deployment.id, {}, limit=10, offset=0)
@@ -142,7 +132,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
         "a search for none": (lambda conn: search(conn, metadata={"user": "nobody"}), 0),
         "a search for one thread in 10": (lambda conn: search(conn, metadata={"tenant": 7}), 1_000),
         "a search for any": (search, 20),
-        "the newest state": (lambda conn: states.newest(conn, deployment.id, thread_id), 2),
+        "the newest state": (lambda conn: state.newest(conn, deployment.id, thread_id), 2),
         "ten states of the history": (history, 3 * 11),
         "ten runs": (
             lambda conn: runs.list_of_thread(conn, deployment.id, thread_id, limit=10, offset=0),
@@ -189,7 +179,7 @@ def test_a_long_thread_is_deleted_along_its_index_and_locks_no_table() -> None:
             conn.execute(text(statement))
 
     def delete(conn: Connection) -> None:
-        threads.remove(conn, deployment.id, thread_id)
+        records.remove(conn, deployment.id, thread_id)
         assert conn.execute(STRONG_LOCKS).all() == []
 
     by_scan, by_index = read_by(delete)

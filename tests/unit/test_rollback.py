@@ -10,14 +10,15 @@ import pytest
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import claims, finishing, runs, stops, threads
-from shared.checkpoints import write
+from shared import claims, finishing, runs, stops
 from shared.claims import Claimed, Terms
 from shared.deployments import DeploymentRef
 from shared.finishing import Finish
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import RunRequest
+from shared.threads import records
+from shared.threads.checkpoints import write
 
 ERROR = {"error": "ValueError", "message": "boom"}
 UNDONE = {"error": "UserRollback", "message": "rollback requested"}
@@ -46,7 +47,7 @@ def finish(run: Claimed, thread_status: ThreadStatus | None, **fields: Any) -> N
     failed = thread_status in (ThreadStatus.ERROR, None)
     end = Finish(run, RunStatus.ERROR if failed else RunStatus.SUCCESS, thread_status, **fields)
     with driver() as conn, conn.transaction():
-        threads.lock_all(conn, [(run.deployment_id, run.thread_id)])
+        records.lock_all(conn, [(run.deployment_id, run.thread_id)])
         finishing.finish(conn, [end], owner=run.owner)
 
 
@@ -67,7 +68,7 @@ def shown(deployment: DeploymentRef, thread_id: UUID) -> dict[str, Any]:
 def ended(deployment: DeploymentRef, status: ThreadStatus | None) -> UUID:
     """A thread on which a run ended so; None: nothing has run on it."""
     with connection() as conn:
-        thread_id = threads.create(conn, deployment.id, metadata={"mine": 1, "graph_id": "called so"}).record[
+        thread_id = records.create(conn, deployment.id, metadata={"mine": 1, "graph_id": "called so"}).record[
             "thread_id"
         ]
     if status is None:
@@ -154,7 +155,7 @@ def test_a_run_that_leaves_the_thread_alone_ends_without_a_trace_on_it(deploymen
         with connection() as conn:
             query = text("SELECT status FROM run WHERE run_id = :id")
             assert conn.execute(query, {"id": run.run_id}).scalar_one() == "error"
-            threads.remove(conn, deployment.id, thread_id)
+            records.remove(conn, deployment.id, thread_id)
 
 
 def test_what_a_deleted_run_has_stored_stays_for_the_run_that_has_begun_at_it(

@@ -17,12 +17,13 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from psycopg.errors import UniqueViolation
 from sqlalchemy import text
 
-from shared import claims, finishing, runs, stops, threads, turns
+from shared import claims, finishing, runs, stops, turns
 from shared.claims import Claimed, Terms
 from shared.errors import Conflict, Fenced, NotFound
 from shared.finishing import Finish
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
+from shared.threads import records
 from tests import factories
 
 ENDS = {
@@ -164,7 +165,7 @@ class Runs(RuleBasedStateMachine):
         state = '{"next": ["node"]}' if has_next else '{"next": []}'
         end = Finish(run, status, ENDS[status], None, '{"n": 1}', state, "{}")
         with driver() as conn, conn.transaction():
-            threads.lock_all(conn, [(run.deployment_id, run.thread_id)])
+            records.lock_all(conn, [(run.deployment_id, run.thread_id)])
             done = finishing.finish(conn, [end], owner=run.owner)
         assert (run.run_id in done) == held
         if held:
@@ -216,7 +217,7 @@ class Runs(RuleBasedStateMachine):
                 text("UPDATE run SET lease_until = now() - interval '1 s' WHERE run_id = :id"), {"id": run_id}
             )
         with connection() as conn:
-            threads.lock(conn, self.deployment.id, expected.thread_id)
+            records.lock(conn, self.deployment.id, expected.thread_id)
             released = claims.release_abandoned(conn, run_id, max_attempts=MAX_ATTEMPTS)
         assert released == (expected.deaths + 1 < MAX_ATTEMPTS and expected.cancelled is None)
         if released:
@@ -224,7 +225,7 @@ class Runs(RuleBasedStateMachine):
             expected.deaths += 1
             return
         with connection() as conn:
-            threads.lock(conn, self.deployment.id, expected.thread_id)
+            records.lock(conn, self.deployment.id, expected.thread_id)
             taken = claims.take_over(conn, run_id, owner="upkeep")
             assert taken is not None
             end = Finish(taken, RunStatus.ERROR, ThreadStatus.ERROR, {"error": "RunAbandoned"})

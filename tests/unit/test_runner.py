@@ -23,7 +23,7 @@ from gevent.event import AsyncResult
 from sqlalchemy import text
 
 import workers
-from shared import api_keys, failed_runs, limits, runs, stops, threads, turns
+from shared import api_keys, failed_runs, limits, runs, stops, turns
 from shared.deployments import DeploymentRef
 from shared.errors import HostError, OutcomeUnknown, Unavailable
 from shared.eventlog import events
@@ -31,6 +31,7 @@ from shared.eventlog.events import Event
 from shared.infra import broker, redis
 from shared.infra.postgres import Driver, connection, driver, transaction
 from shared.settings import Settings
+from shared.threads import records
 from tests import factories
 from tests.greened import World, child, greened
 from tests.waiting import until
@@ -139,7 +140,7 @@ class Bench:
         row = self.row(run_id)
         assert row is not None
         with connection() as conn:
-            return dict(threads.get(conn, self.deployment.id, row["thread_id"]))
+            return dict(records.get(conn, self.deployment.id, row["thread_id"]))
 
     def status(self, run_id: UUID) -> str | None:
         row = self.row(run_id)
@@ -304,7 +305,7 @@ def test_a_run_rolled_back_leaves_the_thread_as_it_was(world: World) -> None:
         assert last(found)["status"] == "rollback"
         assert b.row(run_id) is None
         with connection() as conn:
-            thread = threads.get(conn, b.deployment.id, thread_id)
+            thread = records.get(conn, b.deployment.id, thread_id)
             foreign = conn.execute(text("SELECT count(*) FROM checkpoint WHERE run_id = :id"), {"id": run_id})
             assert foreign.scalar_one() == 0
         assert thread["status"] == "idle"

@@ -8,9 +8,10 @@ from uuid import UUID, uuid4
 import orjson
 from sqlalchemy import text
 
-from shared import control, runs, states, turns
+from shared import control, runs, turns
 from shared.infra.postgres import connection
 from shared.runs import RunRequest
+from shared.threads import state
 from tests.greened import World, child, greened
 from tests.unit.test_runner import Bench, bench, last, names
 from workers.upkeep import Upkeep
@@ -54,7 +55,7 @@ def test_a_fork_begins_at_its_checkpoint_and_the_thread_goes_on_from_it(world: W
         thread = uuid4()
         b.wait(b.start("asks", thread=thread))
         with connection() as conn:
-            waiting = states.newest(conn, b.deployment.id, thread).checkpoint_id
+            waiting = state.newest(conn, b.deployment.id, thread).checkpoint_id
         b.wait(b.start("asks", thread=thread, command={"resume": "first"}))
         first = kept(b, thread)["values"]["log"]
 

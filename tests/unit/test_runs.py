@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 import tests.factories as make
-from shared import claims, runs, stops, threads
+from shared import claims, runs, stops
 from shared.claims import Terms
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
@@ -17,6 +17,7 @@ from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus
 from shared.runs import Created, RunRequest
+from shared.threads import records
 
 
 @pytest.fixture
@@ -133,15 +134,15 @@ def test_a_cancelled_temporary_run_leaves_nothing(deployment: DeploymentRef, act
     made = create(deployment, None)
     with connection() as conn:
         assert stops.cancel(conn, deployment.id, made.thread_id, made.run_id, action=action).is_over
-        assert not threads.lock(conn, deployment.id, made.thread_id)
+        assert not records.lock(conn, deployment.id, made.thread_id)
 
 
 def test_deleting_an_ended_run_leaves_the_thread_as_it_is(deployment: DeploymentRef, thread_id: UUID) -> None:
     ended = make.run(deployment, thread_id, status=RunStatus.SUCCESS)
     with connection() as conn:
-        before = threads.get(conn, deployment.id, thread_id)
+        before = records.get(conn, deployment.id, thread_id)
         assert stops.delete(conn, deployment.id, thread_id, ended) is None
-        assert threads.get(conn, deployment.id, thread_id) == before
+        assert records.get(conn, deployment.id, thread_id) == before
 
 
 def test_deleting_a_running_run_fences_its_owner(deployment: DeploymentRef, thread_id: UUID) -> None:
@@ -152,7 +153,7 @@ def test_deleting_a_running_run_fences_its_owner(deployment: DeploymentRef, thre
         assert gone is not None
         assert (gone.owner, gone.is_over) == ("w1", True)
         assert not claims.reserve(conn, run_id, owner="w1", attempt=owned.attempt, upto=9999)
-        assert threads.get(conn, deployment.id, thread_id)["status"] == "idle"
+        assert records.get(conn, deployment.id, thread_id)["status"] == "idle"
 
 
 def test_deleting_a_thread_names_its_live_runs(deployment: DeploymentRef, thread_id: UUID) -> None:

@@ -9,11 +9,13 @@ from uuid import uuid4
 import pytest
 
 import tests.factories as make
-from shared import states, stops, threads
+from shared import stops
 from shared.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
+from shared.threads import records
+from shared.threads import state as states
 
 
 @pytest.fixture
@@ -38,8 +40,8 @@ def test_settling_derives_the_status(
     thread_id = make.thread(deployment.id, status=ThreadStatus.BUSY, state=state, error={"error": "old"})
     make.run(deployment, thread_id, status=run)
     with connection() as conn:
-        threads.settle(conn, deployment.id, thread_id)
-        row = threads.get(conn, deployment.id, thread_id)
+        records.settle(conn, deployment.id, thread_id)
+        row = records.get(conn, deployment.id, thread_id)
     assert (row["status"], row["error"]) == (status, None)
 
 
@@ -48,8 +50,8 @@ def test_error_and_interrupts_appear_together(deployment: DeploymentRef) -> None
 
     def shown(**columns: Any) -> tuple[Any, Any]:
         with connection() as conn:
-            row = threads.get(conn, deployment.id, make.thread(deployment.id, **columns))
-        record = threads.record(row)
+            row = records.get(conn, deployment.id, make.thread(deployment.id, **columns))
+        record = records.record(row)
         return record.get("error", "absent"), record.get("interrupts", "absent")
 
     assert shown() == ("absent", "absent")
@@ -63,7 +65,7 @@ def test_creations_of_one_id_at_the_same_time_make_one(deployment: DeploymentRef
 
     def attempt(number: int) -> Any:
         with connection() as conn:
-            return threads.create(
+            return records.create(
                 conn, deployment.id, thread_id=thread_id, metadata={"n": number}, if_exists="do_nothing"
             ).record["metadata"]
 
@@ -71,7 +73,7 @@ def test_creations_of_one_id_at_the_same_time_make_one(deployment: DeploymentRef
         made = list(pool.map(attempt, range(8)))
     assert all(metadata == made[0] for metadata in made)
     with connection() as conn, pytest.raises(Conflict):
-        threads.create(conn, deployment.id, thread_id=thread_id)
+        records.create(conn, deployment.id, thread_id=thread_id)
 
 
 def test_metadata_merged_at_the_same_time_is_all_kept(deployment: DeploymentRef) -> None:
@@ -79,20 +81,20 @@ def test_metadata_merged_at_the_same_time_is_all_kept(deployment: DeploymentRef)
 
     def merge(number: int) -> None:
         with connection() as conn:
-            threads.update(conn, deployment.id, thread_id, metadata={str(number): number})
+            records.update(conn, deployment.id, thread_id, metadata={str(number): number})
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(merge, range(8)))
     with connection() as conn:
-        assert len(threads.get(conn, deployment.id, thread_id)["metadata"]) == 8
+        assert len(records.get(conn, deployment.id, thread_id)["metadata"]) == 8
 
 
 def test_a_thread_of_another_deployment_is_not_there(deployment: DeploymentRef) -> None:
     thread_id = make.thread(make.deployment("other").id)
     with connection() as conn:
-        assert not threads.lock(conn, deployment.id, thread_id)
-        for call in (threads.get, threads.require, states.newest, stops.delete_thread):
+        assert not records.lock(conn, deployment.id, thread_id)
+        for call in (records.get, records.require, states.newest, stops.delete_thread):
             with pytest.raises(NotFound, match=f"Thread with ID {thread_id} not found"):
                 call(conn, deployment.id, thread_id)
         with pytest.raises(NotFound):
-            threads.update(conn, deployment.id, thread_id, metadata={})
+            records.update(conn, deployment.id, thread_id, metadata={})

@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 from sqlalchemy import text
 
-from shared import claims, leadership, stops, threads, webhooks
+from shared import claims, leadership, stops, webhooks
 from shared.claims import Terms
 from shared.deployments import DeploymentRef
 from shared.errors import Unavailable
@@ -22,6 +22,7 @@ from shared.eventlog import events
 from shared.infra import broker
 from shared.infra.postgres import connection, driver
 from shared.settings import Settings
+from shared.threads import records
 from tests import factories
 from tests.waiting import until
 from workers import upkeep as module
@@ -73,7 +74,7 @@ def row(run_id: UUID) -> Any:
 
 def thread_of(deployment: DeploymentRef, run_id: UUID) -> dict[str, Any]:
     with connection() as conn:
-        return dict(threads.get(conn, deployment.id, row(run_id)["thread_id"]))
+        return dict(records.get(conn, deployment.id, row(run_id)["thread_id"]))
 
 
 def log_of(redis: Redis, run_id: UUID) -> list[tuple[int, str, Any]]:

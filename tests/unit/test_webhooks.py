@@ -14,7 +14,7 @@ import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import claims, deletion, finishing, runs, secrets, stops, threads, webhooks
+from shared import claims, deletion, finishing, runs, secrets, stops, webhooks
 from shared.claims import Claimed, Terms
 from shared.deployments import DeploymentRef
 from shared.errors import Fenced, Invalid
@@ -22,6 +22,7 @@ from shared.finishing import Finish
 from shared.infra import egress, encryption
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
+from shared.threads import records
 from tests import factories
 from tests.receiver import Receiver, receiving
 from tests.waiting import wait_until
@@ -53,7 +54,7 @@ def claimed(deployment: DeploymentRef, url: str | None = URL, **columns: Any) ->
 def finish(run: Claimed, status: RunStatus = RunStatus.SUCCESS, **fields: Any) -> None:
     end = Finish(run, status, ThreadStatus.IDLE, **fields)
     with driver() as conn, conn.transaction():
-        threads.lock_all(conn, [(run.deployment_id, run.thread_id)])
+        records.lock_all(conn, [(run.deployment_id, run.thread_id)])
         assert finishing.finish(conn, [end], owner="a").keys() == {run.run_id}
 
 

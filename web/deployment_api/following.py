@@ -11,13 +11,14 @@ from uuid import UUID
 
 from flask import Response, jsonify, request
 
-from shared import run_logs, runs, stops, threads, turns
+from shared import run_logs, runs, stops, turns
 from shared.control import ring, tell
 from shared.errors import NotFound, Unavailable
 from shared.eventlog import follow
 from shared.eventlog.events import Event
 from shared.infra.postgres import connection, dumps
 from shared.run_logs import FAILED
+from shared.threads import records
 from web import sse
 from web.deployment_api.pages import deployment, settings
 
@@ -123,7 +124,7 @@ class Follower:
         """
         with connection() as conn:
             row = runs.get(conn, self.deployment_id, self.run_id)
-            thread = threads.get(conn, self.deployment_id, row["thread_id"])
+            thread = records.get(conn, self.deployment_id, row["thread_id"])
         if row["status"] in FAILED:
             return {"__error__": row["error"]}
         values = {} if thread["values"] is None else thread["values"]

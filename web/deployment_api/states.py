@@ -13,11 +13,12 @@ import orjson
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 
-from shared import checkpoints, queries, states, thread_stream, threads
+from shared import queries, thread_stream
 from shared.errors import Conflict, Invalid
 from shared.infra.postgres import connection
 from shared.queries import Question
-from shared.states import Newest
+from shared.threads import checkpoints, records, state
+from shared.threads.state import Newest
 from web.deployment_api import answers
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.pages import deployment
@@ -207,7 +208,7 @@ def patch_state(thread_id: str) -> Response:
     key = uuid_path(thread_id, "thread_id")
     body = load(StatePatch)
     with connection() as conn:
-        return jsonify(threads.record(threads.update(conn, deployment().id, key, metadata=body["metadata"])))
+        return jsonify(records.record(records.update(conn, deployment().id, key, metadata=body["metadata"])))
 
 
 def update(
@@ -215,14 +216,14 @@ def update(
 ) -> dict[str, Any]:
     """Apply updates one after the other; where the state is now."""
     with connection() as conn:
-        newest = states.newest(conn, deployment().id, thread_id)
+        newest = state.newest(conn, deployment().id, thread_id)
         if not newest.graph_id:
             raise Invalid(
                 f"Thread '{thread_id}' has no assigned graph ID: run a graph on it, or create it with"
                 " metadata.graph_id",
                 status=400,
             )
-        states.require_quiet(conn, deployment().id, thread_id)
+        state.require_quiet(conn, deployment().id, thread_id)
         checkpoints.require(conn, deployment().id, thread_id, checkpoint or {})
     document = {"op": "update", "supersteps": supersteps, "checkpoint": checkpoint}
     place = orjson.loads(_ask(thread_id, newest, document))["checkpoint"]
@@ -232,7 +233,7 @@ def update(
 
 def _newest(thread_id: UUID) -> Newest:
     with connection() as conn:
-        return states.newest(conn, deployment().id, thread_id)
+        return state.newest(conn, deployment().id, thread_id)
 
 
 def _state_at(thread_id: str, checkpoint: dict[str, Any], subgraphs: bool) -> bytes:
@@ -243,7 +244,7 @@ def _state_at(thread_id: str, checkpoint: dict[str, Any], subgraphs: bool) -> by
         return _ask(key, newest, document)
     checkpoint_id = checkpoint.get("checkpoint_id")
     place = {"checkpoint_ns": "", **_place(checkpoint), "thread_id": key} if checkpoint_id else None
-    return orjson.dumps({"values": {}, **states.EMPTY, "checkpoint": place, "checkpoint_id": checkpoint_id})
+    return orjson.dumps({"values": {}, **state.EMPTY, "checkpoint": place, "checkpoint_id": checkpoint_id})
 
 
 def _history(thread_id: UUID, asked: dict[str, Any]) -> bytes:

@@ -7,10 +7,11 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
 
-from shared import expiry, stops, thread_copies, threads
+from shared import expiry, stops, thread_copies
 from shared.control import tell
 from shared.errors import Invalid, RunyardError
 from shared.infra.postgres import connection
+from shared.threads import records
 from web.deployment_api import answers, states
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.extract import extracted, parse
@@ -94,7 +95,7 @@ class ThreadSearch(ThreadFilter):
     ids = ListOf(StrictString())
     limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
-    sort_by = OneOf(*threads.SORTABLE, load_default="updated_at")
+    sort_by = OneOf(*records.SORTABLE, load_default="updated_at")
     sort_order = OneOf("asc", "desc", load_default="desc")
     select = ListOf(OneOf(*FIELDS, "context"))
     extract = JsonObject()
@@ -114,11 +115,11 @@ def create_thread() -> Response:
     ttl, supersteps = body.pop("ttl", None), body.pop("supersteps", None)
     with connection() as conn:
         keep = once(conn)
-        row = threads.create(conn, deployment().id, **body)
+        row = records.create(conn, deployment().id, **body)
         if row.is_new and ttl:
             expiry.set_ttl(conn, deployment().id, row.record["thread_id"], ttl)
         if not row.is_new or not supersteps:
-            return keep(jsonify(threads.record(row.record)))
+            return keep(jsonify(records.record(row.record)))
     return _built(row.record["thread_id"], [step["updates"] for step in supersteps])
 
 
@@ -131,7 +132,7 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
         states.update(thread_id, supersteps)
         with connection() as conn:
             keep = once(conn)
-            return keep(jsonify(threads.record(threads.get(conn, deployment().id, thread_id))))
+            return keep(jsonify(records.record(records.get(conn, deployment().id, thread_id))))
     except (RunyardError, Repeated):
         with connection() as conn:
             live = stops.delete_thread(conn, deployment().id, thread_id)
@@ -146,7 +147,7 @@ def get_thread(thread_id: str) -> Response:
     key = uuid_path(thread_id, "thread_id")
     include = load_query(ThreadQuery)["include"]
     with connection() as conn:
-        record = threads.record(threads.get(conn, deployment().id, key))
+        record = records.record(records.get(conn, deployment().id, key))
         if "ttl" in include and (ttl := expiry.ttl_of(conn, deployment().id, key)):
             record["ttl"] = ttl
     return jsonify(record)
@@ -160,12 +161,12 @@ def change_thread(thread_id: str) -> Response | tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
     body = load(ThreadPatch)
     with connection() as conn:
-        row = threads.update(conn, deployment().id, key, metadata=body["metadata"])
+        row = records.update(conn, deployment().id, key, metadata=body["metadata"])
         if body.get("ttl"):
             expiry.set_ttl(conn, deployment().id, key, body["ttl"])
     if request.headers.get("Prefer") == "return=minimal":
         return "", 204
-    return jsonify(threads.record(row))
+    return jsonify(records.record(row))
 
 
 @bp.delete("/threads/<thread_id>")
@@ -184,7 +185,7 @@ def copy_thread(thread_id: str) -> Response:
     """A new thread with the same metadata and checkpoints, without the runs."""
     key = uuid_path(thread_id, "thread_id")
     with connection() as conn:
-        return jsonify(threads.record(thread_copies.copy(conn, deployment().id, key)))
+        return jsonify(records.record(thread_copies.copy(conn, deployment().id, key)))
 
 
 @bp.post("/threads/prune")
@@ -221,14 +222,14 @@ def search_threads() -> Response:
     body["ids"] = [_thread_id(text) for text in body.get("ids", ())]
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
     with connection() as conn:
-        rows = threads.search(conn, deployment().id, **paging, **body)
+        rows = records.search(conn, deployment().id, **paging, **body)
         shape = {"found": len(rows), "limit": paging["limit"], "offset": paging["offset"]}
-        total = threads.total(conn, deployment().id, **shape, **body)
-    records = [threads.record(row) for row in rows]
-    shown = selected(records, select)
+        total = records.total(conn, deployment().id, **shape, **body)
+    found = [records.record(row) for row in rows]
+    shown = selected(found, select)
     if paths:
         shown = [
-            {**own, "extracted": extracted(record, paths)} for own, record in zip(shown, records, strict=True)
+            {**own, "extracted": extracted(record, paths)} for own, record in zip(shown, found, strict=True)
         ]
     return page(shown, offset=paging["offset"], limit=paging["limit"], total=total)
 
@@ -245,4 +246,4 @@ def _thread_id(text: str) -> Any:
 def count_threads() -> Response:
     body = load(ThreadFilter)
     with connection() as conn:
-        return jsonify(threads.count(conn, deployment().id, **body))
+        return jsonify(records.count(conn, deployment().id, **body))

@@ -9,7 +9,7 @@ Down (runner → host)
                 answers: its record, data, blobs, writes]
     CANCEL      JSON {"action": "interrupt" | "rollback"}
     QUERY       JSON {"op": …} (`queries.py` has the ops); answered by ANSWER with the same id
-    REPLY       parts: JSON {"ask": n}; to an ASK, what shared.checkpoints.answer gives follows; to a
+    REPLY       parts: JSON {"ask": n}; to an ASK, what shared.threads.checkpoints.answer gives follows; to a
                 CHECKPOINT or WRITES with ask n, nothing: it says that this and all before it is stored
     PING        empty; answered by PONG
     WIDEN       JSON {"stream_mode": [mode …]}: send events of these too from now on, as far as the run has them

@@ -3,7 +3,7 @@
 A host sends checkpoints as frames (`workers/graph_host/storage.py` describes their headers); here they
 become rows of `checkpoint`, `checkpoint_blob` and `checkpoint_write`. Many runs' frames are one statement: it
 locks the runs, and writes only what belongs to runs that are still their owner's. How hosts get them back is
-in `shared/checkpoint_answers.py`.
+in `shared/threads/checkpoint_reads.py`.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from uuid import UUID
 import orjson
 from sqlalchemy import Connection
 
-from shared import checkpoints
 from shared.infra.postgres import Driver, dumps
+from shared.threads import checkpoints
 
 # A list answer stops here, and says that there is more: frames have an upper bound.
 MAX_ANSWER_BYTES = 16 * 1024 * 1024

@@ -13,10 +13,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared import checkpoints, threads
-from shared.checkpoints import Write
 from shared.errors import Conflict
 from shared.infra.postgres import dumps
+from shared.threads import checkpoints, records
+from shared.threads.checkpoints import Write
 
 EMPTY: dict[str, Any] = {
     "next": [],
@@ -66,7 +66,7 @@ def newest(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Newest:
     """The newest state as the API shows it; of a thread without checkpoints, the empty one."""
     row = conn.execute(NEWEST, {"deployment_id": deployment_id, "thread_id": thread_id}).one_or_none()
     if row is None:
-        raise threads.missing(thread_id)
+        raise records.missing(thread_id)
     values = {} if row.values is None or row.state is None else row.values
     record = {"values": values, **(row.state or EMPTY)}
     return Newest(record, row.metadata, row.config, row.checkpoint_id)
@@ -130,8 +130,8 @@ def store_update(
 
 def require_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
     """Hold the thread; raises NotFound, and Conflict while it has runs that have not ended."""
-    if not threads.lock(conn, deployment_id, thread_id):
-        raise threads.missing(thread_id)
+    if not records.lock(conn, deployment_id, thread_id):
+        raise records.missing(thread_id)
     query = text(
         "SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
         " AND status IN ('pending', 'running') ORDER BY created_seq LIMIT 5"
