@@ -21,7 +21,7 @@ from pathspec import GitIgnoreSpec
 
 from cli.access import TENANT_NAMES, read_env
 from cli.errors import CommandFailed
-from shared import variables
+from shared.deployments import env_names
 
 CONFIG = "langgraph.json"
 NAME = "LANGSMITH_DEPLOYMENT_NAME"  # the peer's variable, also in .env
@@ -227,6 +227,6 @@ def name_of(folder: str, found: Mapping[str, str]) -> str:
 
 def sendable(found: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]:
     """Variables as the control plane takes them, and the names of others that it would refuse."""
-    refused = variables.refused(found)
+    refused = env_names.refused(found)
     sent = [{"name": name, "value": value} for name, value in found.items() if name not in refused]
     return sent, sorted(set(refused) - OWN)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, RowMapping, Select, func, select, text, updat
 from sqlalchemy import delete as delete_from
 from sqlalchemy.dialects.postgresql import insert
 
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import Driver, query
 from shared.models import Assistant, AssistantVersion, Graph

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
 from shared import assistants, runs, schedules
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid, NotFound, Refused, TooMany
 from shared.infra.postgres import connection, dumps
 from shared.runs import Created, RunRequest

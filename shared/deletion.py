@@ -11,10 +11,11 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared import deployments, revisions, webhooks
+from shared import webhooks
+from shared.deployments import deployments, revisions
+from shared.deployments.revisions import Moved
 from shared.eventlog.events import RESERVED
 from shared.models import DeploymentStatus
-from shared.revisions import Moved
 from shared.stops import Displaced
 
 REASON = "the deployment was deleted"

@@ -17,7 +17,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared import runs
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict
 from shared.infra.postgres import Row
 from shared.models import RunStatus, ThreadStatus

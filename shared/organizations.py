@@ -15,9 +15,9 @@ from uuid_utils.compat import uuid7
 
 from shared import deletion
 from shared.api_keys import CACHE_SECONDS, CACHE_SIZE, DEFAULT_ORGANIZATION_ID, OPERATOR, Caller
+from shared.deployments.revisions import Moved
 from shared.errors import Conflict, Forbidden, Invalid, NotFound
 from shared.infra.postgres import connection
-from shared.revisions import Moved
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 COLUMNS = "id, name, created_at"

@@ -15,7 +15,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared import runs
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import Row
 from shared.models import RunStatus
 from shared.turns import LANES

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from shared.deployments.logs import BUILD, DEPLOY
 from shared.models import REVISION_ENDS
-from shared.revision_log import BUILD, DEPLOY
 
 REVISIONS_AT_ONCE = 50
 LINES_AT_ONCE = 5_000

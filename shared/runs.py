@@ -21,7 +21,7 @@ from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
 from shared import assistants, stops
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.infra.postgres import Driver, Row, dumps, query
 from shared.models import ThreadStatus

@@ -10,7 +10,7 @@ from sqlalchemy import insert, select, update
 from uuid_utils.compat import uuid7
 
 from shared import assistants
-from shared.deployments import DeploymentRef, resolve
+from shared.deployments.deployments import DeploymentRef, resolve
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.models import (

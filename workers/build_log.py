@@ -11,12 +11,12 @@ from gevent.lock import RLock
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from shared import revision_log, revisions
+from shared.deployments import logs, revisions
+from shared.deployments.logs import BUILD, Clock, Line
+from shared.deployments.revisions import Claimed
 from shared.errors import Fenced, Unavailable
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
-from shared.revision_log import BUILD, Clock, Line
-from shared.revisions import Claimed
 from workers.events import RunLog, Writer
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class BuildLog:
 
     def __init__(self, writer: Writer, claimed: Claimed, secrets: Mapping[str, str]) -> None:
         self._claimed = claimed
-        self._scrub = revision_log.scrubber(secrets.values())
+        self._scrub = logs.scrubber(secrets.values())
         self._clock = Clock()
         self._lines: list[Line] = []
         self._bytes = 0
@@ -70,22 +70,22 @@ class BuildLog:
 
     def shown(self, message: str) -> str:
         """The message as anyone may see it."""
-        return revision_log.clean(self._scrub(message))
+        return logs.clean(self._scrub(message))
 
     def _add(self, level: str, message: str) -> None:
         claimed = self._claimed
         line = Line(claimed.deployment_id, claimed.revision_id, BUILD, self._clock.now(), level, message)
         self._lines.append(line)
-        self.events.add(revision_log.log_payload(line))
+        self.events.add(logs.log_payload(line))
 
     def status(self, status: RevisionStatus, message: str | None = None) -> None:
         """The revision has this status now."""
-        self.events.add(revision_log.status_payload(status, message))
+        self.events.add(logs.status_payload(status, message))
 
     def end(self, status: RevisionStatus, message: str | None = None) -> None:
         """… and it is its last."""
         self.status(status, message)
-        self.events.end(revision_log.end_payload(status))
+        self.events.end(logs.end_payload(status))
 
     def _reserve(self, upto: int) -> bool:
         try:
@@ -109,7 +109,7 @@ class BuildLog:
             lines, self._lines = self._lines, []
             try:
                 with connection() as conn:
-                    revision_log.append(conn, lines)
+                    logs.append(conn, lines)
             except BaseException:  # whatever it is, the lines are not stored
                 self._lines[:0] = lines
                 raise
@@ -117,4 +117,4 @@ class BuildLog:
     def store(self, conn: Connection) -> None:
         """Store what has gathered; `storing` must be held, so that no line is still on its way elsewhere."""
         lines, self._lines = self._lines, []
-        revision_log.append(conn, lines)
+        logs.append(conn, lines)

@@ -18,13 +18,14 @@ from greenlet import greenlet
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from shared import revision_log, revisions, secrets
+from shared.deployments import logs as build_logs
+from shared.deployments import revisions, secrets
+from shared.deployments.revisions import Claimed
 from shared.errors import BuildFailed, Fenced, Unavailable
 from shared.infra import broker, logs, redis
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
-from shared.revisions import Claimed
 from shared.settings import Settings
 from workers import earlier, environments, graphs, sources, store_config, workspaces
 from workers.build_log import BuildLog
@@ -297,7 +298,7 @@ class _Build:
         log.info("revision %s serves deployment %s", claimed.revision_id, name)
         self.log.end(RevisionStatus.DEPLOYED)
         self._warm()
-        revision_log.announce(moved)
+        build_logs.announce(moved)
 
     def _warm(self) -> None:
         channel = redis.warm_channel(self._claimed.pool)
@@ -321,7 +322,7 @@ class _Build:
             self.log.store(conn)  # whoever sees the end finds the whole log
         log.info("revision %s: %s: %s", claimed.revision_id, status, reason)
         self.log.end(status, reason)
-        revision_log.announce(moved)
+        build_logs.announce(moved)
         if claimed.build_id == claimed.revision_id:
             workspaces.remove(self._settings, claimed.build_id)
 

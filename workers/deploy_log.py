@@ -15,9 +15,9 @@ from uuid import UUID
 import gevent
 from gevent.event import Event as Signal
 
+from shared.deployments.logs import DEPLOY, Clock, Line, append, clean, scrubber
 from shared.errors import Unavailable
 from shared.infra.postgres import connection
-from shared.revision_log import DEPLOY, Clock, Line, append, clean, scrubber
 from workers.host import Output
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared.revisions import Claimed
+from shared.deployments.revisions import Claimed
 
 FRESH = timedelta(days=1)
 

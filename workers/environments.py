@@ -26,7 +26,7 @@ from sqlalchemy import text
 from uv import find_uv_bin
 
 import workers.graph_host
-from shared import archives, deployments, secrets
+from shared.deployments import archives, deployments, secrets
 from shared.errors import BuildFailed, HostUnusable, NotFound, Unavailable
 from shared.infra.postgres import connection
 from shared.settings import MIB, Settings

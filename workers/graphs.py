@@ -16,7 +16,8 @@ import orjson
 from sqlalchemy import Connection, text
 from sqlalchemy.dialects.postgresql import insert
 
-from shared import assistants, secrets
+from shared import assistants
+from shared.deployments import secrets
 from shared.errors import BuildFailed, HostUnusable
 from shared.infra.encryption import Undecryptable
 from shared.models import Assistant, AssistantVersion, Graph

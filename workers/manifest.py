@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from shared import variables
+from shared.deployments import env_names
 from shared.errors import BuildFailed
 from workers import graph_ids, store_config, uv_project, webhook_config
 from workers.uv_project import Locked
@@ -352,7 +352,7 @@ def _env(env: Any) -> dict[str, str]:
     values = {
         name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in env.items()
     }
-    if bad := variables.refused(values):
+    if bad := env_names.refused(values):
         raise refused(f"env: these names cannot be set by a deployment: {', '.join(sorted(bad))}")
     return values
 

@@ -13,7 +13,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from shared import archives, deletion, idempotency, retention, webhooks
+from shared import deletion, idempotency, retention, webhooks
+from shared.deployments import archives
 from shared.infra.postgres import connection
 from shared.settings import Settings
 

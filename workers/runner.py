@@ -19,9 +19,10 @@ import orjson
 from gevent.pool import Group
 from redis.exceptions import RedisError
 
-from shared import claims, deployments, key_limits, limits, turns
+from shared import claims, key_limits, limits, turns
 from shared.claims import Claimed, Stored, Terms
 from shared.control import WIDEN
+from shared.deployments import deployments
 from shared.errors import Unavailable
 from shared.infra import broker, logs, redis
 from shared.infra.postgres import connection

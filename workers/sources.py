@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, text
 
-from shared import archives, repositories, revisions
+from shared.deployments import archives, git_refs, revisions
+from shared.deployments.revisions import Claimed
 from shared.errors import BuildFailed, OutsideFailed
 from shared.infra import egress
 from shared.infra.postgres import connection
-from shared.revisions import Claimed
 from shared.settings import Settings
 from workers import commands, sandbox, steps, workspaces
 from workers.steps import Say
@@ -116,7 +116,7 @@ class _Repository:
 
     def packed(self) -> tuple[str, Path]:
         """The commit the ref stands for, and its archive; raises BuildFailed."""
-        ref = repositories.full_ref(self._origin.ref)
+        ref = git_refs.full_ref(self._origin.ref)
         self._say("INFO", f"fetching {self._origin.ref or 'the default branch'} of {self._origin.url}")
         self._run(commands.git_init(self._git, self._folder))
         self._run(commands.git_fetch(self._git, self._folder, self._origin.url, ref, self._resolved()))
@@ -146,7 +146,7 @@ class _Repository:
         found: list[str] = []
         argv = commands.git_commit(self._git, self._folder)
         self._place.run(STEP, argv, lambda level, message: found.append(message), variables=self._variables())
-        if len(found) != 1 or not repositories.COMMIT.fullmatch(found[0]):
+        if len(found) != 1 or not git_refs.COMMIT.fullmatch(found[0]):
             raise BuildFailed(STEP, "the ref is no commit")
         return found[0]
 

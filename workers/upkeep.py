@@ -24,21 +24,19 @@ from shared import (
     claims,
     control,
     crons,
-    deployments,
     expiry,
     finishing,
     key_limits,
     leadership,
     limits,
     organizations,
-    revision_log,
-    revisions,
     run_logs,
     store,
     turns,
     webhooks,
     workers,
 )
+from shared.deployments import deployments, logs, revisions
 from shared.errors import RunyardError, Unavailable
 from shared.eventlog import events
 from shared.finishing import Finish
@@ -229,7 +227,7 @@ class Upkeep:
         with connection() as conn:
             moved = deployments.expire_builds(conn)
             due = deployments.due_builds(conn)
-        revision_log.announce(moved)
+        logs.announce(moved)
         for revision_id in due:
             broker.enqueue_build(revision_id)
 
@@ -245,7 +243,7 @@ class Upkeep:
         with connection() as conn:
             moved = organizations.purge_deleted(conn)
             api_keys.purge_ended(conn)
-        revision_log.announce(moved)
+        logs.announce(moved)
 
 
 def _final(run: claims.Claimed) -> Finish:

@@ -20,12 +20,13 @@ import orjson
 from gevent.event import Event as Signal
 from gevent.pool import Pool
 
-from shared import revision_log, runs, secrets, webhooks
+from shared import runs, webhooks
+from shared.deployments import logs, secrets
+from shared.deployments.logs import Line
 from shared.errors import OutsideFailed, Unavailable
 from shared.infra import egress
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection
-from shared.revision_log import Line
 from shared.webhooks import TEMPLATE, Delivery
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def deliver(delivery: Delivery) -> None:
     with connection() as conn:
         goes_on = webhooks.settle(conn, delivery, failure)
         if failure is not None:
-            revision_log.append(conn, [_line(delivery, failure, goes_on)])
+            logs.append(conn, [_line(delivery, failure, goes_on)])
     if failure is None:
         log.info("webhook of run %s: delivered", delivery.run_id)
     else:
@@ -193,7 +194,7 @@ def _line(delivery: Delivery, failure: str, goes_on: bool) -> Line:
     return Line(
         delivery.deployment_id,
         delivery.revision_id,
-        revision_log.DEPLOY,
+        logs.DEPLOY,
         datetime.now(UTC),
         level,
         message,

@@ -74,7 +74,7 @@ class Revision(Base):
     build_id: Mapped[UUID | None]  # the revision whose build it uses, when it is not its own
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    # who builds it: see shared/revisions.py
+    # who builds it: see shared/deployments/revisions.py
     attempt: Mapped[int] = mapped_column(server_default="0")
     owner: Mapped[str | None]
     lease_until: Mapped[datetime | None]

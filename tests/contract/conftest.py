@@ -15,7 +15,7 @@ from werkzeug.test import TestResponse
 
 import tests.factories as make
 from shared import api_keys
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.eventlog import follow
 from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis

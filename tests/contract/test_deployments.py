@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from shared import secrets
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.deployments import secrets
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane, Rings

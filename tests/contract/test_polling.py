@@ -13,7 +13,7 @@ from redis import Redis
 from sqlalchemy import Engine
 from werkzeug.test import TestResponse
 
-from shared import revision_log, revision_polling, revisions
+from shared.deployments import logs, polling, revisions
 from shared.eventlog import follow
 from shared.eventlog.events import channel
 from shared.infra import postgres
@@ -107,7 +107,7 @@ def test_who_holds_a_record_learns_of_its_change(
     with connection() as conn:
         assert revisions.claim(conn, id, owner="a builder", lease_seconds=30)
         moved = revisions.Moved(id, "BUILDING", None, 1_000, 1_000)
-    revision_log.announce([moved])
+    logs.announce([moved])
     answer = asked.result(timeout=10)
     assert answer.json["status"] == "BUILDING"  # type: ignore[index]
 
@@ -115,7 +115,7 @@ def test_who_holds_a_record_learns_of_its_change(
 def test_what_nobody_announced_is_found_too(
     control: ControlPlane, deployment: Any, poller: Poller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(revision_polling, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(polling, "LOOK_SECONDS", 0.05)
     asked = poller.get(address(deployment), wait=25)
     with connection() as conn:
         revisions.interrupt(conn, UUID(deployment["id"]), UUID(deployment["latest_revision_id"]), reason="")

@@ -11,10 +11,10 @@ import orjson
 import pytest
 from redis import Redis
 
-from shared import revision_log, revisions
+from shared.deployments import logs, revisions
+from shared.deployments.logs import BUILD, DEPLOY, Line
 from shared.infra import redis as shared_redis
 from shared.infra.postgres import connection
-from shared.revision_log import BUILD, DEPLOY, Line
 from tests.contract.conftest import ControlPlane
 from tests.waiting import wait_until
 
@@ -31,7 +31,7 @@ def write(
 ) -> None:
     """Lines of the latest revision, a microsecond apart."""
     with connection() as conn:
-        revision_log.append(
+        logs.append(
             conn,
             [
                 Line(
@@ -170,8 +170,8 @@ def test_a_bad_wish_is_placed(control: ControlPlane, deployment: Any, body: Any,
 
 
 def test_what_a_build_prints_is_cleaned_and_scrubbed() -> None:
-    assert revision_log.clean("\x1b[31mred\x1b[0m") == "\\x1b[31mred\\x1b[0m"
-    assert revision_log.scrubber(["sk-secret", "x"])("key sk-secret x") == "key *** x"
+    assert logs.clean("\x1b[31mred\x1b[0m") == "\\x1b[31mred\\x1b[0m"
+    assert logs.scrubber(["sk-secret", "x"])("key sk-secret x") == "key *** x"
 
 
 def events_of(raw: bytes) -> list[tuple[str | None, str, Any]]:
@@ -254,7 +254,7 @@ def test_a_quiet_stream_beats(control: ControlPlane, deployment: Any) -> None:
 def test_what_ended_long_ago_is_told_from_its_rows(
     control: ControlPlane, deployment: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(revision_log, "RETOLD_AT_ONCE", 2)
+    monkeypatch.setattr(logs, "RETOLD_AT_ONCE", 2)
     write(deployment, "one", "two", "three", "four", "five")
     write(deployment, "not of the build", kind=DEPLOY)
     interrupt(control, deployment)

@@ -19,7 +19,7 @@ from werkzeug.test import TestResponse
 
 import tests.factories as make
 from shared import api_keys, organizations
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, transaction
 from shared.models import Base, Graph, RunStatus
 from tests.contract.conftest import ControlPlane, caller

@@ -16,7 +16,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from shared import archives
+from shared.deployments import archives
 from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, ControlPlane, caller
 from tests.full_disk import largest_file

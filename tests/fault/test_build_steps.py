@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import text
 
 from cli.procfile import PROJECT
-from shared import revision_log, revisions
+from shared.deployments import logs, revisions
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
@@ -114,7 +114,7 @@ class Case:
             conn.execute(
                 text("UPDATE revision SET lease_until = now() - interval '1 s' WHERE owner IS NOT NULL")
             )
-            revision_log.announce(revisions.expire(conn))
+            logs.announce(revisions.expire(conn))
 
     @property
     def row(self) -> Any:

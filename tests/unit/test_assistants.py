@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tests.factories as make
 from shared import assistants
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import connection, driver
 

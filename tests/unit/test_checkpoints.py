@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import select, update
 
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, transaction
 from shared.models import Checkpoint, CheckpointBlob, CheckpointWrite, Run
 from shared.threads import checkpoint_reads, checkpoints

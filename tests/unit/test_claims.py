@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from shared import claims, finishing, stops, turns
 from shared.claims import Claimed, Terms
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import Fenced
 from shared.eventlog.events import RESERVED
 from shared.finishing import Finish

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from shared import claims, stops
 from shared.claims import Claimed, Return, Terms
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import Fenced, RunyardError, Unavailable
 from shared.finishing import Finish
 from shared.infra import postgres

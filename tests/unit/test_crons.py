@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 import tests.factories as make
 from shared import crons, runs, stops
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 

@@ -10,8 +10,9 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from shared import archives, deletion, deployments, revisions, secrets
-from shared.deployments import Change
+from shared import deletion
+from shared.deployments import archives, deployments, revisions, secrets
+from shared.deployments.deployments import Change
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.models import RunStatus

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 import tests.factories as make
 from shared import expiry
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import NotFound
 from shared.infra.postgres import connection
 from shared.models import RunStatus

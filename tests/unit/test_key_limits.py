@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 from shared import api_keys, claims, key_limits, limits, runs, turns
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.claims import Claimed, Terms
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, driver, transaction
 from tests import factories
 

@@ -10,9 +10,10 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Engine, text
 
-from shared import claims, deployments, limits, runs, turns
+from shared import claims, limits, runs, turns
 from shared.claims import Claimed, Terms
-from shared.deployments import Change, DeploymentRef
+from shared.deployments import deployments
+from shared.deployments.deployments import Change, DeploymentRef
 from shared.infra.postgres import connection, driver
 from tests import factories
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from shared import claims, failed_runs, finishing, key_limits, limits, runs, turns
 from shared.claims import Terms
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.finishing import Finish
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus

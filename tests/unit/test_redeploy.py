@@ -8,12 +8,12 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from shared import deployments, revisions, secrets
-from shared.deployments import DeploymentRef
+from shared.deployments import deployments, revisions, secrets
+from shared.deployments.deployments import DeploymentRef
+from shared.deployments.revisions import Moved
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
-from shared.revisions import Moved
 from tests import factories
 
 pytestmark = pytest.mark.usefixtures("db", "own_key")

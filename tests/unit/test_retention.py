@@ -10,11 +10,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
-from shared import retention, revision_log
-from shared.deployments import DeploymentRef
+from shared import retention
+from shared.deployments import logs
+from shared.deployments.deployments import DeploymentRef
+from shared.deployments.logs import BUILD, DEPLOY, Line
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus, RunStatus
-from shared.revision_log import BUILD, DEPLOY, Line
 from shared.settings import Settings
 from tests import factories
 from workers import removals
@@ -74,12 +75,12 @@ def log(deployment: DeploymentRef, *ages: timedelta, kind: str = DEPLOY, of: UUI
     """Lines of these ages."""
     lines = [Line(deployment.id, of, kind, NOW - age, "INFO", str(age)) for age in ages]
     with connection() as conn:
-        revision_log.append(conn, lines)
+        logs.append(conn, lines)
 
 
 def said(deployment: DeploymentRef, kind: str = DEPLOY) -> list[str]:
     with connection() as conn:
-        rows, _ = revision_log.lines(conn, deployment.id, kind, order="asc")
+        rows, _ = logs.lines(conn, deployment.id, kind, order="asc")
     return [row["message"] for row in rows]
 
 

@@ -22,11 +22,12 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text
 
-from shared import deletion, deployments, retention, revisions
+from shared import deletion, retention
+from shared.deployments import deployments, revisions
+from shared.deployments.revisions import IN_PROGRESS, Claimed, Moved
 from shared.errors import Fenced, NotFound
 from shared.infra.postgres import connection
 from shared.models import REVISION_ENDS, RevisionStatus
-from shared.revisions import IN_PROGRESS, Claimed, Moved
 from tests import factories
 
 DIGEST = "0" * 64

@@ -9,12 +9,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from shared import revisions
+from shared.deployments import revisions
+from shared.deployments.revisions import Claimed, Moved
 from shared.errors import Fenced, NotFound
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
-from shared.revisions import Claimed, Moved
 from tests import factories
 
 pytestmark = pytest.mark.usefixtures("db")

@@ -12,7 +12,7 @@ from sqlalchemy import text
 import tests.factories as make
 from shared import claims, finishing, runs, stops
 from shared.claims import Claimed, Terms
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.finishing import Finish
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus

@@ -24,7 +24,7 @@ from sqlalchemy import text
 
 import workers
 from shared import api_keys, failed_runs, limits, runs, stops, turns
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import HostError, OutcomeUnknown, Unavailable
 from shared.eventlog import events
 from shared.eventlog.events import Event

@@ -11,7 +11,7 @@ import pytest
 import tests.factories as make
 from shared import claims, runs, stops
 from shared.claims import Terms
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection, driver

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from shared import archives, repositories, revisions
+from shared.deployments import archives, git_refs, revisions
+from shared.deployments.revisions import Claimed
 from shared.errors import BuildFailed, Invalid
 from shared.infra import egress
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
-from shared.revisions import Claimed
 from shared.settings import Settings
 from tests import factories
 from tests.git_server import Repository, Server, serving
@@ -159,13 +159,13 @@ def test_what_cannot_be_fetched_says_why(world: World) -> None:
 )
 def test_an_address_that_is_no_public_repository_is_refused(url: str) -> None:
     with pytest.raises(Invalid) as caught:
-        repositories.check_url(url)
+        git_refs.check_url(url)
     assert (caught.value.status, caught.value.loc) == (400, ("body", "source_config", "repo_url"))
 
 
 def test_a_ref_is_a_branch_a_tag_or_a_commit() -> None:
     for ref in ("main", "feature/x-1", "refs/tags/v1.0", "refs/heads/main", "a" * 40, "release_2", "x@y"):
-        repositories.check_ref(ref)
+        git_refs.check_ref(ref)
     for ref in (
         "",
         "-x",
@@ -181,8 +181,8 @@ def test_a_ref_is_a_branch_a_tag_or_a_commit() -> None:
         "a.lock",
     ):
         with pytest.raises(Invalid):
-            repositories.check_ref(ref)
-    assert repositories.full_ref(None) == "HEAD"
-    assert repositories.full_ref("main") == "refs/heads/main"
-    assert repositories.full_ref("refs/tags/v1") == "refs/tags/v1"
-    assert repositories.full_ref("a" * 40) == "a" * 40
+            git_refs.check_ref(ref)
+    assert git_refs.full_ref(None) == "HEAD"
+    assert git_refs.full_ref("main") == "refs/heads/main"
+    assert git_refs.full_ref("refs/tags/v1") == "refs/tags/v1"
+    assert git_refs.full_ref("a" * 40) == "a" * 40

@@ -17,7 +17,7 @@ from sqlalchemy import text
 
 import tests.factories as make
 from shared import store, store_vectors
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid
 from shared.infra.postgres import connection
 from workers.graph_host.connection import Document

@@ -10,7 +10,7 @@ import pytest
 
 import tests.factories as make
 from shared import stops
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from shared import claims, leadership, stops, webhooks
 from shared.claims import Terms
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import Unavailable
 from shared.eventlog import events
 from shared.infra import broker

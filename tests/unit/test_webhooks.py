@@ -14,9 +14,10 @@ import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import claims, deletion, finishing, runs, secrets, stops, webhooks
+from shared import claims, deletion, finishing, runs, stops, webhooks
 from shared.claims import Claimed, Terms
-from shared.deployments import DeploymentRef
+from shared.deployments import secrets
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import Fenced, Invalid
 from shared.finishing import Finish
 from shared.infra import egress, encryption

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import gevent
 from sqlalchemy import text
 
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus, RunStatus
 from shared.settings import Settings

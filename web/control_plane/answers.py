@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shared.api_keys import ROLES
+from shared.deployments.logs import LEVELS
 from shared.models import DeploymentStatus, RevisionStatus
-from shared.revision_log import LEVELS
 from web.control_plane.sources import ENVIRONMENTS, SOURCES
 from web.json_schema import (
     BOOLEAN,

@@ -7,8 +7,9 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
 
-from shared import control, deletion, deployments, revision_log
-from shared.deployments import Change
+from shared import control, deletion
+from shared.deployments import deployments, logs
+from shared.deployments.deployments import Change
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.models import DeploymentStatus
@@ -137,7 +138,7 @@ def create_deployment() -> Response:
         moved = deployments.begin(conn, deployment_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
         answer = keep(jsonify(deployment_record(row)), 201)
-    revision_log.announce(moved)
+    logs.announce(moved)
     return answer
 
 
@@ -209,7 +210,7 @@ def change_deployment(deployment_id: str) -> Response:
         _, moved = deployments.change(conn, caller().organization_id, key, change_of(conn, key, body))
         row = deployments.get(conn, caller().organization_id, key)
         response = keep(jsonify(deployment_record(row)))
-    revision_log.announce(moved)
+    logs.announce(moved)
     return response
 
 
@@ -242,7 +243,7 @@ def _delete(deployment_id: UUID) -> None:
     with connection() as conn:
         moved = deletion.delete(conn, caller().organization_id, deployment_id)
     forget(deployment_id)
-    revision_log.announce(moved)
+    logs.announce(moved)
     _stop_runs(deployment_id)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, jsonify
 
-from shared import deployments
+from shared.deployments import deployments
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from web.auth import caller

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
 
-from shared import deployments, revision_log
+from shared.deployments import deployments, logs
 from shared.infra.postgres import connection
 from web.auth import caller
 from web.control_plane import answers
@@ -31,7 +31,7 @@ class LogSearch(Schema):
     # A larger limit is answered with a full page: clients send what their user typed.
     limit = StrictInteger(minimum=1, allow_none=True)
     offset = StrictString(max_length=1024, allow_none=True)
-    level = OneOf(*revision_log.LEVELS, allow_none=True)
+    level = OneOf(*logs.LEVELS, allow_none=True)
     query = StrictString(max_length=1024, allow_none=True)
     start_time = TimeField(allow_none=True)
     end_time = TimeField(allow_none=True)
@@ -46,7 +46,7 @@ def search_build_logs(deployment_id: str, revision_id: str) -> Response:
 
     `next_offset` continues from the last line, oldest first also beyond the end of what there is by now.
     """
-    return _of_revision(deployment_id, revision_id, revision_log.BUILD)
+    return _of_revision(deployment_id, revision_id, logs.BUILD)
 
 
 @bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/deploy_logs")
@@ -58,7 +58,7 @@ def search_build_logs(deployment_id: str, revision_id: str) -> Response:
     errors=(404,),
 )
 def search_revision_logs(deployment_id: str, revision_id: str) -> Response:
-    return _of_revision(deployment_id, revision_id, revision_log.DEPLOY)
+    return _of_revision(deployment_id, revision_id, logs.DEPLOY)
 
 
 @bp.post("/v1/projects/<deployment_id>/deploy_logs")
@@ -69,7 +69,7 @@ def search_deployment_logs(deployment_id: str) -> Response:
     key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:
         deployments.require(conn, caller().organization_id, key)
-    return _lines(key, None, revision_log.DEPLOY)
+    return _lines(key, None, logs.DEPLOY)
 
 
 def _of_revision(deployment_id: str, revision_id: str, kind: str) -> Response:
@@ -81,8 +81,8 @@ def _of_revision(deployment_id: str, revision_id: str, kind: str) -> Response:
 def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str) -> Response:
     asked = {name: value for name, value in load(LogSearch, optional=True).items() if value is not None}
     asked["limit"] = min(asked.get("limit", DEFAULT_LINES), MAX_LINES)
-    if kind == revision_log.DEPLOY:
+    if kind == logs.DEPLOY:
         asked["settled_seconds"] = SETTLED_SECONDS
     with connection() as conn:
-        rows, next_offset = revision_log.lines(conn, deployment_id, kind, revision_id=revision_id, **asked)
+        rows, next_offset = logs.lines(conn, deployment_id, kind, revision_id=revision_id, **asked)
     return jsonify(logs=[log_record(row) for row in rows], next_offset=next_offset)

@@ -8,8 +8,9 @@ from typing import Any
 from flask import Blueprint, Response, current_app, jsonify
 from sqlalchemy import RowMapping
 
-from shared import api_keys, organizations, revision_log
+from shared import api_keys, organizations
 from shared.api_keys import OPERATOR, ROLES
+from shared.deployments import logs
 from shared.errors import Invalid
 from shared.infra.postgres import connection, transaction
 from web.auth import caller
@@ -107,7 +108,7 @@ def delete_organization(organization_id: str) -> tuple[str, int]:
     with connection() as conn:
         moved = organizations.delete(conn, key)
     api_keys.forget()
-    revision_log.announce(moved)
+    logs.announce(moved)
     return "", 204
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from flask import Blueprint, Response, jsonify, request
 from sqlalchemy import Connection, RowMapping
 
-from shared import deployments, revision_log, revision_polling, revisions
+from shared.deployments import deployments, logs, polling, revisions
 from shared.eventlog import events, follow
 from shared.infra import redis
 from shared.infra.postgres import Row, connection
@@ -99,7 +99,7 @@ def create_revision(deployment_id: str) -> Response:
         revision_id, moved = deployments.add_revision(conn, caller().organization_id, key, change)
         row = revisions.get(conn, key, revision_id)
         response = keep(jsonify(revision_record(row)), 201)
-    revision_log.announce(moved)
+    logs.announce(moved)
     return response
 
 
@@ -119,10 +119,10 @@ def get_revision(deployment_id: str, revision_id: str) -> Response:
     deployment_key = uuid_path(deployment_id, "deployment_id")
     revision_key = uuid_path(revision_id, "revision_id")
     wait_seconds = min(load_query(RevisionRead)["wait"], MAX_WAIT_SECONDS)
-    look = partial(revision_polling.look, caller().organization_id, deployment_key, revision_key)
+    look = partial(polling.look, caller().organization_id, deployment_key, revision_key)
     row = look()
     if wait_seconds and _is_awaited(row):
-        for _ in revision_polling.changes(revision_key, seconds=wait_seconds):
+        for _ in polling.changes(revision_key, seconds=wait_seconds):
             row = look()
             if not _is_awaited(row):
                 break
@@ -147,7 +147,7 @@ def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
         _, moved = deployments.redeploy(conn, caller().organization_id, deployment_key, revision_key)
         row = deployments.get(conn, caller().organization_id, deployment_key)
         response = keep(jsonify(deployment_record(row)))
-    revision_log.announce(moved)
+    logs.announce(moved)
     return response
 
 
@@ -161,7 +161,7 @@ def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
     with connection() as conn:
         moved = deployments.interrupt(conn, caller().organization_id, deployment_key, revision_key)
         row = revisions.get(conn, deployment_key, revision_key)
-    revision_log.announce(moved)
+    logs.announce(moved)
     return jsonify(revision_record(row))
 
 
@@ -185,7 +185,7 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
             reader,
             id,
             after=after,
-            ended=partial(revision_log.last_events, id),
+            ended=partial(logs.last_events, id),
             quiet_seconds=clock.quiet_seconds,
         )
         return _streamed(batches, clock, holds=stack.pop_all())
@@ -194,8 +194,8 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
 def _told(row: RowMapping, after: int) -> sse.Batches:
     """What a caller who has seen the events up to `after` still has to hear of a revision that has ended."""
     if after:
-        return [revision_log.last_events(row["id"]) or []]
-    return revision_log.retold(row["deployment_id"], row["id"])
+        return [logs.last_events(row["id"]) or []]
+    return logs.retold(row["deployment_id"], row["id"])
 
 
 def _streamed(batches: sse.Batches, clock: sse.Clock, *, holds: AbstractContextManager[object]) -> Response:

@@ -11,7 +11,7 @@ from typing import Any
 
 from marshmallow import ValidationError
 
-from shared import deployments, repositories, variables
+from shared.deployments import deployments, env_names, git_refs
 from shared.errors import Invalid
 from web.fields import (
     JsonObject,
@@ -59,8 +59,8 @@ class SecretValue(StrictString):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         text = super()._deserialize(value, attr, data, **kwargs)
-        if len(text.encode()) > variables.MAX_VALUE_BYTES:
-            rule = f"must have at most {variables.MAX_VALUE_BYTES} bytes"
+        if len(text.encode()) > env_names.MAX_VALUE_BYTES:
+            rule = f"must have at most {env_names.MAX_VALUE_BYTES} bytes"
             raise ValidationError([Rule(rule, "string_too_long")])
         return text
 
@@ -157,17 +157,17 @@ def refuse_unsupported(body: Mapping[str, Any], *, source: str | None) -> None:
 def _check_repository(body: Mapping[str, Any]) -> None:
     config, revision = body.get("source_config") or {}, body.get("source_revision_config") or {}
     if config.get("repo_url"):
-        repositories.check_url(config["repo_url"])
+        git_refs.check_url(config["repo_url"])
     if revision.get("repo_ref"):
-        repositories.check_ref(revision["repo_ref"])
-        if config.get("build_on_push") and revision["repo_ref"].startswith(repositories.TAGS):
+        git_refs.check_ref(revision["repo_ref"])
+        if config.get("build_on_push") and revision["repo_ref"].startswith(git_refs.TAGS):
             raise _unsupported("build_on_push must be false for a tag.", "source_config", "build_on_push")
 
 
 def require_repository(body: Mapping[str, Any]) -> None:
     """Raises Invalid for a deployment that is to be built from a repository and names none."""
     if body["source"] == REPOSITORY and not (body.get("source_config") or {}).get("repo_url"):
-        raise Invalid("this field is required", loc=repositories.URL_LOC, kind="missing")
+        raise Invalid("this field is required", loc=git_refs.URL_LOC, kind="missing")
 
 
 def refuse_fixed(sent: Mapping[str, Any] | None, current: Mapping[str, Any]) -> dict[str, Any]:

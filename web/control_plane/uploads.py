@@ -13,7 +13,7 @@ from typing import Any
 
 from flask import Blueprint, Response, jsonify, request
 
-from shared import archives, deployments
+from shared.deployments import archives, deployments
 from shared.errors import Invalid, Unavailable
 from shared.infra.postgres import connection
 from web.auth import UPLOAD_PREFIX, caller

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from flask import Blueprint, g
 
-from shared import deployments
-from shared.deployments import DeploymentRef
+from shared.deployments import deployments
+from shared.deployments.deployments import DeploymentRef
 from shared.errors import NotFound
 from shared.infra.postgres import connection
 from web.auth import caller

@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import Response, current_app, g, jsonify
 
-from shared.deployments import DeploymentRef
+from shared.deployments.deployments import DeploymentRef
 from shared.settings import Settings
 
 MAX_OFFSET = 2**62  # the database counts in 64 bits

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from uuid import UUID
 
-from shared import deployments, revisions
+from shared.deployments import deployments, revisions
 from shared.eventlog import follow
 from shared.eventlog.follow import Stopping
 from shared.infra.postgres import Row, driver, query

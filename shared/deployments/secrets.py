@@ -10,7 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared import variables
+from shared.deployments import env_names
 from shared.errors import Invalid
 from shared.infra import encryption
 
@@ -18,7 +18,7 @@ from shared.infra import encryption
 def check(secrets: Sequence[Mapping[str, str]]) -> None:
     """Raises Invalid (400) naming the variables a deployment may not set."""
     names = [secret["name"] for secret in secrets]
-    if bad := variables.refused(names):
+    if bad := env_names.refused(names):
         raise Invalid(
             f"these names cannot be set by a deployment: {', '.join(sorted(set(bad)))}",
             loc=("body", "secrets"),

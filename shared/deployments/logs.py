@@ -20,13 +20,13 @@ import orjson
 from redis.exceptions import RedisError
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import deployments
+from shared.deployments import deployments
+from shared.deployments.revisions import CLAIMABLE, Moved
 from shared.errors import Invalid
 from shared.eventlog import events
 from shared.eventlog.events import Batch, Event
 from shared.infra import broker, redis
 from shared.infra.postgres import connection
-from shared.revisions import CLAIMABLE, Moved
 
 log = logging.getLogger(__name__)
 
