@@ -17,11 +17,11 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import assistants, runs, schedules
+from shared import assistants, schedules
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid, NotFound, Refused, TooMany
 from shared.infra.postgres import connection, dumps
-from shared.runs import Created, RunRequest
+from shared.runs.create import Created, RunRequest, create_run
 from shared.threads import records
 
 log = logging.getLogger(__name__)
@@ -269,7 +269,7 @@ def _fire(cron_id: UUID, max_pending: int) -> Created | None:
         deployment = DeploymentRef(
             row["deployment_id"], row["organization_id"], row["name"], row["pool"], row["active_revision_id"]
         )
-        return runs.create(
+        return create_run(
             conn, deployment, _request(row), thread_id=row["thread_id"], max_pending=max_pending
         )
 

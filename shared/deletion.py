@@ -11,12 +11,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared import webhooks
 from shared.deployments import deployments, revisions
 from shared.deployments.revisions import Moved
 from shared.eventlog.events import RESERVED
 from shared.models import DeploymentStatus
-from shared.stops import Displaced
+from shared.runs import webhooks
+from shared.runs.cancel import Displaced
 
 REASON = "the deployment was deleted"
 RUNS_AT_ONCE = 500

@@ -8,10 +8,10 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import stops
 from shared.errors import NotFound
 from shared.infra.postgres import dumps
-from shared.stops import Displaced
+from shared.runs import cancel
+from shared.runs.cancel import Displaced
 from shared.threads import checkpoints, records
 
 
@@ -75,7 +75,7 @@ def prune(
     for thread_id in sorted(set(thread_ids)):
         try:
             if strategy == "delete":
-                stopped += stops.delete_thread(conn, deployment_id, thread_id)
+                stopped += cancel.delete_thread(conn, deployment_id, thread_id)
             elif not _keep_latest(conn, deployment_id, thread_id):
                 continue
         except NotFound:

@@ -22,13 +22,13 @@ from uuid import UUID
 from redis.exceptions import RedisError
 from sqlalchemy import text
 
-from shared import run_logs
 from shared.errors import NotFound, Unavailable
 from shared.eventlog import events, follow
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.follow import Reader
 from shared.infra import redis
 from shared.infra.postgres import connection, dumps
+from shared.runs import end_event
 from shared.threads import state
 
 log = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ class ThreadStream:
         """What is wanted of one run's log, and that it is over."""
         after, keep = self._begin(look), self._keep(look)
         with follow.hub().reader(run_id) as reader:
-            newest, is_whole = run_logs.extent(run_id)
+            newest, is_whole = end_event.extent(run_id)
             if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
                 after = min(after, newest)
             if is_whole and after == newest:
@@ -217,7 +217,7 @@ class ThreadStream:
                 reader,
                 run_id,
                 after=after,
-                ended=lambda: run_logs.end_of_lost(self._deployment_id, run_id),
+                ended=lambda: end_event.end_of_lost(self._deployment_id, run_id),
                 quiet_seconds=quiet_seconds,
             ):
                 told: list[Told] = []

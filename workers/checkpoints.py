@@ -21,14 +21,14 @@ from gevent.event import AsyncResult
 from gevent.event import Event as Signal
 from psycopg import Error as DatabaseError
 
-from shared import claims, finishing
-from shared.claims import Claimed, Return, Wish
 from shared.errors import Fenced, RunyardError, Unavailable
-from shared.finishing import Finish
 from shared.infra.postgres import Driver, driver
+from shared.runs import claims, finish
+from shared.runs.claims import Claimed, Return, Wish
+from shared.runs.eligibility import Next
+from shared.runs.finish import Finish
 from shared.threads import checkpoints, records
 from shared.threads.checkpoints import Write
-from shared.turns import Next
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class Committer:
         kept = [end.run for end in ends if not end.run.temporary]
         with driver() as conn:
             if not kept and not writes:
-                done, fenced = finishing.finish(conn, ends, owner=self._owner), set()
+                done, fenced = finish.finish_runs(conn, ends, owner=self._owner), set()
                 done |= self._done_before(conn, batch, done)
             else:
                 with conn.transaction():
@@ -177,7 +177,7 @@ class Committer:
                         records.lock_all(conn, [(run.deployment_id, run.thread_id) for run in kept])
                     if any(entry.ask for entry in batch):
                         conn.execute(WAIT_FOR_DISK)
-                    done = finishing.finish(conn, ends, owner=self._owner)
+                    done = finish.finish_runs(conn, ends, owner=self._owner)
                     done |= self._done_before(conn, batch, done)
                     ending = [run.run_id for run in kept]
                     fenced = checkpoints.write(conn, writes, ending=ending) if writes else set()
@@ -192,7 +192,7 @@ class Committer:
         """Ends that an earlier commit carried out, whose answer was lost."""
         unsure = [entry.end.run for entry in batch if entry.retried and entry.end is not None]
         unsure = [run for run in unsure if run.run_id not in done]
-        found = finishing.ended_before(conn, unsure, owner=self._owner) if unsure else set()
+        found = finish.ended_before(conn, unsure, owner=self._owner) if unsure else set()
         return dict.fromkeys(found)  # upkeep rings for what comes next
 
     @staticmethod

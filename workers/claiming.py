@@ -3,7 +3,7 @@
 Bells say nothing about turns. A runner with room for all it is rung for takes what it is rung for; one that
 has turned runs away takes waiting runs in turns between keys, so that nobody waits behind all that somebody
 else has queued. Each runner remembers whom it served: turns need no row that every claim would write.
-What has a limit is claimed a deployment or a key at a time (`shared/limits.py`, `shared/key_limits.py`).
+What has a limit is claimed a deployment or a key at a time (`shared/runs/limits.py`, `shared/runs/key_limits.py`).
 
 The database away, or a run of the same thread just started elsewhere: nothing is claimed, upkeep rings again. What
 was claimed by a statement whose answer was lost, nobody knows here: the runner looks for it.
@@ -22,10 +22,10 @@ from uuid import UUID
 
 from psycopg.errors import UniqueViolation
 
-from shared import claims, key_limits, limits
-from shared.claims import Claimed, Stored, Terms
 from shared.errors import OutcomeUnknown, Unavailable
 from shared.infra.postgres import Driver, driver
+from shared.runs import claims, key_limits, limits
+from shared.runs.claims import Claimed, Stored, Terms
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ import gevent
 from gevent.event import AsyncResult
 
 from shared.errors import HostError, HostUnusable
-from shared.limits import HostLimits
+from shared.runs.limits import HostLimits
 from shared.settings import Settings
 from workers.host import Host, HostCommand, Output
 from workers.quarantine import ALONE, OPEN, Group

@@ -13,9 +13,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from shared import deletion, idempotency, retention, webhooks
+from shared import deletion, idempotency, retention
 from shared.deployments import archives
 from shared.infra.postgres import connection
+from shared.runs import webhooks
 from shared.settings import Settings
 
 STEP_SECONDS = 1.0

@@ -19,13 +19,13 @@ import orjson
 from gevent.pool import Group
 from redis.exceptions import RedisError
 
-from shared import claims, key_limits, limits, turns
-from shared.claims import Claimed, Stored, Terms
-from shared.control import WIDEN
 from shared.deployments import deployments
 from shared.errors import Unavailable
 from shared.infra import broker, logs, redis
 from shared.infra.postgres import connection
+from shared.runs import claims, eligibility, key_limits, limits
+from shared.runs.claims import Claimed, Stored, Terms
+from shared.runs.signals import WIDEN
 from shared.settings import Settings
 from workers.checkpoints import Committer
 from workers.claiming import AT_ONCE, Claiming, Line, Taken
@@ -98,7 +98,7 @@ class Runner:
         for run_id in run_ids:
             broker.enqueue_run(self.settings.pool, run_id)
 
-    def goes_on(self, following: turns.Next | None) -> None:
+    def goes_on(self, following: eligibility.Next | None) -> None:
         """A thread's next run may start: here if it is our pool's, else by its doorbell."""
         if following is None:
             return

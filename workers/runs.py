@@ -2,7 +2,7 @@
 
 `Execution.run()` is the story: claimed → in a graph host → ended, committed, told. Frames of the host
 come in between: events go to the log, checkpoints to the committer, unopened. A run whose lease is lost
-is dropped at once; whatever it still sends is refused (`shared/runs.py` has the conditions).
+is dropped at once; whatever it still sends is refused (`shared/runs/create.py` has the conditions).
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import gevent
 import orjson
 from gevent.event import AsyncResult
 
-from shared import claims, finishing, run_logs, runs, thread_stream
-from shared.claims import Claimed, Return, Stored
+from shared import thread_stream
 from shared.errors import Fenced, HostDied, HostError, HostUnusable, NotBegun, RunyardError, Unavailable
 from shared.eventlog import events
-from shared.finishing import Finish
 from shared.infra import broker
 from shared.infra.postgres import connection, dumps
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import claims, create, end_event, finish
+from shared.runs.claims import Claimed, Return, Stored
+from shared.runs.eligibility import Next
+from shared.runs.finish import Finish
 from shared.threads import checkpoint_reads
 from shared.threads.checkpoints import Write
-from shared.turns import Next
 from workers import quarantine, store
 from workers.events import RunLog
 from workers.graph_host import frames
@@ -200,7 +201,7 @@ class Execution:
     def execute(self) -> None:
         """Run the graph and record how it ended; nothing escapes but bugs."""
         run = self.run
-        self.log.add_first(events.payload("metadata", runs.first_words(run.run_id, run.attempt)))
+        self.log.add_first(events.payload("metadata", create.first_words(run.run_id, run.attempt)))
         try:
             outcome = self._in_host()
         except Fenced as fenced:
@@ -333,7 +334,7 @@ class Execution:
 
         def roll_back() -> Next | None:
             with connection() as conn:
-                return finishing.roll_back(conn, self.run, error=error)
+                return finish.roll_back(conn, self.run, error=error)
 
         try:
             following = self._tried(roll_back)
@@ -435,4 +436,4 @@ def _last_event(
 ) -> bytes:
     if answer is None:
         answer = b"null" if error is None or status == "interrupted" else dumps({"__error__": error}).encode()
-    return run_logs.last_event(run, status, answer)
+    return end_event.last_event(run, status, answer)

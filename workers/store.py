@@ -8,10 +8,11 @@ from uuid import UUID
 
 import orjson
 
-from shared import claims, store
-from shared.claims import Claimed
+from shared import store
 from shared.errors import Fenced, Refused
 from shared.infra.postgres import connection, dumps
+from shared.runs import claims
+from shared.runs.claims import Claimed
 
 
 def answer_run(run: Claimed, ask: Mapping[str, Any]) -> list[bytes]:

@@ -12,10 +12,10 @@ from uuid import UUID
 import gevent
 from celery.worker import state
 
-from shared import limits
 from shared.infra import broker, egress, encryption
 from shared.infra.postgres import connection
-from shared.limits import HostLimits
+from shared.runs import limits
+from shared.runs.limits import HostLimits
 from shared.settings import Settings
 from workers import environments, queries, sandbox, workspaces
 from workers.bells import Bell

@@ -19,30 +19,15 @@ import gevent
 from gevent.event import Event as Signal
 from sqlalchemy.exc import DBAPIError
 
-from shared import (
-    api_keys,
-    claims,
-    control,
-    crons,
-    expiry,
-    finishing,
-    key_limits,
-    leadership,
-    limits,
-    organizations,
-    run_logs,
-    store,
-    turns,
-    webhooks,
-    workers,
-)
+from shared import api_keys, crons, expiry, leadership, organizations, store, workers
 from shared.deployments import deployments, logs, revisions
 from shared.errors import RunyardError, Unavailable
 from shared.eventlog import events
-from shared.finishing import Finish
 from shared.infra import broker
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import claims, eligibility, end_event, finish, key_limits, limits, signals, webhooks
+from shared.runs.finish import Finish
 from shared.settings import Settings
 from shared.threads import records
 from workers.removals import Removals
@@ -144,10 +129,10 @@ class Upkeep:
 
     def _unheard_runs(self) -> None:
         with connection() as conn:
-            pools = turns.pools(conn)
+            pools = eligibility.pools(conn)
         full = broker.full_pools(pools)
         with connection() as conn:
-            waiting = turns.unheard(conn, full_pools=full, limit=RINGS_A_TICK)
+            waiting = eligibility.unheard(conn, full_pools=full, limit=RINGS_A_TICK)
             waiting += limits.startable(conn, limit=RINGS_A_TICK)
             waiting += key_limits.ring(conn, limit=RINGS_A_TICK)
         for run in waiting:
@@ -164,7 +149,7 @@ class Upkeep:
 
     def _statistics(self) -> None:
         with connection() as conn:
-            turns.refresh_statistics(conn)
+            eligibility.refresh_statistics(conn)
 
     def _clock(self) -> None:
         """Leases, and pauses between attempts, from before the database's clock was put back."""
@@ -197,16 +182,16 @@ class Upkeep:
             end = _final(run)
             if run.cancel_requested == "rollback" and not run.temporary:
                 error = {"error": "UserRollback", "message": "rollback requested"}
-                following = finishing.roll_back(conn, run, error=error)
+                following = finish.roll_back(conn, run, error=error)
             else:
-                following = finishing.finish(conn, [end], owner=self._settings.worker).get(run.run_id)
+                following = finish.finish_runs(conn, [end], owner=self._settings.worker).get(run.run_id)
         log.warning("run %s: abandoned by its owner, it ended as %s", run.run_id, end.status)
         payloads = []
         if end.status in (RunStatus.ERROR, RunStatus.TIMEOUT):
             payloads.append(events.payload("error", dumps(end.error).encode()))
         output = dumps({"__error__": end.error} if payloads else None).encode()
         status = "rollback" if run.cancel_requested == "rollback" else str(end.status)
-        payloads.append(run_logs.last_event(run, status, output))
+        payloads.append(end_event.last_event(run, status, output))
         events.close(
             run.run_id,
             attempt=run.attempt,
@@ -220,7 +205,7 @@ class Upkeep:
 
     def _crons(self) -> None:
         for fired in crons.fire_due(max_pending=self._settings.max_pending_per_thread):
-            control.tell(fired.created.displaced, self._settings.event_retention_seconds)
+            signals.tell(fired.created.displaced, self._settings.event_retention_seconds)
             broker.enqueue_run(fired.created.pool, fired.created.run_id)
 
     def _builds(self) -> None:

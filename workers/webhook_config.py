@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.errors import BuildFailed
-from shared.webhooks import TEMPLATE
+from shared.runs.webhooks import TEMPLATE
 
 STEP = "configuration"
 PREFIX = "LG_WEBHOOK_"  # of variables that headers may hold, unless the project names another

@@ -11,13 +11,13 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import limits
 from shared.deployments import archives, revisions
 from shared.deployments import secrets as revision_secrets
 from shared.deployments.revisions import Moved
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import dumps
 from shared.models import REVISION_ENDS, DeploymentStatus, RevisionStatus
+from shared.runs import limits
 
 SOURCE_CONFIG = (
     "integration_id repo_url deployment_type build_on_push custom_url resource_spec listener_id"

@@ -36,7 +36,7 @@ class ApiKey(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
-    max_concurrent_runs: Mapped[int | None]  # of the runs it creates; see shared/key_limits.py
+    max_concurrent_runs: Mapped[int | None]  # of the runs it creates; see shared/runs/key_limits.py
 
     __table_args__ = (
         Index("ix_api_key_limited", "id", postgresql_where=text("max_concurrent_runs IS NOT NULL")),

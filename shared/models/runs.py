@@ -41,7 +41,7 @@ class Run(Base):
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
-    # who executes it: see shared/claims.py
+    # who executes it: see shared/runs/claims.py
     attempt: Mapped[int] = mapped_column(server_default="0")
     owner: Mapped[str | None]
     lease_until: Mapped[datetime | None]
@@ -58,7 +58,7 @@ class Run(Base):
     quarantine: Mapped[int] = mapped_column(
         server_default="0"
     )  # with whom it shares a host: workers/quarantine.py
-    webhook: Mapped[str | None]  # who is told of its end: see shared/webhooks.py
+    webhook: Mapped[str | None]  # who is told of its end: see shared/runs/webhooks.py
 
     __table_args__ = (
         of_thread(),
@@ -70,7 +70,7 @@ class Run(Base):
             postgresql_where=text("status = 'running'"),
         ),
         Index("ix_run_thread", "deployment_id", "thread_id", "created_seq"),
-        # who waits in a pool, and for whom: see shared/queueing.py
+        # who waits in a pool, and for whom: see shared/runs/queue_position.py
         Index(
             "ix_run_pending",
             "pool",

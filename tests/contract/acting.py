@@ -7,13 +7,14 @@ from uuid import UUID
 
 import orjson
 
-from shared import claims, finishing, run_logs, thread_stream
-from shared.claims import Claimed, Terms
+from shared import thread_stream
 from shared.eventlog import events
-from shared.finishing import Finish
 from shared.infra import redis
 from shared.infra.postgres import driver
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import claims, end_event, finish
+from shared.runs.claims import Claimed, Terms
+from shared.runs.finish import Finish
 from shared.threads import records
 
 RETENTION_SECONDS = 900
@@ -74,12 +75,12 @@ class Actor:
         )
         with driver() as conn, conn.transaction():
             records.lock_all(conn, [(self.run.deployment_id, self.run.thread_id)])
-            assert self.run.run_id in finishing.finish(conn, [end], owner=self.run.owner)
+            assert self.run.run_id in finish.finish_runs(conn, [end], owner=self.run.owner)
         self.end(status, output)
 
     def end(self, status: str, output: Any = None) -> None:
         """End the log alone."""
-        self._append(run_logs.last_event(self.run, status, orjson.dumps(output)), final=True)
+        self._append(end_event.last_event(self.run, status, orjson.dumps(output)), final=True)
 
 
 def act(run_id: str | UUID, values: Any, **more: Any) -> None:

@@ -12,11 +12,12 @@ from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 import tests.factories as make
-from shared import assistants, claims
-from shared.claims import Terms
+from shared import assistants
 from shared.infra import encryption
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import claims
+from shared.runs.claims import Terms
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api, Rings
 

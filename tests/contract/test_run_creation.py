@@ -11,10 +11,10 @@ import orjson
 import pytest
 from sqlalchemy import Engine, make_url, text
 
-from shared import claims, turns
 from shared.infra import redis
 from shared.infra.postgres import connect, connection, driver
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import claims, eligibility
 from tests.broken_link import Link, linked
 from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api, Rings
@@ -64,7 +64,7 @@ def test_a_run_for_later_waits_for_its_time_and_others_wait_behind_it(
             ),
             {"id": later["run_id"]},
         ).one()
-        unheard = turns.unheard(conn)
+        unheard = eligibility.unheard(conn)
     assert (row.same, row.later) == (True, True)
     assert later["created_at"] > later["updated_at"]
     assert rings.heard == [("runs.default", behind["run_id"])]
@@ -74,7 +74,7 @@ def test_a_run_for_later_waits_for_its_time_and_others_wait_behind_it(
 
     due(later)
     with connection() as conn:
-        assert [str(run.run_id) for run in turns.unheard(conn)] == [later["run_id"]]
+        assert [str(run.run_id) for run in eligibility.unheard(conn)] == [later["run_id"]]
     act(later["run_id"], {})
     act(behind["run_id"], {})
     assert statuses(api, thread_id) == ["success", "success"]

@@ -11,11 +11,12 @@ from flask import Flask
 from sqlalchemy import select
 
 import tests.factories as make
-from shared import assistants, claims, finishing
+from shared import assistants
 from shared.eventlog import events
 from shared.infra import redis
 from shared.infra.postgres import connection, driver
 from shared.models import Checkpoint, Run, RunStatus, ThreadStatus
+from shared.runs import claims, finish
 from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api, Rings
 from web.deployment_api import runs as run_routes
@@ -504,7 +505,7 @@ def test_a_rolled_back_run_leaves_its_error_on_the_thread(api: Api, thread_id: s
     actor = Actor(run["run_id"])
     error = {"error": "UserRollback", "message": "rollback requested"}
     with connection() as conn:
-        finishing.roll_back(conn, actor.run, error=error)
+        finish.roll_back(conn, actor.run, error=error)
     record = thread(api, thread_id)
     assert (record["status"], record["error"], record["interrupts"]) == ("idle", error, {})
 

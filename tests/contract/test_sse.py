@@ -12,11 +12,11 @@ from redis.exceptions import RedisError
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from shared import run_logs
 from shared.eventlog import follow
 from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import end_event
 from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api
 
@@ -441,7 +441,7 @@ def test_a_run_without_a_thread_can_be_read_after_it_has_gone(api: Api) -> None:
         assert text_of(replayed) == first(made["run_id"], id=1) + sse("updates", {"n": 1}, 2)
         assert text_of(api.get(f"{path}/stream")) == ""
     assert api.get(f"/threads/{uuid4()}/runs/{made['run_id']}/join").status_code == 404
-    assert run_logs.gone(uuid4(), UUID(made["run_id"])) is None, "of another deployment"
+    assert end_event.gone(uuid4(), UUID(made["run_id"])) is None, "of another deployment"
     for key in redis.client().keys(f"{redis.PREFIX}{{{made['run_id']}}}:*"):
         redis.client().delete(key)
     assert api.get(f"{alone}/join").status_code == 404

@@ -12,10 +12,10 @@ import pytest
 from werkzeug.test import TestResponse
 
 import tests.factories as make
-from shared import claims, finishing
-from shared.claims import Terms
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import claims, finish
+from shared.runs.claims import Terms
 from shared.threads import checkpoint_reads
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api, Rings
@@ -76,7 +76,7 @@ class Story:
             actor.finish({"n": 2}, state=place, **end)
         elif action == "rollback":
             with connection() as conn:
-                finishing.roll_back(conn, actor.run, error={"error": "UserRollback", "message": reason or ""})
+                finish.roll_back(conn, actor.run, error={"error": "UserRollback", "message": reason or ""})
             actor.end("rollback")
 
     def status(self, run_id: str) -> str | None:

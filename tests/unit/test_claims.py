@@ -11,16 +11,17 @@ import pytest
 from psycopg.errors import UniqueViolation
 from sqlalchemy import text
 
-from shared import claims, finishing, stops, turns
-from shared.claims import Claimed, Terms
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Fenced
 from shared.eventlog.events import RESERVED
-from shared.finishing import Finish
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import claims, eligibility
+from shared.runs.cancel import cancel_run, delete_run
+from shared.runs.claims import Claimed, Terms
+from shared.runs.eligibility import Next
+from shared.runs.finish import Finish, ended_before, finish_runs, roll_back
 from shared.threads import checkpoints, records
-from shared.turns import Next
 from tests import factories
 from tests.waiting import wait_until
 
@@ -71,7 +72,7 @@ def finish(run: Claimed, status: RunStatus = RunStatus.SUCCESS, **fields: Any) -
     end = Finish(run, status, fields.pop("thread_status", ThreadStatus.IDLE), **fields)
     with driver() as conn, conn.transaction():
         records.lock_all(conn, [(run.deployment_id, run.thread_id)])
-        return finishing.finish(conn, [end], owner=run.owner)
+        return finish_runs(conn, [end], owner=run.owner)
 
 
 def thread_of(run: Claimed) -> dict[str, Any]:
@@ -260,7 +261,7 @@ def test_a_renewal_prolongs_the_lease_and_tells_of_cancels(deployment: Deploymen
     assert row(run.run_id)["lease_until"] > before
 
     with connection() as conn:
-        stops.cancel(conn, deployment.id, run.thread_id, run.run_id, action="rollback", reason="why")
+        cancel_run(conn, deployment.id, run.thread_id, run.run_id, action="rollback", reason="why")
     assert renew(run)[run.run_id] == claims.Hold(1, "rollback", "why")
 
 
@@ -316,7 +317,7 @@ def test_a_zombie_changes_nothing(deployment: DeploymentRef) -> None:
             assert not claims.reserve(conn, zombie.run_id, owner="a", attempt=1, upto=9_999)
         assert store(zombie, "0001") == {zombie.run_id}
         with pytest.raises(Fenced), connection() as conn:
-            finishing.roll_back(conn, zombie, error={})
+            roll_back(conn, zombie, error={})
         assert row(zombie.run_id) == before
         if step == "pending":
             (heir,) = claim(zombie.run_id, owner="b")
@@ -338,7 +339,7 @@ def test_the_same_owner_at_an_older_attempt_is_a_zombie_too(deployment: Deployme
 def test_a_run_that_is_gone_fences_its_owner(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     with connection() as conn:
-        stops.delete(conn, deployment.id, run.thread_id, run.run_id)
+        delete_run(conn, deployment.id, run.thread_id, run.run_id)
 
     assert finish(run) == {}
     assert store(run, "0001") == {run.run_id}
@@ -361,7 +362,7 @@ def test_a_writer_of_checkpoints_and_a_cancel_do_not_deadlock(deployment: Deploy
 
     def cancel() -> None:
         with connection() as conn:
-            stops.cancel(conn, deployment.id, run.thread_id, run.run_id)
+            cancel_run(conn, deployment.id, run.thread_id, run.run_id)
         done.append("cancelled")
 
     thread = threading.Thread(target=cancel)
@@ -438,7 +439,7 @@ def test_many_runs_end_in_one_statement(deployment: DeploymentRef) -> None:
         for n, run in enumerate([*ours, zombie, temporary])
     ]
     with driver() as conn, conn.transaction():
-        done = finishing.finish(conn, ends, owner="a")
+        done = finish_runs(conn, ends, owner="a")
 
     assert set(done) == {run.run_id for run in [*ours, temporary]}
     assert [thread_of(run)["values"] for run in ours] == [{"n": 0}, {"n": 1}, {"n": 2}]
@@ -455,7 +456,7 @@ def test_an_end_whose_answer_was_lost_is_known_again(deployment: DeploymentRef) 
     change(foreign.run_id, "owner = 'b'")
 
     with driver() as conn:
-        found = finishing.ended_before(conn, [ended, running, gone, foreign], owner="a")
+        found = ended_before(conn, [ended, running, gone, foreign], owner="a")
     assert found == {ended.run_id, gone.run_id}
 
 
@@ -498,7 +499,7 @@ def test_a_run_to_be_stopped_is_not_given_back(deployment: DeploymentRef) -> Non
     """It would be pending for ever: nobody claims what is to be stopped."""
     run = claimed(deployment)
     with connection() as conn:
-        stops.cancel(conn, deployment.id, run.thread_id, run.run_id)
+        cancel_run(conn, deployment.id, run.thread_id, run.run_id)
 
     assert not give_back(run)
     assert row(run.run_id)["status"] == "running"
@@ -539,11 +540,11 @@ def test_a_rollback_leaves_nothing_of_the_run(deployment: DeploymentRef) -> None
     behind = pending(deployment, first.thread_id)
     error = {"error": "UserRollback", "message": "rollback requested"}
     with connection() as conn:
-        assert finishing.roll_back(conn, run, error=error) == Next(behind, "default")
+        assert roll_back(conn, run, error=error) == Next(behind, "default")
     assert thread_of(run)["status"] == "busy"
 
     with connection() as conn:
-        stops.cancel(conn, deployment.id, run.thread_id, behind)
+        cancel_run(conn, deployment.id, run.thread_id, behind)
         left = conn.execute(text("SELECT checkpoint_id FROM checkpoint")).scalars().all()
     assert left == ["0001"]
     thread = thread_of(run)
@@ -552,7 +553,7 @@ def test_a_rollback_leaves_nothing_of_the_run(deployment: DeploymentRef) -> None
 
 def unheard() -> list[UUID]:
     with connection() as conn:
-        return [found.run_id for found in turns.unheard(conn)]
+        return [found.run_id for found in eligibility.unheard(conn)]
 
 
 def test_runs_whose_bell_nobody_heard_are_rung_again_ever_more_rarely(deployment: DeploymentRef) -> None:
@@ -581,5 +582,5 @@ def test_one_round_rings_a_bounded_number(deployment: DeploymentRef) -> None:
     for _ in range(5):
         pending(deployment)
     with connection() as conn:
-        assert len(turns.unheard(conn, limit=3)) == 3
-        assert len(turns.unheard(conn, limit=3)) == 2
+        assert len(eligibility.unheard(conn, limit=3)) == 3
+        assert len(eligibility.unheard(conn, limit=3)) == 2

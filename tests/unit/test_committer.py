@@ -12,16 +12,16 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from shared import claims, stops
-from shared.claims import Claimed, Return, Terms
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Fenced, RunyardError, Unavailable
-from shared.finishing import Finish
 from shared.infra import postgres
 from shared.infra.postgres import connection, driver, translated
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import cancel, claims
+from shared.runs.claims import Claimed, Return, Terms
+from shared.runs.eligibility import Next
+from shared.runs.finish import Finish
 from shared.threads.checkpoints import Write
-from shared.turns import Next
 from tests import factories
 from tests.waiting import until
 from workers import checkpoints as committing
@@ -301,7 +301,7 @@ def test_runs_go_back_together_but_those_to_be_stopped(
     owners = [owner_of_a_run(deployment) for _ in range(4)]
     *free, stopped, zombie = owners
     with connection() as conn:
-        stops.cancel(conn, deployment.id, stopped.run.thread_id, stopped.run.run_id)
+        cancel.cancel_run(conn, deployment.id, stopped.run.thread_id, stopped.run.run_id)
     take_away(zombie)
 
     def give_back(owner: Owner) -> tuple[object, bool]:

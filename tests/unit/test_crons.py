@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import crons, runs, stops
+from shared import crons
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RunStatus
+from shared.runs import cancel, create
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_a_due_cron_creates_one_run_and_moves_on(deployment: DeploymentRef) -> N
     assert fire() == []
     assert now() < row(deployment, cron_id)["next_run_date"] <= now() + timedelta(hours=1)
     with connection() as conn:
-        run = runs.record(runs.get(conn, deployment.id, fired.created.run_id))
+        run = create.record(create.get(conn, deployment.id, fired.created.run_id))
     assert (run["status"], run["metadata"]["team"]) == (RunStatus.PENDING, "b")
     assert run["kwargs"]["input"] == {"text": "a"}
     assert run["kwargs"]["context"]["word"] == "x"
@@ -139,6 +140,6 @@ def test_a_cron_goes_with_its_thread_and_its_assistant(deployment: DeploymentRef
     cron(deployment, assistant_id=str(assistant_id))
 
     with connection() as conn:
-        stops.delete_thread(conn, deployment.id, thread_id)
+        cancel.delete_thread(conn, deployment.id, thread_id)
         conn.execute(text("DELETE FROM assistant WHERE assistant_id = :id"), {"id": assistant_id})
         assert crons.count(conn, deployment.id) == 0

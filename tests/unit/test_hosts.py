@@ -23,7 +23,7 @@ from gevent.event import AsyncResult
 
 import workers
 from shared.errors import HostDied, HostError, HostUnusable, NotBegun
-from shared.limits import HostLimits
+from shared.runs.limits import HostLimits
 from shared.settings import Settings
 from tests.greened import World, child, greened
 from tests.waiting import until

@@ -8,11 +8,12 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Engine, text
 
-from shared import api_keys, claims, key_limits, limits, runs, turns
+from shared import api_keys
 from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.claims import Claimed, Terms
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, driver, transaction
+from shared.runs import claims, create, eligibility, key_limits, limits
+from shared.runs.claims import Claimed, Terms
 from tests import factories
 
 TERMS = Terms("w", 30, 3600, "default")
@@ -39,10 +40,10 @@ def key(most: int | None = None) -> str:
 
 def waiting(ref: DeploymentRef, key_id: str, count: int = 1, *, thread: UUID | None = None) -> list[UUID]:
     """Pending runs of a key, each on a thread of its own unless told otherwise."""
-    request = runs.RunRequest(assistant_id="agent", if_not_exists="create")
+    request = create.RunRequest(assistant_id="agent", if_not_exists="create")
     with connection() as conn:
         return [
-            runs.create(conn, ref, request, thread_id=thread or uuid4(), key_id=key_id).run_id
+            create.create_run(conn, ref, request, thread_id=thread or uuid4(), key_id=key_id).run_id
             for _ in range(count)
         ]
 
@@ -173,7 +174,7 @@ def test_what_has_room_is_rung_for_and_no_more(app: DeploymentRef) -> None:
     with connection() as conn:
         conn.execute(text("UPDATE run SET rung_at = NULL"))
     with connection() as conn:
-        assert turns.unheard(conn) == []
+        assert eligibility.unheard(conn) == []
         assert {run.run_id for run in key_limits.ring(conn)} == set(made[:2])
         assert key_limits.ring(conn) == [], "they were just rung for"
         assert {run.run_id for run in key_limits.ring(conn, limited)} == set(made[:2])

@@ -10,11 +10,11 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Engine, text
 
-from shared import claims, limits, runs, turns
-from shared.claims import Claimed, Terms
 from shared.deployments import deployments
 from shared.deployments.deployments import Change, DeploymentRef
 from shared.infra.postgres import connection, driver
+from shared.runs import claims, create, eligibility, limits
+from shared.runs.claims import Claimed, Terms
 from tests import factories
 
 TERMS = Terms("w", 30, 3600, "default")
@@ -44,11 +44,11 @@ def shown(ref: DeploymentRef) -> Mapping[str, Any]:
 
 def waiting(ref: DeploymentRef, count: int = 1, *, thread: UUID | None = None) -> list[UUID]:
     """Pending runs, each on a thread of its own unless told otherwise."""
-    request = runs.RunRequest(assistant_id="agent", if_not_exists="create")
+    request = create.RunRequest(assistant_id="agent", if_not_exists="create")
     made = []
     with connection() as conn:
         for _ in range(count):
-            made.append(runs.create(conn, ref, request, thread_id=thread or uuid4()).run_id)
+            made.append(create.create_run(conn, ref, request, thread_id=thread or uuid4()).run_id)
     return made
 
 
@@ -117,7 +117,7 @@ def test_a_limited_deployments_runs_are_in_nobodys_way() -> None:
         assert [run.run_id for run, _ in found] == [other]
         assert limits.with_room(conn, [first, other]) == [ref.id]
     with connection() as conn:
-        assert [run.run_id for run in turns.unheard(conn)] == []
+        assert [run.run_id for run in eligibility.unheard(conn)] == []
         assert [run.run_id for run in limits.startable(conn)] == [first], "as many as have room"
         assert limits.startable(conn) == [], "and it was just rung for"
         assert [run.run_id for run in limits.startable(conn, ref.id)] == [first], (
@@ -179,7 +179,7 @@ def test_waiting_runs_follow_their_deployment_to_another_pool() -> None:
     with driver() as conn:
         assert claims.claim(conn, pending, TERMS) == [], "the old pool's runners leave them alone"
     with connection() as conn:
-        assert [(run.run_id, run.pool) for run in turns.unheard(conn)] == [(pending[0], "gpu")]
+        assert [(run.run_id, run.pool) for run in eligibility.unheard(conn)] == [(pending[0], "gpu")]
         conn.execute(text("UPDATE run SET status = 'pending' WHERE run_id = :id"), {"id": running[0]})
         assert limits.move_stragglers(conn) == 1
     with driver() as conn:

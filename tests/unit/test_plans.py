@@ -8,13 +8,13 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, text
 
-from shared import claims, failed_runs, finishing, key_limits, limits, runs, turns
-from shared.claims import Terms
 from shared.deployments.deployments import DeploymentRef
-from shared.finishing import Finish
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import RunRequest
+from shared.runs import claims, create, eligibility, finish, key_limits, limits, retry
+from shared.runs.claims import Terms
+from shared.runs.create import RunRequest
+from shared.runs.finish import Finish
 from shared.threads import checkpoint_reads, records, state
 from tests import factories
 
@@ -115,14 +115,16 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
         checkpoint_reads.answer(conn, deployment.id, ask, thread_id=thread_id)
 
     def failed(conn: Connection) -> None:
-        failed_runs.search(conn, deployment.id, {}, limit=10, offset=0)
+        retry.search(conn, deployment.id, {}, limit=10, offset=0)
 
     def run(conn: Connection) -> None:
-        run_id = runs.create(conn, deployment, RunRequest(assistant_id="agent"), thread_id=thread_id).run_id
+        run_id = create.create_run(
+            conn, deployment, RunRequest(assistant_id="agent"), thread_id=thread_id
+        ).run_id
         own = conn.connection.driver_connection
         ((claimed, _),) = claims.claim(own, [run_id], Terms("me", 30.0, 3600.0))
         end = Finish(claimed, RunStatus.SUCCESS, ThreadStatus.IDLE, values="{}", state="{}")
-        assert run_id in finishing.finish(conn, [end], owner="me")
+        assert run_id in finish.finish_runs(conn, [end], owner="me")
 
     cases: dict[str, tuple[Work, int]] = {
         "a search for one thread in 1,000": (
@@ -135,7 +137,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
         "the newest state": (lambda conn: state.newest(conn, deployment.id, thread_id), 2),
         "ten states of the history": (history, 3 * 11),
         "ten runs": (
-            lambda conn: runs.list_of_thread(conn, deployment.id, thread_id, limit=10, offset=0),
+            lambda conn: create.list_of_thread(conn, deployment.id, thread_id, limit=10, offset=0),
             10,
         ),
         "ten runs that failed": (failed, 2 * 20),
@@ -196,15 +198,15 @@ def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -
         conn.execute(text(WAIT), {"deployment_id": deployment.id, "is_rung": is_rung})
         conn.execute(text("SELECT pg_stat_force_next_flush()"))
     with connection() as conn:
-        assert turns.refresh_statistics(conn, pause_seconds=0)
+        assert eligibility.refresh_statistics(conn, pause_seconds=0)
     terms = Terms("me", 30.0, 3600.0, "default")
 
     def turn(conn: Connection) -> None:
         claims.claim_in_turns(conn.connection.driver_connection, "default", terms, limit=50, served=[])
 
     cases: dict[str, tuple[Work, int]] = {
-        "pools": (turns.pools, 10),
-        "runs that nobody heard of": (lambda conn: turns.unheard(conn, limit=200), 1_500),
+        "pools": (eligibility.pools, 10),
+        "runs that nobody heard of": (lambda conn: eligibility.unheard(conn, limit=200), 1_500),
         "runs of limited keys that nobody heard of": (key_limits.ring, 10),
         "runs of limited deployments that nobody heard of": (limits.startable, 10),
         "runs that missed a move": (limits.move_stragglers, 10),

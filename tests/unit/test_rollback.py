@@ -10,13 +10,14 @@ import pytest
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import claims, finishing, runs, stops
-from shared.claims import Claimed, Terms
 from shared.deployments.deployments import DeploymentRef
-from shared.finishing import Finish
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import RunRequest
+from shared.runs import cancel, claims
+from shared.runs import create as creation
+from shared.runs.claims import Claimed, Terms
+from shared.runs.create import RunRequest
+from shared.runs.finish import Finish, finish_runs, roll_back
 from shared.threads import records
 from shared.threads.checkpoints import write
 
@@ -32,7 +33,7 @@ def deployment(db: Any) -> DeploymentRef:
 
 def create(deployment: DeploymentRef, thread_id: UUID, graph_id: str = "agent", **asked: Any) -> UUID:
     with connection() as conn:
-        return runs.create(
+        return creation.create_run(
             conn, deployment, RunRequest(assistant_id=graph_id, **asked), thread_id=thread_id
         ).run_id
 
@@ -48,7 +49,7 @@ def finish(run: Claimed, thread_status: ThreadStatus | None, **fields: Any) -> N
     end = Finish(run, RunStatus.ERROR if failed else RunStatus.SUCCESS, thread_status, **fields)
     with driver() as conn, conn.transaction():
         records.lock_all(conn, [(run.deployment_id, run.thread_id)])
-        finishing.finish(conn, [end], owner=run.owner)
+        finish_runs(conn, [end], owner=run.owner)
 
 
 def shown(deployment: DeploymentRef, thread_id: UUID) -> dict[str, Any]:
@@ -94,12 +95,12 @@ def undo(deployment: DeploymentRef, thread_id: UUID, run_id: UUID, *, starts: bo
     run = claim(run_id) if starts else None
     if run is None:
         with connection() as conn:
-            stops.cancel(conn, deployment.id, thread_id, run_id, action="rollback")
+            cancel.cancel_run(conn, deployment.id, thread_id, run_id, action="rollback")
         return
     with connection() as conn:
         write(conn, [make.checkpoint(run, "0002")])
-        stops.cancel(conn, deployment.id, thread_id, run_id, action="rollback")
-        finishing.roll_back(conn, run, error=UNDONE)
+        cancel.cancel_run(conn, deployment.id, thread_id, run_id, action="rollback")
+        roll_back(conn, run, error=UNDONE)
 
 
 STATUSES = [None, ThreadStatus.IDLE, ThreadStatus.INTERRUPTED, ThreadStatus.ERROR]
@@ -171,7 +172,7 @@ def test_what_a_deleted_run_has_stored_stays_for_the_run_that_has_begun_at_it(
     assert second is not None
 
     with connection() as conn:
-        stops.delete(conn, deployment.id, thread_id, ended)
+        cancel.delete_run(conn, deployment.id, thread_id, ended)
     make.stored(second, "2", parent_checkpoint_id="1")
 
     with connection() as conn:

@@ -17,12 +17,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from psycopg.errors import UniqueViolation
 from sqlalchemy import text
 
-from shared import claims, finishing, runs, stops, turns
-from shared.claims import Claimed, Terms
 from shared.errors import Conflict, Fenced, NotFound
-from shared.finishing import Finish
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import cancel, claims, create, eligibility, finish
+from shared.runs.claims import Claimed, Terms
+from shared.runs.finish import Finish
 from shared.threads import records
 from tests import factories
 
@@ -78,11 +78,11 @@ class Runs(RuleBasedStateMachine):
     )
     def create(self, thread: int, strategy: str) -> Any:
         thread_id, run_id = self.threads[thread], uuid4()
-        request = runs.RunRequest(assistant_id="agent", multitask_strategy=strategy, if_not_exists="create")
+        request = create.RunRequest(assistant_id="agent", multitask_strategy=strategy, if_not_exists="create")
         live = self.live_of(thread_id)
         try:
             with connection() as conn:
-                runs.create(conn, self.deployment, request, thread_id=thread_id, run_id=run_id)
+                create.create_run(conn, self.deployment, request, thread_id=thread_id, run_id=run_id)
         except Conflict:
             assert strategy == "reject"
             assert live
@@ -102,7 +102,7 @@ class Runs(RuleBasedStateMachine):
         expected = self.model.get(run_id)
         try:
             with connection() as conn:
-                stops.cancel(conn, self.deployment.id, thread_id, run_id, action=action)
+                cancel.cancel_run(conn, self.deployment.id, thread_id, run_id, action=action)
         except NotFound:
             assert expected is None or not expected.is_live
             return
@@ -115,7 +115,7 @@ class Runs(RuleBasedStateMachine):
         thread_id = self.thread_of(run_id)
         try:
             with connection() as conn:
-                stops.delete(conn, self.deployment.id, thread_id, run_id)
+                cancel.delete_run(conn, self.deployment.id, thread_id, run_id)
         except NotFound:
             assert run_id not in self.model
             return
@@ -127,7 +127,7 @@ class Runs(RuleBasedStateMachine):
         if thread_id not in self.rest:
             return
         with connection() as conn:
-            stops.delete_thread(conn, self.deployment.id, thread_id)
+            cancel.delete_thread(conn, self.deployment.id, thread_id)
         self.model = {id: run for id, run in self.model.items() if run.thread_id != thread_id}
         self.rest.pop(thread_id, None)
 
@@ -166,7 +166,7 @@ class Runs(RuleBasedStateMachine):
         end = Finish(run, status, ENDS[status], None, '{"n": 1}', state, "{}")
         with driver() as conn, conn.transaction():
             records.lock_all(conn, [(run.deployment_id, run.thread_id)])
-            done = finishing.finish(conn, [end], owner=run.owner)
+            done = finish.finish_runs(conn, [end], owner=run.owner)
         assert (run.run_id in done) == held
         if held:
             self.ended(run, status)
@@ -191,7 +191,7 @@ class Runs(RuleBasedStateMachine):
         held = self.holds(run)
         try:
             with connection() as conn:
-                finishing.roll_back(conn, run, error={"error": "UserRollback", "message": ""})
+                finish.roll_back(conn, run, error={"error": "UserRollback", "message": ""})
         except Fenced:
             assert not held
             return
@@ -229,7 +229,7 @@ class Runs(RuleBasedStateMachine):
             taken = claims.take_over(conn, run_id, owner="upkeep")
             assert taken is not None
             end = Finish(taken, RunStatus.ERROR, ThreadStatus.ERROR, {"error": "RunAbandoned"})
-            assert run_id in finishing.finish(conn, [end], owner="upkeep")
+            assert run_id in finish.finish_runs(conn, [end], owner="upkeep")
         expected.attempt += 1
         self.ended(taken, RunStatus.ERROR)
 
@@ -237,7 +237,7 @@ class Runs(RuleBasedStateMachine):
     def ring_again(self) -> None:
         with connection() as conn:
             conn.execute(text("UPDATE run SET rung_at = NULL"))
-            found = {item.run_id for item in turns.unheard(conn)}
+            found = {item.run_id for item in eligibility.unheard(conn)}
         heads = {ids[0] for ids in map(self.live_of, self.threads) if ids}
         assert found == {id for id in heads if self.model[id].status == "pending"}
 

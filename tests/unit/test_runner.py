@@ -23,13 +23,14 @@ from gevent.event import AsyncResult
 from sqlalchemy import text
 
 import workers
-from shared import api_keys, failed_runs, limits, runs, stops, turns
+from shared import api_keys
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import HostError, OutcomeUnknown, Unavailable
 from shared.eventlog import events
 from shared.eventlog.events import Event
 from shared.infra import broker, redis
 from shared.infra.postgres import Driver, connection, driver, transaction
+from shared.runs import cancel, create, eligibility, limits, retry
 from shared.settings import Settings
 from shared.threads import records
 from tests import factories
@@ -114,9 +115,9 @@ class Bench:
         **fields: Any,
     ) -> UUID:
         """A pending run's id; nobody has been rung."""
-        request = runs.RunRequest(assistant_id=graph, input=input or {}, if_not_exists="create", **fields)
+        request = create.RunRequest(assistant_id=graph, input=input or {}, if_not_exists="create", **fields)
         with connection() as conn:
-            created = runs.create(
+            created = create.create_run(
                 conn,
                 deployment or self.deployment,
                 request,
@@ -162,7 +163,7 @@ class Bench:
         row = self.row(run_id)
         assert row is not None
         with connection() as conn:
-            stopped = stops.cancel(conn, self.deployment.id, row["thread_id"], run_id, action=action)
+            stopped = cancel.cancel_run(conn, self.deployment.id, row["thread_id"], run_id, action=action)
         if tell:
             message = orjson.dumps({"run_id": str(run_id), "action": action, "reason": None})
             redis.client().publish(redis.control_channel(stopped.owner or ""), message)
@@ -324,7 +325,7 @@ def test_a_stopped_run_goes_on_from_its_last_checkpoint_when_run_again(world: Wo
 
         with connection() as conn:
             thread_id = stopped["thread_id"]
-            again = failed_runs.retry(conn, b.deployment, thread_id, run_id, new_id=uuid4()).run_id
+            again = retry.retry_run(conn, b.deployment, thread_id, run_id, new_id=uuid4()).run_id
         b.runner.ring([again])
         found = b.wait(again)
 
@@ -858,6 +859,6 @@ def test_what_a_graph_asks_of_a_database_that_is_away_is_asked_again(world: Worl
 def test_the_next_run_of_another_pool_is_rung(world: World) -> None:
     with bench(world) as b:
         other = uuid4()
-        b.runner.goes_on(turns.Next(other, "gpu"))
+        b.runner.goes_on(eligibility.Next(other, "gpu"))
 
         assert b.rung == [(broker.EXECUTE_RUNS, "runs.gpu", str(other))]

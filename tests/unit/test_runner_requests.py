@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 import orjson
 from sqlalchemy import text
 
-from shared import control, runs, turns
 from shared.infra.postgres import connection
-from shared.runs import RunRequest
+from shared.runs import create, eligibility, signals
+from shared.runs.create import RunRequest
 from shared.threads import state
 from tests.greened import World, child, greened
 from tests.unit.test_runner import Bench, bench, last, names
@@ -61,7 +61,7 @@ def test_a_fork_begins_at_its_checkpoint_and_the_thread_goes_on_from_it(world: W
 
         replayed = RunRequest(assistant_id="asks", place={"checkpoint_id": waiting})
         with connection() as conn:
-            run_id = runs.create(conn, b.deployment, replayed, thread_id=thread).run_id
+            run_id = create.create_run(conn, b.deployment, replayed, thread_id=thread).run_id
         b.runner.ring([run_id])
         b.wait(run_id)
         asked = kept(b, thread)
@@ -99,7 +99,7 @@ def test_a_running_run_streams_what_a_reader_asks_for_from_then_on(world: World)
     with bench(world) as b:
         run_id = b.start("counts", {"n": 6, "seconds": 0.3})
         b.wait_for_event(run_id, b'"log":[0]')
-        control.widen(run_id, b.settings.worker, ["updates", "custom", "messages", "values"])
+        signals.widen(run_id, b.settings.worker, ["updates", "custom", "messages", "values"])
         found = names(b.wait(run_id))
 
         assert set(found) == {"metadata", "values", "updates", "end"}
@@ -123,4 +123,4 @@ def test_a_run_past_its_deadline_keeps_what_it_had_reached(world: World) -> None
         assert kept(b, row["thread_id"])["state"]["next"] == ["sleep"]
         assert last(found)["output"] == {"__error__": error}
         with connection() as conn:
-            assert turns.next_of(conn, b.deployment.id, row["thread_id"]) is None
+            assert eligibility.next_of(conn, b.deployment.id, row["thread_id"]) is None

@@ -9,14 +9,15 @@ from uuid import UUID, uuid4
 import pytest
 
 import tests.factories as make
-from shared import claims, runs, stops
-from shared.claims import Terms
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus
-from shared.runs import Created, RunRequest
+from shared.runs import cancel, claims
+from shared.runs import create as creation
+from shared.runs.claims import Terms
+from shared.runs.create import Created, RunRequest
 from shared.threads import records
 
 
@@ -34,7 +35,7 @@ def create(
     deployment: DeploymentRef, thread_id: UUID | None, max_pending: int = 1000, **asked: Any
 ) -> Created:
     with connection() as conn:
-        return runs.create(
+        return creation.create_run(
             conn,
             deployment,
             RunRequest(assistant_id="agent", **asked),
@@ -60,7 +61,7 @@ def test_runs_made_at_the_same_time_get_an_order(deployment: DeploymentRef, thre
         made = list(pool.map(lambda _: create(deployment, thread_id), range(8)))
     assert sum(run.starts_at_once for run in made) == 1
     with connection() as conn:
-        listed = runs.list_of_thread(conn, deployment.id, thread_id, limit=10, offset=0)
+        listed = creation.list_of_thread(conn, deployment.id, thread_id, limit=10, offset=0)
     assert len(listed) == 8
 
 
@@ -109,8 +110,8 @@ def test_an_interrupted_pending_run_reserves_numbers_for_its_end(
 ) -> None:
     run_id = create(deployment, thread_id).run_id
     with connection() as conn:
-        stopped = stops.cancel(conn, deployment.id, thread_id, run_id, reason="why")
-        row = runs.get(conn, deployment.id, run_id)
+        stopped = cancel.cancel_run(conn, deployment.id, thread_id, run_id, reason="why")
+        row = creation.get(conn, deployment.id, run_id)
     assert (row["status"], row["cancel_reason"]) == (RunStatus.INTERRUPTED, "why")
     assert row["seq_reserved"] == stopped.seq_reserved + RESERVED
     with driver() as conn:
@@ -120,20 +121,20 @@ def test_an_interrupted_pending_run_reserves_numbers_for_its_end(
 def test_a_cancelled_run_is_not_cancelled_again(deployment: DeploymentRef, thread_id: UUID) -> None:
     run_id = create(deployment, thread_id).run_id
     with connection() as conn:
-        stops.cancel(conn, deployment.id, thread_id, run_id)
+        cancel.cancel_run(conn, deployment.id, thread_id, run_id)
         with pytest.raises(NotFound, match="No matching runs to cancel"):
-            stops.cancel(conn, deployment.id, thread_id, run_id)
+            cancel.cancel_run(conn, deployment.id, thread_id, run_id)
         with pytest.raises(NotFound, match="No runs found to cancel"):
-            stops.cancel(conn, deployment.id, thread_id, uuid4())
+            cancel.cancel_run(conn, deployment.id, thread_id, uuid4())
         with pytest.raises(NotFound, match="No runs found to cancel"):
-            stops.cancel(conn, deployment.id, make.thread(deployment.id), run_id)
+            cancel.cancel_run(conn, deployment.id, make.thread(deployment.id), run_id)
 
 
 @pytest.mark.parametrize("action", ["interrupt", "rollback"])
 def test_a_cancelled_temporary_run_leaves_nothing(deployment: DeploymentRef, action: str) -> None:
     made = create(deployment, None)
     with connection() as conn:
-        assert stops.cancel(conn, deployment.id, made.thread_id, made.run_id, action=action).is_over
+        assert cancel.cancel_run(conn, deployment.id, made.thread_id, made.run_id, action=action).is_over
         assert not records.lock(conn, deployment.id, made.thread_id)
 
 
@@ -141,7 +142,7 @@ def test_deleting_an_ended_run_leaves_the_thread_as_it_is(deployment: Deployment
     ended = make.run(deployment, thread_id, status=RunStatus.SUCCESS)
     with connection() as conn:
         before = records.get(conn, deployment.id, thread_id)
-        assert stops.delete(conn, deployment.id, thread_id, ended) is None
+        assert cancel.delete_run(conn, deployment.id, thread_id, ended) is None
         assert records.get(conn, deployment.id, thread_id) == before
 
 
@@ -149,7 +150,7 @@ def test_deleting_a_running_run_fences_its_owner(deployment: DeploymentRef, thre
     run_id = create(deployment, thread_id).run_id
     owned = claim(run_id, owner="w1")
     with connection() as conn:
-        gone = stops.delete(conn, deployment.id, thread_id, run_id)
+        gone = cancel.delete_run(conn, deployment.id, thread_id, run_id)
         assert gone is not None
         assert (gone.owner, gone.is_over) == ("w1", True)
         assert not claims.reserve(conn, run_id, owner="w1", attempt=owned.attempt, upto=9999)
@@ -161,7 +162,7 @@ def test_deleting_a_thread_names_its_live_runs(deployment: DeploymentRef, thread
     running, waiting = (create(deployment, thread_id).run_id for _ in range(2))
     claim(running, owner="w1")
     with connection() as conn:
-        gone = stops.delete_thread(conn, deployment.id, thread_id)
+        gone = cancel.delete_thread(conn, deployment.id, thread_id)
     assert [(run.run_id, run.owner, run.is_over) for run in gone] == [
         (running, "w1", True),
         (waiting, None, True),
@@ -172,9 +173,9 @@ def test_a_run_of_another_deployment_is_not_there(deployment: DeploymentRef, thr
     run_id = create(deployment, thread_id).run_id
     other = make.deployment("other")
     with connection() as conn:
-        for call in (stops.cancel, stops.delete):
+        for call in (cancel.cancel, cancel.delete):
             with pytest.raises(NotFound):
                 call(conn, other.id, thread_id, run_id)
         with pytest.raises(NotFound):
-            runs.get(conn, other.id, run_id)
-        assert runs.get(conn, deployment.id, run_id)["status"] == RunStatus.PENDING
+            creation.get(conn, other.id, run_id)
+        assert creation.get(conn, deployment.id, run_id)["status"] == RunStatus.PENDING

@@ -9,11 +9,11 @@ from uuid import uuid4
 import pytest
 
 import tests.factories as make
-from shared import stops
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import cancel
 from shared.threads import records
 from shared.threads import state as states
 
@@ -93,7 +93,7 @@ def test_a_thread_of_another_deployment_is_not_there(deployment: DeploymentRef) 
     thread_id = make.thread(make.deployment("other").id)
     with connection() as conn:
         assert not records.lock(conn, deployment.id, thread_id)
-        for call in (records.get, records.require, states.newest, stops.delete_thread):
+        for call in (records.get, records.require, states.newest, cancel.delete_thread):
             with pytest.raises(NotFound, match=f"Thread with ID {thread_id} not found"):
                 call(conn, deployment.id, thread_id)
         with pytest.raises(NotFound):

@@ -14,13 +14,14 @@ import pytest
 from redis import Redis
 from sqlalchemy import text
 
-from shared import claims, leadership, stops, webhooks
-from shared.claims import Terms
+from shared import leadership
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Unavailable
 from shared.eventlog import events
 from shared.infra import broker
 from shared.infra.postgres import connection, driver
+from shared.runs import cancel, claims, webhooks
+from shared.runs.claims import Terms
 from shared.settings import Settings
 from shared.threads import records
 from tests import factories
@@ -213,7 +214,7 @@ def test_a_run_deleted_meanwhile_is_no_trouble(
     def look_and_lose(conn: Any, **options: Any) -> Any:
         found = look(conn, **options)
         with connection() as other:
-            stops.delete(other, deployment.id, row(run_id)["thread_id"], run_id)
+            cancel.delete_run(other, deployment.id, row(run_id)["thread_id"], run_id)
         return found
 
     monkeypatch.setattr(claims, "abandoned", look_and_lose)

@@ -14,15 +14,16 @@ import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import claims, deletion, finishing, runs, stops, webhooks
-from shared.claims import Claimed, Terms
+from shared import deletion
 from shared.deployments import secrets
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Fenced, Invalid
-from shared.finishing import Finish
 from shared.infra import egress, encryption
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import cancel, claims, create, webhooks
+from shared.runs.claims import Claimed, Terms
+from shared.runs.finish import Finish, finish_runs, roll_back
 from shared.threads import records
 from tests import factories
 from tests.receiver import Receiver, receiving
@@ -56,7 +57,7 @@ def finish(run: Claimed, status: RunStatus = RunStatus.SUCCESS, **fields: Any) -
     end = Finish(run, status, ThreadStatus.IDLE, **fields)
     with driver() as conn, conn.transaction():
         records.lock_all(conn, [(run.deployment_id, run.thread_id)])
-        assert finishing.finish(conn, [end], owner="a").keys() == {run.run_id}
+        assert finish_runs(conn, [end], owner="a").keys() == {run.run_id}
 
 
 def outbox() -> list[Any]:
@@ -99,13 +100,13 @@ def is_interrupted(deployment: DeploymentRef) -> None:
 
 def is_rolled_back(deployment: DeploymentRef) -> None:
     with connection() as conn:
-        finishing.roll_back(conn, claimed(deployment), error=ROLLED_BACK)
+        roll_back(conn, claimed(deployment), error=ROLLED_BACK)
 
 
 def is_rolled_back_and_goes(deployment: DeploymentRef) -> None:
     run = claimed(deployment, temporary=True)
     with connection() as conn:
-        stops.cancel(conn, deployment.id, run.thread_id, run.run_id, action="rollback", reason="enough")
+        cancel.cancel_run(conn, deployment.id, run.thread_id, run.run_id, action="rollback", reason="enough")
     finish(run, RunStatus.INTERRUPTED, values='{"done": 1}')
 
 
@@ -113,7 +114,7 @@ def cancelled(deployment: DeploymentRef, action: str, **columns: Any) -> None:
     run_id = pending(deployment, **columns)
     thread_id = thread_of(run_id)
     with connection() as conn:
-        stops.cancel(conn, deployment.id, thread_id, run_id, action=action, reason="enough")
+        cancel.cancel_run(conn, deployment.id, thread_id, run_id, action=action, reason="enough")
 
 
 def is_cancelled_before_it_starts(deployment: DeploymentRef) -> None:
@@ -129,22 +130,22 @@ def is_cancelled_before_it_starts_and_goes(deployment: DeploymentRef) -> None:
 
 
 def is_superseded(deployment: DeploymentRef) -> None:
-    request = runs.RunRequest(assistant_id="agent", multitask_strategy="interrupt")
+    request = create.RunRequest(assistant_id="agent", multitask_strategy="interrupt")
     thread_id = thread_of(pending(deployment))
     with connection() as conn:
-        runs.create(conn, deployment, request, thread_id=thread_id)
+        create.create_run(conn, deployment, request, thread_id=thread_id)
 
 
 def is_deleted(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     with connection() as conn:
-        stops.delete(conn, deployment.id, run.thread_id, run.run_id)
+        cancel.delete_run(conn, deployment.id, run.thread_id, run.run_id)
 
 
 def loses_its_thread(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     with connection() as conn:
-        stops.delete_thread(conn, deployment.id, run.thread_id)
+        cancel.delete_thread(conn, deployment.id, run.thread_id)
 
 
 def loses_its_deployment(deployment: DeploymentRef) -> None:
@@ -197,7 +198,7 @@ def test_a_run_that_has_ended_is_not_told_of_when_it_is_deleted(deployment: Depl
     run = claimed(deployment)
     finish(run)
     with connection() as conn:
-        stops.delete_thread(conn, deployment.id, run.thread_id)
+        cancel.delete_thread(conn, deployment.id, run.thread_id)
 
     assert [row["status"] for row in outbox()] == ["success"]
 
@@ -207,9 +208,9 @@ def test_what_is_refused_to_a_zombie_is_not_told(deployment: DeploymentRef) -> N
     with connection() as conn:
         conn.execute(text("UPDATE run SET attempt = attempt + 1"))
         ends = [Finish(run, RunStatus.SUCCESS, ThreadStatus.IDLE) for run in (kept, gone)]
-        assert finishing.finish(conn, ends, owner="a") == {}
+        assert finish_runs(conn, ends, owner="a") == {}
     with pytest.raises(Fenced), connection() as conn:
-        finishing.roll_back(conn, kept, error=ROLLED_BACK)
+        roll_back(conn, kept, error=ROLLED_BACK)
 
     assert outbox() == []
 
@@ -218,7 +219,7 @@ def test_runs_without_a_webhook_leave_no_word(deployment: DeploymentRef) -> None
     finish(claimed(deployment, None))
     finish(claimed(deployment, None, temporary=True))
     with connection() as conn:
-        finishing.roll_back(conn, claimed(deployment, None), error=ROLLED_BACK)
+        roll_back(conn, claimed(deployment, None), error=ROLLED_BACK)
 
     assert outbox() == []
 
@@ -310,7 +311,7 @@ def make_due() -> None:
 def test_a_receiver_is_told_the_run_as_it_ended(deployment: DeploymentRef, receiver: Receiver) -> None:
     run = claimed(deployment, receiver.url)
     with connection() as conn:
-        record = runs.record(runs.get(conn, deployment.id, run.run_id))
+        record = create.record(create.get(conn, deployment.id, run.run_id))
     finish(run, values='{"done": 1}')
     [delivery] = take()
     delivering.deliver(delivery)
@@ -411,7 +412,7 @@ def test_a_receiver_that_fails_is_told_again_under_the_same_id_and_then_given_up
     assert row["failure"] == "the receiver answered 503"
     with connection() as conn:
         lines = conn.execute(text("SELECT level, message, run_id FROM log_line ORDER BY id")).all()
-        status = runs.get(conn, deployment.id, run.run_id)["status"]
+        status = create.get(conn, deployment.id, run.run_id)["status"]
     assert [line.level for line in lines] == ["WARNING"] * 4 + ["ERROR"]
     assert all(line.run_id == run.run_id and "own words" not in line.message for line in lines)
     assert status == "success"

@@ -7,12 +7,13 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
 
-from shared import control, deletion
+from shared import deletion
 from shared.deployments import deployments, logs
 from shared.deployments.deployments import Change
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.models import DeploymentStatus
+from shared.runs import signals
 from web.auth import caller
 from web.conditional import conditional, tagged
 from web.control_plane import answers
@@ -254,4 +255,4 @@ def _stop_runs(deployment_id: UUID) -> None:
             stopped = deletion.stop_runs(conn, deployment_id)
         if not stopped:
             return
-        control.tell(stopped, settings().event_retention_seconds)
+        signals.tell(stopped, settings().event_retention_seconds)

@@ -7,10 +7,11 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
 
-from shared import assistants, stops, turns
-from shared.control import ring, tell
+from shared import assistants
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
+from shared.runs import cancel, eligibility
+from shared.runs.signals import ring, tell
 from web.deployment_api import answers
 from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
 from web.fields import (
@@ -197,8 +198,8 @@ def delete_assistant(assistant_id: str) -> tuple[str, int]:
 def _cancel(thread_id: UUID, run_id: UUID) -> None:
     try:
         with connection() as conn:
-            stopped = stops.cancel(conn, deployment().id, thread_id, run_id, reason="assistant deleted")
-            next_run = turns.next_of(conn, deployment().id, thread_id)
+            stopped = cancel.cancel_run(conn, deployment().id, thread_id, run_id, reason="assistant deleted")
+            next_run = eligibility.next_of(conn, deployment().id, thread_id)
     except NotFound:
         return  # it has ended by itself meanwhile
     tell([stopped], settings().event_retention_seconds)
@@ -208,7 +209,7 @@ def _cancel(thread_id: UUID, run_id: UUID) -> None:
 def _delete_thread(thread_id: UUID) -> None:
     try:
         with connection() as conn:
-            live = stops.delete_thread(conn, deployment().id, thread_id)
+            live = cancel.delete_thread(conn, deployment().id, thread_id)
     except NotFound:
         return  # somebody else has deleted it meanwhile
     tell(live, settings().event_retention_seconds)

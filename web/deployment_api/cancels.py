@@ -8,12 +8,12 @@ from uuid import UUID
 
 from flask import Blueprint, Response
 
-from shared import stops, turns
-from shared.control import ring, tell
 from shared.errors import Invalid, NotFound
 from shared.eventlog import follow
 from shared.infra.postgres import connection
 from shared.models import RunStatus
+from shared.runs import cancel, eligibility
+from shared.runs.signals import ring, tell
 from web.deployment_api import answers
 from web.deployment_api.following import Follower, location
 from web.deployment_api.pages import deployment, settings
@@ -26,7 +26,7 @@ bp = Blueprint("cancels", __name__)
 STATUSES = {
     "pending": (RunStatus.PENDING,),
     "running": (RunStatus.RUNNING,),
-    "all": stops.LIVE,
+    "all": cancel.LIVE,
 }
 
 
@@ -59,10 +59,10 @@ def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
         follower = Follower(run_key, thread_key, cancels=False)
         before, _ = follower.extent()
         with connection() as conn:
-            stopped = stops.cancel(
+            stopped = cancel.cancel_run(
                 conn, deployment().id, thread_key, run_key, action=query["action"], reason=reason
             )
-            next_run = turns.next_of(conn, deployment().id, thread_key)
+            next_run = eligibility.next_of(conn, deployment().id, thread_key)
         tell([stopped], settings().event_retention_seconds)
         ring(next_run)
         if not query["wait"]:
@@ -90,9 +90,9 @@ def cancel_many() -> tuple[str, int]:
     if "status" in body and len(body) == 1:
         statuses = STATUSES[body["status"]]
         with connection() as conn:
-            wanted = stops.live_by_thread(conn, deployment().id, statuses)
+            wanted = cancel.live_by_thread(conn, deployment().id, statuses)
     elif body.keys() == {"thread_id", "run_ids"}:
-        statuses, wanted = stops.LIVE, {body["thread_id"]: body["run_ids"]}
+        statuses, wanted = cancel.LIVE, {body["thread_id"]: body["run_ids"]}
     else:
         raise Invalid("exactly one of status, or thread_id with run_ids, must be given")
     stopped = [_cancel_of_thread(*item, statuses, action) for item in sorted(wanted.items())]
@@ -106,10 +106,10 @@ def _cancel_of_thread(
 ) -> bool:
     reason = f"{action} requested via POST /runs/cancel"
     with connection() as conn:
-        stopped = stops.cancel_several(
+        stopped = cancel.cancel_runs(
             conn, deployment().id, thread_id, run_ids, statuses=statuses, action=action, reason=reason
         )
-        next_run = turns.next_of(conn, deployment().id, thread_id)
+        next_run = eligibility.next_of(conn, deployment().id, thread_id)
     tell(stopped, settings().event_retention_seconds)
     if stopped:
         ring(next_run)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from flask import Blueprint, Response, g, jsonify
 from uuid_utils.compat import uuid7
 
-from shared import failed_runs, runs
 from shared.infra import broker
 from shared.infra.postgres import connection
+from shared.runs import create, retry
 from web.auth import caller
 from web.deployment_api import answers
 from web.deployment_api.crons import Moment
@@ -22,7 +22,7 @@ bp = Blueprint("failed", __name__)
 
 
 class Search(Schema):
-    status = ItemOrList(OneOf(*failed_runs.STATUSES), allow_none=True)
+    status = ItemOrList(OneOf(*retry.STATUSES), allow_none=True)
     since = Moment(allow_none=True)
     until = Moment(allow_none=True)
     assistant_id = UuidField(allow_none=True)
@@ -48,8 +48,8 @@ def search_failed() -> Response:
     body = load(Search)
     limit, offset = body.pop("limit"), body.pop("offset")
     with connection() as conn:
-        rows, total = failed_runs.search(conn, deployment().id, body, limit=limit, offset=offset)
-    return page([failed_runs.record(row) for row in rows], offset=offset, limit=limit, total=total)
+        rows, total = retry.search(conn, deployment().id, body, limit=limit, offset=offset)
+    return page([retry.record(row) for row in rows], offset=offset, limit=limit, total=total)
 
 
 @bp.post("/threads/<thread_id>/runs/<run_id>/retry")
@@ -72,7 +72,7 @@ def retry_run(thread_id: str, run_id: str) -> Response:
     force, new_id = load(Retry, optional=True)["force"], uuid7()
     with connection() as conn:
         keep = once(conn)
-        created = failed_runs.retry(
+        created = retry.retry_run(
             conn,
             deployment(),
             thread_key,
@@ -83,7 +83,7 @@ def retry_run(thread_id: str, run_id: str) -> Response:
             max_pending=settings().max_pending_per_thread,
             key_id=caller().key_id,
         )
-        response = jsonify(runs.record(created.row))
+        response = jsonify(create.record(created.row))
         response.headers["Content-Location"] = location(thread_key, new_id)
         keep(response)
     broker.enqueue_run(created.pool, new_id)

@@ -11,13 +11,13 @@ from uuid import UUID
 
 from flask import Response, jsonify, request
 
-from shared import run_logs, runs, stops, turns
-from shared.control import ring, tell
 from shared.errors import NotFound, Unavailable
 from shared.eventlog import follow
 from shared.eventlog.events import Event
 from shared.infra.postgres import connection, dumps
-from shared.run_logs import FAILED
+from shared.runs import cancel, create, eligibility, end_event
+from shared.runs.end_event import FAILED
+from shared.runs.signals import ring, tell
 from shared.threads import records
 from web import sse
 from web.deployment_api.pages import deployment, settings
@@ -59,7 +59,7 @@ class Follower:
         """A new run's events. The first one is known before it happens, unless other runs are ahead."""
         if not starts_at_once:
             return self.batches(reader, after=0)
-        first = Event(1, 0, "metadata", runs.first_words(self.run_id, 1))
+        first = Event(1, 0, "metadata", create.first_words(self.run_id, 1))
         return chain([[first]], _without_first(self.batches(reader, after=0)))
 
     def stream(
@@ -95,19 +95,19 @@ class Follower:
 
     def extent(self) -> tuple[int, bool]:
         """The number of the log's newest event (0: it holds nothing), and whether nothing will be added."""
-        return run_logs.extent(self.run_id)
+        return end_event.extent(self.run_id)
 
     def ended(self) -> Sequence[Event] | None:
         """The end of a log that was lost; None while the run lives."""
-        return run_logs.end_of_lost(self.deployment_id, self.run_id)
+        return end_event.end_of_lost(self.deployment_id, self.run_id)
 
     def ended_by_row(self) -> Sequence[Event] | None:
         """The end alone, while the log cannot be read."""
-        return run_logs.end_by_row(self.deployment_id, self.run_id)
+        return end_event.end_by_row(self.deployment_id, self.run_id)
 
     def output(self, last: Event | None) -> bytes:
         """What a wait or join answers; breaks off where nothing is left that knows."""
-        told = run_logs.output_of(last) if last is not None else b""
+        told = end_event.output_of(last) if last is not None else b""
         if told and told != b"null":
             return told
         try:
@@ -123,7 +123,7 @@ class Follower:
         Never null: a client looks for keys in it.
         """
         with connection() as conn:
-            row = runs.get(conn, self.deployment_id, self.run_id)
+            row = create.get(conn, self.deployment_id, self.run_id)
             thread = records.get(conn, self.deployment_id, row["thread_id"])
         if row["status"] in FAILED:
             return {"__error__": row["error"]}
@@ -142,8 +142,10 @@ class Follower:
         reason = "client disconnected from the run stream (on_disconnect=cancel)"
         try:
             with connection() as conn:
-                stopped = stops.cancel(conn, self.deployment_id, self.thread_id, self.run_id, reason=reason)
-                next_run = turns.next_of(conn, self.deployment_id, self.thread_id)
+                stopped = cancel.cancel_run(
+                    conn, self.deployment_id, self.thread_id, self.run_id, reason=reason
+                )
+                next_run = eligibility.next_of(conn, self.deployment_id, self.thread_id)
         except NotFound:
             return  # it had ended
         except Unavailable as error:

@@ -9,12 +9,12 @@ from uuid import UUID
 
 from flask import Blueprint, Response, request
 
-from shared import control, run_logs, runs, stops
 from shared.errors import Forbidden, NotFound
 from shared.eventlog import follow
 from shared.eventlog.events import Event
 from shared.infra.postgres import connection
 from shared.models import RunStatus
+from shared.runs import cancel, create, end_event, signals
 from web import sse
 from web.auth import caller
 from web.deployment_api import answers, wanted
@@ -67,7 +67,7 @@ def _found(thread_id: UUID | None, run_id: str) -> tuple[Any, bool]:
     try:
         return find(thread_id, run_id), False
     except NotFound:
-        row = run_logs.gone(deployment().id, uuid_path(run_id, "run_id"))
+        row = end_event.gone(deployment().id, uuid_path(run_id, "run_id"))
         if row is None or thread_id not in (None, row["thread_id"]):
             raise
         return row, True
@@ -77,7 +77,7 @@ def _joined(thread_id: UUID | None, run_id: str) -> Response:
     cancels = _cancels(load_query(JoinQuery))
     row, is_gone = _found(thread_id, run_id)
     follower = Follower(row["run_id"], row["thread_id"], cancels=cancels)
-    if row["status"] not in stops.LIVE and not is_gone:
+    if row["status"] not in cancel.LIVE and not is_gone:
         return follower.answer_at_once(follower.stored_output())
     with ExitStack() as stack:
         reader = stack.enter_context(follow.hub().reader(follower.run_id))
@@ -127,7 +127,7 @@ def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
         newest, is_whole = follower.extent()
         if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
             after = min(after, newest)
-        is_over = row["status"] not in stops.LIVE
+        is_over = row["status"] not in cancel.LIVE
         if is_over and (after is None or not resumable or (is_whole and after == newest)):
             batches: Iterator[list[Event]] = iter(())
         else:
@@ -152,10 +152,10 @@ def _widened(row: Any, modes: list[str] | None, namespaces: list[str] | None) ->
     known = [mode for mode in modes or () if mode in STREAM_MODES]
     if row["status"] == RunStatus.PENDING and (known or subgraphs):
         with connection() as conn:
-            kwargs = runs.widen(conn, deployment().id, row["run_id"], modes=known, subgraphs=subgraphs)
+            kwargs = create.widen(conn, deployment().id, row["run_id"], modes=known, subgraphs=subgraphs)
         return row if kwargs is None else {**row, "kwargs": kwargs}
     if row["status"] == RunStatus.RUNNING and row["owner"] and set(known) - set(row["kwargs"]["stream_mode"]):
-        control.widen(row["run_id"], row["owner"], known)
+        signals.widen(row["run_id"], row["owner"], known)
     return row
 
 

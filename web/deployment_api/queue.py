@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, jsonify
 
-from shared import queueing
 from shared.infra.postgres import connection
+from shared.runs import queue_position
 from web.deployment_api import answers
 from web.deployment_api.pages import deployment
 from web.openapi import operation
@@ -18,4 +18,4 @@ bp = Blueprint("queue", __name__)
 def show_queue() -> Response:
     """The longest wait first. A run's own place in line is in its record while it waits."""
     with connection() as conn:
-        return jsonify(queueing.of_deployment(conn, deployment()))
+        return jsonify(queue_position.of_deployment(conn, deployment()))

@@ -9,11 +9,11 @@ from uuid import UUID
 
 from marshmallow import ValidationError
 
-from shared import webhooks
 from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.models import ThreadStatus
-from shared.runs import RunRequest
+from shared.runs import webhooks
+from shared.runs.create import RunRequest
 from web.deployment_api import wanted
 from web.deployment_api.assistants import (
     CONFIG_BYTES,

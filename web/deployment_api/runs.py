@@ -17,14 +17,14 @@ import orjson
 from flask import Blueprint, Response, g, jsonify, request
 from uuid_utils.compat import uuid7
 
-from shared import queueing, runs, stops, turns
-from shared.control import ring, tell
 from shared.errors import Invalid, OutcomeUnknown, TooMany
 from shared.eventlog import follow
 from shared.idempotency import HEADER
 from shared.infra import broker
 from shared.infra.postgres import connection, driver
-from shared.runs import Created, RunRequest
+from shared.runs import cancel, create, eligibility, queue_position
+from shared.runs.create import Created, RunRequest
+from shared.runs.signals import ring, tell
 from web import sse
 from web.auth import caller
 from web.deployment_api import answers, wanted
@@ -158,8 +158,8 @@ def create_batch() -> Response:
         keep = once(conn)
         if is_full:
             raise is_full
-        created = [runs.create(conn, deployment(), each, thread_id=None, **_terms()) for each in asked]
-        response = keep(jsonify([runs.record(one.row) for one in created]))
+        created = [create.create_run(conn, deployment(), each, thread_id=None, **_terms()) for each in asked]
+        response = keep(jsonify([create.record(one.row) for one in created]))
     for one in created:
         _ring(one)
     return response
@@ -179,7 +179,7 @@ def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Cr
         created, response = _insert(asked, thread_id, run_id)
     except OutcomeUnknown:  # an error would have the caller send it again
         with driver() as conn:
-            found = runs.made(conn, run_id)
+            found = create.made(conn, run_id)
         if found is None:
             raise
         created, response = found, _record(found, thread_id)
@@ -193,12 +193,12 @@ def _insert(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Cr
     # What looks at other runs, or at an earlier answer, is several statements in one transaction, the rest
     # one that inserts.
     has_key = HEADER in request.headers
-    alone = not has_key and (thread_id is None or not runs.looks_first(asked))
+    alone = not has_key and (thread_id is None or not create.looks_first(asked))
     with driver() if alone else connection() as conn:
         keep = once(conn) if has_key else None  # a repetition makes nothing: it is answered also when full
         if is_full:
             raise is_full
-        created = runs.create(conn, deployment(), asked, thread_id=thread_id, run_id=run_id, **_terms())
+        created = create.create_run(conn, deployment(), asked, thread_id=thread_id, run_id=run_id, **_terms())
         response = _record(created, thread_id)
         if keep is not None:
             keep(response)
@@ -206,7 +206,7 @@ def _insert(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Cr
 
 
 def _record(created: Created, thread_id: UUID | None) -> Response:
-    response = jsonify(runs.record(created.row))
+    response = jsonify(create.record(created.row))
     response.headers["Content-Location"] = location(thread_id, created.run_id)
     return response
 
@@ -236,7 +236,7 @@ def _is_full(wanted_runs: int) -> TooMany | None:
     counted_at, pending = _counted.get(deployment().id, (0.0, 0))
     if time.monotonic() - counted_at > COUNT_SECONDS:
         with driver() as conn:
-            pending = runs.count_pending(conn, deployment().id, most=most)
+            pending = create.count_pending(conn, deployment().id, most=most)
         _counted[deployment().id] = (time.monotonic(), pending)
     if pending + wanted_runs <= most:
         return None
@@ -337,7 +337,7 @@ def list_runs(thread_id: str) -> Response:
         expected = ", ".join(map(repr, RUN_FIELDS))
         raise Invalid(f"Invalid select columns: {unknown}. Expected: {{{expected}}}", loc=("query", "select"))
     with connection() as conn:
-        rows = runs.list_of_thread(
+        rows = create.list_of_thread(
             conn,
             deployment().id,
             key,
@@ -345,7 +345,7 @@ def list_runs(thread_id: str) -> Response:
             offset=query["offset"],
             status=query.get("status"),
         )
-        shown = queueing.shown(conn, deployment().id, rows)
+        shown = queue_position.shown(conn, deployment().id, rows)
     return jsonify(selected(shown, select))
 
 
@@ -365,14 +365,14 @@ def get_run(thread_id: str, run_id: str) -> Response:
     """While it waits, `queue` says where and for what."""
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
     with connection() as conn:
-        row = runs.get(conn, deployment().id, run_key, thread_id=thread_key)
-        return jsonify(queueing.shown(conn, deployment().id, [row])[0])
+        row = create.get(conn, deployment().id, run_key, thread_id=thread_key)
+        return jsonify(queue_position.shown(conn, deployment().id, [row])[0])
 
 
 def find(thread_id: UUID | None, run_id: str) -> Any:
     key = uuid_path(run_id, "run_id")
     with connection() as conn:
-        return runs.get(conn, deployment().id, key, thread_id=thread_id)
+        return create.get(conn, deployment().id, key, thread_id=thread_id)
 
 
 @bp.delete("/threads/<thread_id>/runs/<run_id>")
@@ -381,8 +381,8 @@ def delete_run(thread_id: str, run_id: str) -> tuple[str, int]:
     """A run that is going on is stopped first."""
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
     with connection() as conn:
-        stopped = stops.delete(conn, deployment().id, thread_key, run_key)
-        next_run = turns.next_of(conn, deployment().id, thread_key) if stopped else None
+        stopped = cancel.delete_run(conn, deployment().id, thread_key, run_key)
+        next_run = eligibility.next_of(conn, deployment().id, thread_key) if stopped else None
     if stopped is not None:
         tell([stopped], settings().event_retention_seconds)
     ring(next_run)

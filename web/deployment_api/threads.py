@@ -7,10 +7,11 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
 
-from shared import expiry, stops, thread_copies
-from shared.control import tell
+from shared import expiry, thread_copies
 from shared.errors import Invalid, RunyardError
 from shared.infra.postgres import connection
+from shared.runs import cancel
+from shared.runs.signals import tell
 from shared.threads import records
 from web.deployment_api import answers, states
 from web.deployment_api.assistants import METADATA_BYTES
@@ -135,7 +136,7 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
             return keep(jsonify(records.record(records.get(conn, deployment().id, thread_id))))
     except (RunyardError, Repeated):
         with connection() as conn:
-            live = stops.delete_thread(conn, deployment().id, thread_id)
+            live = cancel.delete_thread(conn, deployment().id, thread_id)
         tell(live, settings().event_retention_seconds)
         raise
 
@@ -174,7 +175,7 @@ def change_thread(thread_id: str) -> Response | tuple[str, int]:
 def delete_thread(thread_id: str) -> tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
     with connection() as conn:
-        live = stops.delete_thread(conn, deployment().id, key)
+        live = cancel.delete_thread(conn, deployment().id, key)
     tell(live, settings().event_retention_seconds)
     return "", 204
 

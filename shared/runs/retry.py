@@ -16,12 +16,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import runs
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict
 from shared.infra.postgres import Row
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import Created, RunRequest
+from shared.runs import create
+from shared.runs.create import Created, RunRequest
 from shared.threads import records
 
 STATUSES = (RunStatus.ERROR, RunStatus.TIMEOUT, RunStatus.INTERRUPTED)
@@ -43,7 +43,7 @@ FROM run WHERE deployment_id = :deployment_id AND status IN ('error', 'timeout',
 """
 FILTERS = ("since", "until", "assistant_id", "thread_id", "error")
 SEARCH = text(
-    f"SELECT {runs.COLUMNS} {_MATCHING} ORDER BY ended_at DESC, run_id DESC LIMIT :limit OFFSET :offset"
+    f"SELECT {create.COLUMNS} {_MATCHING} ORDER BY ended_at DESC, run_id DESC LIMIT :limit OFFSET :offset"
 )
 COUNT = text(f"SELECT count(*) {_MATCHING}")
 
@@ -64,10 +64,10 @@ def search(
 def record(row: Row) -> dict[str, Any]:
     """Such a run as the API shows it: with how it ended, when, and in which attempt."""
     more = {name: row[name] for name in ("error", "started_at", "ended_at", "attempt")}
-    return {**runs.record(row), **more}
+    return {**create.record(row), **more}
 
 
-def retry(
+def retry_run(
     conn: Connection,
     deployment: DeploymentRef,
     thread_id: UUID,
@@ -84,9 +84,9 @@ def retry(
     checkpoint.
     """
     records.lock(conn, deployment.id, thread_id)
-    failed = runs.get(conn, deployment.id, run_id, thread_id=thread_id)
+    failed = create.get(conn, deployment.id, run_id, thread_id=thread_id)
     if records.get(conn, deployment.id, thread_id)["status"] == ThreadStatus.BUSY:
-        raise Conflict(runs.BUSY)
+        raise Conflict(create.BUSY)
     if failed["status"] not in STATUSES:
         raise Conflict(f"Run {run_id} has not failed: its status is {failed['status']}.")
     last = conn.execute(
@@ -99,7 +99,7 @@ def retry(
     request = _same(failed, goes_on=last.checkpoint_id is not None)
     if last.checkpoint_id is not None and last.has_moved_on:
         request.place["checkpoint_id"] = last.checkpoint_id
-    return runs.create(conn, deployment, request, thread_id=thread_id, run_id=new_id, **terms)
+    return create.create_run(conn, deployment, request, thread_id=thread_id, run_id=new_id, **terms)
 
 
 # `newest` is the thread's; what another run, or a caller, wrote after this run's own is a move.

@@ -144,7 +144,7 @@ RECORD_GOING = (
     )
     + "AND r.run_id = ANY(%(run_ids)s)"
 )
-# A part of the statement in shared/finishing.py that ends runs and deletes them: `f` says how they ended.
+# A part of the statement in shared/runs/finish.py that ends runs and deletes them: `f` says how they ended.
 _IS_ROLLED_BACK = "r.cancel_requested = 'rollback' AND f.status = 'interrupted'"
 RECORD_TEMPORARY = _INSERT.format(
     status=f"CASE WHEN {_IS_ROLLED_BACK} THEN 'rollback' ELSE f.status END",

@@ -2,7 +2,7 @@
 
 A key without `max_concurrent_runs` costs a claim nothing: runners ask every few seconds whether there is any
 other. Of one that has it the row is locked while its running runs are counted (as with deployments:
-`shared/limits.py`). A deployment that is limited too goes first:
+`shared/runs/limits.py`). A deployment that is limited too goes first:
 its runs are claimed there, as far as their keys have room. Runs of schedules are nobody's key's.
 """
 
@@ -14,9 +14,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared.claims import Claimed, Stored, Terms, take
 from shared.infra.postgres import Driver, query
-from shared.turns import ALL_LANES, CLAIM_OF_KEY, Next, free_deployment, startable, unanswered
+from shared.runs.claims import Claimed, Stored, Terms, take
+from shared.runs.eligibility import ALL_LANES, CLAIM_OF_KEY, Next, free_deployment, startable, unanswered
 
 RUNNING = (
     "SELECT key_id, count(*) AS n FROM run WHERE status = 'running' AND key_id = ANY(%(ids)s) GROUP BY key_id"

@@ -9,8 +9,8 @@ from uuid import UUID
 from shared.eventlog import events
 from shared.infra import broker, redis
 from shared.infra.postgres import dumps
-from shared.stops import Displaced
-from shared.turns import Next
+from shared.runs.cancel import Displaced
+from shared.runs.eligibility import Next
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Why a run waits: the line it stands in, its place there, and what a deployment's queue looks like.
 
 All of it is read when somebody asks: nothing is written for it when runs come and go. A place in a pool's
-or a deployment's line counts the runs of other keys as far as round robin (`shared/turns.py`) puts them
+or a deployment's line counts the runs of other keys as far as round robin (`shared/runs/eligibility.py`) puts them
 before; it may be too high, where runs wait for others of their thread, and is counted up to MOST_COUNTED.
 """
 
@@ -14,11 +14,11 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import runs
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import Row
 from shared.models import RunStatus
-from shared.turns import LANES
+from shared.runs import create
+from shared.runs.eligibility import LANES
 
 MOST_COUNTED = 1_000
 
@@ -107,7 +107,7 @@ def shown(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> list[di
     """Runs of one thread as the API shows them: `queue` is there while a run waits."""
     waits = of_runs(conn, deployment_id, rows)
     return [
-        {**runs.record(row), **({"queue": waits[row["run_id"]]} if row["run_id"] in waits else {})}
+        {**create.record(row), **({"queue": waits[row["run_id"]]} if row["run_id"] in waits else {})}
         for row in rows
     ]
 

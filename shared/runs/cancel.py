@@ -1,7 +1,7 @@
 """Runs that somebody wants to end before they do by themselves: cancelled, displaced, deleted.
 
 A pending run ends in place. A running one is its owner's: the wish is written into its row, and the owner is
-told after the commit (`shared/control.py`). Threads are locked before their runs, here as everywhere.
+told after the commit (`shared/runs/signals.py`). Threads are locked before their runs, here as everywhere.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared import webhooks
 from shared.errors import NotFound
 from shared.eventlog.events import RESERVED
 from shared.models import RunStatus
+from shared.runs import webhooks
 from shared.threads import checkpoints, records, state
 
 LIVE = (RunStatus.PENDING, RunStatus.RUNNING)
@@ -56,7 +56,7 @@ def live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[Ro
     )
 
 
-def cancel(
+def cancel_run(
     conn: Connection,
     deployment_id: UUID,
     thread_id: UUID,
@@ -89,7 +89,7 @@ def _nothing_to_cancel(conn: Connection, deployment_id: UUID, thread_id: UUID, r
     return "No matching runs to cancel. They may have finished already."
 
 
-def cancel_several(
+def cancel_runs(
     conn: Connection,
     deployment_id: UUID,
     thread_id: UUID,
@@ -183,7 +183,7 @@ def _remove(conn: Connection, row: RowMapping) -> None:
         checkpoints.delete_run(conn, *key)
 
 
-def delete(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> Displaced | None:
+def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID) -> Displaced | None:
     """Delete a run with its checkpoints; the answer is the run when it was live. Raises NotFound.
 
     The thread keeps its values. What a run leaves on its thread stays too, unless the run was live.

@@ -6,8 +6,8 @@
 
 Every arrow is one conditional UPDATE that names the old state; no row changed means somebody else was
 first. All times are the database's. SQL is written out here because this is the path whose cost counts:
-locks are always taken thread first, then run. Owners claim runs through `shared/claims.py` and end them
-through `shared/finishing.py`; who ends one from outside does it through `shared/stops.py`.
+locks are always taken thread first, then run. Owners claim runs through `shared/runs/claims.py` and end them
+through `shared/runs/finish.py`; who ends one from outside does it through `shared/runs/cancel.py`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import assistants, stops
+from shared import assistants
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.infra.postgres import Driver, Row, dumps, query
 from shared.models import ThreadStatus
-from shared.stops import Displaced
+from shared.runs import cancel
+from shared.runs.cancel import Displaced
 from shared.threads import records
 
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
@@ -76,7 +77,7 @@ class Created:
     displaced: Sequence[Displaced] = ()
 
 
-def create(
+def create_run(
     conn: Connection | Driver,
     deployment: DeploymentRef,
     request: RunRequest,
@@ -301,13 +302,13 @@ def _make_room(
     """Apply a strategy other than `enqueue` to the live runs of the thread, which stays locked."""
     if not records.lock(conn, deployment_id, thread_id):
         return []
-    live = stops.live_runs(conn, deployment_id, thread_id)
+    live = cancel.live_runs(conn, deployment_id, thread_id)
     if not live:
         return []
     if strategy == "reject":
         raise Conflict(BUSY)
     reason = f"superseded by run {run_id} (multitask_strategy={strategy})"
-    return [stops.stop(conn, row, strategy, reason) for row in live]
+    return [cancel.stop(conn, row, strategy, reason) for row in live]
 
 
 def widen(

@@ -2,7 +2,7 @@
 
 A claim raises `attempt` and takes a lease; everything the owner writes later names both, so that an owner
 who lost the lease changes nothing. Locks are always taken thread first, then run. Which runs may be claimed is
-said in `shared/turns.py`, how they end in `shared/finishing.py`.
+said in `shared/runs/eligibility.py`, how they end in `shared/runs/finish.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import Driver, Row, query
+from shared.runs.eligibility import CLAIM, CLAIM_IN_TURNS, CLAIM_WAITING, CLAIM_WHATEVER_KEY, Next
 from shared.threads import checkpoint_reads, checkpoints
-from shared.turns import CLAIM, CLAIM_IN_TURNS, CLAIM_WAITING, CLAIM_WHATEVER_KEY, Next
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Claimed:
     timeout_seconds: float | None = None  # its deployment's own limit
     cancel_requested: str | None = None
     key_id: str = ""
-    limited: bool = False  # its deployment may run only so many at a time (shared/limits.py)
-    key_limited: bool = False  # and so may its key (shared/key_limits.py)
+    limited: bool = False  # its deployment may run only so many at a time (shared/runs/limits.py)
+    key_limited: bool = False  # and so may its key (shared/runs/key_limits.py)
     has_checkpoint: bool = False  # an earlier attempt got so far
 
 
@@ -93,7 +93,7 @@ def claim_in_turns(
 
 
 def take(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> list[tuple[Claimed, Stored]]:
-    """Claim by one of the statements of `shared/turns.py`."""
+    """Claim by one of the statements of `shared/runs/eligibility.py`."""
     parameters = {
         "owner": terms.owner,
         "lease": terms.lease_seconds,

@@ -13,14 +13,14 @@ from uuid import UUID
 import orjson
 from redis.exceptions import RedisError
 
-from shared import runs, stops
-from shared.claims import Claimed
 from shared.errors import NotFound, Unavailable
 from shared.eventlog import events
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.infra import redis
 from shared.infra.postgres import connection, dumps
 from shared.models import RunStatus
+from shared.runs import cancel, create
+from shared.runs.claims import Claimed
 
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
 END_OF_LOG = Event(0, 0, END, b"{}")
@@ -84,12 +84,12 @@ def end_of_lost(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
     """The end of a log that was lost, made from the row; None while the run lives."""
     try:
         with connection() as conn:
-            row = runs.get(conn, deployment_id, run_id)
+            row = create.get(conn, deployment_id, run_id)
     except NotFound:
         return [END_OF_LOG]
     except Unavailable:
         return None
-    if row["status"] in stops.LIVE:
+    if row["status"] in cancel.LIVE:
         return None
     lost = [EXPIRED] if row["attempt"] and not extent(run_id)[1] else []  # who writes no end may lack more
     if row["status"] in FAILED and row["error"]:
@@ -101,7 +101,7 @@ def end_by_row(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
     """The end of a run that has ended and has its row still; of the others, the log alone knows."""
     try:
         with connection() as conn:
-            row = runs.get(conn, deployment_id, run_id)
+            row = create.get(conn, deployment_id, run_id)
     except (NotFound, Unavailable):
         return None
-    return None if row["status"] in stops.LIVE else [END_OF_LOG]
+    return None if row["status"] in cancel.LIVE else [END_OF_LOG]

@@ -15,10 +15,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared import key_limits
-from shared.claims import Claimed, Stored, Terms, take
 from shared.infra.postgres import Driver, Row, query
-from shared.turns import ALL_LANES, CLAIM_LIMITED, Next, unanswered
+from shared.runs import key_limits
+from shared.runs.claims import Claimed, Stored, Terms, take
+from shared.runs.eligibility import ALL_LANES, CLAIM_LIMITED, Next, unanswered
 
 NAMES = ("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb")
 

@@ -1,6 +1,6 @@
 """How a run ends by its owner's word: status, the thread's new state and what comes next, in one transaction.
 
-Ends that somebody else wishes for are in `shared/stops.py`.
+Ends that somebody else wishes for are in `shared/runs/cancel.py`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared import turns, webhooks
-from shared.claims import Claimed
 from shared.errors import Fenced
 from shared.infra.postgres import Driver, dumps, query
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import eligibility, webhooks
+from shared.runs.claims import Claimed
+from shared.runs.eligibility import Next
 from shared.threads import checkpoints, records
-from shared.turns import Next
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Finish:
     interrupts: str | None = None
 
 
-def finish(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str) -> dict[UUID, Next | None]:
+def finish_runs(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str) -> dict[UUID, Next | None]:
     """End runs of one owner and store their threads' state. Temporary runs go with their thread.
 
     The answer says what was ended and what comes next in each thread; runs not in it were not ours. The
@@ -189,4 +189,4 @@ def roll_back(conn: Connection, run: Claimed, *, error: dict[str, Any]) -> Next 
         raise Fenced
     checkpoints.delete_run(conn, run.deployment_id, run.thread_id, run.run_id)
     records.settle(conn, run.deployment_id, run.thread_id, error=error)
-    return turns.next_of(conn, run.deployment_id, run.thread_id)
+    return eligibility.next_of(conn, run.deployment_id, run.thread_id)
