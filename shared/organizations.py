@@ -13,11 +13,11 @@ from sqlalchemy import Connection, RowMapping, text
 from sqlalchemy.exc import IntegrityError
 from uuid_utils.compat import uuid7
 
-from shared import deletion
 from shared.api_keys import CACHE_SECONDS, CACHE_SIZE, DEFAULT_ORGANIZATION_ID, OPERATOR, Caller
 from shared.deployments.revisions import Moved
 from shared.errors import Conflict, Forbidden, Invalid, NotFound
 from shared.infra.postgres import connection
+from shared.removal import deletion
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 COLUMNS = "id, name, created_at"

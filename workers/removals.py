@@ -13,9 +13,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from shared import deletion, idempotency, retention
+from shared import idempotency
 from shared.deployments import archives
 from shared.infra.postgres import connection
+from shared.removal import deletion, history
 from shared.runs import webhooks
 from shared.settings import Settings
 
@@ -48,7 +49,7 @@ class Removals:
         self._exhaust(deletion.purge)
 
     def old_revisions(self) -> None:
-        self._exhaust(partial(retention.remove_old_revisions, kept=self._settings.kept_revisions))
+        self._exhaust(partial(history.remove_old_revisions, kept=self._settings.kept_revisions))
 
     def unused_archives(self) -> None:
         self._exhaust(archives.remove_unused)
@@ -64,7 +65,7 @@ class Removals:
         until = time.monotonic() + STEP_SECONDS
         while self._has_time(until):
             with connection() as conn:
-                deployment_ids = retention.deployments_after(conn, self._trimmed_upto)
+                deployment_ids = history.deployments_after(conn, self._trimmed_upto)
             if not deployment_ids:
                 self._trimmed_upto = None
                 return
@@ -75,7 +76,7 @@ class Removals:
                 self._trimmed_upto = deployment_id
 
     def _trim(self, deployment_id: UUID, conn: Connection) -> int:
-        return retention.remove_old_lines(
+        return history.remove_old_lines(
             conn, deployment_id, days=self._settings.log_retention_days, most=self._settings.max_log_lines
         )
 

@@ -19,13 +19,14 @@ import gevent
 from gevent.event import Event as Signal
 from sqlalchemy.exc import DBAPIError
 
-from shared import api_keys, crons, expiry, leadership, organizations, store, workers
+from shared import api_keys, crons, leadership, organizations, store, workers
 from shared.deployments import deployments, logs, revisions
 from shared.errors import RunyardError, Unavailable
 from shared.eventlog import events
 from shared.infra import broker
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
+from shared.removal import expiry
 from shared.runs import claims, eligibility, end_event, finish, key_limits, limits, signals, webhooks
 from shared.runs.finish import Finish
 from shared.settings import Settings

@@ -10,12 +10,12 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from shared import deletion
 from shared.deployments import archives, deployments, revisions, secrets
 from shared.deployments.deployments import Change
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.models import RunStatus
+from shared.removal import deletion
 from tests import factories
 
 pytestmark = pytest.mark.usefixtures("db", "own_key")

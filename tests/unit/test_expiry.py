@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import expiry
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import NotFound
 from shared.infra.postgres import connection
 from shared.models import RunStatus
+from shared.removal import expiry
 from shared.threads import records
 from tests.waiting import wait_until
 

@@ -10,12 +10,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
-from shared import retention
 from shared.deployments import logs
 from shared.deployments.deployments import DeploymentRef
 from shared.deployments.logs import BUILD, DEPLOY, Line
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus, RunStatus
+from shared.removal import history
 from shared.settings import Settings
 from tests import factories
 from workers import removals
@@ -61,7 +61,7 @@ def serve(deployment: DeploymentRef, revision_id: UUID) -> None:
 def remove_old(kept: int) -> None:
     while True:
         with connection() as conn:
-            if not retention.remove_old_revisions(conn, kept=kept):
+            if not history.remove_old_revisions(conn, kept=kept):
                 return
 
 
@@ -121,14 +121,14 @@ def test_what_belongs_to_a_revision_goes_with_it(deployment: DeploymentRef) -> N
 
 
 def test_a_long_build_log_goes_in_chunks(deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(history, "LINES_AT_ONCE", 2)
     (old, new) = revisions(deployment, 2)
     serve(deployment, new)
     settle()
     log(deployment, *[timedelta(n) for n in range(5)], kind=BUILD, of=old)
 
     with connection() as conn:
-        retention.remove_old_revisions(conn, kept=1)
+        history.remove_old_revisions(conn, kept=1)
     assert old in left(deployment)
     assert len(said(deployment, BUILD)) == 3
 
@@ -195,7 +195,7 @@ def test_old_lines_go_and_build_logs_stay(deployment: DeploymentRef) -> None:
     log(deployment, timedelta(days=15), kind=BUILD, of=deployment.active_revision_id)
 
     with connection() as conn:
-        removed = retention.remove_old_lines(conn, deployment.id, days=14, most=100)
+        removed = history.remove_old_lines(conn, deployment.id, days=14, most=100)
 
     assert removed == 1
     assert said(deployment) == [str(timedelta(days=13)), str(timedelta(0))]
@@ -206,7 +206,7 @@ def test_of_too_many_lines_the_oldest_go(deployment: DeploymentRef) -> None:
     log(deployment, *[timedelta(seconds=n) for n in range(7)])
 
     with connection() as conn:
-        removed = retention.remove_old_lines(conn, deployment.id, days=14, most=3)
+        removed = history.remove_old_lines(conn, deployment.id, days=14, most=3)
 
     assert removed == 4
     assert said(deployment) == [str(timedelta(seconds=n)) for n in (2, 1, 0)]
@@ -215,8 +215,8 @@ def test_of_too_many_lines_the_oldest_go(deployment: DeploymentRef) -> None:
 def test_one_round_after_another_nothing_too_old_is_left(
     deployment: DeploymentRef, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "LINES_AT_ONCE", 2)
-    monkeypatch.setattr(retention, "DEPLOYMENTS_AT_ONCE", 1)
+    monkeypatch.setattr(history, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(history, "DEPLOYMENTS_AT_ONCE", 1)
     crowd = [deployment, *(factories.deployment(f"app-{n}") for n in range(3))]
     for each in crowd:
         log(each, *[timedelta(seconds=n) for n in range(5)])

@@ -22,12 +22,12 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text
 
-from shared import deletion, retention
 from shared.deployments import deployments, revisions
 from shared.deployments.revisions import IN_PROGRESS, Claimed, Moved
 from shared.errors import Fenced, NotFound
 from shared.infra.postgres import connection
 from shared.models import REVISION_ENDS, RevisionStatus
+from shared.removal import deletion, history
 from tests import factories
 
 DIGEST = "0" * 64
@@ -208,7 +208,7 @@ class Revisions(RuleBasedStateMachine):
     def remove_old(self) -> None:
         newest = sorted(self.builds)[-KEPT:]  # ids rise with time
         with connection() as conn:
-            retention.remove_old_revisions(conn, kept=KEPT)
+            history.remove_old_revisions(conn, kept=KEPT)
             left = set(conn.execute(text("SELECT id FROM revision")).scalars())
         gone = self.builds.keys() - left
         assert gone <= self.ended.keys() - {self.active, *newest}
@@ -239,7 +239,7 @@ class Revisions(RuleBasedStateMachine):
 
 @pytest.mark.usefixtures("db")
 def test_whatever_happens_the_promises_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "SETTLED_SECONDS", 0)
+    monkeypatch.setattr(history, "SETTLED_SECONDS", 0)
     run_state_machine_as_test(
         Revisions,
         settings=settings(

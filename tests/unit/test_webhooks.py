@@ -14,13 +14,13 @@ import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import deletion
 from shared.deployments import secrets
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Fenced, Invalid
 from shared.infra import egress, encryption
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
+from shared.removal import deletion
 from shared.runs import cancel, claims, create, webhooks
 from shared.runs.claims import Claimed, Terms
 from shared.runs.finish import Finish, finish_runs, roll_back

@@ -7,12 +7,12 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
 
-from shared import deletion
 from shared.deployments import deployments, logs
 from shared.deployments.deployments import Change
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.models import DeploymentStatus
+from shared.removal import deletion
 from shared.runs import signals
 from web.auth import caller
 from web.conditional import conditional, tagged

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.expiry import STRATEGIES
 from shared.models import RunStatus, ThreadStatus
+from shared.removal.expiry import STRATEGIES
 from web.json_schema import (
     BOOLEAN,
     COUNT,

@@ -7,9 +7,10 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
 
-from shared import expiry, thread_copies
+from shared import thread_copies
 from shared.errors import Invalid, RunyardError
 from shared.infra.postgres import connection
+from shared.removal import expiry
 from shared.runs import cancel
 from shared.runs.signals import tell
 from shared.threads import records
