@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from cli import embedded
 from cli.errors import CommandFailed
-from shared import api_keys
+from shared.access import api_keys
 from shared.errors import RunyardError
 from shared.infra import encryption, key_rotation, postgres
 from shared.infra.postgres import transaction

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from flask import Flask, current_app, g, request
 
-from shared import api_keys, organizations
-from shared.api_keys import OPERATOR, Caller
+from shared.access import api_keys, organizations
+from shared.access.api_keys import OPERATOR, Caller
 from shared.errors import Forbidden, TooMany, Unauthenticated
 from web import bounds
 from web.addresses import deployment_path

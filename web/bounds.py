@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from flask import Flask, Response, current_app, g, request
 
-from shared import api_keys
-from shared.api_keys import OPERATOR, Caller
+from shared.access import api_keys
+from shared.access.api_keys import OPERATOR, Caller
 from shared.errors import TooMany, Unavailable
 from shared.settings import Settings
 from web import sse

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from flask import current_app, request
 
-from shared import api_keys
-from shared.api_keys import Caller
+from shared.access import api_keys
+from shared.access.api_keys import Caller
 from shared.settings import Settings
 from web.addresses import deployment_path
 

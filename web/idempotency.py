@@ -13,9 +13,9 @@ from flask import Response, request
 from sqlalchemy import Connection
 from werkzeug.exceptions import HTTPException
 
-from shared import idempotency
+from shared.access import idempotency
+from shared.access.idempotency import HEADER, Answer, Asked
 from shared.errors import Invalid
-from shared.idempotency import HEADER, Answer, Asked
 from shared.infra.postgres import Driver
 from web.auth import caller
 

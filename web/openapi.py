@@ -20,7 +20,7 @@ from marshmallow import fields
 from werkzeug.routing import Rule
 
 from shared import __version__
-from shared.idempotency import HEADER
+from shared.access.idempotency import HEADER
 from web import auth
 from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, deployment_path
 from web.fields import (

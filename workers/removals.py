@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from shared import idempotency
+from shared.access import idempotency
 from shared.deployments import archives
 from shared.infra.postgres import connection
 from shared.removal import deletion, history

@@ -19,7 +19,8 @@ import gevent
 from gevent.event import Event as Signal
 from sqlalchemy.exc import DBAPIError
 
-from shared import api_keys, crons, leadership, organizations, store, workers
+from shared import crons, leadership, store, workers
+from shared.access import api_keys, organizations
 from shared.deployments import deployments, logs, revisions
 from shared.errors import RunyardError, Unavailable
 from shared.eventlog import events

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, NullPool, create_engine, text
 from sqlalchemy.orm import Session
 
 from shared import store_vectors
-from shared.api_keys import ensure_default_organization
+from shared.access.api_keys import ensure_default_organization
 from shared.infra.postgres import driver_url
 
 # Two starters that migrate at once take turns by this advisory lock.

@@ -44,7 +44,7 @@ class ApiKey(Base):
 
 
 class IdempotentAnswer(Base):
-    """What a request under an Idempotency-Key was answered (shared/idempotency.py); `answer` is encrypted."""
+    """What a request under an Idempotency-Key was answered (shared/access/idempotency.py); `answer` is encrypted."""
 
     __tablename__ = "idempotent_answer"
     id: Mapped[bytes] = mapped_column(primary_key=True)  # SHA-256 of whose key it is, and the key

@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 import tests.factories as make
-from shared import api_keys
+from shared.access import api_keys
 from shared.deployments.deployments import DeploymentRef
 from shared.eventlog import follow
 from shared.infra import broker, encryption

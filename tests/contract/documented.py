@@ -10,8 +10,8 @@ from uuid import uuid4
 from uuid_utils.compat import uuid6
 
 import tests.factories as make
-from shared import api_keys
-from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.access import api_keys
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import transaction
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api, ControlPlane

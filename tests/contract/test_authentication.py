@@ -18,8 +18,8 @@ from flask import Response
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from shared import api_keys
-from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.access import api_keys
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import egress
 from shared.infra.postgres import connection, transaction
 from tests.contract.conftest import ControlPlane, caller

@@ -12,8 +12,8 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 import tests.factories as make
-from shared import api_keys
-from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.access import api_keys
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import transaction
 from shared.settings import Settings
 from tests.contract.conftest import ADMIN_KEY, Api, caller

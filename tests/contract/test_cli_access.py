@@ -20,7 +20,7 @@ from werkzeug.wsgi import LimitedStream
 import tests.factories as make
 from cli.keys import id_of, state
 from cli.main import app as runyard
-from shared import organizations
+from shared.access import organizations
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.models import Secret

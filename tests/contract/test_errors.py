@@ -9,7 +9,7 @@ import pytest
 from flask.testing import FlaskClient
 
 import tests.factories as make
-from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.settings import Settings
 from tests.contract.conftest import ADMIN_KEY, caller
 from web.app import create_app

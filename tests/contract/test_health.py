@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 import tests.factories as make
 from shared import __version__
-from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import postgres
 from shared.models import RunStatus
 from shared.settings import Settings

@@ -11,9 +11,9 @@ from flask import Flask
 from sqlalchemy import Engine, text
 from werkzeug.test import TestResponse
 
-from shared import api_keys, idempotency
-from shared.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.idempotency import Answer, Asked
+from shared.access import api_keys, idempotency
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.access.idempotency import Answer, Asked
 from shared.infra import encryption
 from shared.infra.postgres import LARGE, connection, driver, dumps, transaction
 from tests.contract.conftest import Api, ControlPlane, Rings, caller

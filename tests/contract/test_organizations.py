@@ -13,8 +13,8 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 import tests.factories as make
-from shared import api_keys, organizations
-from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.access import api_keys, organizations
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import transaction
 from tests.contract.conftest import ControlPlane, caller
 

@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import api_keys, workers
+from shared import workers
+from shared.access import api_keys
 from shared.infra.postgres import connection, transaction
 from shared.workers import Sign
 from tests.contract.acting import Actor

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 from flask import Flask
 
-from shared import api_keys
-from shared.api_keys import DEFAULT_ORGANIZATION_ID, ROLES
+from shared.access import api_keys
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, ROLES
 from shared.infra.postgres import transaction
 from tests.contract.conftest import caller
 from web import auth

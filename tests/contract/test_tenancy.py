@@ -18,7 +18,7 @@ from sqlalchemy import Table, or_, select, update
 from werkzeug.test import TestResponse
 
 import tests.factories as make
-from shared import api_keys, organizations
+from shared.access import api_keys, organizations
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, transaction
 from shared.models import Base, Graph, RunStatus

@@ -15,7 +15,7 @@ from langgraph_sdk.schema import StreamPart
 from langgraph_sdk.sse import SSEDecoder, iter_lines_raw
 
 import tests.factories as make
-from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import encryption
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api

@@ -14,8 +14,9 @@ from sqlalchemy import text
 
 import tests.factories as make
 from cli import workers as command
-from shared import api_keys, workers
-from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared import workers
+from shared.access import api_keys
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import broker
 from shared.infra.postgres import connection, transaction
 from shared.workers import Sign

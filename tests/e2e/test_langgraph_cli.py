@@ -23,7 +23,7 @@ import httpx
 import psycopg
 import pytest
 
-from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from tests.stack import Stack
 from tests.waiting import wait_until
 

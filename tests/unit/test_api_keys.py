@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import select, text, update
 
-from shared import api_keys
+from shared.access import api_keys
 from shared.errors import Forbidden, Invalid, NotFound
 from shared.infra.postgres import connection, transaction
 from shared.models import ApiKey

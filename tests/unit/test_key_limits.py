@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Engine, text
 
-from shared import api_keys
-from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.access import api_keys
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, driver, transaction
 from shared.runs import claims, create, eligibility, key_limits, limits

@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import NullPool, create_engine, make_url, text
 
 from shared import migrations
-from shared.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import driver_url
 from shared.models import Base
 

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
-from shared import api_keys, organizations
-from shared.api_keys import DEFAULT_ORGANIZATION_ID, Caller
+from shared.access import api_keys, organizations
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, Caller
 from shared.errors import Conflict, Forbidden, Invalid, NotFound
 from shared.infra.postgres import connection, transaction
 from shared.settings import Settings

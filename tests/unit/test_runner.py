@@ -23,7 +23,7 @@ from gevent.event import AsyncResult
 from sqlalchemy import text
 
 import workers
-from shared import api_keys
+from shared.access import api_keys
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import HostError, OutcomeUnknown, Unavailable
 from shared.eventlog import events

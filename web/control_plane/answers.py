@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.api_keys import ROLES
+from shared.access.api_keys import ROLES
 from shared.deployments.logs import LEVELS
 from shared.models import DeploymentStatus, RevisionStatus
 from web.control_plane.sources import ENVIRONMENTS, SOURCES

@@ -8,8 +8,8 @@ from typing import Any
 from flask import Blueprint, Response, current_app, jsonify
 from sqlalchemy import RowMapping
 
-from shared import api_keys, organizations
-from shared.api_keys import OPERATOR, ROLES
+from shared.access import api_keys, organizations
+from shared.access.api_keys import OPERATOR, ROLES
 from shared.deployments import logs
 from shared.errors import Invalid
 from shared.infra.postgres import connection, transaction

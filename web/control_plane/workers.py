@@ -7,7 +7,7 @@ from typing import Any
 from flask import Blueprint, Response, jsonify
 
 from shared import workers
-from shared.api_keys import OPERATOR
+from shared.access.api_keys import OPERATOR
 from shared.infra.postgres import connection
 from web.auth import caller
 from web.control_plane import answers

@@ -17,9 +17,9 @@ import orjson
 from flask import Blueprint, Response, g, jsonify, request
 from uuid_utils.compat import uuid7
 
+from shared.access.idempotency import HEADER
 from shared.errors import Invalid, OutcomeUnknown, TooMany
 from shared.eventlog import follow
-from shared.idempotency import HEADER
 from shared.infra import broker
 from shared.infra.postgres import connection, driver
 from shared.runs import cancel, create, eligibility, queue_position
