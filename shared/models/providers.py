@@ -70,7 +70,7 @@ class OAuthGrant(Base):
 
 
 class OAuthRequest(Base):
-    """A consent that was asked for; its id is the `auth_id`. See the states in shared/grants.py."""
+    """A consent that was asked for; its id is the `auth_id`. See the states in shared/oauth/tokens.py."""
 
     __tablename__ = "oauth_request"
     id: Mapped[UUID] = mapped_column(primary_key=True)

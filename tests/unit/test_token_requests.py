@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from flask import Flask, request
 
-from shared import token_requests
 from shared.infra import egress
-from shared.token_requests import Client
+from shared.oauth import token_endpoint
+from shared.oauth.token_endpoint import Client
 from tests.oauth_server import returned
 from tests.outside import serving
 
@@ -28,7 +28,7 @@ CLIENT = Client(
 
 
 def test_the_users_address_keeps_its_own_query() -> None:
-    url = token_requests.authorization_url(
+    url = token_endpoint.authorization_url(
         CLIENT, redirect_uri="https://us.example/cb?x=1", scopes=["a", "b:c"], state="st", verifier=None
     )
     assert url.startswith("https://acme.example/authorize?tenant=1&response_type=code&")
@@ -40,7 +40,7 @@ def test_the_users_address_keeps_its_own_query() -> None:
         "scope": "a b:c",
         "state": "st",
     }
-    bare = token_requests.authorization_url(CLIENT, redirect_uri="r", scopes=[], state="s", verifier=None)
+    bare = token_endpoint.authorization_url(CLIENT, redirect_uri="r", scopes=[], state="s", verifier=None)
     assert "scope" not in returned(bare)
 
 
@@ -48,7 +48,7 @@ def test_a_challenge_is_made_as_the_standard_shows() -> None:
     """The example of RFC 7636, appendix B."""
     verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
     client = replace(CLIENT, pkce_method="S256")
-    url = token_requests.authorization_url(client, redirect_uri="r", scopes=[], state="s", verifier=verifier)
+    url = token_endpoint.authorization_url(client, redirect_uri="r", scopes=[], state="s", verifier=verifier)
     assert returned(url)["code_challenge"] == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
 
 
@@ -83,8 +83,8 @@ def test_the_client_is_named_as_the_provider_wants_it(
     heard: list[Any], method: str, secret: str | None, authorization: str | None, form: dict[str, str]
 ) -> None:
     client = replace(CLIENT, token_url=heard[0], auth_method=method, client_secret=secret)
-    token_requests.exchange(client, code="c+d", redirect_uri="r", verifier="v")
-    token_requests.refresh(client, "old")
+    token_endpoint.exchange(client, code="c+d", redirect_uri="r", verifier="v")
+    token_endpoint.refresh(client, "old")
     (headers, exchanged), (_, refreshed) = heard[1:]
     assert exchanged == {
         "grant_type": "authorization_code",
@@ -102,12 +102,12 @@ def test_the_client_is_named_as_the_provider_wants_it(
 
 def test_one_vendor_puts_the_users_token_inside(heard: list[Any]) -> None:
     client = replace(CLIENT, token_url=heard[0])
-    assert token_requests.refresh(client, "r").access_token == "t"
-    nested = token_requests.refresh(replace(client, provider_type="slack"), "r")
+    assert token_endpoint.refresh(client, "r").access_token == "t"
+    nested = token_endpoint.refresh(replace(client, provider_type="slack"), "r")
     assert (nested.access_token, nested.scopes) == ("u", ["a", "b"])
 
 
 def test_tokens_do_not_show_themselves() -> None:
-    tokens = token_requests.Tokens(access_token="hush", refresh_token="hush", lifetime_seconds=1, scopes=None)
+    tokens = token_endpoint.Tokens(access_token="hush", refresh_token="hush", lifetime_seconds=1, scopes=None)
     assert "hush" not in repr(tokens)
     assert "s+/&" not in repr(CLIENT)

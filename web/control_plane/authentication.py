@@ -17,11 +17,11 @@ from flask import Blueprint, Response, jsonify, request
 from sqlalchemy import RowMapping
 from werkzeug.exceptions import MethodNotAllowed
 
-from shared import consents, grants
-from shared.consents import Authentication, Return
 from shared.errors import RunyardError
-from shared.grants import Wanted
 from shared.infra.postgres import connection
+from shared.oauth import authorization, tokens
+from shared.oauth.authorization import Authentication, Return
+from shared.oauth.tokens import Wanted
 from web.auth import caller
 from web.control_plane.providers import redirect_uri
 from web.errors import detail_of, status_of
@@ -49,7 +49,10 @@ MAX_CODE_LENGTH = 8192
 
 AUTHENTICATION = record(
     "Authentication",
-    status={"type": "string", "enum": [consents.COMPLETED, consents.PENDING, consents.EXPIRED]},
+    status={
+        "type": "string",
+        "enum": [authorization.COMPLETED, authorization.PENDING, authorization.EXPIRED],
+    },
     url=TEXT_OR_NULL,
     auth_id=UUID_OR_NULL,
     token=TEXT_OR_NULL,
@@ -62,7 +65,12 @@ OUTCOME = record(
     ("error",),
     status={
         "type": "string",
-        "enum": [consents.COMPLETED, consents.TIMEOUT, consents.NOT_FOUND, consents.FAILED],
+        "enum": [
+            authorization.COMPLETED,
+            authorization.TIMEOUT,
+            authorization.NOT_FOUND,
+            authorization.FAILED,
+        ],
     },
     token=TEXT_OR_NULL,
     error=TEXT,
@@ -144,7 +152,7 @@ def authenticate() -> Response:
     """
     body = load(Authenticate)
     user_id = body.get("user_id") or body.get("ls_user_id") or str(caller().organization_id)
-    found = consents.authenticate(
+    found = authorization.authenticate(
         caller().organization_id,
         body["provider"],
         Wanted(
@@ -180,8 +188,8 @@ def pass_callback(provider_id: str) -> Response:
     """For front ends that receive the user's browser themselves."""
     body = load(Callback)
     sent = Return(state=body["state"], code=body["code"], issuer=body.get("iss"))
-    auth_id = consents.take_in(caller().organization_id, provider_id, sent)
-    return jsonify(status=consents.COMPLETED, provider_id=provider_id, auth_id=auth_id)
+    auth_id = authorization.take_in(caller().organization_id, provider_id, sent)
+    return jsonify(status=authorization.COMPLETED, provider_id=provider_id, auth_id=auth_id)
 
 
 @bp.get("/v2/auth/callback/<provider_id>")
@@ -205,7 +213,7 @@ def take_callback(provider_id: str) -> tuple[Response, int]:
             issuer=query.get("iss"),
             part="query",
         )
-        consents.take_in(None, provider_id, sent)
+        authorization.take_in(None, provider_id, sent)
     except RunyardError as error:
         status = status_of(error)
         if status == HTTPStatus.INTERNAL_SERVER_ERROR or "text/html" not in request.headers.get("Accept", ""):
@@ -262,8 +270,8 @@ def wait_for_consent(auth_id: str) -> Response:
     try:
         key = UUIDValue(auth_id)
     except ValueError:
-        return jsonify(outcome(Authentication(status=consents.NOT_FOUND)))
-    return secret(jsonify(outcome(consents.wait(caller().organization_id, key, seconds))))
+        return jsonify(outcome(Authentication(status=authorization.NOT_FOUND)))
+    return secret(jsonify(outcome(authorization.wait(caller().organization_id, key, seconds))))
 
 
 def outcome(found: Authentication) -> dict[str, Any]:
@@ -286,7 +294,7 @@ def list_tokens() -> Response:
     """The organization's, of one provider or user when named; without the tokens themselves."""
     query = load_query(TokenSearch)
     with connection() as conn:
-        rows = grants.list_all(conn, caller().organization_id, **query)
+        rows = tokens.list_all(conn, caller().organization_id, **query)
     return jsonify([token_record(row) for row in rows])
 
 
@@ -296,8 +304,8 @@ def revoke_tokens() -> Response:
     """All of the organization, or one user's."""
     query = load_query(TokenOf)
     with connection() as conn:
-        rows = grants.list_all(conn, caller().organization_id, **query)
-    grants.revoke(caller().organization_id, rows)
+        rows = tokens.list_all(conn, caller().organization_id, **query)
+    tokens.revoke(caller().organization_id, rows)
     message = f"{len(rows)} {'token' if len(rows) == 1 else 'tokens'} revoked."
     return jsonify(message=message, provider_id=query["provider_id"])
 
@@ -307,7 +315,7 @@ def revoke_tokens() -> Response:
 def token_exists() -> Response:
     query = load_query(TokenOf)
     with connection() as conn:
-        return jsonify(has_token=bool(grants.list_all(conn, caller().organization_id, **query)))
+        return jsonify(has_token=bool(tokens.list_all(conn, caller().organization_id, **query)))
 
 
 @bp.delete("/v2/auth/tokens/<token_id>")
@@ -315,8 +323,8 @@ def token_exists() -> Response:
 def revoke_token(token_id: str) -> tuple[str, int]:
     key = uuid_path(token_id, "token_id")
     with connection() as conn:
-        row = grants.get(conn, caller().organization_id, key)
-    grants.revoke(caller().organization_id, [row])
+        row = tokens.get(conn, caller().organization_id, key)
+    tokens.revoke(caller().organization_id, [row])
     return "", 204
 
 
@@ -332,4 +340,4 @@ def describe_token(token_id: str) -> Response:
     if body.get("is_default") is not None:
         changes["is_default"] = body["is_default"]
     with connection() as conn:
-        return jsonify(token_record(grants.describe(conn, caller().organization_id, key, changes)))
+        return jsonify(token_record(tokens.describe(conn, caller().organization_id, key, changes)))

@@ -8,9 +8,9 @@ from urllib.parse import quote
 from flask import Blueprint, Response, jsonify
 from sqlalchemy import RowMapping
 
-from shared import discovery, providers
 from shared.infra.egress import MAX_URL_LENGTH
 from shared.infra.postgres import connection
+from shared.oauth import discovery, providers
 from web.auth import caller
 from web.control_plane.records import base_url, settings
 from web.fields import OneOf, Schema, StrictBoolean, StrictString

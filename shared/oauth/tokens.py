@@ -21,11 +21,11 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import providers, token_requests
 from shared.errors import NotFound, OutsideFailed
 from shared.infra import encryption
 from shared.infra.postgres import connection, dumps
-from shared.token_requests import TokenRefused, Tokens
+from shared.oauth import providers, token_endpoint
+from shared.oauth.token_endpoint import TokenRefused, Tokens
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def _claim_refresh(grant_id: UUID) -> tuple[RowMapping | None, bool]:
 def _refresh(provider: RowMapping, grant: RowMapping) -> str | None:
     """Ask the provider; a refresh token it does not take is forgotten."""
     try:
-        tokens = token_requests.refresh(
+        tokens = token_endpoint.refresh(
             providers.client_of(provider), encryption.decrypt(grant["refresh_token"])
         )
     except TokenRefused:
@@ -302,10 +302,10 @@ def _revoke_outside(organization_id: UUID, provider_id: str, grants: Sequence[Ro
     try:
         for grant in grants:
             if grant["refresh_token"] is not None:
-                token_requests.revoke(
+                token_endpoint.revoke(
                     client, encryption.decrypt(grant["refresh_token"]), hint="refresh_token"
                 )
-            token_requests.revoke(client, encryption.decrypt(grant["access_token"]), hint="access_token")
+            token_endpoint.revoke(client, encryption.decrypt(grant["access_token"]), hint="access_token")
     except OutsideFailed as error:
         log.warning("tokens were removed here alone: %s", error.message)
 

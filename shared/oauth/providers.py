@@ -14,7 +14,7 @@ from uuid_utils.compat import uuid7
 
 from shared.errors import AddressRefused, Conflict, Invalid, NotFound
 from shared.infra import egress, encryption
-from shared.token_requests import Client
+from shared.oauth.token_endpoint import Client
 
 AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post")
 DEFAULT_AUTH_METHOD = "client_secret_post"

@@ -18,7 +18,7 @@ import orjson
 from shared.errors import AddressRefused, Invalid, OutsideFailed
 from shared.infra import egress
 from shared.infra.egress import Answer
-from shared.providers import AUTH_METHODS, DEFAULT_CHALLENGE_METHOD
+from shared.oauth.providers import AUTH_METHODS, DEFAULT_CHALLENGE_METHOD
 
 CLIENT_NAME = "runyard"
 RESOURCE_DOCUMENT = "oauth-protected-resource"

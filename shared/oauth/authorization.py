@@ -20,13 +20,13 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import grants, providers, token_requests
 from shared.errors import Invalid, OutsideFailed, Refused
 from shared.eventlog import events, follow
-from shared.grants import Wanted
 from shared.infra import encryption
 from shared.infra.postgres import connection, dumps
-from shared.token_requests import TokenRefused, Tokens
+from shared.oauth import providers, token_endpoint
+from shared.oauth.token_endpoint import TokenRefused, Tokens
+from shared.oauth.tokens import Wanted, keep, token_for
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def authenticate(
     with connection() as conn:
         provider = providers.get(conn, organization_id, provider_id)
     if not wanted.force_new:
-        token = grants.token_for(provider, wanted)
+        token = token_for(provider, wanted)
         if token is not None:
             return Authentication(status=COMPLETED, token=token)
         if wanted.token_id is not None:
@@ -111,7 +111,7 @@ def _ask(conn: Connection, provider: RowMapping, wanted: Wanted, redirect_uri: s
             "lifetime": LIFETIME,
         },
     )
-    url = token_requests.authorization_url(
+    url = token_endpoint.authorization_url(
         client, redirect_uri=redirect_uri, scopes=wanted.scopes, state=state, verifier=verifier
     )
     return Authentication(status=PENDING, url=url, auth_id=auth_id)
@@ -185,7 +185,7 @@ def _tokens(provider: RowMapping, asked: RowMapping, sent: Return) -> Tokens:
         )
     verifier = asked["verifier"]
     try:
-        return token_requests.exchange(
+        return token_endpoint.exchange(
             providers.client_of(provider),
             code=sent.code or "",
             redirect_uri=asked["redirect_uri"],
@@ -217,7 +217,7 @@ def _complete(conn: Connection, asked: RowMapping, tokens: Tokens) -> None:
         "user_id": asked["user_id"],
         "agent_id": asked["agent_id"],
     }
-    grant_id = grants.keep(
+    grant_id = keep(
         conn,
         owner,
         tokens,
