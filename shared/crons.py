@@ -17,7 +17,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared import assistants, schedules
+from shared import assistants, cron_schedule
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid, NotFound, Refused, TooMany
 from shared.infra.postgres import connection, dumps
@@ -72,7 +72,7 @@ def create(
             "schedule": asked["schedule"],
             "timezone": asked.get("timezone"),
             "payload": dumps(_payload(asked, cron_id, assistant_id)),
-            "next_run_date": schedules.next_after(asked["schedule"], asked.get("timezone"), _now(conn)),
+            "next_run_date": cron_schedule.next_after(asked["schedule"], asked.get("timezone"), _now(conn)),
             "metadata": dumps(asked.get("metadata") or {}),
             "on_run_completed": None if thread_id else asked.get("on_run_completed") or "delete",
             "enabled": asked.get("enabled", True),
@@ -143,7 +143,7 @@ def update(conn: Connection, deployment_id: UUID, cron_id: UUID, changes: Mappin
     payload = {**row["payload"], **{name: value for name, value in changes.items() if name not in OWN}}
     next_run_date = row["next_run_date"]
     if "schedule" in changes or "timezone" in changes:
-        next_run_date = schedules.next_after(own["schedule"], own["timezone"], _now(conn))
+        next_run_date = cron_schedule.next_after(own["schedule"], own["timezone"], _now(conn))
     conn.execute(
         UPDATE,
         {
@@ -293,7 +293,7 @@ def _move_on(conn: Connection, row: RowMapping) -> None:
     """To the next time that is still to come; a schedule that has none left is disabled."""
     after = max(row["now"], row["next_run_date"])
     try:
-        following, enabled = schedules.next_after(row["schedule"], row["timezone"], after), True
+        following, enabled = cron_schedule.next_after(row["schedule"], row["timezone"], after), True
     except Invalid:
         following, enabled = row["next_run_date"], False
     conn.execute(MOVE_ON, {"cron_id": row["cron_id"], "next": following, "enabled": enabled})

@@ -17,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import Connection, RowMapping, select, text
 
-from shared import __version__, workers
+from shared import __version__, fleet
 from shared.errors import NotFound
 from shared.infra.postgres import Row, connection
 from shared.models import Deployment, Revision, RunStatus
@@ -83,7 +83,7 @@ def get_info(deployment: str | None = None) -> Response:
     library = None
     if identify() is not None:
         with connection() as conn:
-            place |= _of_user_code(workers.weakest(conn))
+            place |= _of_user_code(fleet.weakest(conn))
     found = _deployment(deployment)
     if found is not None:
         place |= {
@@ -96,7 +96,7 @@ def get_info(deployment: str | None = None) -> Response:
     return jsonify(version=__version__, langgraph_py_version=library, flags=FLAGS, host=place, metadata=place)
 
 
-def _of_user_code(found: workers.Weakest) -> dict[str, Any]:
+def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
     """The level of isolation, and who holds the limits: the kernel at once, or the service, which counts."""
     if found.isolation is None:
         return {"isolation": None}
@@ -167,7 +167,7 @@ def _figures(deployment_id: UUID | None) -> tuple[list[Figure], list[RowMapping]
     looked_up_at, figures, counted = known.get(deployment_id, (None, [], []))
     if looked_up_at is None or time.monotonic() - looked_up_at > KNOWN_SECONDS:
         with connection() as conn:
-            figures, counted = queue_figures(conn, deployment_id), workers.counted(conn)
+            figures, counted = queue_figures(conn, deployment_id), fleet.counted(conn)
         known[deployment_id] = (time.monotonic(), figures, counted)
     return figures, counted
 
@@ -247,7 +247,7 @@ def _totals(figures: Sequence[Figure]) -> dict[str, Any]:
 def _capacity(counted: Sequence[Row]) -> dict[str, int]:
     """Runners' slots, as the protocol's clients know them."""
     runners = [row for row in counted if row["kind"] == "runner"]
-    most = sum(row["slots"] for row in runners if row["state"] == workers.READY)
+    most = sum(row["slots"] for row in runners if row["state"] == fleet.READY)
     return {
         "max": most,
         "active": sum(row["running"] for row in runners),

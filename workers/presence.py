@@ -1,6 +1,6 @@
 """A worker process says what it is and does, and notices when work no longer reaches it.
 
-Every few seconds it writes its row (`shared/workers.py`). Every other time it also sends a message to a queue
+Every few seconds it writes its row (`shared/fleet.py`). Every other time it also sends a message to a queue
 that nobody else reads: as long as these canaries come back, the whole way from the broker to a task is open.
 A consumer that hangs looks alive from outside; one that has heard nothing for a minute although the broker
 took its canaries ends its process, and the supervisor starts another. A broker that is away is no reason to
@@ -21,12 +21,12 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 from sqlalchemy.exc import DBAPIError
 
-from shared import __version__, workers
+from shared import __version__, fleet
 from shared.errors import Unavailable
+from shared.fleet import DRAINING, READY, Sign
 from shared.infra import broker
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from shared.workers import DRAINING, READY, Sign
 from workers.sandbox import Isolation
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Presence:
         try:
             broker.forget_worker(self._settings.worker)
             with connection() as conn:
-                workers.leave(conn, self._settings.worker)
+                fleet.leave(conn, self._settings.worker)
         except (Unavailable, DBAPIError, RedisError) as error:
             log.info("the row of this worker stays for a minute: %s", error)
 
@@ -143,7 +143,7 @@ class Presence:
             **self._figures(),
         )
         with connection() as conn:
-            workers.sign(conn, said)
+            fleet.sign(conn, said)
 
     def check(self) -> None:
         """Send a canary now and then; end the process when none comes back."""

@@ -15,10 +15,10 @@ import gevent
 import orjson
 from gevent.event import AsyncResult
 
-from shared import queries
+from shared import graph_queries
 from shared.errors import Conflict, HostDied, HostError, NotFound, RunyardError, Unavailable
+from shared.graph_queries import PATIENCE_SECONDS, Question
 from shared.infra.postgres import connection, dumps
-from shared.queries import PATIENCE_SECONDS, Question
 from shared.threads import checkpoint_reads, state
 from workers import store
 from workers.graph_host import frames
@@ -38,7 +38,7 @@ def answer_all(hosts: HostPool, ids: Sequence[UUID]) -> None:
 
 def _answer(hosts: HostPool, id: UUID) -> None:
     try:
-        question = queries.take(id)
+        question = graph_queries.take(id)
     except Unavailable as error:
         log.warning("query %s: cannot be taken now: %s", id, error)
         return
@@ -48,8 +48,8 @@ def _answer(hosts: HostPool, id: UUID) -> None:
         document = _Query(hosts, id, question).answer()
     except Exception:  # the outermost loop: our bug, and somebody waits
         log.exception("query %s failed", id)
-        document = queries.refusal("failed", "internal error")
-    queries.answer(id, document)
+        document = graph_queries.refusal("failed", "internal error")
+    graph_queries.answer(id, document)
 
 
 class _Query:
@@ -69,15 +69,15 @@ class _Query:
                 return self._update()
             return self._ask()[0]
         except HostError as error:
-            return queries.refusal("failed", f"the graph host {error.message}")
+            return graph_queries.refusal("failed", f"the graph host {error.message}")
         except gevent.Timeout:
-            return queries.refusal("failed", "the graph host did not answer in time")
+            return graph_queries.refusal("failed", "the graph host did not answer in time")
         except Unavailable as error:
-            return queries.refusal("unavailable", error.message)
+            return graph_queries.refusal("unavailable", error.message)
         except (Conflict, NotFound) as error:
-            return queries.refusal("conflict", error.message)
+            return graph_queries.refusal("conflict", error.message)
         except RunyardError as error:
-            return queries.refusal("failed", error.message)
+            return graph_queries.refusal("failed", error.message)
 
     def _ask(self) -> list[bytes]:
         self._parts = AsyncResult()

@@ -19,7 +19,7 @@ import gevent
 from gevent.event import Event as Signal
 from sqlalchemy.exc import DBAPIError
 
-from shared import crons, leadership, store, workers
+from shared import crons, fleet, leadership, store
 from shared.access import api_keys, organizations
 from shared.deployments import deployments, logs, revisions
 from shared.errors import RunyardError, Unavailable
@@ -145,7 +145,7 @@ class Upkeep:
         """Runs that missed their deployment's move to another pool, and workers that ended without a word."""
         with connection() as conn:
             limits.move_stragglers(conn)
-            gone = workers.sweep(conn)
+            gone = fleet.sweep(conn)
         for worker in gone:
             broker.forget_worker(worker)
 

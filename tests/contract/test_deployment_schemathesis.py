@@ -15,7 +15,7 @@ from schemathesis import Case
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import queries
+from shared import graph_queries
 from shared.infra import broker, encryption
 from shared.infra.postgres import connection
 from tests.contract.acting import act
@@ -45,8 +45,8 @@ class Runner:
             return
         if task == broker.EXECUTE_RUNS:
             self._end(id)
-        elif task == broker.ANSWER_QUERIES and (question := queries.take(UUID(str(id)))):
-            queries.answer(UUID(str(id)), orjson.dumps(self._answer(question)))
+        elif task == broker.ANSWER_QUERIES and (question := graph_queries.take(UUID(str(id)))):
+            graph_queries.answer(UUID(str(id)), orjson.dumps(self._answer(question)))
 
     def _end(self, run_id: UUID | str) -> None:
         with connection() as conn:
@@ -58,7 +58,7 @@ class Runner:
                 return
             act(first.run_id, {"a": 1})
 
-    def _answer(self, question: queries.Question) -> Any:
+    def _answer(self, question: graph_queries.Question) -> Any:
         state = {"values": {}, **make.state(str(question.thread_id), CHECKPOINT)}
         answers = {"state": state, "history": [state], "update": {"checkpoint": state["checkpoint"]}}
         return answers[question.document["op"]]

@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import text
 
 import tests.factories as make
-from shared import workers
+from shared import fleet
 from shared.access import api_keys
+from shared.fleet import Sign
 from shared.infra.postgres import connection, transaction
-from shared.workers import Sign
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api, caller
 
@@ -30,7 +30,7 @@ def runner(*, slots: int = 10, pool: str = "default", state: str = "ready") -> N
         state=state,
     )
     with connection() as conn:
-        workers.sign(conn, said)
+        fleet.sign(conn, said)
 
 
 def start(api: Api, thread_id: str | None = None, **body: Any) -> Any:

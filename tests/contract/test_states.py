@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 import tests.factories as make
-from shared import queries
+from shared import graph_queries
+from shared.graph_queries import Question
 from shared.infra import broker, encryption
 from shared.infra.postgres import connection
 from shared.models import ThreadStatus
-from shared.queries import Question
 from shared.threads.state import Moved, store_update
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api, Rings
@@ -37,9 +37,9 @@ class Runner:
 
     def ring(self, task: str, queue: str, id: UUID | str) -> None:
         self._ring(task, queue, id)
-        if task == broker.ANSWER_QUERIES and (question := queries.take(UUID(str(id)))):
+        if task == broker.ANSWER_QUERIES and (question := graph_queries.take(UUID(str(id)))):
             self.asked.append(question)
-            queries.answer(UUID(str(id)), self.answer)
+            graph_queries.answer(UUID(str(id)), self.answer)
 
 
 @pytest.fixture
@@ -256,8 +256,8 @@ def test_what_a_host_refuses_has_its_status(
 def test_a_question_nobody_answers_is_504_and_rung_again(
     api: Api, rings: Rings, stored: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "RING_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(queries, "PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(graph_queries, "RING_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(graph_queries, "PATIENCE_SECONDS", 1)
     heard = len(rings.heard)
 
     response = api.get(f"/threads/{stored}/history")
@@ -266,7 +266,7 @@ def test_a_question_nobody_answers_is_504_and_rung_again(
     again = rings.heard[heard:]
     assert len(again) > 2
     assert len(set(again)) == 1
-    assert queries.take(UUID(again[0][1])) is None, "nobody may answer it later"
+    assert graph_queries.take(UUID(again[0][1])) is None, "nobody may answer it later"
 
 
 def test_a_thread_can_be_built_from_supersteps(api: Api, runner: Runner) -> None:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import queries, thread_stream
+from shared import graph_queries, thread_stream
 from shared.eventlog import events
 from shared.infra import broker, redis
 from shared.infra.postgres import connection
@@ -291,8 +291,8 @@ def _update_state(api: Api, thread_id: str, rings: Rings, values: dict[str, Any]
         with connection() as conn:
             update = "UPDATE thread SET values = CAST(:values AS json), state_updated_at = now()"
             conn.execute(text(update), {"values": orjson.dumps(values).decode()})
-        assert queries.take(UUID(str(id)))
-        queries.answer(UUID(str(id)), b'{"checkpoint":{"checkpoint_id":"x"}}')
+        assert graph_queries.take(UUID(str(id)))
+        graph_queries.answer(UUID(str(id)), b'{"checkpoint":{"checkpoint_id":"x"}}')
 
     rings.ring = ring  # type: ignore[method-assign]
     response = api.post(f"/threads/{thread_id}/state", {"values": values})

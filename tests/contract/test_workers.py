@@ -14,12 +14,12 @@ from sqlalchemy import text
 
 import tests.factories as make
 from cli import workers as command
-from shared import workers
+from shared import fleet
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.fleet import Sign
 from shared.infra import broker
 from shared.infra.postgres import connection, transaction
-from shared.workers import Sign
 from tests.contract.conftest import caller
 
 
@@ -47,7 +47,7 @@ def sign(id: str = "box:1:a", **fields: Any) -> None:
         **fields,
     }
     with connection() as conn:
-        workers.sign(conn, Sign(id=id, **values))
+        fleet.sign(conn, Sign(id=id, **values))
 
 
 def seen(client: FlaskClient) -> Any:
@@ -101,7 +101,7 @@ def test_a_worker_says_anew_what_it_does_and_goes(client: FlaskClient) -> None:
     assert (row["running"], row["state"], row["started_at"]) == (5, "draining", started_at)
 
     with connection() as conn:
-        workers.leave(conn, "box:1:a")
+        fleet.leave(conn, "box:1:a")
     assert seen(client)["workers"] == []
 
 
@@ -113,7 +113,7 @@ def test_one_that_is_silent_is_removed(client: FlaskClient, redis: Any) -> None:
     redis.lpush("runyard:celery:canary.silent", "left behind")
 
     with connection() as conn:
-        gone = workers.sweep(conn)
+        gone = fleet.sweep(conn)
     for worker in gone:
         broker.forget_worker(worker)
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from shared.queries import Question
+from shared.graph_queries import Question
 from workers import queries
 from workers.graph_host import frames
 from workers.hosts import HostPool

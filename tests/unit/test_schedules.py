@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from shared import schedules
+from shared import cron_schedule
 from shared.errors import Invalid
 
 BERLIN = "Europe/Berlin"
@@ -35,7 +35,7 @@ def at(text: str, zone: str = "UTC") -> datetime:
     ],
 )
 def test_the_next_time(schedule: str, zone: str | None, after: str, following: str) -> None:
-    assert schedules.next_after(schedule, zone, at(after)).astimezone(UTC) == datetime.fromisoformat(
+    assert cron_schedule.next_after(schedule, zone, at(after)).astimezone(UTC) == datetime.fromisoformat(
         following
     )
 
@@ -56,10 +56,10 @@ def test_the_next_time(schedule: str, zone: str | None, after: str, following: s
 )
 def test_what_is_no_schedule_or_never_due_is_refused(schedule: str) -> None:
     with pytest.raises(Invalid, match="Invalid cron schedule"):
-        schedules.next_after(schedule, None, at("2026-01-01T00:00:00"))
+        cron_schedule.next_after(schedule, None, at("2026-01-01T00:00:00"))
 
 
 @pytest.mark.parametrize("zone", ["Mars/Base", "../etc/passwd", "\x00", "Europe"])
 def test_what_is_no_zone_is_refused(zone: str) -> None:
     with pytest.raises(Invalid, match="Invalid timezone"):
-        schedules.next_after("* * * * *", zone, at("2026-01-01T00:00:00"))
+        cron_schedule.next_after("* * * * *", zone, at("2026-01-01T00:00:00"))

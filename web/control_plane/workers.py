@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import Blueprint, Response, jsonify
 
-from shared import workers
+from shared import fleet
 from shared.access.api_keys import OPERATOR
 from shared.infra.postgres import connection
 from web.auth import caller
@@ -22,8 +22,8 @@ def list_workers() -> Response:
     """Of graph hosts an organization sees those of its own deployments, an operator all."""
     who = caller()
     with connection() as conn:
-        found = workers.all_of(conn, organization_id=None if who.may(OPERATOR) else who.organization_id)
-        pools = workers.pools(conn)
+        found = fleet.all_of(conn, organization_id=None if who.may(OPERATOR) else who.organization_id)
+        pools = fleet.pools(conn)
     return jsonify(workers=[_record(row) for row in found], pools=pools)
 
 

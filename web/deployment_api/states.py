@@ -13,10 +13,10 @@ import orjson
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 
-from shared import queries, thread_stream
+from shared import graph_queries, thread_stream
 from shared.errors import Conflict, Invalid
+from shared.graph_queries import Question
 from shared.infra.postgres import connection
-from shared.queries import Question
 from shared.threads import checkpoints, records, state
 from shared.threads.state import Newest
 from web.deployment_api import answers
@@ -282,7 +282,7 @@ def _ask(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
         "metadata": {"assistant_id": newest.metadata.get("assistant_id")},
     }
     question = Question(serving.id, serving.active_revision_id, serving.pool, thread_id, document)
-    return queries.ask(question)
+    return graph_queries.ask(question)
 
 
 def _place(checkpoint: dict[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,10 @@ import orjson
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 
-from shared import queries, store
+from shared import graph_queries, store
 from shared.errors import Conflict, Invalid
+from shared.graph_queries import Question
 from shared.infra.postgres import connection
-from shared.queries import Question
 from web.deployment_api import answers
 from web.deployment_api.pages import MAX_OFFSET, deployment
 from web.fields import (
@@ -123,7 +123,7 @@ def _embedded(op: dict[str, Any]) -> dict[str, Any]:
         raise Conflict("This deployment serves no revision yet.")
     document = {"op": "embed", "ops": [op]}
     question = Question(serving.id, serving.active_revision_id, serving.pool, None, document)
-    found: dict[str, Any] = orjson.loads(queries.ask(question))[0]
+    found: dict[str, Any] = orjson.loads(graph_queries.ask(question))[0]
     return found
 
 
