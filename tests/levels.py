@@ -6,7 +6,7 @@ import dataclasses
 
 from cli.procfile import PROJECT
 from shared.settings import Settings
-from workers import sandbox
+from workers.isolation import sandbox
 
 NOT_A_USER = "nobody-of-this-machine"
 

@@ -30,10 +30,11 @@ from shared.deployments import archives, deployments, secrets
 from shared.errors import BuildFailed, HostUnusable, NotFound, Unavailable
 from shared.infra.postgres import connection
 from shared.settings import MIB, Settings
-from workers import commands, interpreters, manifest, resolving, sandbox, sources, steps, workspaces
+from workers import commands, interpreters, manifest, resolving, sources, steps, workspaces
 from workers.deploy_log import DeployLog
 from workers.host import HostCommand, Output
 from workers.interpreters import Interpreter
+from workers.isolation import sandbox
 from workers.manifest import Manifest
 from workers.packages import Packages
 from workers.requirements import Requirements, from_lock

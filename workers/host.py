@@ -24,9 +24,9 @@ from gevent.lock import RLock
 
 from shared.errors import HostDied, HostError, HostUnusable, NotBegun
 from shared.settings import MIB, Settings
-from workers import sandbox, usage
-from workers.cgroups import ControlGroup
 from workers.graph_host import frames
+from workers.isolation import sandbox, usage
+from workers.isolation.cgroups import ControlGroup
 from workers.quarantine import OPEN, Group
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from shared.fleet import DRAINING, READY, Sign
 from shared.infra import broker
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.sandbox import Isolation
+from workers.isolation.sandbox import Isolation
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,8 @@ from shared.errors import BuildFailed, OutsideFailed
 from shared.infra import egress
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers import commands, sandbox, steps, workspaces
+from workers import commands, steps, workspaces
+from workers.isolation import sandbox
 from workers.steps import Say
 from workers.workspaces import Workspace
 

@@ -19,7 +19,7 @@ import gevent.subprocess
 import shared
 from shared.errors import BuildFailed
 from shared.settings import Settings
-from workers import sandbox, usage
+from workers.isolation import sandbox, usage
 
 OWN = (Path(__file__).parent, Path(shared.__file__).parent)  # for the steps that are ours
 LAST_LINES = 30

@@ -17,11 +17,12 @@ from shared.infra.postgres import connection
 from shared.runs import limits
 from shared.runs.limits import HostLimits
 from shared.settings import Settings
-from workers import environments, queries, sandbox, workspaces
+from workers import environments, queries, workspaces
 from workers.bells import Bell
 from workers.builds import Builder
 from workers.deploy_log import DeployLog
 from workers.hosts import HostPool
+from workers.isolation import sandbox
 from workers.presence import Figures, Presence
 from workers.runner import Runner
 from workers.upkeep import Upkeep

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import until
-from workers import cgroups
-from workers.cgroups import ControlGroup
+from workers.isolation import cgroups
+from workers.isolation.cgroups import ControlGroup
 
 MEMBERSHIP = "9:pids:/\n0::/system.slice/runyard.service\n"
 MOUNTS = (

@@ -33,9 +33,10 @@ from tests.archived import keep
 from tests.greened import World, child, greened
 from tests.outside import serving
 from tests.waiting import wait_until
-from workers import commands, environments, manifest, sandbox, steps, workspaces
+from workers import commands, environments, manifest, steps, workspaces
 from workers.environments import Made, Plan
 from workers.interpreters import HERE
+from workers.isolation import sandbox
 from workers.requirements import Requirements
 from workers.workspaces import Workspace
 

@@ -29,10 +29,10 @@ from tests.greened import World, child, greened
 from tests.waiting import until
 from workers import host as one_host
 from workers import hosts, quarantine
-from workers.cgroups import ControlGroup
 from workers.graph_host import frames
 from workers.host import Host, HostCommand
 from workers.hosts import GaveUp, HostPool
+from workers.isolation.cgroups import ControlGroup
 from workers.quarantine import ALONE, OPEN
 
 __all__ = ["child"]

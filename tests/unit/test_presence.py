@@ -15,8 +15,8 @@ from shared.infra import broker
 from shared.infra.postgres import connection
 from shared.settings import Settings
 from workers import presence
+from workers.isolation.sandbox import Isolation
 from workers.presence import DEAD_SECONDS, SIGN_SECONDS, Presence
-from workers.sandbox import Isolation
 
 QUEUE = "runyard:celery:canary.box:1:a"
 

@@ -17,7 +17,7 @@ import pytest
 from cli import embedded
 from shared.settings import BadSetting, Settings
 from tests.levels import LEVELS
-from workers import sandbox
+from workers.isolation import sandbox
 
 PLATFORM = """
 import time

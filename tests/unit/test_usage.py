@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from tests.waiting import wait_until
-from workers import confinement, usage
+from workers.isolation import confinement, usage
 
 FROM_A_THREAD = """
 import subprocess, threading, time

@@ -8,7 +8,7 @@ resource limits, no capabilities and none to be had: other processes' environmen
 The network is shared at all levels: agents call models.
 
 Where user code is another user than the machine's root in a namespace of its own, the kernel also bounds its
-processes and threads (`workers/confinement.py`); `workers/usage.py` counts its processes everywhere.
+processes and threads (`workers/isolation/confinement.py`); `workers/isolation/usage.py` counts its processes everywhere.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.settings import MIB, BadSetting, Settings
-from workers import cgroups, confinement, limited
-from workers.cgroups import ControlGroup, ControlGroups
-from workers.confinement import Identity
+from workers.isolation import cgroups, confinement, limited
+from workers.isolation.cgroups import ControlGroup, ControlGroups
+from workers.isolation.confinement import Identity
 
 log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 10
 TASKS_PER_PROCESS = 4  # the kernel counts threads too: it stops a storm, the watch ends who started it
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 LIMITED = Path(limited.__file__)
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
 ETC = (
