@@ -17,7 +17,7 @@ from shared.deployments.revisions import Claimed
 from shared.errors import Fenced, Unavailable
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
-from workers.events import RunLog, Writer
+from workers.runner.event_writer import RunLog, Writer
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from shared.models import RevisionStatus
 from shared.settings import Settings
 from workers import earlier, environments, graphs, sources, store_config, workspaces
 from workers.build_log import BuildLog
-from workers.events import Writer
+from workers.runner.event_writer import Writer
 
 log = logging.getLogger(__name__)
 

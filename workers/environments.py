@@ -31,13 +31,13 @@ from shared.errors import BuildFailed, HostUnusable, NotFound, Unavailable
 from shared.infra.postgres import connection
 from shared.settings import MIB, Settings
 from workers import commands, interpreters, manifest, resolving, sources, steps, workspaces
-from workers.deploy_log import DeployLog
-from workers.host import HostCommand, Output
 from workers.interpreters import Interpreter
 from workers.isolation import sandbox
 from workers.manifest import Manifest
 from workers.packages import Packages
 from workers.requirements import Requirements, from_lock
+from workers.runner.deployment_log import DeployLog
+from workers.runner.host import HostCommand, Output
 from workers.steps import Say
 from workers.workspaces import Workspace
 

@@ -23,7 +23,7 @@ from shared.infra.encryption import Undecryptable
 from shared.models import Assistant, AssistantVersion, Graph
 from shared.settings import Settings
 from workers.environments import GRAPH_HOST, Made, host_command
-from workers.host import Host
+from workers.runner.host import Host
 from workers.steps import Say
 
 STEP = "graphs"

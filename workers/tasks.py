@@ -17,14 +17,15 @@ from shared.infra.postgres import connection
 from shared.runs import limits
 from shared.runs.limits import HostLimits
 from shared.settings import Settings
-from workers import environments, queries, workspaces
+from workers import environments, workspaces
 from workers.bells import Bell
 from workers.builds import Builder
-from workers.deploy_log import DeployLog
-from workers.hosts import HostPool
 from workers.isolation import sandbox
 from workers.presence import Figures, Presence
-from workers.runner import Runner
+from workers.runner import graph_queries
+from workers.runner.deployment_log import DeployLog
+from workers.runner.host_pool import HostPool
+from workers.runner.runner import Runner
 from workers.upkeep import Upkeep
 from workers.webhooks import Deliveries
 
@@ -113,7 +114,7 @@ def execute_runs(run_ids: list[str]) -> None:
 @broker.celery.task(name=broker.ANSWER_QUERIES, base=Bell)
 def answer_queries(query_ids: list[str]) -> None:
     if _runner is not None:
-        queries.answer_all(_runner.hosts, [UUID(query_id) for query_id in query_ids])
+        graph_queries.answer_all(_runner.hosts, [UUID(query_id) for query_id in query_ids])
 
 
 @broker.celery.task(name=broker.BUILD_REVISION, base=Bell)

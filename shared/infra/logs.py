@@ -181,7 +181,7 @@ class Outlet:
 
 
 class TextLines(logging.Formatter):
-    """`12:04:33.120 WARNING workers.hosts: message run_id=…`"""
+    """`12:04:33.120 WARNING workers.runner.host_pool: message run_id=…`"""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC)

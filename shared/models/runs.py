@@ -57,7 +57,7 @@ class Run(Base):
     last_death: Mapped[str | None]  # how the host of the previous attempt died
     quarantine: Mapped[int] = mapped_column(
         server_default="0"
-    )  # with whom it shares a host: workers/quarantine.py
+    )  # with whom it shares a host: workers/runner/quarantine.py
     webhook: Mapped[str | None]  # who is told of its end: see shared/runs/webhooks.py
 
     __table_args__ = (

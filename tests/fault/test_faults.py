@@ -382,7 +382,9 @@ def test_user_code_sees_nothing_of_the_platform(sdk: SyncLangGraphClient) -> Non
 
     assert seen["kitchen"] == "open"
     assert not [name for name in seen["env"] if name.startswith(("RUNYARD", "DATABASE", "REDIS", "UV_"))]
-    assert {seen[module] for module in ("shared.models", "workers.runs", "web.app", "celery")} == {"hidden"}
+    assert {
+        seen[module] for module in ("shared.models", "workers.runner.execution", "web.app", "celery")
+    } == {"hidden"}
     assert seen["credentials"] is False, "no process it can look into knows where the database is"
     assert os.environ.get("KITCHEN") is None
 

@@ -24,8 +24,8 @@ from shared.runs.finish import Finish
 from shared.threads.checkpoints import Write
 from tests import factories
 from tests.waiting import until
-from workers import checkpoints as committing
-from workers.checkpoints import Committer
+from workers.runner import committer as committing
+from workers.runner.committer import Committer
 
 pytestmark = pytest.mark.usefixtures("db")
 

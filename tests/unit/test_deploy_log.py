@@ -6,8 +6,8 @@ from uuid import uuid4
 
 from tests.greened import World, child, greened
 from tests.waiting import until
-from workers import deploy_log
-from workers.deploy_log import BURST_LINES, LINES_A_SECOND, Allowance, DeployLog
+from workers.runner import deployment_log
+from workers.runner.deployment_log import BURST_LINES, LINES_A_SECOND, Allowance, DeployLog
 
 __all__ = ["child"]
 
@@ -27,7 +27,7 @@ def test_a_flood_is_cut_to_an_allowance_and_counted() -> None:
 
 @greened
 def test_a_host_that_floods_the_log_is_told_so_and_leaves_others_their_lines(world: World) -> None:
-    deploy_log.TELL_SECONDS = 0.05
+    deployment_log.TELL_SECONDS = 0.05
     log, noisy, quiet = DeployLog(), uuid4(), uuid4()
     log._greenlet.kill()  # what is to be stored stays to be looked at
     write, beside = log.of(uuid4(), noisy, []), log.of(uuid4(), quiet, [])

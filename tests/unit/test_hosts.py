@@ -27,13 +27,13 @@ from shared.runs.limits import HostLimits
 from shared.settings import Settings
 from tests.greened import World, child, greened
 from tests.waiting import until
-from workers import host as one_host
-from workers import hosts, quarantine
 from workers.graph_host import frames
-from workers.host import Host, HostCommand
-from workers.hosts import GaveUp, HostPool
 from workers.isolation.cgroups import ControlGroup
-from workers.quarantine import ALONE, OPEN
+from workers.runner import host as one_host
+from workers.runner import host_pool, quarantine
+from workers.runner.host import Host, HostCommand
+from workers.runner.host_pool import GaveUp, HostPool
+from workers.runner.quarantine import ALONE, OPEN
 
 __all__ = ["child"]
 
@@ -177,7 +177,7 @@ class Stage:
 
 @contextmanager
 def stage(world: World, **settings: Any) -> Iterator[Stage]:
-    hosts.PING_SECONDS = 0.05
+    host_pool.PING_SECONDS = 0.05
     made = Stage(world, **settings)
     try:
         yield made
@@ -321,7 +321,7 @@ def test_a_busy_slow_host_gets_company(world: World) -> None:
         s.part = "slow"
         first = s.acquire()
         Guest().enter(first)
-        until(lambda: first.delay > hosts.SLOW_SECONDS)
+        until(lambda: first.delay > host_pool.SLOW_SECONDS)
         s.part = "plays along"
         s.acquire()
         until(lambda: len(list(s.pool.all())) == 2)
@@ -362,7 +362,7 @@ def test_a_revision_has_no_more_hosts_than_allowed(world: World) -> None:
         s.part = "slow"
         host = s.acquire()
         Guest().enter(host)
-        until(lambda: host.delay > hosts.SLOW_SECONDS)
+        until(lambda: host.delay > host_pool.SLOW_SECONDS)
         for _ in range(3):
             s.acquire()
 
@@ -514,7 +514,7 @@ def test_of_those_who_wait_the_revision_with_fewest_hosts_goes_first(world: Worl
 
 @greened
 def test_a_host_that_is_never_idle_gives_way_to_who_has_waited_long(world: World) -> None:
-    hosts.ROOM_SECONDS = 0.1
+    host_pool.ROOM_SECONDS = 0.1
     with stage(world, max_hosts=2) as s:
         long, short = s.acquire(uuid4()), s.acquire(uuid4())
         Guest().enter(long)
@@ -528,7 +528,7 @@ def test_a_host_that_is_never_idle_gives_way_to_who_has_waited_long(world: World
         assert waiting.get(timeout=20) not in (long, short)
         assert again.get(timeout=20) is not short
         assert long.died is None
-    hosts.ROOM_SECONDS = 5.0
+    host_pool.ROOM_SECONDS = 5.0
 
 
 @greened

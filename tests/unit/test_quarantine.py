@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import quarantine
-from workers.quarantine import ALONE, OPEN
+from workers.runner import quarantine
+from workers.runner.quarantine import ALONE, OPEN
 
 MAX_DEATHS = 3
 

@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 from shared.graph_queries import Question
-from workers import queries
 from workers.graph_host import frames
-from workers.hosts import HostPool
-from workers.queries import _Query
+from workers.runner import graph_queries
+from workers.runner.graph_queries import _Query
+from workers.runner.host_pool import HostPool
 
 QUESTION = Question(UUID(int=1), UUID(int=2), "default", UUID(int=3), {"op": "state"})
 
@@ -37,7 +37,7 @@ class AskingHost:
 
 
 def test_what_cannot_be_replied_to_ends_the_question_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(graph_queries, "PATIENCE_SECONDS", 1)
     hosts = cast("HostPool", AskingHost(b'{"ask":1}'))
     with pytest.raises(KeyError, match="op"):
         _Query(hosts, UUID(int=4), QUESTION).answer()

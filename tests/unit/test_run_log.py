@@ -13,8 +13,8 @@ from redis.exceptions import ConnectionError, RedisError
 from shared.eventlog import events
 from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
 from tests.waiting import until
-from workers import events as workers_events
-from workers.events import RunLog, Writer
+from workers.runner import event_writer as workers_events
+from workers.runner.event_writer import RunLog, Writer
 
 END = events.payload(events.END, b"{}")
 

@@ -36,14 +36,14 @@ from shared.threads import records
 from tests import factories
 from tests.greened import World, child, greened
 from tests.waiting import until
-from workers import claiming, hosts
-from workers import host as one_host
-from workers import runs as execution
 from workers.graph_host import frames
-from workers.host import Host, HostCommand
-from workers.hosts import NEVER, HostPool
-from workers.quarantine import OPEN, Group
-from workers.runner import Runner
+from workers.runner import claiming, host_pool
+from workers.runner import execution as execution
+from workers.runner import host as one_host
+from workers.runner.host import Host, HostCommand
+from workers.runner.host_pool import NEVER, HostPool
+from workers.runner.quarantine import OPEN, Group
+from workers.runner.runner import Runner
 from workers.upkeep import Upkeep
 
 __all__ = ["child"]
@@ -482,14 +482,14 @@ def test_a_run_that_waits_for_a_host_is_fenced(world: World) -> None:
 @contextmanager
 def impatient_hosts(b: Bench) -> Iterator[None]:
     """A pool of its own that soon asks whether its hosts have begun what they were sent."""
-    pings, quiet = hosts.PING_SECONDS, one_host.QUIET_SECONDS
-    hosts.PING_SECONDS = one_host.QUIET_SECONDS = 0.1
+    pings, quiet = host_pool.PING_SECONDS, one_host.QUIET_SECONDS
+    host_pool.PING_SECONDS = one_host.QUIET_SECONDS = 0.1
     pool = b.runner.hosts = HostPool(b.settings, prepare)
     try:
         yield
     finally:
         pool.close()
-        hosts.PING_SECONDS, one_host.QUIET_SECONDS = pings, quiet
+        host_pool.PING_SECONDS, one_host.QUIET_SECONDS = pings, quiet
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How strictly a run is kept apart from others, after hosts died under it: see workers/quarantine.py."""
+"""How strictly a run is kept apart from others, after hosts died under it: see workers/runner/quarantine.py."""
 
 from __future__ import annotations
 

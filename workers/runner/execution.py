@@ -28,14 +28,14 @@ from shared.runs.eligibility import Next
 from shared.runs.finish import Finish
 from shared.threads import checkpoint_reads
 from shared.threads.checkpoints import Write
-from workers import quarantine, store
-from workers.events import RunLog
 from workers.graph_host import frames
-from workers.host import Host
-from workers.hosts import GaveUp
+from workers.runner import quarantine, store_operations
+from workers.runner.event_writer import RunLog
+from workers.runner.host import Host
+from workers.runner.host_pool import GaveUp
 
 if TYPE_CHECKING:
-    from workers.runner import Runner
+    from workers.runner.runner import Runner
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class Execution:
 
     def _looked_up(self, ask: dict[str, Any]) -> list[bytes]:
         if ask["op"] == "store":
-            return store.answer_run(self.run, ask)
+            return store_operations.answer_run(self.run, ask)
         with connection() as conn:
             return checkpoint_reads.answer(conn, self.run.deployment_id, ask, thread_id=self.run.thread_id)
 

@@ -18,7 +18,7 @@ from gevent.event import Event as Signal
 from shared.deployments.logs import DEPLOY, Clock, Line, append, clean, scrubber
 from shared.errors import Unavailable
 from shared.infra.postgres import connection
-from workers.host import Output
+from workers.runner.host import Output
 
 log = logging.getLogger(__name__)
 

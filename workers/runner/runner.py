@@ -1,7 +1,7 @@
 """What one runner process has: its executions, its hosts, its writers, and the leases it keeps.
 
 Bells bring run ids; those that are ours to claim are executed, each in a greenlet of its own
-(`workers/runs.py` is the story of one). Leases are renewed for all in one statement. A runner that hears
+(`workers/runner/execution.py` is the story of one). Leases are renewed for all in one statement. A runner that hears
 no bell looks for itself, and one that stops hands over what still runs.
 """
 
@@ -27,12 +27,12 @@ from shared.runs import claims, eligibility, key_limits, limits
 from shared.runs.claims import Claimed, Stored, Terms
 from shared.runs.signals import WIDEN
 from shared.settings import Settings
-from workers.checkpoints import Committer
-from workers.claiming import AT_ONCE, Claiming, Line, Taken
-from workers.events import Writer
-from workers.host import Host
-from workers.hosts import HostPool
-from workers.runs import LOST_AFTER, Execution
+from workers.runner.claiming import AT_ONCE, Claiming, Line, Taken
+from workers.runner.committer import Committer
+from workers.runner.event_writer import Writer
+from workers.runner.execution import LOST_AFTER, Execution
+from workers.runner.host import Host
+from workers.runner.host_pool import HostPool
 
 log = logging.getLogger(__name__)
 

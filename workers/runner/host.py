@@ -27,7 +27,7 @@ from shared.settings import MIB, Settings
 from workers.graph_host import frames
 from workers.isolation import sandbox, usage
 from workers.isolation.cgroups import ControlGroup
-from workers.quarantine import OPEN, Group
+from workers.runner.quarantine import OPEN, Group
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
-"""The pool of graph hosts (`workers/host.py`): start, choose, watch, evict. The one door to user code.
+"""The pool of graph hosts (`workers/runner/host.py`): start, choose, watch, evict. The one door to user code.
 
 Slots. A runner has at most `max_hosts` processes for runs under which no host died, and half as many more for
-the others (`workers/quarantine.py`): what one deployment crashes takes nothing from another. Of a revision
+the others (`workers/runner/quarantine.py`): what one deployment crashes takes nothing from another. Of a revision
 two start at a time. Who needs a host that there is no slot for waits: the revision with the fewest hosts goes
 first, then who has waited longest. The host idle for longest makes room, one that somebody waits for never does.
 Where none gets idle, the one that will soonest takes no new runs.
@@ -23,8 +23,8 @@ from gevent.event import AsyncResult
 from shared.errors import HostError, HostUnusable
 from shared.runs.limits import HostLimits
 from shared.settings import Settings
-from workers.host import Host, HostCommand, Output
-from workers.quarantine import ALONE, OPEN, Group
+from workers.runner.host import Host, HostCommand, Output
+from workers.runner.quarantine import ALONE, OPEN, Group
 
 log = logging.getLogger(__name__)
 

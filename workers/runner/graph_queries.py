@@ -20,10 +20,10 @@ from shared.errors import Conflict, HostDied, HostError, NotFound, RunyardError,
 from shared.graph_queries import PATIENCE_SECONDS, Question
 from shared.infra.postgres import connection, dumps
 from shared.threads import checkpoint_reads, state
-from workers import store
 from workers.graph_host import frames
-from workers.host import Host
-from workers.hosts import HostPool
+from workers.runner import store_operations
+from workers.runner.host import Host
+from workers.runner.host_pool import HostPool
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class _Query:
     def _read(self, ask: dict[str, Any]) -> list[bytes]:
         """What a host may learn; user code that only looks may not remove or copy."""
         if ask["op"] == "store":
-            return store.answer_question(self._question.deployment_id, ask)
+            return store_operations.answer_question(self._question.deployment_id, ask)
         if ask["op"] not in READS:
             return [dumps({"error": f"a question may not {ask['op']}"}).encode()]
         question = self._question
