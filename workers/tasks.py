@@ -17,9 +17,9 @@ from shared.infra.postgres import connection
 from shared.runs import limits
 from shared.runs.limits import HostLimits
 from shared.settings import Settings
-from workers import environments, workspaces
 from workers.bells import Bell
-from workers.builds import Builder
+from workers.builder import environments, workspaces
+from workers.builder.builder import Builder
 from workers.isolation import sandbox
 from workers.presence import Figures, Presence
 from workers.runner import graph_queries

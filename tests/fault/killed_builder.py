@@ -19,7 +19,7 @@ from uuid import UUID
 
 from shared.infra import broker, encryption, postgres, redis
 from shared.settings import Settings
-from workers.builds import Builder
+from workers.builder.builder import Builder
 
 
 def die(*_: Any, **__: Any) -> None:

@@ -30,8 +30,8 @@ from tests.archived import keep
 from tests.full_disk import largest_file
 from tests.greened import World, child, greened
 from tests.waiting import wait_until
-from workers import build_log, earlier, workspaces
-from workers.builds import Builder
+from workers.builder import build_log, earlier, workspaces
+from workers.builder.builder import Builder
 
 __all__ = ["child"]
 
@@ -43,19 +43,19 @@ graph = StateGraph(MessagesState).add_node("echo", lambda state: {{}}).add_edge(
 """
 # Where a builder dies, in the order of a build's steps: until the environment is whole, and from then on.
 ENVIRONMENT_STEPS = (
-    ("workers.environments", "_fetch"),
-    ("workers.commands", "unpack"),
-    ("workers.manifest", "read"),
-    ("workers.resolving", "resolve"),
-    ("workers.commands", "create_environment"),
-    ("workers.commands", "compile_bytecode"),
+    ("workers.builder.environments", "_fetch"),
+    ("workers.builder.commands", "unpack"),
+    ("workers.builder.config.manifest", "read"),
+    ("workers.builder.resolving", "resolve"),
+    ("workers.builder.commands", "create_environment"),
+    ("workers.builder.commands", "compile_bytecode"),
 )
 LATER_STEPS = (
-    ("workers.graphs", "inspect"),
-    ("workers.graphs", "_described"),
-    ("workers.builds", "_Build._keep"),
-    ("workers.builds", "_Build._switch"),
-    ("workers.graphs", "make_default_assistants"),  # within the transaction that switches
+    ("workers.builder.graphs", "inspect"),
+    ("workers.builder.graphs", "_described"),
+    ("workers.builder.builder", "_Build._keep"),
+    ("workers.builder.builder", "_Build._switch"),
+    ("workers.builder.graphs", "make_default_assistants"),  # within the transaction that switches
 )
 BACKEND = (
     "[project]\nname = 'own'\nversion = '1'\n"
@@ -169,7 +169,7 @@ def _completes(world: World, steps: Sequence[tuple[str, str]]) -> None:
 def test_a_builder_that_dies_after_the_switch_leaves_nothing_undone(world: World) -> None:
     case = Case(world)
 
-    case.die_at("workers.build_log", "BuildLog.end")
+    case.die_at("workers.builder.build_log", "BuildLog.end")
 
     assert case.row["status"] == "DEPLOYED"
     assert case.active == case.revision_id

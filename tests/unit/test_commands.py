@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workers import commands
-from workers.manifest import PipConfig
+from workers.builder import commands
+from workers.builder.config.manifest import PipConfig
 
 UV, ENV, PYTHON = "/opt/uv", Path("/r/env"), Path("/r/env/bin/python")
 INDEX = PipConfig("https://one/simple", ("https://two/simple", "https://three/simple"), ("https://four",))
@@ -20,7 +20,7 @@ def test_an_environment_is_of_the_given_interpreter_and_of_no_project() -> None:
 def test_an_archive_is_unpacked_where_the_working_directory_offers_no_modules() -> None:
     argv = commands.unpack("/usr/bin/python3", Path("/r/a.tar.gz"), Path("/r/project"))
 
-    assert argv[argv.index("-m") :] == ["-m", "workers.unpack", "/r/a.tar.gz", "/r/project"]
+    assert argv[argv.index("-m") :] == ["-m", "workers.builder.unpack", "/r/a.tar.gz", "/r/project"]
     assert "-P" in argv
 
 

@@ -33,12 +33,13 @@ from tests.archived import keep
 from tests.greened import World, child, greened
 from tests.outside import serving
 from tests.waiting import wait_until
-from workers import commands, environments, manifest, steps, workspaces
-from workers.environments import Made, Plan
-from workers.interpreters import HERE
+from workers.builder import commands, environments, steps, workspaces
+from workers.builder.config import manifest
+from workers.builder.environments import Made, Plan
+from workers.builder.interpreters import HERE
+from workers.builder.requirements import Requirements
+from workers.builder.workspaces import Workspace
 from workers.isolation import sandbox
-from workers.requirements import Requirements
-from workers.workspaces import Workspace
 
 __all__ = ["child"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from shared.errors import BuildFailed
-from workers import manifest
-from workers.manifest import Manifest
+from workers.builder.config import manifest
+from workers.builder.config.manifest import Manifest
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 GRAPHS = {"agent": "./agent.py:graph"}

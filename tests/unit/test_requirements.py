@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shared.errors import BuildFailed
-from workers.requirements import (
+from workers.builder.requirements import (
     BUILT_HERE,
     Requirements,
     configures_installer,

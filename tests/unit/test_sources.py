@@ -22,8 +22,8 @@ from shared.settings import Settings
 from tests import factories
 from tests.git_server import Repository, Server, serving
 from tests.greened import World, child, greened
-from workers import sources, workspaces
-from workers.sources import Origin
+from workers.builder import sources, workspaces
+from workers.builder.sources import Origin
 
 __all__ = ["child"]
 

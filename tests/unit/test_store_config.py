@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shared.errors import BuildFailed
-from workers import store_config
+from workers.builder.config import store
 
 
 def test_what_is_said_is_kept_with_defaults() -> None:
@@ -15,11 +15,11 @@ def test_what_is_said_is_kept_with_defaults() -> None:
         "ttl": {"default_ttl": 1.5, "sweep_interval_minutes": 5},
         "index": {"dims": 3, "embed": "openai:small"},
     }
-    assert store_config.read(told) == {
+    assert store.read(told) == {
         "ttl": {"default_ttl": 1.5, "refresh_on_read": True},
         "index": {"dims": 3, "embed": "openai:small", "fields": ["$"]},
     }
-    assert store_config.read(None) == store_config.read({}) == {}
+    assert store.read(None) == store.read({}) == {}
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_what_is_said_is_kept_with_defaults() -> None:
 )
 def test_what_makes_no_sense_is_refused_by_name(told: Any, message: str) -> None:
     with pytest.raises(BuildFailed, match=message):
-        store_config.read(told)
+        store.read(told)

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from shared.errors import BuildFailed
-from workers import commands, unpack
+from workers.builder import commands, unpack
 
-ROOT = Path(unpack.__file__).parents[1]
+ROOT = Path(unpack.__file__).parents[2]
 Entry = tuple[tarfile.TarInfo, bytes]
 
 

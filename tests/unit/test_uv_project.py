@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shared.errors import BuildFailed
-from workers import manifest
-from workers.manifest import Manifest
+from workers.builder.config import manifest
+from workers.builder.config.manifest import Manifest
 
 WORKSPACE = "[tool.uv.workspace]\nmembers = ['apps/*', 'libs/*']\nexclude = ['libs/old']\n"
 REGISTRY = "source = { registry = 'https://pypi.org/simple' }"

@@ -20,7 +20,7 @@ from shared.models import RevisionStatus, RunStatus
 from shared.settings import Settings
 from tests import factories
 from tests.greened import World, child, greened
-from workers import workspaces
+from workers.builder import workspaces
 
 __all__ = ["child"]
 

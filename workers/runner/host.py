@@ -60,7 +60,7 @@ class Guest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HostCommand:
-    """How to start a revision's host: made by `workers/environments.py`."""
+    """How to start a revision's host: made by `workers/builder/environments.py`."""
 
     argv: list[str]
     cwd: str

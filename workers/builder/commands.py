@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.manifest import PipConfig
+from workers.builder.config.manifest import PipConfig
 
 # The graph host needs the library whether or not a project names it.
 BASE_REQUIREMENTS = ("langgraph>=1.0.10,<2", "langgraph-checkpoint>=4.1,<5")
@@ -13,7 +13,7 @@ BASE_REQUIREMENTS = ("langgraph>=1.0.10,<2", "langgraph-checkpoint>=4.1,<5")
 
 def unpack(python: str, archive: Path, target: Path) -> list[str]:
     """The source archive into a new directory."""
-    return [python, "-P", "-X", "utf8", "-m", "workers.unpack", str(archive), str(target)]
+    return [python, "-P", "-X", "utf8", "-m", "workers.builder.unpack", str(archive), str(target)]
 
 
 def create_environment(uv: str, env: Path, python: str) -> list[str]:
@@ -101,7 +101,7 @@ def git_commit(git: str, folder: Path) -> list[str]:
 
 def git_archive(python: str, folder: Path, commit: str, target: Path) -> list[str]:
     """A commit's files as a source archive."""
-    return [python, "-P", "-X", "utf8", "-m", "workers.git_archive", str(folder), commit, str(target)]
+    return [python, "-P", "-X", "utf8", "-m", "workers.builder.git_archive", str(folder), commit, str(target)]
 
 
 def graph_host(env_python: Path, package: Path, *, threads: int) -> list[str]:

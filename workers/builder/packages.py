@@ -17,11 +17,11 @@ from collections.abc import Collection
 from pathlib import Path
 
 from shared.settings import Settings
-from workers import commands, steps
-from workers.interpreters import Interpreter
-from workers.requirements import Requirements
-from workers.steps import Say
-from workers.workspaces import Workspace, exclusive
+from workers.builder import commands, steps
+from workers.builder.interpreters import Interpreter
+from workers.builder.requirements import Requirements
+from workers.builder.steps import Say
+from workers.builder.workspaces import Workspace, exclusive
 
 KEPT_SECONDS = 24 * 3600.0
 STEP = "install"

@@ -1,4 +1,4 @@
-"""Packs a commit's files as a source archive: `python -m workers.git_archive REPOSITORY COMMIT TARGET`.
+"""Packs a commit's files as a source archive: `python -m workers.builder.git_archive REPOSITORY COMMIT TARGET`.
 
 Straight from git's objects: no checkout, so no filter, hook or attribute of the repository has a say. The
 same commit gives the same bytes. Links and submodules are left out, as `langgraph deploy` leaves links out.

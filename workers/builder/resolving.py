@@ -10,13 +10,14 @@ from pathlib import Path
 import orjson
 
 from shared.errors import BuildFailed
-from workers import commands, manifest
-from workers.interpreters import Interpreter
-from workers.manifest import Manifest
-from workers.requirements import STEP, configures_installer, has_options, names_files
-from workers.steps import Place, Say
-from workers.uv_project import Locked
-from workers.workspaces import Workspace
+from workers.builder import commands
+from workers.builder.config import manifest
+from workers.builder.config.manifest import Manifest
+from workers.builder.config.uv_project import Locked
+from workers.builder.interpreters import Interpreter
+from workers.builder.requirements import STEP, configures_installer, has_options, names_files
+from workers.builder.steps import Place, Say
+from workers.builder.workspaces import Workspace
 
 OWN_CLAIM = re.compile(r"\blanggraph(-checkpoint)?\s*[=<>~!]")
 UNREACHABLE = re.compile(

@@ -25,10 +25,10 @@ from shared.errors import BuildFailed, OutsideFailed
 from shared.infra import egress
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers import commands, steps, workspaces
+from workers.builder import commands, steps, workspaces
+from workers.builder.steps import Say
+from workers.builder.workspaces import Workspace
 from workers.isolation import sandbox
-from workers.steps import Say
-from workers.workspaces import Workspace
 
 STEP = "source"
 TOKEN, USERNAME = "GIT_TOKEN", "GIT_USERNAME"

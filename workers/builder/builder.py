@@ -27,8 +27,9 @@ from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.settings import Settings
-from workers import earlier, environments, graphs, sources, store_config, workspaces
-from workers.build_log import BuildLog
+from workers.builder import earlier, environments, graphs, sources, workspaces
+from workers.builder.build_log import BuildLog
+from workers.builder.config import store
 from workers.runner.event_writer import Writer
 
 log = logging.getLogger(__name__)
@@ -178,7 +179,7 @@ class _Build:
         self._fetch()
         self._repeat()
         made = self._make()
-        store_config.require_vectors(made.manifest.store)
+        store.require_vectors(made.manifest.store)
         found = self._graphs(made)
         if claimed.status == RevisionStatus.BUILDING:
             self._keep(made)

@@ -17,11 +17,12 @@ import gevent
 import gevent.subprocess
 
 import shared
+import workers
 from shared.errors import BuildFailed
 from shared.settings import Settings
 from workers.isolation import sandbox, usage
 
-OWN = (Path(__file__).parent, Path(shared.__file__).parent)  # for the steps that are ours
+OWN = (Path(workers.__file__).parent, Path(shared.__file__).parent)  # for the steps that are ours
 LAST_LINES = 30
 LINE_BYTES = 8 * 1024
 MAX_CAUSE = 1000

@@ -1,4 +1,4 @@
-"""Unpacks a source archive that nobody trusts: `python -m workers.unpack ARCHIVE TARGET`.
+"""Unpacks a source archive that nobody trusts: `python -m workers.builder.unpack ARCHIVE TARGET`.
 
 Why not the standard library's `data` filter: on some Python 3.11 versions a chain of long symbolic links
 overwrites files outside the target in spite of it, and others have no filter at all. So: regular files and

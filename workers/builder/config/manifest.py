@@ -15,8 +15,10 @@ import orjson
 
 from shared.deployments import env_names
 from shared.errors import BuildFailed
-from workers import graph_ids, store_config, uv_project, webhook_config
-from workers.uv_project import Locked
+from workers.builder.config import graph_ids, uv_project
+from workers.builder.config.store import read as read_store
+from workers.builder.config.uv_project import Locked
+from workers.builder.config.webhooks import read as read_webhooks
 
 STEP = "configuration"
 DEFAULT_PATH = "langgraph.json"
@@ -121,8 +123,8 @@ def read(root: Path, config_path: str | None) -> Manifest:
         plain=plain,
         import_paths=_import_paths(root, directory, plain),
         env=env,
-        store=store_config.read(config.get("store")),
-        webhooks=webhook_config.read(config.get("webhooks"), env),
+        store=read_store(config.get("store")),
+        webhooks=read_webhooks(config.get("webhooks"), env),
         python_version=_python_version(config.get("python_version")),
         index=_pip_config(root, directory, config.get("pip_config_file")),
         warnings=tuple(_warnings(config)),

@@ -30,16 +30,17 @@ from shared.deployments import archives, deployments, secrets
 from shared.errors import BuildFailed, HostUnusable, NotFound, Unavailable
 from shared.infra.postgres import connection
 from shared.settings import MIB, Settings
-from workers import commands, interpreters, manifest, resolving, sources, steps, workspaces
-from workers.interpreters import Interpreter
+from workers.builder import commands, interpreters, resolving, sources, steps, workspaces
+from workers.builder.config import manifest
+from workers.builder.config.manifest import Manifest
+from workers.builder.interpreters import Interpreter
+from workers.builder.packages import Packages
+from workers.builder.requirements import Requirements, from_lock
+from workers.builder.steps import Say
+from workers.builder.workspaces import Workspace
 from workers.isolation import sandbox
-from workers.manifest import Manifest
-from workers.packages import Packages
-from workers.requirements import Requirements, from_lock
 from workers.runner.deployment_log import DeployLog
 from workers.runner.host import HostCommand, Output
-from workers.steps import Say
-from workers.workspaces import Workspace
 
 GRAPH_HOST = Path(workers.graph_host.__file__).parent
 MAX_REQUIREMENTS_BYTES = 4 * 1024 * 1024

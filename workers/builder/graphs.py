@@ -22,9 +22,9 @@ from shared.errors import BuildFailed, HostUnusable
 from shared.infra.encryption import Undecryptable
 from shared.models import Assistant, AssistantVersion, Graph
 from shared.settings import Settings
-from workers.environments import GRAPH_HOST, Made, host_command
+from workers.builder.environments import GRAPH_HOST, Made, host_command
+from workers.builder.steps import Say
 from workers.runner.host import Host
-from workers.steps import Say
 
 STEP = "graphs"
 WATCH_SECONDS = 0.5
