@@ -26,8 +26,8 @@ from workers.runner import graph_queries
 from workers.runner.deployment_log import DeployLog
 from workers.runner.host_pool import HostPool
 from workers.runner.runner import Runner
-from workers.upkeep import Upkeep
-from workers.webhooks import Deliveries
+from workers.upkeep.upkeep import Upkeep
+from workers.upkeep.webhook_deliveries import Deliveries
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Webhooks: that a run has ended, told to the address its creator named. The outbox of it.
 
 A run with a webhook leaves a row here in the transaction that ends it, whichever way it ends, with all that
-will be told: the run may be gone a moment later. `workers/webhooks.py` delivers, by claim and lease as runs
+will be told: the run may be gone a moment later. `workers/upkeep/webhook_deliveries.py` delivers, by claim and lease as runs
 are executed; what a receiver answers never changes the run. Runs without a webhook do not come here.
 """
 

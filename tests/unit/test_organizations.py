@@ -15,7 +15,7 @@ from shared.errors import Conflict, Forbidden, Invalid, NotFound
 from shared.infra.postgres import connection, transaction
 from shared.settings import Settings
 from tests import factories
-from workers.upkeep import Upkeep
+from workers.upkeep.upkeep import Upkeep
 
 
 @pytest.fixture(autouse=True)

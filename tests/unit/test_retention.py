@@ -18,8 +18,8 @@ from shared.models import RevisionStatus, RunStatus
 from shared.removal import history
 from shared.settings import Settings
 from tests import factories
-from workers import removals
-from workers.removals import Removals
+from workers.upkeep import removals
+from workers.upkeep.removals import Removals
 
 pytestmark = pytest.mark.usefixtures("db")
 

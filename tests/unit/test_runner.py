@@ -44,7 +44,7 @@ from workers.runner.host import Host, HostCommand
 from workers.runner.host_pool import NEVER, HostPool
 from workers.runner.quarantine import OPEN, Group
 from workers.runner.runner import Runner
-from workers.upkeep import Upkeep
+from workers.upkeep.upkeep import Upkeep
 
 __all__ = ["child"]
 

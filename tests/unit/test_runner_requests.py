@@ -14,7 +14,7 @@ from shared.runs.create import RunRequest
 from shared.threads import state
 from tests.greened import World, child, greened
 from tests.unit.test_runner import Bench, bench, last, names
-from workers.upkeep import Upkeep
+from workers.upkeep.upkeep import Upkeep
 
 __all__ = ["child"]
 

@@ -26,8 +26,8 @@ from shared.settings import Settings
 from shared.threads import records
 from tests import factories
 from tests.waiting import until
-from workers import upkeep as module
-from workers.upkeep import Upkeep
+from workers.upkeep import upkeep as module
+from workers.upkeep.upkeep import Upkeep
 
 pytestmark = pytest.mark.usefixtures("db", "redis")
 

@@ -28,8 +28,8 @@ from shared.threads import records
 from tests import factories
 from tests.receiver import Receiver, receiving
 from tests.waiting import wait_until
-from workers import webhooks as delivering
-from workers.webhooks import Deliveries
+from workers.upkeep import webhook_deliveries as delivering
+from workers.upkeep.webhook_deliveries import Deliveries
 
 URL = "https://hooks.example/run?token=x"
 KWARGS = {"config": {"configurable": {"nul": "\0"}}, "webhook": URL}

@@ -32,7 +32,7 @@ from shared.runs import claims, eligibility, end_event, finish, key_limits, limi
 from shared.runs.finish import Finish
 from shared.settings import Settings
 from shared.threads import records
-from workers.removals import Removals
+from workers.upkeep.removals import Removals
 
 log = logging.getLogger(__name__)
 
