@@ -16,7 +16,6 @@ from shared.infra.postgres import LARGE
 from shared.settings import Settings
 from web import (
     auth,
-    bounds,
     console,
     control_plane,
     deployment_api,
@@ -25,11 +24,12 @@ from web import (
     headers,
     health,
     openapi,
+    rate_limits,
+    request_metrics,
     sse,
-    traffic,
 )
 from web.addresses import Addresses, deployment_path
-from web.bodies import Bodies
+from web.request_bodies import Bodies
 
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS
 DEPLOYMENT_MOUNT = "/d/<deployment>"
@@ -67,10 +67,10 @@ def create_app(settings: Settings) -> Flask:
     )
     app.wsgi_app = sse.Owner(app.wsgi_app)  # type: ignore[method-assign]
 
-    traffic.register(app)
+    request_metrics.register(app)
     headers.register(app)
     auth.register(app)
-    bounds.register(app)
+    rate_limits.register(app)
     health.start(app)
     errors.register(app)
     app.before_request(without_trailing_slash)

@@ -19,7 +19,7 @@ from flask import Flask, current_app, g, request
 from shared.access import api_keys, organizations
 from shared.access.api_keys import OPERATOR, Caller
 from shared.errors import Forbidden, TooMany, Unauthenticated
-from web import bounds
+from web import rate_limits
 from web.addresses import deployment_path
 from web.developer import developer
 
@@ -72,7 +72,7 @@ def authenticate() -> None:
     if found is None:
         raise Unauthenticated("Missing API key: send it as the header X-Api-Key")
     g.caller = found
-    bounds.count_request(found)
+    rate_limits.count_request(found)
     needed = role_needed(request.method, request.path)
     if not found.may(needed):
         raise Forbidden(f"This needs the role {needed}: the API key has the role {found.role}")

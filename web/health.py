@@ -22,11 +22,11 @@ from shared.errors import NotFound
 from shared.infra.postgres import Row, connection
 from shared.models import Deployment, Revision, RunStatus
 from web.auth import identify
-from web.bounds import Streams
 from web.fields import OneOf, QueryBoolean, Schema
 from web.json_schema import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
 from web.openapi import operation
-from web.traffic import Traffic
+from web.rate_limits import Streams
+from web.request_metrics import Traffic
 from web.validation import load_query
 
 bp = Blueprint("health", __name__)

@@ -22,8 +22,8 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from shared.infra import logs
 from shared.settings import Settings
-from web.bodies import CLOSE
 from web.connections import Connections
+from web.request_bodies import CLOSE
 
 # Longest silence of a peer that owes us bytes or does not take ours; streams write at every heartbeat.
 SOCKET_SECONDS = 300.0

@@ -21,7 +21,7 @@ from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis
 from shared.infra.postgres import transaction
 from shared.settings import Settings
-from web import auth, bounds, deployment_api, health, traffic
+from web import auth, deployment_api, health, rate_limits, request_metrics
 from web.app import create_app
 
 ADMIN_KEY = "an-operator-key-for-tests"
@@ -42,7 +42,7 @@ def app(_routes: Flask, db: Any, settings: Settings) -> Flask:
         api_keys.ensure_default_organization(session)
     _routes.config["SETTINGS"] = replace(settings, api_key=ADMIN_KEY)
     _routes.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
-    for part in (auth, bounds, health, traffic):
+    for part in (auth, rate_limits, health, request_metrics):
         part.start(_routes)
     return _routes
 

@@ -19,7 +19,7 @@ from shared.settings import Settings
 from tests.contract.conftest import ADMIN_KEY, Api, caller
 from web import sse
 from web.app import create_app
-from web.bounds import Buckets, Streams
+from web.rate_limits import Buckets, Streams
 
 Open = Callable[[Api], TestResponse]
 

@@ -26,7 +26,7 @@ from shared.settings import Settings
 from tests.contract.acting import Actor
 from tests.contract.conftest import ADMIN_KEY, Api
 from web import worker
-from web.bounds import Streams
+from web.rate_limits import Streams
 
 PATIENCE_SECONDS = 0.2  # of the server for a client that sends no more: gevent has not patched this process
 OPERATIONS = 5  # the request is read; headers, chunks and heartbeats are sent

@@ -16,7 +16,7 @@ from shared.removal import deletion
 from shared.runs import signals
 from web.auth import caller
 from web.conditional import conditional, tagged
-from web.control_plane import answers
+from web.control_plane import schemas
 from web.control_plane.records import MAX_OFFSET, deployment_record, page, settings
 from web.control_plane.sources import (
     DEFAULT_TYPE,
@@ -102,7 +102,7 @@ class DeploymentsDelete(DeploymentDelete):
 @bp.post("/v2/deployments")
 @operation(
     "Create a deployment",
-    answer=answers.DEPLOYMENT,
+    answer=schemas.DEPLOYMENT,
     body=DeploymentCreate,
     status=201,
     errors=(400, 409),
@@ -151,7 +151,7 @@ def _require_one_name(body: dict[str, Any]) -> None:
 
 
 @bp.get("/v2/deployments")
-@operation("List deployments, newest first", answer=answers.page(answers.DEPLOYMENT), query=DeploymentSearch)
+@operation("List deployments, newest first", answer=schemas.page(schemas.DEPLOYMENT), query=DeploymentSearch)
 def list_deployments() -> Response:
     """A deployment is listed when it matches every filter; a text or a list that is empty is none."""
     query = {name: value for name, value in load_query(DeploymentSearch).items() if value != []}
@@ -163,7 +163,7 @@ def list_deployments() -> Response:
 
 
 @bp.delete("/v2/deployments")
-@operation("Delete deployments", answer=answers.DELETED, also=(207,), query=DeploymentsDelete)
+@operation("Delete deployments", answer=schemas.DELETED, also=(207,), query=DeploymentsDelete)
 def delete_deployments() -> tuple[Response, int]:
     """200 when all are deleted, 207 when some are not: `failed` says which and why."""
     deleted: list[UUID] = []
@@ -179,7 +179,7 @@ def delete_deployments() -> tuple[Response, int]:
 
 
 @bp.get("/v2/deployments/<deployment_id>")
-@operation("Get a deployment", answer=answers.DEPLOYMENT, errors=(304, 404))
+@operation("Get a deployment", answer=schemas.DEPLOYMENT, errors=(304, 404))
 def get_deployment(deployment_id: str) -> Response:
     """One that is being deleted is shown, as AWAITING_DELETE, until nothing is left of it.
 
@@ -194,7 +194,7 @@ def get_deployment(deployment_id: str) -> Response:
 @bp.patch("/v2/deployments/<deployment_id>")
 @operation(
     "Change a deployment, perhaps by a new revision",
-    answer=answers.DEPLOYMENT,
+    answer=schemas.DEPLOYMENT,
     body=DeploymentPatch,
     errors=(400, 404),
     idempotent=True,

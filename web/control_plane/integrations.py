@@ -11,7 +11,7 @@ from shared.deployments import deployments
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from web.auth import caller
-from web.control_plane import answers
+from web.control_plane import schemas
 from web.control_plane.records import MAX_OFFSET, page
 from web.fields import QueryInteger, Schema
 from web.openapi import operation
@@ -26,7 +26,7 @@ class ListenerSearch(Schema):
 
 
 @bp.get("/v2/listeners")
-@operation("List listeners: there are none", answer=answers.NOTHING_LISTED, query=ListenerSearch)
+@operation("List listeners: there are none", answer=schemas.NOTHING_LISTED, query=ListenerSearch)
 def list_listeners() -> Response:
     return page([], offset=load_query(ListenerSearch)["offset"])
 
@@ -46,13 +46,13 @@ def find_listener(listener_id: str) -> Response:
 
 
 @bp.get("/v1/integrations/github/install")
-@operation("List GitHub installations: there are none", answer=answers.NOTHING)
+@operation("List GitHub installations: there are none", answer=schemas.NOTHING)
 def list_installations() -> Response:
     return jsonify([])
 
 
 @bp.get("/v1/integrations/github/<integration_id>/repos")
-@operation("List an installation's repositories: there are none", answer=answers.NOTHING)
+@operation("List an installation's repositories: there are none", answer=schemas.NOTHING)
 def list_repositories(integration_id: str) -> Response:
     uuid_path(integration_id, "integration_id")
     return jsonify([])

@@ -14,7 +14,7 @@ from shared.deployments import logs
 from shared.errors import Invalid
 from shared.infra.postgres import connection, transaction
 from web.auth import caller
-from web.control_plane import answers
+from web.control_plane import schemas
 from web.control_plane.records import MAX_OFFSET, page
 from web.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
 from web.idempotency import once
@@ -51,7 +51,7 @@ class KeyPatch(Schema):
 
 
 @bp.get("/v2/organizations")
-@operation("List organizations, oldest first", answer=answers.page(answers.ORGANIZATION), query=Listing)
+@operation("List organizations, oldest first", answer=schemas.page(schemas.ORGANIZATION), query=Listing)
 def list_organizations() -> Response:
     """An operator sees all of them, everybody else their own."""
     query = load_query(Listing)
@@ -64,7 +64,7 @@ def list_organizations() -> Response:
 @bp.post("/v2/organizations")
 @operation(
     "Create an organization",
-    answer=answers.ORGANIZATION,
+    answer=schemas.ORGANIZATION,
     idempotent=True,
     body=OrganizationBody,
     status=201,
@@ -79,7 +79,7 @@ def create_organization() -> Response:
 
 
 @bp.get("/v2/organizations/<organization_id>")
-@operation("Get an organization", answer=answers.ORGANIZATION, errors=(404,))
+@operation("Get an organization", answer=schemas.ORGANIZATION, errors=(404,))
 def get_organization(organization_id: str) -> Response:
     key = uuid_path(organization_id, "organization_id")
     if key != caller().organization_id and not caller().may(OPERATOR):
@@ -90,7 +90,7 @@ def get_organization(organization_id: str) -> Response:
 
 @bp.patch("/v2/organizations/<organization_id>")
 @operation(
-    "Rename an organization", answer=answers.ORGANIZATION, body=OrganizationBody, errors=(400, 404, 409)
+    "Rename an organization", answer=schemas.ORGANIZATION, body=OrganizationBody, errors=(400, 404, 409)
 )
 def rename_organization(organization_id: str) -> Response:
     """For operators."""
@@ -114,7 +114,7 @@ def delete_organization(organization_id: str) -> tuple[str, int]:
 
 @bp.get("/v2/keys")
 @operation(
-    "List the organization's API keys, newest first", answer=answers.page(answers.API_KEY), query=Listing
+    "List the organization's API keys, newest first", answer=schemas.page(schemas.API_KEY), query=Listing
 )
 def list_keys() -> Response:
     """Also those that have been revoked or have expired, for a while."""
@@ -125,7 +125,7 @@ def list_keys() -> Response:
 
 
 @bp.post("/v2/keys")
-@operation("Create an API key", answer=answers.NEW_API_KEY, idempotent=True, body=KeyCreate, status=201)
+@operation("Create an API key", answer=schemas.NEW_API_KEY, idempotent=True, body=KeyCreate, status=201)
 def create_key() -> Response:
     """The answer's `key` is shown this once. No key can make one that may do more than itself.
 
@@ -161,14 +161,14 @@ def _expiry(body: dict[str, Any]) -> datetime | None:
 
 
 @bp.get("/v2/keys/<key_id>")
-@operation("Get an API key, without its secret", answer=answers.API_KEY, errors=(404,))
+@operation("Get an API key, without its secret", answer=schemas.API_KEY, errors=(404,))
 def get_key(key_id: str) -> Response:
     with connection() as conn:
         return jsonify(key_record(api_keys.get(conn, caller().organization_id, key_id)))
 
 
 @bp.patch("/v2/keys/<key_id>")
-@operation("Change an API key's name or limit", answer=answers.API_KEY, body=KeyPatch, errors=(404,))
+@operation("Change an API key's name or limit", answer=schemas.API_KEY, body=KeyPatch, errors=(404,))
 def change_key(key_id: str) -> Response:
     """`max_concurrent_runs` 0 takes the limit away. Runs that go on are left alone."""
     body = {name: value for name, value in load(KeyPatch).items() if value is not None}

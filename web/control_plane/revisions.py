@@ -18,7 +18,7 @@ from shared.models import REVISION_ENDS, RevisionStatus
 from web import sse
 from web.auth import caller
 from web.conditional import conditional, is_held, tagged
-from web.control_plane import answers
+from web.control_plane import schemas
 from web.control_plane.deployments import MAX_PAGE, change_of
 from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record, settings
 from web.control_plane.sources import RevisionContent
@@ -61,7 +61,7 @@ def find_revision(conn: Connection, deployment_id: str, revision_id: str) -> Row
 @bp.get("/v2/deployments/<deployment_id>/revisions")
 @operation(
     "List a deployment's revisions, newest first",
-    answer=answers.page(answers.REVISION),
+    answer=schemas.page(schemas.REVISION),
     query=RevisionSearch,
     errors=(404,),
 )
@@ -83,7 +83,7 @@ def list_revisions(deployment_id: str) -> Response:
 @bp.post("/v2/deployments/<deployment_id>/revisions")
 @operation(
     "Create a revision",
-    answer=answers.REVISION,
+    answer=schemas.REVISION,
     body=RevisionCreate,
     status=201,
     errors=(400, 404),
@@ -106,7 +106,7 @@ def create_revision(deployment_id: str) -> Response:
 @bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>")
 @operation(
     "Get a revision, perhaps once it has changed",
-    answer=answers.REVISION,
+    answer=schemas.REVISION,
     query=RevisionRead,
     errors=(304, 404),
 )
@@ -137,7 +137,7 @@ def _is_awaited(row: Row) -> bool:
 
 
 @bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy")
-@operation("Deploy a revision again", answer=answers.DEPLOYMENT, errors=(400, 404), idempotent=True)
+@operation("Deploy a revision again", answer=schemas.DEPLOYMENT, errors=(400, 404), idempotent=True)
 def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
     """A new revision with its source and secrets; what was built once is not built again."""
     deployment_key = uuid_path(deployment_id, "deployment_id")
@@ -153,7 +153,7 @@ def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
 
 @bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/interrupt")
 @bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/interrupt")
-@operation("Interrupt a revision", answer=answers.REVISION, errors=(404,))
+@operation("Interrupt a revision", answer=schemas.REVISION, errors=(404,))
 def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
     """Stop one that is on its way; what serves goes on serving. One that has ended stays as it is."""
     deployment_key = uuid_path(deployment_id, "deployment_id")

@@ -17,7 +17,7 @@ from shared.deployments import archives, deployments
 from shared.errors import Invalid, Unavailable
 from shared.infra.postgres import connection
 from web.auth import UPLOAD_PREFIX, caller
-from web.control_plane import answers
+from web.control_plane import schemas
 from web.control_plane.records import base_url, settings
 from web.fields import Schema, StrictBoolean
 from web.idempotency import once
@@ -38,7 +38,7 @@ class UploadUrl(Schema):
 @bp.post("/v2/deployments/<deployment_id>/upload-url")
 @operation(
     "Get a place to put a source archive",
-    answer=answers.UPLOAD_PLACE,
+    answer=schemas.UPLOAD_PLACE,
     body_optional=True,
     body=UploadUrl,
     errors=(404,),
@@ -63,7 +63,7 @@ def create_upload_url(deployment_id: str) -> Response:
 
 
 @bp.put(f"{UPLOAD_PREFIX}<token>")
-@operation("Put a source archive", answer=answers.UPLOADED, errors=(400, 404, 408, 409, 413, 503))
+@operation("Put a source archive", answer=schemas.UPLOADED, errors=(400, 404, 408, 409, 413, 503))
 def put_archive(token: str) -> Response:
     """The body is the archive. Each address takes one; with a Content-Digest, only what has that SHA-256."""
     with connection() as conn:

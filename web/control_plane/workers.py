@@ -10,14 +10,14 @@ from shared import fleet
 from shared.access.api_keys import OPERATOR
 from shared.infra.postgres import connection
 from web.auth import caller
-from web.control_plane import answers
+from web.control_plane import schemas
 from web.openapi import operation
 
 bp = Blueprint("workers", __name__)
 
 
 @bp.get("/v2/workers")
-@operation("The workers, their graph hosts, and what waits in each pool", answer=answers.WORKERS)
+@operation("The workers, their graph hosts, and what waits in each pool", answer=schemas.WORKERS)
 def list_workers() -> Response:
     """Of graph hosts an organization sees those of its own deployments, an operator all."""
     who = caller()
@@ -28,5 +28,5 @@ def list_workers() -> Response:
 
 
 def _record(row: dict[str, Any]) -> dict[str, Any]:
-    fields = answers.WORKER["properties"]
+    fields = schemas.WORKER["properties"]
     return {name: row[name] for name in fields}

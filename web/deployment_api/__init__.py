@@ -17,9 +17,9 @@ from web.deployment_api import (
     assistants,
     cancels,
     crons,
-    failed,
     joins,
     queue,
+    retries,
     runs,
     states,
     store,
@@ -34,7 +34,7 @@ _known: dict[tuple[UUID, str], tuple[float, DeploymentRef]] = {}
 bp = Blueprint("deployment_api", __name__)
 for resource in (
     assistants.bp, threads.bp, states.bp, runs.bp, joins.bp, cancels.bp, thread_stream.bp, crons.bp, store.bp,
-    queue.bp, failed.bp,
+    queue.bp, retries.bp,
 ):  # fmt: skip
     bp.register_blueprint(resource)
 

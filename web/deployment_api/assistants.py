@@ -12,8 +12,8 @@ from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.runs import cancel, eligibility
 from shared.runs.signals import ring, tell
-from web.deployment_api import answers
-from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
+from web.deployment_api import schemas
+from web.deployment_api.paging import MAX_OFFSET, deployment, page, selected, settings
 from web.fields import (
     Field,
     Filter,
@@ -147,7 +147,7 @@ def refuse_two_configurations(body: dict[str, Any]) -> None:
 
 
 @bp.post("/assistants")
-@operation("Create an assistant", body=AssistantCreate, answer=answers.ASSISTANT, errors=(400, 404, 409))
+@operation("Create an assistant", body=AssistantCreate, answer=schemas.ASSISTANT, errors=(400, 404, 409))
 def create_assistant() -> Response:
     """A named configuration of a graph; its first version is 1."""
     body = load(AssistantCreate)
@@ -158,7 +158,7 @@ def create_assistant() -> Response:
 
 
 @bp.get("/assistants/<assistant_id>")
-@operation("Get an assistant", answer=answers.ASSISTANT, errors=(404,))
+@operation("Get an assistant", answer=schemas.ASSISTANT, errors=(404,))
 def get_assistant(assistant_id: str) -> Response:
     key = uuid_path(assistant_id, "assistant_id")
     with connection() as conn:
@@ -169,7 +169,7 @@ def get_assistant(assistant_id: str) -> Response:
 @operation(
     "Change an assistant: a new version becomes active",
     body=AssistantPatch,
-    answer=answers.ASSISTANT,
+    answer=schemas.ASSISTANT,
     errors=(400, 404),
 )
 def change_assistant(assistant_id: str) -> Response:
@@ -219,8 +219,8 @@ def _delete_thread(thread_id: UUID) -> None:
 @operation(
     "Search assistants",
     body=AssistantSearch,
-    answer=answers.ASSISTANTS,
-    headers=answers.PAGE_HEADERS,
+    answer=schemas.ASSISTANTS,
+    headers=schemas.PAGE_HEADERS,
     errors=(404,),
 )
 def search_assistants() -> Response:
@@ -246,7 +246,7 @@ def count_assistants() -> Response:
 @operation(
     "List an assistant's versions, newest first",
     body=VersionSearch,
-    answer=answers.ASSISTANT_VERSION,
+    answer=schemas.ASSISTANT_VERSION,
     many=True,
     errors=(404,),
 )
@@ -266,7 +266,7 @@ def list_versions(assistant_id: str) -> Response:
 
 
 @bp.post("/assistants/<assistant_id>/latest")
-@operation("Make a version the active one", body=VersionChoice, answer=answers.ASSISTANT, errors=(404,))
+@operation("Make a version the active one", body=VersionChoice, answer=schemas.ASSISTANT, errors=(404,))
 def set_latest_version(assistant_id: str) -> Response:
     key = uuid_path(assistant_id, "assistant_id")
     body = load(VersionChoice)
@@ -279,7 +279,7 @@ def set_latest_version(assistant_id: str) -> Response:
 @operation(
     "Get the drawing of an assistant's graph",
     query=GraphQuery,
-    answer=answers.DRAWING,
+    answer=schemas.DRAWING,
     any_text=("assistant_id",),
     errors=(404,),
 )
@@ -293,7 +293,7 @@ def get_graph(assistant_id: str) -> Response:
 @bp.get("/assistants/<assistant_id>/schemas")
 @operation(
     "Get the JSON schemas of an assistant's graph",
-    answer=answers.GRAPH_SCHEMAS,
+    answer=schemas.GRAPH_SCHEMAS,
     any_text=("assistant_id",),
     errors=(404,),
 )
@@ -308,7 +308,7 @@ def get_schemas(assistant_id: str) -> Response:
 @operation(
     "Get the schemas of an assistant's subgraphs",
     query=SubgraphsQuery,
-    answer=answers.SUBGRAPHS,
+    answer=schemas.SUBGRAPHS,
     any_text=("assistant_id",),
     errors=(404,),
 )
@@ -317,7 +317,7 @@ def get_subgraphs(assistant_id: str, namespace: str | None = None) -> Response:
     with connection() as conn:
         subgraphs = assistants.graph(conn, deployment(), assistant_id)["subgraphs"]
     return jsonify(
-        {name: schemas for name, schemas in subgraphs.items() if _is_asked_for(name, namespace, recurse)}
+        {name: described for name, described in subgraphs.items() if _is_asked_for(name, namespace, recurse)}
     )
 
 

@@ -14,9 +14,9 @@ from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.runs import cancel, eligibility
 from shared.runs.signals import ring, tell
-from web.deployment_api import answers
-from web.deployment_api.following import Follower, location
-from web.deployment_api.pages import deployment, settings
+from web.deployment_api import schemas
+from web.deployment_api.follower import Follower, location
+from web.deployment_api.paging import deployment, settings
 from web.fields import ListOf, OneOf, QueryBoolean, Schema, StrictString, UuidField
 from web.openapi import operation
 from web.validation import load, load_query, uuid_path
@@ -49,7 +49,7 @@ class CancelMany(Schema):
 
 
 @bp.post("/threads/<thread_id>/runs/<run_id>/cancel")
-@operation("Cancel a run", query=CancelQuery, answer=answers.NOTHING, empty=(202,), errors=(404,))
+@operation("Cancel a run", query=CancelQuery, answer=schemas.NOTHING, empty=(202,), errors=(404,))
 def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
     thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
     query = load_query(CancelQuery)

@@ -12,14 +12,14 @@ from marshmallow import ValidationError
 from shared import crons
 from shared.errors import Invalid
 from shared.infra.postgres import connection
-from web.deployment_api import answers
+from web.deployment_api import schemas
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
     METADATA_BYTES,
     ConfigField,
     refuse_two_configurations,
 )
-from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected
+from web.deployment_api.paging import MAX_OFFSET, deployment, page, selected
 from web.deployment_api.run_request import STREAM_MODES, NodeNames, check_webhooks
 from web.fields import (
     Field,
@@ -127,7 +127,7 @@ class CronSearch(CronFilter):
 @operation(
     "Create a cron whose runs have threads of their own",
     body=CronCreate,
-    answer=answers.CRON,
+    answer=schemas.CRON,
     errors=(400, 404, 429),
 )
 def create_cron() -> Response:
@@ -136,7 +136,7 @@ def create_cron() -> Response:
 
 
 @bp.post("/threads/<thread_id>/runs/crons")
-@operation("Create a cron on a thread", body=ThreadCronCreate, answer=answers.CRON, errors=(400, 404, 429))
+@operation("Create a cron on a thread", body=ThreadCronCreate, answer=schemas.CRON, errors=(400, 404, 429))
 def create_thread_cron(thread_id: str) -> Response:
     key = uuid_path(thread_id, "thread_id")
     return _created(load(ThreadCronCreate), key)
@@ -160,7 +160,7 @@ def _sent(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @bp.get("/runs/crons/<cron_id>")
-@operation("Get a cron", answer=answers.CRON, errors=(404,))
+@operation("Get a cron", answer=schemas.CRON, errors=(404,))
 def get_cron(cron_id: str) -> Response:
     key = uuid_path(cron_id, "cron_id")
     with connection() as conn:
@@ -168,7 +168,7 @@ def get_cron(cron_id: str) -> Response:
 
 
 @bp.patch("/runs/crons/<cron_id>")
-@operation("Change a cron", body=CronPatch, answer=answers.CRON, errors=(400, 404))
+@operation("Change a cron", body=CronPatch, answer=schemas.CRON, errors=(400, 404))
 def change_cron(cron_id: str) -> Response:
     """Metadata is merged; `end_time: null` takes the end away; a new schedule or zone begins from now."""
     key = uuid_path(cron_id, "cron_id")
@@ -190,7 +190,7 @@ def delete_cron(cron_id: str) -> tuple[str, int]:
 
 
 @bp.post("/runs/crons/search")
-@operation("Search crons", body=CronSearch, answer=answers.CRONS, headers=answers.PAGE_HEADERS)
+@operation("Search crons", body=CronSearch, answer=schemas.CRONS, headers=schemas.PAGE_HEADERS)
 def search_crons() -> Response:
     body = {name: value for name, value in load(CronSearch).items() if value is not None}
     select = body.pop("select", None)

@@ -17,9 +17,9 @@ from shared.models import RunStatus
 from shared.runs import cancel, create, end_event, signals
 from web import sse
 from web.auth import caller
-from web.deployment_api import answers, wanted
-from web.deployment_api.following import Follower, location
-from web.deployment_api.pages import deployment
+from web.deployment_api import schemas, stream_filter
+from web.deployment_api.follower import Follower, location
+from web.deployment_api.paging import deployment
 from web.deployment_api.run_request import STREAM_MODES, Namespaces
 from web.deployment_api.runs import find
 from web.fields import QueryBoolean, QueryList, Schema, StrictString
@@ -42,8 +42,8 @@ class StreamQuery(JoinQuery):
 @operation(
     "Wait for a run's output",
     query=JoinQuery,
-    answer=answers.OUTPUT,
-    headers=answers.FOLLOWED_HEADERS,
+    answer=schemas.OUTPUT,
+    headers=schemas.FOLLOWED_HEADERS,
     errors=(404,),
 )
 def join_run(thread_id: str, run_id: str) -> Response:
@@ -54,8 +54,8 @@ def join_run(thread_id: str, run_id: str) -> Response:
 @operation(
     "Wait for the output of a run without a thread",
     query=JoinQuery,
-    answer=answers.OUTPUT,
-    headers=answers.FOLLOWED_HEADERS,
+    answer=schemas.OUTPUT,
+    headers=schemas.FOLLOWED_HEADERS,
     errors=(404,),
 )
 def join_stateless_run(run_id: str) -> Response:
@@ -88,7 +88,7 @@ def _joined(thread_id: UUID | None, run_id: str) -> Response:
 @operation(
     "Join a run's event stream",
     query=StreamQuery,
-    headers=answers.FOLLOWED_HEADERS,
+    headers=schemas.FOLLOWED_HEADERS,
     sse=True,
     errors=(404,),
 )
@@ -100,7 +100,7 @@ def join_stream(thread_id: str, run_id: str) -> Response:
 @operation(
     "Join the event stream of a run without a thread",
     query=StreamQuery,
-    headers=answers.FOLLOWED_HEADERS,
+    headers=schemas.FOLLOWED_HEADERS,
     sse=True,
     errors=(404,),
 )
@@ -132,7 +132,7 @@ def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
             batches: Iterator[list[Event]] = iter(())
         else:
             batches = follower.batches(reader, after=after)
-        keep = wanted.of_join(row["kwargs"], modes, namespaces)
+        keep = stream_filter.of_join(row["kwargs"], modes, namespaces)
         body = sse.body(batches, follower.clock, with_ids=resumable, keep=keep, headers_first=True)
         return sse.event_stream(
             follower.stream(body, stack.pop_all()),
@@ -148,7 +148,7 @@ def _widened(row: Any, modes: list[str] | None, namespaces: list[str] | None) ->
 
     A running one adds what it can from now on: the modes that the graph library gives unread.
     """
-    subgraphs = wanted.needs_subgraphs(namespaces)
+    subgraphs = stream_filter.needs_subgraphs(namespaces)
     known = [mode for mode in modes or () if mode in STREAM_MODES]
     if row["status"] == RunStatus.PENDING and (known or subgraphs):
         with connection() as conn:

@@ -14,14 +14,14 @@ from shared.infra.postgres import connection
 from shared.models import ThreadStatus
 from shared.runs import webhooks
 from shared.runs.create import RunRequest
-from web.deployment_api import wanted
+from web.deployment_api import stream_filter
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
     METADATA_BYTES,
     ConfigField,
     refuse_two_configurations,
 )
-from web.deployment_api.pages import deployment
+from web.deployment_api.paging import deployment
 from web.fields import (
     AnyJson,
     Field,
@@ -216,7 +216,7 @@ def run_request(thread_id: UUID | None, namespaces: list[str] | None = None) -> 
     """The body as the rules want it, and what a disconnect does; `thread_id` None: a run without a thread."""
     asked, on_disconnect = _request(load(RunCreate), thread_id)
     check_webhooks([asked.webhook])
-    if wanted.needs_subgraphs(namespaces):
+    if stream_filter.needs_subgraphs(namespaces):
         asked = replace(asked, stream_subgraphs=True)
     return asked, on_disconnect
 

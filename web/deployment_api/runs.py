@@ -27,9 +27,9 @@ from shared.runs.create import Created, RunRequest
 from shared.runs.signals import ring, tell
 from web import sse
 from web.auth import caller
-from web.deployment_api import answers, wanted
-from web.deployment_api.following import Follower, location
-from web.deployment_api.pages import deployment, selected, settings
+from web.deployment_api import schemas, stream_filter
+from web.deployment_api.follower import Follower, location
+from web.deployment_api.paging import deployment, selected, settings
 from web.deployment_api.run_request import (
     MAX_BATCH,
     CreateQuery,
@@ -64,8 +64,8 @@ class ListQuery(Schema):
 @operation(
     "Create a run on a thread",
     body=RunCreate,
-    answer=answers.RUN,
-    headers=answers.RUN_HEADERS,
+    answer=schemas.RUN,
+    headers=schemas.RUN_HEADERS,
     errors=(400, 404, 409, 429),
     idempotent=True,
 )
@@ -77,8 +77,8 @@ def create_run(thread_id: str) -> Response:
 @operation(
     "Create a run without a thread",
     body=RunCreate,
-    answer=answers.RUN,
-    headers=answers.RUN_HEADERS,
+    answer=schemas.RUN,
+    headers=schemas.RUN_HEADERS,
     errors=(400, 404, 409, 429),
     idempotent=True,
 )
@@ -90,7 +90,7 @@ def create_stateless_run() -> Response:
 @operation(
     "Create a run on a thread and stream its events",
     body=RunCreate,
-    headers=answers.FOLLOWED_HEADERS,
+    headers=schemas.FOLLOWED_HEADERS,
     query=CreateQuery,
     sse=True,
     errors=(400, 404, 409, 429),
@@ -104,7 +104,7 @@ def stream_run(thread_id: str) -> Response:
 @operation(
     "Create a run without a thread and stream its events",
     body=RunCreate,
-    headers=answers.FOLLOWED_HEADERS,
+    headers=schemas.FOLLOWED_HEADERS,
     query=CreateQuery,
     sse=True,
     errors=(400, 404, 409, 429),
@@ -118,8 +118,8 @@ def stream_stateless_run() -> Response:
 @operation(
     "Create a run on a thread and wait for its output",
     body=RunCreate,
-    answer=answers.OUTPUT,
-    headers=answers.FOLLOWED_HEADERS,
+    answer=schemas.OUTPUT,
+    headers=schemas.FOLLOWED_HEADERS,
     errors=(400, 404, 409, 429),
     idempotent=True,
 )
@@ -131,8 +131,8 @@ def wait_for_run(thread_id: str) -> Response:
 @operation(
     "Create a run without a thread and wait for its output",
     body=RunCreate,
-    answer=answers.OUTPUT,
-    headers=answers.FOLLOWED_HEADERS,
+    answer=schemas.OUTPUT,
+    headers=schemas.FOLLOWED_HEADERS,
     errors=(400, 404, 409, 429),
     idempotent=True,
 )
@@ -145,7 +145,7 @@ def wait_for_stateless_run() -> Response:
     "Create several runs without a thread",
     body=RunCreate,
     body_items=MAX_BATCH,
-    answer=answers.RUN,
+    answer=schemas.RUN,
     many=True,
     errors=(400, 404, 409, 429),
     idempotent=True,
@@ -260,7 +260,7 @@ def _streamed(thread_id: UUID | None) -> Response:
             return _streamed_again(_first_answer(repeated), thread_id, namespaces, cancels=cancels)
         follower = Follower(run_id, created.thread_id, cancels=cancels)
         batches = follower.batches_of_new(reader, starts_at_once=created.starts_at_once)
-        keep = wanted.of_creator(created.row["kwargs"], namespaces)
+        keep = stream_filter.of_creator(created.row["kwargs"], namespaces)
         body = sse.body(
             batches,
             follower.clock,
@@ -296,7 +296,7 @@ def _streamed_again(
             follower.batches(reader, after=0),
             follower.clock,
             with_ids=run["kwargs"]["resumable"],
-            keep=wanted.of_creator(run["kwargs"], namespaces),
+            keep=stream_filter.of_creator(run["kwargs"], namespaces),
             headers_first=True,
         )
         headers = {**_places(thread_id, run_id), REPLAYED: "true"}
@@ -327,7 +327,7 @@ def _awaited_again(run: Mapping[str, Any], *, cancels: bool) -> Response:
 
 
 @bp.get("/threads/<thread_id>/runs")
-@operation("List a thread's runs, newest first", query=ListQuery, answer=answers.RUNS, errors=(400, 404))
+@operation("List a thread's runs, newest first", query=ListQuery, answer=schemas.RUNS, errors=(400, 404))
 def list_runs(thread_id: str) -> Response:
     key = _thread(thread_id)
     query = _list_query()
@@ -360,7 +360,7 @@ def _list_query() -> dict[str, Any]:
 
 
 @bp.get("/threads/<thread_id>/runs/<run_id>")
-@operation("Get a run", answer=answers.RUN, errors=(404,))
+@operation("Get a run", answer=schemas.RUN, errors=(404,))
 def get_run(thread_id: str, run_id: str) -> Response:
     """While it waits, `queue` says where and for what."""
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")

@@ -19,9 +19,9 @@ from shared.graph_queries import Question
 from shared.infra.postgres import connection
 from shared.threads import checkpoints, records, state
 from shared.threads.state import Newest
-from web.deployment_api import answers
+from web.deployment_api import schemas
 from web.deployment_api.assistants import METADATA_BYTES
-from web.deployment_api.pages import deployment
+from web.deployment_api.paging import deployment
 from web.deployment_api.run_request import CheckpointId, CheckpointMap, Place, place_in
 from web.fields import (
     Field,
@@ -122,7 +122,7 @@ class StatePatch(Schema):
 
 
 @bp.get("/threads/<thread_id>/state")
-@operation("Get a thread's newest state", query=StateQuery, answer=answers.STATE, errors=(404, 424, 504))
+@operation("Get a thread's newest state", query=StateQuery, answer=schemas.STATE, errors=(404, 424, 504))
 def get_state(thread_id: str) -> Response:
     """From the thread's row; a graph host is asked while a run works, and for the states of subgraphs."""
     query = load_query(StateQuery)
@@ -139,7 +139,7 @@ def get_state(thread_id: str) -> Response:
 @operation(
     "Get a thread's state at a checkpoint",
     query=StateQuery,
-    answer=answers.STATE,
+    answer=schemas.STATE,
     any_text=("checkpoint_id",),
     errors=(404, 424, 504),
 )
@@ -154,7 +154,7 @@ def get_state_at(thread_id: str, checkpoint_id: str) -> Response:
 @operation(
     "Get a thread's state at a checkpoint, perhaps a subgraph's",
     body=StateAt,
-    answer=answers.STATE,
+    answer=schemas.STATE,
     errors=(404, 424, 504),
 )
 def find_state(thread_id: str) -> Response:
@@ -165,7 +165,7 @@ def find_state(thread_id: str) -> Response:
 
 @bp.get("/threads/<thread_id>/history")
 @operation(
-    "List a thread's states, newest first", query=HistoryQuery, answer=answers.STATES, errors=(404, 424, 504)
+    "List a thread's states, newest first", query=HistoryQuery, answer=schemas.STATES, errors=(404, 424, 504)
 )
 def list_history(thread_id: str) -> Response:
     query = load_query(HistoryQuery)
@@ -174,7 +174,7 @@ def list_history(thread_id: str) -> Response:
 
 @bp.post("/threads/<thread_id>/history")
 @operation(
-    "List a thread's states, newest first", body=History, answer=answers.STATES, errors=(404, 424, 504)
+    "List a thread's states, newest first", body=History, answer=schemas.STATES, errors=(404, 424, 504)
 )
 def search_history(thread_id: str) -> Response:
     """`before` bounds it to older checkpoints, `checkpoint` names a subgraph by its `checkpoint_ns`."""
@@ -187,7 +187,7 @@ def search_history(thread_id: str) -> Response:
 @operation(
     "Update a thread's state",
     body=StateUpdate,
-    answer=answers.STATE_UPDATED,
+    answer=schemas.STATE_UPDATED,
     errors=(400, 404, 409, 424, 504),
 )
 def update_state(thread_id: str) -> Response:
@@ -203,7 +203,7 @@ def update_state(thread_id: str) -> Response:
 
 
 @bp.patch("/threads/<thread_id>/state")
-@operation("Merge metadata into a thread", body=StatePatch, answer=answers.THREAD, errors=(404,))
+@operation("Merge metadata into a thread", body=StatePatch, answer=schemas.THREAD, errors=(404,))
 def patch_state(thread_id: str) -> Response:
     key = uuid_path(thread_id, "thread_id")
     body = load(StatePatch)

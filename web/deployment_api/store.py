@@ -12,8 +12,8 @@ from shared import graph_queries, store
 from shared.errors import Conflict, Invalid
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
-from web.deployment_api import answers
-from web.deployment_api.pages import MAX_OFFSET, deployment
+from web.deployment_api import schemas
+from web.deployment_api.paging import MAX_OFFSET, deployment
 from web.fields import (
     Field,
     Filter,
@@ -128,7 +128,7 @@ def _embedded(op: dict[str, Any]) -> dict[str, Any]:
 
 
 @bp.get("/store/items")
-@operation("Get a store item", query=ItemQuery, answer=or_null(answers.ITEM), errors=(400,))
+@operation("Get a store item", query=ItemQuery, answer=or_null(schemas.ITEM), errors=(400,))
 def get_item() -> Response:
     """The labels of `namespace` are joined by dots; an item that is not there is null."""
     query = load_query(ItemQuery)
@@ -153,7 +153,7 @@ def delete_item() -> tuple[str, int]:
 
 
 @bp.post("/store/items/search")
-@operation("Search store items", body=ItemSearch, answer=answers.FOUND_ITEMS, errors=(400, 409, 424, 504))
+@operation("Search store items", body=ItemSearch, answer=schemas.FOUND_ITEMS, errors=(400, 409, 424, 504))
 def search_items() -> Response:
     """Below a prefix of whole labels, by values: equality, or `$eq $ne $gt $gte $lt $lte`.
 
@@ -183,7 +183,7 @@ def search_items() -> Response:
 
 
 @bp.post("/store/namespaces")
-@operation("List namespaces that hold items", body=NamespaceSearch, answer=answers.NAMESPACES)
+@operation("List namespaces that hold items", body=NamespaceSearch, answer=schemas.NAMESPACES)
 def list_namespaces() -> Response:
     """`*` in a prefix or suffix is any one label; `max_depth` cuts what is deeper."""
     body = load(NamespaceSearch)

@@ -12,8 +12,8 @@ from shared.eventlog import follow
 from shared.eventlog.events import EXPIRED
 from shared.thread_stream import MODES, RUN_MODES, Place, ThreadStream, Told
 from web import sse
-from web.deployment_api import wanted
-from web.deployment_api.pages import deployment, settings
+from web.deployment_api import stream_filter
+from web.deployment_api.paging import deployment, settings
 from web.fields import OneOf, QueryList, Schema
 from web.openapi import operation
 from web.validation import load_query, uuid_path
@@ -38,7 +38,7 @@ def follow_thread(thread_id: str) -> Response:
         key,
         modes=load_query(ThreadStreamQuery).get("stream_mode") or (RUN_MODES,),
         place=Place.parse(request.headers.get("Last-Event-ID")),
-        wanted=lambda kwargs: wanted.of_creator(kwargs, None),
+        wanted=lambda kwargs: stream_filter.of_creator(kwargs, None),
         retention_seconds=settings().event_retention_seconds,
     )
     clock = sse.Clock(settings().heartbeat_seconds)

@@ -14,10 +14,10 @@ from shared.removal import expiry
 from shared.runs import cancel
 from shared.runs.signals import tell
 from shared.threads import records
-from web.deployment_api import answers, states
+from web.deployment_api import schemas, states
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.extract import extracted, parse
-from web.deployment_api.pages import MAX_OFFSET, deployment, page, selected, settings
+from web.deployment_api.paging import MAX_OFFSET, deployment, page, selected, settings
 from web.deployment_api.run_request import Command
 from web.deployment_api.states import Values
 from web.fields import (
@@ -107,7 +107,7 @@ class ThreadSearch(ThreadFilter):
 @operation(
     "Create a thread",
     body=ThreadCreate,
-    answer=answers.THREAD,
+    answer=schemas.THREAD,
     errors=(400, 404, 409, 424, 504),
     idempotent=True,
 )
@@ -143,7 +143,7 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
 
 
 @bp.get("/threads/<thread_id>")
-@operation("Get a thread", query=ThreadQuery, answer=answers.THREAD, errors=(404,))
+@operation("Get a thread", query=ThreadQuery, answer=schemas.THREAD, errors=(404,))
 def get_thread(thread_id: str) -> Response:
     """`include=ttl` adds when it expires."""
     key = uuid_path(thread_id, "thread_id")
@@ -157,7 +157,7 @@ def get_thread(thread_id: str) -> Response:
 
 @bp.patch("/threads/<thread_id>")
 @operation(
-    "Merge metadata into a thread", body=ThreadPatch, answer=answers.THREAD, empty=(204,), errors=(404,)
+    "Merge metadata into a thread", body=ThreadPatch, answer=schemas.THREAD, empty=(204,), errors=(404,)
 )
 def change_thread(thread_id: str) -> Response | tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
@@ -182,7 +182,7 @@ def delete_thread(thread_id: str) -> tuple[str, int]:
 
 
 @bp.post("/threads/<thread_id>/copy")
-@operation("Copy a thread", answer=answers.THREAD, errors=(404,))
+@operation("Copy a thread", answer=schemas.THREAD, errors=(404,))
 def copy_thread(thread_id: str) -> Response:
     """A new thread with the same metadata and checkpoints, without the runs."""
     key = uuid_path(thread_id, "thread_id")
@@ -192,7 +192,7 @@ def copy_thread(thread_id: str) -> Response:
 
 @bp.post("/threads/prune")
 @operation(
-    "Delete threads, or all of their checkpoints but the newest", body=ThreadPrune, answer=answers.PRUNED
+    "Delete threads, or all of their checkpoints but the newest", body=ThreadPrune, answer=schemas.PRUNED
 )
 def prune_threads() -> Response:
     """Unknown ids do not count, nor, with `keep_latest`, threads on which something runs."""
@@ -206,7 +206,7 @@ def prune_threads() -> Response:
 
 
 @bp.get("/threads/<thread_id>/storage")
-@operation("Tell what a thread's checkpoints weigh", answer=answers.STORAGE, errors=(404,))
+@operation("Tell what a thread's checkpoints weigh", answer=schemas.STORAGE, errors=(404,))
 def get_storage(thread_id: str) -> Response:
     """In bytes as stored; small channel values count with their checkpoint."""
     key = uuid_path(thread_id, "thread_id")
@@ -216,7 +216,7 @@ def get_storage(thread_id: str) -> Response:
 
 @bp.post("/threads/search")
 @operation(
-    "Search threads", body=ThreadSearch, answer=answers.THREADS, headers=answers.PAGE_HEADERS, errors=(400,)
+    "Search threads", body=ThreadSearch, answer=schemas.THREADS, headers=schemas.PAGE_HEADERS, errors=(400,)
 )
 def search_threads() -> Response:
     body = load(ThreadSearch)

@@ -20,7 +20,7 @@ from shared.runs.end_event import FAILED
 from shared.runs.signals import ring, tell
 from shared.threads import records
 from web import sse
-from web.deployment_api.pages import deployment, settings
+from web.deployment_api.paging import deployment, settings
 
 log = logging.getLogger(__name__)
 

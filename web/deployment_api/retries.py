@@ -9,10 +9,10 @@ from shared.infra import broker
 from shared.infra.postgres import connection
 from shared.runs import create, retry
 from web.auth import caller
-from web.deployment_api import answers
+from web.deployment_api import schemas
 from web.deployment_api.crons import Moment
-from web.deployment_api.following import location
-from web.deployment_api.pages import MAX_OFFSET, deployment, page, settings
+from web.deployment_api.follower import location
+from web.deployment_api.paging import MAX_OFFSET, deployment, page, settings
 from web.fields import ItemOrList, OneOf, Schema, StrictBoolean, StrictInteger, StrictString, UuidField
 from web.idempotency import once
 from web.openapi import operation
@@ -39,8 +39,8 @@ class Retry(Schema):
 @bp.post("/runs/search")
 @operation(
     "Search for runs that failed, timed out or were cancelled",
-    answer=answers.FAILED_RUNS,
-    headers=answers.PAGE_HEADERS,
+    answer=schemas.FAILED_RUNS,
+    headers=schemas.PAGE_HEADERS,
     body=Search,
 )
 def search_failed() -> Response:
@@ -55,8 +55,8 @@ def search_failed() -> Response:
 @bp.post("/threads/<thread_id>/runs/<run_id>/retry")
 @operation(
     "Run a failed run again, from its last checkpoint",
-    answer=answers.RUN,
-    headers=answers.RUN_HEADERS,
+    answer=schemas.RUN,
+    headers=schemas.RUN_HEADERS,
     body=Retry,
     body_optional=True,
     errors=(400, 404, 409, 429),
