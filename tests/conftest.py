@@ -18,8 +18,8 @@ from shared.infra import postgres as shared_postgres
 from shared.infra import redis as shared_redis
 from shared.models import Base
 from shared.settings import Settings
-from tests.servers import running
-from tests.stack import Stack
+from tests.support.servers import running
+from tests.support.stack import Stack
 
 # Servers that tests run on loopback ports, in the part of those outside.
 # Deletes rows from where there are some: TRUNCATE makes new files for every table there is. Without triggers,

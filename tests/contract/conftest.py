@@ -13,7 +13,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-import tests.factories as make
+import tests.support.factories as make
 from shared.access import api_keys
 from shared.deployments.deployments import DeploymentRef
 from shared.eventlog import follow

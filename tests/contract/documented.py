@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from uuid_utils.compat import uuid6
 
-import tests.factories as make
+import tests.support.factories as make
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import transaction

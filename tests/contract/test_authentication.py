@@ -23,7 +23,7 @@ from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import egress
 from shared.infra.postgres import connection, transaction
 from tests.contract.conftest import ControlPlane, caller
-from tests.oauth_server import OAuthServer, oauth_server, returned, slowly
+from tests.support.oauth_server import OAuthServer, oauth_server, returned, slowly
 
 CALLBACK = "http://localhost/v2/auth/callback/acme"
 

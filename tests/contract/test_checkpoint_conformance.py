@@ -17,7 +17,7 @@ from shared.infra.postgres import connection, transaction
 from shared.models import Run, Thread
 from shared.threads import checkpoint_reads, checkpoints
 from shared.threads.checkpoints import Write
-from tests import factories
+from tests.support import factories
 from workers.graph_host import frames
 from workers.graph_host.connection import Connection
 from workers.graph_host.run_checkpoints import RunCheckpoints, current_run

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from werkzeug.serving import make_server
 from werkzeug.wsgi import LimitedStream
 
-import tests.factories as make
+import tests.support.factories as make
 from cli.keys import id_of, state
 from cli.main import app as runyard
 from shared.access import organizations

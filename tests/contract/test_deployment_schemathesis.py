@@ -14,7 +14,7 @@ import pytest
 from schemathesis import Case
 from sqlalchemy import text
 
-import tests.factories as make
+import tests.support.factories as make
 from shared import graph_queries
 from shared.infra import broker, encryption
 from shared.infra.postgres import connection

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from flask.testing import FlaskClient
 
-import tests.factories as make
+import tests.support.factories as make
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.settings import Settings
 from tests.contract.conftest import ADMIN_KEY, caller

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-import tests.factories as make
+import tests.support.factories as make
 from shared import assistants
 from shared.infra import encryption
 from shared.infra.postgres import connection, driver

@@ -15,7 +15,7 @@ from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import tests.factories as make
+import tests.support.factories as make
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import redis
 from web.fields import Schema

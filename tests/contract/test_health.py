@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 
-import tests.factories as make
+import tests.support.factories as make
 from shared import __version__
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import postgres

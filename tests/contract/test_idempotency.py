@@ -17,7 +17,7 @@ from shared.access.idempotency import Answer, Asked
 from shared.infra import encryption
 from shared.infra.postgres import LARGE, connection, driver, dumps, transaction
 from tests.contract.conftest import Api, ControlPlane, Rings, caller
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 PROVIDER = {
     "provider_id": "vendor",

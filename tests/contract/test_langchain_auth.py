@@ -10,8 +10,8 @@ import pytest
 from langchain_auth import AuthStatus, Client, OAuthProvider
 
 from tests.contract.conftest import ADMIN_KEY, ControlPlane
-from tests.oauth_server import SECRET, OAuthServer, oauth_server
-from tests.outside import serving
+from tests.support.oauth_server import SECRET, OAuthServer, oauth_server
+from tests.support.outside import serving
 
 
 @pytest.fixture

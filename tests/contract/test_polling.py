@@ -19,7 +19,7 @@ from shared.eventlog.events import channel
 from shared.infra import postgres
 from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, ControlPlane, caller
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

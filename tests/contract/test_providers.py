@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane
-from tests.oauth_server import OAuthServer, oauth_server
+from tests.support.oauth_server import OAuthServer, oauth_server
 
 PROVIDERS = "/v2/auth/providers"
 BODY = {

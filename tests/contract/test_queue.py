@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
-import tests.factories as make
+import tests.support.factories as make
 from shared import fleet
 from shared.access import api_keys
 from shared.fleet import Sign

@@ -16,7 +16,7 @@ from shared.deployments.logs import BUILD, DEPLOY, Line
 from shared.infra import redis as shared_redis
 from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -15,10 +15,10 @@ from shared.infra import redis
 from shared.infra.postgres import connect, connection, driver
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims, eligibility
-from tests.broken_link import Link, linked
 from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api, Rings
 from tests.contract.test_sse import names, text_of
+from tests.support.broken_link import Link, linked
 from web.deployment_api import runs as run_routes
 
 CHECKPOINT = "1f1e0000-0000-6000-8000-000000000001"

@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 from sqlalchemy import select
 
-import tests.factories as make
+import tests.support.factories as make
 from shared import assistants
 from shared.eventlog import events
 from shared.infra import redis

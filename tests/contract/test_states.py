@@ -8,7 +8,7 @@ from uuid import UUID
 import orjson
 import pytest
 
-import tests.factories as make
+import tests.support.factories as make
 from shared import graph_queries
 from shared.graph_queries import Question
 from shared.infra import broker, encryption

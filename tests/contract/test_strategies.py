@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from werkzeug.test import TestResponse
 
-import tests.factories as make
+import tests.support.factories as make
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims, finish

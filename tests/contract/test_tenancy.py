@@ -17,7 +17,7 @@ from flask import Flask
 from sqlalchemy import Table, or_, select, update
 from werkzeug.test import TestResponse
 
-import tests.factories as make
+import tests.support.factories as make
 from shared.access import api_keys, organizations
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, transaction

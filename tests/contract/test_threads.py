@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from flask import Flask
 
-import tests.factories as make
+import tests.support.factories as make
 from shared.eventlog import events
 from shared.infra import redis
 from shared.models import RunStatus, ThreadStatus

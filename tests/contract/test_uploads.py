@@ -19,7 +19,7 @@ from sqlalchemy import text
 from shared.deployments import archives
 from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, ControlPlane, caller
-from tests.full_disk import largest_file
+from tests.support.full_disk import largest_file
 from web.app import create_app
 
 

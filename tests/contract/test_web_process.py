@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from shared.infra import encryption
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 KEY = "an-operator-key-for-tests"

@@ -14,7 +14,7 @@ import pytest
 from langgraph_sdk.schema import StreamPart
 from langgraph_sdk.sse import SSEDecoder, iter_lines_raw
 
-import tests.factories as make
+import tests.support.factories as make
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import encryption
 from tests.contract.acting import Actor

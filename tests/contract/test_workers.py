@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from rich.console import Console
 from sqlalchemy import text
 
-import tests.factories as make
+import tests.support.factories as make
 from cli import workers as command
 from shared import fleet
 from shared.access import api_keys

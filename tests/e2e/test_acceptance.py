@@ -12,8 +12,8 @@ import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 from langgraph_sdk.errors import ConflictError, NotFoundError
 
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 TESTS = Path(__file__).parent.parent
 KITCHEN = TESTS / "projects" / "kitchen"

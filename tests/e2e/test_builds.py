@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cli.errors import CommandFailed
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 PROJECTS = Path(__file__).parent.parent / "projects"
 NAMESAKES = PROJECTS / "namesakes"

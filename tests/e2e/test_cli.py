@@ -18,8 +18,8 @@ import pytest
 from langgraph_sdk import get_sync_client
 
 from cli.procfile import PROJECT
-from tests.stack import Stack, free_port
-from tests.waiting import wait_until
+from tests.support.stack import Stack, free_port
+from tests.support.waiting import wait_until
 
 AGENT = """
 import os

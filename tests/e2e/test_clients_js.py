@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.javascript import JS, LINES, outcomes
-from tests.stack import Stack
+from tests.support.javascript import JS, LINES, outcomes
+from tests.support.stack import Stack
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 ROWS = re.findall(r'^(row|newer)\("([^"]+)"', (JS / "rows.mjs").read_text(), re.MULTILINE)

@@ -17,7 +17,7 @@ import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.errors import ConflictError, NotFoundError
 
-from tests.stack import Stack
+from tests.support.stack import Stack
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 ECHO = "046b5dc7-2108-582c-9c6c-31d556d138f0"

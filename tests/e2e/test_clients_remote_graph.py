@@ -14,7 +14,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.pregel.remote import RemoteException, RemoteGraph
 from langgraph.types import Command
 
-from tests.stack import Stack
+from tests.support.stack import Stack
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 

@@ -14,9 +14,9 @@ import pytest
 from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
 
-from tests.cutting_proxy import Break, Proxy, proxy
-from tests.javascript import LINES, outcomes
-from tests.stack import Stack
+from tests.support.cutting_proxy import Break, Proxy, proxy
+from tests.support.javascript import LINES, outcomes
+from tests.support.stack import Stack
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 NUMBERS = {"n": 60, "seconds": 0.02}

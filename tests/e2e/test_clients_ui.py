@@ -11,8 +11,8 @@ import orjson
 import pytest
 from httpx_sse import ServerSentEvent, connect_sse
 
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 ORIGIN = "https://chat.example.com"

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from tests.e2e.test_revisions import archive, project
-from tests.stack import Stack
+from tests.support.stack import Stack
 
 WAIT_SECONDS = 120
 PAUSE_SECONDS = 0.1  # the tutorial's is a minute

@@ -24,8 +24,8 @@ import psycopg
 import pytest
 
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 WORKSHOP = Path(__file__).parent.parent / "projects" / "workshop"
 COMMAND = str(Path(sys.executable).with_name("langgraph"))

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.oauth_server import OAuthServer, oauth_server
-from tests.stack import Stack
+from tests.support.oauth_server import OAuthServer, oauth_server
+from tests.support.stack import Stack
 
 PROJECT = Path(__file__).parents[1] / "projects" / "concierge"
 

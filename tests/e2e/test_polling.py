@@ -9,7 +9,7 @@ from uuid import uuid4
 import httpx
 
 from tests.e2e.test_revisions import BUILD_SECONDS, ENDS, App, project
-from tests.stack import Stack
+from tests.support.stack import Stack
 
 WAIT = {"wait": 25}
 

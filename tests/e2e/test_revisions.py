@@ -15,8 +15,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 GRAPH = """
 from typing import TypedDict

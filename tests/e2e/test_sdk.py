@@ -13,8 +13,8 @@ import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 from langgraph_sdk.errors import ConflictError, NotFoundError, UnprocessableEntityError
 
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.git_server import Repository, Server, serving
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.git_server import Repository, Server, serving
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 TOKEN = "a-token-nobody-else-gets-to-see"
 AGENT = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 
-from tests.stack import Stack
+from tests.support.stack import Stack
 
 PROJECTS = Path(__file__).parent.parent / "projects"
 KITCHEN, MEANING = PROJECTS / "kitchen", PROJECTS / "meaning"

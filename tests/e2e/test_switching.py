@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_revisions import App, at_work
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 # Each step says which version executed it, and may wait for a gate between two steps.
 GRAPH = """

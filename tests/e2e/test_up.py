@@ -16,9 +16,9 @@ import pytest
 
 from cli.procfile import PROJECT
 from cli.up import newest_version
-from tests.levels import LEVELS
-from tests.stack import Stack, free_port
-from tests.waiting import wait_until
+from tests.support.levels import LEVELS
+from tests.support.stack import Stack, free_port
+from tests.support.waiting import wait_until
 
 CHAT = PROJECT / "examples" / "chat"
 

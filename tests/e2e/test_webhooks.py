@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 
-from tests.receiver import Call, Receiver, receiving
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.receiver import Call, Receiver, receiving
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 SECRET = "a secret of receiver and deployment"

@@ -25,11 +25,11 @@ from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.settings import Settings
-from tests import factories
-from tests.archived import keep
-from tests.full_disk import largest_file
-from tests.greened import World, child, greened
-from tests.waiting import wait_until
+from tests.support import factories
+from tests.support.archived import keep
+from tests.support.full_disk import largest_file
+from tests.support.greened import World, child, greened
+from tests.support.waiting import wait_until
 from workers.builder import build_log, earlier, workspaces
 from workers.builder.builder import Builder
 

@@ -19,8 +19,8 @@ import pytest
 from cli.client import Client
 from cli.deploy import deploy
 from cli.project import Project
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 CODE = """
 import time

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 CLOCKS = Path(__file__).parent.parent / "clocks"

@@ -20,13 +20,13 @@ from langgraph_sdk.errors import APIStatusError
 
 from shared.infra import broker
 from shared.infra import redis as shared_redis
-from tests import counting
 from tests.conftest import OUTSIDE
-from tests.reading import Reading
-from tests.receiver import receiving
-from tests.runners import lead
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support import counting
+from tests.support.reading import Reading
+from tests.support.receiver import receiving
+from tests.support.runners import lead
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 LEASE_SECONDS = 3

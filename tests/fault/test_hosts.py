@@ -14,8 +14,8 @@ import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 
 from tests.conftest import OUTSIDE
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 MAX_HOSTS = 2

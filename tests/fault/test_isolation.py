@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from cli.errors import CommandFailed
-from tests.levels import LEVELS
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.levels import LEVELS
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 # Every process starts another, again and again: 2,048 at most.
 STORM = """

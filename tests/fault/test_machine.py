@@ -22,8 +22,8 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 MILL = Path(__file__).parent.parent / "projects" / "mill"
 SECONDS = float(os.environ.get("RUNYARD_TEST_MACHINE_SECONDS", "15"))

@@ -13,9 +13,9 @@ import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 from psycopg.rows import dict_row
 
-from tests.runners import another_runner, workers
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.runners import another_runner, workers
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 DRAIN_SECONDS = 2

@@ -12,13 +12,13 @@ import psutil
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 
-from tests import counting
-from tests.counting import KITCHEN, check_whole, rows
-from tests.cutting_proxy import Break, proxy
-from tests.reading import Reading
-from tests.runners import runners
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support import counting
+from tests.support.counting import KITCHEN, check_whole, rows
+from tests.support.cutting_proxy import Break, proxy
+from tests.support.reading import Reading
+from tests.support.runners import runners
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 DRAIN_SECONDS = 2
 GRACE_SECONDS = 30

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import make_url
 
 from cli import embedded
-from tests.broken_link import Link, linked
-from tests.servers import running
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.broken_link import Link, linked
+from tests.support.servers import running
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 OUTCOMES = {200, 503}

@@ -16,10 +16,10 @@ import pytest
 from redis import Redis
 
 from shared.infra import broker as shared_broker
-from tests.counting import KITCHEN, rows
-from tests.runners import another_runner
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.counting import KITCHEN, rows
+from tests.support.runners import another_runner
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 BACKLOG = 100_000
 FLOOD = 5_000

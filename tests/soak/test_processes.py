@@ -16,12 +16,12 @@ import httpx
 import psutil
 import pytest
 
-from tests import counting
-from tests.counting import KITCHEN, check_whole, rows
-from tests.reading import Reading
-from tests.runners import another_runner, lead, workers
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support import counting
+from tests.support.counting import KITCHEN, check_whole, rows
+from tests.support.reading import Reading
+from tests.support.runners import another_runner, lead, workers
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 PROCESSES = ("web", "runner", "builder", "beat")
 DRAIN_SECONDS = 25  # the setting's default

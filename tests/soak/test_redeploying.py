@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 
 from tests.e2e.test_revisions import App, at_work
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 GRAPH = """
 import asyncio, operator

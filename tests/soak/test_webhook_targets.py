@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from tests.conftest import OUTSIDE
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 RUNS_EACH = 3

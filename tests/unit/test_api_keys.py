@@ -16,7 +16,7 @@ from shared.access import api_keys
 from shared.errors import Forbidden, Invalid, NotFound
 from shared.infra.postgres import connection, transaction
 from shared.models import ApiKey
-from tests import factories
+from tests.support import factories
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import tests.factories as make
+import tests.support.factories as make
 from shared import assistants
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, Invalid, NotFound

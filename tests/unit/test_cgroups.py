@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
+from tests.support.waiting import until
 from workers.isolation import cgroups
 from workers.isolation.cgroups import ControlGroup
 

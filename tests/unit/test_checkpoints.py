@@ -14,7 +14,7 @@ from shared.infra.postgres import connection, transaction
 from shared.models import Checkpoint, CheckpointBlob, CheckpointWrite, Run
 from shared.threads import checkpoint_reads, checkpoints
 from shared.threads.checkpoints import Write
-from tests import factories
+from tests.support import factories
 from workers.graph_host import frames
 
 pytestmark = pytest.mark.usefixtures("db")

@@ -22,8 +22,8 @@ from shared.runs.claims import Claimed, Terms
 from shared.runs.eligibility import Next
 from shared.runs.finish import Finish, ended_before, finish_runs, roll_back
 from shared.threads import checkpoints, records
-from tests import factories
-from tests.waiting import wait_until
+from tests.support import factories
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("db")
 

@@ -15,8 +15,17 @@ from typer.testing import CliRunner
 from cli.client import Client
 from cli.logs import Log
 from cli.main import app
-from tests import control_plane as fake
-from tests.control_plane import BUILD_LOG, REVISION, STREAM, ControlPlane, D, R, deploy_answers, record
+from tests.support import control_plane as fake
+from tests.support.control_plane import (
+    BUILD_LOG,
+    REVISION,
+    STREAM,
+    ControlPlane,
+    D,
+    R,
+    deploy_answers,
+    record,
+)
 
 FOREIGN = (
     *("RUNYARD_API_KEY", "RUNYARD_URL", "RUNYARD_ORG", "RUNYARD_HOST", "RUNYARD_PORT", "LANGGRAPH_HOST_URL"),

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import control_plane as fake
-from tests.control_plane import REVISION, STREAM, ControlPlane, Held, R, deploy_answers, record
+from tests.support import control_plane as fake
+from tests.support.control_plane import REVISION, STREAM, ControlPlane, Held, R, deploy_answers, record
 
 PROJECT = Path(__file__).parents[2]
 THREAD, RUN = "33333333-3333-4333-8333-333333333333", "44444444-4444-4444-8444-444444444444"

@@ -21,8 +21,8 @@ from cli.project import Project
 from cli.report import Terminal
 from cli.transcript import Transcript
 from cli.watching import changes, state_of
-from tests import control_plane as fake
-from tests.control_plane import ControlPlane, R, record
+from tests.support import control_plane as fake
+from tests.support.control_plane import ControlPlane, R, record
 
 THREAD, RUN = "33333333-3333-4333-8333-333333333333", "44444444-4444-4444-8444-444444444444"
 STREAM = f"POST /threads/{THREAD}/runs/stream"

@@ -22,8 +22,8 @@ from shared.runs.claims import Claimed, Return, Terms
 from shared.runs.eligibility import Next
 from shared.runs.finish import Finish
 from shared.threads.checkpoints import Write
-from tests import factories
-from tests.waiting import until
+from tests.support import factories
+from tests.support.waiting import until
 from workers.runner import committer as committing
 from workers.runner.committer import Committer
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
-import tests.factories as make
+import tests.support.factories as make
 from shared import crons
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection

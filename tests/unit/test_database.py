@@ -19,7 +19,7 @@ from sqlalchemy.exc import ProgrammingError
 from shared.errors import Unavailable
 from shared.infra import postgres as database_module
 from shared.infra.postgres import connect, connection, driver, query, transaction
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.usefixtures("db")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from tests.greened import World, child, greened
-from tests.waiting import until
+from tests.support.greened import World, child, greened
+from tests.support.waiting import until
 from workers.runner import deployment_log
 from workers.runner.deployment_log import BURST_LINES, LINES_A_SECOND, Allowance, DeployLog
 

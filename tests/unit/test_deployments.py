@@ -16,7 +16,7 @@ from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.removal import deletion
-from tests import factories
+from tests.support import factories
 
 pytestmark = pytest.mark.usefixtures("db", "own_key")
 

@@ -15,7 +15,7 @@ from redis import AuthenticationError, Redis
 from redis.exceptions import RedisError
 
 from cli import embedded
-from tests.servers import running
+from tests.support.servers import running
 
 
 def listening_on_tcp(pid: int) -> bool:

@@ -28,11 +28,11 @@ from cli.procfile import PROJECT
 from shared.errors import BuildFailed
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from tests import factories
-from tests.archived import keep
-from tests.greened import World, child, greened
-from tests.outside import serving
-from tests.waiting import wait_until
+from tests.support import factories
+from tests.support.archived import keep
+from tests.support.greened import World, child, greened
+from tests.support.outside import serving
+from tests.support.waiting import wait_until
 from workers.builder import commands, environments, steps, workspaces
 from workers.builder.config import manifest
 from workers.builder.environments import Made, Plan

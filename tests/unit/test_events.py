@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from shared.eventlog import events
 from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, Batch, Event
 from shared.infra import redis as shared_redis
-from tests.event_logs import RETENTION, Log, lines
+from tests.support.event_logs import RETENTION, Log, lines
 
 
 @pytest.fixture(params=["fakeredis", "valkey"])

@@ -9,14 +9,14 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
-import tests.factories as make
+import tests.support.factories as make
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import NotFound
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.removal import expiry
 from shared.threads import records
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

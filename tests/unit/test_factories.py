@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.infra.postgres import connection
 from shared.models import Run, RunStatus
-from tests import factories
+from tests.support import factories
 
 
 def test_a_run_waits_on_a_thread_of_a_serving_deployment(db: Any) -> None:

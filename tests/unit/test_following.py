@@ -17,8 +17,8 @@ from shared.eventlog import events, follow
 from shared.eventlog.events import DONE, END, EXPIRED, GAP, LOST, OK, Batch, Event
 from shared.eventlog.follow import Hub
 from shared.infra import redis as shared_redis
-from tests.event_logs import RETENTION, Log
-from tests.waiting import wait_until
+from tests.support.event_logs import RETENTION, Log
+from tests.support.waiting import wait_until
 
 
 class Follower(threading.Thread):

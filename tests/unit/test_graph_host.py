@@ -11,8 +11,8 @@ from typing import Any
 import ormsgpack
 import pytest
 
-from tests.hosts import Checkpointed, HostProcess, Run, graph_host
-from tests.waiting import wait_until
+from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
+from tests.support.waiting import wait_until
 from workers.graph_host import frames
 
 HOSTED = Path(__file__).parent.parent / "projects" / "hosted"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import Checkpointed, HostProcess, graph_host
+from tests.support.hosts import Checkpointed, HostProcess, graph_host
 
 HOSTED = Path(__file__).parent.parent / "projects" / "hosted"
 NAMES = ("steps", "asks", "nested", "fails", "speaks", "plain_factory", "failing_factory")

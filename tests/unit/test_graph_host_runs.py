@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.hosts import Checkpointed, HostProcess, Run, graph_host
+from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
 from tests.unit.test_graph_host import HOSTED
 
 GRAPHS = ("steps", "asks", "asks_twice", "nested", "deep", "fails", "speaks", "uses_tool", "uses_tool_inside",

@@ -25,8 +25,8 @@ import workers
 from shared.errors import HostDied, HostError, HostUnusable, NotBegun
 from shared.runs.limits import HostLimits
 from shared.settings import Settings
-from tests.greened import World, child, greened
-from tests.waiting import until
+from tests.support.greened import World, child, greened
+from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.isolation.cgroups import ControlGroup
 from workers.runner import host as one_host

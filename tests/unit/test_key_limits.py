@@ -14,7 +14,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, driver, transaction
 from shared.runs import claims, create, eligibility, key_limits, limits
 from shared.runs.claims import Claimed, Terms
-from tests import factories
+from tests.support import factories
 
 TERMS = Terms("w", 30, 3600, "default")
 

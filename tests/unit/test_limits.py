@@ -15,7 +15,7 @@ from shared.deployments.deployments import Change, DeploymentRef
 from shared.infra.postgres import connection, driver
 from shared.runs import claims, create, eligibility, limits
 from shared.runs.claims import Claimed, Terms
-from tests import factories
+from tests.support import factories
 
 TERMS = Terms("w", 30, 3600, "default")
 NONE = dict.fromkeys(limits.NAMES)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 from workers.graph_host.output import current_run_id
 from workers.graph_host.threads import NodeThreads
 

@@ -14,7 +14,7 @@ from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, Caller
 from shared.errors import Conflict, Forbidden, Invalid, NotFound
 from shared.infra.postgres import connection, transaction
 from shared.settings import Settings
-from tests import factories
+from tests.support import factories
 from workers.upkeep.upkeep import Upkeep
 
 

@@ -16,7 +16,7 @@ from flask import Flask, Response, redirect, request
 from shared.errors import AddressRefused, OutsideFailed
 from shared.infra import egress
 from shared.settings import BadSetting
-from tests.outside import serving
+from tests.support.outside import serving
 
 LOOPBACK = ("127.0.0.0/8", "::1")
 

@@ -16,7 +16,7 @@ from shared.runs.claims import Terms
 from shared.runs.create import RunRequest
 from shared.runs.finish import Finish
 from shared.threads import checkpoint_reads, records, state
-from tests import factories
+from tests.support import factories
 
 pytestmark = pytest.mark.usefixtures("db")
 

@@ -15,7 +15,7 @@ from redis import Redis
 from shared.infra import broker as shared_broker
 from shared.infra import redis as shared_redis
 from shared.infra.broker import Bell
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 NOWHERE = "redis://127.0.0.1:1/0"
 

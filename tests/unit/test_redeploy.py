@@ -14,7 +14,7 @@ from shared.deployments.revisions import Moved
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
-from tests import factories
+from tests.support import factories
 
 pytestmark = pytest.mark.usefixtures("db", "own_key")
 

@@ -17,7 +17,7 @@ from shared.infra.postgres import connection
 from shared.models import RevisionStatus, RunStatus
 from shared.removal import history
 from shared.settings import Settings
-from tests import factories
+from tests.support import factories
 from workers.upkeep import removals
 from workers.upkeep.removals import Removals
 

@@ -28,7 +28,7 @@ from shared.errors import Fenced, NotFound
 from shared.infra.postgres import connection
 from shared.models import REVISION_ENDS, RevisionStatus
 from shared.removal import deletion, history
-from tests import factories
+from tests.support import factories
 
 DIGEST = "0" * 64
 KEPT = 2

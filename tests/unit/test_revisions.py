@@ -15,7 +15,7 @@ from shared.errors import Fenced, NotFound
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
-from tests import factories
+from tests.support import factories
 
 pytestmark = pytest.mark.usefixtures("db")
 

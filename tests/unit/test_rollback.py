@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
-import tests.factories as make
+import tests.support.factories as make
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus

@@ -13,7 +13,7 @@ from shared.infra import encryption, key_rotation
 from shared.infra.encryption import decrypt, encrypt, new_key
 from shared.infra.postgres import connection
 from shared.models import Base, IdempotentAnswer, Secret
-from tests import factories
+from tests.support import factories
 
 OLD, NEW = new_key(), new_key()
 

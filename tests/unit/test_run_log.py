@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError, RedisError
 
 from shared.eventlog import events
 from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
-from tests.waiting import until
+from tests.support.waiting import until
 from workers.runner import event_writer as workers_events
 from workers.runner.event_writer import RunLog, Writer
 

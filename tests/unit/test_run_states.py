@@ -24,7 +24,7 @@ from shared.runs import cancel, claims, create, eligibility, finish
 from shared.runs.claims import Claimed, Terms
 from shared.runs.finish import Finish
 from shared.threads import records
-from tests import factories
+from tests.support import factories
 
 ENDS = {
     RunStatus.SUCCESS: ThreadStatus.IDLE,

@@ -33,9 +33,9 @@ from shared.infra.postgres import Driver, connection, driver, transaction
 from shared.runs import cancel, create, eligibility, limits, retry
 from shared.settings import Settings
 from shared.threads import records
-from tests import factories
-from tests.greened import World, child, greened
-from tests.waiting import until
+from tests.support import factories
+from tests.support.greened import World, child, greened
+from tests.support.waiting import until
 from workers.graph_host import frames
 from workers.runner import claiming, host_pool
 from workers.runner import execution as execution

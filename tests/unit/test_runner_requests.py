@@ -12,7 +12,7 @@ from shared.infra.postgres import connection
 from shared.runs import create, eligibility, signals
 from shared.runs.create import RunRequest
 from shared.threads import state
-from tests.greened import World, child, greened
+from tests.support.greened import World, child, greened
 from tests.unit.test_runner import Bench, bench, last, names
 from workers.upkeep.upkeep import Upkeep
 

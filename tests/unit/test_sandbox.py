@@ -16,7 +16,7 @@ import pytest
 
 from cli import embedded
 from shared.settings import BadSetting, Settings
-from tests.levels import LEVELS
+from tests.support.levels import LEVELS
 from workers.isolation import sandbox
 
 PLATFORM = """

@@ -19,9 +19,9 @@ from shared.infra import egress
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.settings import Settings
-from tests import factories
-from tests.git_server import Repository, Server, serving
-from tests.greened import World, child, greened
+from tests.support import factories
+from tests.support.git_server import Repository, Server, serving
+from tests.support.greened import World, child, greened
 from workers.builder import sources, workspaces
 from workers.builder.sources import Origin
 

@@ -15,7 +15,7 @@ from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, Op, Pu
 from langgraph.store.memory import InMemoryStore
 from sqlalchemy import text
 
-import tests.factories as make
+import tests.support.factories as make
 from shared import store, store_vectors
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid

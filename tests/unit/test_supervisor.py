@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from cli.procfile import PROJECT
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 Start = Callable[..., "Supervised"]
 
@@ -24,7 +24,7 @@ class Supervised:
         self._output = folder / "output"
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.supervised", str(grace_seconds), *commands],
+                [sys.executable, "-m", "tests.support.supervised", str(grace_seconds), *commands],
                 cwd=PROJECT,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -125,7 +125,7 @@ def test_its_programs_die_with_it(start: Start) -> None:
 
 def test_output_that_nobody_reads_does_not_keep_it_from_its_work(tmp_path: Path) -> None:
     talks = f"echo x >> {tmp_path}/starts; head -c 300000 /dev/zero | tr '\\0' 'x' | fold; kill -9 $$"
-    command = [sys.executable, "-m", "tests.supervised", "5", talks]
+    command = [sys.executable, "-m", "tests.support.supervised", "5", talks]
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE) as process:
         starts = tmp_path / "starts"
         try:

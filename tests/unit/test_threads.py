@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-import tests.factories as make
+import tests.support.factories as make
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound
 from shared.infra.postgres import connection

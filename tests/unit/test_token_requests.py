@@ -13,8 +13,8 @@ from flask import Flask, request
 from shared.infra import egress
 from shared.oauth import token_endpoint
 from shared.oauth.token_endpoint import Client
-from tests.oauth_server import returned
-from tests.outside import serving
+from tests.support.oauth_server import returned
+from tests.support.outside import serving
 
 CLIENT = Client(
     provider_id="acme",

@@ -24,8 +24,8 @@ from shared.runs import cancel, claims, webhooks
 from shared.runs.claims import Terms
 from shared.settings import Settings
 from shared.threads import records
-from tests import factories
-from tests.waiting import until
+from tests.support import factories
+from tests.support.waiting import until
 from workers.upkeep import upkeep as module
 from workers.upkeep.upkeep import Upkeep
 

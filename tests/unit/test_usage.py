@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 from workers.isolation import confinement, usage
 
 FROM_A_THREAD = """

@@ -25,9 +25,9 @@ from shared.runs import cancel, claims, create, webhooks
 from shared.runs.claims import Claimed, Terms
 from shared.runs.finish import Finish, finish_runs, roll_back
 from shared.threads import records
-from tests import factories
-from tests.receiver import Receiver, receiving
-from tests.waiting import wait_until
+from tests.support import factories
+from tests.support.receiver import Receiver, receiving
+from tests.support.waiting import wait_until
 from workers.upkeep import webhook_deliveries as delivering
 from workers.upkeep.webhook_deliveries import Deliveries
 

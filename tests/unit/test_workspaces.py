@@ -18,8 +18,8 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus, RunStatus
 from shared.settings import Settings
-from tests import factories
-from tests.greened import World, child, greened
+from tests.support import factories
+from tests.support.greened import World, child, greened
 from workers.builder import workspaces
 
 __all__ = ["child"]

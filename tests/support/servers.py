@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from cli import embedded
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from flask import Flask, Response, request
 
-from tests.outside import serving
+from tests.support.outside import serving
 
 
 @dataclass(frozen=True)

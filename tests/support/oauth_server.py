@@ -23,7 +23,7 @@ from authlib.oauth2.rfc7636 import CodeChallenge
 from authlib.oauth2.rfc9207 import IssuerParameter
 from flask import Flask, Response, jsonify, request
 
-from tests.outside import serving
+from tests.support.outside import serving
 
 USER = "the user"
 SECRET = "s3cret/with+signs&more"

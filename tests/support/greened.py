@@ -1,6 +1,6 @@
 """Tests in a process that gevent has patched, as runners are: one child, which runs them one by one.
 
-    from tests.greened import child, greened
+    from tests.support.greened import child, greened
 
     @greened
     def test_it(world): ...
@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-BOOT = "from gevent import monkey; monkey.patch_all(); from tests import greened; greened.serve()"
+ROOT = Path(__file__).parents[2]
+BOOT = "from gevent import monkey; monkey.patch_all(); from tests.support import greened; greened.serve()"
 
 
 @dataclass(frozen=True)

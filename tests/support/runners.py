@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 
 from cli import procfile
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 Runner = subprocess.Popen[bytes]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.relaying import Connection, Relay
+from tests.support.relaying import Connection, Relay
 
 BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 REQUEST = re.compile(rb"(?:^|\r\n)((?:GET|POST|PUT|PATCH|DELETE) \S+) HTTP/1\.1\r\n")

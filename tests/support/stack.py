@@ -24,7 +24,7 @@ from cli.client import Client
 from cli.deploy import deploy
 from cli.procfile import PROJECT
 from cli.project import Project
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 START_SECONDS = 60
 STOP_SECONDS = 45

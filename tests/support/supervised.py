@@ -1,6 +1,6 @@
 """A supervisor of two programs given as shell commands, in a process of its own: for tests/unit/test_supervisor.py.
 
-python -m tests.supervised GRACE_SECONDS COMMAND [COMMAND]
+python -m tests.support.supervised GRACE_SECONDS COMMAND [COMMAND]
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from tests.stack import FOREIGN
+from tests.support.stack import FOREIGN
 
-JS = Path(__file__).parent / "js"
+JS = Path(__file__).parents[1] / "js"
 CACHE = JS.parent.parent / ".cache" / "js"
 NODE = Path(sys.executable).parent
 LINES = {"v1": "1.15.0", "v2": "2.0.0"}  # the older one has the higher number

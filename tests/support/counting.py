@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
-KITCHEN = Path(__file__).parent / "projects" / "kitchen"
+KITCHEN = Path(__file__).parents[1] / "projects" / "kitchen"
 LIVE = ("pending", "running")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.relaying import Connection, Relay
+from tests.support.relaying import Connection, Relay
 
 
 class Link(Relay):
