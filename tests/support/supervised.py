@@ -1,4 +1,4 @@
-"""A supervisor of two programs given as shell commands, in a process of its own: for tests/unit/test_supervisor.py.
+"""A supervisor of two programs given as shell commands, in a process of its own: for tests/unit/cli/test_supervisor.py.
 
 python -m tests.support.supervised GRACE_SECONDS COMMAND [COMMAND]
 """

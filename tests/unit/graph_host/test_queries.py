@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.hosts import Checkpointed, HostProcess, graph_host
 
-HOSTED = Path(__file__).parent.parent / "projects" / "hosted"
+HOSTED = Path(__file__).parents[2] / "projects" / "hosted"
 NAMES = ("steps", "asks", "nested", "fails", "speaks", "plain_factory", "failing_factory")
 
 

@@ -15,7 +15,7 @@ from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
 from tests.support.waiting import wait_until
 from workers.graph_host import frames
 
-HOSTED = Path(__file__).parent.parent / "projects" / "hosted"
+HOSTED = Path(__file__).parents[2] / "projects" / "hosted"
 GRAPHS = [
     "steps",
     "builder",

@@ -189,7 +189,7 @@ def test_a_runner_that_is_killed_holds_nothing(world: World) -> None:
     lay(settings, id)
     root = workspaces.workspace_of(settings, id).root
     argv = [sys.executable, "-c", HOLD, str(root)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as runner:
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]) as runner:
         assert runner.stdout is not None
         assert runner.stdout.readline() == b"held\n"
         assert workspaces.remove_unneeded(settings) == 0

@@ -15,7 +15,7 @@ import pytest
 from tests.support import control_plane as fake
 from tests.support.control_plane import REVISION, STREAM, ControlPlane, Held, R, deploy_answers, record
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 THREAD, RUN = "33333333-3333-4333-8333-333333333333", "44444444-4444-4444-8444-444444444444"
 
 
