@@ -162,7 +162,7 @@ def test_what_a_host_works_in_stays_until_it_is_gone(world: World) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from workers import workspaces
+from workers.builder import workspaces
 held = workspaces.hold(workspaces.Workspace(Path(sys.argv[1])))
 print("held", flush=True)
 time.sleep(600)
