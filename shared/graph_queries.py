@@ -20,6 +20,7 @@ from uuid_utils.compat import uuid7
 
 from shared.errors import Conflict, HostUnusable, Invalid, TooLarge, Unanswered, Unavailable
 from shared.eventlog import events, follow
+from shared.eventlog.hub import hub
 from shared.infra import broker, redis
 from shared.infra.postgres import dumps
 
@@ -49,7 +50,7 @@ def ask(question: Question) -> bytes:
     """
     id = uuid7()
     deadline = time.monotonic() + PATIENCE_SECONDS
-    with follow.hub().reader(id) as reader:
+    with hub().reader(id) as reader:
         _put(id, question)
         broker.enqueue_query(question.pool, id)
         for batch in follow.follow(

@@ -25,7 +25,7 @@ from sqlalchemy import text
 from shared.errors import NotFound, Unavailable
 from shared.eventlog import events, follow
 from shared.eventlog.events import END, EXPIRED, Event
-from shared.eventlog.follow import Reader
+from shared.eventlog.hub import Reader, hub
 from shared.infra import redis
 from shared.infra.postgres import connection, dumps
 from shared.runs import end_event
@@ -206,7 +206,7 @@ class ThreadStream:
     def _run(self, look: _Look, run_id: UUID, quiet_seconds: Callable[[], float]) -> Iterator[list[Told]]:
         """What is wanted of one run's log, and that it is over."""
         after, keep = self._begin(look), self._keep(look)
-        with follow.hub().reader(run_id) as reader:
+        with hub().reader(run_id) as reader:
             newest, is_whole = end_event.extent(run_id)
             if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
                 after = min(after, newest)

@@ -21,7 +21,7 @@ from typing import Any
 from flask import Response, request
 
 from shared.eventlog.events import END, EXPIRED, Event
-from shared.eventlog.follow import Stopping
+from shared.eventlog.hub import Stopping
 
 HEARTBEAT = b": heartbeat\r\n\r\n"
 HISTORY_EXPIRED = b": history expired\r\n\r\n"

@@ -92,11 +92,11 @@ class Worker(GeventWorker):
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Idle connections and open streams would hold up the worker's end until the graceful time-out."""
         # Here, since it brings the Redis client along, and with it `ssl`: gevent patches that in the worker only.
-        from shared.eventlog import follow
+        from shared.eventlog.hub import hub
 
         super().handle_exit(sig, frame)
         gevent.spawn(self.connections.close_waiting)
-        gevent.spawn(follow.hub().close)
+        gevent.spawn(hub().close)
 
 
 class Response(wsgi.Response):

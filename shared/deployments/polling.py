@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from shared.deployments import deployments, revisions
-from shared.eventlog import follow
-from shared.eventlog.follow import Stopping
+from shared.eventlog.hub import Stopping, hub
 from shared.infra.postgres import Row, driver, query
 
 LOOK_SECONDS = 5.0  # also without an event: a message may be lost, and Redis may be away
@@ -48,7 +47,7 @@ def changes(revision_id: UUID, *, seconds: float) -> Iterator[None]:
     Ends after so many seconds, with a last look, or at once when the process stops.
     """
     ends_at = time.monotonic() + seconds
-    with follow.hub().reader(revision_id) as reader:
+    with hub().reader(revision_id) as reader:
         reader.wait_confirmed(min(seconds, CONFIRM_SECONDS))
         now = time.monotonic()
         look_at = now + LOOK_SECONDS

@@ -21,7 +21,8 @@ from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
 from shared.errors import Invalid, OutsideFailed, Refused
-from shared.eventlog import events, follow
+from shared.eventlog import events
+from shared.eventlog.hub import Stopping, hub
 from shared.infra import encryption
 from shared.infra.postgres import connection, dumps
 from shared.oauth import providers, token_endpoint
@@ -260,7 +261,7 @@ def _tell(auth_id: UUID) -> None:
 def wait(organization_id: UUID, auth_id: UUID, timeout_seconds: float) -> Authentication:
     """How a request ended, or `timeout` when it has not by then."""
     deadline = time.monotonic() + timeout_seconds
-    with follow.hub().reader(auth_id) as reader:
+    with hub().reader(auth_id) as reader:
         while True:
             found = _outcome(organization_id, auth_id)
             left = deadline - time.monotonic()
@@ -270,7 +271,7 @@ def wait(organization_id: UUID, auth_id: UUID, timeout_seconds: float) -> Authen
                 return Authentication(status=TIMEOUT)
             try:
                 reader.take(min(left, QUIET_SECONDS))
-            except follow.Stopping:
+            except Stopping:
                 return Authentication(status=TIMEOUT)
 
 

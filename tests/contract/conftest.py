@@ -16,7 +16,7 @@ from werkzeug.test import TestResponse
 import tests.support.factories as make
 from shared.access import api_keys
 from shared.deployments.deployments import DeploymentRef
-from shared.eventlog import follow
+from shared.eventlog.hub import Hub
 from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis
 from shared.infra.postgres import transaction
@@ -113,16 +113,14 @@ def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
 
 
 @pytest.fixture(scope="session")
-def _hub(redis_url: str) -> follow.Hub:
-    return follow.Hub(shared_redis.make_client(redis_url))
+def _hub(redis_url: str) -> Hub:
+    return Hub(shared_redis.make_client(redis_url))
 
 
 @pytest.fixture
-def api(
-    client: FlaskClient, redis: Any, rings: Rings, _hub: follow.Hub, monkeypatch: pytest.MonkeyPatch
-) -> Api:
+def api(client: FlaskClient, redis: Any, rings: Rings, _hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Api:
     """A deployment called chat with the graphs `agent` and `other`, nothing else in it."""
-    monkeypatch.setattr(follow, "_hub", _hub)
+    monkeypatch.setattr("shared.eventlog.hub._hub", _hub)
     deployment = make.deployment(
         organization_id=api_keys.DEFAULT_ORGANIZATION_ID, name="chat", graphs=("agent", "other")
     )
@@ -201,10 +199,10 @@ class ControlPlane:
 
 @pytest.fixture
 def control(
-    client: FlaskClient, redis: Any, rings: Rings, _hub: follow.Hub, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient, redis: Any, rings: Rings, _hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ControlPlane]:
     """The control plane, empty, with a key to keep secrets with."""
-    monkeypatch.setattr(follow, "_hub", _hub)
+    monkeypatch.setattr("shared.eventlog.hub._hub", _hub)
     encryption.configure([encryption.new_key()])
     yield ControlPlane(client)
     encryption.configure([])

@@ -14,8 +14,8 @@ from sqlalchemy import Engine
 from werkzeug.test import TestResponse
 
 from shared.deployments import logs, polling, revisions
-from shared.eventlog import follow
 from shared.eventlog.events import channel
+from shared.eventlog.hub import hub
 from shared.infra import postgres
 from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, ControlPlane, caller
@@ -55,7 +55,7 @@ class Poller:
 
 
 def _is_followed(id: UUID) -> bool:
-    return any(reader.confirmed for reader in follow.hub()._readers.get(channel(id), ()))
+    return any(reader.confirmed for reader in hub()._readers.get(channel(id), ()))
 
 
 @pytest.fixture
@@ -155,13 +155,12 @@ def test_many_wait_at_once_and_hold_no_connection(
 
 
 def _waiting(deployment: Any) -> int:
-    return len(follow.hub()._readers.get(channel(UUID(deployment["latest_revision_id"])), ()))
+    return len(hub()._readers.get(channel(UUID(deployment["latest_revision_id"])), ()))
 
 
 def test_a_hub_that_closes_ends_the_wait(control: ControlPlane, deployment: Any, poller: Poller) -> None:
     asked = poller.get(address(deployment), wait=25)
-    hub = follow.hub()
-    for reader in hub._all():
+    for reader in hub()._all():
         reader.close()
     answer = asked.result(timeout=10)
     assert answer.json["status"] == "AWAITING_BUILD"  # type: ignore[index]

@@ -20,7 +20,7 @@ from gunicorn.glogging import Logger
 from sqlalchemy import text
 
 from shared.errors import Unavailable
-from shared.eventlog import follow
+from shared.eventlog.hub import Hub, Reader, hub
 from shared.infra.postgres import connection
 from shared.settings import Settings
 from tests.contract.acting import Actor
@@ -128,7 +128,7 @@ def asked(api: Api, name: str) -> tuple[bytes, int]:
 def held(app: Flask) -> tuple[int, dict[str, int], int]:
     """Slots of the process, slots by key, and channels with readers."""
     streams: Streams = app.extensions["runyard_streams"]
-    return streams.count, dict(streams._open), len(follow.hub()._readers)
+    return streams.count, dict(streams._open), len(hub()._readers)
 
 
 NOTHING: tuple[int, dict[str, int], int] = (0, {}, 0)
@@ -245,12 +245,12 @@ def test_what_a_body_leaves_behind_may_be_broken(api: Api, app: Flask) -> None:
 def test_a_failure_to_release_one_thing_leaves_nothing_else_held(
     api: Api, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: follow.Hub, reader: follow.Reader) -> None:
+    def fail(self: Hub, reader: Reader) -> None:
         remove(self, reader)
         raise RuntimeError("bug")
 
-    remove = follow.Hub._remove
-    monkeypatch.setattr(follow.Hub, "_remove", fail)
+    remove = Hub._remove
+    monkeypatch.setattr(Hub, "_remove", fail)
     content, _ = asked(api, "stream")
     serve(app, content, breaks_at=3)
     assert held(app) == NOTHING

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 from shared.eventlog import follow
+from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
@@ -418,7 +419,7 @@ def test_an_answer_breaks_off_when_the_process_stops(api: Api, thread_id: str, e
     response = api.get(f"/runs/{start(api, thread_id)}/{end}", buffered=False)
     body = response.iter_encoded()
     next(body)
-    for reader in follow.hub()._all():
+    for reader in hub()._all():
         reader.close()
     with pytest.raises(ConnectionResetError):  # clients take a proper end for the run's
         list(body)

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, RowMapping
 
 from shared.deployments import deployments, logs, polling, revisions
 from shared.eventlog import events, follow
+from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import Row, connection
 from shared.infra.redis import RedisError
@@ -180,7 +181,7 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
     if row["status"] in REVISION_ENDS and _newest(id) <= after:
         return _streamed(_told(row, after), clock, holds=nullcontext())
     with ExitStack() as stack:
-        reader = stack.enter_context(follow.hub().reader(id))
+        reader = stack.enter_context(hub().reader(id))
         batches = follow.follow(
             reader,
             id,

@@ -9,7 +9,7 @@ from uuid import UUID
 from flask import Blueprint, Response
 
 from shared.errors import Invalid, NotFound
-from shared.eventlog import follow
+from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.runs import cancel, eligibility
@@ -55,7 +55,7 @@ def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
     query = load_query(CancelQuery)
     reason = _reason(query, location(thread_key, run_key, "/cancel"))
     with ExitStack() as stack:
-        reader = stack.enter_context(follow.hub().reader(run_key))
+        reader = stack.enter_context(hub().reader(run_key))
         follower = Follower(run_key, thread_key, cancels=False)
         before, _ = follower.extent()
         with connection() as conn:

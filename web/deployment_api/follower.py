@@ -14,6 +14,7 @@ from flask import Response, jsonify, request
 from shared.errors import NotFound, Unavailable
 from shared.eventlog import follow
 from shared.eventlog.events import Event
+from shared.eventlog.hub import Reader
 from shared.infra.postgres import connection, dumps
 from shared.runs import cancel, create, eligibility, end_event
 from shared.runs.end_event import FAILED
@@ -41,9 +42,7 @@ class Follower:
         self.cancels = cancels
         self.clock = sse.Clock(self.settings.heartbeat_seconds, watched=cancels)
 
-    def batches(
-        self, reader: follow.Reader, *, after: int | None, end_alone: bool = False
-    ) -> Iterator[list[Event]]:
+    def batches(self, reader: Reader, *, after: int | None, end_alone: bool = False) -> Iterator[list[Event]]:
         """The run's events, or what is enough to know its end; watches the client's socket where its going matters."""
         followed = follow.follow(
             reader,
@@ -55,7 +54,7 @@ class Follower:
         )
         return sse.watch(request.environ.get("gunicorn.socket"), followed) if self.cancels else followed
 
-    def batches_of_new(self, reader: follow.Reader, *, starts_at_once: bool) -> Iterator[list[Event]]:
+    def batches_of_new(self, reader: Reader, *, starts_at_once: bool) -> Iterator[list[Event]]:
         """A new run's events. The first one is known before it happens, unless other runs are ahead."""
         if not starts_at_once:
             return self.batches(reader, after=0)
@@ -70,7 +69,7 @@ class Follower:
 
     def answer(
         self,
-        reader: follow.Reader,
+        reader: Reader,
         holds: AbstractContextManager[Any],
         *,
         after: int | None,

@@ -10,8 +10,8 @@ from uuid import UUID
 from flask import Blueprint, Response, request
 
 from shared.errors import Forbidden, NotFound
-from shared.eventlog import follow
 from shared.eventlog.events import Event
+from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.runs import cancel, create, end_event, signals
@@ -80,7 +80,7 @@ def _joined(thread_id: UUID | None, run_id: str) -> Response:
     if row["status"] not in cancel.LIVE and not is_gone:
         return follower.answer_at_once(follower.stored_output())
     with ExitStack() as stack:
-        reader = stack.enter_context(follow.hub().reader(follower.run_id))
+        reader = stack.enter_context(hub().reader(follower.run_id))
         return follower.answer(reader, stack.pop_all(), after=0)
 
 
@@ -123,7 +123,7 @@ def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
     resumable = row["kwargs"]["resumable"]
     after = _position(request.headers.get("Last-Event-ID"), row)
     with ExitStack() as stack:
-        reader = stack.enter_context(follow.hub().reader(follower.run_id))
+        reader = stack.enter_context(hub().reader(follower.run_id))
         newest, is_whole = follower.extent()
         if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
             after = min(after, newest)

@@ -19,7 +19,7 @@ from uuid_utils.compat import uuid7
 
 from shared.access.idempotency import HEADER
 from shared.errors import Invalid, OutcomeUnknown, TooMany
-from shared.eventlog import follow
+from shared.eventlog.hub import hub
 from shared.infra import broker
 from shared.infra.postgres import connection, driver
 from shared.runs import cancel, create, eligibility, queue_position
@@ -253,7 +253,7 @@ def _streamed(thread_id: UUID | None) -> Response:
     asked, on_disconnect = run_request(thread_id, namespaces)
     run_id, cancels = uuid7(), on_disconnect == "cancel"
     with ExitStack() as stack:
-        reader = stack.enter_context(follow.hub().reader(run_id, unseen=True))
+        reader = stack.enter_context(hub().reader(run_id, unseen=True))
         try:
             created, _ = _create(asked, thread_id, run_id)
         except Repeated as repeated:
@@ -290,7 +290,7 @@ def _streamed_again(
     """The stream of the run that was made the first time, from its start, as far as it is kept."""
     run_id = UUID(run["run_id"])
     with ExitStack() as stack:
-        reader = stack.enter_context(follow.hub().reader(run_id))
+        reader = stack.enter_context(hub().reader(run_id))
         follower = Follower(run_id, UUID(run["thread_id"]), cancels=cancels)
         body = sse.body(
             follower.batches(reader, after=0),
@@ -307,7 +307,7 @@ def _awaited(thread_id: UUID | None) -> Response:
     asked, on_disconnect = run_request(thread_id)
     run_id, cancels = uuid7(), on_disconnect == "cancel"
     with ExitStack() as stack:
-        reader = stack.enter_context(follow.hub().reader(run_id, unseen=True))
+        reader = stack.enter_context(hub().reader(run_id, unseen=True))
         try:
             created, _ = _create(asked, thread_id, run_id)
         except Repeated as repeated:
@@ -319,7 +319,7 @@ def _awaited(thread_id: UUID | None) -> Response:
 def _awaited_again(run: Mapping[str, Any], *, cancels: bool) -> Response:
     run_id = UUID(run["run_id"])
     with ExitStack() as stack:
-        reader = stack.enter_context(follow.hub().reader(run_id))
+        reader = stack.enter_context(hub().reader(run_id))
         follower = Follower(run_id, UUID(run["thread_id"]), cancels=cancels)
         response = follower.answer(reader, stack.pop_all(), after=0)
         response.headers[REPLAYED] = "true"

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from flask import Blueprint, Response, request
 
 from shared import thread_stream
-from shared.eventlog import follow
 from shared.eventlog.events import EXPIRED
+from shared.eventlog.hub import hub
 from shared.thread_stream import MODES, RUN_MODES, Place, ThreadStream, Told
 from web import sse
 from web.deployment_api import stream_filter
@@ -43,7 +43,7 @@ def follow_thread(thread_id: str) -> Response:
     )
     clock = sse.Clock(settings().heartbeat_seconds)
     with ExitStack() as stack:
-        bell = stack.enter_context(follow.hub().reader(key, at=thread_stream.channel(key)))
+        bell = stack.enter_context(hub().reader(key, at=thread_stream.channel(key)))
         stream.open()
         body = _body(stream.batches(bell, clock.quiet_seconds), clock)
         stack.callback(body.close)

@@ -15,7 +15,7 @@ from redis import Redis
 
 from shared.eventlog import events, follow
 from shared.eventlog.events import DONE, END, EXPIRED, GAP, LOST, OK, Batch, Event
-from shared.eventlog.follow import Hub
+from shared.eventlog.hub import Hub, Reader
 from shared.infra import redis as shared_redis
 from tests.support.event_logs import RETENTION, Log
 from tests.support.waiting import wait_until
@@ -59,7 +59,7 @@ class Follower(threading.Thread):
                 if self.leaves:
                     return
 
-    def _follow(self, reader: follow.Reader) -> Iterator[list[Event]]:
+    def _follow(self, reader: Reader) -> Iterator[list[Event]]:
         return follow.follow(reader, self.id, after=self.after, ended=self.ended, quiet_seconds=lambda: 0.1)
 
     @property
@@ -190,7 +190,7 @@ def test_a_slow_reader_overflows_into_the_log(hub: Hub, written: Log) -> None:
 
 
 def test_large_events_overflow_by_their_size(hub: Hub) -> None:
-    reader = follow.Reader(b"channel", unseen=True)
+    reader = Reader(b"channel", unseen=True)
     big = Event(1, 0, "values", b"x")
     for _ in range(5):
         reader.push([big], 1 << 20)
@@ -481,7 +481,7 @@ class Mute:
 def test_a_connection_that_is_dead_without_saying_so_is_replaced(
     redis: Redis, written: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "SILENCE_SECONDS", 0.6)
+    monkeypatch.setattr("shared.eventlog.hub.SILENCE_SECONDS", 0.6)
     monkeypatch.setattr(follow, "SELF_CHECK_SECONDS", 3600.0)
     kwargs = redis.connection_pool.connection_kwargs
     way = Mute(kwargs["path"])
