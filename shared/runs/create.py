@@ -1,4 +1,4 @@
-"""Runs: created with all that executing them needs, found and shown. The life of one:
+"""Runs, created with all that executing them needs. The life of one:
 
     pending ──claim──► running ──finish──► success | error | interrupted | timeout
        │                  │ lease expired or host died, attempts left ──► pending
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, text
 from uuid_utils.compat import uuid7
 
 from shared import assistants
@@ -30,10 +30,6 @@ from shared.runs.cancel import Displaced
 from shared.threads import records
 
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
-COLUMNS = (
-    "run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,"
-    " multitask_strategy, cancel_reason, error, started_at, ended_at, attempt, owner, temporary, seq_reserved"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,87 +339,6 @@ def widen(
     return kwargs
 
 
-def first_words(run_id: UUID, attempt: int) -> bytes:
+def attempt_metadata(run_id: UUID, attempt: int) -> bytes:
     """The data of the `metadata` event with which an attempt begins."""
     return dumps({"run_id": str(run_id), "attempt": attempt}).encode()
-
-
-def count_pending(conn: Connection | Driver, deployment_id: UUID, *, most: int) -> int:
-    """How many runs of a deployment wait, counted up to `most`."""
-    statement = (
-        "SELECT count(*) AS n FROM (SELECT FROM run WHERE deployment_id = %(deployment_id)s"
-        " AND status = 'pending' LIMIT %(most)s) AS waiting"
-    )
-    row = query(conn, statement, {"deployment_id": deployment_id, "most": most}).fetchone()
-    return 0 if row is None else row["n"]
-
-
-def record(row: Row) -> dict[str, Any]:
-    """A run as the API shows it."""
-    return {
-        "run_id": row["run_id"],
-        "thread_id": row["thread_id"],
-        "assistant_id": row["assistant_id"],
-        "created_at": row["created_at"],
-        "updated_at": row["updated_at"],
-        "status": row["status"],
-        "metadata": row["metadata"],
-        "kwargs": {
-            "input": row["input"],
-            **{name: value for name, value in row["kwargs"].items() if name != "joined"},
-        },
-        "multitask_strategy": row["multitask_strategy"],
-        "langsmith_session_name": None,
-        "cancel_reason": row["cancel_reason"],
-    }
-
-
-def get(conn: Connection, deployment_id: UUID, run_id: UUID, *, thread_id: UUID | None = None) -> RowMapping:
-    """One run; raises NotFound, also when it belongs to another thread."""
-    row = (
-        conn.execute(
-            text(
-                f"SELECT {COLUMNS} FROM run WHERE run_id = :run_id AND deployment_id = :deployment_id"
-                " AND (CAST(:thread_id AS uuid) IS NULL OR thread_id = :thread_id)"
-            ),
-            {"run_id": run_id, "deployment_id": deployment_id, "thread_id": thread_id},
-        )
-        .mappings()
-        .one_or_none()
-    )
-    if row is None:
-        raise NotFound("Not Found")
-    return row
-
-
-def list_of_thread(
-    conn: Connection,
-    deployment_id: UUID,
-    thread_id: UUID,
-    *,
-    limit: int,
-    offset: int,
-    status: str | None = None,
-) -> list[RowMapping]:
-    """A thread's runs, newest first; raises NotFound when there is no such thread."""
-    rows = (
-        conn.execute(
-            text(
-                f"SELECT {COLUMNS} FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-                " AND (CAST(:status AS text) IS NULL OR status = :status)"
-                " ORDER BY created_seq DESC LIMIT :limit OFFSET :offset"
-            ),
-            {
-                "deployment_id": deployment_id,
-                "thread_id": thread_id,
-                "status": status,
-                "limit": limit,
-                "offset": offset,
-            },
-        )
-        .mappings()
-        .all()
-    )
-    if not rows:
-        records.require(conn, deployment_id, thread_id)
-    return list(rows)

@@ -19,7 +19,7 @@ from shared.eventlog.events import END, EXPIRED, Event
 from shared.infra import redis
 from shared.infra.postgres import connection, dumps
 from shared.models import RunStatus
-from shared.runs import cancel, create
+from shared.runs import cancel, read
 from shared.runs.claims import Claimed
 
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
@@ -84,7 +84,7 @@ def end_of_lost(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
     """The end of a log that was lost, made from the row; None while the run lives."""
     try:
         with connection() as conn:
-            row = create.get(conn, deployment_id, run_id)
+            row = read.get(conn, deployment_id, run_id)
     except NotFound:
         return [END_OF_LOG]
     except Unavailable:
@@ -101,7 +101,7 @@ def end_by_row(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
     """The end of a run that has ended and has its row still; of the others, the log alone knows."""
     try:
         with connection() as conn:
-            row = create.get(conn, deployment_id, run_id)
+            row = read.get(conn, deployment_id, run_id)
     except (NotFound, Unavailable):
         return None
     return None if row["status"] in cancel.LIVE else [END_OF_LOG]

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, RowMapping, text
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import Row
 from shared.models import RunStatus
-from shared.runs import create
+from shared.runs import read
 from shared.runs.eligibility import LANES
 
 MOST_COUNTED = 1_000
@@ -107,7 +107,7 @@ def shown(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> list[di
     """Runs of one thread as the API shows them: `queue` is there while a run waits."""
     waits = of_runs(conn, deployment_id, rows)
     return [
-        {**create.record(row), **({"queue": waits[row["run_id"]]} if row["run_id"] in waits else {})}
+        {**read.record(row), **({"queue": waits[row["run_id"]]} if row["run_id"] in waits else {})}
         for row in rows
     ]
 

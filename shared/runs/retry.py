@@ -20,7 +20,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict
 from shared.infra.postgres import Row
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import create
+from shared.runs import create, read
 from shared.runs.create import Created, RunRequest
 from shared.threads import records
 
@@ -43,7 +43,7 @@ FROM run WHERE deployment_id = :deployment_id AND status IN ('error', 'timeout',
 """
 FILTERS = ("since", "until", "assistant_id", "thread_id", "error")
 SEARCH = text(
-    f"SELECT {create.COLUMNS} {_MATCHING} ORDER BY ended_at DESC, run_id DESC LIMIT :limit OFFSET :offset"
+    f"SELECT {read.COLUMNS} {_MATCHING} ORDER BY ended_at DESC, run_id DESC LIMIT :limit OFFSET :offset"
 )
 COUNT = text(f"SELECT count(*) {_MATCHING}")
 
@@ -64,7 +64,7 @@ def search(
 def record(row: Row) -> dict[str, Any]:
     """Such a run as the API shows it: with how it ended, when, and in which attempt."""
     more = {name: row[name] for name in ("error", "started_at", "ended_at", "attempt")}
-    return {**create.record(row), **more}
+    return {**read.record(row), **more}
 
 
 def retry_run(
@@ -84,7 +84,7 @@ def retry_run(
     checkpoint.
     """
     records.lock(conn, deployment.id, thread_id)
-    failed = create.get(conn, deployment.id, run_id, thread_id=thread_id)
+    failed = read.get(conn, deployment.id, run_id, thread_id=thread_id)
     if records.get(conn, deployment.id, thread_id)["status"] == ThreadStatus.BUSY:
         raise Conflict(create.BUSY)
     if failed["status"] not in STATUSES:

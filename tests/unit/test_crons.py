@@ -15,7 +15,7 @@ from shared import crons
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RunStatus
-from shared.runs import cancel, create
+from shared.runs import cancel, read
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_due_cron_creates_one_run_and_moves_on(deployment: DeploymentRef) -> N
     assert fire() == []
     assert now() < row(deployment, cron_id)["next_run_date"] <= now() + timedelta(hours=1)
     with connection() as conn:
-        run = create.record(create.get(conn, deployment.id, fired.created.run_id))
+        run = read.record(read.get(conn, deployment.id, fired.created.run_id))
     assert (run["status"], run["metadata"]["team"]) == (RunStatus.PENDING, "b")
     assert run["kwargs"]["input"] == {"text": "a"}
     assert run["kwargs"]["context"]["word"] == "x"

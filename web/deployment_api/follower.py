@@ -16,7 +16,7 @@ from shared.eventlog import follow
 from shared.eventlog.events import Event
 from shared.eventlog.hub import Reader
 from shared.infra.postgres import connection, dumps
-from shared.runs import cancel, create, eligibility, end_event
+from shared.runs import cancel, create, eligibility, end_event, read
 from shared.runs.end_event import FAILED
 from shared.runs.signals import ring, tell
 from shared.threads import records
@@ -58,7 +58,7 @@ class Follower:
         """A new run's events. The first one is known before it happens, unless other runs are ahead."""
         if not starts_at_once:
             return self.batches(reader, after=0)
-        first = Event(1, 0, "metadata", create.first_words(self.run_id, 1))
+        first = Event(1, 0, "metadata", create.attempt_metadata(self.run_id, 1))
         return chain([[first]], _without_first(self.batches(reader, after=0)))
 
     def stream(
@@ -122,7 +122,7 @@ class Follower:
         Never null: a client looks for keys in it.
         """
         with connection() as conn:
-            row = create.get(conn, self.deployment_id, self.run_id)
+            row = read.get(conn, self.deployment_id, self.run_id)
             thread = records.get(conn, self.deployment_id, row["thread_id"])
         if row["status"] in FAILED:
             return {"__error__": row["error"]}

@@ -7,7 +7,7 @@ from uuid_utils.compat import uuid7
 
 from shared.infra import broker
 from shared.infra.postgres import connection
-from shared.runs import create, retry
+from shared.runs import read, retry
 from web.auth import caller
 from web.deployment_api import schemas
 from web.deployment_api.crons import Moment
@@ -83,7 +83,7 @@ def retry_run(thread_id: str, run_id: str) -> Response:
             max_pending=settings().max_pending_per_thread,
             key_id=caller().key_id,
         )
-        response = jsonify(create.record(created.row))
+        response = jsonify(read.record(created.row))
         response.headers["Content-Location"] = location(thread_key, new_id)
         keep(response)
     broker.enqueue_run(created.pool, new_id)

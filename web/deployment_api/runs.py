@@ -22,7 +22,7 @@ from shared.errors import Invalid, OutcomeUnknown, TooMany
 from shared.eventlog.hub import hub
 from shared.infra import broker
 from shared.infra.postgres import connection, driver
-from shared.runs import cancel, create, eligibility, queue_position
+from shared.runs import cancel, create, eligibility, queue_position, read
 from shared.runs.create import Created, RunRequest
 from shared.runs.signals import ring, tell
 from web import sse
@@ -159,7 +159,7 @@ def create_batch() -> Response:
         if is_full:
             raise is_full
         created = [create.create_run(conn, deployment(), each, thread_id=None, **_terms()) for each in asked]
-        response = keep(jsonify([create.record(one.row) for one in created]))
+        response = keep(jsonify([read.record(one.row) for one in created]))
     for one in created:
         _ring(one)
     return response
@@ -206,7 +206,7 @@ def _insert(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Cr
 
 
 def _record(created: Created, thread_id: UUID | None) -> Response:
-    response = jsonify(create.record(created.row))
+    response = jsonify(read.record(created.row))
     response.headers["Content-Location"] = location(thread_id, created.run_id)
     return response
 
@@ -236,7 +236,7 @@ def _is_full(wanted_runs: int) -> TooMany | None:
     counted_at, pending = _counted.get(deployment().id, (0.0, 0))
     if time.monotonic() - counted_at > COUNT_SECONDS:
         with driver() as conn:
-            pending = create.count_pending(conn, deployment().id, most=most)
+            pending = read.count_pending(conn, deployment().id, most=most)
         _counted[deployment().id] = (time.monotonic(), pending)
     if pending + wanted_runs <= most:
         return None
@@ -337,7 +337,7 @@ def list_runs(thread_id: str) -> Response:
         expected = ", ".join(map(repr, RUN_FIELDS))
         raise Invalid(f"Invalid select columns: {unknown}. Expected: {{{expected}}}", loc=("query", "select"))
     with connection() as conn:
-        rows = create.list_of_thread(
+        rows = read.list_of_thread(
             conn,
             deployment().id,
             key,
@@ -365,14 +365,14 @@ def get_run(thread_id: str, run_id: str) -> Response:
     """While it waits, `queue` says where and for what."""
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
     with connection() as conn:
-        row = create.get(conn, deployment().id, run_key, thread_id=thread_key)
+        row = read.get(conn, deployment().id, run_key, thread_id=thread_key)
         return jsonify(queue_position.shown(conn, deployment().id, [row])[0])
 
 
 def find(thread_id: UUID | None, run_id: str) -> Any:
     key = uuid_path(run_id, "run_id")
     with connection() as conn:
-        return create.get(conn, deployment().id, key, thread_id=thread_id)
+        return read.get(conn, deployment().id, key, thread_id=thread_id)
 
 
 @bp.delete("/threads/<thread_id>/runs/<run_id>")

@@ -201,7 +201,7 @@ class Execution:
     def execute(self) -> None:
         """Run the graph and record how it ended; nothing escapes but bugs."""
         run = self.run
-        self.log.add_first(events.payload("metadata", create.first_words(run.run_id, run.attempt)))
+        self.log.add_first(events.payload("metadata", create.attempt_metadata(run.run_id, run.attempt)))
         try:
             outcome = self._in_host()
         except Fenced as fenced:

@@ -26,7 +26,7 @@ from shared.errors import OutsideFailed, Unavailable
 from shared.infra import egress
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection
-from shared.runs import create, webhooks
+from shared.runs import read, webhooks
 from shared.runs.webhooks import TEMPLATE, Delivery
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ def content(delivery: Delivery, now: datetime) -> bytes:
     for name in TIMES:
         run[name] = None if run[name] is None else datetime.fromisoformat(run[name])
     told: dict[str, Any] = {
-        **create.record(run),
+        **read.record(run),
         "run_started_at": run["started_at"],
         "run_ended_at": run["ended_at"],
         "webhook_sent_at": now,

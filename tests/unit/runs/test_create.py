@@ -14,7 +14,7 @@ from shared.errors import Conflict, NotFound, TooMany
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection, driver
 from shared.models import RunStatus
-from shared.runs import cancel, claims
+from shared.runs import cancel, claims, read
 from shared.runs import create as creation
 from shared.runs.claims import Terms
 from shared.runs.create import Created, RunRequest
@@ -61,7 +61,7 @@ def test_runs_made_at_the_same_time_get_an_order(deployment: DeploymentRef, thre
         made = list(pool.map(lambda _: create(deployment, thread_id), range(8)))
     assert sum(run.starts_at_once for run in made) == 1
     with connection() as conn:
-        listed = creation.list_of_thread(conn, deployment.id, thread_id, limit=10, offset=0)
+        listed = read.list_of_thread(conn, deployment.id, thread_id, limit=10, offset=0)
     assert len(listed) == 8
 
 
@@ -111,7 +111,7 @@ def test_an_interrupted_pending_run_reserves_numbers_for_its_end(
     run_id = create(deployment, thread_id).run_id
     with connection() as conn:
         stopped = cancel.cancel_run(conn, deployment.id, thread_id, run_id, reason="why")
-        row = creation.get(conn, deployment.id, run_id)
+        row = read.get(conn, deployment.id, run_id)
     assert (row["status"], row["cancel_reason"]) == (RunStatus.INTERRUPTED, "why")
     assert row["seq_reserved"] == stopped.seq_reserved + RESERVED
     with driver() as conn:
@@ -177,5 +177,5 @@ def test_a_run_of_another_deployment_is_not_there(deployment: DeploymentRef, thr
             with pytest.raises(NotFound):
                 call(conn, other.id, thread_id, run_id)
         with pytest.raises(NotFound):
-            creation.get(conn, other.id, run_id)
-        assert creation.get(conn, deployment.id, run_id)["status"] == RunStatus.PENDING
+            read.get(conn, other.id, run_id)
+        assert read.get(conn, deployment.id, run_id)["status"] == RunStatus.PENDING

@@ -137,7 +137,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
         "the newest state": (lambda conn: state.newest(conn, deployment.id, thread_id), 2),
         "ten states of the history": (history, 3 * 11),
         "ten runs": (
-            lambda conn: create.list_of_thread(conn, deployment.id, thread_id, limit=10, offset=0),
+            lambda conn: read.list_of_thread(conn, deployment.id, thread_id, limit=10, offset=0),
             10,
         ),
         "ten runs that failed": (failed, 2 * 20),

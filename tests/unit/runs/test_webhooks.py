@@ -21,7 +21,7 @@ from shared.infra import egress, encryption
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.removal import deletion
-from shared.runs import cancel, claims, create, webhooks
+from shared.runs import cancel, claims, create, read, webhooks
 from shared.runs.claims import Claimed, Terms
 from shared.runs.finish import Finish, finish_runs, roll_back
 from shared.threads import records
@@ -311,7 +311,7 @@ def make_due() -> None:
 def test_a_receiver_is_told_the_run_as_it_ended(deployment: DeploymentRef, receiver: Receiver) -> None:
     run = claimed(deployment, receiver.url)
     with connection() as conn:
-        record = create.record(create.get(conn, deployment.id, run.run_id))
+        record = read.record(read.get(conn, deployment.id, run.run_id))
     finish(run, values='{"done": 1}')
     [delivery] = take()
     delivering.deliver(delivery)
@@ -412,7 +412,7 @@ def test_a_receiver_that_fails_is_told_again_under_the_same_id_and_then_given_up
     assert row["failure"] == "the receiver answered 503"
     with connection() as conn:
         lines = conn.execute(text("SELECT level, message, run_id FROM log_line ORDER BY id")).all()
-        status = create.get(conn, deployment.id, run.run_id)["status"]
+        status = read.get(conn, deployment.id, run.run_id)["status"]
     assert [line.level for line in lines] == ["WARNING"] * 4 + ["ERROR"]
     assert all(line.run_id == run.run_id and "own words" not in line.message for line in lines)
     assert status == "success"
