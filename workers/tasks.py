@@ -12,10 +12,10 @@ from uuid import UUID
 import gevent
 from celery.worker import state
 
+from shared.deployments import limits
+from shared.deployments.limits import HostLimits
 from shared.infra import broker, egress, encryption
 from shared.infra.postgres import connection
-from shared.runs import limits
-from shared.runs.limits import HostLimits
 from shared.settings import Settings
 from workers.bells import Bell
 from workers.builder import environments, workspaces

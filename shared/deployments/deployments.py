@@ -11,13 +11,12 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared.deployments import archives, revisions
+from shared.deployments import archives, limits, revisions
 from shared.deployments import secrets as revision_secrets
 from shared.deployments.revisions import Moved
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import dumps
 from shared.models import REVISION_ENDS, DeploymentStatus, RevisionStatus
-from shared.runs import limits
 
 SOURCE_CONFIG = (
     "integration_id repo_url deployment_type build_on_push custom_url resource_spec listener_id"
@@ -190,7 +189,7 @@ def _change_settings(conn: Connection, deployment: RowMapping, change: Change) -
     )
     limits.change(conn, deployment["id"], change.limits)
     if change.pool is not None:
-        limits.move(conn, deployment["id"], change.pool)
+        limits.move_waiting(conn, deployment["id"], change.pool)
 
 
 def _next_revision(conn: Connection, deployment: RowMapping, change: Change) -> tuple[UUID, list[Moved]]:

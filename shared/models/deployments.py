@@ -23,7 +23,7 @@ class Deployment(Base):
     source_config: Mapped[dict[str, Any]] = mapped_column(JSON, server_default=EMPTY)
     status: Mapped[DeploymentStatus] = mapped_column(Text)
     pool: Mapped[str] = mapped_column(server_default="default")
-    # what it may take; NULL: what the runners' settings say. See shared/runs/limits.py
+    # what it may take; NULL: what the runners' settings say. See shared/deployments/limits.py
     max_concurrent_runs: Mapped[int | None]
     hosts_per_runner: Mapped[int | None]
     run_timeout_seconds: Mapped[float | None] = mapped_column(Double)

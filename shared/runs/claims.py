@@ -44,7 +44,7 @@ class Claimed:
     timeout_seconds: float | None = None  # its deployment's own limit
     cancel_requested: str | None = None
     key_id: str = ""
-    limited: bool = False  # its deployment may run only so many at a time (shared/runs/limits.py)
+    limited: bool = False  # its deployment may run only so many at a time (shared/runs/deployment_limits.py)
     key_limited: bool = False  # and so may its key (shared/runs/key_limits.py)
     has_checkpoint: bool = False  # an earlier attempt got so far
 

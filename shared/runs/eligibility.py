@@ -1,7 +1,7 @@
 """Whose turn it is: which pending runs may start, in which order, and the statements that claim them.
 
 A run waits for the earlier runs of its thread, for its time, and for room: in its pool, under its
-deployment's limit (`shared/runs/limits.py`) and under its key's (`shared/runs/key_limits.py`). `shared/runs/claims.py`
+deployment's limit (`shared/runs/deployment_limits.py`) and under its key's (`shared/runs/key_limits.py`). `shared/runs/claims.py`
 executes the statements.
 """
 
@@ -36,7 +36,7 @@ def unanswered(alias: str) -> str:
     return _UNANSWERED.format(alias)
 
 
-# Runs of these are claimed by shared/runs/limits.py and shared/runs/key_limits.py: here they would be in others' way.
+# Runs of these are claimed by shared/runs/deployment_limits.py and shared/runs/key_limits.py: here they would be in others' way.
 _FREE_DEPLOYMENT = (
     "{0}.deployment_id NOT IN (SELECT id FROM deployment WHERE max_concurrent_runs IS NOT NULL)"
 )

@@ -2,7 +2,7 @@
 
 A key without `max_concurrent_runs` costs a claim nothing: runners ask every few seconds whether there is any
 other. Of one that has it the row is locked while its running runs are counted (as with deployments:
-`shared/runs/limits.py`). A deployment that is limited too goes first:
+`shared/runs/deployment_limits.py`). A deployment that is limited too goes first:
 its runs are claimed there, as far as their keys have room. Runs of schedules are nobody's key's.
 """
 

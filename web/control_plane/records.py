@@ -8,9 +8,9 @@ from typing import Any
 from flask import Response, current_app, jsonify, request
 from sqlalchemy import RowMapping
 
+from shared.deployments import limits
 from shared.infra.encryption import MASK
 from shared.infra.postgres import Row
-from shared.runs import limits
 from shared.settings import Settings
 from web.addresses import deployment_address
 

@@ -3,7 +3,7 @@
 Bells say nothing about turns. A runner with room for all it is rung for takes what it is rung for; one that
 has turned runs away takes waiting runs in turns between keys, so that nobody waits behind all that somebody
 else has queued. Each runner remembers whom it served: turns need no row that every claim would write.
-What has a limit is claimed a deployment or a key at a time (`shared/runs/limits.py`, `shared/runs/key_limits.py`).
+What has a limit is claimed a deployment or a key at a time (`shared/runs/deployment_limits.py`, `shared/runs/key_limits.py`).
 
 The database away, or a run of the same thread just started elsewhere: nothing is claimed, upkeep rings again. What
 was claimed by a statement whose answer was lost, nobody knows here: the runner looks for it.
@@ -24,7 +24,7 @@ from psycopg.errors import UniqueViolation
 
 from shared.errors import OutcomeUnknown, Unavailable
 from shared.infra.postgres import Driver, driver
-from shared.runs import claims, key_limits, limits
+from shared.runs import claims, deployment_limits, key_limits
 from shared.runs.claims import Claimed, Stored, Terms
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Claiming:
         if len(taken) < len(run_ids):
             left = list(set(run_ids) - {run.run_id for run, _ in taken})
             lines = self._tried(
-                lambda conn: [*limits.with_room(conn, left), *key_limits.with_room(conn, left)]
+                lambda conn: [*deployment_limits.with_room(conn, left), *key_limits.with_room(conn, left)]
             )
             taken += self.of(lines, most - len(taken))
         return taken
@@ -90,7 +90,9 @@ class Claiming:
             )
         served = list(self._served)
         return self._served_by(
-            lambda conn: limits.claim(conn, line, self._pool, self._terms, most=most, served=served)
+            lambda conn: deployment_limits.claim(
+                conn, line, self._pool, self._terms, most=most, served=served
+            )
         )
 
     def in_turns(self, most: int) -> Taken:
@@ -127,7 +129,7 @@ class Claiming:
     def _lines(self, *, waited_seconds: float) -> list[Line]:
         return self._tried(
             lambda conn: [
-                *limits.unheard(conn, self._pool, waited_seconds=waited_seconds),
+                *deployment_limits.unheard(conn, self._pool, waited_seconds=waited_seconds),
                 *key_limits.unheard(conn, self._pool, waited_seconds=waited_seconds),
             ]
         )

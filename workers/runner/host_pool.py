@@ -20,8 +20,8 @@ from uuid import UUID
 import gevent
 from gevent.event import AsyncResult
 
+from shared.deployments.limits import HostLimits
 from shared.errors import HostError, HostUnusable
-from shared.runs.limits import HostLimits
 from shared.settings import Settings
 from workers.runner.host import Host, HostCommand, Output
 from workers.runner.quarantine import ALONE, OPEN, Group

@@ -19,11 +19,11 @@ import orjson
 from gevent.pool import Group
 from redis.exceptions import RedisError
 
-from shared.deployments import deployments
+from shared.deployments import deployments, limits
 from shared.errors import Unavailable
 from shared.infra import broker, logs, redis
 from shared.infra.postgres import connection
-from shared.runs import claims, eligibility, key_limits, limits
+from shared.runs import claims, deployment_limits, eligibility, key_limits
 from shared.runs.claims import Claimed, Stored, Terms
 from shared.runs.signals import WIDEN
 from shared.settings import Settings
@@ -115,7 +115,7 @@ class Runner:
         try:
             with connection() as conn:
                 is_key = isinstance(line, str)
-                waiting = key_limits.ring(conn, line) if is_key else limits.startable(conn, line)
+                waiting = key_limits.ring(conn, line) if is_key else deployment_limits.startable(conn, line)
         except Unavailable as error:
             log.warning("nobody is rung for, upkeep will: %s", error)
             return

@@ -28,7 +28,16 @@ from shared.infra import broker
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.removal import expiry
-from shared.runs import claims, eligibility, end_event, finish, key_limits, limits, signals, webhooks
+from shared.runs import (
+    claims,
+    deployment_limits,
+    eligibility,
+    end_event,
+    finish,
+    key_limits,
+    signals,
+    webhooks,
+)
 from shared.runs.finish import Finish
 from shared.settings import Settings
 from shared.threads import records
@@ -135,7 +144,7 @@ class Upkeep:
         full = broker.full_pools(pools)
         with connection() as conn:
             waiting = eligibility.unheard(conn, full_pools=full, limit=RINGS_A_TICK)
-            waiting += limits.startable(conn, limit=RINGS_A_TICK)
+            waiting += deployment_limits.startable(conn, limit=RINGS_A_TICK)
             waiting += key_limits.ring(conn, limit=RINGS_A_TICK)
         for run in waiting:
             if run.pool not in full:
@@ -144,7 +153,7 @@ class Upkeep:
     def _pools(self) -> None:
         """Runs that missed their deployment's move to another pool, and workers that ended without a word."""
         with connection() as conn:
-            limits.move_stragglers(conn)
+            deployment_limits.move_stragglers(conn)
             gone = fleet.sweep(conn)
         for worker in gone:
             broker.forget_worker(worker)

@@ -22,8 +22,8 @@ import pytest
 from gevent.event import AsyncResult
 
 import workers
+from shared.deployments.limits import HostLimits
 from shared.errors import HostDied, HostError, HostUnusable, NotBegun
-from shared.runs.limits import HostLimits
 from shared.settings import Settings
 from tests.support.greened import World, child, greened
 from tests.support.waiting import until

@@ -24,13 +24,14 @@ from sqlalchemy import text
 
 import workers
 from shared.access import api_keys
+from shared.deployments import limits
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import HostError, OutcomeUnknown, Unavailable
 from shared.eventlog import events
 from shared.eventlog.events import Event
 from shared.infra import broker, redis
 from shared.infra.postgres import Driver, connection, driver, transaction
-from shared.runs import cancel, create, eligibility, limits, retry
+from shared.runs import cancel, create, eligibility, retry
 from shared.settings import Settings
 from shared.threads import records
 from tests.support import factories

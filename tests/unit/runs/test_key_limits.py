@@ -12,7 +12,7 @@ from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection, driver, transaction
-from shared.runs import claims, create, eligibility, key_limits, limits
+from shared.runs import claims, create, deployment_limits, eligibility, key_limits
 from shared.runs.claims import Claimed, Terms
 from tests.support import factories
 
@@ -75,7 +75,7 @@ def of_key(key_id: str, *, most: int = 100) -> list[Claimed]:
 
 def of_deployment(ref: DeploymentRef, *, most: int = 100, served: list[str] | None = None) -> list[Claimed]:
     with driver() as conn:
-        taken = limits.claim(conn, ref.id, "default", TERMS, most=most, served=served or [])
+        taken = deployment_limits.claim(conn, ref.id, "default", TERMS, most=most, served=served or [])
     return [run for run, _ in taken]
 
 
@@ -156,7 +156,7 @@ def test_deployments_and_their_keys_both_hold(app: DeploymentRef) -> None:
     assert of_key(narrow) == [], "a limited deployment's runs are claimed there"
     with driver() as conn:
         assert key_limits.with_room(conn, a) == []
-        assert limits.with_room(conn, a) == [app.id]
+        assert deployment_limits.with_room(conn, a) == [app.id]
 
     taken = of_deployment(app)
     assert {run.run_id for run in taken} == {a[0], *b[:3]}

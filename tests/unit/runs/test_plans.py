@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import claims, create, eligibility, finish, key_limits, limits, retry
+from shared.runs import claims, create, deployment_limits, eligibility, finish, key_limits, retry
 from shared.runs.claims import Terms
 from shared.runs.create import RunRequest
 from shared.runs.finish import Finish
@@ -208,8 +208,8 @@ def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -
         "pools": (eligibility.pools, 10),
         "runs that nobody heard of": (lambda conn: eligibility.unheard(conn, limit=200), 1_500),
         "runs of limited keys that nobody heard of": (key_limits.ring, 10),
-        "runs of limited deployments that nobody heard of": (limits.startable, 10),
-        "runs that missed a move": (limits.move_stragglers, 10),
+        "runs of limited deployments that nobody heard of": (deployment_limits.startable, 10),
+        "runs that missed a move": (deployment_limits.move_stragglers, 10),
         "leases and pauses that no clock of now gave": (
             lambda conn: claims.shorten_leases(conn, lease_seconds=30),
             10,

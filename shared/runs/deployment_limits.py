@@ -9,69 +9,16 @@ turns, and of each key the oldest waiting run goes first. Who ends one of them c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared.infra.postgres import Driver, Row, query
+from shared.deployments.limits import move_waiting
+from shared.infra.postgres import Driver, query
 from shared.runs import key_limits
 from shared.runs.claims import Claimed, Stored, Terms, take
 from shared.runs.eligibility import ALL_LANES, CLAIM_LIMITED, Next, unanswered
-
-NAMES = ("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb")
-
-
-def record(row: Row) -> dict[str, Any]:
-    """A deployment's limits as the API shows them; None where it has none of its own."""
-    return {name: row[name] for name in NAMES}
-
-
-def change(conn: Connection, deployment_id: UUID, given: Mapping[str, Any]) -> None:
-    """Set those limits that are not None; 0 takes one away."""
-    wanted = {name: given[name] or None for name in NAMES if given.get(name) is not None}
-    if wanted:
-        columns = ", ".join(f"{name} = :{name}" for name in wanted)
-        conn.execute(
-            text(f"UPDATE deployment SET {columns}, updated_at = now() WHERE id = :id"),
-            {**wanted, "id": deployment_id},
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class HostLimits:
-    """What the graph hosts of a revision may take; None: what the runner's settings say."""
-
-    hosts_per_runner: int | None = None
-    memory_mb: int | None = None
-    is_gone: bool = False  # the revision, or its deployment, has been deleted
-
-
-def of_hosts(conn: Connection, revision_ids: Collection[UUID]) -> dict[UUID, HostLimits]:
-    """The limits of each of these revisions' deployments."""
-    rows = conn.execute(
-        text(
-            "SELECT r.id, d.hosts_per_runner, d.memory_mb, d.deleted_at IS NOT NULL FROM revision r"
-            " JOIN deployment d ON d.id = r.deployment_id WHERE r.id = ANY(:ids)"
-        ),
-        {"ids": list(revision_ids)},
-    )
-    found = {row[0]: HostLimits(*row[1:]) for row in rows}
-    return {id: found.get(id, HostLimits(is_gone=True)) for id in revision_ids}
-
-
-def move(conn: Connection, deployment_id: UUID, pool: str) -> int:
-    """A deployment's waiting runs follow it to another pool; how many. Upkeep rings there for them."""
-    moved = conn.execute(
-        text(
-            "UPDATE run SET pool = :pool, rung_at = NULL, rings = 0 WHERE deployment_id = :id"
-            " AND status = 'pending' AND pool <> :pool"
-        ),
-        {"id": deployment_id, "pool": pool},
-    )
-    return moved.rowcount
-
 
 STRAGGLERS = text(f"""
 WITH RECURSIVE lane AS ({ALL_LANES})
@@ -81,7 +28,7 @@ SELECT DISTINCT d.id, d.pool FROM lane l JOIN deployment d ON d.id = l.deploymen
 
 def move_stragglers(conn: Connection) -> int:
     """The same for runs that were created or given back while their deployment moved; how many."""
-    return sum(move(conn, row.id, row.pool) for row in conn.execute(STRAGGLERS).all())
+    return sum(move_waiting(conn, row.id, row.pool) for row in conn.execute(STRAGGLERS).all())
 
 
 ROOM = """

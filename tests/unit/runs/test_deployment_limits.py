@@ -10,10 +10,10 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Engine, text
 
-from shared.deployments import deployments
+from shared.deployments import deployments, limits
 from shared.deployments.deployments import Change, DeploymentRef
 from shared.infra.postgres import connection, driver
-from shared.runs import claims, create, eligibility, limits
+from shared.runs import claims, create, deployment_limits, eligibility
 from shared.runs.claims import Claimed, Terms
 from tests.support import factories
 
@@ -59,7 +59,7 @@ def row(run_id: UUID) -> Any:
 
 def claim(ref: DeploymentRef, *, most: int = 100) -> list[Claimed]:
     with driver() as conn:
-        return [run for run, _ in limits.claim(conn, ref.id, "default", TERMS, most=most)]
+        return [run for run, _ in deployment_limits.claim(conn, ref.id, "default", TERMS, most=most)]
 
 
 def finish(run: Claimed) -> None:
@@ -115,19 +115,19 @@ def test_a_limited_deployments_runs_are_in_nobodys_way() -> None:
         assert claims.claim(conn, [first, rest[0]], TERMS) == [], "an ordinary claim leaves them alone"
         found = claims.claim_waiting(conn, "default", TERMS, limit=50, waited_seconds=0)
         assert [run.run_id for run, _ in found] == [other]
-        assert limits.with_room(conn, [first, other]) == [ref.id]
+        assert deployment_limits.with_room(conn, [first, other]) == [ref.id]
     with connection() as conn:
         assert [run.run_id for run in eligibility.unheard(conn)] == []
-        assert [run.run_id for run in limits.startable(conn)] == [first], "as many as have room"
-        assert limits.startable(conn) == [], "and it was just rung for"
-        assert [run.run_id for run in limits.startable(conn, ref.id)] == [first], (
+        assert [run.run_id for run in deployment_limits.startable(conn)] == [first], "as many as have room"
+        assert deployment_limits.startable(conn) == [], "and it was just rung for"
+        assert [run.run_id for run in deployment_limits.startable(conn, ref.id)] == [first], (
             "unless somebody knows better"
         )
     claim(ref)
     with driver() as conn:
-        assert limits.with_room(conn, rest) == []
+        assert deployment_limits.with_room(conn, rest) == []
     with connection() as conn:
-        assert limits.startable(conn, ref.id) == []
+        assert deployment_limits.startable(conn, ref.id) == []
 
 
 def test_a_runner_that_hears_no_bell_finds_them() -> None:
@@ -136,11 +136,11 @@ def test_a_runner_that_hears_no_bell_finds_them() -> None:
     for each in (ref, elsewhere):
         waiting(each, 2)
     with driver() as conn:
-        assert limits.unheard(conn, "default", waited_seconds=60) == []
-        assert limits.unheard(conn, "default", waited_seconds=0) == [ref.id]
+        assert deployment_limits.unheard(conn, "default", waited_seconds=60) == []
+        assert deployment_limits.unheard(conn, "default", waited_seconds=0) == [ref.id]
     claim(ref)
     with driver() as conn:
-        assert limits.unheard(conn, "default", waited_seconds=0) == []
+        assert deployment_limits.unheard(conn, "default", waited_seconds=0) == []
 
 
 def test_the_order_within_a_thread_holds_under_a_limit() -> None:
@@ -149,7 +149,7 @@ def test_the_order_within_a_thread_holds_under_a_limit() -> None:
     assert [run.run_id for run in claim(ref)] == [first]
     assert claim(ref) == []
     with connection() as conn:
-        assert limits.startable(conn, ref.id) == []
+        assert deployment_limits.startable(conn, ref.id) == []
     assert row(second).status == "pending"
 
 
@@ -181,7 +181,7 @@ def test_waiting_runs_follow_their_deployment_to_another_pool() -> None:
     with connection() as conn:
         assert [(run.run_id, run.pool) for run in eligibility.unheard(conn)] == [(pending[0], "gpu")]
         conn.execute(text("UPDATE run SET status = 'pending' WHERE run_id = :id"), {"id": running[0]})
-        assert limits.move_stragglers(conn) == 1
+        assert deployment_limits.move_stragglers(conn) == 1
     with driver() as conn:
         taken = claims.claim(conn, [*running, *pending], Terms("g", 30, 3600, "gpu"))
     assert len(taken) == 2

@@ -1,0 +1,64 @@
+"""What a deployment may take: how many runs at a time, which hosts, for how long; and from which pool."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared.infra.postgres import Row
+
+NAMES = ("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb")
+
+
+def record(row: Row) -> dict[str, Any]:
+    """A deployment's limits as the API shows them; None where it has none of its own."""
+    return {name: row[name] for name in NAMES}
+
+
+def change(conn: Connection, deployment_id: UUID, given: Mapping[str, Any]) -> None:
+    """Set those limits that are not None; 0 takes one away."""
+    wanted = {name: given[name] or None for name in NAMES if given.get(name) is not None}
+    if wanted:
+        columns = ", ".join(f"{name} = :{name}" for name in wanted)
+        conn.execute(
+            text(f"UPDATE deployment SET {columns}, updated_at = now() WHERE id = :id"),
+            {**wanted, "id": deployment_id},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HostLimits:
+    """What the graph hosts of a revision may take; None: what the runner's settings say."""
+
+    hosts_per_runner: int | None = None
+    memory_mb: int | None = None
+    is_gone: bool = False  # the revision, or its deployment, has been deleted
+
+
+def of_hosts(conn: Connection, revision_ids: Collection[UUID]) -> dict[UUID, HostLimits]:
+    """The limits of each of these revisions' deployments."""
+    rows = conn.execute(
+        text(
+            "SELECT r.id, d.hosts_per_runner, d.memory_mb, d.deleted_at IS NOT NULL FROM revision r"
+            " JOIN deployment d ON d.id = r.deployment_id WHERE r.id = ANY(:ids)"
+        ),
+        {"ids": list(revision_ids)},
+    )
+    found = {row[0]: HostLimits(*row[1:]) for row in rows}
+    return {id: found.get(id, HostLimits(is_gone=True)) for id in revision_ids}
+
+
+def move_waiting(conn: Connection, deployment_id: UUID, pool: str) -> int:
+    """A deployment's waiting runs follow it to another pool; how many. Upkeep rings there for them."""
+    moved = conn.execute(
+        text(
+            "UPDATE run SET pool = :pool, rung_at = NULL, rings = 0 WHERE deployment_id = :id"
+            " AND status = 'pending' AND pool <> :pool"
+        ),
+        {"id": deployment_id, "pool": pool},
+    )
+    return moved.rowcount
