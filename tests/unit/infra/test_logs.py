@@ -125,7 +125,7 @@ PATCHED = """
 from gevent import monkey
 monkey.patch_all()
 import logging, os, sys
-from shared import logs
+from shared.infra import logs
 from shared.settings import Settings
 logs.configure(Settings())
 for number in range({lines}):

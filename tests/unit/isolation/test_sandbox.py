@@ -31,7 +31,7 @@ WORKER = """
 import dataclasses, json, os, subprocess, sys
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
-from workers import sandbox
+from workers.isolation import sandbox
 close_memory()
 settings = Settings.from_env(os.environ)
 sandbox.settle(settings)
@@ -132,7 +132,8 @@ def test_user_code_of_root_s_sandbox_is_not_the_machine_s_root(platform: str, fo
 STORMS = """
 import dataclasses, json, os, subprocess, sys
 from shared.settings import Settings
-from workers import sandbox, usage
+from workers.isolation import sandbox
+from workers.isolation import usage
 settings = Settings.from_env(os.environ)
 sandbox.settle(settings)
 if sys.argv[2] != "null":
@@ -261,7 +262,8 @@ HELD = """
 import os, subprocess, sys
 from pathlib import Path
 from shared.settings import Settings
-from workers import sandbox, usage
+from workers.isolation import sandbox
+from workers.isolation import usage
 settings = Settings.from_env(os.environ)
 sandbox.settle(settings)
 script = "head -c 900000 /dev/zero > /tmp/x; head -c 900000 /dev/zero > /dev/shm/x; echo full; read end"

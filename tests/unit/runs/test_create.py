@@ -173,7 +173,7 @@ def test_a_run_of_another_deployment_is_not_there(deployment: DeploymentRef, thr
     run_id = create(deployment, thread_id).run_id
     other = make.deployment("other")
     with connection() as conn:
-        for call in (cancel.cancel, cancel.delete):
+        for call in (cancel.cancel_run, cancel.delete_run):
             with pytest.raises(NotFound):
                 call(conn, other.id, thread_id, run_id)
         with pytest.raises(NotFound):

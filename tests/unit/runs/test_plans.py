@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import claims, create, deployment_limits, eligibility, finish, key_limits, retry
+from shared.runs import claims, create, deployment_limits, eligibility, finish, key_limits, read, retry
 from shared.runs.claims import Terms
 from shared.runs.create import RunRequest
 from shared.runs.finish import Finish
@@ -143,10 +143,10 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
         "ten runs that failed": (failed, 2 * 20),
         "one more run": (run, 40),
     }
-    read = {name: read_by(work) for name, (work, _) in cases.items()}
+    counted = {name: read_by(work) for name, (work, _) in cases.items()}
 
-    assert {name: by_scan for name, (by_scan, _) in read.items() if by_scan} == {}
-    assert {name: count for name, (_, count) in read.items() if count > cases[name][1]} == {}
+    assert {name: by_scan for name, (by_scan, _) in counted.items() if by_scan} == {}
+    assert {name: count for name, (_, count) in counted.items() if count > cases[name][1]} == {}
 
 
 # As many of each as the long thread has, for twenty threads beside it.
@@ -216,7 +216,7 @@ def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -
         ),
         "fifty claims": (turn, 500),
     }
-    read = {name: read_by(work) for name, (work, _) in cases.items()}
+    counted = {name: read_by(work) for name, (work, _) in cases.items()}
 
-    assert {name: by_scan for name, (by_scan, _) in read.items() if by_scan > 10} == {}
-    assert {name: count for name, (_, count) in read.items() if count > cases[name][1]} == {}
+    assert {name: by_scan for name, (by_scan, _) in counted.items() if by_scan > 10} == {}
+    assert {name: count for name, (_, count) in counted.items() if count > cases[name][1]} == {}

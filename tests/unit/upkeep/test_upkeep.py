@@ -20,6 +20,7 @@ from shared.errors import Unavailable
 from shared.eventlog import events
 from shared.infra import broker
 from shared.infra.postgres import connection, driver
+from shared.infra.redis import make_client
 from shared.runs import cancel, claims, webhooks
 from shared.runs.claims import Terms
 from shared.settings import Settings
@@ -250,7 +251,7 @@ def test_redis_is_not_needed(
     upkeep: Upkeep, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = abandoned(deployment, "deaths = 2")
-    monkeypatch.setattr(events.bus, "client", lambda: events.bus.make_client("redis://127.0.0.1:1/0"))
+    monkeypatch.setattr("shared.infra.redis._client", make_client("redis://127.0.0.1:1/0"))
     upkeep.tick()
 
     assert row(run_id)["status"] == "error"

@@ -1,0 +1,1 @@
+"""`langgraph.json`: every key is honoured, refused with a reason, or said to be without meaning here."""
