@@ -214,7 +214,7 @@ def count(conn: Connection, deployment_id: UUID, **filters: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """A run that a cron created: to be rung for, and those it displaced to be told."""
+    """A run that a cron created: to notify of, and those it displaced."""
 
     cron_id: UUID
     created: Created

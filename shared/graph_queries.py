@@ -1,6 +1,6 @@
 """Questions about threads that need user code: web asks, a runner of the deployment's pool answers.
 
-A question waits in Redis under an id of its own and is taken once; its bell may be rung again until it is.
+A question waits in Redis under an id of its own and is taken once; its notification is sent again until it is.
 The answer is the one event of the id's log (`shared/eventlog/events.py`), so waiting for it holds no connection.
 Nothing of this outlives the caller's patience: whoever asks again asks anew.
 """
@@ -27,7 +27,7 @@ from shared.infra.postgres import dumps
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 30.0
-RING_AGAIN_SECONDS = 2.0
+NOTIFY_AGAIN_SECONDS = 2.0
 KEPT_SECONDS = 60  # an answer nobody came for
 
 
@@ -54,7 +54,7 @@ def ask(question: Question) -> bytes:
         _put(id, question)
         broker.enqueue_query(question.pool, id)
         for batch in follow.follow(
-            reader, id, after=0, ended=lambda: None, quiet_seconds=lambda: RING_AGAIN_SECONDS
+            reader, id, after=0, ended=lambda: None, quiet_seconds=lambda: NOTIFY_AGAIN_SECONDS
         ):
             if batch:
                 return _accepted(batch[-1].data)

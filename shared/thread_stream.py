@@ -4,7 +4,7 @@ Runs of a thread follow one another, so their event logs do too. An id is `<run>
 thread and the event's number in its log; where states are told, `-<time>` of the last one told is added.
 `6-0` is the place after all of run 5.
 
-Runners ring the thread's channel when a run's log begins, writers of state when it is written. A ring may be
+Runners publish a wake-up to the thread's channel when a run's log begins, writers of state when it is written. It may be
 lost: the rows are looked at now and then anyway.
 """
 
@@ -33,14 +33,14 @@ from shared.threads import state
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 10.0  # between two looks at the rows while nobody rings
+LOOK_SECONDS = 10.0  # between two looks at the rows without a wake-up
 RUN_MODES, LIFECYCLE, STATE_UPDATE = MODES = ("run_modes", "lifecycle", "state_update")
 MAX_DIGITS = 17
 
 Keep = Callable[[str], bool]  # by an event's name
 
 
-class Told(NamedTuple):
+class ThreadEvent(NamedTuple):
     """One event of the stream."""
 
     id: str
@@ -139,10 +139,10 @@ class ThreadStream:
         knows = self._place.state_at if self._place is not None else None
         self._state_at = _microseconds(row.state_updated_at) if knows is None else knows
 
-    def batches(self, bell: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[Told]]:
+    def batches(self, wake_ups: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[ThreadEvent]]:
         """The events, in batches, until the thread is gone; [] on each quiet spell.
 
-        `bell` listens to `channel()`. Raises Stopping when the process stops.
+        `wake_ups` listens to `channel()`. Raises Stopping when the process stops.
         """
         has_run = False
         while True:
@@ -150,7 +150,7 @@ class ThreadStream:
                 look = self._look()
             except Unavailable as error:
                 log.warning("thread %s: its runs cannot be looked up now: %s", self._thread_id, error)
-                yield from self._wait(bell, quiet_seconds)
+                yield from self._wait(wake_ups, quiet_seconds)
                 continue
             if look is None:
                 return
@@ -160,7 +160,7 @@ class ThreadStream:
             has_run = look.run_id is not None
             if look.run_id is None:
                 self._after = look.last_run
-                yield from self._wait(bell, quiet_seconds)
+                yield from self._wait(wake_ups, quiet_seconds)
             else:
                 yield from self._run(look, look.run_id, quiet_seconds)
                 self._after = look.run
@@ -185,25 +185,27 @@ class ThreadStream:
             row.kwargs,
         )
 
-    def _wait(self, bell: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[Told]]:
+    def _wait(self, wake_ups: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[ThreadEvent]]:
         deadline = time.monotonic() + LOOK_SECONDS
         while (left := deadline - time.monotonic()) > 0:
-            rung, missed = bell.take(min(quiet_seconds(), left))
+            notified, missed = wake_ups.take(min(quiet_seconds(), left))
             yield []
-            if rung or missed:
+            if notified or missed:
                 return
 
-    def _state(self, look: _Look) -> list[Told]:
+    def _state(self, look: _Look) -> list[ThreadEvent]:
         """The newest state; the rows may know a newer one than the look, which is then told again."""
         with connection() as conn:
             record = state.newest(conn, self._deployment_id, self._thread_id).record
         self._state_at = look.state_at
-        return [Told(self._id(self._after + 1, 0), "state_update", dumps(record).encode())]
+        return [ThreadEvent(self._id(self._after + 1, 0), "state_update", dumps(record).encode())]
 
     def _id(self, run: int, seq: int) -> str:
         return f"{run}-{seq}-{self._state_at}" if self._tells_states else f"{run}-{seq}"
 
-    def _run(self, look: _Look, run_id: UUID, quiet_seconds: Callable[[], float]) -> Iterator[list[Told]]:
+    def _run(
+        self, look: _Look, run_id: UUID, quiet_seconds: Callable[[], float]
+    ) -> Iterator[list[ThreadEvent]]:
         """What is wanted of one run's log, and that it is over."""
         after, keep = self._begin(look), self._keep(look)
         with hub().reader(run_id) as reader:
@@ -220,7 +222,7 @@ class ThreadStream:
                 ended=lambda: end_event.end_of_lost(self._deployment_id, run_id),
                 quiet_seconds=quiet_seconds,
             ):
-                told: list[Told] = []
+                told: list[ThreadEvent] = []
                 for event in batch:
                     seq = event.seq or seq + (event is not EXPIRED)
                     if keep(event.name):
@@ -245,11 +247,11 @@ class ThreadStream:
             return lambda name: name in ("metadata", END)
         return lambda name: False
 
-    def _told(self, event: Event, run: int, seq: int, run_id: UUID) -> Told:
+    def _told(self, event: Event, run: int, seq: int, run_id: UUID) -> ThreadEvent:
         if event.name != END:
-            return Told(self._id(run, seq), event.name, event.data)
+            return ThreadEvent(self._id(run, seq), event.name, event.data)
         done = {"status": "run_done", "run_id": str(run_id)}
-        return Told(self._id(run, seq), "metadata", dumps(done).encode())
+        return ThreadEvent(self._id(run, seq), "metadata", dumps(done).encode())
 
 
 def _microseconds(at: datetime) -> int:
@@ -261,9 +263,9 @@ def channel(thread_id: UUID) -> bytes:
     return f"{redis.PREFIX}thread:{thread_id}".encode()
 
 
-def ring(thread_id: UUID) -> None:
+def notify(thread_id: UUID) -> None:
     """After the commit: the thread's state was written, by no run."""
     try:
-        redis.client().publish(channel(thread_id), events.RING)
+        redis.client().publish(channel(thread_id), events.WAKE_UP)
     except RedisError as error:
         log.warning("thread %s: its readers learn of its new state a little later: %s", thread_id, error)

@@ -11,7 +11,7 @@ from flask.json.provider import JSONProvider
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import RequestRedirect
 
-from shared.infra.hardening import take_turns
+from shared.infra.hardening import let_others_run
 from shared.infra.postgres import LARGE
 from shared.settings import Settings
 from web import (
@@ -47,7 +47,7 @@ class Orjson(JSONProvider):
     def response(self, *args: Any, **kwargs: Any) -> Response:
         body = orjson.dumps(self._prepare_response_obj(args, kwargs), option=JSON_OPTIONS)
         if len(body) > LARGE:
-            take_turns()
+            let_others_run()
         return Response(body, mimetype="application/json")
 
 

@@ -21,7 +21,7 @@ from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import BadRequest, HTTPException, RequestTimeout
 from werkzeug.wsgi import ClosingIterator, get_content_length
 
-from shared.infra.hardening import take_turns
+from shared.infra.hardening import let_others_run
 
 SLOWEST_BYTES_PER_SECOND = 8 * 1024
 STEP_BYTES = 64 * 1024
@@ -110,7 +110,7 @@ class Body(io.RawIOBase):
         except ParseException as error:
             raise BadRequest from error
         if (self._received + len(data)) // TURN_BYTES > self._received // TURN_BYTES:
-            take_turns()  # a fast sender would keep us from everybody else
+            let_others_run()  # a fast sender would keep us from everybody else
         self._received += len(data)
         if not data and self._length is not None:
             raise ConnectionResetError(f"the body ended after {self._received} of {self._length} bytes")

@@ -18,7 +18,7 @@ from marshmallow import ValidationError
 from werkzeug.exceptions import RequestTimeout
 
 from shared.errors import Invalid
-from shared.infra.hardening import take_turns
+from shared.infra.hardening import let_others_run
 from web.fields import NO_ITEM, QueryList, Schema
 
 MAX_DEPTH = 128
@@ -101,7 +101,7 @@ def parse_body(raw: bytes) -> Any:
     is_large = len(raw) >= LARGE_BYTES
     if is_large:
         _refuse_too_many(raw)
-        take_turns()
+        let_others_run()
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -109,10 +109,10 @@ def parse_body(raw: bytes) -> Any:
         kind = "json_invalid" if raw.strip() else "missing"
         raise Invalid(BAD_JSON, loc=loc, kind=kind) from error
     if is_large:
-        take_turns()
+        let_others_run()
     _check_size(raw, body)
     if is_large:
-        take_turns()
+        let_others_run()
     return body
 
 
@@ -171,7 +171,7 @@ def _refuse_too_many(raw: bytes) -> None:
         opened += piece.count(b"[") + piece.count(b"{")
         if commas >= MAX_ITEMS or opened > MAX_ITEMS:
             raise _too_many()
-        take_turns()
+        let_others_run()
 
 
 def _outside_strings(raw: bytes) -> Iterator[bytes]:

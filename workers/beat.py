@@ -1,4 +1,4 @@
-"""The Celery app of the bell-ringer: a schedule of names, and nothing that could do the work.
+"""The Celery app of beat: a schedule of names, and nothing that could do the work.
 
 `celery -A workers.beat beat` decides nothing. Without it, crons are late and nothing else changes.
 """

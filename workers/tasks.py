@@ -17,10 +17,10 @@ from shared.deployments.limits import HostLimits
 from shared.infra import broker, egress, encryption
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.bells import Bell
 from workers.builder import environments, workspaces
 from workers.builder.builder import Builder
 from workers.isolation import sandbox
+from workers.messages import MessageTask
 from workers.presence import Figures, Presence
 from workers.runner import graph_queries
 from workers.runner.deployment_log import DeployLog
@@ -105,34 +105,34 @@ def _die() -> None:
     os._exit(os.EX_UNAVAILABLE)
 
 
-@broker.celery.task(name=broker.EXECUTE_RUNS, base=Bell)
+@broker.celery.task(name=broker.EXECUTE_RUNS, base=MessageTask)
 def execute_runs(run_ids: list[str]) -> None:
     if _runner is not None:
-        _runner.ring([UUID(run_id) for run_id in run_ids])
+        _runner.notify([UUID(run_id) for run_id in run_ids])
 
 
-@broker.celery.task(name=broker.ANSWER_QUERIES, base=Bell)
+@broker.celery.task(name=broker.ANSWER_QUERIES, base=MessageTask)
 def answer_queries(query_ids: list[str]) -> None:
     if _runner is not None:
         graph_queries.answer_all(_runner.hosts, [UUID(query_id) for query_id in query_ids])
 
 
-@broker.celery.task(name=broker.BUILD_REVISION, base=Bell)
+@broker.celery.task(name=broker.BUILD_REVISION, base=MessageTask)
 def build_revisions(revision_ids: list[str]) -> None:
     if _builder is not None:
         for revision_id in revision_ids:
             _builder.build(UUID(revision_id))
 
 
-@broker.celery.task(name=broker.CANARY, base=Bell)
+@broker.celery.task(name=broker.CANARY, base=MessageTask)
 def canary() -> None:
     """What this process sends to itself."""
     if _presence is not None:
         _presence.heard()
 
 
-@broker.celery.task(name=broker.SWEEP, base=Bell)
+@broker.celery.task(name=broker.SWEEP, base=MessageTask)
 def sweep() -> None:
-    """Beat's bell: upkeep does not depend on it, it only makes a first round come sooner."""
+    """Beat's notification: upkeep does not depend on it, it only makes a first round come sooner."""
     if _upkeep is not None:
         _upkeep.wake()

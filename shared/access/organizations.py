@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from uuid_utils.compat import uuid7
 
 from shared.access.api_keys import CACHE_SECONDS, CACHE_SIZE, DEFAULT_ORGANIZATION_ID, OPERATOR, Caller
-from shared.deployments.revisions import Moved
+from shared.deployments.revisions import Transition
 from shared.errors import Conflict, Forbidden, Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.removal import deletion
@@ -71,7 +71,7 @@ def rename(conn: Connection, organization_id: UUID, name: str) -> RowMapping:
     return row
 
 
-def delete(conn: Connection, organization_id: UUID) -> list[Moved]:
+def delete(conn: Connection, organization_id: UUID) -> list[Transition]:
     """Hide the organization and stop its deployments; its keys are worth nothing from now on."""
     _refuse_default(organization_id, "deleted")
     query = text("UPDATE organization SET deleted_at = now() WHERE id = :id AND deleted_at IS NULL")
@@ -81,7 +81,7 @@ def delete(conn: Connection, organization_id: UUID) -> list[Moved]:
     return _delete_deployments(conn, organization_id)
 
 
-def purge_deleted(conn: Connection) -> list[Moved]:
+def purge_deleted(conn: Connection) -> list[Transition]:
     """Remove deleted organizations that have nothing left; what to announce of the others.
 
     A key that some process still believed may have made a deployment meanwhile: it is deleted here.
@@ -90,7 +90,7 @@ def purge_deleted(conn: Connection) -> list[Moved]:
         "SELECT id FROM organization WHERE deleted_at < now() - make_interval(secs => :grace)"
         " ORDER BY deleted_at LIMIT 20 FOR UPDATE SKIP LOCKED"
     )
-    moved: list[Moved] = []
+    moved: list[Transition] = []
     for organization_id in conn.execute(query, {"grace": PURGE_GRACE_SECONDS}).scalars().all():
         moved += _delete_deployments(conn, organization_id)
         conn.execute(
@@ -103,7 +103,7 @@ def purge_deleted(conn: Connection) -> list[Moved]:
     return moved
 
 
-def _delete_deployments(conn: Connection, organization_id: UUID) -> list[Moved]:
+def _delete_deployments(conn: Connection, organization_id: UUID) -> list[Transition]:
     query = text("SELECT id FROM deployment WHERE organization_id = :id AND deleted_at IS NULL ORDER BY id")
     found = conn.execute(query, {"id": organization_id}).scalars().all()
     return [moved for id in found for moved in deletion.delete(conn, organization_id, id)]

@@ -13,7 +13,7 @@ from uuid_utils.compat import uuid7
 
 from shared.deployments import archives, limits, revisions
 from shared.deployments import secrets as revision_secrets
-from shared.deployments.revisions import Moved
+from shared.deployments.revisions import Transition
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import dumps
 from shared.models import REVISION_ENDS, DeploymentStatus, RevisionStatus
@@ -137,7 +137,7 @@ def _name_of_agent(conn: Connection, organization_id: UUID, agent: Mapping[str, 
     return f"{name}-{token_hex(3)}" if is_taken else name
 
 
-def begin(conn: Connection, deployment_id: UUID) -> list[Moved]:
+def begin(conn: Connection, deployment_id: UUID) -> list[Transition]:
     """Let a new deployment's first revision go, if there is something to build it from."""
     query = text("SELECT source, latest_revision_id FROM deployment WHERE id = :id")
     deployment = conn.execute(query, {"id": deployment_id}).one()
@@ -153,7 +153,7 @@ def _filled(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
 
 def change(
     conn: Connection, organization_id: UUID, deployment_id: UUID, change: Change
-) -> tuple[UUID | None, list[Moved]]:
+) -> tuple[UUID | None, list[Transition]]:
     """Apply a PATCH; answers the revision it made or filled, if any, and what to announce."""
     deployment = lock(conn, organization_id, deployment_id)
     _change_settings(conn, deployment, change)
@@ -164,7 +164,7 @@ def change(
 
 def add_revision(
     conn: Connection, organization_id: UUID, deployment_id: UUID, change: Change
-) -> tuple[UUID, list[Moved]]:
+) -> tuple[UUID, list[Transition]]:
     """A new revision, whether or not anything differs."""
     deployment = lock(conn, organization_id, deployment_id)
     _change_settings(conn, deployment, change)
@@ -192,7 +192,7 @@ def _change_settings(conn: Connection, deployment: RowMapping, change: Change) -
         limits.move_waiting(conn, deployment["id"], change.pool)
 
 
-def _next_revision(conn: Connection, deployment: RowMapping, change: Change) -> tuple[UUID, list[Moved]]:
+def _next_revision(conn: Connection, deployment: RowMapping, change: Change) -> tuple[UUID, list[Transition]]:
     """The latest revision with the change applied: a new one, or the placeholder filled."""
     deployment_id = deployment["id"]
     latest = revisions.get(conn, deployment_id, deployment["latest_revision_id"])
@@ -261,7 +261,7 @@ def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:
 
 def redeploy(
     conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID
-) -> tuple[UUID, list[Moved]]:
+) -> tuple[UUID, list[Transition]]:
     """A new revision with another one's source, secrets and built artifact."""
     lock(conn, organization_id, deployment_id)
     old = revisions.get(conn, deployment_id, revision_id)
@@ -285,7 +285,9 @@ def redeploy(
     return new_id, revisions.start(conn, deployment_id, new_id)
 
 
-def interrupt(conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID) -> list[Moved]:
+def interrupt(
+    conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID
+) -> list[Transition]:
     """Stop a revision on its way; one that has ended stays as it is."""
     lock(conn, organization_id, deployment_id)
     revisions.get(conn, deployment_id, revision_id)

@@ -53,10 +53,10 @@ def of_hosts(conn: Connection, revision_ids: Collection[UUID]) -> dict[UUID, Hos
 
 
 def move_waiting(conn: Connection, deployment_id: UUID, pool: str) -> int:
-    """A deployment's waiting runs follow it to another pool; how many. Upkeep rings there for them."""
+    """A deployment's waiting runs follow it to another pool; how many. Upkeep notifies the runners there."""
     moved = conn.execute(
         text(
-            "UPDATE run SET pool = :pool, rung_at = NULL, rings = 0 WHERE deployment_id = :id"
+            "UPDATE run SET pool = :pool, notified_at = NULL, notifications = 0 WHERE deployment_id = :id"
             " AND status = 'pending' AND pool <> :pool"
         ),
         {"id": deployment_id, "pool": pool},

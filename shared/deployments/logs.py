@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from sqlalchemy import Connection, RowMapping, text
 
 from shared.deployments import deployments
-from shared.deployments.revisions import CLAIMABLE, Moved
+from shared.deployments.revisions import CLAIMABLE, Transition
 from shared.errors import Invalid
 from shared.eventlog import events
 from shared.eventlog.events import Batch, Event
@@ -34,7 +34,7 @@ BUILD, DEPLOY = "build", "deploy"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_LINE = 8 * 1024
 RETENTION_SECONDS = 900
-RETOLD_AT_ONCE = 1_000
+REPLAYED_AT_ONCE = 1_000
 CONTROL = "control-plane"  # writes events for revisions no builder holds
 
 # Terminal codes and other control characters are data here: shown, never obeyed.
@@ -192,10 +192,10 @@ def end_payload(status: str) -> bytes:
     return events.payload(events.END, orjson.dumps({"status": status}))
 
 
-def announce(moved: Sequence[Moved]) -> None:
-    """Tell followers what a committed transaction changed, and ring for builders.
+def announce(moved: Sequence[Transition]) -> None:
+    """Publish what a committed transaction changed to followers, and notify builders.
 
-    A bus that does not answer is logged only: the rows say the same, and upkeep rings again.
+    A bus that does not answer is logged only: the rows say the same, and upkeep notifies again.
     """
     batches = []
     for move in moved:
@@ -223,7 +223,7 @@ def announce(moved: Sequence[Moved]) -> None:
             broker.enqueue_build(move.revision_id)
 
 
-def retold(deployment_id: UUID, revision_id: UUID) -> Iterator[list[Event]]:
+def replay(deployment_id: UUID, revision_id: UUID) -> Iterator[list[Event]]:
     """The events of a revision that has ended, from its rows: what its build said, and how it ended."""
     cursor: str | None = None
     while True:
@@ -234,7 +234,7 @@ def retold(deployment_id: UUID, revision_id: UUID) -> Iterator[list[Event]]:
                 BUILD,
                 revision_id=revision_id,
                 order="asc",
-                limit=RETOLD_AT_ONCE,
+                limit=REPLAYED_AT_ONCE,
                 offset=cursor,
             )
         if not rows:

@@ -6,7 +6,7 @@
 
 A claim raises `attempt` and takes a lease. Whoever holds `(attempt, owner)` may move the revision; every
 other write is refused. Decisions between revisions of one deployment are taken with its row locked. All
-times are the database's. `Moved` is what to announce once the transaction has committed.
+times are the database's. `Transition` is what to announce once the transaction has committed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ IN_PROGRESS = (
 )
 CLAIMABLE = (RevisionStatus.AWAITING_BUILD, RevisionStatus.AWAITING_DEPLOY)
 MAX_ATTEMPTS = 3
-RING_AGAIN_SECONDS = 5.0
+NOTIFY_AGAIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Transition:
     """A revision's new status, to be told to its followers: `attempt` and `seq` place it in its log."""
 
     revision_id: UUID
@@ -120,7 +120,7 @@ def create(
     return revision_id
 
 
-def start(conn: Connection, deployment_id: UUID, revision_id: UUID) -> list[Moved]:
+def start(conn: Connection, deployment_id: UUID, revision_id: UUID) -> list[Transition]:
     """Put a prepared revision in line: older queued ones are skipped. The deployment must be locked."""
     moved = _skip_queued(conn, deployment_id, except_id=revision_id)
     if _has_one_in_progress(conn, deployment_id):
@@ -139,13 +139,13 @@ def _has_one_in_progress(conn: Connection, deployment_id: UUID) -> bool:
     return bool(conn.execute(query, {"id": deployment_id, "statuses": list(IN_PROGRESS)}).scalar())
 
 
-def _skip_queued(conn: Connection, deployment_id: UUID, *, except_id: UUID) -> list[Moved]:
+def _skip_queued(conn: Connection, deployment_id: UUID, *, except_id: UUID) -> list[Transition]:
     query = text("SELECT id FROM revision WHERE deployment_id = :id AND status = 'QUEUED' AND id <> :except")
     ids = conn.execute(query, {"id": deployment_id, "except": except_id}).scalars().all()
     return [_move(conn, id, RevisionStatus.SKIPPED, "a newer revision took its place") for id in ids]
 
 
-def promote(conn: Connection, deployment_id: UUID) -> list[Moved]:
+def promote(conn: Connection, deployment_id: UUID) -> list[Transition]:
     """The newest queued revision's turn, when nothing is in progress. The deployment must be locked."""
     query = text(
         "SELECT id FROM revision WHERE deployment_id = :id AND status = 'QUEUED' ORDER BY number DESC"
@@ -158,14 +158,16 @@ def promote(conn: Connection, deployment_id: UUID) -> list[Moved]:
 
 MOVE = text("""
 UPDATE revision SET status = :status, status_message = :message, updated_at = now(), owner = NULL,
-       lease_until = NULL, rung_at = CASE WHEN :rings THEN clock_timestamp() ELSE rung_at END,
+       lease_until = NULL, notified_at = CASE WHEN :notifications THEN clock_timestamp() ELSE notified_at END,
        seq_reserved = seq_reserved + 2
 WHERE id = :id AND status <> ALL(:ends)
 RETURNING attempt, seq_reserved - 1 AS seq
 """)
 
 
-def _move(conn: Connection, revision_id: UUID, status: RevisionStatus, message: str | None = None) -> Moved:
+def _move(
+    conn: Connection, revision_id: UUID, status: RevisionStatus, message: str | None = None
+) -> Transition:
     """Set the status of a revision no builder holds, or take it from the one that does."""
     row = conn.execute(
         MOVE,
@@ -173,17 +175,17 @@ def _move(conn: Connection, revision_id: UUID, status: RevisionStatus, message: 
             "id": revision_id,
             "status": status,
             "message": message,
-            "rings": status in CLAIMABLE,
+            "notifications": status in CLAIMABLE,
             "ends": [str(end) for end in REVISION_ENDS],
         },
     ).one_or_none()
     if row is None:
         raise Fenced(f"revision {revision_id} has ended")
     # Odd numbers are the control plane's, even ones the builders': each fences off what came before.
-    return Moved(revision_id, status, message, row.attempt * 2 + 1, row.seq)
+    return Transition(revision_id, status, message, row.attempt * 2 + 1, row.seq)
 
 
-def interrupt(conn: Connection, deployment_id: UUID, revision_id: UUID, *, reason: str) -> list[Moved]:
+def interrupt(conn: Connection, deployment_id: UUID, revision_id: UUID, *, reason: str) -> list[Transition]:
     """Stop a revision that has not ended, and let the next one go. The deployment must be locked."""
     try:
         stopped = _move(conn, revision_id, RevisionStatus.INTERRUPTED, reason)
@@ -192,7 +194,7 @@ def interrupt(conn: Connection, deployment_id: UUID, revision_id: UUID, *, reaso
     return [stopped, *promote(conn, deployment_id)]
 
 
-def interrupt_all(conn: Connection, deployment_id: UUID, *, reason: str) -> list[Moved]:
+def interrupt_all(conn: Connection, deployment_id: UUID, *, reason: str) -> list[Transition]:
     """Stop every revision of the deployment that has not ended. The deployment must be locked."""
     query = text("SELECT id FROM revision WHERE deployment_id = :id AND status <> ALL(:ends)")
     ids = conn.execute(query, {"id": deployment_id, "ends": [str(end) for end in REVISION_ENDS]})
@@ -300,7 +302,7 @@ def repeat(conn: Connection, claimed: Claimed, build_id: UUID) -> None:
     _require_one(conn.execute(query, {**_held(claimed), "build_id": build_id}).rowcount, claimed)
 
 
-def end(conn: Connection, claimed: Claimed, status: RevisionStatus, message: str | None) -> list[Moved]:
+def end(conn: Connection, claimed: Claimed, status: RevisionStatus, message: str | None) -> list[Transition]:
     """The claimed revision's last status, and the next one's turn; raises Fenced.
 
     The deployment must be locked. Answers what happened to the others: the builder tells of its own.
@@ -318,7 +320,7 @@ def give_back(conn: Connection, claimed: Claimed) -> bool:
     """Let another builder have it at once: this one stops. False when it was not ours any more."""
     query = text(
         "UPDATE revision SET status = CASE WHEN requirements IS NULL OR manifest IS NULL THEN 'AWAITING_BUILD'"
-        f" ELSE 'AWAITING_DEPLOY' END, owner = NULL, lease_until = NULL, rung_at = NULL WHERE {HELD}"
+        f" ELSE 'AWAITING_DEPLOY' END, owner = NULL, lease_until = NULL, notified_at = NULL WHERE {HELD}"
     )
     return conn.execute(query, _held(claimed)).rowcount == 1
 
@@ -329,20 +331,20 @@ def _require_one(rowcount: int, claimed: Claimed) -> None:
 
 
 DUE = text("""
-UPDATE revision SET rung_at = clock_timestamp(), rings = rings + 1
+UPDATE revision SET notified_at = clock_timestamp(), notifications = notifications + 1
 WHERE id IN (
     SELECT id FROM revision
     WHERE status = ANY(:claimable) AND owner IS NULL AND (not_before IS NULL OR not_before <= now())
-      AND (rung_at IS NULL OR rung_at NOT BETWEEN
-        clock_timestamp() - make_interval(secs => :again * least(rings + 1, 12)) AND clock_timestamp())
+      AND (notified_at IS NULL OR notified_at NOT BETWEEN
+        clock_timestamp() - make_interval(secs => :again * least(notifications + 1, 12)) AND clock_timestamp())
     ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED)
 RETURNING id
 """)
 
 
 def due(conn: Connection) -> Sequence[UUID]:
-    """Revisions that wait for a builder and whose bell may have been lost; they count as rung now."""
-    values = {"claimable": list(CLAIMABLE), "again": RING_AGAIN_SECONDS}
+    """Revisions that wait for a builder and whose notification may have been lost; they count as notified now."""
+    values = {"claimable": list(CLAIMABLE), "again": NOTIFY_AGAIN_SECONDS}
     return conn.execute(DUE, values).scalars().all()
 
 
@@ -364,9 +366,9 @@ ORDER BY lease_until LIMIT 20
 """)
 
 
-def expire(conn: Connection) -> list[Moved]:
+def expire(conn: Connection) -> list[Transition]:
     """Take revisions from builders whose lease ran out: to the next attempt, or to their end."""
-    moved: list[Moved] = []
+    moved: list[Transition] = []
     for row in conn.execute(EXPIRED, {"statuses": list(IN_PROGRESS)}).all():
         lock_deployment(conn, row.deployment_id)
         still = text("SELECT 1 FROM revision WHERE id = :id AND attempt = :attempt AND lease_until < now()")

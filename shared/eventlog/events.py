@@ -32,7 +32,7 @@ RUNNING_EXPIRY_SECONDS = 24 * 3600
 PAGE = 500
 
 END = "end"  # the name of a log's last event
-RING = b"0 0 5\nring\n"  # a message that says no more than: look
+WAKE_UP = b"0 0 8\nwake-up\n"  # a message that says no more than: look
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ OK, LOST, FENCED, DONE, GAP = "OK", "LOST", "FENCED", "DONE", "GAP"
 class Batch:
     """Events to append in one call. `floor` opens the attempt; `final` says the last one ends the log.
 
-    `bell`: a channel whose readers are rung when an attempt is opened.
+    `wake_channel`: a channel whose readers are woken when an attempt is opened.
     """
 
     id: UUID
@@ -126,7 +126,7 @@ class Batch:
     payloads: Sequence[bytes]
     floor: int | None = None
     final: bool = False
-    bell: bytes | None = None
+    wake_channel: bytes | None = None
 
 
 def payload(name: str, data: bytes) -> bytes:
@@ -169,8 +169,8 @@ def _call(redis: Redis, batches: Sequence[Batch], retention_seconds: int) -> lis
             *batch.payloads,
         )
     for batch in batches:
-        if batch.bell is not None and batch.floor is not None:
-            pipe.publish(batch.bell, RING)
+        if batch.wake_channel is not None and batch.floor is not None:
+            pipe.publish(batch.wake_channel, WAKE_UP)
     return pipe.execute()[: len(batches)]
 
 

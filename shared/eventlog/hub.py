@@ -126,7 +126,7 @@ class Hub:
         """A reader subscribed to the log's channel; it need not be confirmed yet.
 
         `unseen` says that nothing can be published before the subscription is confirmed (the row is
-        not there yet), so that the log need not be read first. `at` is another channel, of rings alone.
+        not there yet), so that the log need not be read first. `at` is another channel, of wake-ups alone.
         """
         reader = Reader(at or channel(id), unseen=unseen)
         self._add(reader)

@@ -1,7 +1,7 @@
-"""The Celery producer: queue names, task names, and ringing.
+"""The Celery producer: queue names, task names, and notifications.
 
-A message is a doorbell: it carries ids and may be lost, doubled or late. The row was committed before it
-is sent, so a ring that fails is logged, never an error to the caller, and never waited for.
+A message is a notification: it carries ids and may be lost, doubled or late. The row was committed before it
+is sent, so a notification that fails is logged, never an error to the caller, and never waited for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CANARY = "workers.canary"
 
 CELERY_PREFIX = redis.PREFIX + "celery:"
 BREAKER_FAILURES, BREAKER_SECONDS = 2, 5.0
-RING_AT_ONCE = 50  # ids in one message
+IDS_A_MESSAGE = 50  # ids in one message
 ENOUGH = 200  # messages in a queue: more would tell its readers nothing new
 
 celery = Celery("runyard")
@@ -78,7 +78,7 @@ def configure(
         task_acks_late=False,  # leases redeliver, not the broker: with gevent it never would
         task_reject_on_worker_lost=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,  # a blip must not restart every run
-        worker_prefetch_multiplier=1,  # the bells of a dead worker wait for upkeep
+        worker_prefetch_multiplier=1,  # the notifications of a dead worker wait for upkeep
         task_publish_retry=False,  # the row is safe; the request must not wait
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,  # wait for Redis for ever
@@ -116,8 +116,8 @@ def _broker_url(redis_url: str) -> str:
     return redis_url
 
 
-class Bell:
-    """Rings in the background: whoever rings goes on at once, and rings that meet travel together."""
+class Notifier:
+    """Notifies in the background: the caller goes on at once, and notifications that meet travel together."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[str, str, str]] = deque()  # task, queue, id
@@ -126,10 +126,10 @@ class Bell:
         self._failures = 0
         self._open_until = 0.0
 
-    def ring(self, task: str, queue: str, id: UUID | str) -> None:
+    def notify(self, task: str, queue: str, id: UUID | str) -> None:
         self._waiting.append((task, queue, str(id)))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._loop, name="bell", daemon=True)
+            self._thread = threading.Thread(target=self._loop, name="notifier", daemon=True)
             self._thread.start()
         self._wake.set()
 
@@ -140,7 +140,7 @@ class Bell:
             try:
                 self._send_all()
             except Exception:  # the outermost loop: the process must not fall silent
-                log.exception("the bell failed, going on")
+                log.exception("notifying failed, going on")
 
     def _send_all(self) -> None:
         batches: dict[tuple[str, str], list[str]] = {}
@@ -148,12 +148,12 @@ class Bell:
             task, queue, id = self._waiting.popleft()
             batches.setdefault((task, queue), []).append(id)
         for (task, queue), ids in batches.items():
-            for at in range(0, len(ids), RING_AT_ONCE):
-                self._send(task, queue, ids[at : at + RING_AT_ONCE])
+            for at in range(0, len(ids), IDS_A_MESSAGE):
+                self._send(task, queue, ids[at : at + IDS_A_MESSAGE])
 
     def _send(self, task: str, queue: str, ids: list[str]) -> None:
         if time.monotonic() < self._open_until:
-            return  # upkeep rings again for rows nobody claimed
+            return  # upkeep notifies again for rows nobody claimed
         try:
             celery.send_task(task, args=[ids], queue=queue)
             self._failures = 0
@@ -161,22 +161,22 @@ class Bell:
             self._failures += 1
             if self._failures >= BREAKER_FAILURES:
                 self._open_until = time.monotonic() + BREAKER_SECONDS
-            log.warning("could not ring %s for %d ids: %s", queue, len(ids), error)
+            log.warning("could not notify %s of %d ids: %s", queue, len(ids), error)
 
 
-bell = Bell()
+notifier = Notifier()
 
 
 def enqueue_run(pool: str, run_id: UUID | str) -> None:
     """Tell the runners of a pool that a run waits for them."""
-    bell.ring(EXECUTE_RUNS, runs_queue(pool), run_id)
+    notifier.notify(EXECUTE_RUNS, runs_queue(pool), run_id)
 
 
 def enqueue_query(pool: str, query_id: UUID) -> None:
     """Tell the runners of a pool that somebody waits for an answer."""
-    bell.ring(ANSWER_QUERIES, queries_queue(pool), query_id)
+    notifier.notify(ANSWER_QUERIES, queries_queue(pool), query_id)
 
 
 def enqueue_build(revision_id: UUID | str) -> None:
     """Tell the builders that a revision waits for them."""
-    bell.ring(BUILD_REVISION, BUILDS, revision_id)
+    notifier.notify(BUILD_REVISION, BUILDS, revision_id)

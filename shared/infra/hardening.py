@@ -16,7 +16,7 @@ def close_memory() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def take_turns() -> None:
+def let_others_run() -> None:
     """Let others go on, between two long steps: greenlets where gevent is, else threads.
 
     It must be a sleep of some length: a `sleep(0)` of gevent's does not look at what has come over sockets.

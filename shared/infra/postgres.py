@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, RowMapping, create_engine, event, exc
 from sqlalchemy.orm import Session
 
 from shared.errors import OutcomeUnknown, Unavailable
-from shared.infra.hardening import take_turns
+from shared.infra.hardening import let_others_run
 
 # A connection that was used this recently is taken without asking the server whether it lives.
 TRUSTED_SECONDS = 1.0
@@ -33,7 +33,7 @@ def dumps(value: Any) -> str:
     """JSON text for a json column."""
     made = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
     if len(made) > LARGE:
-        take_turns()
+        let_others_run()
     return made
 
 
@@ -41,9 +41,9 @@ def loads(text: str | bytes) -> Any:
     """The value of a json column."""
     if len(text) <= LARGE:
         return orjson.loads(text)
-    take_turns()
+    let_others_run()
     value = orjson.loads(text)
-    take_turns()
+    let_others_run()
     return value
 
 

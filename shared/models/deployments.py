@@ -79,8 +79,8 @@ class Revision(Base):
     owner: Mapped[str | None]
     lease_until: Mapped[datetime | None]
     not_before: Mapped[datetime | None]
-    rung_at: Mapped[datetime | None]
-    rings: Mapped[int] = mapped_column(server_default="0")
+    notified_at: Mapped[datetime | None]
+    notifications: Mapped[int] = mapped_column(server_default="0")
     seq_reserved: Mapped[int] = mapped_column(server_default="0")
 
     __table_args__ = (

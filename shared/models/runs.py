@@ -48,8 +48,8 @@ class Run(Base):
     timeout_seconds: Mapped[float | None] = mapped_column(Double)  # from its first claim; NULL: the setting
     deadline_at: Mapped[datetime | None]
     not_before: Mapped[datetime | None]
-    rung_at: Mapped[datetime | None]
-    rings: Mapped[int] = mapped_column(server_default="0")
+    notified_at: Mapped[datetime | None]
+    notifications: Mapped[int] = mapped_column(server_default="0")
     seq_reserved: Mapped[int] = mapped_column(server_default="0")
     cancel_requested: Mapped[str | None]  # interrupt or rollback
     cancel_reason: Mapped[str | None]

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared.deployments import deployments, revisions
-from shared.deployments.revisions import Moved
+from shared.deployments.revisions import Transition
 from shared.eventlog.events import RESERVED
 from shared.models import DeploymentStatus
 from shared.runs import webhooks
@@ -22,7 +22,7 @@ REASON = "the deployment was deleted"
 RUNS_AT_ONCE = 500
 
 
-def delete(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list[Moved]:
+def delete(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list[Transition]:
     """Hide the deployment and stop its revisions; its runs are stopped next. Raises NotFound."""
     deployments.lock(conn, organization_id, deployment_id)
     moved = revisions.interrupt_all(conn, deployment_id, reason=REASON)

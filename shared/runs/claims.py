@@ -16,7 +16,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import Driver, Row, query
-from shared.runs.eligibility import CLAIM, CLAIM_IN_TURNS, CLAIM_WAITING, CLAIM_WHATEVER_KEY, Next
+from shared.runs.eligibility import CLAIM, CLAIM_ROUND_ROBIN, CLAIM_WAITING, CLAIM_WHATEVER_KEY, Next
 from shared.threads import checkpoint_reads, checkpoints
 
 
@@ -81,7 +81,7 @@ def claim_waiting(
     return take(conn, CLAIM_WAITING, terms, {"pool": pool, "limit": limit, "waited": waited_seconds})
 
 
-def claim_in_turns(
+def claim_round_robin(
     conn: Driver, pool: str, terms: Terms, *, limit: int, served: Sequence[str]
 ) -> list[tuple[Claimed, Stored]]:
     """Take waiting runs in turns between keys, whoever rang: for a runner that cannot take all.
@@ -89,7 +89,7 @@ def claim_in_turns(
     `served` are the keys it took runs of, the longest ago first. Fewer than `limit`: no more wait.
     """
     which = {"pool": pool, "limit": limit, "served": list(served), "rooms": [], "limited_keys": []}
-    return take(conn, CLAIM_IN_TURNS, terms, which)
+    return take(conn, CLAIM_ROUND_ROBIN, terms, which)
 
 
 def take(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> list[tuple[Claimed, Stored]]:
@@ -213,7 +213,7 @@ def _held(runs: Sequence[Claimed]) -> dict[str, list[Any]]:
 
 GIVE_BACK = """
 UPDATE run r SET status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(),
-    not_before = now() + make_interval(secs => f.delay), rung_at = now(), rings = 0,
+    not_before = now() + make_interval(secs => f.delay), notified_at = now(), notifications = 0,
     last_death = f.death, deaths = r.deaths + f.died, quarantine = coalesce(f.level, r.quarantine)
 FROM unnest(
     CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(owners)s AS text[]),
@@ -243,7 +243,7 @@ WHERE r.status = 'running' AND r.cancel_requested IS NOT NULL"""
 SETTLED_SECONDS = 2.0  # a claim may still be on its way to whoever made it
 
 GIVE_BACK_UNKNOWN = text("""
-UPDATE run SET status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(), rung_at = now(), rings = 0
+UPDATE run SET status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(), notified_at = now(), notifications = 0
 WHERE owner = :owner AND status = 'running' AND run_id <> ALL(CAST(:known AS uuid[]))
   AND updated_at < now() - make_interval(secs => :settled) AND cancel_requested IS NULL
 RETURNING run_id, pool
@@ -251,7 +251,7 @@ RETURNING run_id, pool
 
 
 def give_back_unknown(conn: Connection, *, owner: str, known: Sequence[UUID]) -> list[Next]:
-    """Return an owner's runs to the queue that it knows nothing of; those to be rung for.
+    """Return an owner's runs to the queue that it knows nothing of; those to notify of.
 
     It claimed them by a statement that was carried out, but whose answer it never got.
     """
@@ -296,7 +296,7 @@ def release_abandoned(conn: Connection, run_id: UUID, *, max_attempts: int) -> b
     done = conn.execute(
         text(
             "UPDATE run SET status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(),"
-            " deaths = deaths + 1, rung_at = now(), rings = 0"
+            " deaths = deaths + 1, notified_at = now(), notifications = 0"
             " WHERE run_id = :run_id AND status = 'running' AND lease_until < now()"
             " AND deaths + 1 < :max_attempts AND cancel_requested IS NULL AND deadline_at > now()"
         ),

@@ -88,7 +88,7 @@ def create_run(
 
     Raises NotFound (thread or assistant), Conflict (strategy `reject` on a busy thread; a status that was not
     wanted; nothing serves yet), Invalid (unknown graph), TooMany. What looks at the thread first
-    (`looks_first`) needs a transaction.
+    (`depends_on_thread`) needs a transaction.
     """
     assistant = assistants.resolve(conn, deployment, request.assistant_id)
     stateless = thread_id is None
@@ -104,10 +104,10 @@ def create_run(
     }
     temporary = stateless and request.on_completion == "delete"
     displaced: Sequence[Displaced] = ()
-    if not stateless and looks_first(request) and isinstance(conn, Connection):
+    if not stateless and depends_on_thread(request) and isinstance(conn, Connection):
         _require_status(conn, deployment.id, thread_id, request)
         if request.multitask_strategy != "enqueue":
-            displaced = _make_room(conn, deployment.id, thread_id, request.multitask_strategy, run_id)
+            displaced = _apply_strategy(conn, deployment.id, thread_id, request.multitask_strategy, run_id)
     values = {
         "run_id": run_id,
         "webhook": request.webhook,
@@ -157,7 +157,7 @@ def made(conn: Driver, run_id: UUID) -> Created | None:
     return Created(run_id, row["thread_id"], row["pool"], False, row, row["is_due"])
 
 
-def looks_first(request: RunRequest) -> bool:
+def depends_on_thread(request: RunRequest) -> bool:
     """Whether other runs, or the thread's status, decide what becomes of this one."""
     return request.multitask_strategy != "enqueue" or request.if_thread_status is not None
 
@@ -194,7 +194,7 @@ _INSERT_RUN = """
 INSERT INTO run (webhook, key_id,
                  run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, metadata,
                  input, kwargs, multitask_strategy, temporary, pool, timeout_seconds, created_seq,
-                 created_at, not_before, rung_at, metadata_before)
+                 created_at, not_before, notified_at, metadata_before)
 SELECT CAST(%(webhook)s AS text), %(key_id)s,
        %(run_id)s, t.deployment_id, t.thread_id, %(assistant_id)s, %(revision_id)s, %(graph_id)s, 'pending',
        CAST(%(assistant_metadata)s AS jsonb) || t.before || CAST(%(metadata)s AS jsonb),
@@ -207,7 +207,7 @@ RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metad
           multitask_strategy, cancel_reason, (SELECT was_idle FROM t) AND not_before IS NULL AS starts_at_once
 """
 # Whether runs are ahead is read from the locked thread: other runs may be invisible to this statement.
-# A run that is to start later was not rung for: upkeep does so when its time has come.
+# A run that is to start later is not notified of: upkeep does so when its time has come.
 
 INSERT_ON_THREAD = (
     """
@@ -292,7 +292,7 @@ def _kwargs(
     return kwargs
 
 
-def _make_room(
+def _apply_strategy(
     conn: Connection, deployment_id: UUID, thread_id: UUID, strategy: str, run_id: UUID
 ) -> list[Displaced]:
     """Apply a strategy other than `enqueue` to the live runs of the thread, which stays locked."""

@@ -18,7 +18,7 @@ from shared.deployments.limits import move_waiting
 from shared.infra.postgres import Driver, query
 from shared.runs import key_limits
 from shared.runs.claims import Claimed, Stored, Terms, take
-from shared.runs.eligibility import ALL_LANES, CLAIM_LIMITED, Next, unanswered
+from shared.runs.eligibility import ALL_LANES, CLAIM_LIMITED, Next, notification_lost
 
 STRAGGLERS = text(f"""
 WITH RECURSIVE lane AS ({ALL_LANES})
@@ -39,12 +39,12 @@ WHERE d.id IN (SELECT deployment_id FROM run WHERE run_id = ANY(%(ids)s) AND sta
 """
 
 
-def with_room(conn: Driver, run_ids: Sequence[UUID]) -> list[UUID]:
+def with_capacity(conn: Driver, run_ids: Sequence[UUID]) -> list[UUID]:
     """The limited deployments among those of these waiting runs that may start one: seen without a lock."""
     return [row["id"] for row in query(conn, ROOM, {"ids": list(run_ids)})]
 
 
-UNHEARD = """
+OVERLOOKED = """
 SELECT d.id FROM deployment d
 WHERE d.max_concurrent_runs
       > (SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running')
@@ -53,9 +53,9 @@ WHERE d.max_concurrent_runs
 """
 
 
-def unheard(conn: Driver, pool: str, *, waited_seconds: float) -> list[UUID]:
-    """The limited deployments that may start a run which has waited this long: for when no bell rings."""
-    return [row["id"] for row in query(conn, UNHEARD, {"pool": pool, "waited": waited_seconds})]
+def overlooked(conn: Driver, pool: str, *, waited_seconds: float) -> list[UUID]:
+    """The limited deployments that may start a run which has waited this long: for when no notification comes."""
+    return [row["id"] for row in query(conn, OVERLOOKED, {"pool": pool, "waited": waited_seconds})]
 
 
 LOCKED = "SELECT max_concurrent_runs FROM deployment WHERE id = %(id)s FOR NO KEY UPDATE"
@@ -83,7 +83,7 @@ def claim(
         room = row["max_concurrent_runs"] - (counted["n"] if counted else 0)
         if min(room, most) <= 0:
             return []
-        keys = key_limits.rooms_within(conn, deployment_id)
+        keys = key_limits.capacities_within(conn, deployment_id)
         which = {
             "deployment_id": deployment_id,
             "pool": pool,
@@ -99,14 +99,14 @@ def claim(
     ]
 
 
-STARTABLE = f"""
-UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id IN (
+TO_NOTIFY = f"""
+UPDATE run SET notified_at = now(), notifications = notifications + 1 WHERE run_id IN (
     SELECT w.run_id FROM deployment d
     CROSS JOIN LATERAL (
         SELECT d.max_concurrent_runs - count(*) AS n FROM run e
         WHERE e.deployment_id = d.id AND e.status = 'running') room
     CROSS JOIN LATERAL (
-        SELECT r.run_id, r.rung_at, r.rings FROM run r
+        SELECT r.run_id, r.notified_at, r.notifications FROM run r
         WHERE r.deployment_id = d.id AND r.pool = d.pool AND r.status = 'pending'
           AND r.cancel_requested IS NULL AND (r.not_before IS NULL OR r.not_before <= now())
           AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = r.deployment_id
@@ -114,13 +114,13 @@ UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id IN (
             AND e.status IN ('pending', 'running'))
         ORDER BY r.run_id LIMIT greatest(least(room.n, 50), 0)) w
     WHERE d.max_concurrent_runs IS NOT NULL
-      AND (d.id = :id OR CAST(:id AS uuid) IS NULL AND {unanswered("w")})
+      AND (d.id = :id OR CAST(:id AS uuid) IS NULL AND {notification_lost("w")})
     LIMIT :limit)
 RETURNING run_id, pool
 """
 
 
-def startable(conn: Connection, deployment_id: UUID | None = None, *, limit: int = 200) -> list[Next]:
-    """Waiting runs of limited deployments with room, or of this one, to be rung for; marked as rung."""
-    rows = conn.execute(text(STARTABLE), {"id": deployment_id, "limit": limit})
+def to_notify(conn: Connection, deployment_id: UUID | None = None, *, limit: int = 200) -> list[Next]:
+    """Waiting runs of limited deployments with room, or of this one, to notify of; each is marked as notified."""
+    rows = conn.execute(text(TO_NOTIFY), {"id": deployment_id, "limit": limit})
     return [Next(row.run_id, row.pool) for row in rows]

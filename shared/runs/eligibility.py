@@ -15,25 +15,25 @@ from sqlalchemy import Connection, text
 
 # OFFSET keeps the condition on a run's thread a look along the index: as a join it is planned by statistics, and
 # those of a quiet hour make it read all that waits, for each of them.
-_STARTABLE = """{0}.cancel_requested IS NULL AND ({0}.not_before IS NULL OR {0}.not_before <= now())
+_ELIGIBLE = """{0}.cancel_requested IS NULL AND ({0}.not_before IS NULL OR {0}.not_before <= now())
     AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = {0}.deployment_id
       AND e.thread_id = {0}.thread_id AND e.created_seq < {0}.created_seq
       AND e.status IN ('pending', 'running') OFFSET 0)"""
 
 
-def startable(alias: str) -> str:
+def eligible(alias: str) -> str:
     """A pending run, called so in the statement, that nothing but room keeps from starting."""
-    return _STARTABLE.format(alias)
+    return _ELIGIBLE.format(alias)
 
 
 # A notification from the future was sent before the clock was put back: it may have been lost as any other.
-_UNANSWERED = """({0}.rung_at IS NULL OR {0}.rung_at NOT BETWEEN
-    now() - make_interval(secs => least(2 * ({0}.rings + 1), 30)) AND now() + interval '10 seconds')"""
+_NOTIFICATION_LOST = """({0}.notified_at IS NULL OR {0}.notified_at NOT BETWEEN
+    now() - make_interval(secs => least(2 * ({0}.notifications + 1), 30)) AND now() + interval '10 seconds')"""
 
 
-def unanswered(alias: str) -> str:
+def notification_lost(alias: str) -> str:
     """A pending run, called so in the statement, whose last notification nobody has followed for a while."""
-    return _UNANSWERED.format(alias)
+    return _NOTIFICATION_LOST.format(alias)
 
 
 # Runs of these are claimed by shared/runs/deployment_limits.py and shared/runs/key_limits.py: here they would be in others' way.
@@ -61,7 +61,7 @@ UPDATE run r SET status = 'running', attempt = attempt + 1, owner = %(owner)s,
         deadline_at, now() + make_interval(secs => coalesce(timeout_seconds, %(run_timeout)s))),
     seq_reserved = seq_reserved + %(reserved)s
 WHERE {which} AND r.status = 'pending'
-  AND (CAST(%(pool)s AS text) IS NULL OR r.pool = %(pool)s) AND {startable}
+  AND (CAST(%(pool)s AS text) IS NULL OR r.pool = %(pool)s) AND {eligible}
 RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
     seq_reserved - %(reserved)s AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs,
     last_death, deaths, quarantine, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left,
@@ -70,7 +70,7 @@ RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id,
 
 
 def _claim(which: str) -> str:
-    return _CLAIM.format(which=which, startable=startable("r"))
+    return _CLAIM.format(which=which, eligible=eligible("r"))
 
 
 # Who waits in a pool: each pair of deployment and key once. Found by leaping over the index, one leap a pair,
@@ -97,12 +97,12 @@ ALL_LANES = """
 # Round robin: every key's oldest run, then every key's second; of equals first who was served longest ago.
 # A few more are looked at than are wanted, because other runners may be taking the same ones. A key with a
 # limit has no more turns than room.
-_IN_TURNS = """r.run_id = ANY(ARRAY(
+_ROUND_ROBIN = """r.run_id = ANY(ARRAY(
     WITH RECURSIVE lane AS ({lanes}), ranked AS (
         SELECT c.run_id, l.key_id, row_number() OVER (PARTITION BY l.key_id ORDER BY c.run_id) AS turn
         FROM lane l CROSS JOIN LATERAL (
             SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s
-              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND {startable}
+              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND {eligible}
             ORDER BY w.run_id LIMIT %(limit)s + 8) c
         WHERE {of}
     ), chosen AS (
@@ -116,26 +116,26 @@ _IN_TURNS = """r.run_id = ANY(ARRAY(
     ORDER BY c.place LIMIT %(limit)s FOR UPDATE OF w SKIP LOCKED))"""
 
 
-def _in_turns(of: str) -> str:
+def _round_robin(of: str) -> str:
     lanes = LANES.format(pool="%(pool)s")
-    return _claim(_IN_TURNS.format(lanes=lanes, startable=startable("w"), of=of))
+    return _claim(_ROUND_ROBIN.format(lanes=lanes, eligible=eligible("w"), of=of))
 
 
 # An array is made once: a subquery with LIMIT and FOR UPDATE may be run again for every row of a join.
 _WAITING = """r.run_id = ANY(ARRAY(
             SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s AND {which}
-              AND {startable}
+              AND {eligible}
             ORDER BY w.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED))"""
 # Created in the future: before the clock was put back.
-_UNHEARD = (
+_OVERLOOKED = (
     "coalesce(w.not_before, w.created_at) NOT BETWEEN now() - make_interval(secs => %(waited)s) AND now()"
 )
 CLAIM = _claim(f"r.run_id = ANY(%(ids)s) AND {unlimited('r')}")
 CLAIM_WHATEVER_KEY = _claim(f"r.run_id = ANY(%(ids)s) AND {free_deployment('r')}")
-CLAIM_WAITING = _claim(_WAITING.format(which=f"{unlimited('w')} AND {_UNHEARD}", startable=startable("w")))
-CLAIM_IN_TURNS = _in_turns(unlimited("l"))
-CLAIM_LIMITED = _in_turns("l.deployment_id = %(deployment_id)s")
-CLAIM_OF_KEY = _in_turns(f"l.key_id = %(key_id)s AND {free_deployment('l')}")
+CLAIM_WAITING = _claim(_WAITING.format(which=f"{unlimited('w')} AND {_OVERLOOKED}", eligible=eligible("w")))
+CLAIM_ROUND_ROBIN = _round_robin(unlimited("l"))
+CLAIM_LIMITED = _round_robin("l.deployment_id = %(deployment_id)s")
+CLAIM_OF_KEY = _round_robin(f"l.key_id = %(key_id)s AND {free_deployment('l')}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +165,15 @@ def pools(conn: Connection) -> list[str]:
 
 
 # Of each pair of deployment and key only its oldest: however many wait behind them, the look costs the same.
-UNHEARD = text(f"""
-UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id = ANY(ARRAY(
+TO_NOTIFY = text(f"""
+UPDATE run SET notified_at = now(), notifications = notifications + 1 WHERE run_id = ANY(ARRAY(
     WITH RECURSIVE lane AS ({ALL_LANES}), eligible AS (
         SELECT c.run_id FROM lane l CROSS JOIN LATERAL (
-            SELECT w.run_id, w.rung_at, w.rings FROM run w WHERE w.status = 'pending' AND w.pool = l.pool
-              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND {startable("w")}
+            SELECT w.run_id, w.notified_at, w.notifications FROM run w WHERE w.status = 'pending' AND w.pool = l.pool
+              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND {eligible("w")}
             ORDER BY w.run_id LIMIT 2 * :limit) c
         WHERE l.pool <> ALL(:full_pools) AND {unlimited("l")}
-          AND {unanswered("c")}
+          AND {notification_lost("c")}
         ORDER BY c.run_id LIMIT :limit)
     SELECT r.run_id FROM run r WHERE r.run_id = ANY(ARRAY(SELECT run_id FROM eligible))
     FOR UPDATE SKIP LOCKED))
@@ -181,9 +181,9 @@ RETURNING run_id, pool
 """)
 
 
-def unheard(conn: Connection, *, full_pools: Collection[str] = (), limit: int = 200) -> list[Next]:
+def to_notify(conn: Connection, *, full_pools: Collection[str] = (), limit: int = 200) -> list[Next]:
     """Eligible runs, of all but these pools, whose last notification nobody acted on; each is marked as notified."""
-    rows = conn.execute(UNHEARD, {"full_pools": list(full_pools), "limit": limit})
+    rows = conn.execute(TO_NOTIFY, {"full_pools": list(full_pools), "limit": limit})
     return [Next(row.run_id, row.pool) for row in rows]
 
 

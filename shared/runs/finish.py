@@ -64,7 +64,7 @@ def finish_runs(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str
         told = [end.run.run_id for end in kept if end.run.kwargs.get("webhook") and end.run.run_id in done]
         if told:
             webhooks.record(conn, told)
-    for statement, ended in ((DELETE_TEMPORARY, silent), (DELETE_TOLD, told_of)):
+    for statement, ended in ((DELETE_TEMPORARY, silent), (DELETE_WITH_WEBHOOK, told_of)):
         if ended:
             done.update((row["run_id"], None) for row in query(conn, statement, _temporary(ended, owner)))
     return done
@@ -135,7 +135,7 @@ RETURNING f.run_id, set_config('synchronous_commit', 'on', true)
 """
 
 # The same, with a word to those who are told of it: one statement, since it may be a transaction of its own.
-DELETE_TOLD = f"""
+DELETE_WITH_WEBHOOK = f"""
 WITH f AS (
     SELECT * FROM unnest(
         CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(statuses)s AS text[]),

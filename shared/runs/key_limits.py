@@ -16,7 +16,14 @@ from sqlalchemy import Connection, text
 
 from shared.infra.postgres import Driver, query
 from shared.runs.claims import Claimed, Stored, Terms, take
-from shared.runs.eligibility import ALL_LANES, CLAIM_OF_KEY, Next, free_deployment, startable, unanswered
+from shared.runs.eligibility import (
+    ALL_LANES,
+    CLAIM_OF_KEY,
+    Next,
+    eligible,
+    free_deployment,
+    notification_lost,
+)
 
 RUNNING = (
     "SELECT key_id, count(*) AS n FROM run WHERE status = 'running' AND key_id = ANY(%(ids)s) GROUP BY key_id"
@@ -29,14 +36,14 @@ WHERE max_concurrent_runs IS NOT NULL
 ORDER BY id FOR NO KEY UPDATE
 """
 # Those with room among some: what runs is counted without a lock.
-_WITH_ROOM = """
+_WITH_CAPACITY = """
 SELECT k.id FROM api_key k
 WHERE k.max_concurrent_runs IS NOT NULL AND k.id IN (SELECT w.key_id FROM run w WHERE {which}
       AND w.status = 'pending' AND {free})
   AND k.max_concurrent_runs > (SELECT count(*) FROM run e WHERE e.key_id = k.id AND e.status = 'running')
 """
-WITH_ROOM = _WITH_ROOM.format(which="w.run_id = ANY(%(ids)s)", free=free_deployment("w"))
-UNHEARD = _WITH_ROOM.format(
+WITH_CAPACITY = _WITH_CAPACITY.format(which="w.run_id = ANY(%(ids)s)", free=free_deployment("w"))
+OVERLOOKED = _WITH_CAPACITY.format(
     which="w.pool = %(pool)s"
     " AND coalesce(w.not_before, w.created_at) < now() - make_interval(secs => %(waited)s)",
     free=free_deployment("w"),
@@ -53,7 +60,7 @@ def _running(conn: Driver, ids: Sequence[str]) -> dict[str, int]:
     return {row["key_id"]: row["n"] for row in query(conn, RUNNING, {"ids": list(ids)})} if ids else {}
 
 
-def rooms_within(conn: Driver, deployment_id: UUID) -> dict[str, int]:
+def capacities_within(conn: Driver, deployment_id: UUID) -> dict[str, int]:
     """Of the limited keys whose runs wait in a deployment: how many may start. Holds these keys."""
     limits = {
         row["id"]: row["max_concurrent_runs"] for row in query(conn, LOCKED_WITHIN, {"id": deployment_id})
@@ -62,14 +69,14 @@ def rooms_within(conn: Driver, deployment_id: UUID) -> dict[str, int]:
     return {id: max(most - running.get(id, 0), 0) for id, most in limits.items()}
 
 
-def with_room(conn: Driver, run_ids: Sequence[UUID]) -> list[str]:
+def with_capacity(conn: Driver, run_ids: Sequence[UUID]) -> list[str]:
     """The limited keys among those of these waiting runs that may start one: seen without a lock."""
-    return [row["id"] for row in query(conn, WITH_ROOM, {"ids": list(run_ids)})]
+    return [row["id"] for row in query(conn, WITH_CAPACITY, {"ids": list(run_ids)})]
 
 
-def unheard(conn: Driver, pool: str, *, waited_seconds: float) -> list[str]:
+def overlooked(conn: Driver, pool: str, *, waited_seconds: float) -> list[str]:
     """The limited keys that may start a run which has waited this long in this pool."""
-    return [row["id"] for row in query(conn, UNHEARD, {"pool": pool, "waited": waited_seconds})]
+    return [row["id"] for row in query(conn, OVERLOOKED, {"pool": pool, "waited": waited_seconds})]
 
 
 def claim(conn: Driver, key_id: str, pool: str, terms: Terms, *, most: int) -> list[tuple[Claimed, Stored]]:
@@ -96,16 +103,16 @@ def claim(conn: Driver, key_id: str, pool: str, terms: Terms, *, most: int) -> l
     return [(dataclasses.replace(run, key_limited=True), stored) for run, stored in taken]
 
 
-RING = text(f"""
+TO_NOTIFY = text(f"""
 WITH RECURSIVE lane AS ({ALL_LANES})
-UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id = ANY(ARRAY(
+UPDATE run SET notified_at = now(), notifications = notifications + 1 WHERE run_id = ANY(ARRAY(
     SELECT w.run_id FROM (
-        SELECT c.run_id, c.rung_at, c.rings, l.key_id,
+        SELECT c.run_id, c.notified_at, c.notifications, l.key_id,
             row_number() OVER (PARTITION BY l.key_id ORDER BY c.run_id) AS turn
         FROM lane l CROSS JOIN LATERAL (
-            SELECT r.run_id, r.rung_at, r.rings FROM run r
+            SELECT r.run_id, r.notified_at, r.notifications FROM run r
             WHERE r.status = 'pending' AND r.pool = l.pool AND r.deployment_id = l.deployment_id
-              AND r.key_id = l.key_id AND {startable("r")}
+              AND r.key_id = l.key_id AND {eligible("r")}
             ORDER BY r.run_id LIMIT 50) c
         WHERE (CAST(:id AS text) IS NULL OR l.key_id = :id)
           AND l.key_id IN (SELECT id FROM api_key WHERE max_concurrent_runs IS NOT NULL)
@@ -115,13 +122,13 @@ UPDATE run SET rung_at = now(), rings = rings + 1 WHERE run_id = ANY(ARRAY(
         SELECT key_id, count(*) AS n FROM run WHERE status = 'running' GROUP BY key_id) busy
         ON busy.key_id = k.id
     WHERE w.turn <= least(k.max_concurrent_runs - coalesce(busy.n, 0), 50)
-      AND (CAST(:id AS text) IS NOT NULL OR {unanswered("w")})
+      AND (CAST(:id AS text) IS NOT NULL OR {notification_lost("w")})
     LIMIT :limit))
 RETURNING run_id, pool
 """)
 
 
-def ring(conn: Connection, key_id: str | None = None, *, limit: int = 200) -> list[Next]:
-    """Waiting runs of limited keys with room, or of this one, to be rung for; marked as rung."""
-    rows = conn.execute(RING, {"id": key_id, "limit": limit})
+def to_notify(conn: Connection, key_id: str | None = None, *, limit: int = 200) -> list[Next]:
+    """Waiting runs of limited keys with room, or of this one, to notify of; each is marked as notified."""
+    rows = conn.execute(TO_NOTIFY, {"id": key_id, "limit": limit})
     return [Next(row.run_id, row.pool) for row in rows]

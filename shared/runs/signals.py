@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 WIDEN = "widen"
 
 
-def tell(stopped: Sequence[Displaced], retention_seconds: int) -> None:
+def publish_cancels(stopped: Sequence[Displaced], retention_seconds: int) -> None:
     """After the commit: a hint to the owner of each running run, an end of its log for each that is over.
 
     Both may be lost: a renewal carries the wish too, and readers find the end in the row.
@@ -59,7 +59,7 @@ def _end_log(run: Displaced, retention_seconds: int) -> None:
     )
 
 
-def ring(next_run: Next | None) -> None:
+def notify_next(next_run: Next | None) -> None:
     """After the commit: a run was in the way of another one, whose turn it is now."""
     if next_run is not None:
         broker.enqueue_run(next_run.pool, next_run.run_id)

@@ -31,7 +31,7 @@ EMPTY: dict[str, Any] = {
 }
 
 
-class Moved(Conflict):
+class StaleUpdate(Conflict):
     """The thread got another checkpoint meanwhile."""
 
 
@@ -107,14 +107,14 @@ def store_update(
 ) -> None:
     """Store what a graph host made of an update: checkpoints and the thread's state, whole or not at all.
 
-    Raises NotFound, Conflict while the thread has runs that have not ended, and Moved when the update was
+    Raises NotFound, Conflict while the thread has runs that have not ended, and StaleUpdate when the update was
     meant for the newest checkpoint (`from_newest`) and there is a newer one now.
     """
     require_quiet(conn, deployment_id, thread_id)
     writes = list(_writes(deployment_id, thread_id, update_id, answer["written"], blobs))
     parent = next((w.head["parent_checkpoint_id"] for w in writes if "task_id" not in w.head), None)
     if from_newest and parent != newest(conn, deployment_id, thread_id).checkpoint_id:
-        raise Moved(f"Thread {thread_id} was changed meanwhile")
+        raise StaleUpdate(f"Thread {thread_id} was changed meanwhile")
     checkpoints.write_unfenced(conn, writes)
     conn.execute(
         STORE,

@@ -94,22 +94,22 @@ class Api:
         return self.call("DELETE", path, **more)
 
 
-class Rings:
-    """A bell that remembers who was rung for."""
+class Notifications:
+    """A notifier that remembers who was notified."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str]] = []
 
-    def ring(self, task: str, queue: str, id: UUID | str) -> None:
+    def notify(self, task: str, queue: str, id: UUID | str) -> None:
         self.heard.append((queue, str(id)))
 
 
 @pytest.fixture
-def rings(monkeypatch: pytest.MonkeyPatch) -> Rings:
+def notifications(monkeypatch: pytest.MonkeyPatch) -> Notifications:
     """What would go to the broker."""
-    bell = Rings()
-    monkeypatch.setattr(broker, "bell", bell)
-    return bell
+    notifier = Notifications()
+    monkeypatch.setattr(broker, "notifier", notifier)
+    return notifier
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +118,9 @@ def _hub(redis_url: str) -> Hub:
 
 
 @pytest.fixture
-def api(client: FlaskClient, redis: Any, rings: Rings, _hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Api:
+def api(
+    client: FlaskClient, redis: Any, notifications: Notifications, _hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> Api:
     """A deployment called chat with the graphs `agent` and `other`, nothing else in it."""
     monkeypatch.setattr("shared.eventlog.hub._hub", _hub)
     deployment = make.deployment(
@@ -199,7 +201,7 @@ class ControlPlane:
 
 @pytest.fixture
 def control(
-    client: FlaskClient, redis: Any, rings: Rings, _hub: Hub, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient, redis: Any, notifications: Notifications, _hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ControlPlane]:
     """The control plane, empty, with a key to keep secrets with."""
     monkeypatch.setattr("shared.eventlog.hub._hub", _hub)

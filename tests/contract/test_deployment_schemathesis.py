@@ -1,6 +1,6 @@
 """A deployment's interface keeps to its own API document, whatever it is sent.
 
-The runner is played here: it ends a run as soon as it is rung for, and answers what is asked of a graph host.
+The runner is played here: it ends a run as soon as it is notified of, and answers what is asked of a graph host.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shared.infra import broker, encryption
 from shared.infra.postgres import connection
 from tests.contract.acting import act
 from tests.contract.conforming import operations, require_conforming
-from tests.contract.conftest import Api, Rings
+from tests.contract.conftest import Api, Notifications
 from tests.contract.documented import deployment_records
 
 EXAMPLES = 12
@@ -36,11 +36,11 @@ WHERE thread_id = :thread_id AND status = 'pending' ORDER BY created_seq LIMIT 1
 class Runner:
     """Ends a run at once, with those that waited for it, and answers every question."""
 
-    def __init__(self, rings: Rings) -> None:
+    def __init__(self, notifications: Notifications) -> None:
         self.is_away = False
-        rings.ring = self.ring  # type: ignore[method-assign]
+        notifications.notify = self.notify  # type: ignore[method-assign]
 
-    def ring(self, task: str, queue: str, id: UUID | str) -> None:
+    def notify(self, task: str, queue: str, id: UUID | str) -> None:
         if self.is_away:
             return
         if task == broker.EXECUTE_RUNS:
@@ -72,10 +72,10 @@ def keys() -> Iterator[None]:
     encryption.configure([])
 
 
-def test_it_keeps_to_its_document(api: Api, rings: Rings, keys: None) -> None:
+def test_it_keeps_to_its_document(api: Api, notifications: Notifications, keys: None) -> None:
     document: Any = api.get("/openapi.json").json
     described = operations(api.client.application, document)
-    runner = Runner(rings)
+    runner = Runner(notifications)
 
     def records(operation: Any) -> dict[str, str]:
         runner.is_away = True

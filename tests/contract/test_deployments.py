@@ -13,7 +13,7 @@ from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.deployments import secrets
 from shared.infra import encryption
 from shared.infra.postgres import connection
-from tests.contract.conftest import ControlPlane, Rings
+from tests.contract.conftest import ControlPlane, Notifications
 
 NO_LIMITS = dict.fromkeys(("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb"))
 
@@ -125,7 +125,7 @@ def test_a_limit_that_makes_no_sense_is_refused(control: ControlPlane, name: str
     assert place(answer)[0] == ["body", "limits", name]
 
 
-def test_its_first_revision_waits_for_source(control: ControlPlane, rings: Rings) -> None:
+def test_its_first_revision_waits_for_source(control: ControlPlane, notifications: Notifications) -> None:
     made = control.create()
     revision = control.revision(made)
     assert revision["status"] == "CREATING"
@@ -133,7 +133,7 @@ def test_its_first_revision_waits_for_source(control: ControlPlane, rings: Rings
     assert revision["source"] == "internal_source"
     assert revision["source_revision_config"]["tracked_packages"] == []
     assert [row["id"] for row in control.revisions(made)] == [revision["id"]]
-    assert rings.heard == []
+    assert notifications.heard == []
 
 
 def test_little_is_enough_to_create_one(control: ControlPlane) -> None:
@@ -280,7 +280,9 @@ def test_secrets_carry_over_until_they_are_replaced(control: ControlPlane) -> No
         assert secrets.secrets_of(conn, changed["latest_revision_id"]) == {"C": "3"}
 
 
-def test_source_fills_the_revision_that_waits_for_it(control: ControlPlane, rings: Rings) -> None:
+def test_source_fills_the_revision_that_waits_for_it(
+    control: ControlPlane, notifications: Notifications
+) -> None:
     made = control.create()
     deployed = control.deploy(made, revision_source="internal_source", tracked_packages=["google-adk:1"])
     assert deployed["latest_revision_id"] == made["latest_revision_id"]
@@ -288,11 +290,11 @@ def test_source_fills_the_revision_that_waits_for_it(control: ControlPlane, ring
     assert revision["status"] == "AWAITING_BUILD"
     assert revision["source_revision_config"]["langgraph_config_path"] == "langgraph.json"
     assert revision["source_revision_config"]["tracked_packages"] == ["google-adk:1"]
-    assert rings.heard == [("builds", revision["id"])]
+    assert notifications.heard == [("builds", revision["id"])]
 
 
 def test_what_comes_while_one_is_built_waits_and_the_last_one_wins(
-    control: ControlPlane, rings: Rings
+    control: ControlPlane, notifications: Notifications
 ) -> None:
     made = control.create()
     first = control.deploy(made)["latest_revision_id"]
@@ -300,7 +302,7 @@ def test_what_comes_while_one_is_built_waits_and_the_last_one_wins(
     third = control.deploy(made)["latest_revision_id"]
     shown = [(row["id"], row["status"]) for row in control.revisions(made)]
     assert shown == [(third, "QUEUED"), (second, "SKIPPED"), (first, "AWAITING_BUILD")]
-    assert rings.heard == [("builds", first)]
+    assert notifications.heard == [("builds", first)]
 
 
 def test_the_same_values_again_are_a_new_revision(control: ControlPlane) -> None:
@@ -480,7 +482,9 @@ def test_a_revision_that_is_asked_for_brings_its_source_config(control: ControlP
     assert {name: kept["source_config"][name] for name in sent} == sent
 
 
-def test_a_built_revision_is_deployed_again_without_building(control: ControlPlane, rings: Rings) -> None:
+def test_a_built_revision_is_deployed_again_without_building(
+    control: ControlPlane, notifications: Notifications
+) -> None:
     made = control.create(secrets=[{"name": "A", "value": "1"}])
     first = control.deploy(made)["latest_revision_id"]
     with connection() as conn:
@@ -494,7 +498,7 @@ def test_a_built_revision_is_deployed_again_without_building(control: ControlPla
     latest = shown["latest_revision_id"]
     assert latest not in (first, None)
     assert control.revision(shown)["status"] == "AWAITING_DEPLOY"
-    assert ("builds", latest) in rings.heard
+    assert ("builds", latest) in notifications.heard
     with connection() as conn:
         assert secrets.secrets_of(conn, latest) == {"A": "1"}
 

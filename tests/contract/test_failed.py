@@ -19,7 +19,7 @@ from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims
 from shared.runs.claims import Terms
 from tests.contract.acting import Actor
-from tests.contract.conftest import Api, Rings
+from tests.contract.conftest import Api, Notifications
 
 FIRST, SECOND, ELSEWHERE = "1-first", "2-second", "3-elsewhere"  # checkpoints in their order
 BOOM = {"error": "ValueError", "message": "boom"}
@@ -124,7 +124,7 @@ def test_a_bad_search_is_422(api: Api, body: dict[str, Any], field: str) -> None
 
 @pytest.mark.parametrize("status", list(ENDS))
 def test_a_failed_run_goes_on_from_its_last_checkpoint(
-    api: Api, thread_id: str, rings: Rings, status: str
+    api: Api, thread_id: str, notifications: Notifications, status: str
 ) -> None:
     body = {
         "input": {"a": 1},
@@ -137,14 +137,14 @@ def test_a_failed_run_goes_on_from_its_last_checkpoint(
     }
     run_id = ended(api, thread_id, FIRST, SECOND, status=status, **body)
     before = api.get(f"/threads/{thread_id}/runs/{run_id}").json
-    rings.heard.clear()
+    notifications.heard.clear()
 
     response = retry(api, thread_id, run_id)
 
     again = response.json
     assert (response.status_code, again["status"]) == (200, "pending")
     assert response.headers["Content-Location"] == f"/threads/{thread_id}/runs/{again['run_id']}"
-    assert rings.heard == [("runs.default", again["run_id"])]
+    assert notifications.heard == [("runs.default", again["run_id"])]
     assert again["kwargs"].pop("input") is None
     asked = before["kwargs"]
     del asked["input"]

@@ -16,7 +16,7 @@ from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.access.idempotency import Answer, Asked
 from shared.infra import encryption
 from shared.infra.postgres import LARGE, connection, driver, dumps, transaction
-from tests.contract.conftest import Api, ControlPlane, Rings, caller
+from tests.contract.conftest import Api, ControlPlane, Notifications, caller
 from tests.support.waiting import wait_until
 
 PROVIDER = {
@@ -83,16 +83,16 @@ def test_without_a_key_every_request_is_its_own(control: ControlPlane) -> None:
     ],
 )
 def test_whatever_creates_takes_part(
-    control: ControlPlane, rings: Rings, path: str, body: Any, method: str
+    control: ControlPlane, notifications: Notifications, path: str, body: Any, method: str
 ) -> None:
     deployment = control.deploy(control.create())
     first = send(control, path.format(**deployment), body, method=method)
     assert first.status_code in (200, 201), first.text
     made = ("revision", "upload", "api_key", "organization", "oauth_provider")
-    state = [*map(count, made)], list(rings.heard)
+    state = [*map(count, made)], list(notifications.heard)
     second = send(control, path.format(**deployment), body, method=method)
     assert (second.status_code, second.data, is_repeated(second)) == (first.status_code, first.data, True)
-    assert ([*map(count, made)], rings.heard) == state
+    assert ([*map(count, made)], notifications.heard) == state
 
 
 def test_a_key_belongs_to_one_request(control: ControlPlane) -> None:

@@ -106,7 +106,7 @@ def test_who_holds_a_record_learns_of_its_change(
     id = UUID(deployment["latest_revision_id"])
     with connection() as conn:
         assert revisions.claim(conn, id, owner="a builder", lease_seconds=30)
-        moved = revisions.Moved(id, "BUILDING", None, 1_000, 1_000)
+        moved = revisions.Transition(id, "BUILDING", None, 1_000, 1_000)
     logs.announce([moved])
     answer = asked.result(timeout=10)
     assert answer.json["status"] == "BUILDING"  # type: ignore[index]

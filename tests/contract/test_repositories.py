@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from shared.infra.postgres import connection
-from tests.contract.conftest import ControlPlane, Rings
+from tests.contract.conftest import ControlPlane, Notifications
 
 URL = "https://git.example.com/team/agents.git"
 REF = {"repo_ref": "main", "langgraph_config_path": "apps/one/langgraph.json", "image_uri": None}
@@ -44,7 +44,7 @@ def built(revision_id: str, commit: str = "c" * 40) -> None:
         )
 
 
-def test_the_first_revision_is_built_at_once(control: ControlPlane, rings: Rings) -> None:
+def test_the_first_revision_is_built_at_once(control: ControlPlane, notifications: Notifications) -> None:
     made = create(control)
 
     assert made["source"] == "github"
@@ -53,7 +53,7 @@ def test_the_first_revision_is_built_at_once(control: ControlPlane, rings: Rings
     assert (revision["status"], revision["source"]) == ("AWAITING_BUILD", "github")
     assert revision["source_revision_config"]["repo_ref"] == "main"
     assert revision["source_revision_config"]["repo_commit_sha"] is None
-    assert rings.heard == [("builds", revision["id"])]
+    assert notifications.heard == [("builds", revision["id"])]
 
 
 def test_the_same_ref_again_is_a_new_revision_of_what_it_stands_for_then(control: ControlPlane) -> None:

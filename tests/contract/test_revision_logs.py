@@ -254,7 +254,7 @@ def test_a_quiet_stream_beats(control: ControlPlane, deployment: Any) -> None:
 def test_what_ended_long_ago_is_told_from_its_rows(
     control: ControlPlane, deployment: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "RETOLD_AT_ONCE", 2)
+    monkeypatch.setattr(logs, "REPLAYED_AT_ONCE", 2)
     write(deployment, "one", "two", "three", "four", "five")
     write(deployment, "not of the build", kind=DEPLOY)
     interrupt(control, deployment)

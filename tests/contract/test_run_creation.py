@@ -16,7 +16,7 @@ from shared.infra.postgres import connect, connection, driver
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims, eligibility
 from tests.contract.acting import Actor, act
-from tests.contract.conftest import Api, Rings
+from tests.contract.conftest import Api, Notifications
 from tests.contract.test_sse import names, text_of
 from tests.support.broken_link import Link, linked
 from web.deployment_api import runs as run_routes
@@ -51,7 +51,7 @@ def due(run: dict[str, Any]) -> None:
 
 
 def test_a_run_for_later_waits_for_its_time_and_others_wait_behind_it(
-    api: Api, thread_id: str, rings: Rings
+    api: Api, thread_id: str, notifications: Notifications
 ) -> None:
     later = start(api, thread_id, after_seconds=3600)
     behind = start(api, thread_id)
@@ -64,17 +64,17 @@ def test_a_run_for_later_waits_for_its_time_and_others_wait_behind_it(
             ),
             {"id": later["run_id"]},
         ).one()
-        unheard = eligibility.unheard(conn)
+        overlooked = eligibility.to_notify(conn)
     assert (row.same, row.later) == (True, True)
     assert later["created_at"] > later["updated_at"]
-    assert rings.heard == [("runs.default", behind["run_id"])]
-    assert unheard == []
+    assert notifications.heard == [("runs.default", behind["run_id"])]
+    assert overlooked == []
     assert (later["status"], api.get(f"/threads/{thread_id}").json["status"]) == ("pending", "busy")
     assert (claimable(later), claimable(behind)) == (False, False)
 
     due(later)
     with connection() as conn:
-        assert [str(run.run_id) for run in eligibility.unheard(conn)] == [later["run_id"]]
+        assert [str(run.run_id) for run in eligibility.to_notify(conn)] == [later["run_id"]]
     act(later["run_id"], {})
     act(behind["run_id"], {})
     assert statuses(api, thread_id) == ["success", "success"]
@@ -94,9 +94,11 @@ def test_the_stream_of_a_run_for_later_is_open_and_says_nothing_before(api: Api,
 
 
 @pytest.mark.parametrize("seconds", [0, -5, 0.0, None])
-def test_a_time_that_has_come_is_now(api: Api, thread_id: str, rings: Rings, seconds: Any) -> None:
+def test_a_time_that_has_come_is_now(
+    api: Api, thread_id: str, notifications: Notifications, seconds: Any
+) -> None:
     run = start(api, thread_id, after_seconds=seconds)
-    assert rings.heard == [("runs.default", run["run_id"])]
+    assert notifications.heard == [("runs.default", run["run_id"])]
     assert claimable(run)
 
 
@@ -211,7 +213,7 @@ def test_a_thread_that_is_made_for_the_run_was_idle(api: Api) -> None:
 # Several at once
 
 
-def test_a_batch_makes_all_its_runs_in_order(api: Api, rings: Rings) -> None:
+def test_a_batch_makes_all_its_runs_in_order(api: Api, notifications: Notifications) -> None:
     bodies = [
         {"assistant_id": "agent", "assistantId": "nope", "input": {"n": number}, "ifNotExists": 5}
         for number in range(3)
@@ -220,7 +222,7 @@ def test_a_batch_makes_all_its_runs_in_order(api: Api, rings: Rings) -> None:
     assert response.status_code == 200
     assert [run["kwargs"]["input"]["n"] for run in response.json] == [0, 1, 2]
     assert len({run["thread_id"] for run in response.json}) == 3
-    assert [id for _, id in rings.heard] == [run["run_id"] for run in response.json]
+    assert [id for _, id in notifications.heard] == [run["run_id"] for run in response.json]
 
 
 @pytest.mark.parametrize(
@@ -236,11 +238,13 @@ def test_a_batch_makes_all_its_runs_in_order(api: Api, rings: Rings) -> None:
         ([{"assistant_id": "agent"}] * 1001, 422, "must have at most 1000 items"),
     ],
 )
-def test_a_batch_is_whole_or_not_at_all(api: Api, rings: Rings, body: Any, status: int, detail: str) -> None:
+def test_a_batch_is_whole_or_not_at_all(
+    api: Api, notifications: Notifications, body: Any, status: int, detail: str
+) -> None:
     response = api.post("/runs/batch", body)
     assert response.status_code == status
     assert response.json["detail"].startswith(detail)
-    assert rings.heard == []
+    assert notifications.heard == []
     with connection() as conn:
         assert conn.execute(text("SELECT count(*) FROM run")).scalar_one() == 0
 
@@ -273,16 +277,16 @@ def test_all_runs_in_a_status_are_cancelled(api: Api, neighbour: Api, status: st
 
 
 def test_named_runs_of_a_thread_are_cancelled_and_the_thread_is_free(
-    api: Api, thread_id: str, rings: Rings
+    api: Api, thread_id: str, notifications: Notifications
 ) -> None:
     runs = [start(api, thread_id) for _ in range(3)]
     ids = [runs[0]["run_id"], runs[1]["run_id"], MISSING]
-    rings.heard.clear()
+    notifications.heard.clear()
     assert (
         api.post("/runs/cancel?action=rollback", {"thread_id": thread_id, "run_ids": ids}).status_code == 204
     )
     assert statuses(api, thread_id) == ["pending"]
-    assert rings.heard == [("runs.default", runs[2]["run_id"])]
+    assert notifications.heard == [("runs.default", runs[2]["run_id"])]
     assert (
         api.post("/runs/cancel", {"thread_id": thread_id, "run_ids": [runs[2]["run_id"]]}).status_code == 204
     )
@@ -319,7 +323,7 @@ KEY = {"Idempotency-Key": "k1"}
 @pytest.mark.usefixtures("own_key")
 @pytest.mark.parametrize("path", ["/runs", "/threads/{}/runs", "/runs/batch"])
 def test_a_run_asked_for_twice_under_a_key_is_one_run(
-    api: Api, thread_id: str, rings: Rings, path: str
+    api: Api, thread_id: str, notifications: Notifications, path: str
 ) -> None:
     body: Any = {"assistant_id": "agent", "input": {"a": 1}, "multitask_strategy": "rollback"}
     body = [body] if path.endswith("batch") else body
@@ -328,7 +332,7 @@ def test_a_run_asked_for_twice_under_a_key_is_one_run(
     assert (first.status_code, again.status_code, again.data) == (200, 200, first.data)
     assert again.headers.get("Content-Location") == first.headers.get("Content-Location")
     assert again.headers["Idempotent-Replayed"] == "true"
-    assert len(rings.heard) == 1
+    assert len(notifications.heard) == 1
     other = api.post(address, [*body, *body] if isinstance(body, list) else {**body, "input": 2}, headers=KEY)
     assert other.status_code == 422
 
@@ -337,7 +341,7 @@ def test_a_run_asked_for_twice_under_a_key_is_one_run(
 @pytest.mark.parametrize("resumable", [False, True])
 @pytest.mark.parametrize("path", ["/runs/stream", "/threads/{}/runs/stream"])
 def test_a_stream_asked_for_twice_under_a_key_is_the_same_from_its_start(
-    api: Api, thread_id: str, rings: Rings, path: str, resumable: bool
+    api: Api, thread_id: str, notifications: Notifications, path: str, resumable: bool
 ) -> None:
     body = {"assistant_id": "agent", "stream_resumable": resumable}
     first = api.post(path.format(thread_id), body, headers=KEY, buffered=False)
@@ -348,7 +352,7 @@ def test_a_stream_asked_for_twice_under_a_key_is_the_same_from_its_start(
     actor.finish({"a": 1}, output={"a": 1})
     late = api.post(path.format(thread_id), body, headers=KEY, buffered=False)
 
-    assert len(rings.heard) == 1
+    assert len(notifications.heard) == 1
     assert text_of(first) == text_of(again) == text_of(late)
     assert again.headers["Location"] == first.headers["Location"]
     assert again.headers["Content-Location"] == first.headers["Content-Location"]
@@ -358,14 +362,14 @@ def test_a_stream_asked_for_twice_under_a_key_is_the_same_from_its_start(
 @pytest.mark.usefixtures("own_key")
 @pytest.mark.parametrize("path", ["/runs/wait", "/threads/{}/runs/wait"])
 def test_a_wait_asked_for_twice_under_a_key_gives_the_same_output(
-    api: Api, thread_id: str, rings: Rings, path: str
+    api: Api, thread_id: str, notifications: Notifications, path: str
 ) -> None:
     first = api.post(path.format(thread_id), {"assistant_id": "agent"}, headers=KEY, buffered=False)
     act(first.headers["Content-Location"].rpartition("/")[2], {"a": 1})
     again = api.post(path.format(thread_id), {"assistant_id": "agent"}, headers=KEY)
     assert orjson.loads(first.data) == again.json == {"a": 1}
     assert again.headers["Location"] == first.headers["Location"]
-    assert len(rings.heard) == 1
+    assert len(notifications.heard) == 1
 
 
 # Which events a client gets
@@ -533,7 +537,13 @@ CREATIONS = {
 @pytest.mark.usefixtures("own_key")
 @pytest.mark.parametrize(("marks", "body", "headers"), CREATIONS.values(), ids=CREATIONS)
 def test_a_run_that_is_created_without_an_answer_is_created_once(
-    api: Api, thread_id: str, rings: Rings, link: Link, marks: list[bytes], body: Any, headers: Any
+    api: Api,
+    thread_id: str,
+    notifications: Notifications,
+    link: Link,
+    marks: list[bytes],
+    body: Any,
+    headers: Any,
 ) -> None:
     link.lose_answer_to(*marks)
     response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body}, headers=headers)
@@ -541,7 +551,7 @@ def test_a_run_that_is_created_without_an_answer_is_created_once(
     assert (link.lost, response.status_code) == (1, 200), response.text
     [run] = api.get(f"/threads/{thread_id}/runs").json  # type: ignore[misc]
     assert response.json["run_id"] == run["run_id"]  # type: ignore[index]
-    assert rings.heard[-1] == ("runs.default", run["run_id"])
+    assert notifications.heard[-1] == ("runs.default", run["run_id"])
     if headers:
         again = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body}, headers=headers)
         assert (again.status_code, again.json["run_id"]) == (200, run["run_id"])  # type: ignore[index]

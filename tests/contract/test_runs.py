@@ -18,7 +18,7 @@ from shared.infra.postgres import connection, driver
 from shared.models import Checkpoint, Run, RunStatus, ThreadStatus
 from shared.runs import claims, finish
 from tests.contract.acting import Actor, act
-from tests.contract.conftest import Api, Rings
+from tests.contract.conftest import Api, Notifications
 from web.deployment_api import runs as run_routes
 
 FIELDS = [
@@ -45,7 +45,9 @@ def thread(api: Api, thread_id: str) -> dict[str, Any]:
     return api.get(f"/threads/{thread_id}").json
 
 
-def test_a_new_run_has_the_contracts_record_and_headers(api: Api, thread_id: str, rings: Rings) -> None:
+def test_a_new_run_has_the_contracts_record_and_headers(
+    api: Api, thread_id: str, notifications: Notifications
+) -> None:
     response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", "input": {"a": "\x00"}})
 
     run = response.json
@@ -61,7 +63,7 @@ def test_a_new_run_has_the_contracts_record_and_headers(api: Api, thread_id: str
     assert "Location" not in response.headers
     read = api.get(f"/threads/{thread_id}/runs/{run['run_id']}").json
     assert {name: value for name, value in read.items() if name != "queue"} == run
-    assert rings.heard == [("runs.default", run["run_id"])]
+    assert notifications.heard == [("runs.default", run["run_id"])]
 
 
 def test_kwargs_have_the_contracts_defaults(api: Api, thread_id: str) -> None:
@@ -510,11 +512,13 @@ def test_a_rolled_back_run_leaves_its_error_on_the_thread(api: Api, thread_id: s
     assert (record["status"], record["error"], record["interrupts"]) == ("idle", error, {})
 
 
-def test_the_run_behind_a_cancelled_one_is_rung_for(api: Api, thread_id: str, rings: Rings) -> None:
+def test_the_run_behind_a_cancelled_one_is_notified_of(
+    api: Api, thread_id: str, notifications: Notifications
+) -> None:
     first, second = start(api, thread_id), start(api, thread_id)
-    rings.heard.clear()
+    notifications.heard.clear()
     api.call("POST", f"/threads/{thread_id}/runs/{first['run_id']}/cancel")
-    assert rings.heard == [("runs.default", second["run_id"])]
+    assert notifications.heard == [("runs.default", second["run_id"])]
     assert thread(api, thread_id)["status"] == "busy"
 
 
@@ -568,16 +572,16 @@ def test_a_deleted_run_takes_its_checkpoints_and_leaves_the_values(api: Api, thr
 
 @pytest.mark.parametrize("started", [False, True])
 def test_deleting_a_live_run_frees_the_thread_and_ends_its_log(
-    api: Api, thread_id: str, started: bool, rings: Rings
+    api: Api, thread_id: str, started: bool, notifications: Notifications
 ) -> None:
     run, waiting = start(api, thread_id), start(api, thread_id)
     actor = Actor(run["run_id"]) if started else None
-    rings.heard.clear()
+    notifications.heard.clear()
 
     assert api.delete(f"/threads/{thread_id}/runs/{run['run_id']}").status_code == 204
 
     assert status_of(api, run) is None
-    assert rings.heard == [("runs.default", waiting["run_id"])]
+    assert notifications.heard == [("runs.default", waiting["run_id"])]
     *_, last = events.logged(redis.client(), UUID(run["run_id"]), 0)
     assert last.is_last
     if actor is not None:
@@ -706,7 +710,9 @@ def test_a_client_that_leaves_a_join_cancels_if_it_said_so(
     assert status_of(api, run) == status
 
 
-def test_a_deployments_bound_of_pending_runs_holds(api: Api, app: Flask, rings: Rings) -> None:
+def test_a_deployments_bound_of_pending_runs_holds(
+    api: Api, app: Flask, notifications: Notifications
+) -> None:
     app.config["SETTINGS"] = replace(app.config["SETTINGS"], max_pending_per_deployment=2)
     for _ in range(2):
         assert api.post("/runs", {"assistant_id": "agent"}).status_code == 200

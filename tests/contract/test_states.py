@@ -14,9 +14,9 @@ from shared.graph_queries import Question
 from shared.infra import broker, encryption
 from shared.infra.postgres import connection
 from shared.models import ThreadStatus
-from shared.threads.state import Moved, store_update
+from shared.threads.state import StaleUpdate, store_update
 from tests.contract.acting import Actor
-from tests.contract.conftest import Api, Rings
+from tests.contract.conftest import Api, Notifications
 
 MISSING = "00000000-0000-0000-0000-00000000dead"
 CHECKPOINT = "1f0c1b9e-0000-6000-8000-000000000000"
@@ -29,22 +29,22 @@ NO_STATE = {
 class Runner:
     """Answers every question at once with the same document, and remembers what was asked."""
 
-    def __init__(self, rings: Rings) -> None:
+    def __init__(self, notifications: Notifications) -> None:
         self.answer: bytes = b"{}"
         self.asked: list[Question] = []
-        self._ring = rings.ring
-        rings.ring = self.ring  # type: ignore[method-assign]
+        self._notify = notifications.notify
+        notifications.notify = self.notify  # type: ignore[method-assign]
 
-    def ring(self, task: str, queue: str, id: UUID | str) -> None:
-        self._ring(task, queue, id)
+    def notify(self, task: str, queue: str, id: UUID | str) -> None:
+        self._notify(task, queue, id)
         if task == broker.ANSWER_QUERIES and (question := graph_queries.take(UUID(str(id)))):
             self.asked.append(question)
             graph_queries.answer(UUID(str(id)), self.answer)
 
 
 @pytest.fixture
-def runner(rings: Rings, api: Api) -> Runner:
-    return Runner(rings)
+def runner(notifications: Notifications, api: Api) -> Runner:
+    return Runner(notifications)
 
 
 def new(api: Api, **body: Any) -> str:
@@ -254,16 +254,16 @@ def test_what_a_host_refuses_has_its_status(
 
 
 def test_a_question_nobody_answers_is_504_and_rung_again(
-    api: Api, rings: Rings, stored: str, monkeypatch: pytest.MonkeyPatch
+    api: Api, notifications: Notifications, stored: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_queries, "RING_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(graph_queries, "NOTIFY_AGAIN_SECONDS", 0.05)
     monkeypatch.setattr(graph_queries, "PATIENCE_SECONDS", 1)
-    heard = len(rings.heard)
+    heard = len(notifications.heard)
 
     response = api.get(f"/threads/{stored}/history")
 
     assert (response.status_code, "no runner of the pool 'default'" in response.json["detail"]) == (504, True)
-    again = rings.heard[heard:]
+    again = notifications.heard[heard:]
     assert len(again) > 2
     assert len(set(again)) == 1
     assert graph_queries.take(UUID(again[0][1])) is None, "nobody may answer it later"
@@ -382,7 +382,7 @@ def test_an_update_is_stored_with_the_threads_state(
 
 def test_an_update_of_what_is_not_the_newest_any_more_is_refused(api: Api, stored: str) -> None:
     answer = answer_of(stored, "d", "b", next=[])
-    with pytest.raises(Moved), connection() as conn:
+    with pytest.raises(StaleUpdate), connection() as conn:
         store_update(
             conn, api.deployment.id, UUID(stored), UUID(int=1), answer, b"{}", [b"x"], from_newest=True
         )

@@ -18,7 +18,7 @@ from shared.runs import claims, finish
 from shared.runs.claims import Terms
 from shared.threads import checkpoint_reads
 from tests.contract.acting import Actor
-from tests.contract.conftest import Api, Rings
+from tests.contract.conftest import Api, Notifications
 
 LATER = 3600
 BEFORE, PARTIAL = "1-before", "2-partial"  # checkpoints: of a run that had ended, and of the one that runs
@@ -224,14 +224,16 @@ def test_a_cancel_does_what_it_says(
 
 @pytest.mark.parametrize("action", ["interrupt", "rollback"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_run_behind_a_cancelled_one_is_next(story: Story, rings: Rings, kind: str, action: str) -> None:
+def test_the_run_behind_a_cancelled_one_is_next(
+    story: Story, notifications: Notifications, kind: str, action: str
+) -> None:
     first, second = story.has(kind), story.has("pending")
-    rings.heard.clear()
+    notifications.heard.clear()
     story.cancel(first, action=action)
     story.obeys()
     assert story.thread["status"] == "busy"
-    if kind != "running":  # else its owner rings
-        assert rings.heard == [("runs.default", second)]
+    if kind != "running":  # else its owner notifications
+        assert notifications.heard == [("runs.default", second)]
     story.starts(second).finish({"n": 3})
     assert (story.thread["status"], story.thread["error"]) == ("idle", None)
 

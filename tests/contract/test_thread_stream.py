@@ -18,7 +18,7 @@ from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.thread_stream import Place
 from tests.contract.acting import Actor, act
-from tests.contract.conftest import Api, Rings
+from tests.contract.conftest import Api, Notifications
 
 HEARTBEAT = b": heartbeat\r\n\r\n"
 FAILURE = {"error": "ValueError", "message": "boom"}
@@ -223,7 +223,7 @@ def test_a_lost_ring_costs_time_and_no_event(
     api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thread_stream, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(events, "RING", b"")
+    monkeypatch.setattr(events, "WAKE_UP", b"")
     with follow(api, thread_id) as stream:
         assert stream.beats(1) == []
         run_id = start(api, thread_id)
@@ -262,14 +262,14 @@ def test_lifecycle_tells_that_runs_begin_and_end(api: Api, thread_id: str) -> No
 
 
 def test_state_update_tells_each_state_by_whomever_it_was_written(
-    api: Api, thread_id: str, rings: Rings
+    api: Api, thread_id: str, notifications: Notifications
 ) -> None:
     document = {"next": [], "tasks": [], "checkpoint_id": None}
     with follow(api, thread_id, "?stream_mode=state_update") as stream:
         assert stream.beats(1) == []
         Actor(start(api, thread_id)).finish({"n": 1}, state=document)
         (first,) = stream.until("state_update")
-        _update_state(api, thread_id, rings, {"n": 2})
+        _update_state(api, thread_id, notifications, {"n": 2})
         (second,) = stream.until("state_update")
         assert stream.beats(2) == []
     assert first[:2] == ("state_update", {"values": {"n": 1}, **document})
@@ -283,10 +283,10 @@ def test_state_update_tells_each_state_by_whomever_it_was_written(
         assert [event[: len(wanted)] for event, wanted in zip(again, seen, strict=True)] == seen
 
 
-def _update_state(api: Api, thread_id: str, rings: Rings, values: dict[str, Any]) -> None:
+def _update_state(api: Api, thread_id: str, notifications: Notifications, values: dict[str, Any]) -> None:
     """An update of state as a graph host makes it: the row is written, then the question answered."""
 
-    def ring(task: str, queue: str, id: UUID | str) -> None:
+    def notify(task: str, queue: str, id: UUID | str) -> None:
         assert task == broker.ANSWER_QUERIES
         with connection() as conn:
             update = "UPDATE thread SET values = CAST(:values AS json), state_updated_at = now()"
@@ -294,7 +294,7 @@ def _update_state(api: Api, thread_id: str, rings: Rings, values: dict[str, Any]
         assert graph_queries.take(UUID(str(id)))
         graph_queries.answer(UUID(str(id)), b'{"checkpoint":{"checkpoint_id":"x"}}')
 
-    rings.ring = ring  # type: ignore[method-assign]
+    notifications.notify = notify  # type: ignore[method-assign]
     response = api.post(f"/threads/{thread_id}/state", {"values": values})
     assert response.status_code == 200, response.text
 

@@ -282,8 +282,8 @@ def _log(sdk: SyncLangGraphClient, thread_id: str) -> list[int] | None:
         return None
 
 
-def bell(stack: Stack) -> Celery:
-    return broker.configure(stack.redis_url, app=Celery("bell"))
+def producer(stack: Stack) -> Celery:
+    return broker.configure(stack.redis_url, app=Celery("producer"))
 
 
 def test_a_message_that_comes_twice_changes_nothing(
@@ -291,7 +291,9 @@ def test_a_message_that_comes_twice_changes_nothing(
 ) -> None:
     run = sdk.runs.create(thread_id, "counts", input={"n": 3, "seconds": 0.2})
     for _ in range(5):
-        bell(stack).send_task(broker.EXECUTE_RUNS, args=[[run["run_id"]]], queue=broker.runs_queue("default"))
+        producer(stack).send_task(
+            broker.EXECUTE_RUNS, args=[[run["run_id"]]], queue=broker.runs_queue("default")
+        )
 
     sdk.runs.join(thread_id, run["run_id"])
 

@@ -37,7 +37,7 @@ FILL = (
     INSERT INTO run SELECT (made).* FROM (
         SELECT jsonb_populate_record(r, jsonb_build_object('run_id', gen_random_uuid(), 'thread_id', t.thread_id,
             'status', 'pending', 'attempt', 0, 'owner', NULL, 'lease_until', NULL, 'deadline_at', NULL,
-            'started_at', NULL, 'ended_at', NULL, 'rung_at', NULL, 'created_seq', 1, 'pool', 'later')) AS made
+            'started_at', NULL, 'ended_at', NULL, 'notified_at', NULL, 'created_seq', 1, 'pool', 'later')) AS made
         FROM run r JOIN thread t ON t.deployment_id = r.deployment_id
         WHERE r.run_id = %(run_id)s AND t.metadata @> '{"of": "backlog"}') AS rows
     """,

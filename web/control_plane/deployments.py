@@ -255,4 +255,4 @@ def _stop_runs(deployment_id: UUID) -> None:
             stopped = deletion.stop_runs(conn, deployment_id)
         if not stopped:
             return
-        signals.tell(stopped, settings().event_retention_seconds)
+        signals.publish_cancels(stopped, settings().event_retention_seconds)

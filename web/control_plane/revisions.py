@@ -196,7 +196,7 @@ def _told(row: RowMapping, after: int) -> sse.Batches:
     """What a caller who has seen the events up to `after` still has to hear of a revision that has ended."""
     if after:
         return [logs.last_events(row["id"]) or []]
-    return logs.retold(row["deployment_id"], row["id"])
+    return logs.replay(row["deployment_id"], row["id"])
 
 
 def _streamed(batches: sse.Batches, clock: sse.Clock, *, holds: AbstractContextManager[object]) -> Response:

@@ -11,7 +11,7 @@ from shared import assistants
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.runs import cancel, eligibility
-from shared.runs.signals import ring, tell
+from shared.runs.signals import notify_next, publish_cancels
 from web.deployment_api import schemas
 from web.deployment_api.paging import MAX_OFFSET, deployment, page, selected, settings
 from web.fields import (
@@ -202,8 +202,8 @@ def _cancel(thread_id: UUID, run_id: UUID) -> None:
             next_run = eligibility.next_of(conn, deployment().id, thread_id)
     except NotFound:
         return  # it has ended by itself meanwhile
-    tell([stopped], settings().event_retention_seconds)
-    ring(next_run)
+    publish_cancels([stopped], settings().event_retention_seconds)
+    notify_next(next_run)
 
 
 def _delete_thread(thread_id: UUID) -> None:
@@ -212,7 +212,7 @@ def _delete_thread(thread_id: UUID) -> None:
             live = cancel.delete_thread(conn, deployment().id, thread_id)
     except NotFound:
         return  # somebody else has deleted it meanwhile
-    tell(live, settings().event_retention_seconds)
+    publish_cancels(live, settings().event_retention_seconds)
 
 
 @bp.post("/assistants/search")

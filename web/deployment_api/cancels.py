@@ -13,7 +13,7 @@ from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.runs import cancel, eligibility
-from shared.runs.signals import ring, tell
+from shared.runs.signals import notify_next, publish_cancels
 from web.deployment_api import schemas
 from web.deployment_api.follower import Follower, location
 from web.deployment_api.paging import deployment, settings
@@ -63,8 +63,8 @@ def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
                 conn, deployment().id, thread_key, run_key, action=query["action"], reason=reason
             )
             next_run = eligibility.next_of(conn, deployment().id, thread_key)
-        tell([stopped], settings().event_retention_seconds)
-        ring(next_run)
+        publish_cancels([stopped], settings().event_retention_seconds)
+        notify_next(next_run)
         if not query["wait"]:
             return "", 202
         if stopped.is_over:
@@ -110,7 +110,7 @@ def _cancel_of_thread(
             conn, deployment().id, thread_id, run_ids, statuses=statuses, action=action, reason=reason
         )
         next_run = eligibility.next_of(conn, deployment().id, thread_id)
-    tell(stopped, settings().event_retention_seconds)
+    publish_cancels(stopped, settings().event_retention_seconds)
     if stopped:
-        ring(next_run)
+        notify_next(next_run)
     return bool(stopped)

@@ -18,7 +18,7 @@ from shared.eventlog.hub import Reader
 from shared.infra.postgres import connection, dumps
 from shared.runs import cancel, create, eligibility, end_event, read
 from shared.runs.end_event import FAILED
-from shared.runs.signals import ring, tell
+from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
 from web import sse
 from web.deployment_api.paging import deployment, settings
@@ -150,8 +150,8 @@ class Follower:
         except Unavailable as error:
             log.warning("run %s: not cancelled when its client left: %s", self.run_id, error)
             return
-        tell([stopped], self.settings.event_retention_seconds)
-        ring(next_run)
+        publish_cancels([stopped], self.settings.event_retention_seconds)
+        notify_next(next_run)
 
 
 def _without_first(batches: Iterator[list[Event]]) -> Iterator[list[Event]]:

@@ -24,7 +24,7 @@ from shared.infra import broker
 from shared.infra.postgres import connection, driver
 from shared.runs import cancel, create, eligibility, queue_position, read
 from shared.runs.create import Created, RunRequest
-from shared.runs.signals import ring, tell
+from shared.runs.signals import notify_next, publish_cancels
 from web import sse
 from web.auth import caller
 from web.deployment_api import schemas, stream_filter
@@ -161,7 +161,7 @@ def create_batch() -> Response:
         created = [create.create_run(conn, deployment(), each, thread_id=None, **_terms()) for each in asked]
         response = keep(jsonify([read.record(one.row) for one in created]))
     for one in created:
-        _ring(one)
+        _notify(one)
     return response
 
 
@@ -174,7 +174,7 @@ def _new_runs_thread(thread_id: str) -> UUID:
 
 
 def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Created, Response]:
-    """Commit the run's row, then ring; also its record as an answer. Raises Repeated."""
+    """Commit the run's row, then notify; also its record as an answer. Raises Repeated."""
     try:
         created, response = _insert(asked, thread_id, run_id)
     except OutcomeUnknown:  # an error would have the caller send it again
@@ -183,8 +183,8 @@ def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Cr
         if found is None:
             raise
         created, response = found, _record(found, thread_id)
-    tell(created.displaced, settings().event_retention_seconds)
-    _ring(created)
+    publish_cancels(created.displaced, settings().event_retention_seconds)
+    _notify(created)
     return created, response
 
 
@@ -193,7 +193,7 @@ def _insert(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Cr
     # What looks at other runs, or at an earlier answer, is several statements in one transaction, the rest
     # one that inserts.
     has_key = HEADER in request.headers
-    alone = not has_key and (thread_id is None or not create.looks_first(asked))
+    alone = not has_key and (thread_id is None or not create.depends_on_thread(asked))
     with driver() if alone else connection() as conn:
         keep = once(conn) if has_key else None  # a repetition makes nothing: it is answered also when full
         if is_full:
@@ -219,7 +219,7 @@ def _terms() -> dict[str, Any]:
     }
 
 
-def _ring(created: Created) -> None:
+def _notify(created: Created) -> None:
     if created.is_due:
         broker.enqueue_run(created.pool, created.run_id)
 
@@ -384,6 +384,6 @@ def delete_run(thread_id: str, run_id: str) -> tuple[str, int]:
         stopped = cancel.delete_run(conn, deployment().id, thread_key, run_key)
         next_run = eligibility.next_of(conn, deployment().id, thread_key) if stopped else None
     if stopped is not None:
-        tell([stopped], settings().event_retention_seconds)
-    ring(next_run)
+        publish_cancels([stopped], settings().event_retention_seconds)
+    notify_next(next_run)
     return "", 204

@@ -227,7 +227,7 @@ def update(
         checkpoints.require(conn, deployment().id, thread_id, checkpoint or {})
     document = {"op": "update", "supersteps": supersteps, "checkpoint": checkpoint}
     place = orjson.loads(_ask(thread_id, newest, document))["checkpoint"]
-    thread_stream.ring(thread_id)
+    thread_stream.notify(thread_id)
     return {"checkpoint": place, "configurable": place, "checkpoint_id": place["checkpoint_id"]}
 
 

@@ -10,7 +10,7 @@ from flask import Blueprint, Response, request
 from shared import thread_stream
 from shared.eventlog.events import EXPIRED
 from shared.eventlog.hub import hub
-from shared.thread_stream import MODES, RUN_MODES, Place, ThreadStream, Told
+from shared.thread_stream import MODES, RUN_MODES, Place, ThreadEvent, ThreadStream
 from web import sse
 from web.deployment_api import stream_filter
 from web.deployment_api.paging import deployment, settings
@@ -43,14 +43,14 @@ def follow_thread(thread_id: str) -> Response:
     )
     clock = sse.Clock(settings().heartbeat_seconds)
     with ExitStack() as stack:
-        bell = stack.enter_context(hub().reader(key, at=thread_stream.channel(key)))
+        wake_ups = stack.enter_context(hub().reader(key, at=thread_stream.channel(key)))
         stream.open()
-        body = _body(stream.batches(bell, clock.quiet_seconds), clock)
+        body = _body(stream.batches(wake_ups, clock.quiet_seconds), clock)
         stack.callback(body.close)
         return sse.event_stream(sse.Stream(body, holds=stack.pop_all(), on_disconnect=None), {})
 
 
-def _body(batches: Iterator[list[Told]], clock: sse.Clock) -> Generator[bytes]:
+def _body(batches: Iterator[list[ThreadEvent]], clock: sse.Clock) -> Generator[bytes]:
     clock.hurry()
     for batch in batches:
         out = [_encoded(told) for told in batch]
@@ -60,7 +60,7 @@ def _body(batches: Iterator[list[Told]], clock: sse.Clock) -> Generator[bytes]:
             yield b"".join(out)
 
 
-def _encoded(told: Told) -> bytes:
+def _encoded(told: ThreadEvent) -> bytes:
     if told.name == EXPIRED.name:
         return sse.HISTORY_EXPIRED
     return sse.encode_parts(told.name, told.data, told.id.encode())

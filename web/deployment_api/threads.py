@@ -12,7 +12,7 @@ from shared.errors import Invalid, RunyardError
 from shared.infra.postgres import connection
 from shared.removal import expiry
 from shared.runs import cancel
-from shared.runs.signals import tell
+from shared.runs.signals import publish_cancels
 from shared.threads import records
 from web.deployment_api import schemas, states
 from web.deployment_api.assistants import METADATA_BYTES
@@ -138,7 +138,7 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
     except (RunyardError, Repeated):
         with connection() as conn:
             live = cancel.delete_thread(conn, deployment().id, thread_id)
-        tell(live, settings().event_retention_seconds)
+        publish_cancels(live, settings().event_retention_seconds)
         raise
 
 
@@ -177,7 +177,7 @@ def delete_thread(thread_id: str) -> tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
     with connection() as conn:
         live = cancel.delete_thread(conn, deployment().id, key)
-    tell(live, settings().event_retention_seconds)
+    publish_cancels(live, settings().event_retention_seconds)
     return "", 204
 
 
@@ -201,7 +201,7 @@ def prune_threads() -> Response:
         pruned, stopped = thread_copies.prune(
             conn, deployment().id, body["thread_ids"], strategy=body["strategy"]
         )
-    tell(stopped, settings().event_retention_seconds)
+    publish_cancels(stopped, settings().event_retention_seconds)
     return jsonify(pruned_count=pruned)
 
 

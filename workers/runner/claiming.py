@@ -1,11 +1,11 @@
-"""How a runner takes runs: those it is rung for, or, when it cannot take all, those whose turn it is.
+"""How a runner takes runs: those it is notified of, or, when it cannot take all, those whose turn it is.
 
-Bells say nothing about turns. A runner with room for all it is rung for takes what it is rung for; one that
+Notifications say nothing about the order. A runner with room for all it is notified of takes what it is notified of; one that
 has turned runs away takes waiting runs in turns between keys, so that nobody waits behind all that somebody
 else has queued. Each runner remembers whom it served: turns need no row that every claim would write.
 What has a limit is claimed a deployment or a key at a time (`shared/runs/deployment_limits.py`, `shared/runs/key_limits.py`).
 
-The database away, or a run of the same thread just started elsewhere: nothing is claimed, upkeep rings again. What
+The database away, or a run of the same thread just started elsewhere: nothing is claimed, upkeep notifies again. What
 was claimed by a statement whose answer was lost, nobody knows here: the runner looks for it.
 """
 
@@ -51,13 +51,16 @@ class Claiming:
         """Look at keys only where one has a limit."""
         self._terms = dataclasses.replace(self._terms, some_key_is_limited=some_key_is_limited)
 
-    def rung(self, run_ids: Sequence[UUID], most: int) -> Taken:
+    def notified(self, run_ids: Sequence[UUID], most: int) -> Taken:
         """Those of these runs that are ours to take; of limited lines what is first in them, `most` in all."""
         taken = self._free(run_ids)
         if len(taken) < len(run_ids):
             left = list(set(run_ids) - {run.run_id for run, _ in taken})
             lines = self._tried(
-                lambda conn: [*deployment_limits.with_room(conn, left), *key_limits.with_room(conn, left)]
+                lambda conn: [
+                    *deployment_limits.with_capacity(conn, left),
+                    *key_limits.with_capacity(conn, left),
+                ]
             )
             taken += self.of(lines, most - len(taken))
         return taken
@@ -95,29 +98,29 @@ class Claiming:
             )
         )
 
-    def in_turns(self, most: int) -> Taken:
+    def round_robin(self, most: int) -> Taken:
         """Waiting runs, whoever rang for them. Those with a limit and those without go first in turns."""
         most = min(most, AT_ONCE)
         self._limited_first = not self._limited_first
-        steps = [self._limited_in_turns, self._free_in_turns]
+        steps = [self._limited_round_robin, self._free_round_robin]
         taken: Taken = []
         for step in steps if self._limited_first else reversed(steps):
             if len(taken) < most:
                 taken += step(most - len(taken))
         return taken
 
-    def _free_in_turns(self, most: int) -> Taken:
+    def _free_round_robin(self, most: int) -> Taken:
         served = list(self._served)
         return self._served_by(
-            lambda conn: claims.claim_in_turns(conn, self._pool, self._terms, limit=most, served=served)
+            lambda conn: claims.claim_round_robin(conn, self._pool, self._terms, limit=most, served=served)
         )
 
-    def _limited_in_turns(self, most: int) -> Taken:
+    def _limited_round_robin(self, most: int) -> Taken:
         lines = self._lines(waited_seconds=0)
         random.shuffle(lines)
         return self.of(lines, most)
 
-    def unheard(self, most: int, *, waited_seconds: float) -> Taken:
+    def overlooked(self, most: int, *, waited_seconds: float) -> Taken:
         """Runs that have waited this long and that nobody rang for."""
         taken: Taken = self._tried(
             lambda conn: claims.claim_waiting(
@@ -129,8 +132,8 @@ class Claiming:
     def _lines(self, *, waited_seconds: float) -> list[Line]:
         return self._tried(
             lambda conn: [
-                *deployment_limits.unheard(conn, self._pool, waited_seconds=waited_seconds),
-                *key_limits.unheard(conn, self._pool, waited_seconds=waited_seconds),
+                *deployment_limits.overlooked(conn, self._pool, waited_seconds=waited_seconds),
+                *key_limits.overlooked(conn, self._pool, waited_seconds=waited_seconds),
             ]
         )
 

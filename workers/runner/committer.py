@@ -193,7 +193,7 @@ class Committer:
         unsure = [entry.end.run for entry in batch if entry.retried and entry.end is not None]
         unsure = [run for run in unsure if run.run_id not in done]
         found = finish.ended_before(conn, unsure, owner=self._owner) if unsure else set()
-        return dict.fromkeys(found)  # upkeep rings for what comes next
+        return dict.fromkeys(found)  # upkeep notifies of what comes next
 
     @staticmethod
     def _tell_waiting(

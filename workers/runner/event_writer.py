@@ -23,7 +23,7 @@ from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
 log = logging.getLogger(__name__)
 
 BATCH_EVENTS, BATCH_BYTES = 256, 256 * 1024
-RING_EVENTS, RING_BYTES = 5_000, 8 * 1024 * 1024
+RESEND_EVENTS, RESEND_BYTES = 5_000, 8 * 1024 * 1024
 FULL_EVENTS, FULL_BYTES = 5_000, 8 * 1024 * 1024
 COMPANY_SECONDS = 0.02
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
@@ -43,10 +43,10 @@ class RunLog:
         floor: int,
         reserve: Callable[[int], bool],
         on_fenced: Callable[[], None],
-        bell: bytes | None = None,
+        wake_channel: bytes | None = None,
     ) -> None:
         self.id, self.attempt, self.owner = id, attempt, owner
-        self._bell = bell
+        self._wake_channel = wake_channel
         self.is_open = False
         self.ended = False  # the last event has been added
         self._closing = False  # nothing will be added; another attempt goes on
@@ -59,8 +59,8 @@ class RunLog:
         self._floor = floor
         self._reserved = floor + RESERVED
         self._sent = floor  # number of the last event that Redis has
-        self._ring: deque[bytes] = deque()  # the newest events sent, to be sent again if Redis forgets
-        self._ring_bytes = 0
+        self._resend: deque[bytes] = deque()  # the newest events sent, to be sent again if Redis forgets
+        self._resend_bytes = 0
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
 
@@ -134,7 +134,7 @@ class RunLog:
             payloads,
             floor=None if self.is_open else self._floor,
             final=final,
-            bell=self._bell,
+            wake_channel=self._wake_channel,
         )
 
     def settle(self, batch: Batch, answer: str) -> None:
@@ -158,10 +158,10 @@ class RunLog:
         for _ in batch.payloads:
             payload = self._waiting.popleft()
             self._waiting_bytes -= len(payload)
-            self._ring.append(payload)
-            self._ring_bytes += len(payload)
-        while len(self._ring) > RING_EVENTS or self._ring_bytes > RING_BYTES:
-            self._ring_bytes -= len(self._ring.popleft())
+            self._resend.append(payload)
+            self._resend_bytes += len(payload)
+        while len(self._resend) > RESEND_EVENTS or self._resend_bytes > RESEND_BYTES:
+            self._resend_bytes -= len(self._resend.popleft())
         self._sent += len(batch.payloads)
         if batch.final or (self._closing and not self._waiting):
             self.flushed.set()
@@ -170,12 +170,12 @@ class RunLog:
 
     def _rewind(self) -> None:
         """Redis forgot this log: open it again and send what is still held."""
-        self._sent -= len(self._ring)
+        self._sent -= len(self._resend)
         self._floor = self._sent
-        self._waiting.extendleft(reversed(self._ring))
-        self._waiting_bytes += self._ring_bytes
-        self._ring.clear()
-        self._ring_bytes = 0
+        self._waiting.extendleft(reversed(self._resend))
+        self._waiting_bytes += self._resend_bytes
+        self._resend.clear()
+        self._resend_bytes = 0
         self.is_open = False
 
 

@@ -73,7 +73,7 @@ class Execution:
             floor=run.floor,
             reserve=self._reserve,
             on_fenced=lambda: self.fence("another attempt writes its events"),
-            bell=thread_stream.channel(run.thread_id),
+            wake_channel=thread_stream.channel(run.thread_id),
         )
 
     # what happens to it from outside

@@ -1,8 +1,8 @@
 """What one runner process has: its executions, its hosts, its writers, and the leases it keeps.
 
-Bells bring run ids; those that are ours to claim are executed, each in a greenlet of its own
+Notifications bring run ids; those that are ours to claim are executed, each in a greenlet of its own
 (`workers/runner/execution.py` is the story of one). Leases are renewed for all in one statement. A runner that hears
-no bell looks for itself, and one that stops hands over what still runs.
+no notification looks for itself, and one that stops hands over what still runs.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from workers.runner.host_pool import HostPool
 log = logging.getLogger(__name__)
 
 AWAY_SECONDS = 1.0  # until a step for which the database was away is tried again
-UNHEARD_SECONDS = 2.0
+OVERLOOKED_SECONDS = 2.0
 WARM_AT_START = 2
-PASS_ON_SECONDS = 0.2  # until our own consumer has stopped, or the bell would come back
+PASS_ON_SECONDS = 0.2  # until our own consumer has stopped, or the notification would come back
 MAX_ENDED = 100_000  # ends that are remembered for a minute
 CLOSE_SECONDS = 5.0  # for runs to be handed over when the process exits
 
@@ -64,7 +64,7 @@ class Runner:
         self._loops = [
             gevent.spawn(self._forever, self._renew, settings.lease_seconds / 3),
             gevent.spawn(self._forever, self._fence_stale, 1.0),
-            gevent.spawn(self._forever, self._claim_unheard, 1.0),
+            gevent.spawn(self._forever, self._claim_overlooked, 1.0),
             gevent.spawn(self._forever, self._give_back_unanswered, 1.0),
             gevent.spawn(self._forever, self._hand_over_starved, 1.0),
             gevent.spawn(self._listen),
@@ -74,26 +74,26 @@ class Runner:
     def free_slots(self) -> int:
         return self.settings.runner_slots - len(self._executions) - self._promised
 
-    def ring(self, run_ids: Iterable[UUID]) -> None:
+    def notify(self, run_ids: Iterable[UUID]) -> None:
         """Execute those of these runs that are ours to claim; returns when they have ended."""
         self._heard_at = time.monotonic()
         if self.draining:
             self._pass_on(run_ids)
             return
-        rung = list(run_ids)
+        notified = list(run_ids)
         most = self.free_slots
-        wanted = rung[: max(most, 0)]
-        self._behind = self._behind or len(wanted) < len(rung)
+        wanted = notified[: max(most, 0)]
+        self._behind = self._behind or len(wanted) < len(notified)
         if not wanted:
             return  # they have their turn when a slot is free
         if self._behind:
             begun = self._catch_up(len(wanted))
         else:
-            begun = self._begin(lambda: self._claiming.rung(wanted, most), len(wanted))
+            begun = self._begin(lambda: self._claiming.notified(wanted, most), len(wanted))
         gevent.joinall(begun)
 
     def _pass_on(self, run_ids: Iterable[UUID]) -> None:
-        """Bells that reached us on our way out are for others."""
+        """Notifications that reached us while draining are for others."""
         gevent.sleep(PASS_ON_SECONDS)
         for run_id in run_ids:
             broker.enqueue_run(self.settings.pool, run_id)
@@ -103,7 +103,7 @@ class Runner:
         if following is None:
             return
         if following.pool == self.settings.pool and not self.draining and self.free_slots > 0:
-            self._group.spawn(self.ring, [following.run_id])
+            self._group.spawn(self.notify, [following.run_id])
         else:
             broker.enqueue_run(following.pool, following.run_id)
 
@@ -115,19 +115,21 @@ class Runner:
         try:
             with connection() as conn:
                 is_key = isinstance(line, str)
-                waiting = key_limits.ring(conn, line) if is_key else deployment_limits.startable(conn, line)
+                waiting = (
+                    key_limits.to_notify(conn, line) if is_key else deployment_limits.to_notify(conn, line)
+                )
         except Unavailable as error:
-            log.warning("nobody is rung for, upkeep will: %s", error)
+            log.warning("nobody is notified, upkeep will: %s", error)
             return
         for run in waiting:
             broker.enqueue_run(run.pool, run.run_id)
 
-    def _claim_unheard(self) -> None:
+    def _claim_overlooked(self) -> None:
         """Nobody rang for a while: look for ourselves. Redis away delays runs, no more."""
-        quiet = time.monotonic() - self._heard_at > UNHEARD_SECONDS
+        quiet = time.monotonic() - self._heard_at > OVERLOOKED_SECONDS
         most = self.free_slots
         if not self.draining and most > 0 and quiet:
-            self._begin(lambda: self._claiming.unheard(most, waited_seconds=UNHEARD_SECONDS), most)
+            self._begin(lambda: self._claiming.overlooked(most, waited_seconds=OVERLOOKED_SECONDS), most)
 
     def _give_back_unanswered(self) -> None:
         """A claim whose answer was lost may have been carried out: those runs would wait for their leases to end."""
@@ -143,7 +145,7 @@ class Runner:
     def _catch_up(self, most: int) -> list[gevent.Greenlet]:
         """Runs were turned away: of all that wait those whose turn it is; fewer than asked for: none is left."""
         self._behind = False  # again True if others are turned away meanwhile
-        begun = self._begin(lambda: self._claiming.in_turns(most), most)
+        begun = self._begin(lambda: self._claiming.round_robin(most), most)
         self._behind = self._behind or len(begun) >= min(most, AT_ONCE)
         return begun
 
@@ -215,7 +217,7 @@ class Runner:
             except Unavailable as error:
                 log.warning("%s: %s", step.__name__.strip("_"), error)
                 pause = min(AWAY_SECONDS, pause_seconds)
-            except Exception:  # the outermost loop: leases and bells must go on
+            except Exception:  # the outermost loop: leases and notifications must go on
                 log.exception("%s failed, going on", step.__name__)
 
     def _renew(self) -> None:

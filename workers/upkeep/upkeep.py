@@ -1,7 +1,7 @@
 """Finds what was left behind and sets it going again; decides nothing a row does not say.
 
 A loop in every runner and builder, one leader at a time (`shared/leadership.py`). It needs neither beat nor the
-broker: doorbells that were lost are rung again, runs and builds whose owner died are taken over, what was
+broker: notifications that were lost are sent again, runs and builds whose owner died are taken over, what was
 deleted is removed.
 
 A leader may be frozen at any point and wake up after another one has taken its place. It asks before each step
@@ -46,7 +46,7 @@ from workers.upkeep.removals import Removals
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-RINGS_A_TICK = 200
+NOTIFICATIONS_A_TICK = 200
 POOLS_EVERY = 10
 SLOW_EVERY = 60  # ticks between removals
 PURGE_EVERY = 5  # … of deleted deployments, whose callers may wait to see them gone
@@ -126,7 +126,7 @@ class Upkeep:
                 log.exception("%s failed", step.__name__)
 
     def _due_steps(self) -> list[Callable[[], Any]]:
-        steps: list[Callable[[], Any]] = [self._abandoned_runs, self._unheard_runs, self._crons, self._builds]
+        steps: list[Callable[[], Any]] = [self._abandoned_runs, self._notify_again, self._crons, self._builds]
         if self._ticks % SLOW_EVERY == 0:
             steps += [self._organizations, self._expired]
         if self._ticks % SLOW_EVERY == 0 or not self._removals.is_done:
@@ -138,14 +138,14 @@ class Upkeep:
         self._ticks += 1
         return steps
 
-    def _unheard_runs(self) -> None:
+    def _notify_again(self) -> None:
         with connection() as conn:
             pools = eligibility.pools(conn)
         full = broker.full_pools(pools)
         with connection() as conn:
-            waiting = eligibility.unheard(conn, full_pools=full, limit=RINGS_A_TICK)
-            waiting += deployment_limits.startable(conn, limit=RINGS_A_TICK)
-            waiting += key_limits.ring(conn, limit=RINGS_A_TICK)
+            waiting = eligibility.to_notify(conn, full_pools=full, limit=NOTIFICATIONS_A_TICK)
+            waiting += deployment_limits.to_notify(conn, limit=NOTIFICATIONS_A_TICK)
+            waiting += key_limits.to_notify(conn, limit=NOTIFICATIONS_A_TICK)
         for run in waiting:
             if run.pool not in full:
                 broker.enqueue_run(run.pool, run.run_id)
@@ -216,7 +216,7 @@ class Upkeep:
 
     def _crons(self) -> None:
         for fired in crons.fire_due(max_pending=self._settings.max_pending_per_thread):
-            signals.tell(fired.created.displaced, self._settings.event_retention_seconds)
+            signals.publish_cancels(fired.created.displaced, self._settings.event_retention_seconds)
             broker.enqueue_run(fired.created.pool, fired.created.run_id)
 
     def _builds(self) -> None:

@@ -1,4 +1,4 @@
-"""The embedded servers: private, durable, and startable again however they ended."""
+"""The embedded servers: private, durable, and eligible again however they ended."""
 
 from __future__ import annotations
 

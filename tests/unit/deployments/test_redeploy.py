@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from shared.deployments import deployments, revisions, secrets
 from shared.deployments.deployments import DeploymentRef
-from shared.deployments.revisions import Moved
+from shared.deployments.revisions import Transition
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
@@ -46,7 +46,7 @@ def keep_archive() -> None:
         )
 
 
-def redeploy(deployment: DeploymentRef, revision_id: UUID) -> tuple[UUID, list[Moved]]:
+def redeploy(deployment: DeploymentRef, revision_id: UUID) -> tuple[UUID, list[Transition]]:
     with connection() as conn:
         return deployments.redeploy(conn, deployment.organization_id, deployment.id, revision_id)
 

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from sqlalchemy import text
 
 from shared.deployments import deployments, revisions
-from shared.deployments.revisions import IN_PROGRESS, Claimed, Moved
+from shared.deployments.revisions import IN_PROGRESS, Claimed, Transition
 from shared.errors import Fenced, NotFound
 from shared.infra.postgres import connection
 from shared.models import REVISION_ENDS, RevisionStatus
@@ -62,7 +62,7 @@ class Revisions(RuleBasedStateMachine):
         with connection() as conn:
             conn.execute(text("DELETE FROM deployment"))
 
-    def note(self, moved: list[Moved]) -> None:
+    def note(self, moved: list[Transition]) -> None:
         for move in moved:
             self.held.pop(move.revision_id, None)
             self.seen.setdefault(move.revision_id, []).append((move.attempt, move.seq))

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from shared.deployments import revisions
-from shared.deployments.revisions import Claimed, Moved
+from shared.deployments.revisions import Claimed, Transition
 from shared.errors import Fenced, NotFound
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection
@@ -28,7 +28,7 @@ def deployment_id(db: Engine) -> UUID:
     return factories.deployment(serving=False).id
 
 
-def new(deployment_id: UUID, **artifact: Any) -> tuple[UUID, list[Moved]]:
+def new(deployment_id: UUID, **artifact: Any) -> tuple[UUID, list[Transition]]:
     """A revision with source, put in line."""
     with connection() as conn:
         revisions.lock_deployment(conn, deployment_id)
@@ -49,19 +49,19 @@ def claimed(id: UUID, owner: str = "builder") -> Claimed:
     return got
 
 
-def end(held: Claimed, status: RevisionStatus = RevisionStatus.DEPLOYED) -> list[Moved]:
+def end(held: Claimed, status: RevisionStatus = RevisionStatus.DEPLOYED) -> list[Transition]:
     with connection() as conn:
         revisions.lock_deployment(conn, held.deployment_id)
         return revisions.end(conn, held, status, None)
 
 
-def interrupt(deployment_id: UUID, id: UUID) -> list[Moved]:
+def interrupt(deployment_id: UUID, id: UUID) -> list[Transition]:
     with connection() as conn:
         revisions.lock_deployment(conn, deployment_id)
         return revisions.interrupt(conn, deployment_id, id, reason="stop")
 
 
-def expire() -> list[Moved]:
+def expire() -> list[Transition]:
     with connection() as conn:
         return revisions.expire(conn)
 
@@ -78,7 +78,7 @@ def status(id: UUID) -> str:
         return str(conn.execute(text("SELECT status FROM revision WHERE id = :id"), {"id": id}).scalar_one())
 
 
-def statuses(moved: list[Moved]) -> dict[UUID, str]:
+def statuses(moved: list[Transition]) -> dict[UUID, str]:
     return {move.revision_id: move.status for move in moved}
 
 
@@ -260,15 +260,15 @@ def test_it_is_given_up_after_three_attempts(
 def test_a_bell_nobody_answered_is_rung_again_but_not_at_once(deployment_id: UUID) -> None:
     id, _ = new(deployment_id)
     with connection() as conn:
-        assert revisions.due(conn) == []  # its own bell is on the way
-        conn.execute(text("UPDATE revision SET rung_at = now() - interval '1 hour'"))
+        assert revisions.due(conn) == []  # its own notification is on the way
+        conn.execute(text("UPDATE revision SET notified_at = now() - interval '1 hour'"))
     with connection() as conn:
         assert revisions.due(conn) == [id]
         assert revisions.due(conn) == []
 
     claimed(id)
     with connection() as conn:
-        conn.execute(text("UPDATE revision SET rung_at = now() - interval '1 hour'"))
+        conn.execute(text("UPDATE revision SET notified_at = now() - interval '1 hour'"))
         assert revisions.due(conn) == []
 
 

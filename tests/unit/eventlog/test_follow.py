@@ -293,7 +293,7 @@ def test_readers_lose_nothing_when_redis_loses_everything(hub: Hub, written: Log
     wait_until(lambda: len(reader.seen) == 5)
     written.redis.flushall()
     assert written.append(6, 7) == LOST
-    assert written.append(1, 7, floor=0) == OK  # the owner's ring
+    assert written.append(1, 7, floor=0) == OK  # the owner's resend buffer
     written.append(8, final=True)
 
     wait_until(lambda: reader.is_done)
@@ -314,13 +314,13 @@ def test_every_reader_gets_every_event_once_whatever_happens(hub: Hub, written: 
 
 
 class FaultyWriter:
-    """An owner as runners are one: a ring, reserved blocks, the same call again after a lost answer."""
+    """An owner as runners are one: a resend buffer, reserved blocks, the same call again after a lost answer."""
 
     def __init__(self, log: Log, dice: random.Random, readers: list[Reconnecting], *, total: int) -> None:
         self.log, self.dice, self.readers, self.total = log, dice, readers, total
         self.data: list[bytes] = []
         self.attempt, self.floor, self.sent = 1, 0, 0
-        self.ring: list[bytes] = []
+        self.resend: list[bytes] = []
         self.opened = False
 
     def run(self) -> None:
@@ -348,7 +348,7 @@ class FaultyWriter:
         self.wait_for_readers()
         self.attempt += 1
         self.floor = self.sent = self.sent + 500
-        self.ring, self.opened = [], False
+        self.resend, self.opened = [], False
 
     def wait_for_readers(self) -> None:
         wait_until(lambda: all(len(reader.data) == len(self.data) for reader in self.readers))
@@ -358,11 +358,11 @@ class FaultyWriter:
         name = END if final else "values"
         fresh = [events.payload(name, item) for item in data]
         while not self.call(fresh, final):
-            self.sent -= len(self.ring)
-            fresh, self.ring, self.opened = self.ring + fresh, [], False
+            self.sent -= len(self.resend)
+            fresh, self.resend, self.opened = self.resend + fresh, [], False
             self.floor = self.sent
         self.sent += len(fresh)
-        self.ring += fresh
+        self.resend += fresh
 
     def call(self, fresh: list[bytes], final: bool) -> bool:
         floor = None if self.opened else self.floor

@@ -14,7 +14,7 @@ from redis import Redis
 
 from shared.infra import broker as shared_broker
 from shared.infra import redis as shared_redis
-from shared.infra.broker import Bell
+from shared.infra.broker import Notifier
 from tests.support.waiting import wait_until
 
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -37,7 +37,7 @@ def ids_in(broker: Redis, queue: str) -> list[str]:
     return [id for arguments in waiting(broker, queue) for id in arguments[0]]
 
 
-def test_a_ring_puts_ids_in_the_pools_queue(broker: Redis) -> None:
+def test_a_notification_puts_ids_in_the_pools_queue(broker: Redis) -> None:
     first, second = uuid4(), uuid4()
     shared_broker.enqueue_run("gpu", first)
     shared_broker.enqueue_build(second)
@@ -46,21 +46,21 @@ def test_a_ring_puts_ids_in_the_pools_queue(broker: Redis) -> None:
     wait_until(lambda: ids_in(broker, "builds") == [str(second)])
 
 
-def test_rings_that_meet_travel_together(broker: Redis) -> None:
-    bell = Bell()
+def test_notifications_that_meet_travel_together(broker: Redis) -> None:
+    notifier = Notifier()
     ids = [str(uuid4()) for _ in range(120)]
-    bell._waiting.extend((shared_broker.EXECUTE_RUNS, "runs.default", id) for id in ids)
-    bell.ring(shared_broker.EXECUTE_RUNS, "runs.other", "x")
+    notifier._waiting.extend((shared_broker.EXECUTE_RUNS, "runs.default", id) for id in ids)
+    notifier.notify(shared_broker.EXECUTE_RUNS, "runs.other", "x")
 
     wait_until(lambda: ids_in(broker, "runs.other") == ["x"])
     assert ids_in(broker, "runs.default") == ids
     assert len(waiting(broker, "runs.default")) == 3
 
 
-def test_a_ring_into_a_dead_broker_costs_its_caller_nothing(
+def test_a_notification_into_a_dead_broker_costs_its_caller_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bell, tries = Bell(), []
+    notifier, tries = Notifier(), []
 
     def send_task(*args: Any, **options: Any) -> None:
         tries.append(args)
@@ -68,19 +68,19 @@ def test_a_ring_into_a_dead_broker_costs_its_caller_nothing(
 
     monkeypatch.setattr(shared_broker.celery, "send_task", send_task)
     for n in range(shared_broker.BREAKER_FAILURES):
-        bell.ring(shared_broker.EXECUTE_RUNS, f"runs.{n}", "x")
+        notifier.notify(shared_broker.EXECUTE_RUNS, f"runs.{n}", "x")
         wait_until(lambda n=n: len(tries) == n + 1)
-    wait_until(lambda: bell._open_until)
-    bell.ring(shared_broker.EXECUTE_RUNS, "runs.default", "y")
-    wait_until(lambda: not bell._waiting)
+    wait_until(lambda: notifier._open_until)
+    notifier.notify(shared_broker.EXECUTE_RUNS, "runs.default", "y")
+    wait_until(lambda: not notifier._waiting)
 
     assert len(tries) == shared_broker.BREAKER_FAILURES  # then it rests for a while
-    assert "could not ring" in caplog.text
+    assert "could not notify" in caplog.text
 
 
 def test_the_bell_rings_again_after_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_broker, "BREAKER_SECONDS", 0.0)
-    bell, tries = Bell(), []
+    notifier, tries = Notifier(), []
 
     def send_task(*args: Any, **options: Any) -> None:
         tries.append(args)
@@ -89,16 +89,16 @@ def test_the_bell_rings_again_after_its_rest(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(shared_broker.celery, "send_task", send_task)
     for n in range(5):
-        bell.ring(shared_broker.EXECUTE_RUNS, "runs.default", str(n))
+        notifier.notify(shared_broker.EXECUTE_RUNS, "runs.default", str(n))
         wait_until(lambda n=n: len(tries) == n + 1)
 
-    wait_until(lambda: bell._failures == 0)
+    wait_until(lambda: notifier._failures == 0)
 
 
 def test_a_bug_in_one_ring_does_not_silence_the_bell(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bell, sent = Bell(), []
+    notifier, sent = Notifier(), []
 
     def send_task(task: str, args: list[Any], queue: str) -> None:
         if queue == "runs.bad":
@@ -106,9 +106,9 @@ def test_a_bug_in_one_ring_does_not_silence_the_bell(
         sent.append(args[0])
 
     monkeypatch.setattr(shared_broker.celery, "send_task", send_task)
-    bell.ring(shared_broker.EXECUTE_RUNS, "runs.bad", "x")
+    notifier.notify(shared_broker.EXECUTE_RUNS, "runs.bad", "x")
     wait_until(lambda: "a bug" in caplog.text)
-    bell.ring(shared_broker.EXECUTE_RUNS, "runs.default", "y")
+    notifier.notify(shared_broker.EXECUTE_RUNS, "runs.default", "y")
 
     wait_until(lambda: sent == [["y"]])
 

@@ -149,7 +149,7 @@ def test_what_redis_forgot_is_sent_again(owner: Owner, answer: str) -> None:
 
 
 def test_only_the_newest_events_are_held(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers_events, "RING_EVENTS", 10)
+    monkeypatch.setattr(workers_events, "RESEND_EVENTS", 10)
     owner.add(30)
     owner.send()
     owner.add(1)

@@ -90,7 +90,7 @@ class Bench:
         base = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
         self.settings = dataclasses.replace(base, **{**defaults, **settings})
         self.deployment: DeploymentRef = factories.deployment(graphs=GRAPHS)
-        self.rung: list[tuple[str, str, str]] = []
+        self.notified: list[tuple[str, str, str]] = []
         self.runner = self.new_runner(self.settings)
 
     def new_runner(self, settings: Settings) -> Runner:
@@ -98,11 +98,11 @@ class Bench:
             shared_hosts.append(SharedHosts(settings, prepare))
         return Runner(settings, shared_hosts[0])
 
-    def ring(self, task: str, queue: str, id: UUID | str) -> None:
-        """The bell, without the broker between it and the runner."""
-        self.rung.append((task, queue, str(id)))
+    def notify(self, task: str, queue: str, id: UUID | str) -> None:
+        """The notifier, without the broker between it and the runner."""
+        self.notified.append((task, queue, str(id)))
         if queue == broker.runs_queue(self.settings.pool):
-            gevent.spawn(self.runner.ring, [UUID(str(id))])
+            gevent.spawn(self.runner.notify, [UUID(str(id))])
 
     def create(
         self,
@@ -115,7 +115,7 @@ class Bench:
         deployment: DeploymentRef | None = None,
         **fields: Any,
     ) -> UUID:
-        """A pending run's id; nobody has been rung."""
+        """A pending run's id; nobody has been notified."""
         request = create.RunRequest(assistant_id=graph, input=input or {}, if_not_exists="create", **fields)
         with connection() as conn:
             created = create.create_run(
@@ -129,7 +129,7 @@ class Bench:
 
     def start(self, graph: str, input: Any = None, **fields: Any) -> UUID:
         run_id = self.create(graph, input, **fields)
-        gevent.spawn(self.runner.ring, [run_id])
+        gevent.spawn(self.runner.notify, [run_id])
         return run_id
 
     def row(self, run_id: UUID) -> dict[str, Any] | None:
@@ -177,11 +177,11 @@ class Bench:
 def bench(world: World, **settings: Any) -> Iterator[Bench]:
     execution.RETRY_SECONDS = (0.1, 0.1)
     made = Bench(world, **settings)
-    broker.bell.ring = made.ring  # type: ignore[method-assign]
+    broker.notifier.notify = made.notify  # type: ignore[method-assign]
     try:
         yield made
     finally:
-        del broker.bell.ring
+        del broker.notifier.notify
         gevent.killall(made.runner._loops)
         made.runner.close()
 
@@ -327,7 +327,7 @@ def test_a_stopped_run_goes_on_from_its_last_checkpoint_when_run_again(world: Wo
         with connection() as conn:
             thread_id = stopped["thread_id"]
             again = retry.retry_run(conn, b.deployment, thread_id, run_id, new_id=uuid4()).run_id
-        b.runner.ring([again])
+        b.runner.notify([again])
         found = b.wait(again)
 
         assert stopped["values"]["log"] == [0, 1, 2]
@@ -563,9 +563,9 @@ def test_a_message_delivered_twice_changes_nothing(world: World) -> None:
     with bench(world) as b:
         run_id = b.create("writes", {"n": 5, "seconds": 0.05}, stream_mode=["custom"])
         for _ in range(3):
-            gevent.spawn(b.runner.ring, [run_id, run_id])
+            gevent.spawn(b.runner.notify, [run_id, run_id])
         found = b.wait(run_id)
-        b.runner.ring([run_id])
+        b.runner.notify([run_id])
 
         row = b.row(run_id)
         assert row is not None
@@ -581,12 +581,12 @@ def test_runs_of_a_limited_deployment_follow_each_other_without_a_bell(world: Wo
         waiting = [b.create("echo", {"text": "x"}) for _ in range(4)]
         with connection() as conn:
             conn.execute(text("UPDATE run SET created_at = now() - interval '1 minute'"))
-        b.rung.clear()
+        b.notified.clear()
 
         found = until(lambda: [run_id for run_id in waiting if b.status(run_id) == "success"] == waiting)
 
         assert found
-        assert b.rung == []
+        assert b.notified == []
         with connection() as conn:
             ended = conn.execute(text("SELECT started_at, ended_at FROM run ORDER BY run_id")).all()
         assert all(after.started_at >= before.ended_at for before, after in pairwise(ended))
@@ -606,7 +606,7 @@ def test_runs_of_a_thread_go_in_order(world: World) -> None:
     with bench(world) as b:
         thread_id = uuid4()
         ids = [b.create("echo", {"text": str(n)}, thread=thread_id) for n in range(5)]
-        gevent.spawn(b.runner.ring, list(reversed(ids)))
+        gevent.spawn(b.runner.notify, list(reversed(ids)))
         for run_id in ids:
             b.wait(run_id)
 
@@ -627,7 +627,7 @@ def test_a_runner_that_drains_hands_its_runs_over(world: World) -> None:
 
         heir = b.new_runner(dataclasses.replace(b.settings, worker="heir"))
         try:
-            gevent.spawn(heir.ring, [run_id])
+            gevent.spawn(heir.notify, [run_id])
             found = b.wait(run_id)
             assert b.status(run_id) == "success"
             assert b.thread(run_id)["values"]["log"] == list(range(8))
@@ -642,7 +642,7 @@ def test_a_draining_runner_takes_nothing(world: World) -> None:
     with bench(world) as b:
         b.runner.drain()
         run_id = b.create("echo")
-        b.runner.ring([run_id])
+        b.runner.notify([run_id])
 
         assert b.status(run_id) == "pending"
 
@@ -722,7 +722,7 @@ def test_a_run_whose_runner_died_is_taken_up_by_another(world: World) -> None:
 def test_a_runner_has_no_more_runs_than_slots(world: World) -> None:
     with bench(world, runner_slots=2) as b:
         ids = [b.create("sleeps", {"seconds": 0.3}) for _ in range(5)]
-        gevent.spawn(b.runner.ring, ids)
+        gevent.spawn(b.runner.notify, ids)
         until(lambda: b.runner._executions)
         assert sum(b.status(run_id) == "running" for run_id in ids) <= 2
         for run_id in ids:
@@ -741,7 +741,7 @@ def test_a_full_runner_takes_keys_in_turns_and_loses_nobody(world: World) -> Non
         slow = [b.create("echo", key="many", deployment=limited) for _ in range(3)]
         single = b.create("echo", key="single")
         for run_id in [*many, *slow, single]:
-            gevent.spawn(b.runner.ring, [run_id])
+            gevent.spawn(b.runner.notify, [run_id])
         for run_id in [*many, *slow, single]:
             b.wait(run_id)
 
@@ -760,7 +760,7 @@ def test_a_keys_next_run_starts_when_one_ends(world: World) -> None:
             made = api_keys.create(session, api_keys.DEFAULT_ORGANIZATION_ID, name="k", max_concurrent_runs=1)
         key_id = made.split("_")[1]
         ids = [b.create("writes", {"n": 1}, key=key_id) for _ in range(4)]
-        b.runner.ring(ids)
+        b.runner.notify(ids)
         for run_id in ids:
             b.wait(run_id)
 
@@ -797,7 +797,7 @@ def test_a_run_whose_claim_got_no_answer_does_not_wait_for_its_lease(world: Worl
         run_id = b.create("echo", {"text": "hi"})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(claiming, "driver", deaf)
-            b.runner.ring([run_id])
+            b.runner.notify([run_id])
         assert b.status(run_id) == "running"
 
         b.wait(run_id)
@@ -857,9 +857,9 @@ def test_what_a_graph_asks_of_a_database_that_is_away_is_asked_again(world: Worl
 
 
 @greened
-def test_the_next_run_of_another_pool_is_rung(world: World) -> None:
+def test_the_next_run_of_another_pool_is_notified(world: World) -> None:
     with bench(world) as b:
         other = uuid4()
         b.runner.goes_on(eligibility.Next(other, "gpu"))
 
-        assert b.rung == [(broker.EXECUTE_RUNS, "runs.gpu", str(other))]
+        assert b.notified == [(broker.EXECUTE_RUNS, "runs.gpu", str(other))]

@@ -62,7 +62,7 @@ def test_a_fork_begins_at_its_checkpoint_and_the_thread_goes_on_from_it(world: W
         replayed = RunRequest(assistant_id="asks", place={"checkpoint_id": waiting})
         with connection() as conn:
             run_id = create.create_run(conn, b.deployment, replayed, thread_id=thread).run_id
-        b.runner.ring([run_id])
+        b.runner.notify([run_id])
         b.wait(run_id)
         asked = kept(b, thread)
         b.wait(b.start("asks", thread=thread, command={"resume": "second"}))
@@ -80,15 +80,15 @@ def test_a_run_for_later_is_rung_for_when_its_time_has_come(world: World) -> Non
         upkeep = Upkeep(b.settings)
         run_id = b.create("echo", {"text": "hi"}, after_seconds=3600)
         behind = b.create("echo", {"text": "behind"}, thread=b.row(run_id)["thread_id"])  # type: ignore[index]
-        b.runner.ring([run_id])
-        b.runner.ring([behind])
+        b.runner.notify([run_id])
+        b.runner.notify([behind])
         upkeep.tick()
-        assert (b.status(run_id), b.status(behind), b.rung) == ("pending", "pending", [])
+        assert (b.status(run_id), b.status(behind), b.notified) == ("pending", "pending", [])
 
         with connection() as conn:
             conn.execute(text("UPDATE run SET not_before = now() WHERE run_id = :id"), {"id": run_id})
         upkeep.tick()
-        assert [id for _, _, id in b.rung] == [str(run_id)]
+        assert [id for _, _, id in b.notified] == [str(run_id)]
         b.wait(run_id)
         b.wait(behind)
         assert b.thread(run_id)["values"]["log"] == ["hi", "behind"]

@@ -122,7 +122,7 @@ def test_many_owners_at_once_share_the_runs(deployment: DeploymentRef) -> None:
 def test_the_oldest_run_is_first_wherever_its_row_lies(deployment: DeploymentRef) -> None:
     """Rows that were changed lie behind the others, and a plan may read them as they lie."""
     ids = [pending(deployment) for _ in range(3)]
-    change(ids[0], "rings = rings + 1")
+    change(ids[0], "notifications = notifications + 1")
     with driver() as conn:
         conn.execute("SET enable_indexscan = off; SET enable_bitmapscan = off")
         claimed = [run.run_id for run, _ in claims.claim(conn, ids, terms())]
@@ -551,36 +551,36 @@ def test_a_rollback_leaves_nothing_of_the_run(deployment: DeploymentRef) -> None
     assert (thread["status"], thread["values"]) == ("interrupted", {"a": 1})
 
 
-def unheard() -> list[UUID]:
+def to_notify() -> list[UUID]:
     with connection() as conn:
-        return [found.run_id for found in eligibility.unheard(conn)]
+        return [found.run_id for found in eligibility.to_notify(conn)]
 
 
-def test_runs_whose_bell_nobody_heard_are_rung_again_ever_more_rarely(deployment: DeploymentRef) -> None:
+def test_runs_whose_bell_nobody_heard_are_notified_again_ever_more_rarely(deployment: DeploymentRef) -> None:
     run_id = pending(deployment)
-    assert unheard() == [run_id]
-    assert unheard() == []  # rung just now
+    assert to_notify() == [run_id]
+    assert to_notify() == []  # notified just now
 
-    change(run_id, "rung_at = now() - interval '3 seconds'")
-    assert unheard() == []  # the second wait is longer
-    change(run_id, "rung_at = now() - interval '5 seconds'")
-    assert unheard() == [run_id]
-    change(run_id, "rings = 1000, rung_at = now() - interval '31 seconds'")
-    assert unheard() == [run_id]
+    change(run_id, "notified_at = now() - interval '3 seconds'")
+    assert to_notify() == []  # the second wait is longer
+    change(run_id, "notified_at = now() - interval '5 seconds'")
+    assert to_notify() == [run_id]
+    change(run_id, "notifications = 1000, notified_at = now() - interval '31 seconds'")
+    assert to_notify() == [run_id]
 
 
-def test_only_runs_whose_turn_it_is_are_rung_again(deployment: DeploymentRef) -> None:
+def test_only_runs_whose_turn_it_is_are_notified_again(deployment: DeploymentRef) -> None:
     busy = claimed(deployment)
     pending(deployment, busy.thread_id)
     pending(deployment, cancel_requested="interrupt")
     change(pending(deployment), "not_before = now() + interval '1 minute'")
 
-    assert unheard() == []
+    assert to_notify() == []
 
 
 def test_one_round_rings_a_bounded_number(deployment: DeploymentRef) -> None:
     for _ in range(5):
         pending(deployment)
     with connection() as conn:
-        assert len(eligibility.unheard(conn, limit=3)) == 3
-        assert len(eligibility.unheard(conn, limit=3)) == 2
+        assert len(eligibility.to_notify(conn, limit=3)) == 3
+        assert len(eligibility.to_notify(conn, limit=3)) == 2

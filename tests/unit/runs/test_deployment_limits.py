@@ -106,28 +106,28 @@ def test_a_limited_deployments_runs_are_in_nobodys_way() -> None:
     ref, free = limited(1), factories.deployment("free")
     first, *rest = waiting(ref, 300)
     with connection() as conn:
-        conn.execute(text("UPDATE run SET rung_at = NULL, created_at = now() - interval '1 hour'"))
+        conn.execute(text("UPDATE run SET notified_at = NULL, created_at = now() - interval '1 hour'"))
     other = waiting(free)[0]
     with connection() as conn:
-        conn.execute(text("UPDATE run SET rung_at = NULL WHERE run_id = :id"), {"id": other})
+        conn.execute(text("UPDATE run SET notified_at = NULL WHERE run_id = :id"), {"id": other})
 
     with driver() as conn:
         assert claims.claim(conn, [first, rest[0]], TERMS) == [], "an ordinary claim leaves them alone"
         found = claims.claim_waiting(conn, "default", TERMS, limit=50, waited_seconds=0)
         assert [run.run_id for run, _ in found] == [other]
-        assert deployment_limits.with_room(conn, [first, other]) == [ref.id]
+        assert deployment_limits.with_capacity(conn, [first, other]) == [ref.id]
     with connection() as conn:
-        assert [run.run_id for run in eligibility.unheard(conn)] == []
-        assert [run.run_id for run in deployment_limits.startable(conn)] == [first], "as many as have room"
-        assert deployment_limits.startable(conn) == [], "and it was just rung for"
-        assert [run.run_id for run in deployment_limits.startable(conn, ref.id)] == [first], (
+        assert [run.run_id for run in eligibility.to_notify(conn)] == []
+        assert [run.run_id for run in deployment_limits.to_notify(conn)] == [first], "as many as have room"
+        assert deployment_limits.to_notify(conn) == [], "and it was just notified of"
+        assert [run.run_id for run in deployment_limits.to_notify(conn, ref.id)] == [first], (
             "unless somebody knows better"
         )
     claim(ref)
     with driver() as conn:
-        assert deployment_limits.with_room(conn, rest) == []
+        assert deployment_limits.with_capacity(conn, rest) == []
     with connection() as conn:
-        assert deployment_limits.startable(conn, ref.id) == []
+        assert deployment_limits.to_notify(conn, ref.id) == []
 
 
 def test_a_runner_that_hears_no_bell_finds_them() -> None:
@@ -136,11 +136,11 @@ def test_a_runner_that_hears_no_bell_finds_them() -> None:
     for each in (ref, elsewhere):
         waiting(each, 2)
     with driver() as conn:
-        assert deployment_limits.unheard(conn, "default", waited_seconds=60) == []
-        assert deployment_limits.unheard(conn, "default", waited_seconds=0) == [ref.id]
+        assert deployment_limits.overlooked(conn, "default", waited_seconds=60) == []
+        assert deployment_limits.overlooked(conn, "default", waited_seconds=0) == [ref.id]
     claim(ref)
     with driver() as conn:
-        assert deployment_limits.unheard(conn, "default", waited_seconds=0) == []
+        assert deployment_limits.overlooked(conn, "default", waited_seconds=0) == []
 
 
 def test_the_order_within_a_thread_holds_under_a_limit() -> None:
@@ -149,7 +149,7 @@ def test_the_order_within_a_thread_holds_under_a_limit() -> None:
     assert [run.run_id for run in claim(ref)] == [first]
     assert claim(ref) == []
     with connection() as conn:
-        assert deployment_limits.startable(conn, ref.id) == []
+        assert deployment_limits.to_notify(conn, ref.id) == []
     assert row(second).status == "pending"
 
 
@@ -179,7 +179,7 @@ def test_waiting_runs_follow_their_deployment_to_another_pool() -> None:
     with driver() as conn:
         assert claims.claim(conn, pending, TERMS) == [], "the old pool's runners leave them alone"
     with connection() as conn:
-        assert [(run.run_id, run.pool) for run in eligibility.unheard(conn)] == [(pending[0], "gpu")]
+        assert [(run.run_id, run.pool) for run in eligibility.to_notify(conn)] == [(pending[0], "gpu")]
         conn.execute(text("UPDATE run SET status = 'pending' WHERE run_id = :id"), {"id": running[0]})
         assert deployment_limits.move_stragglers(conn) == 1
     with driver() as conn:

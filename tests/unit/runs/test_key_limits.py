@@ -62,9 +62,9 @@ def finish(*ended: Claimed | UUID) -> None:
         conn.execute(text("UPDATE run SET status = 'success' WHERE run_id = ANY(:ids)"), {"ids": ids})
 
 
-def in_turns(count: int, served: list[str] | None = None) -> list[UUID]:
+def round_robin(count: int, served: list[str] | None = None) -> list[UUID]:
     with driver() as conn:
-        taken = claims.claim_in_turns(conn, "default", TERMS, limit=count, served=served or [])
+        taken = claims.claim_round_robin(conn, "default", TERMS, limit=count, served=served or [])
     return [run.run_id for run, _ in taken]
 
 
@@ -87,20 +87,20 @@ def test_keys_take_turns_whatever_they_have_waiting(app: DeploymentRef) -> None:
     c = waiting(app, one)
     nobody = waiting(app, "")
 
-    first = in_turns(4)
+    first = round_robin(4)
     assert set(first) == {a[0], b[0], c[0], nobody[0]}, "everybody's oldest"
-    assert in_turns(1, [many, few]) == [a[1]]
-    assert in_turns(1, [few, many]) == [b[1]]
+    assert round_robin(1, [many, few]) == [a[1]]
+    assert round_robin(1, [few, many]) == [b[1]]
 
 
 def test_of_equals_goes_first_who_was_served_longest_ago(app: DeploymentRef) -> None:
     keys = [key() for _ in range(3)]
     runs_of = {id: waiting(app, id, 3) for id in keys}
     x, y, z = keys
-    assert in_turns(1, [z, x, y]) == [runs_of[z][0]]
-    assert in_turns(1, [y, z]) == [runs_of[x][0]], "who was never served goes before"
-    assert set(in_turns(3, [x, z, y])) == {runs_of[x][1], runs_of[y][0], runs_of[z][1]}
-    assert set(in_turns(9)) == {runs_of[x][2], *runs_of[y][1:], runs_of[z][2]}
+    assert round_robin(1, [z, x, y]) == [runs_of[z][0]]
+    assert round_robin(1, [y, z]) == [runs_of[x][0]], "who was never served goes before"
+    assert set(round_robin(3, [x, z, y])) == {runs_of[x][1], runs_of[y][0], runs_of[z][1]}
+    assert set(round_robin(9)) == {runs_of[x][2], *runs_of[y][1:], runs_of[z][2]}
 
 
 def test_only_runs_that_may_start_have_a_turn(app: DeploymentRef) -> None:
@@ -113,17 +113,17 @@ def test_only_runs_that_may_start_have_a_turn(app: DeploymentRef) -> None:
             text("UPDATE run SET not_before = now() + interval '1 hour' WHERE run_id = :id"), {"id": due[0]}
         )
         conn.execute(text("UPDATE run SET cancel_requested = 'interrupt' WHERE run_id = :id"), {"id": due[1]})
-    assert set(in_turns(10)) == {first, due[2]}
+    assert set(round_robin(10)) == {first, due[2]}
 
 
 def test_many_runners_share_the_turns(app: DeploymentRef) -> None:
     keys = [key() for _ in range(4)]
     made = {run for id in keys for run in waiting(app, id, 10)}
     with ThreadPoolExecutor(8) as pool:
-        taken = [run for found in pool.map(lambda _: in_turns(2), range(20)) for run in found]
+        taken = [run for found in pool.map(lambda _: round_robin(2), range(20)) for run in found]
     assert len(taken) == len(set(taken))
     assert set(taken) <= made
-    while found := in_turns(5):
+    while found := round_robin(5):
         taken += found
     assert set(taken) == made
 
@@ -135,16 +135,16 @@ def test_a_keys_limit_is_exact_under_many_claimers_over_all_deployments(app: Dep
     free = waiting(app, key())
     with driver() as conn:
         assert claims.claim(conn, made[:2], TERMS) == [], "an ordinary claim leaves them alone"
-        assert key_limits.with_room(conn, [*made, *free]) == [limited]
-    assert in_turns(5) == free
+        assert key_limits.with_capacity(conn, [*made, *free]) == [limited]
+    assert round_robin(5) == free
     with ThreadPoolExecutor(8) as pool:
         claimed = [run for found in pool.map(lambda _: of_key(limited), range(16)) for run in found]
 
     assert sorted(run.run_id for run in claimed) == made[:3]
     assert all(run.key_limited and run.key_id == limited for run in claimed)
     with driver() as conn:
-        assert key_limits.with_room(conn, made[3:]) == []
-        assert key_limits.unheard(conn, "default", waited_seconds=0) == []
+        assert key_limits.with_capacity(conn, made[3:]) == []
+        assert key_limits.overlooked(conn, "default", waited_seconds=0) == []
     finish(claimed[0])
     assert [run.run_id for run in of_key(limited)] == [made[3]]
 
@@ -155,8 +155,8 @@ def test_deployments_and_their_keys_both_hold(app: DeploymentRef) -> None:
     a, b = waiting(app, narrow, 5), waiting(app, wide, 5)
     assert of_key(narrow) == [], "a limited deployment's runs are claimed there"
     with driver() as conn:
-        assert key_limits.with_room(conn, a) == []
-        assert deployment_limits.with_room(conn, a) == [app.id]
+        assert key_limits.with_capacity(conn, a) == []
+        assert deployment_limits.with_capacity(conn, a) == [app.id]
 
     taken = of_deployment(app)
     assert {run.run_id for run in taken} == {a[0], *b[:3]}
@@ -172,15 +172,15 @@ def test_what_has_room_is_rung_for_and_no_more(app: DeploymentRef) -> None:
     limited = key(2)
     made = waiting(app, limited, 6)
     with connection() as conn:
-        conn.execute(text("UPDATE run SET rung_at = NULL"))
+        conn.execute(text("UPDATE run SET notified_at = NULL"))
     with connection() as conn:
-        assert eligibility.unheard(conn) == []
-        assert {run.run_id for run in key_limits.ring(conn)} == set(made[:2])
-        assert key_limits.ring(conn) == [], "they were just rung for"
-        assert {run.run_id for run in key_limits.ring(conn, limited)} == set(made[:2])
+        assert eligibility.to_notify(conn) == []
+        assert {run.run_id for run in key_limits.to_notify(conn)} == set(made[:2])
+        assert key_limits.to_notify(conn) == [], "they were just notified of"
+        assert {run.run_id for run in key_limits.to_notify(conn, limited)} == set(made[:2])
     of_key(limited, most=1)
     with connection() as conn:
-        assert [run.run_id for run in key_limits.ring(conn, limited)] == [made[1]]
+        assert [run.run_id for run in key_limits.to_notify(conn, limited)] == [made[1]]
 
 
 def test_where_no_key_is_limited_nobody_looks_at_keys(app: DeploymentRef) -> None:

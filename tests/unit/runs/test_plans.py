@@ -83,7 +83,7 @@ def fill(deployment: DeploymentRef) -> UUID:
 
 WAIT = """
     INSERT INTO run (run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, kwargs, pool,
-        created_seq, rung_at, rings)
+        created_seq, notified_at, notifications)
     SELECT gen_random_uuid(), :deployment_id, thread_id, gen_random_uuid(), gen_random_uuid(), 'agent', 'pending',
         '{}', 'default', 1, CASE WHEN :is_rung THEN now() END, 10
     FROM thread WHERE deployment_id = :deployment_id
@@ -202,13 +202,13 @@ def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -
     terms = Terms("me", 30.0, 3600.0, "default")
 
     def turn(conn: Connection) -> None:
-        claims.claim_in_turns(conn.connection.driver_connection, "default", terms, limit=50, served=[])
+        claims.claim_round_robin(conn.connection.driver_connection, "default", terms, limit=50, served=[])
 
     cases: dict[str, tuple[Work, int]] = {
         "pools": (eligibility.pools, 10),
-        "runs that nobody heard of": (lambda conn: eligibility.unheard(conn, limit=200), 1_500),
-        "runs of limited keys that nobody heard of": (key_limits.ring, 10),
-        "runs of limited deployments that nobody heard of": (deployment_limits.startable, 10),
+        "runs that nobody heard of": (lambda conn: eligibility.to_notify(conn, limit=200), 1_500),
+        "runs of limited keys that nobody heard of": (key_limits.to_notify, 10),
+        "runs of limited deployments that nobody heard of": (deployment_limits.to_notify, 10),
         "runs that missed a move": (deployment_limits.move_stragglers, 10),
         "leases and pauses that no clock of now gave": (
             lambda conn: claims.shorten_leases(conn, lease_seconds=30),

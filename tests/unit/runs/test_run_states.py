@@ -236,8 +236,8 @@ class Runs(RuleBasedStateMachine):
     @rule()
     def ring_again(self) -> None:
         with connection() as conn:
-            conn.execute(text("UPDATE run SET rung_at = NULL"))
-            found = {item.run_id for item in eligibility.unheard(conn)}
+            conn.execute(text("UPDATE run SET notified_at = NULL"))
+            found = {item.run_id for item in eligibility.to_notify(conn)}
         heads = {ids[0] for ids in map(self.live_of, self.threads) if ids}
         assert found == {id for id in heads if self.model[id].status == "pending"}
 

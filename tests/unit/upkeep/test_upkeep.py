@@ -1,4 +1,4 @@
-"""Upkeep: one leader, bells rung again, abandoned runs taken over and their logs ended."""
+"""Upkeep: one leader, notifications sent again, abandoned runs taken over and their logs ended."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ from workers.upkeep.upkeep import Upkeep
 pytestmark = pytest.mark.usefixtures("db", "redis")
 
 KWARGS = {"config": {"configurable": {}}}
-Rung = list[tuple[str, str, str]]
+Notified = list[tuple[str, str, str]]
 
 
 @pytest.fixture
-def rung(monkeypatch: pytest.MonkeyPatch) -> Rung:
-    """What was rung, instead of ringing."""
-    heard: Rung = []
-    monkeypatch.setattr(broker.bell, "ring", lambda task, queue, id: heard.append((task, queue, str(id))))
+def notified(monkeypatch: pytest.MonkeyPatch) -> Notified:
+    """What was notified, instead of notifying."""
+    heard: Notified = []
+    monkeypatch.setattr(
+        broker.notifier, "notify", lambda task, queue, id: heard.append((task, queue, str(id)))
+    )
     return heard
 
 
@@ -50,7 +52,7 @@ def deployment() -> DeploymentRef:
 
 
 @pytest.fixture
-def upkeep(settings: Settings, rung: Rung) -> Upkeep:
+def upkeep(settings: Settings, notified: Notified) -> Upkeep:
     return Upkeep(dataclasses.replace(settings, worker="upkeep"))
 
 
@@ -83,31 +85,31 @@ def log_of(redis: Redis, run_id: UUID) -> list[tuple[int, str, Any]]:
     return [(event.seq, event.name, orjson.loads(event.data)) for event in events.logged(redis, run_id, 0)]
 
 
-def test_runs_nobody_heard_of_are_rung_again(upkeep: Upkeep, rung: Rung) -> None:
+def test_runs_nobody_heard_of_are_notified_again(upkeep: Upkeep, notified: Notified) -> None:
     run_id = factories.run(factories.deployment("far", pool="gpu"))
     upkeep.tick()
     upkeep.tick()
 
-    assert rung == [(broker.EXECUTE_RUNS, "runs.gpu", str(run_id))]
+    assert notified == [(broker.EXECUTE_RUNS, "runs.gpu", str(run_id))]
 
 
-def test_a_queue_that_nobody_reads_does_not_grow(upkeep: Upkeep, rung: Rung, redis: Redis) -> None:
+def test_a_queue_that_nobody_reads_does_not_grow(upkeep: Upkeep, notified: Notified, redis: Redis) -> None:
     factories.run(factories.deployment("far", pool="gpu"))
     near = factories.run(factories.deployment("near"))
     redis.lpush(f"{broker.CELERY_PREFIX}runs.gpu", *["unread"] * broker.ENOUGH)
     upkeep.tick()
 
-    assert rung == [(broker.EXECUTE_RUNS, "runs.default", str(near))]
+    assert notified == [(broker.EXECUTE_RUNS, "runs.default", str(near))]
 
 
 def test_a_run_that_missed_its_deployments_move_is_sent_after_it(
-    upkeep: Upkeep, rung: Rung, deployment: DeploymentRef
+    upkeep: Upkeep, notified: Notified, deployment: DeploymentRef
 ) -> None:
     run_id = factories.run(deployment, pool="gpu")
     upkeep.tick()
     upkeep.tick()
 
-    assert (broker.EXECUTE_RUNS, "runs.default", str(run_id)) in rung
+    assert (broker.EXECUTE_RUNS, "runs.default", str(run_id)) in notified
 
 
 def test_an_abandoned_run_goes_back_to_the_queue_and_waits_for_its_turn(
@@ -148,7 +150,7 @@ def test_a_cancelled_run_whose_owner_died_is_interrupted(
 
 
 def test_a_rollback_whose_owner_died_is_carried_out(
-    upkeep: Upkeep, redis: Redis, rung: Rung, deployment: DeploymentRef
+    upkeep: Upkeep, redis: Redis, notified: Notified, deployment: DeploymentRef
 ) -> None:
     thread_id = factories.thread(deployment.id)
     run_id = abandoned(deployment, "cancel_requested = 'rollback'", thread_id=thread_id)
@@ -157,7 +159,7 @@ def test_a_rollback_whose_owner_died_is_carried_out(
 
     assert row(run_id) is None
     assert log_of(redis, run_id)[-1][2]["status"] == "rollback"
-    assert (broker.EXECUTE_RUNS, "runs.default", str(behind)) in rung
+    assert (broker.EXECUTE_RUNS, "runs.default", str(behind)) in notified
 
 
 def test_a_run_past_its_deadline_times_out(upkeep: Upkeep, redis: Redis, deployment: DeploymentRef) -> None:
@@ -176,13 +178,15 @@ def test_a_temporary_run_that_must_end_goes(upkeep: Upkeep, redis: Redis, deploy
     assert log_of(redis, run_id)[-1][1] == "end"
 
 
-def test_the_next_run_of_the_thread_is_rung(upkeep: Upkeep, rung: Rung, deployment: DeploymentRef) -> None:
+def test_the_next_run_of_the_thread_is_notified(
+    upkeep: Upkeep, notified: Notified, deployment: DeploymentRef
+) -> None:
     thread_id = factories.thread(deployment.id)
     abandoned(deployment, "deaths = 2", thread_id=thread_id)
     behind = factories.run(deployment, thread_id)
     upkeep.tick()
 
-    assert (broker.EXECUTE_RUNS, "runs.default", str(behind)) in rung
+    assert (broker.EXECUTE_RUNS, "runs.default", str(behind)) in notified
     assert thread_of(deployment, behind)["status"] == "busy"
 
 
@@ -225,7 +229,7 @@ def test_a_run_deleted_meanwhile_is_no_trouble(
 
 
 def test_one_step_that_fails_does_not_stop_the_others(
-    upkeep: Upkeep, rung: Rung, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+    upkeep: Upkeep, notified: Notified, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = factories.run(deployment)
 
@@ -235,7 +239,7 @@ def test_one_step_that_fails_does_not_stop_the_others(
     monkeypatch.setattr(claims, "abandoned", fail)
     upkeep.tick()
 
-    assert [id for _, _, id in rung] == [str(run_id)]
+    assert [id for _, _, id in notified] == [str(run_id)]
 
 
 def test_a_database_that_is_away_ends_the_round(upkeep: Upkeep, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,17 +343,21 @@ def test_another_leads_at_once_when_the_leader_stops(settings: Settings, quick: 
 
 
 def test_a_process_that_does_not_lead_does_nothing(
-    upkeep: Upkeep, rung: Rung, deployment: DeploymentRef
+    upkeep: Upkeep, notified: Notified, deployment: DeploymentRef
 ) -> None:
     lead("another")
     factories.run(deployment)
     upkeep.tick()
 
-    assert rung == []
+    assert notified == []
 
 
 def test_a_leader_that_was_replaced_in_the_middle_of_a_round_does_no_more(
-    settings: Settings, rung: Rung, redis: Redis, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+    settings: Settings,
+    notified: Notified,
+    redis: Redis,
+    deployment: DeploymentRef,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is frozen after it has looked which runs are abandoned, and wakes up when another has ended them."""
     waiting, lost = factories.run(deployment), abandoned(deployment, "deaths = 2")
@@ -368,7 +376,7 @@ def test_a_leader_that_was_replaced_in_the_middle_of_a_round_does_no_more(
 
     assert (row(lost)["status"], row(lost)["owner"], row(lost)["attempt"]) == ("error", "heir", 2)
     assert [name for _, name, _ in log_of(redis, lost)] == ["error", "end"]
-    assert [id for _, _, id in rung] == [str(waiting)]
+    assert [id for _, _, id in notified] == [str(waiting)]
     assert not lead("frozen")
 
 
@@ -386,7 +394,15 @@ def test_beat_may_wake_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -
 
 HOUR_AGO, IN_AN_HOUR = "- interval '1 hour'", "+ interval '1 hour'"
 TIMES = {
-    "run": ("created_at", "updated_at", "started_at", "lease_until", "deadline_at", "not_before", "rung_at"),
+    "run": (
+        "created_at",
+        "updated_at",
+        "started_at",
+        "lease_until",
+        "deadline_at",
+        "not_before",
+        "notified_at",
+    ),
     "leader": ("lease_until",),
     "worker": ("started_at", "seen_at"),
 }
@@ -402,7 +418,7 @@ def move_stored_times(by: str) -> None:
 
 @pytest.mark.parametrize("by", [HOUR_AGO, IN_AN_HOUR])
 def test_nothing_is_stuck_when_the_databases_clock_moves_by_an_hour(
-    settings: Settings, rung: Rung, deployment: DeploymentRef, by: str
+    settings: Settings, notified: Notified, deployment: DeploymentRef, by: str
 ) -> None:
     """A run that waits, one whose owner is gone, and one that waits for its next attempt."""
     waiting, again = factories.run(deployment), factories.run(deployment)
@@ -431,7 +447,7 @@ def test_nothing_is_stuck_when_the_databases_clock_moves_by_an_hour(
     upkeep.tick()
 
     assert {row(id)["status"] for id in (waiting, again, owned)} == {"pending"}
-    assert {id for _, _, id in rung} >= {str(waiting), str(again)}
+    assert {id for _, _, id in notified} >= {str(waiting), str(again)}
 
 
 @pytest.mark.parametrize(
@@ -487,7 +503,11 @@ def test_a_runner_finds_what_waits_also_after_the_databases_clock_has_moved(
 
 
 def test_two_rounds_at_once_end_a_run_once(
-    settings: Settings, rung: Rung, redis: Redis, deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+    settings: Settings,
+    notified: Notified,
+    redis: Redis,
+    deployment: DeploymentRef,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A leader that was frozen in the middle of a step and its successor: the rows decide, not the lease."""
     monkeypatch.setattr(leadership, "LEASE_SECONDS", 0)

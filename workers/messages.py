@@ -1,4 +1,4 @@
-"""What a task's message is to a worker: a bell that has been heard.
+"""What a task's message is to a worker: nothing to acknowledge.
 
 Queues keep nothing of a message that was delivered (`shared/infra/broker.py`), and kombu's Redis transport asks
 Redis to forget it all the same: a round-trip a message, from a pool of ten connections that a burst exhausts.
@@ -10,15 +10,15 @@ from celery import Task
 from celery.worker.request import Request
 
 
-class Heard(Request):
+class MessageRequest(Request):
     """A message nobody is told of."""
 
     def acknowledge(self) -> None:
         self.acknowledged = True
 
 
-class Bell(Task):
+class MessageTask(Task):
     """The base of every task."""
 
     abstract = True
-    Request = Heard
+    Request = MessageRequest
