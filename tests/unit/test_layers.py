@@ -1,9 +1,14 @@
-"""Who may import whom: web → shared ← workers; the command line and the graph host stand apart."""
+"""Who may import whom: web → shared ← workers; the command line and the graph host stand apart.
+
+Within `shared` and `workers` an import goes downward or stays on its floor, and no modules import each other in a circle.
+"""
 
 from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -43,6 +48,25 @@ FORBIDDEN = {
     "cli": {"web", "workers", "flask", "marshmallow", "celery"},
 }
 
+# The rooms and single files of a package, the lowest floor first. The root of `workers` has no floor: it may import
+# every room, and holds what rooms share.
+FLOORS = {
+    "shared": (
+        {"errors", "settings", "files"},
+        {"models", "infra"},
+        {"eventlog", "threads", "store", "store_vectors", "fleet", "leadership", "graph_queries"},
+        {"deployments", "oauth"},
+        {"assistants"},
+        {"runs"},
+        {"crons", "cron_schedule", "thread_stream", "thread_copies"},
+        {"removal"},
+        {"access"},
+    ),
+    "workers": ({"graph_host"}, {"isolation"}, {"runner"}, {"builder"}),
+}
+# These use rooms or nothing, and no room uses them.
+BESIDE = {"shared": {"migrations"}, "workers": {"upkeep"}}
+
 # What makes objects of stored bytes.
 DECODERS = frozenset({"langgraph", "langchain_core", "ormsgpack", "msgpack", "pickle", "marshal", "shelve"})
 
@@ -66,6 +90,69 @@ def name(path: Path) -> str:
     return str(path.relative_to(PROJECT))
 
 
+def dotted(path: Path) -> str:
+    """The name a module is imported by."""
+    return ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {dotted(path): path for package in FORBIDDEN for path in modules(PROJECT / package)}
+
+
+def imports(tree: ast.AST, module: str) -> Iterator[str]:
+    """The modules of ours that are imported anywhere in `tree`, a part of the text of `module`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            source = base(node, module)
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                yield from (found for found in [inner if inner in MODULES else source] if found in MODULES)
+
+
+def base(node: ast.ImportFrom, module: str) -> str:
+    """The module or package that names are imported from."""
+    if not node.level:
+        return node.module or ""
+    is_package = MODULES[module].name == "__init__.py"
+    parts = module.split(".")
+    parents = parts[: len(parts) - node.level + is_package]
+    return ".".join([*parents, *filter(None, [node.module])])
+
+
+GRAPH = {
+    module: set(imports(ast.parse(path.read_text()), module)) - {module} for module, path in MODULES.items()
+}
+
+
+def room(module: str) -> str:
+    """The room or single file of its package that a module belongs to; empty for the package itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """A circle in the graph, one of them; empty when there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def rooms_of(package: str) -> dict[str, set[str]]:
+    """Which rooms of a package each of its rooms imports."""
+    found: dict[str, set[str]] = {}
+    for module, others in GRAPH.items():
+        if module.startswith(f"{package}."):
+            within = {room(other) for other in others if other.startswith(f"{package}.")}
+            found.setdefault(room(module), set()).update(within - {room(module)})
+    return found
+
+
+def floor(package: str, room: str) -> int:
+    return next(number for number, rooms in enumerate(FLOORS[package]) if room in rooms)
+
+
 @pytest.mark.parametrize("package", FORBIDDEN)
 def test_a_package_imports_only_what_its_layer_may(package: str) -> None:
     wrong = {
@@ -74,6 +161,71 @@ def test_a_package_imports_only_what_its_layer_may(package: str) -> None:
         if not path.is_relative_to(HOST) and (found := imported(path) & FORBIDDEN[package])
     }
     assert wrong == {}
+
+
+def test_every_room_of_shared_has_its_floor() -> None:
+    placed = set().union(*FLOORS["shared"], BESIDE["shared"])
+
+    assert {room for room in rooms_of("shared") if room} == placed
+
+
+def test_every_room_of_workers_has_its_floor() -> None:
+    folders = {path.parent.name for path in (PROJECT / "workers").glob("*/__init__.py")}
+
+    assert folders == set().union(*FLOORS["workers"], BESIDE["workers"])
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_an_import_goes_downward_or_stays_on_its_floor(package: str) -> None:
+    rooms = set().union(*FLOORS[package])
+    upward = {
+        (module, other)
+        for module, others in GRAPH.items()
+        for other in others
+        if module.startswith(f"{package}.") and other.startswith(f"{package}.")
+        if {room(module), room(other)} <= rooms
+        if floor(package, room(module)) < floor(package, room(other))
+    }
+    assert upward == set()
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_no_room_imports_what_stands_beside(package: str) -> None:
+    rooms = set().union(*FLOORS[package])
+    wrong = {
+        room: found
+        for room, others in rooms_of(package).items()
+        if room in rooms and (found := others & BESIDE[package])
+    }
+    assert wrong == {}
+
+
+def test_upkeep_imports_no_room_of_workers() -> None:
+    assert rooms_of("workers")["upkeep"] & set().union(*FLOORS["workers"]) == set()
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_no_rooms_import_each_other_in_a_circle(package: str) -> None:
+    rooms = set().union(*FLOORS[package])
+
+    assert circle({room: others & rooms for room, others in rooms_of(package).items() if room in rooms}) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circle(GRAPH) == []
+
+
+def test_no_import_of_ours_is_hidden_from_the_running_program() -> None:
+    """A circle can hide behind TYPE_CHECKING."""
+    hidden = {
+        module
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.If)
+        and "TYPE_CHECKING" in ast.unparse(node.test)
+        and any(imports(node, module))
+    }
+    assert hidden == set()
 
 
 def test_the_graph_host_imports_nothing_of_ours_and_only_what_a_revision_has() -> None:
