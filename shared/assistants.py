@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import Driver, query
-from shared.models import Assistant, AssistantVersion, Graph
+from shared.models import Assistant, AssistantVersion, Graph, is_live
 
 # The clients compute default assistants' ids themselves: UUID version 5 of the graph id in this namespace.
 NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
@@ -306,7 +306,7 @@ def delete(
     live = conn.execute(
         text(
             "SELECT thread_id, run_id FROM run WHERE deployment_id = :deployment_id"
-            " AND assistant_id = :assistant_id AND status IN ('pending', 'running')"
+            f" AND assistant_id = :assistant_id AND {is_live()}"
         ),
         key,
     ).all()

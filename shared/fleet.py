@@ -14,6 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared.infra.postgres import dumps
+from shared.models import is_live
 
 SILENT_SECONDS = 60.0
 READY, DRAINING = "ready", "draining"
@@ -103,13 +104,13 @@ def _names(
     }
 
 
-POOLS = text("""
+POOLS = text(f"""
 WITH live AS (
     SELECT pool, count(*) FILTER (WHERE status = 'running') AS running,
         count(*) FILTER (WHERE status = 'pending' AND coalesce(not_before, created_at) <= now()) AS pending,
         extract(epoch FROM now() - min(coalesce(not_before, created_at))
             FILTER (WHERE status = 'pending' AND coalesce(not_before, created_at) <= now())) AS oldest
-    FROM run WHERE status IN ('pending', 'running') GROUP BY pool
+    FROM run WHERE {is_live()} GROUP BY pool
 ), serving AS (
     SELECT pool, count(*) AS runners, count(*) FILTER (WHERE state = 'draining') AS draining,
         sum(slots) FILTER (WHERE state = 'ready') AS slots, sum(ended_a_minute) AS ended,

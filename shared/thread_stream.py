@@ -28,6 +28,7 @@ from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.hub import Reader, hub
 from shared.infra import redis
 from shared.infra.postgres import connection, dumps
+from shared.models import is_live
 from shared.runs import end_event
 from shared.threads import state
 
@@ -95,10 +96,10 @@ FROM thread AS t LEFT JOIN LATERAL (
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
 """)
 
-BEGIN = text("""
+BEGIN = text(f"""
 SELECT t.state_updated_at, coalesce((
     SELECT min(created_seq) - 1 FROM run WHERE deployment_id = t.deployment_id AND thread_id = t.thread_id
-    AND status IN ('pending', 'running')), t.last_seq) AS known, t.last_seq
+    AND {is_live()}), t.last_seq) AS known, t.last_seq
 FROM thread AS t WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id
 """)
 

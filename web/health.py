@@ -20,7 +20,7 @@ from sqlalchemy import Connection, RowMapping, select, text
 from shared import __version__, fleet
 from shared.errors import NotFound
 from shared.infra.postgres import Row, connection
-from shared.models import Deployment, Revision, RunStatus
+from shared.models import Deployment, Revision, RunStatus, is_live
 from web.auth import identify
 from web.fields import OneOf, QueryBoolean, Schema
 from web.json_schema import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
@@ -145,7 +145,7 @@ class Figure:
 
 
 # The window runs along ix_run_live, so that it costs no sort however many runs wait.
-QUEUE = text("""
+QUEUE = text(f"""
 SELECT pool, status, count(*) AS runs, coalesce(max(seconds), 0) AS oldest_seconds,
     coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds), 0) AS median_seconds,
     coalesce(max(seconds) FILTER (WHERE is_first), 0) AS oldest_unblocked_seconds
@@ -154,7 +154,7 @@ FROM (
         CASE WHEN status = 'running' OR coalesce(not_before, created_at) <= now() THEN CAST(extract(epoch FROM
             now() - CASE status WHEN 'running' THEN started_at ELSE coalesce(not_before, created_at) END
         ) AS double precision) END AS seconds
-    FROM run WHERE status IN ('pending', 'running')
+    FROM run WHERE {is_live()}
         AND (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
 ) AS live
 GROUP BY pool, status ORDER BY pool, status

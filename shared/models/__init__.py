@@ -20,14 +20,26 @@ from shared.models.deployments import (
 from shared.models.organizations import ApiKey, IdempotentAnswer, Organization
 from shared.models.providers import OAuthGrant, OAuthProvider, OAuthRequest
 from shared.models.runs import Run
-from shared.models.statuses import REVISION_ENDS, DeploymentStatus, RevisionStatus, RunStatus, ThreadStatus
+from shared.models.statuses import (
+    LIVE_RUN_STATUSES,
+    REVISION_ENDS,
+    UNSUCCESSFUL_RUN_STATUSES,
+    DeploymentStatus,
+    RevisionStatus,
+    RunStatus,
+    ThreadStatus,
+    is_live,
+    is_unsuccessful,
+)
 from shared.models.store import StoreItem
 from shared.models.threads import Checkpoint, CheckpointBlob, CheckpointWrite, Thread
 from shared.models.webhooks import WebhookDelivery
 from shared.models.workers import Leader, Worker
 
 __all__ = [
+    "LIVE_RUN_STATUSES",
     "REVISION_ENDS",
+    "UNSUCCESSFUL_RUN_STATUSES",
     "ApiKey",
     "Archive",
     "ArchiveChunk",
@@ -59,4 +71,6 @@ __all__ = [
     "Upload",
     "WebhookDelivery",
     "Worker",
+    "is_live",
+    "is_unsuccessful",
 ]

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from shared.models.base import EMPTY, NOW, Base, of_thread
-from shared.models.statuses import RunStatus
+from shared.models.statuses import RunStatus, is_live, is_unsuccessful
 
 
 class Run(Base):
@@ -83,7 +83,7 @@ class Run(Base):
             "ix_run_failed",
             "deployment_id",
             "ended_at",
-            postgresql_where=text("status IN ('error', 'timeout', 'interrupted')"),
+            postgresql_where=text(is_unsuccessful()),
         ),
         Index("ix_run_running", "lease_until", postgresql_where=text("status = 'running'")),
         # who waits for a further attempt: few of all that wait
@@ -94,6 +94,6 @@ class Run(Base):
             "deployment_id",
             "thread_id",
             "created_seq",
-            postgresql_where=text("status IN ('pending', 'running')"),
+            postgresql_where=text(is_live()),
         ),
     )

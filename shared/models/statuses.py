@@ -51,6 +51,27 @@ class RunStatus(enum.StrEnum):
     INTERRUPTED = "interrupted"
 
 
+LIVE_RUN_STATUSES = (RunStatus.PENDING, RunStatus.RUNNING)
+UNSUCCESSFUL_RUN_STATUSES = (RunStatus.ERROR, RunStatus.TIMEOUT, RunStatus.INTERRUPTED)
+
+
+def is_live(alias: str | None = None) -> str:
+    """The SQL condition that a run, called so in the statement, has not ended."""
+    return _is_one_of(LIVE_RUN_STATUSES, alias)
+
+
+def is_unsuccessful(alias: str | None = None) -> str:
+    """The SQL condition that a run, called so in the statement, has ended without success."""
+    return _is_one_of(UNSUCCESSFUL_RUN_STATUSES, alias)
+
+
+def _is_one_of(statuses: tuple[RunStatus, ...], alias: str | None) -> str:
+    """Literals, not parameters: PostgreSQL uses a partial index only where it sees the index's own condition."""
+    column = "status" if alias is None else f"{alias}.status"
+    words = ", ".join(f"'{status}'" for status in statuses)
+    return f"{column} IN ({words})"
+
+
 class ThreadStatus(enum.StrEnum):
     IDLE = "idle"
     BUSY = "busy"

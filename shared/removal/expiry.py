@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared import thread_copies
+from shared.models import is_live
 from shared.threads import checkpoints, records
 
 STRATEGIES = ("delete", "keep_latest")
@@ -69,7 +70,7 @@ EXPIRED = text(f"""
 SELECT deployment_id, thread_id FROM thread AS t
 WHERE {IS_OVER}
   AND NOT EXISTS (SELECT FROM run AS r WHERE r.deployment_id = t.deployment_id
-                  AND r.thread_id = t.thread_id AND r.status IN ('pending', 'running'))
+                  AND r.thread_id = t.thread_id AND {is_live("r")})
 ORDER BY updated_at LIMIT :limit
 """)
 

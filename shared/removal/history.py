@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared.deployments.logs import BUILD, DEPLOY
-from shared.models import REVISION_ENDS
+from shared.models import REVISION_ENDS, is_live
 
 REVISIONS_AT_ONCE = 50
 LINES_AT_ONCE = 5_000
@@ -20,7 +20,7 @@ DEPLOYMENTS_AT_ONCE = 20
 SETTLED_SECONDS = 60.0
 
 # The deployments' rows are locked, so that nobody deploys an old revision again while it is removed.
-OLD = text("""
+OLD = text(f"""
 SELECT r.id FROM deployment d
 JOIN LATERAL (SELECT number FROM revision WHERE deployment_id = d.id
               ORDER BY number DESC OFFSET :kept - 1 LIMIT 1) AS last_kept ON true
@@ -30,7 +30,7 @@ WHERE d.deleted_at IS NULL AND r.status = ANY(:ends)
   AND NOT EXISTS (SELECT FROM revision a WHERE a.id = d.active_revision_id
                   AND a.updated_at > now() - make_interval(secs => :settled))
   AND NOT EXISTS (SELECT FROM run WHERE deployment_id = d.id AND revision_id = r.id
-                  AND status IN ('pending', 'running'))
+                  AND {is_live()})
 ORDER BY r.id LIMIT :limit
 FOR UPDATE OF d SKIP LOCKED
 """)

@@ -14,11 +14,11 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.errors import NotFound
 from shared.eventlog.events import RESERVED
-from shared.models import RunStatus
+from shared.models import LIVE_RUN_STATUSES, RunStatus, is_live
 from shared.runs import webhooks
 from shared.threads import checkpoints, records, state
 
-LIVE = (RunStatus.PENDING, RunStatus.RUNNING)
+LIVE = LIVE_RUN_STATUSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def live_runs(conn: Connection, deployment_id: UUID, thread_id: UUID) -> list[Ro
                 "SELECT run_id, deployment_id, thread_id, status, owner, attempt, seq_reserved, temporary,"
                 " webhook FROM run"
                 " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-                " AND status IN ('pending', 'running') ORDER BY created_seq FOR UPDATE"
+                f" AND {is_live()} ORDER BY created_seq FOR UPDATE"
             ),
             {"deployment_id": deployment_id, "thread_id": thread_id},
         ).mappings()
@@ -119,7 +119,7 @@ def live_by_thread(
     rows = conn.execute(
         text(
             "SELECT thread_id, run_id FROM run WHERE deployment_id = :deployment_id"
-            " AND status IN ('pending', 'running') AND status = ANY(:statuses) ORDER BY run_id"
+            f" AND {is_live()} AND status = ANY(:statuses) ORDER BY run_id"
         ),
         {"deployment_id": deployment_id, "statuses": [str(status) for status in statuses]},
     )

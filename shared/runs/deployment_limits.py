@@ -16,6 +16,7 @@ from sqlalchemy import Connection, text
 
 from shared.deployments.limits import move_waiting
 from shared.infra.postgres import Driver, query
+from shared.models import is_live
 from shared.runs import key_limits
 from shared.runs.claims import Claimed, Stored, Terms, take
 from shared.runs.eligibility import ALL_LANES, CLAIM_LIMITED, Next, notification_lost
@@ -111,7 +112,7 @@ UPDATE run SET notified_at = now(), notifications = notifications + 1 WHERE run_
           AND r.cancel_requested IS NULL AND (r.not_before IS NULL OR r.not_before <= now())
           AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = r.deployment_id
             AND e.thread_id = r.thread_id AND e.created_seq < r.created_seq
-            AND e.status IN ('pending', 'running'))
+            AND {is_live("e")})
         ORDER BY r.run_id LIMIT greatest(least(room.n, 50), 0)) w
     WHERE d.max_concurrent_runs IS NOT NULL
       AND (d.id = :id OR CAST(:id AS uuid) IS NULL AND {notification_lost("w")})

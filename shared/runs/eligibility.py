@@ -13,17 +13,19 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from shared.models import is_live
+
 # OFFSET keeps the condition on a run's thread a look along the index: as a join it is planned by statistics, and
 # those of a quiet hour make it read all that waits, for each of them.
 _ELIGIBLE = """{0}.cancel_requested IS NULL AND ({0}.not_before IS NULL OR {0}.not_before <= now())
     AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = {0}.deployment_id
       AND e.thread_id = {0}.thread_id AND e.created_seq < {0}.created_seq
-      AND e.status IN ('pending', 'running') OFFSET 0)"""
+      AND {live} OFFSET 0)"""
 
 
 def eligible(alias: str) -> str:
     """A pending run, called so in the statement, that nothing but room keeps from starting."""
-    return _ELIGIBLE.format(alias)
+    return _ELIGIBLE.format(alias, live=is_live("e"))
 
 
 # A notification from the future was sent before the clock was put back: it may have been lost as any other.

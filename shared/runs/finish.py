@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from shared.errors import Fenced
 from shared.infra.postgres import Driver, dumps, query
-from shared.models import RunStatus, ThreadStatus
+from shared.models import RunStatus, ThreadStatus, is_live
 from shared.runs import eligibility, webhooks
 from shared.runs.claims import Claimed
 from shared.runs.eligibility import Next
@@ -86,7 +86,7 @@ def _thread_config(kwargs: Mapping[str, Any]) -> str:
     return dumps({**config, "configurable": {}})
 
 
-FINISH = """
+FINISH = f"""
 WITH f AS (
     SELECT * FROM unnest(
         CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(statuses)s AS text[]),
@@ -104,7 +104,7 @@ WITH f AS (
     FROM ended e LEFT JOIN LATERAL (
         SELECT run_id, pool FROM run o
         WHERE o.deployment_id = e.deployment_id AND o.thread_id = e.thread_id
-          AND o.status IN ('pending', 'running') AND o.run_id <> e.run_id
+          AND {is_live("o")} AND o.run_id <> e.run_id
         ORDER BY o.created_seq LIMIT 1) n ON true
 ), kept AS (
     UPDATE thread t SET
@@ -113,7 +113,7 @@ WITH f AS (
         rest_status = coalesce(f.thread_status, t.rest_status),
         values = CASE WHEN f.new_values IS NULL THEN t.values ELSE CAST(f.new_values AS json) END,
         state = CASE WHEN f.new_state IS NULL THEN t.state ELSE CAST(f.new_state AS json) END,
-        interrupts = CASE WHEN f.new_interrupts IS NULL THEN coalesce(t.interrupts, CAST('{}' AS json))
+        interrupts = CASE WHEN f.new_interrupts IS NULL THEN coalesce(t.interrupts, CAST('{{}}' AS json))
                           ELSE CAST(f.new_interrupts AS json) END,
         error = CASE WHEN f.thread_status IS NULL THEN t.rest_error ELSE CAST(f.error AS json) END,
         rest_error = CASE WHEN f.thread_status IS NULL THEN t.rest_error ELSE CAST(f.error AS json) END,
@@ -155,11 +155,11 @@ def ended_before(conn: Driver, runs: Sequence[Claimed], *, owner: str) -> set[UU
     """Which of these runs have ended as this owner's, or are gone: for a commit whose answer was lost."""
     rows = query(
         conn,
-        """
+        f"""
 SELECT f.run_id FROM unnest(CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[])) AS f(run_id, attempt)
 LEFT JOIN run r ON r.run_id = f.run_id
 WHERE r.run_id IS NULL OR (r.owner = %(owner)s AND r.attempt = f.attempt
-    AND r.status NOT IN ('pending', 'running'))""",
+    AND NOT {is_live("r")})""",
         {
             "owner": owner,
             "run_ids": [run.run_id for run in runs],

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import Row
-from shared.models import RunStatus
+from shared.models import RunStatus, is_live
 from shared.runs import read
 from shared.runs.eligibility import LANES
 
@@ -73,10 +73,10 @@ FROM run r JOIN deployment d ON d.id = r.deployment_id LEFT JOIN api_key k ON k.
 WHERE r.run_id = :run_id
 """)
 
-LIVE_OF_THREAD = text("""
+LIVE_OF_THREAD = text(f"""
 SELECT run_id, status,
     extract(epoch FROM greatest(now() - coalesce(not_before, created_at), '0')) AS waiting_seconds
-FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND status IN ('pending', 'running')
+FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND {is_live()}
 ORDER BY created_seq
 """)
 
@@ -162,13 +162,13 @@ SELECT d.pool, d.max_concurrent_runs AS "limit", ({_RUNNING}) AS running,{_OF_PO
 FROM deployment d WHERE d.id = :deployment_id
 """)
 
-WAITING = text("""
+WAITING = text(f"""
 SELECT r.key_id, r.why, count(*) AS runs,
     extract(epoch FROM greatest(now() - min(coalesce(r.not_before, r.created_at)), '0')) AS seconds
 FROM (
     SELECT w.*, CASE WHEN w.created_seq > min(w.created_seq) OVER (PARTITION BY w.thread_id) THEN 'thread'
         WHEN w.not_before > now() THEN 'early' ELSE 'due' END AS why
-    FROM run w WHERE w.deployment_id = :deployment_id AND w.status IN ('pending', 'running')) r
+    FROM run w WHERE w.deployment_id = :deployment_id AND {is_live("w")}) r
 WHERE r.status = 'pending' GROUP BY r.key_id, r.why
 """)
 

@@ -19,12 +19,12 @@ from sqlalchemy import Connection, RowMapping, text
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict
 from shared.infra.postgres import Row
-from shared.models import RunStatus, ThreadStatus
+from shared.models import UNSUCCESSFUL_RUN_STATUSES, ThreadStatus, is_unsuccessful
 from shared.runs import create, read
 from shared.runs.create import Created, RunRequest
 from shared.threads import records
 
-STATUSES = (RunStatus.ERROR, RunStatus.TIMEOUT, RunStatus.INTERRUPTED)
+STATUSES = UNSUCCESSFUL_RUN_STATUSES
 RETRY_OF = "retry_of"  # in a run's metadata
 PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 IDS = (
@@ -32,8 +32,8 @@ IDS = (
     "langgraph_auth_user_id", "langgraph_auth_permissions", "langgraph_request_id",
 )  # fmt: skip
 
-_MATCHING = """
-FROM run WHERE deployment_id = :deployment_id AND status IN ('error', 'timeout', 'interrupted')
+_MATCHING = f"""
+FROM run WHERE deployment_id = :deployment_id AND {is_unsuccessful()}
   AND status = ANY(:status)
   AND (CAST(:since AS timestamptz) IS NULL OR ended_at >= :since)
   AND (CAST(:until AS timestamptz) IS NULL OR ended_at < :until)
@@ -54,7 +54,7 @@ def search(
     """A deployment's runs that ended without success, the last to end first; and how many match in all."""
     values = {
         **{name: filters.get(name) for name in FILTERS},
-        "status": [str(status) for status in filters.get("status") or STATUSES],
+        "status": [str(status) for status in filters.get("status") or UNSUCCESSFUL_RUN_STATUSES],
         "deployment_id": deployment_id,
     }
     rows = conn.execute(SEARCH, {**values, "limit": limit, "offset": offset}).mappings().all()
@@ -87,7 +87,7 @@ def retry_run(
     failed = read.get(conn, deployment.id, run_id, thread_id=thread_id)
     if records.get(conn, deployment.id, thread_id)["status"] == ThreadStatus.BUSY:
         raise Conflict(create.BUSY)
-    if failed["status"] not in STATUSES:
+    if failed["status"] not in UNSUCCESSFUL_RUN_STATUSES:
         raise Conflict(f"Run {run_id} has not failed: its status is {failed['status']}.")
     last = conn.execute(
         LAST, {"deployment_id": deployment.id, "thread_id": thread_id, "run_id": run_id}

@@ -29,7 +29,7 @@ from uuid_utils.compat import uuid7
 
 from shared.errors import Conflict, NotFound
 from shared.infra.postgres import Driver, dumps, query
-from shared.models import Thread
+from shared.models import Thread, is_live
 
 SORTABLE = {
     "thread_id": Thread.thread_id,
@@ -258,7 +258,7 @@ def total(
 
 
 SETTLE = text(
-    """
+    f"""
 UPDATE thread t SET updated_at = now(),
   error = CASE WHEN live.are THEN CAST(:error AS json) ELSE coalesce(t.rest_error, CAST(:error AS json)) END,
   status = CASE
@@ -268,7 +268,7 @@ UPDATE thread t SET updated_at = now(),
         THEN 'interrupted'
     ELSE 'idle' END
 FROM (SELECT EXISTS (SELECT 1 FROM run r WHERE r.deployment_id = :deployment_id
-      AND r.thread_id = :thread_id AND r.status IN ('pending', 'running')) AS are) live
+      AND r.thread_id = :thread_id AND {is_live("r")}) AS are) live
 WHERE t.deployment_id = :deployment_id AND t.thread_id = :thread_id"""
 )
 

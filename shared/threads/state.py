@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 
 from shared.errors import Conflict
 from shared.infra.postgres import dumps
+from shared.models import is_live
 from shared.threads import checkpoints, records
 from shared.threads.checkpoints import Write
 
@@ -134,7 +135,7 @@ def require_quiet(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Non
         raise records.missing(thread_id)
     query = text(
         "SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-        " AND status IN ('pending', 'running') ORDER BY created_seq LIMIT 5"
+        f" AND {is_live()} ORDER BY created_seq LIMIT 5"
     )
     live = conn.execute(query, {"deployment_id": deployment_id, "thread_id": thread_id}).scalars().all()
     if live:

@@ -25,7 +25,7 @@ from sqlalchemy import text
 from shared.errors import Unavailable
 from shared.files import owners_alone
 from shared.infra.postgres import connection
-from shared.models import REVISION_ENDS
+from shared.models import REVISION_ENDS, is_live
 from shared.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ def _uuid(name: str) -> UUID | None:
         return None
 
 
-NEEDED = text("""
+NEEDED = text(f"""
 WITH near AS (
     SELECT r.id, r.status, r.number, coalesce(r.build_id, r.id) AS build_id, d.id AS deployment_id,
            r.id = d.active_revision_id IS TRUE AS serves
@@ -206,7 +206,7 @@ UNION
 SELECT build_id FROM near WHERE serves OR status <> ALL(:ends)
 UNION
 SELECT near.build_id FROM near JOIN run ON run.deployment_id = near.deployment_id AND run.revision_id = near.id
-WHERE run.status IN ('pending', 'running')
+WHERE {is_live("run")}
 """)
 
 
