@@ -18,8 +18,6 @@ from shared.models import LIVE_RUN_STATUSES, RunStatus, is_live
 from shared.runs import webhooks
 from shared.threads import checkpoints, records, state
 
-LIVE = LIVE_RUN_STATUSES
-
 
 @dataclass(frozen=True, slots=True)
 class Displaced:
@@ -95,7 +93,7 @@ def cancel_runs(
     thread_id: UUID,
     run_ids: Collection[UUID],
     *,
-    statuses: Collection[RunStatus] = LIVE,
+    statuses: Collection[RunStatus] = LIVE_RUN_STATUSES,
     action: str = "interrupt",
     reason: str | None = None,
 ) -> list[Displaced]:
@@ -164,7 +162,7 @@ def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> 
 
 def _tell_going(conn: Connection, row: RowMapping, status: str, error: dict[str, str]) -> None:
     """A live run is about to be deleted: whoever is told of its end is told of this."""
-    if row["webhook"] is not None and row["status"] in LIVE:
+    if row["webhook"] is not None and row["status"] in LIVE_RUN_STATUSES:
         webhooks.record_going(conn, [row["run_id"]], status=status, error=error)
 
 
@@ -174,10 +172,10 @@ def _remove(conn: Connection, row: RowMapping) -> None:
     Those of an ended run stay when others are alive: one of them may have begun at them already.
     """
     key = row["deployment_id"], row["thread_id"], row["run_id"]
-    if row["status"] in LIVE:
+    if row["status"] in LIVE_RUN_STATUSES:
         records.restore_metadata(conn, row["run_id"])
     conn.execute(text("DELETE FROM run WHERE run_id = :run_id"), {"run_id": row["run_id"]})
-    if row["attempt"] and row["status"] not in LIVE and live_runs(conn, *key[:2]):
+    if row["attempt"] and row["status"] not in LIVE_RUN_STATUSES and live_runs(conn, *key[:2]):
         checkpoints.disown_run(conn, *key)
     elif row["attempt"]:
         checkpoints.delete_run(conn, *key)
@@ -208,7 +206,7 @@ def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: U
         records.remove(conn, deployment_id, thread_id)
     else:
         _remove(conn, row)
-    if row["status"] not in LIVE:
+    if row["status"] not in LIVE_RUN_STATUSES:
         state.forget(conn, deployment_id, thread_id)
         return None
     records.settle(conn, deployment_id, thread_id)

@@ -18,8 +18,8 @@ from shared.eventlog import events
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.infra import redis
 from shared.infra.postgres import connection, dumps
-from shared.models import RunStatus
-from shared.runs import cancel, read
+from shared.models import LIVE_RUN_STATUSES, RunStatus
+from shared.runs import read
 from shared.runs.claims import Claimed
 
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
@@ -89,7 +89,7 @@ def end_of_lost(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
         return [END_OF_LOG]
     except Unavailable:
         return None
-    if row["status"] in cancel.LIVE:
+    if row["status"] in LIVE_RUN_STATUSES:
         return None
     lost = [EXPIRED] if row["attempt"] and not extent(run_id)[1] else []  # who writes no end may lack more
     if row["status"] in FAILED and row["error"]:
@@ -104,4 +104,4 @@ def end_by_row(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
             row = read.get(conn, deployment_id, run_id)
     except (NotFound, Unavailable):
         return None
-    return None if row["status"] in cancel.LIVE else [END_OF_LOG]
+    return None if row["status"] in LIVE_RUN_STATUSES else [END_OF_LOG]

@@ -24,7 +24,6 @@ from shared.runs import create, read
 from shared.runs.create import Created, RunRequest
 from shared.threads import records
 
-STATUSES = UNSUCCESSFUL_RUN_STATUSES
 RETRY_OF = "retry_of"  # in a run's metadata
 PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 IDS = (

@@ -11,7 +11,7 @@ from flask import Blueprint, Response
 from shared.errors import Invalid, NotFound
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
-from shared.models import RunStatus
+from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import cancel, eligibility
 from shared.runs.signals import notify_next, publish_cancels
 from web.deployment_api import schemas
@@ -26,7 +26,7 @@ bp = Blueprint("cancels", __name__)
 STATUSES = {
     "pending": (RunStatus.PENDING,),
     "running": (RunStatus.RUNNING,),
-    "all": cancel.LIVE,
+    "all": LIVE_RUN_STATUSES,
 }
 
 
@@ -92,7 +92,7 @@ def cancel_many() -> tuple[str, int]:
         with connection() as conn:
             wanted = cancel.live_by_thread(conn, deployment().id, statuses)
     elif body.keys() == {"thread_id", "run_ids"}:
-        statuses, wanted = cancel.LIVE, {body["thread_id"]: body["run_ids"]}
+        statuses, wanted = LIVE_RUN_STATUSES, {body["thread_id"]: body["run_ids"]}
     else:
         raise Invalid("exactly one of status, or thread_id with run_ids, must be given")
     stopped = [_cancel_of_thread(*item, statuses, action) for item in sorted(wanted.items())]

@@ -13,8 +13,8 @@ from shared.errors import Forbidden, NotFound
 from shared.eventlog.events import Event
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
-from shared.models import RunStatus
-from shared.runs import cancel, create, end_event, signals
+from shared.models import LIVE_RUN_STATUSES, RunStatus
+from shared.runs import create, end_event, signals
 from web import sse
 from web.auth import caller
 from web.deployment_api import schemas, stream_filter
@@ -77,7 +77,7 @@ def _joined(thread_id: UUID | None, run_id: str) -> Response:
     cancels = _cancels(load_query(JoinQuery))
     row, is_gone = _found(thread_id, run_id)
     follower = Follower(row["run_id"], row["thread_id"], cancels=cancels)
-    if row["status"] not in cancel.LIVE and not is_gone:
+    if row["status"] not in LIVE_RUN_STATUSES and not is_gone:
         return follower.answer_at_once(follower.stored_output())
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(follower.run_id))
@@ -127,7 +127,7 @@ def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
         newest, is_whole = follower.extent()
         if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
             after = min(after, newest)
-        is_over = row["status"] not in cancel.LIVE
+        is_over = row["status"] not in LIVE_RUN_STATUSES
         if is_over and (after is None or not resumable or (is_whole and after == newest)):
             batches: Iterator[list[Event]] = iter(())
         else:

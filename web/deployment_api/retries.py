@@ -7,6 +7,7 @@ from uuid_utils.compat import uuid7
 
 from shared.infra import broker
 from shared.infra.postgres import connection
+from shared.models import UNSUCCESSFUL_RUN_STATUSES
 from shared.runs import read, retry
 from web.auth import caller
 from web.deployment_api import schemas
@@ -22,7 +23,7 @@ bp = Blueprint("failed", __name__)
 
 
 class Search(Schema):
-    status = ItemOrList(OneOf(*retry.STATUSES), allow_none=True)
+    status = ItemOrList(OneOf(*UNSUCCESSFUL_RUN_STATUSES), allow_none=True)
     since = Moment(allow_none=True)
     until = Moment(allow_none=True)
     assistant_id = UuidField(allow_none=True)
