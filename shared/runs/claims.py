@@ -16,7 +16,14 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import Driver, Row, query
-from shared.runs.eligibility import CLAIM, CLAIM_ROUND_ROBIN, CLAIM_WAITING, CLAIM_WHATEVER_KEY, Next
+from shared.runs.eligibility import (
+    CLAIM,
+    CLAIM_ROUND_ROBIN,
+    CLAIM_WAITING,
+    CLAIM_WHATEVER_KEY,
+    NOTIFIED_FIRST,
+    Next,
+)
 from shared.threads import checkpoint_reads, checkpoints
 
 
@@ -211,9 +218,12 @@ def _held(runs: Sequence[Claimed]) -> dict[str, list[Any]]:
     }
 
 
-GIVE_BACK = """
-UPDATE run r SET status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(),
-    not_before = now() + make_interval(secs => f.delay), notified_at = now(), notifications = 0,
+# Whoever gives a run back, or takes it from an owner, notifies of it after the commit.
+_PENDING_AGAIN = f"status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(), {NOTIFIED_FIRST}"
+
+GIVE_BACK = f"""
+UPDATE run r SET {_PENDING_AGAIN},
+    not_before = now() + make_interval(secs => f.delay),
     last_death = f.death, deaths = r.deaths + f.died, quarantine = coalesce(f.level, r.quarantine)
 FROM unnest(
     CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(owners)s AS text[]),
@@ -242,8 +252,8 @@ WHERE r.status = 'running' AND r.cancel_requested IS NOT NULL"""
 
 SETTLED_SECONDS = 2.0  # a claim may still be on its way to whoever made it
 
-GIVE_BACK_UNKNOWN = text("""
-UPDATE run SET status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(), notified_at = now(), notifications = 0
+GIVE_BACK_UNKNOWN = text(f"""
+UPDATE run SET {_PENDING_AGAIN}
 WHERE owner = :owner AND status = 'running' AND run_id <> ALL(CAST(:known AS uuid[]))
   AND updated_at < now() - make_interval(secs => :settled) AND cancel_requested IS NULL
 RETURNING run_id, pool
@@ -295,8 +305,7 @@ def release_abandoned(conn: Connection, run_id: UUID, *, max_attempts: int) -> b
     """Put a run whose lease has run out back in the queue; False when it must end instead."""
     done = conn.execute(
         text(
-            "UPDATE run SET status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(),"
-            " deaths = deaths + 1, notified_at = now(), notifications = 0"
+            f"UPDATE run SET {_PENDING_AGAIN}, deaths = deaths + 1"
             " WHERE run_id = :run_id AND status = 'running' AND lease_until < now()"
             " AND deaths + 1 < :max_attempts AND cancel_requested IS NULL AND deadline_at > now()"
         ),

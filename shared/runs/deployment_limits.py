@@ -16,10 +16,17 @@ from sqlalchemy import Connection, text
 
 from shared.deployments.limits import move_waiting
 from shared.infra.postgres import Driver, query
-from shared.models import is_live
 from shared.runs import key_limits
 from shared.runs.claims import Claimed, Stored, Terms, take
-from shared.runs.eligibility import ALL_LANES, CLAIM_LIMITED, Next, notification_lost
+from shared.runs.eligibility import (
+    ALL_LANES,
+    CLAIM_LIMITED,
+    NOTIFIED_AGAIN,
+    Next,
+    eligible,
+    has_waited,
+    notification_lost,
+)
 
 STRAGGLERS = text(f"""
 WITH RECURSIVE lane AS ({ALL_LANES})
@@ -45,12 +52,12 @@ def with_capacity(conn: Driver, run_ids: Sequence[UUID]) -> list[UUID]:
     return [row["id"] for row in query(conn, ROOM, {"ids": list(run_ids)})]
 
 
-OVERLOOKED = """
+OVERLOOKED = f"""
 SELECT d.id FROM deployment d
 WHERE d.max_concurrent_runs
       > (SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running')
   AND EXISTS (SELECT FROM run w WHERE w.pool = %(pool)s AND w.deployment_id = d.id AND w.status = 'pending'
-      AND coalesce(w.not_before, w.created_at) < now() - make_interval(secs => %(waited)s))
+      AND {has_waited("w")})
 """
 
 
@@ -101,7 +108,7 @@ def claim(
 
 
 TO_NOTIFY = f"""
-UPDATE run SET notified_at = now(), notifications = notifications + 1 WHERE run_id IN (
+UPDATE run SET {NOTIFIED_AGAIN} WHERE run_id IN (
     SELECT w.run_id FROM deployment d
     CROSS JOIN LATERAL (
         SELECT d.max_concurrent_runs - count(*) AS n FROM run e
@@ -109,10 +116,7 @@ UPDATE run SET notified_at = now(), notifications = notifications + 1 WHERE run_
     CROSS JOIN LATERAL (
         SELECT r.run_id, r.notified_at, r.notifications FROM run r
         WHERE r.deployment_id = d.id AND r.pool = d.pool AND r.status = 'pending'
-          AND r.cancel_requested IS NULL AND (r.not_before IS NULL OR r.not_before <= now())
-          AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = r.deployment_id
-            AND e.thread_id = r.thread_id AND e.created_seq < r.created_seq
-            AND {is_live("e")})
+          AND {eligible("r")}
         ORDER BY r.run_id LIMIT greatest(least(room.n, 50), 0)) w
     WHERE d.max_concurrent_runs IS NOT NULL
       AND (d.id = :id OR CAST(:id AS uuid) IS NULL AND {notification_lost("w")})

@@ -1,8 +1,8 @@
-"""Whose turn it is: which pending runs may start, in which order, and the statements that claim them.
+"""Which pending runs are eligible, in which order they are claimed, and when one is notified of again.
 
-A run waits for the earlier runs of its thread, for its time, and for room: in its pool, under its
-deployment's limit (`shared/runs/deployment_limits.py`) and under its key's (`shared/runs/key_limits.py`). `shared/runs/claims.py`
-executes the statements.
+A run waits for the earlier runs of its thread, for its time, and for a free slot: in its pool, under its
+deployment's limit (`shared/runs/deployment_limits.py`) and under its key's (`shared/runs/key_limits.py`).
+`shared/runs/claims.py` executes the statements that claim them.
 """
 
 from __future__ import annotations
@@ -15,17 +15,33 @@ from sqlalchemy import Connection, text
 
 from shared.models import is_live
 
+
+def waiting_since(alias: str) -> str:
+    """When a pending run, called so in the statement, was created, or was to start if that is later."""
+    return f"coalesce({alias}.not_before, {alias}.created_at)"
+
+
+def is_due(alias: str) -> str:
+    """A pending run, called so in the statement, has no start time, or it has come."""
+    return f"({alias}.not_before IS NULL OR {alias}.not_before <= now())"
+
+
+def has_waited(alias: str) -> str:
+    """A pending run, called so in the statement, could have been claimed `waited` seconds ago."""
+    return f"{waiting_since(alias)} < now() - make_interval(secs => %(waited)s)"
+
+
 # OFFSET keeps the condition on a run's thread a look along the index: as a join it is planned by statistics, and
 # those of a quiet hour make it read all that waits, for each of them.
-_ELIGIBLE = """{0}.cancel_requested IS NULL AND ({0}.not_before IS NULL OR {0}.not_before <= now())
+_ELIGIBLE = """{0}.cancel_requested IS NULL AND {due}
     AND NOT EXISTS (SELECT 1 FROM run e WHERE e.deployment_id = {0}.deployment_id
       AND e.thread_id = {0}.thread_id AND e.created_seq < {0}.created_seq
       AND {live} OFFSET 0)"""
 
 
 def eligible(alias: str) -> str:
-    """A pending run, called so in the statement, that nothing but room keeps from starting."""
-    return _ELIGIBLE.format(alias, live=is_live("e"))
+    """A pending run, called so in the statement, that nothing but limits and full runners keep from starting."""
+    return _ELIGIBLE.format(alias, due=is_due(alias), live=is_live("e"))
 
 
 # A notification from the future was sent before the clock was put back: it may have been lost as any other.
@@ -37,6 +53,10 @@ def notification_lost(alias: str) -> str:
     """A pending run, called so in the statement, whose last notification nobody has followed for a while."""
     return _NOTIFICATION_LOST.format(alias)
 
+
+# In an UPDATE of runs that are notified of after the commit.
+NOTIFIED_AGAIN = "notified_at = now(), notifications = notifications + 1"
+NOTIFIED_FIRST = "notified_at = now(), notifications = 0"
 
 # Runs of these are claimed by shared/runs/deployment_limits.py and shared/runs/key_limits.py: here they would be in others' way.
 _FREE_DEPLOYMENT = (
@@ -129,9 +149,7 @@ _WAITING = """r.run_id = ANY(ARRAY(
               AND {eligible}
             ORDER BY w.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED))"""
 # Created in the future: before the clock was put back.
-_OVERLOOKED = (
-    "coalesce(w.not_before, w.created_at) NOT BETWEEN now() - make_interval(secs => %(waited)s) AND now()"
-)
+_OVERLOOKED = f"{waiting_since('w')} NOT BETWEEN now() - make_interval(secs => %(waited)s) AND now()"
 CLAIM = _claim(f"r.run_id = ANY(%(ids)s) AND {unlimited('r')}")
 CLAIM_WHATEVER_KEY = _claim(f"r.run_id = ANY(%(ids)s) AND {free_deployment('r')}")
 CLAIM_WAITING = _claim(_WAITING.format(which=f"{unlimited('w')} AND {_OVERLOOKED}", eligible=eligible("w")))
@@ -168,7 +186,7 @@ def pools(conn: Connection) -> list[str]:
 
 # Of each pair of deployment and key only its oldest: however many wait behind them, the look costs the same.
 TO_NOTIFY = text(f"""
-UPDATE run SET notified_at = now(), notifications = notifications + 1 WHERE run_id = ANY(ARRAY(
+UPDATE run SET {NOTIFIED_AGAIN} WHERE run_id = ANY(ARRAY(
     WITH RECURSIVE lane AS ({ALL_LANES}), eligible AS (
         SELECT c.run_id FROM lane l CROSS JOIN LATERAL (
             SELECT w.run_id, w.notified_at, w.notifications FROM run w WHERE w.status = 'pending' AND w.pool = l.pool

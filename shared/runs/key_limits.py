@@ -19,9 +19,11 @@ from shared.runs.claims import Claimed, Stored, Terms, take
 from shared.runs.eligibility import (
     ALL_LANES,
     CLAIM_OF_KEY,
+    NOTIFIED_AGAIN,
     Next,
     eligible,
     free_deployment,
+    has_waited,
     notification_lost,
 )
 
@@ -44,8 +46,7 @@ WHERE k.max_concurrent_runs IS NOT NULL AND k.id IN (SELECT w.key_id FROM run w 
 """
 WITH_CAPACITY = _WITH_CAPACITY.format(which="w.run_id = ANY(%(ids)s)", free=free_deployment("w"))
 OVERLOOKED = _WITH_CAPACITY.format(
-    which="w.pool = %(pool)s"
-    " AND coalesce(w.not_before, w.created_at) < now() - make_interval(secs => %(waited)s)",
+    which=f"w.pool = %(pool)s AND {has_waited('w')}",
     free=free_deployment("w"),
 )
 
@@ -105,7 +106,7 @@ def claim(conn: Driver, key_id: str, pool: str, terms: Terms, *, most: int) -> l
 
 TO_NOTIFY = text(f"""
 WITH RECURSIVE lane AS ({ALL_LANES})
-UPDATE run SET notified_at = now(), notifications = notifications + 1 WHERE run_id = ANY(ARRAY(
+UPDATE run SET {NOTIFIED_AGAIN} WHERE run_id = ANY(ARRAY(
     SELECT w.run_id FROM (
         SELECT c.run_id, c.notified_at, c.notifications, l.key_id,
             row_number() OVER (PARTITION BY l.key_id ORDER BY c.run_id) AS turn

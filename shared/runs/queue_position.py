@@ -18,7 +18,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import Row
 from shared.models import RunStatus, is_live
 from shared.runs import read
-from shared.runs.eligibility import LANES
+from shared.runs.eligibility import LANES, is_due, waiting_since
 
 MOST_COUNTED = 1_000
 
@@ -75,7 +75,7 @@ WHERE r.run_id = :run_id
 
 LIVE_OF_THREAD = text(f"""
 SELECT run_id, status,
-    extract(epoch FROM greatest(now() - coalesce(not_before, created_at), '0')) AS waiting_seconds
+    extract(epoch FROM greatest(now() - {waiting_since("run")}, '0')) AS waiting_seconds
 FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND {is_live()}
 ORDER BY created_seq
 """)
@@ -89,14 +89,14 @@ WITH RECURSIVE lane AS ({LANES.format(pool=":pool")}), line AS (
         SELECT count(*) AS n FROM (
             SELECT FROM run w WHERE w.status = 'pending' AND w.pool = :pool
               AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND w.run_id <= :run_id
-              AND (w.not_before IS NULL OR w.not_before <= now()) LIMIT :most) x) c
+              AND {is_due("w")} LIMIT :most) x) c
     WHERE l.key_id = :own_key
 ), others AS (
     SELECT l.key_id, sum(c.n) AS n FROM own CROSS JOIN line l CROSS JOIN LATERAL (
         SELECT count(*) AS n FROM (
             SELECT FROM run w WHERE w.status = 'pending' AND w.pool = :pool
               AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id
-              AND (w.not_before IS NULL OR w.not_before <= now()) LIMIT own.n - 1) x) c
+              AND {is_due("w")} LIMIT own.n - 1) x) c
     WHERE l.key_id <> :own_key GROUP BY l.key_id
 )
 SELECT CAST(own.n + coalesce((SELECT sum(least(o.n, own.n - 1)) FROM others o), 0) AS bigint) FROM own
@@ -164,7 +164,7 @@ FROM deployment d WHERE d.id = :deployment_id
 
 WAITING = text(f"""
 SELECT r.key_id, r.why, count(*) AS runs,
-    extract(epoch FROM greatest(now() - min(coalesce(r.not_before, r.created_at)), '0')) AS seconds
+    extract(epoch FROM greatest(now() - min({waiting_since("r")}), '0')) AS seconds
 FROM (
     SELECT w.*, CASE WHEN w.created_seq > min(w.created_seq) OVER (PARTITION BY w.thread_id) THEN 'thread'
         WHEN w.not_before > now() THEN 'early' ELSE 'due' END AS why
