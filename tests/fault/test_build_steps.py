@@ -47,7 +47,7 @@ ENVIRONMENT_STEPS = (
     ("workers.builder.commands", "unpack"),
     ("workers.builder.config.manifest", "read"),
     ("workers.builder.resolving", "resolve"),
-    ("workers.builder.commands", "create_environment"),
+    ("workers.builder.uv", "create_environment"),
     ("workers.builder.commands", "compile_bytecode"),
 )
 LATER_STEPS = (

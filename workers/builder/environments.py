@@ -23,20 +23,20 @@ from uuid import UUID
 import gevent
 import orjson
 from sqlalchemy import text
-from uv import find_uv_bin
 
 import workers.graph_host
 from shared.deployments import archives, deployments, secrets
 from shared.errors import BuildFailed, HostUnusable, NotFound, Unavailable
 from shared.infra.postgres import connection
 from shared.settings import MIB, Settings
-from workers.builder import commands, interpreters, resolving, sources, steps, workspaces
+from workers.builder import commands, interpreters, resolving, sources, steps, uv, workspaces
 from workers.builder.config import manifest
 from workers.builder.config.manifest import Manifest
+from workers.builder.installer import Installer
 from workers.builder.interpreters import Interpreter
 from workers.builder.packages import Packages
 from workers.builder.requirements import Requirements, from_lock
-from workers.builder.steps import Say
+from workers.builder.steps import Say, StepSandbox
 from workers.builder.workspaces import Workspace
 from workers.isolation import sandbox
 from workers.runner.deployment_log import DeployLog
@@ -115,11 +115,9 @@ class _Maker:
         self._workspace = workspace
         self._plan = plan
         self._say = say
-        self._uv = find_uv_bin()
         self._packages = Packages(settings)
-        self._place = steps.Place(
-            settings, folder=workspace.root, cache=cache_of(settings, plan.deployment_id), uv=self._uv
-        )
+        cache = cache_of(settings, plan.deployment_id)
+        self._sandbox = StepSandbox(settings, folder=workspace.root, cache=cache)
 
     def find(self) -> Made | None:
         """The environment if it is whole already."""
@@ -142,13 +140,14 @@ class _Maker:
             self._say("WARNING", warning)
         interpreter = self._interpreter(found)
         asked = resolving.asked(self._workspace.project, found, interpreter, self._plan.digest)
-        requirements = self._requirements(asked, settled)
+        installer = Installer(self._sandbox, interpreter)
+        requirements = self._requirements(installer, asked, settled)
         made = self._made(found, requirements, interpreter, asked.digest)
-        self._create(made, interpreter)
-        self._install(made)
+        self._create(installer, made)
+        self._install(installer, made)
         folders = [self._workspace.env, self._workspace.project]
         compiling = commands.compile_bytecode(str(interpreter.path), folders)
-        self._place.attempt(compiling, readonly=[interpreter.prefix])
+        self._sandbox.attempt(compiling, readonly=[interpreter.prefix])
         self._workspace.mark.touch()
         return made
 
@@ -157,13 +156,13 @@ class _Maker:
         self._say("INFO", "fetching the source archive")
         _fetch(self._plan.digest, archive)
         argv = commands.unpack(sys.executable, archive, self._workspace.project)
-        self._place.run("unpack", argv, self._say, variables={"PYTHONPATH": steps.own_path()})
+        self._sandbox.run("unpack", argv, self._say, variables={"PYTHONPATH": steps.own_path()})
         archive.unlink()
 
     def _interpreter(self, found: Manifest) -> Interpreter:
         return interpreters.find(self._settings, self._plan.python_version or found.python_version)
 
-    def _requirements(self, asked: resolving.Asked, settled: Settled) -> Requirements:
+    def _requirements(self, installer: Installer, asked: resolving.Asked, settled: Settled) -> Requirements:
         if self._plan.requirements is not None:
             return Requirements.parse(self._plan.requirements)
         kept = settled(asked.digest)
@@ -171,7 +170,7 @@ class _Maker:
             self._say("INFO", "the requirements are those of the last revision, and so are their versions")
             return Requirements.parse(kept)
         self._say("INFO", "resolving requirements")
-        lock = resolving.resolve(self._place, self._uv, self._workspace, asked, self._say)
+        lock = resolving.resolve(installer, self._workspace, asked, self._say)
         own = [self._workspace.project / path for path in asked.manifest.packages]
         return from_lock(_read(lock), self._workspace.project, own, is_ours=asked.is_ours)
 
@@ -181,18 +180,17 @@ class _Maker:
         """The answer, once the packages it shares are here."""
         name = self._packages.name(requirements, interpreter)
         if name:
-            self._packages.ensure(name, requirements, interpreter, self._uv, self._say)
+            self._packages.ensure(name, requirements, interpreter, self._say)
         packages = self._packages.environment(name) if name else None
         return Made(self._workspace, found, requirements, packages, interpreter.version, inputs)
 
-    def _create(self, made: Made, interpreter: Interpreter) -> None:
+    def _create(self, installer: Installer, made: Made) -> None:
         """An environment that has the shared packages, and room for its own."""
         env = self._workspace.env
         self._say("INFO", f"creating an environment with Python {made.python_version}")
         # What build steps may have put in its place is gone before we write below it.
         shutil.rmtree(env, ignore_errors=True)
-        argv = commands.create_environment(self._uv, env, str(interpreter.path))
-        self._place.run("environment", argv, self._say, readonly=[interpreter.prefix])
+        installer.create_environment(env, self._say)
         site = f"lib/python{made.python_version}/site-packages"
         if made.packages is not None:
             # addsitedir: `.pth` files among the packages count too
@@ -201,7 +199,7 @@ class _Maker:
             _write(self._workspace.packages, made.packages.parent.name)
         _write(self._workspace.requirements, str(made.requirements))
 
-    def _install(self, made: Made) -> None:
+    def _install(self, installer: Installer, made: Made) -> None:
         """What may run code of its own, and the project's packages."""
         own = made.manifest.packages
         if not made.requirements.built and not own:
@@ -212,20 +210,14 @@ class _Maker:
             self._say("INFO", f"installing the project's own: {', '.join(map(str, own))}")
         listed = self._workspace.root / "built.txt"
         _write(listed, "".join(f"{line}\n" for line in made.requirements.built))
-        argv = commands.install_built(
-            self._uv,
+        installer.install_built(
             listed if made.requirements.built else None,
             [self._workspace.project / path for path in own],
-            self._workspace.python,
+            self._workspace.env,
             made.manifest.index and made.manifest.index.within(self._workspace.project),
-        )
-        readonly = [] if made.packages is None else [made.packages]
-        self._place.ask_index(
-            "install",
-            argv,
             self._say,
-            readonly=readonly,
-            variables={"PROJECT_ROOT": str(self._workspace.project)},
+            project=self._workspace.project,
+            readonly=[] if made.packages is None else [made.packages],
         )
 
 
@@ -278,7 +270,7 @@ def host_command(
         "store": made.manifest.store,
     }
     env = {
-        **{name: value for name, value in settings.passed_on.items() if not name.startswith(("UV_", "PIP_"))},
+        **uv.without_variables(settings.passed_on),
         **made.manifest.env,
         **variables,
         "HOME": str(workspace.home),

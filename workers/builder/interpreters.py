@@ -9,13 +9,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-from uv import find_uv_bin
-
 from shared.errors import BuildFailed
 from shared.settings import Settings
+from workers.builder import uv
 
 FIND_SECONDS = 30
+PRINT_BASE = "import os, sys; print(os.path.realpath(sys._base_executable))"
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -53,24 +52,17 @@ def find(settings: Settings, version: str | None) -> Interpreter:
 
 @functools.cache
 def _installed(version: str, search_path: str) -> Path | None:
-    """An interpreter of this version that works, asked for once; managed ones are found too."""
-    argv = [find_uv_bin(), "python", "list", "--only-installed", "--no-config", "--output-format", "json"]
-    env = {"PATH": search_path, "HOME": str(Path.home()), "UV_PYTHON_DOWNLOADS": "never"}
-    for found in orjson.loads(_said([*argv, version], env) or b"[]"):
-        if found["implementation"] == "cpython" and found["version"].startswith(f"{version}."):
-            # what a search path names may be a script that starts another one
-            whole = [
-                found["path"],
-                "-I",
-                "-c",
-                "import os, sys; print(os.path.realpath(sys._base_executable))",
-            ]
-            if said := _said(whole, env):
-                return Path(said.decode().strip())
+    """An interpreter of this version that works; looked for once."""
+    env = {"PATH": search_path, "HOME": str(Path.home()), **uv.NO_DOWNLOADS}
+    for python in uv.pythons(_output(uv.list_pythons(version), env) or b"[]", version):
+        # what a search path names may be a script that starts another one
+        if base := _output([python, "-I", "-c", PRINT_BASE], env):
+            return Path(base.decode().strip())
     return None
 
 
-def _said(argv: list[str], env: dict[str, str]) -> bytes | None:
+def _output(argv: list[str], env: dict[str, str]) -> bytes | None:
+    """The standard output of a command; None when it fails."""
     try:
         done = subprocess.run(argv, env=env, capture_output=True, timeout=FIND_SECONDS, check=False, cwd="/")
     except (OSError, subprocess.TimeoutExpired):

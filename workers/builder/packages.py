@@ -17,14 +17,14 @@ from collections.abc import Collection
 from pathlib import Path
 
 from shared.settings import Settings
-from workers.builder import commands, steps
+from workers.builder import commands
+from workers.builder.installer import Installer
 from workers.builder.interpreters import Interpreter
 from workers.builder.requirements import Requirements
-from workers.builder.steps import Say
+from workers.builder.steps import Say, StepSandbox
 from workers.builder.workspaces import Workspace, exclusive
 
 KEPT_SECONDS = 24 * 3600.0
-STEP = "install"
 
 
 class Packages:
@@ -42,9 +42,7 @@ class Packages:
     def environment(self, name: str) -> Path:
         return self.folder / name / "env"
 
-    def ensure(
-        self, name: str, requirements: Requirements, interpreter: Interpreter, uv: str, say: Say
-    ) -> None:
+    def ensure(self, name: str, requirements: Requirements, interpreter: Interpreter, say: Say) -> None:
         """Have the folder whole; raises BuildFailed."""
         root = self.folder / name
         with exclusive(Workspace(root)):
@@ -55,25 +53,22 @@ class Packages:
             shutil.rmtree(root, ignore_errors=True)
             say("INFO", f"installing {len(requirements.wheels)} packages")
             try:
-                self._install(root, requirements, interpreter, uv, say)
+                self._install(root, requirements, interpreter, say)
                 Workspace(root).mark.touch()
             except BaseException:
                 shutil.rmtree(root, ignore_errors=True)
                 raise
 
-    def _install(
-        self, root: Path, requirements: Requirements, interpreter: Interpreter, uv: str, say: Say
-    ) -> None:
+    def _install(self, root: Path, requirements: Requirements, interpreter: Interpreter, say: Say) -> None:
         root.mkdir(parents=True)
         listed, env = root / "requirements.txt", root / "env"
         listed.write_text("".join(f"{line}\n" for line in requirements.wheels))
-        place = steps.Place(self._settings, folder=root, cache=self._shared / "uv", uv=uv, is_ours=True)
-        readonly = [interpreter.prefix]
-        make = commands.create_environment(uv, env, str(interpreter.path))
-        place.run("environment", make, say, readonly=readonly)
-        install = commands.install_wheels(uv, listed, env / "bin" / "python")
-        place.ask_index(STEP, install, say, readonly=readonly, writable=[self._shared])
-        place.attempt(commands.compile_bytecode(str(interpreter.path), [env]), readonly=readonly)
+        sandbox = StepSandbox(self._settings, folder=root, cache=self._shared / "uv", is_ours=True)
+        installer = Installer(sandbox, interpreter)
+        installer.create_environment(env, say)
+        installer.install_wheels(listed, env, say, writable=self._shared)
+        compiling = commands.compile_bytecode(str(interpreter.path), [env])
+        sandbox.attempt(compiling, readonly=[interpreter.prefix])
 
     def keep_tidy(self, used: Collection[str]) -> int:
         """Remove what nobody uses any more; `used` are the names this machine's environments refer to."""

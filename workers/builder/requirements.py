@@ -22,10 +22,11 @@ from shared.errors import BuildFailed
 
 STEP = "requirements"
 BUILT_HERE = "# installed in the sandbox, with a cache of the deployment's own"
-PROJECT = "${PROJECT_ROOT}"  # in a line that names a directory of the project; the installer fills it in
+PROJECT_VARIABLE = (
+    "PROJECT_ROOT"  # in a line that names a directory of the project; the installer fills it in
+)
 OPTION = re.compile(rb"^\s*-", re.MULTILINE)
 LOCAL = re.compile(rb"^\s*(\.|/|file:|\$)|@\s*(\.|/|file:|\$)", re.MULTILINE)
-TOOL_TABLE = re.compile(rb"^\s*\[+\s*tool\s*\.\s*uv\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _file(path: str, project: Path) -> str:
     whole = Path(path) if Path(path).is_absolute() else project / path
     if not whole.is_relative_to(project):
         raise BuildFailed(STEP, f"{path!r} lies outside the project")
-    return f"file://{PROJECT}/{whole.relative_to(project).as_posix()}"
+    return f"file://${{{PROJECT_VARIABLE}}}/{whole.relative_to(project).as_posix()}"
 
 
 def has_options(content: bytes) -> bool:
@@ -119,8 +120,3 @@ def has_options(content: bytes) -> bool:
 def names_files(content: bytes) -> bool:
     """Whether requirements depend on what else is in the project."""
     return has_options(content) or LOCAL.search(content) is not None
-
-
-def configures_installer(content: bytes) -> bool:
-    """Whether a `pyproject.toml` tells the installer where packages come from."""
-    return TOOL_TABLE.search(content) is not None

@@ -10,19 +10,19 @@ from pathlib import Path
 import orjson
 
 from shared.errors import BuildFailed
-from workers.builder import commands
+from workers.builder import uv
 from workers.builder.config import manifest
 from workers.builder.config.manifest import Manifest
 from workers.builder.config.uv_project import Locked
+from workers.builder.installer import Installer
 from workers.builder.interpreters import Interpreter
-from workers.builder.requirements import STEP, configures_installer, has_options, names_files
-from workers.builder.steps import Place, Say
+from workers.builder.requirements import STEP, has_options, names_files
+from workers.builder.steps import Say
 from workers.builder.workspaces import Workspace
 
-OWN_CLAIM = re.compile(r"\blanggraph(-checkpoint)?\s*[=<>~!]")
-UNREACHABLE = re.compile(
-    r"Failed to fetch|error sending request|Request failed after|dns error", re.IGNORECASE
-)
+# The graph host needs the library whether or not a project names it.
+BASE_REQUIREMENTS = ("langgraph>=1.0.10,<2", "langgraph-checkpoint>=4.1,<5")
+NAMES_LIBRARY = re.compile(r"\blanggraph(-checkpoint)?\s*[=<>~!]")
 
 
 @dataclass(frozen=True)
@@ -46,52 +46,49 @@ def asked(project: Path, found: Manifest, interpreter: Interpreter, archive_dige
     has_index = found.index is not None or any(map(has_options, texts))
     if found.locked is not None:
         configured = []
-    is_ours = not has_index and not any(map(configures_installer, configured))
+    is_ours = not has_index and not any(map(uv.is_configured_in, configured))
     is_ours = is_ours and (found.locked is None or found.locked.is_ours)
     # What local packages and further files ask for may depend on anything in the archive.
     names_any = any(map(names_files, texts)) or bool(found.index and found.index.directories)
     rest = archive_digest if found.packages or names_any else ""
     wishes = [
-        interpreter.tag, *commands.BASE_REQUIREMENTS, *found.requirements, repr(found.index), rest,
+        interpreter.tag, *BASE_REQUIREMENTS, *found.requirements, repr(found.index), rest,
         *(content.decode("utf-8", "replace") for content in contents.values()),
     ]  # fmt: skip
     digest = hashlib.sha256(orjson.dumps(wishes)).hexdigest()
     return Asked(found, interpreter, tuple(project / path for path in contents), is_ours, digest)
 
 
-def resolve(place: Place, uv: str, workspace: Workspace, asked: Asked, say: Say) -> Path:
+def resolve(installer: Installer, workspace: Workspace, asked: Asked, say: Say) -> Path:
     """Where the lock file with the exact versions is; raises BuildFailed."""
     wanted, output = workspace.root / "wanted.in", workspace.root / "pylock.toml"
     local = asked.manifest.packages if asked.manifest.locked is None else ()
     packages = [f"--editable {workspace.project / path}" for path in local]
-    lines = (*commands.BASE_REQUIREMENTS, *asked.manifest.requirements, *packages)
+    lines = (*BASE_REQUIREMENTS, *asked.manifest.requirements, *packages)
     wanted.write_text("".join(f"{line}\n" for line in lines))
     inputs = [wanted, *asked.files]
     if asked.manifest.locked is not None:
-        inputs.append(_exported(place, uv, workspace, asked, asked.manifest.locked, say))
-    python = str(asked.interpreter.path)
+        inputs.append(_exported(installer, workspace, asked.manifest.locked, say))
     index = asked.manifest.index and asked.manifest.index.within(workspace.project)
-    argv = commands.resolve(uv, inputs, output, python, index)
     try:
-        place.ask_index(STEP, argv, say, readonly=[asked.interpreter.prefix])
+        installer.resolve(inputs, output, index, say)
     except BuildFailed as error:
         raise BuildFailed(STEP, _explained(error.message)) from error
     return output
 
 
-def _exported(place: Place, uv: str, workspace: Workspace, asked: Asked, locked: Locked, say: Say) -> Path:
-    """A requirements file with what the lock file of a uv workspace says of a package."""
+def _exported(installer: Installer, workspace: Workspace, locked: Locked, say: Say) -> Path:
+    """A requirements file with the versions that the lock file of a uv workspace has for a package."""
     say("INFO", f"reading uv.lock for {locked.package}")
-    output, root = workspace.root / "locked.txt", workspace.project / locked.root
-    argv = commands.export(uv, root, locked.package, output, str(asked.interpreter.path))
-    place.run(STEP, argv, lambda level, message: None, readonly=[asked.interpreter.prefix])
+    output = workspace.root / "locked.txt"
+    installer.export(workspace.project / locked.root, locked.package, output)
     return output
 
 
 def _explained(reason: str) -> str:
     """The installer's reason, with what its reader cannot know."""
-    if UNREACHABLE.search(reason):
+    if uv.is_unreachable(reason):
         return f"the package index cannot be reached: {reason}"
-    if OWN_CLAIM.search(reason):
-        return f"{reason}: this server runs graphs with {' and '.join(commands.BASE_REQUIREMENTS)}"
+    if NAMES_LIBRARY.search(reason):
+        return f"{reason}: this server runs graphs with {' and '.join(BASE_REQUIREMENTS)}"
     return reason

@@ -26,7 +26,7 @@ from shared.infra import egress
 from shared.infra.postgres import connection
 from shared.settings import Settings
 from workers.builder import commands, steps, workspaces
-from workers.builder.steps import Say
+from workers.builder.steps import Say, StepSandbox
 from workers.builder.workspaces import Workspace
 from workers.isolation import sandbox
 
@@ -111,9 +111,7 @@ class _Repository:
         self._secrets = secrets
         self._say = say
         self._folder = workspace.root / "repository"
-        self._place = steps.Place(
-            settings, folder=workspace.root, cache=workspace.home, uv=self._git, is_ours=False
-        )
+        self._sandbox = StepSandbox(settings, folder=workspace.root, cache=workspace.home)
 
     def packed(self) -> tuple[str, Path]:
         """The commit the ref stands for, and its archive; raises BuildFailed."""
@@ -146,16 +144,20 @@ class _Repository:
         """What was fetched; the sandbox wrote it, so it is looked at closely."""
         found: list[str] = []
         argv = commands.git_commit(self._git, self._folder)
-        self._place.run(STEP, argv, lambda level, message: found.append(message), variables=self._variables())
+        self._execute(argv, lambda level, message: found.append(message))
         if len(found) != 1 or not git_refs.COMMIT.fullmatch(found[0]):
             raise BuildFailed(STEP, "the ref is no commit")
         return found[0]
 
     def _run(self, argv: list[str], **variables: str) -> None:
         try:
-            self._place.run(STEP, argv, self._say, variables={**self._variables(), **variables})
+            self._execute(argv, self._say, **variables)
         except BuildFailed as error:
             raise BuildFailed(error.step, self._explained(error.message)) from error
+
+    def _execute(self, argv: list[str], say: Say, **variables: str) -> None:
+        variables = {**self._variables(), **variables}
+        self._sandbox.run(STEP, argv, say, readonly=[Path(self._git)], variables=variables)
 
     def _variables(self) -> dict[str, str]:
         """git's environment: nothing of the machine's, nothing that asks."""

@@ -1,4 +1,4 @@
-"""Runs one command of a build to its end: output line by line, within limits, and nothing left behind."""
+"""Runs one command of a build to its end: output line by line, within limits, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ MAX_MEMORY_BYTES = 2 * 1024**3
 MAX_PROCESSES = 256
 MAX_DISK_BYTES = 5 * 1024**3
 WATCH_SECONDS = 2.0
-UNSATISFIED = "No solution found"
-AFRESH = "--refresh"  # uv: what its cache has of the index is looked at again
 CAUSE = re.compile(r"(error|cause|caused by):\s*", re.IGNORECASE)
 
 Say = Callable[[str, str], None]  # level, message
@@ -42,18 +40,20 @@ def own_path() -> str:
     return os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in OWN))
 
 
-class Place:
-    """Where steps run: a folder and a cache they may fill, in the sandbox, with few variables."""
+class StepSandbox:
+    """Where steps of a build run: a folder and a cache they may fill, in the sandbox, with few variables."""
 
-    def __init__(
-        self, settings: Settings, *, folder: Path, cache: Path, uv: str, is_ours: bool = False
-    ) -> None:
+    def __init__(self, settings: Settings, *, folder: Path, cache: Path, is_ours: bool = False) -> None:
         """`is_ours`: the steps run nothing of a deployment, so the service's own user may do them."""
         self._settings = settings
         self._folder = folder
-        self._cache = cache
-        self._uv = uv
         self._is_ours = is_ours
+        self.cache = cache
+
+    @property
+    def passed_on(self) -> Mapping[str, str]:
+        """The operator's variables that every step gets."""
+        return self._settings.passed_on
 
     def run(
         self,
@@ -73,41 +73,6 @@ class Place:
         if reason is not None:
             raise BuildFailed(step, reason)
 
-    def ask_index(
-        self,
-        step: str,
-        argv: list[str],
-        say: Say,
-        *,
-        readonly: Sequence[Path] = (),
-        writable: Sequence[Path] = (),
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
-        """Run a command of the installer as `run` does; raises BuildFailed.
-
-        An index's pages stay in the cache for minutes: a version that is missing there may be new.
-        """
-        held: list[tuple[str, str]] = []
-
-        def hold(level: str, message: str) -> None:
-            if held or UNSATISFIED in message:
-                held.append((level, message))
-            else:
-                say(level, message)
-
-        def run(argv: list[str], say: Say) -> None:
-            self.run(step, argv, say, readonly=readonly, writable=writable, variables=variables)
-
-        try:
-            run(argv, hold)
-        except BuildFailed:
-            if not held:
-                raise
-            run([*argv, AFRESH], say)
-        else:
-            for line in held:
-                say(*line)
-
     def attempt(self, argv: list[str], *, readonly: Sequence[Path] = ()) -> None:
         """Run a command whose failure does no harm."""
         self._execute(argv, lambda level, message: None, readonly, (), {})
@@ -120,36 +85,21 @@ class Place:
         writable: Sequence[Path],
         variables: Mapping[str, str],
     ) -> str | None:
-        self._cache.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
-        self._cache.mkdir(exist_ok=True, mode=0o700)
+        self.cache.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
+        self.cache.mkdir(exist_ok=True, mode=0o700)
         if not self._is_ours:
-            sandbox.give(self._cache)
+            sandbox.give(self.cache)
         confined = sandbox.wrap(
             argv,
             self._settings,
-            readonly=[Path(self._uv), Path(sys.prefix), *OWN, *readonly],
-            writable=list(writable) or [self._folder, self._cache],
+            readonly=[Path(sys.prefix), *OWN, *readonly],
+            writable=list(writable) or [self._folder, self.cache],
             cwd=self._folder,
             memory_bytes=MAX_MEMORY_BYTES,
             is_ours=self._is_ours,
         )
-        return execute(
-            confined, self._folder, {**self._environment(), **variables}, say,
-            cache=self._cache, is_ours=self._is_ours,
-        )  # fmt: skip
-
-    def _environment(self) -> dict[str, str]:
-        env = {
-            **self._settings.passed_on,
-            "HOME": str(self._folder / "home"),
-            "UV_CACHE_DIR": str(self._cache),
-            "UV_PYTHON_DOWNLOADS": "never",
-            "UV_NO_CONFIG": "1",  # packages come from where the operator or pip_config_file says
-            "UV_NO_PROGRESS": "1",
-        }
-        if "PIP_INDEX_URL" in env and "UV_DEFAULT_INDEX" not in env:
-            env.setdefault("UV_INDEX_URL", env["PIP_INDEX_URL"])
-        return env
+        env = {**self.passed_on, "HOME": str(self._folder / "home"), **variables}
+        return execute(confined, self._folder, env, say, cache=self.cache, is_ours=self._is_ours)
 
 
 def execute(

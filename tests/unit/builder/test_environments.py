@@ -21,7 +21,6 @@ import gevent
 import psutil
 import pytest
 from sqlalchemy import text
-from uv import find_uv_bin
 from werkzeug import Response
 
 from cli.procfile import PROJECT
@@ -33,11 +32,13 @@ from tests.support.archived import keep
 from tests.support.greened import World, child, greened
 from tests.support.outside import serving
 from tests.support.waiting import wait_until
-from workers.builder import commands, environments, steps, workspaces
+from workers.builder import environments, interpreters, steps, uv, workspaces
 from workers.builder.config import manifest
 from workers.builder.environments import Made, Plan
+from workers.builder.installer import Installer
 from workers.builder.interpreters import HERE
 from workers.builder.requirements import Requirements
+from workers.builder.steps import StepSandbox
 from workers.builder.workspaces import Workspace
 from workers.isolation import sandbox
 
@@ -280,32 +281,21 @@ def test_a_version_published_a_moment_ago_is_found(world: World) -> None:
         made_of(index.add("1"), [])
         newer = made_of(index.add("2"), said)
         assert said_by(newer, "import told; print(told.version)").strip() == "2"
-        assert not [line for line in said if steps.UNSATISFIED in line], "what was mended is not told"
+        assert not [line for line in said if uv.is_unsatisfied(line)], "an error that was healed is not shown"
         seen = index.asked
         with pytest.raises(BuildFailed, match="no version of told==3"):
             made_of(f"told==3 --hash=sha256:{'0' * 64}", said)
         assert index.asked == seen + 1
-        assert len([line for line in said if steps.UNSATISFIED in line]) == 1
+        assert len([line for line in said if uv.is_unsatisfied(line)]) == 1
 
-        wanted, output, uv = world.tmp_path / "wanted.in", world.tmp_path / "pylock.toml", find_uv_bin()
-        place = steps.Place(settings, folder=world.tmp_path, cache=settings.cache_dir / "own", uv=uv)
+        wanted, output = world.tmp_path / "wanted.in", world.tmp_path / "pylock.toml"
+        confined = StepSandbox(settings, folder=world.tmp_path, cache=settings.cache_dir / "own")
+        installer = Installer(confined, interpreters.find(settings, None))
         for version in ("2", "3"):
             index.add(version)
             wanted.write_text(f"told>={version}\n")
-            argv = commands.resolve(uv, [wanted], output, sys.executable, None)
-            place.ask_index("requirements", argv, lambda *_: None)
+            installer.resolve([wanted], output, None, lambda *_: None)
             assert f'version = "{version}"' in output.read_text()
-
-
-@greened
-def test_what_a_command_says_that_works_is_told(world: World) -> None:
-    place = steps.Place(
-        settings_for(world), folder=world.tmp_path, cache=world.tmp_path / "own", uv=find_uv_bin()
-    )
-    told: list[str] = []
-    code = f"print('{steps.UNSATISFIED} at first'); print('found')"
-    place.ask_index("requirements", [sys.executable, "-c", code], lambda _, message: told.append(message))
-    assert told == [f"{steps.UNSATISFIED} at first", "found"]
 
 
 def said_by(made: Made, code: str) -> str:

@@ -11,7 +11,6 @@ from shared.errors import BuildFailed
 from workers.builder.requirements import (
     BUILT_HERE,
     Requirements,
-    configures_installer,
     from_lock,
     has_options,
     names_files,
@@ -119,10 +118,3 @@ def test_what_lies_elsewhere_is_refused() -> None:
 )
 def test_it_is_seen_what_requirements_lead_to(content: bytes, options: Any, files: Any) -> None:
     assert (has_options(content), names_files(content)) == (options, files)
-
-
-def test_it_is_seen_whether_a_project_configures_the_installer() -> None:
-    assert configures_installer(b"[project]\n\n[tool.uv]\nindex-url = 'x'")
-    assert configures_installer(b"[[tool.uv.index]]\nurl = 'x'")
-    assert configures_installer(b"[tool.uv.sources]\nx = { git = 'y' }")
-    assert not configures_installer(b"[project]\nname = 'tool.uv'\n[tool.uvicorn]\nx = 1")

@@ -1,0 +1,133 @@
+"""The command lines of the installer, and what its answers and errors say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from shared.errors import BuildFailed
+from workers.builder import uv
+from workers.builder.config.manifest import PipConfig
+from workers.builder.installer import refresh_unsatisfied
+from workers.builder.steps import Say
+
+UV, ENV, PYTHON = str(uv.program()), Path("/r/env"), Path("/r/env/bin/python")
+OUTSIDE = Path("/usr/bin/python3.11")
+INDEX = PipConfig("https://one/simple", ("https://two/simple", "https://three/simple"), ("https://four",))
+
+
+def test_an_environment_is_of_the_given_interpreter_and_of_no_project() -> None:
+    assert uv.create_environment(ENV, OUTSIDE) == [
+        *(UV, "venv", "--quiet", "--python", "/usr/bin/python3.11", "--no-project", "/r/env")
+    ]
+
+
+def test_requirements_are_resolved_for_the_interpreter() -> None:
+    argv = uv.resolve([Path("/r/a.in"), Path("/r/b.txt")], Path("/r/pylock.toml"), OUTSIDE, None)
+
+    assert argv[:3] == [UV, "pip", "compile"]
+    assert argv[argv.index("--python") + 1] == "/usr/bin/python3.11"
+    assert argv[argv.index("--output-file") + 1] == "/r/pylock.toml"
+    assert argv[argv.index("--format") + 1] == "pylock.toml"
+    assert argv[-2:] == ["/r/a.in", "/r/b.txt"]
+    assert "--index-url" not in argv
+
+
+def test_wheels_are_installed_by_their_hashes_and_nothing_is_built() -> None:
+    argv = uv.install_wheels(Path("/r/out.txt"), PYTHON)
+
+    assert argv[:3] == [UV, "pip", "install"]
+    assert {"--no-deps", "--no-build", "--require-hashes"} < set(argv)
+    assert argv[argv.index("--requirement") + 1] == "/r/out.txt"
+    assert argv[argv.index("--link-mode") + 1] == "hardlink"
+
+
+def test_what_is_built_is_copied_and_local_packages_are_editable() -> None:
+    argv = uv.install_built(Path("/r/b.txt"), [Path("/r/p/a"), Path("/r/p/b")], PYTHON, None)
+
+    assert "--no-deps" in argv
+    assert argv[argv.index("--link-mode") + 1] == "copy"
+    assert argv[-6:] == ["--requirement", "/r/b.txt", "--editable", "/r/p/a", "--editable", "/r/p/b"]
+
+
+def test_a_project_s_own_index_reaches_every_step_that_runs_for_it_alone() -> None:
+    wanted = [
+        *("--index-url", "https://one/simple"),
+        *("--extra-index-url", "https://two/simple", "--extra-index-url", "https://three/simple"),
+        *("--find-links", "https://four"),
+    ]
+    for argv in (
+        uv.resolve([], Path("/o"), OUTSIDE, INDEX),
+        uv.install_built(Path("/b"), [Path("/d")], PYTHON, INDEX),
+    ):
+        at = argv.index("--index-url")
+        assert argv[at : at + len(wanted)] == wanted
+
+
+def test_the_operator_s_index_of_pip_is_the_installer_s_unless_it_has_one() -> None:
+    def index(**passed_on: str) -> str | None:
+        return uv.variables(passed_on, Path("/cache")).get("UV_INDEX_URL")
+
+    assert index() is None
+    assert index(PIP_INDEX_URL="https://pip") == "https://pip"
+    assert index(PIP_INDEX_URL="https://pip", UV_INDEX_URL="https://uv") == "https://uv"
+    assert index(PIP_INDEX_URL="https://pip", UV_DEFAULT_INDEX="https://uv") is None
+    assert uv.without_variables({"UV_INDEX_URL": "x", "PIP_INDEX_URL": "x", "PATH": "/bin"}) == {
+        "PATH": "/bin"
+    }
+
+
+def test_interpreters_are_those_of_the_version_and_of_cpython() -> None:
+    listed = [
+        {"implementation": "pypy", "version": "3.12.1", "path": "/a"},
+        {"implementation": "cpython", "version": "3.1.2", "path": "/b"},
+        {"implementation": "cpython", "version": "3.12.2", "path": "/c"},
+    ]
+
+    assert list(uv.pythons(orjson.dumps(listed), "3.12")) == ["/c"]
+    assert list(uv.pythons(b"[]", "3.12")) == []
+
+
+def test_an_installer_is_configured_by_its_own_table_alone() -> None:
+    assert uv.is_configured_in(b"[project]\n\n[tool.uv]\nindex-url = 'x'")
+    assert uv.is_configured_in(b"[[tool.uv.index]]\nurl = 'x'")
+    assert uv.is_configured_in(b"[tool.uv.sources]\nx = { git = 'y' }")
+    assert not uv.is_configured_in(b"[project]\nname = 'tool.uv'\n[tool.uvicorn]\nx = 1")
+
+
+def test_a_command_that_works_is_run_once_and_its_output_shown_whole() -> None:
+    ran: list[list[str]] = []
+    shown: list[str] = []
+
+    def run(argv: list[str], say: Say) -> None:
+        ran.append(argv)
+        say("INFO", f"{uv.UNSATISFIED} at first")
+        say("INFO", "found")
+
+    refresh_unsatisfied(run, ["uv"], lambda _, line: shown.append(line))
+
+    assert shown == [f"{uv.UNSATISFIED} at first", "found"]
+    assert ran == [["uv"]]
+
+
+def test_a_command_is_run_again_only_when_no_version_fits() -> None:
+    ran: list[list[str]] = []
+    shown: list[str] = []
+
+    def failing(line: str) -> Callable[[list[str], Say], None]:
+        def run(argv: list[str], say: Say) -> None:
+            ran.append(argv)
+            say("ERROR", line)
+            raise BuildFailed("requirements", line)
+
+        return run
+
+    for line in (uv.UNSATISFIED, "dns error"):
+        with pytest.raises(BuildFailed):
+            refresh_unsatisfied(failing(line), ["uv"], lambda _, line: shown.append(line))
+
+    assert ran == [["uv"], ["uv", uv.REFRESH], ["uv"]]
+    assert shown == [uv.UNSATISFIED, "dns error"]

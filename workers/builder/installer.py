@@ -1,0 +1,104 @@
+"""Runs uv in the sandbox of a build, for one interpreter and with one cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from shared.errors import BuildFailed
+from workers.builder import uv
+from workers.builder.config.manifest import PipConfig
+from workers.builder.interpreters import Interpreter
+from workers.builder.requirements import PROJECT_VARIABLE
+from workers.builder.steps import Say, StepSandbox
+
+ENVIRONMENT, REQUIREMENTS, INSTALL = "environment", "requirements", "install"  # names of steps
+
+
+class Installer:
+    """uv for one environment; each method raises BuildFailed when its command fails."""
+
+    def __init__(self, sandbox: StepSandbox, interpreter: Interpreter) -> None:
+        self._sandbox = sandbox
+        self._interpreter = interpreter
+        self._variables = uv.variables(sandbox.passed_on, sandbox.cache)
+
+    def create_environment(self, env: Path, say: Say) -> None:
+        """Make an empty virtual environment."""
+        self._run(uv.create_environment(env, self._interpreter.path), say, step=ENVIRONMENT)
+
+    def resolve(self, inputs: Sequence[Path], output: Path, index: PipConfig | None, say: Say) -> None:
+        """Write the exact versions that satisfy the inputs into a `pylock.toml`."""
+        argv = uv.resolve(inputs, output, self._interpreter.path, index)
+        refresh_unsatisfied(partial(self._run, step=REQUIREMENTS), argv, say)
+
+    def export(self, root: Path, package: str, output: Path) -> None:
+        """Write the versions that a workspace's lock file has for a package into a requirements file."""
+        argv = uv.export(root, package, output, self._interpreter.path)
+        self._run(argv, lambda level, message: None, step=REQUIREMENTS)
+
+    def install_wheels(self, requirements: Path, env: Path, say: Say, *, writable: Path) -> None:
+        """Install pinned wheels as links into the cache, which lies in the writable folder, as `env` does."""
+        argv = uv.install_wheels(requirements, env / "bin" / "python")
+        refresh_unsatisfied(partial(self._run, step=INSTALL, writable=[writable]), argv, say)
+
+    def install_built(
+        self,
+        requirements: Path | None,
+        directories: Sequence[Path],
+        env: Path,
+        index: PipConfig | None,
+        say: Say,
+        *,
+        project: Path,
+        readonly: Sequence[Path],
+    ) -> None:
+        """Build and install requirements, which may name files of the project, and directories of it."""
+        argv = uv.install_built(requirements, directories, env / "bin" / "python", index)
+        run = partial(self._run, step=INSTALL, readonly=readonly, variables={PROJECT_VARIABLE: str(project)})
+        refresh_unsatisfied(run, argv, say)
+
+    def _run(
+        self,
+        argv: list[str],
+        say: Say,
+        *,
+        step: str,
+        readonly: Sequence[Path] = (),
+        writable: Sequence[Path] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self._sandbox.run(
+            step,
+            argv,
+            say,
+            readonly=[uv.program(), self._interpreter.prefix, *readonly],
+            writable=writable,
+            variables={**self._variables, **(variables or {})},
+        )
+
+
+def refresh_unsatisfied(run: Callable[[list[str], Say], None], argv: list[str], say: Say) -> None:
+    """Run a command that asks an index, and once more with a fresh look at it when no version fits.
+
+    An index's pages stay in the cache for minutes: a version that is missing there may be new. What the first
+    try prints from that error on is shown only when there is no second one.
+    """
+    held: list[tuple[str, str]] = []
+
+    def hold(level: str, message: str) -> None:
+        if held or uv.is_unsatisfied(message):
+            held.append((level, message))
+        else:
+            say(level, message)
+
+    try:
+        run(argv, hold)
+    except BuildFailed:
+        if not held:
+            raise
+        run([*argv, uv.REFRESH], say)
+    else:
+        for line in held:
+            say(*line)

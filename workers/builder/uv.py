@@ -1,0 +1,140 @@
+"""All that we know of uv, the package installer: its commands, its variables and the words of its errors.
+
+Pure: builds command lines and reads answers, and runs nothing; `installer.py` does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import orjson
+from uv import find_uv_bin
+
+from workers.builder.config.manifest import PipConfig
+
+NO_DOWNLOADS = {"UV_PYTHON_DOWNLOADS": "never"}  # of interpreters
+REFRESH = "--refresh"  # look again at what the cache has of the index
+OWN_VARIABLES = ("UV_", "PIP_")
+UNSATISFIED = "No solution found"
+UNREACHABLE = re.compile(
+    r"Failed to fetch|error sending request|Request failed after|dns error", re.IGNORECASE
+)
+TOOL_TABLE = re.compile(rb"^\s*\[+\s*tool\s*\.\s*uv\b", re.MULTILINE)
+
+
+def program() -> Path:
+    """The executable."""
+    return Path(find_uv_bin())
+
+
+# Commands
+
+
+def create_environment(env: Path, python: Path) -> list[str]:
+    """An empty virtual environment."""
+    return _uv("venv", "--quiet", "--python", str(python), "--no-project", str(env))
+
+
+def resolve(inputs: Sequence[Path], output: Path, python: Path, index: PipConfig | None) -> list[str]:
+    """The exact versions that satisfy the inputs, which are requirement files, as a `pylock.toml`."""
+    return _uv(
+        "pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml", "--python", str(python),
+        "--output-file", str(output), *_index(index), *map(str, inputs),
+    )  # fmt: skip
+
+
+def export(root: Path, package: str, output: Path, python: Path) -> list[str]:
+    """The versions that a workspace's lock file has for one package, without the local packages."""
+    return _uv(
+        "export", "--quiet", "--frozen", "--no-dev", "--no-emit-workspace", "--no-hashes", "--no-header",
+        "--no-annotate", "--directory", str(root), "--package", package, "--python", str(python),
+        "--output-file", str(output),
+    )  # fmt: skip
+
+
+def install_wheels(requirements: Path, env_python: Path) -> list[str]:
+    """Exactly the pinned wheels: nothing is built, and files are links into the cache."""
+    return _uv(
+        "pip", "install", "--python", str(env_python), "--link-mode", "hardlink", "--no-deps",
+        "--no-build", "--require-hashes", "--requirement", str(requirements),
+    )  # fmt: skip
+
+
+def install_built(
+    requirements: Path | None, directories: Sequence[Path], env_python: Path, index: PipConfig | None
+) -> list[str]:
+    """What may have to be built first, and local directories as editable packages."""
+    listed = [] if requirements is None else ["--requirement", str(requirements)]
+    editable = [word for directory in directories for word in ("--editable", str(directory))]
+    return _uv(
+        "pip", "install", "--python", str(env_python), "--link-mode", "copy", "--no-deps",
+        *_index(index), *listed, *editable,
+    )  # fmt: skip
+
+
+def list_pythons(version: str) -> list[str]:
+    """The interpreters of a version on this machine, as JSON; those that uv installed are among them."""
+    return _uv("python", "list", "--only-installed", "--no-config", "--output-format", "json", version)
+
+
+def _uv(*arguments: str) -> list[str]:
+    return [str(program()), *arguments]
+
+
+def _index(index: PipConfig | None) -> list[str]:
+    if index is None:
+        return []
+    argv = [] if index.index_url is None else ["--index-url", index.index_url]
+    for url in index.extra_index_urls:
+        argv += ["--extra-index-url", url]
+    for link in index.find_links:
+        argv += ["--find-links", link]
+    return argv
+
+
+# Variables
+
+
+def variables(passed_on: Mapping[str, str], cache: Path) -> dict[str, str]:
+    """What uv needs beside the variables that are passed on, which name the operator's index."""
+    own = {
+        **NO_DOWNLOADS,
+        "UV_CACHE_DIR": str(cache),
+        "UV_NO_CONFIG": "1",  # packages come from where the operator or pip_config_file says
+        "UV_NO_PROGRESS": "1",
+    }
+    if "PIP_INDEX_URL" in passed_on and "UV_DEFAULT_INDEX" not in passed_on:
+        own["UV_INDEX_URL"] = passed_on.get("UV_INDEX_URL", passed_on["PIP_INDEX_URL"])
+    return own
+
+
+def without_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """An environment without the variables that are meant for package installers."""
+    return {name: value for name, value in env.items() if not name.startswith(OWN_VARIABLES)}
+
+
+# Answers, errors and files
+
+
+def pythons(answer: bytes, version: str) -> Iterator[str]:
+    """The CPython interpreters of a version that the answer to `list_pythons` names, best first."""
+    for found in orjson.loads(answer):
+        if found["implementation"] == "cpython" and found["version"].startswith(f"{version}."):
+            yield found["path"]
+
+
+def is_unsatisfied(line: str) -> bool:
+    """Whether a line of output says that no set of versions fits."""
+    return UNSATISFIED in line
+
+
+def is_unreachable(reason: str) -> bool:
+    """Whether uv failed because its index does not answer."""
+    return UNREACHABLE.search(reason) is not None
+
+
+def is_configured_in(pyproject: bytes) -> bool:
+    """Whether a `pyproject.toml` has a table that tells uv where packages come from."""
+    return TOOL_TABLE.search(pyproject) is not None
