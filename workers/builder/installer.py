@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shared.errors import BuildFailed
 from workers.builder import uv
-from workers.builder.config.manifest import PipConfig
+from workers.builder.config.pip_config import PipConfig
 from workers.builder.interpreters import Interpreter
 from workers.builder.requirements import PROJECT_VARIABLE
 from workers.builder.steps import Say, StepSandbox

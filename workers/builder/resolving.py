@@ -11,9 +11,9 @@ import orjson
 
 from shared.errors import BuildFailed
 from workers.builder import uv
-from workers.builder.config import manifest
 from workers.builder.config.manifest import Manifest
-from workers.builder.config.uv_project import Locked
+from workers.builder.config.source import LockedPackage
+from workers.builder.config.source_tree import SourceTree
 from workers.builder.installer import Installer
 from workers.builder.interpreters import Interpreter
 from workers.builder.requirements import STEP, has_options, names_files
@@ -39,9 +39,10 @@ class Asked:
 def asked(project: Path, found: Manifest, interpreter: Interpreter, archive_digest: str) -> Asked:
     """What the project asks for; raises BuildFailed."""
     listed = [path / "requirements.txt" for path in found.plain]
-    contents = {path: manifest.content(project, path) for path in listed if (project / path).is_file()}
+    tree = SourceTree(project)
+    contents = {path: tree.content(path) for path in listed if tree.is_file(path)}
     settings = [path / "pyproject.toml" for path in found.packages]
-    configured = [manifest.content(project, path) for path in settings if (project / path).is_file()]
+    configured = [tree.content(path) for path in settings if tree.is_file(path)]
     texts = [*contents.values(), *(entry.encode() for entry in found.requirements)]
     has_index = found.index is not None or any(map(has_options, texts))
     if found.locked is not None:
@@ -77,7 +78,7 @@ def resolve(installer: Installer, workspace: Workspace, asked: Asked, say: Say) 
     return output
 
 
-def _exported(installer: Installer, workspace: Workspace, locked: Locked, say: Say) -> Path:
+def _exported(installer: Installer, workspace: Workspace, locked: LockedPackage, say: Say) -> Path:
     """A requirements file with the versions that the lock file of a uv workspace has for a package."""
     say("INFO", f"reading uv.lock for {locked.package}")
     output = workspace.root / "locked.txt"

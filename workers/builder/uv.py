@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 from uv import find_uv_bin
 
-from workers.builder.config.manifest import PipConfig
+from workers.builder.config.pip_config import PipConfig
 
 NO_DOWNLOADS = {"UV_PYTHON_DOWNLOADS": "never"}  # of interpreters
 REFRESH = "--refresh"  # look again at what the cache has of the index

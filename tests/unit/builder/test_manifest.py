@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from shared.errors import BuildFailed
-from workers.builder.config import manifest
+from workers.builder.config import dependencies, manifest
 from workers.builder.config.manifest import Manifest
+from workers.builder.config.pip_config import PipConfig
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 GRAPHS = {"agent": "./agent.py:graph"}
@@ -308,7 +309,7 @@ def test_a_dependency_that_cannot_be_one_is_refused(read: Read, dependencies: An
     refuse(read, match, dependencies=dependencies)
 
 
-@pytest.mark.parametrize("name", sorted(manifest.RESERVED_PACKAGES))
+@pytest.mark.parametrize("name", sorted(dependencies.RESERVED_PACKAGES))
 def test_a_plain_directory_may_not_stand_for_a_library(root: Path, read: Read, name: str) -> None:
     (root / name).mkdir()
     (root / name / "anything.py").touch()
@@ -333,7 +334,7 @@ def test_two_plain_directories_may_not_hold_one_name(root: Path, read: Read) -> 
     refuse(read, "'a' and 'b' both hold a package named 'tools'", dependencies=["./a", "./b"])
 
 
-@pytest.mark.parametrize("name", manifest.REQUIREMENT_FILES)
+@pytest.mark.parametrize("name", dependencies.REQUIREMENT_FILES)
 def test_credentials_in_requirements_of_the_project_are_refused(root: Path, read: Read, name: str) -> None:
     (root / name).write_text("x @ git+https://token@example.com/x.git")
 
@@ -382,8 +383,8 @@ def test_a_pip_configuration_says_where_packages_come_from(root: Path, read: Rea
     index = read(pip_config_file="./pip.conf").index
 
     urls = ("https://one/simple", ("https://two", "https://three"))
-    assert index == manifest.PipConfig(*urls, ("https://four",), ("wheels",))
-    assert index.within(Path("/p")) == manifest.PipConfig(*urls, ("https://four", "/p/wheels"))
+    assert index == PipConfig(*urls, ("https://four",), ("wheels",))
+    assert index.within(Path("/p")) == PipConfig(*urls, ("https://four", "/p/wheels"))
 
 
 def test_a_pip_configuration_that_cannot_be_used_is_refused(root: Path, read: Read) -> None:

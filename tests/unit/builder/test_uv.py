@@ -10,7 +10,7 @@ import pytest
 
 from shared.errors import BuildFailed
 from workers.builder import uv
-from workers.builder.config.manifest import PipConfig
+from workers.builder.config.pip_config import PipConfig
 from workers.builder.installer import refresh_unsatisfied
 from workers.builder.steps import Say
 

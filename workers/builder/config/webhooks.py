@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from shared.errors import BuildFailed
 from shared.runs.webhooks import TEMPLATE
+from workers.builder.config.checks import check_keys, refused
 
-STEP = "configuration"
 PREFIX = "LG_WEBHOOK_"  # of variables that headers may hold, unless the project names another
 KNOWN = ("env_prefix", "url", "headers")
 RULES = ("require_https", "allowed_domains", "allowed_ports", "max_url_length", "disable_loopback")
@@ -24,78 +23,66 @@ OWN_HEADERS = re.compile(
 )
 
 
-def read(told: Any, env: Mapping[str, str]) -> dict[str, Any]:
-    """What it says, checked, with the project's own `env` put in; raises BuildFailed naming the key."""
-    if told is None:
+def read(config: Any, env: Mapping[str, str]) -> dict[str, Any]:
+    """What it holds, checked, with the project's own `env` put in; raises BuildFailed naming the key."""
+    if config is None:
         return {}
-    _check_keys("webhooks", told, KNOWN)
-    prefix = told.get("env_prefix", PREFIX)
+    check_keys("webhooks", config, KNOWN)
+    prefix = config.get("env_prefix", PREFIX)
     if not isinstance(prefix, str) or not prefix:
-        raise _refused("webhooks.env_prefix", "must be a non-empty string")
-    return {"url": _rules(told.get("url")), "headers": _headers(told.get("headers"), prefix, env)}
+        raise refused("webhooks.env_prefix", "must be a non-empty string")
+    return {"url": _rules(config.get("url")), "headers": _headers(config.get("headers"), prefix, env)}
 
 
-def _check_keys(key: str, told: Any, known: tuple[str, ...]) -> None:
-    if not isinstance(told, dict):
-        raise _refused(key, "must be an object")
-    for name in told:
-        if name not in known:
-            raise _refused(f"{key}.{name}", "not known")
-
-
-def _rules(told: Any) -> dict[str, Any]:
-    if told is None:
+def _rules(rules: Any) -> dict[str, Any]:
+    if rules is None:
         return {}
-    _check_keys("webhooks.url", told, RULES)
+    check_keys("webhooks.url", rules, RULES)
     for name in ("require_https", "disable_loopback"):
-        if not isinstance(told.get(name, False), bool):
-            raise _refused(f"webhooks.url.{name}", "must be true or false")
-    if not told.get("disable_loopback", True):
-        raise _refused("webhooks.url.disable_loopback", "false is not supported: no webhook leads back here")
-    longest = told.get("max_url_length")
+        if not isinstance(rules.get(name, False), bool):
+            raise refused(f"webhooks.url.{name}", "must be true or false")
+    if not rules.get("disable_loopback", True):
+        raise refused("webhooks.url.disable_loopback", "false is not supported: no webhook leads back here")
+    longest = rules.get("max_url_length")
     if longest is not None and (type(longest) is not int or longest < 1):
-        raise _refused("webhooks.url.max_url_length", "must be a positive number")
-    domains, ports = told.get("allowed_domains") or [], told.get("allowed_ports") or []
+        raise refused("webhooks.url.max_url_length", "must be a positive number")
+    domains, ports = rules.get("allowed_domains") or [], rules.get("allowed_ports") or []
     if not isinstance(domains, list) or not all(isinstance(d, str) and DOMAIN.fullmatch(d) for d in domains):
-        raise _refused(
+        raise refused(
             "webhooks.url.allowed_domains", 'must be an array of names like "a.example" or "*.example"'
         )
     if not isinstance(ports, list) or not all(type(port) is int and 0 < port < 65536 for port in ports):
-        raise _refused("webhooks.url.allowed_ports", "must be an array of port numbers")
+        raise refused("webhooks.url.allowed_ports", "must be an array of port numbers")
     return {
-        "require_https": told.get("require_https", False),
+        "require_https": rules.get("require_https", False),
         "allowed_domains": [domain.lower() for domain in domains],
         "allowed_ports": ports,
         "max_url_length": longest,
     }
 
 
-def _headers(told: Any, prefix: str, env: Mapping[str, str]) -> dict[str, str]:
-    if told is None:
+def _headers(headers: Any, prefix: str, env: Mapping[str, str]) -> dict[str, str]:
+    if headers is None:
         return {}
-    if not isinstance(told, dict) or len(told) > MAX_HEADERS:
-        raise _refused("webhooks.headers", f"must be an object of at most {MAX_HEADERS} strings")
+    if not isinstance(headers, dict) or len(headers) > MAX_HEADERS:
+        raise refused("webhooks.headers", f"must be an object of at most {MAX_HEADERS} strings")
     return {
-        name: _header(f"webhooks.headers.{name}", name, value, prefix, env) for name, value in told.items()
+        name: _header(f"webhooks.headers.{name}", name, value, prefix, env) for name, value in headers.items()
     }
 
 
 def _header(key: str, name: str, value: Any, prefix: str, env: Mapping[str, str]) -> str:
     """Its value, where variables that only the deployment knows still stand as templates."""
     if not HEADER.fullmatch(name) or OWN_HEADERS.fullmatch(name):
-        raise _refused(key, "cannot be set")
+        raise refused(key, "cannot be set")
     if not isinstance(value, str):
-        raise _refused(key, "must be a string")
+        raise refused(key, "must be a string")
     for variable in TEMPLATE.findall(value):
         if not variable.startswith(prefix):
-            raise _refused(key, f"the variable {variable} does not begin with {prefix}")
+            raise refused(key, f"the variable {variable} does not begin with {prefix}")
     if "${{" in TEMPLATE.sub("", value):
-        raise _refused(key, "a template must have the form ${{ env.NAME }}")
+        raise refused(key, "a template must have the form ${{ env.NAME }}")
     filled = TEMPLATE.sub(lambda match: env.get(match[1], match[0]), value)
     if not VALUE.fullmatch(filled):
-        raise _refused(key, "must be at most 4096 printable ASCII characters")
+        raise refused(key, "must be at most 4096 printable ASCII characters")
     return filled
-
-
-def _refused(key: str, reason: str) -> BuildFailed:
-    return BuildFailed(STEP, f"{key}: {reason}")

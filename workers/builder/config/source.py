@@ -1,4 +1,4 @@
-"""`source: {kind: uv}` of a project's configuration: which package of a uv workspace is deployed, and with what.
+"""The `source` of a langgraph.json, `{"kind": "uv"}`: which package of a uv workspace is deployed, and with what.
 
 Only reads: `pyproject.toml` files and `uv.lock` are data of the archive, and every path must stay inside it.
 """
@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from shared.errors import BuildFailed
+from workers.builder.config import checks
+from workers.builder.config.source_tree import SourceTree
 
-STEP = "configuration"
 PYPI = "https://pypi.org/simple"
-
-Read = Callable[[PurePosixPath], bytes]  # a small file of the project; raises BuildFailed
+LOCAL = ("editable", "virtual", "directory", "path")  # where a lock file says that a package is local
 
 
 @dataclass(frozen=True)
-class Locked:
+class LockedPackage:
     """A package of a uv workspace, to be installed as its lock file says."""
 
     root: PurePosixPath
@@ -31,29 +31,33 @@ class Locked:
 
 
 def refused(reason: str) -> BuildFailed:
-    return BuildFailed(STEP, f"source{reason}")
+    return checks.refused(f"source{reason}")
 
 
-def read(project: Path, directory: PurePosixPath, source: Any, root: PurePosixPath, content: Read) -> Locked:
-    """What is to be installed; `root` is the workspace's directory. Raises BuildFailed naming the key."""
+def read(tree: SourceTree, source: Any) -> LockedPackage | None:
+    """The package that is installed, None where no workspace is named; raises BuildFailed naming the key."""
+    if source is None:
+        return None
+    _check(source)
+    root = tree.inside(source.get("root") or ".", "source.root:")  # the workspace's directory
     for name in ("pyproject.toml", "uv.lock"):
-        if not (project / root / name).is_file():
+        if not tree.is_file(root / name):
             raise refused(
                 f".root: '{root}' holds no {name}; when it lies above the configuration file, the whole"
                 " workspace must be in the archive"
             )
-    members = _members(project, root, content)
-    package = _target(members, directory, root, source.get("package"))
-    lock = _toml(content, root / "uv.lock")
+    members = _members(tree, root)
+    package = _target(members, tree.directory, root, source.get("package"))
+    lock = _toml(tree, root / "uv.lock")
     packages = _with_local_dependencies(lock, root, members, package)
     for path in packages:
-        if _toml(content, path / "pyproject.toml").get("tool", {}).get("uv", {}).get("package") is False:
+        if _toml(tree, path / "pyproject.toml").get("tool", {}).get("uv", {}).get("package") is False:
             raise refused(f": '{path}' has tool.uv.package = false and cannot be installed")
-    return Locked(root, package, packages, _is_of_public_index(lock))
+    return LockedPackage(root, package, packages, _is_of_public_index(lock))
 
 
-def check(source: Any) -> Mapping[str, Any]:
-    """The value of the key, if it can be one; raises BuildFailed."""
+def _check(source: Any) -> None:
+    """Raises BuildFailed for a value that the key cannot have."""
     if not isinstance(source, dict):
         raise refused(': must be an object, {"kind": "uv"}')
     if source.get("kind") != "uv":
@@ -64,23 +68,22 @@ def check(source: Any) -> Mapping[str, Any]:
             raise refused(f".{name}: must be a non-empty string")
     if unknown := sorted(source.keys() - {"kind", "root", "package"}):
         raise refused(f".{unknown[0]}: unknown key")
-    return source
 
 
 def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _members(project: Path, root: PurePosixPath, content: Read) -> dict[str, PurePosixPath]:
+def _members(tree: SourceTree, root: PurePosixPath) -> dict[str, PurePosixPath]:
     """The workspace's packages by their names."""
-    config = _toml(content, root / "pyproject.toml")
+    config = _toml(tree, root / "pyproject.toml")
     found: dict[str, PurePosixPath] = {}
     paths = [root] if config.get("project", {}).get("name") else []
     workspace = config.get("tool", {}).get("uv", {}).get("workspace", {})
-    excluded = _matching(project, root, workspace.get("exclude", []))
-    paths += sorted(_matching(project, root, workspace.get("members", [])) - excluded - {root})
+    excluded = _matching(tree, root, workspace.get("exclude", []))
+    paths += sorted(_matching(tree, root, workspace.get("members", [])) - excluded - {root})
     for path in paths:
-        name = _toml(content, path / "pyproject.toml").get("project", {}).get("name")
+        name = _toml(tree, path / "pyproject.toml").get("project", {}).get("name")
         if not isinstance(name, str):
             raise refused(f": '{path}/pyproject.toml' has no project.name")
         other = found.setdefault(normalized(name), path)
@@ -89,7 +92,7 @@ def _members(project: Path, root: PurePosixPath, content: Read) -> dict[str, Pur
     return found
 
 
-def _matching(project: Path, root: PurePosixPath, patterns: Any) -> set[PurePosixPath]:
+def _matching(tree: SourceTree, root: PurePosixPath, patterns: Any) -> set[PurePosixPath]:
     """Directories with a `pyproject.toml`; none outside the root."""
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
         raise refused(": the members of the workspace must be an array of strings")
@@ -97,9 +100,9 @@ def _matching(project: Path, root: PurePosixPath, patterns: Any) -> set[PurePosi
     for pattern in patterns:
         if pattern.startswith("/") or ".." in PurePosixPath(pattern).parts or not pattern:
             raise refused(f": the workspace member {pattern!r} leads outside the root")
-        for path in (project / root).glob(pattern):
+        for path in (tree.root / root).glob(pattern):
             if (path / "pyproject.toml").is_file():
-                found.add(PurePosixPath(path.relative_to(project)))
+                found.add(PurePosixPath(path.relative_to(tree.root)))
     return found
 
 
@@ -155,9 +158,6 @@ def _with_local_dependencies(
     return tuple(ordered)
 
 
-LOCAL = ("editable", "virtual", "directory", "path")
-
-
 def _plain(path: PurePosixPath) -> PurePosixPath | None:
     parts: list[str] = []
     for part in path.parts:
@@ -175,8 +175,8 @@ def _is_of_public_index(lock: Mapping[str, Any]) -> bool:
     return {registry.rstrip("/") for registry in registries - {None}} <= {PYPI}
 
 
-def _toml(content: Read, path: PurePosixPath) -> dict[str, Any]:
+def _toml(tree: SourceTree, path: PurePosixPath) -> dict[str, Any]:
     try:
-        return tomllib.loads(content(path).decode())
+        return tomllib.loads(tree.content(path).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise refused(f": {path} is not valid TOML: {error}") from error

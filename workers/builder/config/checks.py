@@ -1,0 +1,24 @@
+"""Refusing what a configuration says: the step of the build that fails, and how a key is named."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from shared.errors import BuildFailed
+
+STEP = "configuration"
+
+
+def refused(*parts: str) -> BuildFailed:
+    """The refusal to raise: a reason, after the key it concerns."""
+    return BuildFailed(STEP, ": ".join(parts))
+
+
+def check_keys(key: str, value: Any, known: Collection[str]) -> None:
+    """Require an object with none but these keys; raises BuildFailed."""
+    if not isinstance(value, dict):
+        raise refused(key, "must be an object")
+    for name in value:
+        if name not in known:
+            raise refused(f"{key}.{name}", "not known")

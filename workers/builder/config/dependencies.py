@@ -1,0 +1,112 @@
+"""The `dependencies` of a langgraph.json: requirements, and directories of the project."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from workers.builder.config.checks import refused
+from workers.builder.config.source_tree import SourceTree
+
+REQUIREMENT_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "setup.cfg")
+CREDENTIALS = re.compile(rb"git\+https?://[^\s/\"']*@")
+RESERVED_PACKAGES = frozenset(
+    "src langgraph-api langgraph_api langgraph langchain-core langchain_core pydantic orjson fastapi"
+    " uvicorn psycopg httpx langsmith".split()
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependencies:
+    """What is installed for a project; paths are relative to the archive."""
+
+    requirements: tuple[str, ...] = ()  # given to the installer as they are
+    packages: tuple[PurePosixPath, ...] = ()  # local directories with a pyproject.toml or setup.py
+    plain: tuple[PurePosixPath, ...] = ()  # local directories without: their requirements.txt is honoured
+    import_paths: tuple[PurePosixPath, ...] = ()  # what makes them importable, beside the working directory
+
+
+def read(tree: SourceTree, entries: Any) -> Dependencies:
+    """The dependencies, checked; raises BuildFailed naming the key."""
+    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
+        raise refused("dependencies: must be an array of strings")
+    if not entries:
+        raise refused('dependencies: must not be empty; `["."]` is the project itself')
+    requirements: list[str] = []
+    packages: list[PurePosixPath] = []
+    plain: list[PurePosixPath] = []
+    for entry in entries:
+        if not entry.startswith("."):
+            requirements.append(_requirement(entry))
+            continue
+        path = _directory(tree, entry)
+        (packages if _is_package(tree, path) else plain).append(path)
+    _check_names(tree, plain)
+    return Dependencies(
+        requirements=tuple(requirements),
+        packages=tuple(packages),
+        plain=tuple(plain),
+        import_paths=_import_paths(tree, plain),
+    )
+
+
+def _directory(tree: SourceTree, entry: str) -> PurePosixPath:
+    path = tree.inside(entry, "dependencies:")
+    if not tree.is_dir(path):
+        raise refused(f"dependencies: {entry!r} is not a directory of the archive")
+    _check_urls(tree, path)
+    return path
+
+
+def _is_package(tree: SourceTree, path: PurePosixPath) -> bool:
+    return tree.is_file(path / "pyproject.toml") or tree.is_file(path / "setup.py")
+
+
+def _requirement(entry: str) -> str:
+    if not entry.strip() or re.match(r"\s*-", entry) or "\n" in entry:
+        raise refused(f"dependencies: {entry!r} is not a package requirement")
+    for url in re.findall(r"https?://\S+", entry):
+        if urlsplit(url).username:
+            raise refused("dependencies: a URL must not hold a user name or password")
+    return entry
+
+
+def _check_urls(tree: SourceTree, path: PurePosixPath) -> None:
+    """Refuse credentials in what a local directory asks for: they would be kept with its source."""
+    for name in REQUIREMENT_FILES:
+        if tree.is_file(path / name) and CREDENTIALS.search(tree.content(path / name)):
+            raise refused(f"{path / name}: a URL must not hold a user name or password")
+
+
+def _check_names(tree: SourceTree, plain: Iterable[PurePosixPath]) -> None:
+    """Each plain directory gives its packages names of their own; raises BuildFailed."""
+    taken: dict[str, PurePosixPath] = {}
+    for path in plain:
+        is_flat = _is_flat(tree, path)
+        if is_flat and "-" in path.name:
+            raise refused(f"dependencies: '{path}' cannot be imported: its name has a hyphen")
+        for name in [path.name] if is_flat else _packages_in(tree.root / path):
+            if name in RESERVED_PACKAGES:
+                raise refused(f"dependencies: '{path}' holds a package named {name!r}, which is reserved")
+            if taken.setdefault(name, path) != path:
+                raise refused(
+                    f"dependencies: '{taken[name]}' and '{path}' both hold a package named {name!r}"
+                )
+
+
+def _import_paths(tree: SourceTree, plain: Iterable[PurePosixPath]) -> tuple[PurePosixPath, ...]:
+    found = [path.parent if _is_flat(tree, path) else path for path in plain]
+    return tuple(path for path in dict.fromkeys(found) if path != tree.directory)
+
+
+def _is_flat(tree: SourceTree, path: PurePosixPath) -> bool:
+    """Whether the directory is a package itself; the archive's root has no name to be one."""
+    return bool(path.parts) and tree.is_file(path / "__init__.py")
+
+
+def _packages_in(folder: Path) -> list[str]:
+    return sorted(child.name for child in folder.iterdir() if child.is_dir() and any(child.glob("*.py")))

@@ -1,0 +1,94 @@
+"""The `graphs` of a langgraph.json: their ids, and where the code of each is.
+
+Callers put an id into addresses, and in the place of an assistant's UUID.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+from uuid import UUID
+
+from workers.builder.config.checks import refused
+from workers.builder.config.source_tree import SourceTree
+
+Graphs = Mapping[str, Mapping[str, Any]]  # graph id → {"path": "module:attribute", "description"}
+
+SCRIPTS = (".ts", ".mts", ".cts", ".js", ".mjs", ".cjs")
+MAX_ID_LENGTH = 255
+SEPARATORS = ("/", "\\", "..")
+# Control, format (the marks that turn the direction of writing among them), surrogate, line, paragraph.
+UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def read(tree: SourceTree, graphs: Any) -> Graphs:
+    """The graphs, checked; raises BuildFailed naming the key."""
+    if not isinstance(graphs, dict) or not graphs:
+        raise refused('graphs: must be a non-empty object of graph id → "./file.py:attribute"')
+    return {graph_id: _graph(tree, graph_id, entry) for graph_id, entry in graphs.items()}
+
+
+def _graph(tree: SourceTree, graph_id: str, entry: Any) -> dict[str, Any]:
+    where = f"graphs.{graph_id}"
+    if reason := _why_not(graph_id):
+        shown = ascii(graph_id[:MAX_ID_LENGTH])
+        raise refused(f"graphs: {shown} cannot be the name of a graph: {reason}")
+    description = None
+    if isinstance(entry, dict):
+        description = entry.get("description")
+        if description is not None and not isinstance(description, str):
+            raise refused(f"{where}.description: must be a string")
+        entry = entry.get("path")
+    if not isinstance(entry, str):
+        raise refused(f'{where}: must be "module:attribute" or an object with a "path"')
+    module, _, attribute = entry.partition(":")
+    if not module or not attribute:
+        raise refused(f'{where}: {entry!r} must have the form "./file.py:attribute"')
+    if module.endswith(SCRIPTS):
+        raise refused(f"{where}: {module!r} is a JavaScript graph, which this server does not run")
+    if "/" in module or "\\" in module:
+        path = tree.inside(module, f"{where}:")
+        if not tree.is_file(path):
+            raise refused(f"{where}: the file {module!r} is not in the archive")
+    elif module.endswith(".py"):
+        raise refused(f"{where}: write './{module}:{attribute}' for a file; {module!r} names a module")
+    return {"path": entry, "description": description}
+
+
+def require_packaged(tree: SourceTree, graphs: Graphs, packages: Iterable[PurePosixPath]) -> None:
+    """Raises BuildFailed for a graph's file that is in none of the packages that are installed."""
+    for graph_id, graph in graphs.items():
+        module = graph["path"].partition(":")[0]
+        if "/" not in module:
+            continue
+        path = tree.inside(module, f"graphs.{graph_id}:")
+        if not any(path.is_relative_to(package) for package in packages):
+            raise refused(f"graphs.{graph_id}: '{path}' is in none of the packages that are installed")
+
+
+def _why_not(graph_id: str) -> str | None:
+    """What is wrong with this id; None when a graph may have it."""
+    if not graph_id:
+        return "it must not be empty"
+    if len(graph_id) > MAX_ID_LENGTH:
+        return f"it must not be longer than {MAX_ID_LENGTH} characters"
+    if graph_id != graph_id.strip():
+        return "it must not begin or end with white space"
+    if graph_id == "." or any(separator in graph_id for separator in SEPARATORS):
+        return "it stands in addresses, so it must not be '.' nor hold '/', '\\' or '..'"
+    if any(unicodedata.category(character) in UNSEEN for character in graph_id):
+        return "it must not hold control or format characters"
+    if _is_uuid(graph_id):
+        return "it would be taken for the UUID of an assistant"
+    return None
+
+
+def _is_uuid(text: str) -> bool:
+    """Whether it is read as a UUID, in whichever form: with braces, without hyphens, as a URN."""
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,57 @@
+"""The `pip_config_file` of a langgraph.json: where packages come from."""
+
+from __future__ import annotations
+
+import configparser
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from workers.builder.config.checks import refused
+from workers.builder.config.source_tree import SourceTree
+
+
+@dataclass(frozen=True)
+class PipConfig:
+    """What a pip configuration file says of where packages come from."""
+
+    index_url: str | None = None
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()  # of the project, with packages in them
+
+    def within(self, project: Path) -> PipConfig:
+        """The same, with the directories where the project is now."""
+        links = tuple(str(project / path) for path in self.directories)
+        return replace(self, find_links=(*self.find_links, *links), directories=())
+
+
+def read(tree: SourceTree, path: Any) -> PipConfig | None:
+    """What the file at this path says; raises BuildFailed naming the key."""
+    if path is None:
+        return None
+    if not isinstance(path, str):
+        raise refused("pip_config_file: must be a path")
+    raw = tree.content(tree.inside(path, "pip_config_file:"), f"pip_config_file: {path!r}")
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(raw.decode())
+    except (UnicodeDecodeError, configparser.Error) as error:
+        raise refused(f"pip_config_file: {path!r} is not a pip configuration file") from error
+    found: dict[str, str] = {}
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            found.update(parser.items(section))
+    urls = " ".join(found.get(key, "") for key in ("index-url", "extra-index-url", "find-links")).split()
+    if any(urlsplit(url).username for url in urls):
+        raise refused("pip_config_file: a URL must not hold a user name or password")
+    links = found.get("find-links", "").split()
+    local = [link for link in links if "://" not in link]
+    inside = [tree.inside(link, "pip_config_file: find-links:") for link in local]
+    return PipConfig(
+        found.get("index-url"),
+        tuple(found.get("extra-index-url", "").split()),
+        tuple(link for link in links if link not in local),
+        tuple(map(str, inside)),
+    )
