@@ -9,6 +9,7 @@ from __future__ import annotations
 from flask import Blueprint, Response
 
 from web.docs import send_page
+from web.operations import operation
 
 bp = Blueprint("console", __name__)
 
@@ -20,5 +21,6 @@ POLICY = (
 
 
 @bp.get("/o/<tenant>/host/deployments/<deployment_id>")
+@operation("The console's page of a deployment", role="open")
 def get_deployment_page(tenant: str, deployment_id: str) -> Response:
     return send_page("console.html", policy=POLICY)

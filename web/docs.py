@@ -6,6 +6,8 @@ from pathlib import Path
 
 from flask import Blueprint, Response, send_from_directory
 
+from web.operations import operation
+
 bp = Blueprint("docs", __name__)
 
 STATIC = Path(__file__).parent / "static"
@@ -18,11 +20,13 @@ POLICY = (
 
 
 @bp.get("/docs")
+@operation("The API document as a page", role="open")
 def get_docs(deployment: str | None = None) -> Response:
     return send_page("docs.html")
 
 
 @bp.get("/static/<path:name>")
+@operation("A file of our pages", role="open")
 def get_static(name: str, deployment: str | None = None) -> Response:
     # Not kept without asking: a page and its script change together, with the service's version.
     return send_from_directory(STATIC, name, max_age=0)

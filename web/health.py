@@ -24,7 +24,7 @@ from shared.models import Deployment, Revision, RunStatus, is_live
 from web.auth import identify
 from web.fields import OneOf, QueryBoolean, Schema
 from web.json_schema import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
-from web.openapi import operation
+from web.operations import operation
 from web.rate_limits import Streams
 from web.request_metrics import Traffic
 from web.validation import load_query
@@ -66,7 +66,7 @@ class MetricsQuery(Schema):
 
 @bp.get("/", strict_slashes=False)
 @bp.get("/ok")
-@operation("Is the service up?", query=OkQuery, answer=UP, errors=(503,))
+@operation("Is the service up?", role="open", query=OkQuery, answer=UP, errors=(503,))
 def get_ok(deployment: str | None = None) -> Response:
     """With `check_db=1` the database must answer too."""
     if load_query(OkQuery)["check_db"]:
@@ -76,7 +76,7 @@ def get_ok(deployment: str | None = None) -> Response:
 
 
 @bp.get("/info")
-@operation("Which version, and what it can do", answer=INFO, errors=REFUSALS)
+@operation("Which version, and what it can do", role="open", answer=INFO, errors=REFUSALS)
 def get_info(deployment: str | None = None) -> Response:
     """With a key: how well user code is kept in; at a deployment's address its ids and its graph library too."""
     place: dict[str, Any] = {"kind": "self-hosted"}
@@ -108,6 +108,7 @@ def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
 @bp.get("/metrics")
 @operation(
     "Queue, worker and request figures for Prometheus",
+    role="open",
     query=MetricsQuery,
     answer=FIGURES,
     media=("text/plain", "application/json"),

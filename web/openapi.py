@@ -1,16 +1,15 @@
 """`/openapi.json`: both interfaces, written from the routes themselves.
 
 A route says with `@operation(…)` what the code cannot: its summary, schemas, status and refusals. The rest
-(path, method, parameters, description from the docstring) is read from the route, so that one without the
-decorator is documented too. The document at a deployment's own address holds that interface alone.
+(path, method, parameters, description from the docstring) is read from the route. The document at a
+deployment's own address holds that interface alone.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import orjson
 from apispec import APISpec
@@ -21,7 +20,6 @@ from werkzeug.routing import Rule
 
 from shared import __version__
 from shared.access.idempotency import HEADER
-from web import auth
 from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, deployment_path
 from web.fields import (
     ItemOrList,
@@ -30,7 +28,6 @@ from web.fields import (
     OneOf,
     QueryBoolean,
     QueryList,
-    Schema,
     StrictBoolean,
     StrictInteger,
     StrictNumber,
@@ -39,11 +36,10 @@ from web.fields import (
     UuidField,
 )
 from web.json_schema import OBJECT
-from web.openapi_responses import JSON, responses
+from web.openapi_responses import responses
+from web.operations import JSON, Operation, of_view, operation
 
 bp = Blueprint("openapi", __name__)
-
-View = TypeVar("View", bound=Callable[..., Any])
 
 SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
 SKIPPED_BLUEPRINTS = frozenset({"docs", "deployment_docs", "console"})
@@ -51,40 +47,8 @@ DEPLOYMENT_ROOT = "/d/{deployment}"
 OTHER_IDS = frozenset({"provider_id", "key_id", "auth_id"})  # taken whatever they look like
 
 
-@dataclass(frozen=True, kw_only=True)
-class Operation:
-    """What `@operation` says of a route."""
-
-    summary: str
-    body: type[Schema] | None = None
-    body_optional: bool = False
-    body_items: int = 0  # the body is an array of it, of at most so many
-    query: type[Schema] | None = None
-    answer: type[Schema] | dict[str, Any] | None = None  # a schema, or JSON Schema as it stands
-    many: bool = False  # the answer is an array of it
-    status: int = 200  # that of a refusal when there is no other answer
-    also: tuple[int, ...] = ()  # other statuses with the same answer
-    empty: tuple[int, ...] = ()  # other statuses, without a body
-    headers: tuple[str, ...] = ()  # of the answer, known to web/openapi_responses.py
-    errors: tuple[int, ...] = ()
-    sse: bool = False  # answers with server-sent events
-    idempotent: bool = False  # takes an Idempotency-Key (web/idempotency.py)
-    media: tuple[str, ...] = (JSON,)  # of the answer; only JSON has its schema
-    any_text: tuple[str, ...] = ()  # parameters of the path that look like ids and need not be any
-
-
-def operation(summary: str, **said: Any) -> Callable[[View], View]:
-    """Describe a route for the API document; the keywords are the fields of Operation."""
-
-    def attach(view: View) -> View:
-        view.__operation__ = Operation(summary=summary, **said)  # type: ignore[attr-defined]
-        return view
-
-    return attach
-
-
 @bp.get("/openapi.json")
-@operation("This document", answer=OBJECT, errors=(404,))
+@operation("This document", role="open", answer=OBJECT, errors=(404,))
 def get_openapi(deployment: str | None = None) -> Response:
     """The OpenAPI 3.1 description of the service, or of one deployment."""
     known: dict[bool, dict[str, Any]] = current_app.extensions.setdefault("runyard_openapi", {})
@@ -138,10 +102,8 @@ def _paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
 def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[..., Any]) -> dict[str, Any]:
     """One method of one path."""
     text = (view.__doc__ or "").strip()
-    said: Operation = getattr(view, "__operation__", None) or Operation(
-        summary=text.partition("\n")[0].rstrip(".") or rule.endpoint.rpartition(".")[2].replace("_", " ")
-    )
-    is_open = auth.is_open(method, rule.rule)
+    said = of_view(view)
+    is_open = said.role == "open"
     takes_input = said.body is not None or said.query is not None or "_id>" in rule.rule
     described: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),

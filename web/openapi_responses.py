@@ -8,8 +8,8 @@ from typing import Any
 from apispec import APISpec
 
 from web.addresses import deployment_path
+from web.operations import JSON, Operation
 
-JSON = "application/json"
 SSE = "text/event-stream"
 CONTROL_PLANE = ("/v1/", "/v2/")
 
@@ -77,7 +77,9 @@ VIOLATIONS = {
 }
 
 
-def responses(spec: APISpec, said: Any, path: str, *, is_open: bool, takes_input: bool) -> dict[str, Any]:
+def responses(
+    spec: APISpec, said: Operation, path: str, *, is_open: bool, takes_input: bool
+) -> dict[str, Any]:
     """Every answer an operation may give, by status."""
     good = [status for status in (said.status, *said.also) if status < 400]
     described = {str(status): _answer(spec, said, status) for status in good}
@@ -87,7 +89,7 @@ def responses(spec: APISpec, said: Any, path: str, *, is_open: bool, takes_input
     return described
 
 
-def _refused(said: Any, path: str, *, is_open: bool, takes_input: bool) -> set[int]:
+def _refused(said: Operation, path: str, *, is_open: bool, takes_input: bool) -> set[int]:
     statuses = {*said.errors, *([said.status] if said.status >= 400 else [])}
     if not is_open:
         statuses |= {401, 403, 429, 503}
@@ -102,7 +104,7 @@ def _refused(said: Any, path: str, *, is_open: bool, takes_input: bool) -> set[i
     return statuses
 
 
-def _answer(spec: APISpec, said: Any, status: int) -> dict[str, Any]:
+def _answer(spec: APISpec, said: Operation, status: int) -> dict[str, Any]:
     described: dict[str, Any] = {"description": "The answer" if status == 200 else HTTPStatus(status).phrase}
     headers = {"ETag": ETAG} if 304 in said.errors else {}
     headers |= {name: {"description": HEADERS[name], "schema": TEXT} for name in said.headers}
@@ -122,7 +124,7 @@ def _answer(spec: APISpec, said: Any, status: int) -> dict[str, Any]:
     return described
 
 
-def _refusal(spec: APISpec, said: Any, status: int, path: str) -> dict[str, Any]:
+def _refusal(spec: APISpec, said: Operation, status: int, path: str) -> dict[str, Any]:
     described: dict[str, Any] = {"description": MEANINGS.get(status, "Refused")}
     if status in TO_BE_RETRIED:
         described["headers"] = {"Retry-After": RETRY_AFTER}

@@ -13,21 +13,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flask import Flask, Response, current_app, g, request
+from flask import Flask, Response, current_app, g
 
 from shared.access import api_keys
 from shared.access.api_keys import OPERATOR, Caller
 from shared.errors import TooMany, Unavailable
 from shared.settings import Settings
-from web import sse
+from web import operations, sse
 
 MAX_KEYS = 10_000
 STREAM_RETRY_SECONDS = 5
-
-# Answers that may take long: followers of runs and revisions, and whoever asks to wait, also for consent.
-LONG_ENDINGS = ("/stream", "/wait", "/join")
-LONG_PREFIX = "/v2/auth/wait/"
-WAITS = b"wait="
 
 
 @dataclass(slots=True)
@@ -122,14 +117,9 @@ def count_request(who: Caller) -> None:
 def take_slot() -> None:
     """Before a run is created, so that one that cannot be followed is not."""
     who: Caller | None = g.get("caller")
-    if who is not None and may_take_long(request.path):
+    if who is not None and operations.may_take_long():
         streams: Streams = current_app.extensions["runyard_streams"]
         g.close_stream = streams.open(who)
-
-
-def may_take_long(path: str) -> bool:
-    """Whether the current request, to this path, is one for a long answer."""
-    return path.endswith(LONG_ENDINGS) or WAITS in request.query_string or path.startswith(LONG_PREFIX)
 
 
 def hand_over_slot(response: Response) -> Response:

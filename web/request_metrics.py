@@ -10,7 +10,7 @@ from flask import Flask, Response, current_app, g, request
 from prometheus_client import Counter, Histogram, disable_created_metrics
 from prometheus_client.registry import Collector
 
-from web.rate_limits import may_take_long
+from web import operations
 
 UNKNOWN = "unknown"  # no such route: callers must not be able to make up labels
 SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -77,6 +77,6 @@ def begin() -> None:
 
 def count(response: Response) -> Response:
     traffic: Traffic = current_app.extensions["runyard_traffic"]
-    seconds = None if may_take_long(request.path) else time.perf_counter() - g.began_at
+    seconds = None if operations.may_take_long() else time.perf_counter() - g.began_at
     traffic.answered(response.status_code, seconds)
     return response

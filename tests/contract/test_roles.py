@@ -1,19 +1,21 @@
-"""Which role each route needs: every route of the app is in this table."""
+"""Which role each route needs, and which routes hold a stream slot: every route of the app is in this table."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import get_args
 from uuid import uuid4
 
 import pytest
 from flask import Flask
+from flask.testing import FlaskClient
 
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, ROLES
 from shared.infra.postgres import transaction
 from tests.contract.conftest import caller
-from web import auth
+from web import operations
 
 TABLE = """
 open      GET     /
@@ -148,6 +150,23 @@ run       POST    /d/<deployment>/runs/cancel
 read      GET     /d/<deployment>/runs/<run_id>/join
 read      GET     /d/<deployment>/runs/<run_id>/stream
 """
+LONG = """
+/d/<deployment>/runs/stream
+/d/<deployment>/runs/wait
+/d/<deployment>/runs/<run_id>/join
+/d/<deployment>/runs/<run_id>/stream
+/d/<deployment>/threads/<thread_id>/runs/stream
+/d/<deployment>/threads/<thread_id>/runs/wait
+/d/<deployment>/threads/<thread_id>/runs/<run_id>/join
+/d/<deployment>/threads/<thread_id>/runs/<run_id>/stream
+/d/<deployment>/threads/<thread_id>/stream
+/v2/auth/wait/<auth_id>
+/v2/deployments/<deployment_id>/revisions/<revision_id>/stream
+"""
+LONG_TO_WAIT = """
+/d/<deployment>/threads/<thread_id>/runs/<run_id>/cancel
+/v2/deployments/<deployment_id>/revisions/<revision_id>
+"""
 NEEDED = {(method, rule): role for role, method, rule in (line.split() for line in TABLE.split("\n") if line)}
 
 
@@ -166,19 +185,38 @@ def test_every_route_is_in_the_table(app: Flask) -> None:
     assert missing == [], "say in the table which role a new route needs"
 
 
+def test_every_route_states_its_role_as_the_table_has_it(app: Flask) -> None:
+    assert get_args(operations.Role) == ("open", *ROLES)
+    for rule in app.url_map.iter_rules():
+        stated = operations.of_view(app.view_functions[rule.endpoint])
+        needed = {NEEDED[method, rule.rule] for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}}
+        assert needed == {stated.role}, rule.rule
+
+
+def test_these_routes_hold_a_stream_slot(app: Flask) -> None:
+    stated = {
+        rule.rule: operations.of_view(app.view_functions[rule.endpoint]) for rule in app.url_map.iter_rules()
+    }
+    assert {path for path, operation in stated.items() if operation.long is True} == set(LONG.split())
+    assert {path for path, operation in stated.items() if operation.long == "wait"} == set(
+        LONG_TO_WAIT.split()
+    )
+    assert all(operation.long is True for operation in stated.values() if operation.sse)
+
+
 def test_the_table_names_no_route_that_is_gone(app: Flask) -> None:
     assert set(NEEDED) - set(routes(app)) == set()
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_key_may_do_what_its_role_may_and_no_more(app: Flask, role: str) -> None:
+def test_a_key_may_do_what_its_role_may_and_no_more(app: Flask, anonymous: FlaskClient, role: str) -> None:
     with transaction() as session:
         key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name=role, role=role)
     friend = caller(app, key)
     friend.environ_base["HTTP_CONTENT_TYPE"] = "application/json"
     for (method, rule), needed in NEEDED.items():
         if needed == "open":
-            assert auth.is_open(method, path_of(rule)), (method, rule)
+            assert anonymous.open(path_of(rule), method=method).status_code != 401, (method, rule)
             continue
         may = ROLES.index(role) >= ROLES.index(needed)
         status = friend.open(path_of(rule), method=method).status_code

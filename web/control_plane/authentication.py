@@ -38,7 +38,7 @@ from web.json_schema import (
     listed,
     record,
 )
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("authentication", __name__)
@@ -140,6 +140,7 @@ class TokenMetadata(Schema):
 @bp.post("/v2/auth/authenticate")
 @operation(
     "Get a user's token, or where to consent to one",
+    role="run",
     answer=AUTHENTICATION,
     body=Authenticate,
     errors=(404, 502, 503),
@@ -180,6 +181,7 @@ def authenticate() -> Response:
 @bp.post("/v2/auth/callback/<provider_id>")
 @operation(
     "Pass on what a provider sent the user back with",
+    role="run",
     answer=LANDED,
     body=Callback,
     errors=(400, 404, 502, 503),
@@ -195,6 +197,7 @@ def pass_callback(provider_id: str) -> Response:
 @bp.get("/v2/auth/callback/<provider_id>")
 @operation(
     "Where providers send users back to",
+    role="open",
     answer=TEXT,
     query=CallbackQuery,
     media=("text/html",),
@@ -263,7 +266,7 @@ def secret(response: Response) -> Response:
 
 
 @bp.get("/v2/auth/wait/<auth_id>")
-@operation("Wait for a user's consent", answer=OUTCOME, query=Wait)
+@operation("Wait for a user's consent", role="run", long=True, answer=OUTCOME, query=Wait)
 def wait_for_consent(auth_id: str) -> Response:
     """Answers as soon as it is there, and with `timeout` when it is not by then."""
     seconds = load_query(Wait)["timeout"]
@@ -289,7 +292,7 @@ def token_record(row: RowMapping) -> dict[str, Any]:
 
 
 @bp.get("/v2/auth/tokens")
-@operation("List tokens", answer=TOKEN, many=True, query=TokenSearch)
+@operation("List tokens", role="read", answer=TOKEN, many=True, query=TokenSearch)
 def list_tokens() -> Response:
     """The organization's, of one provider or user when named; without the tokens themselves."""
     query = load_query(TokenSearch)
@@ -299,7 +302,7 @@ def list_tokens() -> Response:
 
 
 @bp.delete("/v2/auth/tokens")
-@operation("Revoke the tokens of a provider", answer=REVOKED, query=TokenOf)
+@operation("Revoke the tokens of a provider", role="run", answer=REVOKED, query=TokenOf)
 def revoke_tokens() -> Response:
     """All of the organization, or one user's."""
     query = load_query(TokenOf)
@@ -311,7 +314,7 @@ def revoke_tokens() -> Response:
 
 
 @bp.get("/v2/auth/tokens/exists")
-@operation("Tell whether there is a token of a provider", answer=EXISTS, query=TokenOf)
+@operation("Tell whether there is a token of a provider", role="read", answer=EXISTS, query=TokenOf)
 def token_exists() -> Response:
     query = load_query(TokenOf)
     with connection() as conn:
@@ -319,7 +322,7 @@ def token_exists() -> Response:
 
 
 @bp.delete("/v2/auth/tokens/<token_id>")
-@operation("Revoke a token", status=204, errors=(404,))
+@operation("Revoke a token", role="run", status=204, errors=(404,))
 def revoke_token(token_id: str) -> tuple[str, int]:
     key = uuid_path(token_id, "token_id")
     with connection() as conn:
@@ -329,7 +332,7 @@ def revoke_token(token_id: str) -> tuple[str, int]:
 
 
 @bp.patch("/v2/auth/tokens/<token_id>/metadata")
-@operation("Describe a token", answer=TOKEN, body=TokenMetadata, errors=(404,))
+@operation("Describe a token", role="run", answer=TOKEN, body=TokenMetadata, errors=(404,))
 def describe_token(token_id: str) -> Response:
     """Name the account it is for, or make it the one that is taken first."""
     key = uuid_path(token_id, "token_id")

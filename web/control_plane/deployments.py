@@ -49,7 +49,7 @@ from web.fields import (
     UuidField,
 )
 from web.idempotency import once
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("deployments", __name__)
@@ -102,6 +102,7 @@ class DeploymentsDelete(DeploymentDelete):
 @bp.post("/v2/deployments")
 @operation(
     "Create a deployment",
+    role="deploy",
     answer=schemas.DEPLOYMENT,
     body=DeploymentCreate,
     status=201,
@@ -151,7 +152,12 @@ def _require_one_name(body: dict[str, Any]) -> None:
 
 
 @bp.get("/v2/deployments")
-@operation("List deployments, newest first", answer=schemas.page(schemas.DEPLOYMENT), query=DeploymentSearch)
+@operation(
+    "List deployments, newest first",
+    role="read",
+    answer=schemas.page(schemas.DEPLOYMENT),
+    query=DeploymentSearch,
+)
 def list_deployments() -> Response:
     """A deployment is listed when it matches every filter; a text or a list that is empty is none."""
     query = {name: value for name, value in load_query(DeploymentSearch).items() if value != []}
@@ -163,7 +169,7 @@ def list_deployments() -> Response:
 
 
 @bp.delete("/v2/deployments")
-@operation("Delete deployments", answer=schemas.DELETED, also=(207,), query=DeploymentsDelete)
+@operation("Delete deployments", role="deploy", answer=schemas.DELETED, also=(207,), query=DeploymentsDelete)
 def delete_deployments() -> tuple[Response, int]:
     """200 when all are deleted, 207 when some are not: `failed` says which and why."""
     deleted: list[UUID] = []
@@ -179,7 +185,7 @@ def delete_deployments() -> tuple[Response, int]:
 
 
 @bp.get("/v2/deployments/<deployment_id>")
-@operation("Get a deployment", answer=schemas.DEPLOYMENT, errors=(304, 404))
+@operation("Get a deployment", role="read", answer=schemas.DEPLOYMENT, errors=(304, 404))
 def get_deployment(deployment_id: str) -> Response:
     """One that is being deleted is shown, as AWAITING_DELETE, until nothing is left of it.
 
@@ -194,6 +200,7 @@ def get_deployment(deployment_id: str) -> Response:
 @bp.patch("/v2/deployments/<deployment_id>")
 @operation(
     "Change a deployment, perhaps by a new revision",
+    role="deploy",
     answer=schemas.DEPLOYMENT,
     body=DeploymentPatch,
     errors=(400, 404),
@@ -232,7 +239,7 @@ def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
 
 
 @bp.delete("/v2/deployments/<deployment_id>")
-@operation("Delete a deployment", query=DeploymentDelete, status=204, errors=(404,))
+@operation("Delete a deployment", role="deploy", query=DeploymentDelete, status=204, errors=(404,))
 def delete_deployment(deployment_id: str) -> tuple[str, int]:
     """It is gone from lists and its name is free at once; its runs are stopped."""
     load_query(DeploymentDelete)

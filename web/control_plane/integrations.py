@@ -14,7 +14,7 @@ from web.auth import caller
 from web.control_plane import schemas
 from web.control_plane.records import MAX_OFFSET, page
 from web.fields import QueryInteger, Schema
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load_query, uuid_path
 
 bp = Blueprint("integrations", __name__)
@@ -26,40 +26,49 @@ class ListenerSearch(Schema):
 
 
 @bp.get("/v2/listeners")
-@operation("List listeners: there are none", answer=schemas.NOTHING_LISTED, query=ListenerSearch)
+@operation("List listeners: there are none", role="read", answer=schemas.NOTHING_LISTED, query=ListenerSearch)
 def list_listeners() -> Response:
     return page([], offset=load_query(ListenerSearch)["offset"])
 
 
 @bp.post("/v2/listeners")
-@operation("Create a listener: not supported", status=400)
+@operation("Create a listener: not supported", role="deploy", status=400)
 def create_listener() -> Response:
     raise Invalid("Listeners are not supported by this service.", status=400)
 
 
 @bp.get("/v2/listeners/<listener_id>")
+@operation("Find a listener: there are none", role="read", status=404)
+def get_listener(listener_id: str) -> Response:
+    raise _no_listener(listener_id)
+
+
 @bp.patch("/v2/listeners/<listener_id>")
 @bp.delete("/v2/listeners/<listener_id>")
-@operation("Find a listener: there are none", status=404)
-def find_listener(listener_id: str) -> Response:
-    raise NotFound(f"Listener ID {uuid_path(listener_id, 'listener_id')} not found.")
+@operation("Find a listener: there are none", role="deploy", status=404)
+def change_listener(listener_id: str) -> Response:
+    raise _no_listener(listener_id)
+
+
+def _no_listener(listener_id: str) -> NotFound:
+    return NotFound(f"Listener ID {uuid_path(listener_id, 'listener_id')} not found.")
 
 
 @bp.get("/v1/integrations/github/install")
-@operation("List GitHub installations: there are none", answer=schemas.NOTHING)
+@operation("List GitHub installations: there are none", role="read", answer=schemas.NOTHING)
 def list_installations() -> Response:
     return jsonify([])
 
 
 @bp.get("/v1/integrations/github/<integration_id>/repos")
-@operation("List an installation's repositories: there are none", answer=schemas.NOTHING)
+@operation("List an installation's repositories: there are none", role="read", answer=schemas.NOTHING)
 def list_repositories(integration_id: str) -> Response:
     uuid_path(integration_id, "integration_id")
     return jsonify([])
 
 
 @bp.post("/v2/deployments/<deployment_id>/push-token")
-@operation("Get a token to push an image with: not supported", status=400, errors=(404,))
+@operation("Get a token to push an image with: not supported", role="deploy", status=400, errors=(404,))
 def create_push_token(deployment_id: str) -> Response:
     key = uuid_path(deployment_id, "deployment_id")
     with connection() as conn:

@@ -13,7 +13,7 @@ from web.control_plane import schemas
 from web.control_plane.records import log_record
 from web.control_plane.revisions import find_revision
 from web.fields import OneOf, Schema, StrictInteger, StrictString, TimeField
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load, uuid_path
 
 bp = Blueprint("logs", __name__)
@@ -39,7 +39,12 @@ class LogSearch(Schema):
 
 @bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/build_logs")
 @operation(
-    "Read a revision's build log", answer=schemas.LOG_LINES, body_optional=True, body=LogSearch, errors=(404,)
+    "Read a revision's build log",
+    role="read",
+    answer=schemas.LOG_LINES,
+    body_optional=True,
+    body=LogSearch,
+    errors=(404,),
 )
 def search_build_logs(deployment_id: str, revision_id: str) -> Response:
     """`level` means that level and above; `start_time` and `end_time` are inclusive.
@@ -52,6 +57,7 @@ def search_build_logs(deployment_id: str, revision_id: str) -> Response:
 @bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/deploy_logs")
 @operation(
     "Read what one revision of a deployment logs",
+    role="read",
     answer=schemas.LOG_LINES,
     body_optional=True,
     body=LogSearch,
@@ -63,7 +69,12 @@ def search_revision_logs(deployment_id: str, revision_id: str) -> Response:
 
 @bp.post("/v1/projects/<deployment_id>/deploy_logs")
 @operation(
-    "Read what a deployment logs", answer=schemas.LOG_LINES, body_optional=True, body=LogSearch, errors=(404,)
+    "Read what a deployment logs",
+    role="read",
+    answer=schemas.LOG_LINES,
+    body_optional=True,
+    body=LogSearch,
+    errors=(404,),
 )
 def search_deployment_logs(deployment_id: str) -> Response:
     key = uuid_path(deployment_id, "deployment_id")

@@ -18,7 +18,7 @@ from web.control_plane import schemas
 from web.control_plane.records import MAX_OFFSET, page
 from web.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
 from web.idempotency import once
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("organizations", __name__)
@@ -51,7 +51,9 @@ class KeyPatch(Schema):
 
 
 @bp.get("/v2/organizations")
-@operation("List organizations, oldest first", answer=schemas.page(schemas.ORGANIZATION), query=Listing)
+@operation(
+    "List organizations, oldest first", role="read", answer=schemas.page(schemas.ORGANIZATION), query=Listing
+)
 def list_organizations() -> Response:
     """An operator sees all of them, everybody else their own."""
     query = load_query(Listing)
@@ -64,6 +66,7 @@ def list_organizations() -> Response:
 @bp.post("/v2/organizations")
 @operation(
     "Create an organization",
+    role="operator",
     answer=schemas.ORGANIZATION,
     idempotent=True,
     body=OrganizationBody,
@@ -79,7 +82,7 @@ def create_organization() -> Response:
 
 
 @bp.get("/v2/organizations/<organization_id>")
-@operation("Get an organization", answer=schemas.ORGANIZATION, errors=(404,))
+@operation("Get an organization", role="read", answer=schemas.ORGANIZATION, errors=(404,))
 def get_organization(organization_id: str) -> Response:
     key = uuid_path(organization_id, "organization_id")
     if key != caller().organization_id and not caller().may(OPERATOR):
@@ -90,7 +93,11 @@ def get_organization(organization_id: str) -> Response:
 
 @bp.patch("/v2/organizations/<organization_id>")
 @operation(
-    "Rename an organization", answer=schemas.ORGANIZATION, body=OrganizationBody, errors=(400, 404, 409)
+    "Rename an organization",
+    role="operator",
+    answer=schemas.ORGANIZATION,
+    body=OrganizationBody,
+    errors=(400, 404, 409),
 )
 def rename_organization(organization_id: str) -> Response:
     """For operators."""
@@ -101,7 +108,7 @@ def rename_organization(organization_id: str) -> Response:
 
 
 @bp.delete("/v2/organizations/<organization_id>")
-@operation("Delete an organization with everything in it", status=204, errors=(400, 404))
+@operation("Delete an organization with everything in it", role="operator", status=204, errors=(400, 404))
 def delete_organization(organization_id: str) -> tuple[str, int]:
     """For operators. Its keys end and its deployments stop at once; what is left is removed soon."""
     key = uuid_path(organization_id, "organization_id")
@@ -114,7 +121,10 @@ def delete_organization(organization_id: str) -> tuple[str, int]:
 
 @bp.get("/v2/keys")
 @operation(
-    "List the organization's API keys, newest first", answer=schemas.page(schemas.API_KEY), query=Listing
+    "List the organization's API keys, newest first",
+    role="admin",
+    answer=schemas.page(schemas.API_KEY),
+    query=Listing,
 )
 def list_keys() -> Response:
     """Also those that have been revoked or have expired, for a while."""
@@ -125,7 +135,9 @@ def list_keys() -> Response:
 
 
 @bp.post("/v2/keys")
-@operation("Create an API key", answer=schemas.NEW_API_KEY, idempotent=True, body=KeyCreate, status=201)
+@operation(
+    "Create an API key", role="admin", answer=schemas.NEW_API_KEY, idempotent=True, body=KeyCreate, status=201
+)
 def create_key() -> Response:
     """The answer's `key` is shown this once. No key can make one that may do more than itself.
 
@@ -161,14 +173,16 @@ def _expiry(body: dict[str, Any]) -> datetime | None:
 
 
 @bp.get("/v2/keys/<key_id>")
-@operation("Get an API key, without its secret", answer=schemas.API_KEY, errors=(404,))
+@operation("Get an API key, without its secret", role="admin", answer=schemas.API_KEY, errors=(404,))
 def get_key(key_id: str) -> Response:
     with connection() as conn:
         return jsonify(key_record(api_keys.get(conn, caller().organization_id, key_id)))
 
 
 @bp.patch("/v2/keys/<key_id>")
-@operation("Change an API key's name or limit", answer=schemas.API_KEY, body=KeyPatch, errors=(404,))
+@operation(
+    "Change an API key's name or limit", role="admin", answer=schemas.API_KEY, body=KeyPatch, errors=(404,)
+)
 def change_key(key_id: str) -> Response:
     """`max_concurrent_runs` 0 takes the limit away. Runs that go on are left alone."""
     body = {name: value for name, value in load(KeyPatch).items() if value is not None}
@@ -179,7 +193,7 @@ def change_key(key_id: str) -> Response:
 
 
 @bp.delete("/v2/keys/<key_id>")
-@operation("Revoke an API key", status=204, errors=(404,))
+@operation("Revoke an API key", role="admin", status=204, errors=(404,))
 def revoke_key(key_id: str) -> tuple[str, int]:
     """It is refused within seconds, also in streams that are open; the one the call is made with included."""
     with connection() as conn:

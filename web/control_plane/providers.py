@@ -16,7 +16,7 @@ from web.control_plane.records import base_url, settings
 from web.fields import OneOf, Schema, StrictBoolean, StrictString
 from web.idempotency import once
 from web.json_schema import BOOLEAN, TEXT, TEXT_OR_NULL, TIME, UUID, record
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load
 
 bp = Blueprint("providers", __name__)
@@ -99,7 +99,12 @@ def provider_record(row: RowMapping) -> dict[str, Any]:
 
 @bp.post("/v2/auth/providers")
 @operation(
-    "Create an OAuth provider", answer=PROVIDER, body=ProviderCreate, idempotent=True, errors=(409, 503)
+    "Create an OAuth provider",
+    role="deploy",
+    answer=PROVIDER,
+    body=ProviderCreate,
+    idempotent=True,
+    errors=(409, 503),
 )
 def create_provider() -> Response:
     """Register our callback, `/v2/auth/callback/{provider_id}`, at the provider as its redirect URI."""
@@ -113,6 +118,7 @@ def create_provider() -> Response:
 @bp.post("/v2/auth/providers/mcp-discover")
 @operation(
     "Create an OAuth provider from an MCP server",
+    role="deploy",
     answer=PROVIDER,
     body=McpDiscover,
     idempotent=True,
@@ -132,21 +138,21 @@ def discover_provider() -> Response:
 
 
 @bp.get("/v2/auth/providers")
-@operation("List OAuth providers, oldest first", answer=PROVIDER, many=True)
+@operation("List OAuth providers, oldest first", role="read", answer=PROVIDER, many=True)
 def list_providers() -> Response:
     with connection() as conn:
         return jsonify([provider_record(row) for row in providers.list_all(conn, caller().organization_id)])
 
 
 @bp.get("/v2/auth/providers/<provider_id>")
-@operation("Get an OAuth provider", answer=PROVIDER, errors=(404,))
+@operation("Get an OAuth provider", role="read", answer=PROVIDER, errors=(404,))
 def get_provider(provider_id: str) -> Response:
     with connection() as conn:
         return jsonify(provider_record(providers.get(conn, caller().organization_id, provider_id)))
 
 
 @bp.patch("/v2/auth/providers/<provider_id>")
-@operation("Change an OAuth provider", answer=PROVIDER, body=ProviderPatch, errors=(404, 503))
+@operation("Change an OAuth provider", role="deploy", answer=PROVIDER, body=ProviderPatch, errors=(404, 503))
 def change_provider(provider_id: str) -> Response:
     """null means: as it is."""
     body = load(ProviderPatch)
@@ -155,7 +161,7 @@ def change_provider(provider_id: str) -> Response:
 
 
 @bp.delete("/v2/auth/providers/<provider_id>")
-@operation("Delete an OAuth provider and every token it gave", answer=MESSAGE, errors=(404,))
+@operation("Delete an OAuth provider and every token it gave", role="deploy", answer=MESSAGE, errors=(404,))
 def delete_provider(provider_id: str) -> Response:
     with connection() as conn:
         providers.delete(conn, caller().organization_id, provider_id)

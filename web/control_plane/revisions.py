@@ -25,7 +25,7 @@ from web.control_plane.records import MAX_OFFSET, deployment_record, page, revis
 from web.control_plane.sources import RevisionContent
 from web.fields import OneOf, QueryBoolean, QueryInteger, QueryList, Schema
 from web.idempotency import once
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("revisions", __name__)
@@ -62,6 +62,7 @@ def find_revision(conn: Connection, deployment_id: str, revision_id: str) -> Row
 @bp.get("/v2/deployments/<deployment_id>/revisions")
 @operation(
     "List a deployment's revisions, newest first",
+    role="read",
     answer=schemas.page(schemas.REVISION),
     query=RevisionSearch,
     errors=(404,),
@@ -84,6 +85,7 @@ def list_revisions(deployment_id: str) -> Response:
 @bp.post("/v2/deployments/<deployment_id>/revisions")
 @operation(
     "Create a revision",
+    role="deploy",
     answer=schemas.REVISION,
     body=RevisionCreate,
     status=201,
@@ -107,6 +109,8 @@ def create_revision(deployment_id: str) -> Response:
 @bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>")
 @operation(
     "Get a revision, perhaps once it has changed",
+    role="read",
+    long="wait",
     answer=schemas.REVISION,
     query=RevisionRead,
     errors=(304, 404),
@@ -138,7 +142,9 @@ def _is_awaited(row: Row) -> bool:
 
 
 @bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy")
-@operation("Deploy a revision again", answer=schemas.DEPLOYMENT, errors=(400, 404), idempotent=True)
+@operation(
+    "Deploy a revision again", role="deploy", answer=schemas.DEPLOYMENT, errors=(400, 404), idempotent=True
+)
 def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
     """A new revision with its source and secrets; what was built once is not built again."""
     deployment_key = uuid_path(deployment_id, "deployment_id")
@@ -154,7 +160,7 @@ def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
 
 @bp.post("/v1/projects/<deployment_id>/revisions/<revision_id>/interrupt")
 @bp.post("/v2/deployments/<deployment_id>/revisions/<revision_id>/interrupt")
-@operation("Interrupt a revision", answer=schemas.REVISION, errors=(404,))
+@operation("Interrupt a revision", role="deploy", answer=schemas.REVISION, errors=(404,))
 def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
     """Stop one that is on its way; what serves goes on serving. One that has ended stays as it is."""
     deployment_key = uuid_path(deployment_id, "deployment_id")
@@ -167,7 +173,7 @@ def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
 
 
 @bp.get("/v2/deployments/<deployment_id>/revisions/<revision_id>/stream")
-@operation("Follow a revision: its statuses and build log", sse=True, errors=(404,))
+@operation("Follow a revision: its statuses and build log", role="read", long=True, sse=True, errors=(404,))
 def stream_revision(deployment_id: str, revision_id: str) -> Response:
     """Events `status` and `log` from the first one, or after Last-Event-ID; `end` is the last one.
 

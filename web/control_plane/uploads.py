@@ -16,16 +16,17 @@ from flask import Blueprint, Response, jsonify, request
 from shared.deployments import archives, deployments
 from shared.errors import Invalid, Unavailable
 from shared.infra.postgres import connection
-from web.auth import UPLOAD_PREFIX, caller
+from web.auth import caller
 from web.control_plane import schemas
 from web.control_plane.records import base_url, settings
 from web.fields import Schema, StrictBoolean
 from web.idempotency import once
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load, uuid_path
 
 bp = Blueprint("uploads", __name__)
 
+UPLOAD_PREFIX = "/v2/uploads/"  # the token in the address is the right to put
 READ_BYTES = 1024 * 1024
 MEDIA_TYPE = "application/gzip"
 SHA256 = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
@@ -38,6 +39,7 @@ class UploadUrl(Schema):
 @bp.post("/v2/deployments/<deployment_id>/upload-url")
 @operation(
     "Get a place to put a source archive",
+    role="deploy",
     answer=schemas.UPLOAD_PLACE,
     body_optional=True,
     body=UploadUrl,
@@ -63,7 +65,9 @@ def create_upload_url(deployment_id: str) -> Response:
 
 
 @bp.put(f"{UPLOAD_PREFIX}<token>")
-@operation("Put a source archive", answer=schemas.UPLOADED, errors=(400, 404, 408, 409, 413, 503))
+@operation(
+    "Put a source archive", role="open", answer=schemas.UPLOADED, errors=(400, 404, 408, 409, 413, 503)
+)
 def put_archive(token: str) -> Response:
     """The body is the archive. Each address takes one; with a Content-Digest, only what has that SHA-256."""
     with connection() as conn:

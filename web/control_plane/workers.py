@@ -11,13 +11,13 @@ from shared.access.api_keys import OPERATOR
 from shared.infra.postgres import connection
 from web.auth import caller
 from web.control_plane import schemas
-from web.openapi import operation
+from web.operations import operation
 
 bp = Blueprint("workers", __name__)
 
 
 @bp.get("/v2/workers")
-@operation("The workers, their graph hosts, and what waits in each pool", answer=schemas.WORKERS)
+@operation("The workers, their graph hosts, and what waits in each pool", role="read", answer=schemas.WORKERS)
 def list_workers() -> Response:
     """Of graph hosts an organization sees those of its own deployments, an operator all."""
     who = caller()

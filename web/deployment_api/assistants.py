@@ -27,7 +27,7 @@ from web.fields import (
     UuidField,
 )
 from web.json_schema import COUNT
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("assistants", __name__)
@@ -147,7 +147,9 @@ def refuse_two_configurations(body: dict[str, Any]) -> None:
 
 
 @bp.post("/assistants")
-@operation("Create an assistant", body=AssistantCreate, answer=schemas.ASSISTANT, errors=(400, 404, 409))
+@operation(
+    "Create an assistant", role="run", body=AssistantCreate, answer=schemas.ASSISTANT, errors=(400, 404, 409)
+)
 def create_assistant() -> Response:
     """A named configuration of a graph; its first version is 1."""
     body = load(AssistantCreate)
@@ -158,7 +160,7 @@ def create_assistant() -> Response:
 
 
 @bp.get("/assistants/<assistant_id>")
-@operation("Get an assistant", answer=schemas.ASSISTANT, errors=(404,))
+@operation("Get an assistant", role="read", answer=schemas.ASSISTANT, errors=(404,))
 def get_assistant(assistant_id: str) -> Response:
     key = uuid_path(assistant_id, "assistant_id")
     with connection() as conn:
@@ -168,6 +170,7 @@ def get_assistant(assistant_id: str) -> Response:
 @bp.patch("/assistants/<assistant_id>")
 @operation(
     "Change an assistant: a new version becomes active",
+    role="run",
     body=AssistantPatch,
     answer=schemas.ASSISTANT,
     errors=(400, 404),
@@ -182,7 +185,9 @@ def change_assistant(assistant_id: str) -> Response:
 
 
 @bp.delete("/assistants/<assistant_id>")
-@operation("Delete an assistant with all its versions", query=DeleteQuery, status=204, errors=(404,))
+@operation(
+    "Delete an assistant with all its versions", role="run", query=DeleteQuery, status=204, errors=(404,)
+)
 def delete_assistant(assistant_id: str) -> tuple[str, int]:
     key = uuid_path(assistant_id, "assistant_id")
     delete_threads = request.args.get("delete_threads", "").lower() in ("true", "1")
@@ -218,6 +223,7 @@ def _delete_thread(thread_id: UUID) -> None:
 @bp.post("/assistants/search")
 @operation(
     "Search assistants",
+    role="read",
     body=AssistantSearch,
     answer=schemas.ASSISTANTS,
     headers=schemas.PAGE_HEADERS,
@@ -235,7 +241,7 @@ def search_assistants() -> Response:
 
 
 @bp.post("/assistants/count")
-@operation("Count assistants", body=AssistantFilter, answer=COUNT, errors=(404,))
+@operation("Count assistants", role="read", body=AssistantFilter, answer=COUNT, errors=(404,))
 def count_assistants() -> Response:
     body = load(AssistantFilter)
     with connection() as conn:
@@ -245,6 +251,7 @@ def count_assistants() -> Response:
 @bp.post("/assistants/<assistant_id>/versions")
 @operation(
     "List an assistant's versions, newest first",
+    role="read",
     body=VersionSearch,
     answer=schemas.ASSISTANT_VERSION,
     many=True,
@@ -266,7 +273,9 @@ def list_versions(assistant_id: str) -> Response:
 
 
 @bp.post("/assistants/<assistant_id>/latest")
-@operation("Make a version the active one", body=VersionChoice, answer=schemas.ASSISTANT, errors=(404,))
+@operation(
+    "Make a version the active one", role="run", body=VersionChoice, answer=schemas.ASSISTANT, errors=(404,)
+)
 def set_latest_version(assistant_id: str) -> Response:
     key = uuid_path(assistant_id, "assistant_id")
     body = load(VersionChoice)
@@ -278,6 +287,7 @@ def set_latest_version(assistant_id: str) -> Response:
 @bp.get("/assistants/<assistant_id>/graph")
 @operation(
     "Get the drawing of an assistant's graph",
+    role="read",
     query=GraphQuery,
     answer=schemas.DRAWING,
     any_text=("assistant_id",),
@@ -293,6 +303,7 @@ def get_graph(assistant_id: str) -> Response:
 @bp.get("/assistants/<assistant_id>/schemas")
 @operation(
     "Get the JSON schemas of an assistant's graph",
+    role="read",
     answer=schemas.GRAPH_SCHEMAS,
     any_text=("assistant_id",),
     errors=(404,),
@@ -307,6 +318,7 @@ def get_schemas(assistant_id: str) -> Response:
 @bp.get("/assistants/<assistant_id>/subgraphs/<path:namespace>")
 @operation(
     "Get the schemas of an assistant's subgraphs",
+    role="read",
     query=SubgraphsQuery,
     answer=schemas.SUBGRAPHS,
     any_text=("assistant_id",),

@@ -18,7 +18,7 @@ from web.deployment_api import schemas
 from web.deployment_api.follower import Follower, location
 from web.deployment_api.paging import deployment, settings
 from web.fields import ListOf, OneOf, QueryBoolean, Schema, StrictString, UuidField
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("cancels", __name__)
@@ -49,7 +49,15 @@ class CancelMany(Schema):
 
 
 @bp.post("/threads/<thread_id>/runs/<run_id>/cancel")
-@operation("Cancel a run", query=CancelQuery, answer=schemas.NOTHING, empty=(202,), errors=(404,))
+@operation(
+    "Cancel a run",
+    role="run",
+    long="wait",
+    query=CancelQuery,
+    answer=schemas.NOTHING,
+    empty=(202,),
+    errors=(404,),
+)
 def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
     thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
     query = load_query(CancelQuery)
@@ -82,7 +90,9 @@ def _reason(query: dict[str, Any], path: str) -> str:
 
 
 @bp.post("/runs/cancel")
-@operation("Cancel several runs", body=CancelMany, query=CancelManyQuery, status=204, errors=(404,))
+@operation(
+    "Cancel several runs", role="run", body=CancelMany, query=CancelManyQuery, status=204, errors=(404,)
+)
 def cancel_many() -> tuple[str, int]:
     """Those of a thread that are named, or all of the deployment in a status."""
     action = load_query(CancelManyQuery)["action"]

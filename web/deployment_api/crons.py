@@ -36,7 +36,7 @@ from web.fields import (
     UuidField,
 )
 from web.json_schema import COUNT
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load, uuid_path
 
 bp = Blueprint("crons", __name__)
@@ -126,6 +126,7 @@ class CronSearch(CronFilter):
 @bp.post("/runs/crons")
 @operation(
     "Create a cron whose runs have threads of their own",
+    role="run",
     body=CronCreate,
     answer=schemas.CRON,
     errors=(400, 404, 429),
@@ -136,7 +137,13 @@ def create_cron() -> Response:
 
 
 @bp.post("/threads/<thread_id>/runs/crons")
-@operation("Create a cron on a thread", body=ThreadCronCreate, answer=schemas.CRON, errors=(400, 404, 429))
+@operation(
+    "Create a cron on a thread",
+    role="run",
+    body=ThreadCronCreate,
+    answer=schemas.CRON,
+    errors=(400, 404, 429),
+)
 def create_thread_cron(thread_id: str) -> Response:
     key = uuid_path(thread_id, "thread_id")
     return _created(load(ThreadCronCreate), key)
@@ -160,7 +167,7 @@ def _sent(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @bp.get("/runs/crons/<cron_id>")
-@operation("Get a cron", answer=schemas.CRON, errors=(404,))
+@operation("Get a cron", role="read", answer=schemas.CRON, errors=(404,))
 def get_cron(cron_id: str) -> Response:
     key = uuid_path(cron_id, "cron_id")
     with connection() as conn:
@@ -168,7 +175,7 @@ def get_cron(cron_id: str) -> Response:
 
 
 @bp.patch("/runs/crons/<cron_id>")
-@operation("Change a cron", body=CronPatch, answer=schemas.CRON, errors=(400, 404))
+@operation("Change a cron", role="run", body=CronPatch, answer=schemas.CRON, errors=(400, 404))
 def change_cron(cron_id: str) -> Response:
     """Metadata is merged; `end_time: null` takes the end away; a new schedule or zone begins from now."""
     key = uuid_path(cron_id, "cron_id")
@@ -181,7 +188,7 @@ def change_cron(cron_id: str) -> Response:
 
 
 @bp.delete("/runs/crons/<cron_id>")
-@operation("Delete a cron; its runs stay", status=204, errors=(404,))
+@operation("Delete a cron; its runs stay", role="run", status=204, errors=(404,))
 def delete_cron(cron_id: str) -> tuple[str, int]:
     key = uuid_path(cron_id, "cron_id")
     with connection() as conn:
@@ -190,7 +197,7 @@ def delete_cron(cron_id: str) -> tuple[str, int]:
 
 
 @bp.post("/runs/crons/search")
-@operation("Search crons", body=CronSearch, answer=schemas.CRONS, headers=schemas.PAGE_HEADERS)
+@operation("Search crons", role="read", body=CronSearch, answer=schemas.CRONS, headers=schemas.PAGE_HEADERS)
 def search_crons() -> Response:
     body = {name: value for name, value in load(CronSearch).items() if value is not None}
     select = body.pop("select", None)
@@ -203,7 +210,7 @@ def search_crons() -> Response:
 
 
 @bp.post("/runs/crons/count")
-@operation("Count crons", body=CronFilter, answer=COUNT)
+@operation("Count crons", role="read", body=CronFilter, answer=COUNT)
 def count_crons() -> Response:
     body = {name: value for name, value in load(CronFilter).items() if value is not None}
     with connection() as conn:

@@ -23,7 +23,7 @@ from web.deployment_api.paging import deployment
 from web.deployment_api.run_request import STREAM_MODES, Namespaces
 from web.deployment_api.runs import find
 from web.fields import QueryBoolean, QueryList, Schema, StrictString
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load_query, uuid_path
 
 bp = Blueprint("joins", __name__)
@@ -41,6 +41,8 @@ class StreamQuery(JoinQuery):
 @bp.get("/threads/<thread_id>/runs/<run_id>/join")
 @operation(
     "Wait for a run's output",
+    role="read",
+    long=True,
     query=JoinQuery,
     answer=schemas.OUTPUT,
     headers=schemas.FOLLOWED_HEADERS,
@@ -53,6 +55,8 @@ def join_run(thread_id: str, run_id: str) -> Response:
 @bp.get("/runs/<run_id>/join")
 @operation(
     "Wait for the output of a run without a thread",
+    role="read",
+    long=True,
     query=JoinQuery,
     answer=schemas.OUTPUT,
     headers=schemas.FOLLOWED_HEADERS,
@@ -87,6 +91,8 @@ def _joined(thread_id: UUID | None, run_id: str) -> Response:
 @bp.get("/threads/<thread_id>/runs/<run_id>/stream")
 @operation(
     "Join a run's event stream",
+    role="read",
+    long=True,
     query=StreamQuery,
     headers=schemas.FOLLOWED_HEADERS,
     sse=True,
@@ -99,6 +105,8 @@ def join_stream(thread_id: str, run_id: str) -> Response:
 @bp.get("/runs/<run_id>/stream")
 @operation(
     "Join the event stream of a run without a thread",
+    role="read",
+    long=True,
     query=StreamQuery,
     headers=schemas.FOLLOWED_HEADERS,
     sse=True,

@@ -8,13 +8,13 @@ from shared.infra.postgres import connection
 from shared.runs import queue_position
 from web.deployment_api import schemas
 from web.deployment_api.paging import deployment
-from web.openapi import operation
+from web.operations import operation
 
 bp = Blueprint("queue", __name__)
 
 
 @bp.get("/queue")
-@operation("Show the runs that wait, by reason", answer=schemas.QUEUE)
+@operation("Show the runs that wait, by reason", role="read", answer=schemas.QUEUE)
 def show_queue() -> Response:
     """The longest wait first. A run's own place in line is in its record while it waits."""
     with connection() as conn:

@@ -16,7 +16,7 @@ from web.deployment_api.follower import location
 from web.deployment_api.paging import MAX_OFFSET, deployment, page, settings
 from web.fields import ItemOrList, OneOf, Schema, StrictBoolean, StrictInteger, StrictString, UuidField
 from web.idempotency import once
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load, uuid_path
 
 bp = Blueprint("failed", __name__)
@@ -40,6 +40,7 @@ class Retry(Schema):
 @bp.post("/runs/search")
 @operation(
     "Search for runs that failed, timed out or were cancelled",
+    role="read",
     answer=schemas.FAILED_RUNS,
     headers=schemas.PAGE_HEADERS,
     body=Search,
@@ -56,6 +57,7 @@ def search_failed() -> Response:
 @bp.post("/threads/<thread_id>/runs/<run_id>/retry")
 @operation(
     "Run a failed run again, from its last checkpoint",
+    role="run",
     answer=schemas.RUN,
     headers=schemas.RUN_HEADERS,
     body=Retry,

@@ -40,7 +40,7 @@ from web.deployment_api.run_request import (
 )
 from web.fields import QueryInteger, QueryList, Schema, StrictString
 from web.idempotency import REPLAYED, Repeated, once
-from web.openapi import operation
+from web.operations import operation
 from web.validation import SchemaViolation, load_query, uuid_path
 
 bp = Blueprint("runs", __name__)
@@ -63,6 +63,7 @@ class ListQuery(Schema):
 @bp.post("/threads/<thread_id>/runs")
 @operation(
     "Create a run on a thread",
+    role="run",
     body=RunCreate,
     answer=schemas.RUN,
     headers=schemas.RUN_HEADERS,
@@ -76,6 +77,7 @@ def create_run(thread_id: str) -> Response:
 @bp.post("/runs")
 @operation(
     "Create a run without a thread",
+    role="run",
     body=RunCreate,
     answer=schemas.RUN,
     headers=schemas.RUN_HEADERS,
@@ -89,6 +91,8 @@ def create_stateless_run() -> Response:
 @bp.post("/threads/<thread_id>/runs/stream")
 @operation(
     "Create a run on a thread and stream its events",
+    role="run",
+    long=True,
     body=RunCreate,
     headers=schemas.FOLLOWED_HEADERS,
     query=CreateQuery,
@@ -103,6 +107,8 @@ def stream_run(thread_id: str) -> Response:
 @bp.post("/runs/stream")
 @operation(
     "Create a run without a thread and stream its events",
+    role="run",
+    long=True,
     body=RunCreate,
     headers=schemas.FOLLOWED_HEADERS,
     query=CreateQuery,
@@ -117,6 +123,8 @@ def stream_stateless_run() -> Response:
 @bp.post("/threads/<thread_id>/runs/wait")
 @operation(
     "Create a run on a thread and wait for its output",
+    role="run",
+    long=True,
     body=RunCreate,
     answer=schemas.OUTPUT,
     headers=schemas.FOLLOWED_HEADERS,
@@ -130,6 +138,8 @@ def wait_for_run(thread_id: str) -> Response:
 @bp.post("/runs/wait")
 @operation(
     "Create a run without a thread and wait for its output",
+    role="run",
+    long=True,
     body=RunCreate,
     answer=schemas.OUTPUT,
     headers=schemas.FOLLOWED_HEADERS,
@@ -143,6 +153,7 @@ def wait_for_stateless_run() -> Response:
 @bp.post("/runs/batch")
 @operation(
     "Create several runs without a thread",
+    role="run",
     body=RunCreate,
     body_items=MAX_BATCH,
     answer=schemas.RUN,
@@ -327,7 +338,9 @@ def _awaited_again(run: Mapping[str, Any], *, cancels: bool) -> Response:
 
 
 @bp.get("/threads/<thread_id>/runs")
-@operation("List a thread's runs, newest first", query=ListQuery, answer=schemas.RUNS, errors=(400, 404))
+@operation(
+    "List a thread's runs, newest first", role="read", query=ListQuery, answer=schemas.RUNS, errors=(400, 404)
+)
 def list_runs(thread_id: str) -> Response:
     key = _thread(thread_id)
     query = _list_query()
@@ -360,7 +373,7 @@ def _list_query() -> dict[str, Any]:
 
 
 @bp.get("/threads/<thread_id>/runs/<run_id>")
-@operation("Get a run", answer=schemas.RUN, errors=(404,))
+@operation("Get a run", role="read", answer=schemas.RUN, errors=(404,))
 def get_run(thread_id: str, run_id: str) -> Response:
     """While it waits, `queue` says where and for what."""
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
@@ -376,7 +389,7 @@ def find(thread_id: UUID | None, run_id: str) -> Any:
 
 
 @bp.delete("/threads/<thread_id>/runs/<run_id>")
-@operation("Delete a run", status=204, errors=(404,))
+@operation("Delete a run", role="run", status=204, errors=(404,))
 def delete_run(thread_id: str, run_id: str) -> tuple[str, int]:
     """A run that is going on is stopped first."""
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")

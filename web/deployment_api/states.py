@@ -38,7 +38,7 @@ from web.fields import (
     StrictInteger,
     StrictString,
 )
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("states", __name__)
@@ -122,7 +122,9 @@ class StatePatch(Schema):
 
 
 @bp.get("/threads/<thread_id>/state")
-@operation("Get a thread's newest state", query=StateQuery, answer=schemas.STATE, errors=(404, 424, 504))
+@operation(
+    "Get a thread's newest state", role="read", query=StateQuery, answer=schemas.STATE, errors=(404, 424, 504)
+)
 def get_state(thread_id: str) -> Response:
     """From the thread's row; a graph host is asked while a run works, and for the states of subgraphs."""
     query = load_query(StateQuery)
@@ -138,6 +140,7 @@ def get_state(thread_id: str) -> Response:
 @bp.get("/threads/<thread_id>/state/<checkpoint_id>")
 @operation(
     "Get a thread's state at a checkpoint",
+    role="read",
     query=StateQuery,
     answer=schemas.STATE,
     any_text=("checkpoint_id",),
@@ -153,6 +156,7 @@ def get_state_at(thread_id: str, checkpoint_id: str) -> Response:
 @bp.post("/threads/<thread_id>/state/checkpoint")
 @operation(
     "Get a thread's state at a checkpoint, perhaps a subgraph's",
+    role="read",
     body=StateAt,
     answer=schemas.STATE,
     errors=(404, 424, 504),
@@ -165,7 +169,11 @@ def find_state(thread_id: str) -> Response:
 
 @bp.get("/threads/<thread_id>/history")
 @operation(
-    "List a thread's states, newest first", query=HistoryQuery, answer=schemas.STATES, errors=(404, 424, 504)
+    "List a thread's states, newest first",
+    role="read",
+    query=HistoryQuery,
+    answer=schemas.STATES,
+    errors=(404, 424, 504),
 )
 def list_history(thread_id: str) -> Response:
     query = load_query(HistoryQuery)
@@ -174,7 +182,11 @@ def list_history(thread_id: str) -> Response:
 
 @bp.post("/threads/<thread_id>/history")
 @operation(
-    "List a thread's states, newest first", body=History, answer=schemas.STATES, errors=(404, 424, 504)
+    "List a thread's states, newest first",
+    role="read",
+    body=History,
+    answer=schemas.STATES,
+    errors=(404, 424, 504),
 )
 def search_history(thread_id: str) -> Response:
     """`before` bounds it to older checkpoints, `checkpoint` names a subgraph by its `checkpoint_ns`."""
@@ -186,6 +198,7 @@ def search_history(thread_id: str) -> Response:
 @bp.post("/threads/<thread_id>/state")
 @operation(
     "Update a thread's state",
+    role="run",
     body=StateUpdate,
     answer=schemas.STATE_UPDATED,
     errors=(400, 404, 409, 424, 504),
@@ -203,7 +216,7 @@ def update_state(thread_id: str) -> Response:
 
 
 @bp.patch("/threads/<thread_id>/state")
-@operation("Merge metadata into a thread", body=StatePatch, answer=schemas.THREAD, errors=(404,))
+@operation("Merge metadata into a thread", role="run", body=StatePatch, answer=schemas.THREAD, errors=(404,))
 def patch_state(thread_id: str) -> Response:
     key = uuid_path(thread_id, "thread_id")
     body = load(StatePatch)

@@ -28,7 +28,7 @@ from web.fields import (
     StrictString,
 )
 from web.json_schema import or_null
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load, load_query
 
 bp = Blueprint("store", __name__)
@@ -87,7 +87,7 @@ class NamespaceSearch(Schema):
 
 
 @bp.put("/store/items")
-@operation("Put a store item", body=ItemPut, status=204, errors=(400, 409, 424, 504))
+@operation("Put a store item", role="run", body=ItemPut, status=204, errors=(400, 409, 424, 504))
 def put_item() -> tuple[str, int]:
     """In place of what is there under the same namespace and key; `ttl` is in minutes."""
     body = load(ItemPut)
@@ -128,7 +128,7 @@ def _embedded(op: dict[str, Any]) -> dict[str, Any]:
 
 
 @bp.get("/store/items")
-@operation("Get a store item", query=ItemQuery, answer=or_null(schemas.ITEM), errors=(400,))
+@operation("Get a store item", role="read", query=ItemQuery, answer=or_null(schemas.ITEM), errors=(400,))
 def get_item() -> Response:
     """The labels of `namespace` are joined by dots; an item that is not there is null."""
     query = load_query(ItemQuery)
@@ -144,7 +144,7 @@ def get_item() -> Response:
 
 
 @bp.delete("/store/items")
-@operation("Delete a store item", body=ItemDelete, status=204)
+@operation("Delete a store item", role="run", body=ItemDelete, status=204)
 def delete_item() -> tuple[str, int]:
     body = load(ItemDelete)
     with connection() as conn:
@@ -153,7 +153,13 @@ def delete_item() -> tuple[str, int]:
 
 
 @bp.post("/store/items/search")
-@operation("Search store items", body=ItemSearch, answer=schemas.FOUND_ITEMS, errors=(400, 409, 424, 504))
+@operation(
+    "Search store items",
+    role="read",
+    body=ItemSearch,
+    answer=schemas.FOUND_ITEMS,
+    errors=(400, 409, 424, 504),
+)
 def search_items() -> Response:
     """Below a prefix of whole labels, by values: equality, or `$eq $ne $gt $gte $lt $lte`.
 
@@ -183,7 +189,7 @@ def search_items() -> Response:
 
 
 @bp.post("/store/namespaces")
-@operation("List namespaces that hold items", body=NamespaceSearch, answer=schemas.NAMESPACES)
+@operation("List namespaces that hold items", role="read", body=NamespaceSearch, answer=schemas.NAMESPACES)
 def list_namespaces() -> Response:
     """`*` in a prefix or suffix is any one label; `max_depth` cuts what is deeper."""
     body = load(NamespaceSearch)

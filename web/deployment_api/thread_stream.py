@@ -15,7 +15,7 @@ from web import sse
 from web.deployment_api import stream_filter
 from web.deployment_api.paging import deployment, settings
 from web.fields import OneOf, QueryList, Schema
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load_query, uuid_path
 
 bp = Blueprint("thread_stream", __name__)
@@ -27,7 +27,12 @@ class ThreadStreamQuery(Schema):
 
 @bp.get("/threads/<thread_id>/stream")
 @operation(
-    "Stream a thread: all its runs, one after the other", query=ThreadStreamQuery, sse=True, errors=(404,)
+    "Stream a thread: all its runs, one after the other",
+    role="read",
+    long=True,
+    query=ThreadStreamQuery,
+    sse=True,
+    errors=(404,),
 )
 def follow_thread(thread_id: str) -> Response:
     """Ends when the caller leaves. `run_modes` are the events of its runs and that each is over, `lifecycle`

@@ -35,7 +35,7 @@ from web.fields import (
 )
 from web.idempotency import Repeated, once
 from web.json_schema import COUNT
-from web.openapi import operation
+from web.operations import operation
 from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("threads", __name__)
@@ -106,6 +106,7 @@ class ThreadSearch(ThreadFilter):
 @bp.post("/threads")
 @operation(
     "Create a thread",
+    role="run",
     body=ThreadCreate,
     answer=schemas.THREAD,
     errors=(400, 404, 409, 424, 504),
@@ -143,7 +144,7 @@ def _built(thread_id: UUID, supersteps: list[list[dict[str, Any]]]) -> Response:
 
 
 @bp.get("/threads/<thread_id>")
-@operation("Get a thread", query=ThreadQuery, answer=schemas.THREAD, errors=(404,))
+@operation("Get a thread", role="read", query=ThreadQuery, answer=schemas.THREAD, errors=(404,))
 def get_thread(thread_id: str) -> Response:
     """`include=ttl` adds when it expires."""
     key = uuid_path(thread_id, "thread_id")
@@ -157,7 +158,12 @@ def get_thread(thread_id: str) -> Response:
 
 @bp.patch("/threads/<thread_id>")
 @operation(
-    "Merge metadata into a thread", body=ThreadPatch, answer=schemas.THREAD, empty=(204,), errors=(404,)
+    "Merge metadata into a thread",
+    role="run",
+    body=ThreadPatch,
+    answer=schemas.THREAD,
+    empty=(204,),
+    errors=(404,),
 )
 def change_thread(thread_id: str) -> Response | tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
@@ -172,7 +178,7 @@ def change_thread(thread_id: str) -> Response | tuple[str, int]:
 
 
 @bp.delete("/threads/<thread_id>")
-@operation("Delete a thread with its runs and checkpoints", status=204, errors=(404,))
+@operation("Delete a thread with its runs and checkpoints", role="run", status=204, errors=(404,))
 def delete_thread(thread_id: str) -> tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
     with connection() as conn:
@@ -182,7 +188,7 @@ def delete_thread(thread_id: str) -> tuple[str, int]:
 
 
 @bp.post("/threads/<thread_id>/copy")
-@operation("Copy a thread", answer=schemas.THREAD, errors=(404,))
+@operation("Copy a thread", role="run", answer=schemas.THREAD, errors=(404,))
 def copy_thread(thread_id: str) -> Response:
     """A new thread with the same metadata and checkpoints, without the runs."""
     key = uuid_path(thread_id, "thread_id")
@@ -192,7 +198,10 @@ def copy_thread(thread_id: str) -> Response:
 
 @bp.post("/threads/prune")
 @operation(
-    "Delete threads, or all of their checkpoints but the newest", body=ThreadPrune, answer=schemas.PRUNED
+    "Delete threads, or all of their checkpoints but the newest",
+    role="run",
+    body=ThreadPrune,
+    answer=schemas.PRUNED,
 )
 def prune_threads() -> Response:
     """Unknown ids do not count, nor, with `keep_latest`, threads on which something runs."""
@@ -206,7 +215,7 @@ def prune_threads() -> Response:
 
 
 @bp.get("/threads/<thread_id>/storage")
-@operation("Tell what a thread's checkpoints weigh", answer=schemas.STORAGE, errors=(404,))
+@operation("Tell what a thread's checkpoints weigh", role="read", answer=schemas.STORAGE, errors=(404,))
 def get_storage(thread_id: str) -> Response:
     """In bytes as stored; small channel values count with their checkpoint."""
     key = uuid_path(thread_id, "thread_id")
@@ -216,7 +225,12 @@ def get_storage(thread_id: str) -> Response:
 
 @bp.post("/threads/search")
 @operation(
-    "Search threads", body=ThreadSearch, answer=schemas.THREADS, headers=schemas.PAGE_HEADERS, errors=(400,)
+    "Search threads",
+    role="read",
+    body=ThreadSearch,
+    answer=schemas.THREADS,
+    headers=schemas.PAGE_HEADERS,
+    errors=(400,),
 )
 def search_threads() -> Response:
     body = load(ThreadSearch)
@@ -244,7 +258,7 @@ def _thread_id(text: str) -> Any:
 
 
 @bp.post("/threads/count")
-@operation("Count threads", body=ThreadFilter, answer=COUNT)
+@operation("Count threads", role="read", body=ThreadFilter, answer=COUNT)
 def count_threads() -> Response:
     body = load(ThreadFilter)
     with connection() as conn:

@@ -1,0 +1,72 @@
+"""`@operation(…)`: what a route says of itself that its code does not.
+
+Authentication reads the role from it, the rate limits whether the answer may take long, and the API document
+the rest. A role has no default, so that no route can be without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from flask import current_app, request
+
+from web.fields import Schema
+
+View = TypeVar("View", bound=Callable[..., Any])
+Role = Literal["open", "read", "run", "deploy", "admin", "operator"]
+
+JSON = "application/json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """The keywords of `@operation`."""
+
+    summary: str
+    role: Role  # the least that a key needs; "open" answers without a key
+    long: bool | str = False  # may take long and so holds a stream slot; a text: with this query parameter
+    body: type[Schema] | None = None
+    body_optional: bool = False
+    body_items: int = 0  # the body is an array of it, of at most so many
+    query: type[Schema] | None = None
+    answer: type[Schema] | dict[str, Any] | None = None  # a schema, or JSON Schema as it stands
+    many: bool = False  # the answer is an array of it
+    status: int = 200  # that of a refusal when there is no other answer
+    also: tuple[int, ...] = ()  # other statuses with the same answer
+    empty: tuple[int, ...] = ()  # other statuses, without a body
+    headers: tuple[str, ...] = ()  # of the answer, known to web/openapi_responses.py
+    errors: tuple[int, ...] = ()
+    sse: bool = False  # answers with server-sent events
+    idempotent: bool = False  # takes an Idempotency-Key (web/idempotency.py)
+    media: tuple[str, ...] = (JSON,)  # of the answer; only JSON has its schema
+    any_text: tuple[str, ...] = ()  # parameters of the path that look like ids and need not be any
+
+
+def operation(summary: str, *, role: Role, **more: Any) -> Callable[[View], View]:
+    """Describe a route; the keywords are the fields of Operation."""
+
+    def attach(view: View) -> View:
+        view.__operation__ = Operation(summary=summary, role=role, **more)  # type: ignore[attr-defined]
+        return view
+
+    return attach
+
+
+def of_view(view: Callable[..., Any]) -> Operation:
+    return view.__operation__  # type: ignore[attr-defined]
+
+
+def requested() -> Operation | None:
+    """The operation that the current request is for; None where no route matches."""
+    rule = request.url_rule
+    return None if rule is None else of_view(current_app.view_functions[rule.endpoint])
+
+
+def may_take_long() -> bool:
+    """Whether the current request is one for a long answer."""
+    found = requested()
+    if found is None:
+        return False
+    return found.long in request.args if isinstance(found.long, str) else found.long
