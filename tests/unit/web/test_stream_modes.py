@@ -1,0 +1,64 @@
+"""The stream modes that requests accept are those that the graph host writes events of and that a stream lets through.
+
+The two lists cannot be one: the graph host imports nothing of ours, and web nothing of the graph host.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from langchain_core.messages import AIMessageChunk
+
+from web.deployment_api import stream_filter
+from web.deployment_api.run_request import STREAM_MODES
+from workers.graph_host.events import Asked, EventWriter
+
+MESSAGE = (AIMessageChunk("a", id="1"), {})
+
+# What the graph library yields where a mode was asked for: namespace, the library's mode, payload.
+CHUNKS: dict[str, tuple[tuple[str, ...], str, Any]] = {
+    "values": ((), "values", {}),
+    "updates": ((), "updates", {"node": None}),
+    "messages": ((), "messages", MESSAGE),
+    "messages-tuple": ((), "messages", MESSAGE),
+    "tasks": ((), "tasks", {"id": "1"}),
+    "checkpoints": ((), "checkpoints", {}),
+    "debug": ((), "debug", {"type": "task", "payload": {}}),
+    "custom": ((), "custom", 1),
+    "tools": ((), "tools", {"event": "tool-started", "tool_call_id": "1", "tool_name": "search"}),
+    "lifecycle": (("child:1",), "values", {}),
+}
+
+
+class Recorder(EventWriter):
+    """An event writer that keeps the names of its events instead of sending them."""
+
+    def __init__(self, *modes: str) -> None:
+        super().__init__(cast("Any", None), b"", Asked(frozenset(modes), subgraphs=True), max_bytes=1)
+        self.names: list[str] = []
+
+    def emit(self, name: str, ns: tuple[str, ...], data: bytes) -> None:
+        self.names.append("|".join((name, *ns)))
+
+
+def names_of(mode: str) -> list[str]:
+    """The events that the mode alone makes of what the graph library yields for it."""
+    writer = Recorder(mode)
+    if mode == "events":  # is the library's own stream of events, and no mode of its
+        writer.on_library_event({})
+    else:
+        namespace, library_mode, payload = CHUNKS[mode]
+        assert library_mode in writer.graph_modes
+        writer.write(namespace, library_mode, payload)
+    return writer.names
+
+
+@pytest.mark.parametrize("mode", STREAM_MODES)
+def test_a_mode_that_a_request_may_name_has_a_handler_and_reaches_its_client(mode: str) -> None:
+    keep = stream_filter.of_creator({"stream_mode": [mode], "subgraphs": True}, None)
+    assert [name for name in names_of(mode) if keep(name)]
+
+
+def test_no_other_mode_has_a_sample_here() -> None:
+    assert {*CHUNKS, "events"} == set(STREAM_MODES)
