@@ -1,11 +1,10 @@
-"""Event logs → text/event-stream, and runs' answers → JSON behind keep-alive line feeds.
+"""Server-sent events from an event log, and JSON that comes late, behind keep-alive line feeds.
 
-A heartbeat goes out every few seconds by the clock, whether or not events flow. A client that is gone is
-noticed when a write fails or, where its going matters, by looking at its socket.
+A heartbeat is sent every few seconds by the clock, whether or not events flow. A client that has left is
+noticed when a write fails or, where that ends a run, by looking at its socket.
 
-Headers go out with a stream's first chunk, which comes at once and may be empty: by then the stream is the
-server's, which closes what it iterates. Sent any sooner, by a server that has no answer in its hands yet, a
-failure would leave the stream open for ever. What does not get as far as the server is closed by its `Owner`.
+Headers are sent with a stream's first chunk, which comes at once and may be empty: from then on the server
+iterates the stream and closes it. A stream that the server is not given is closed by the middleware `Owner`.
 """
 
 from __future__ import annotations
@@ -35,32 +34,32 @@ Batches = Iterable[list[Event]]
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
-class Clock:
-    """When the next heartbeat is due; `quiet_seconds` is how long a reader may wait for events."""
+class Heartbeat:
+    """When a stream's next heartbeat is due; `quiet_seconds` is how long a reader may wait for events."""
 
     def __init__(self, heartbeat_seconds: float, *, watched: bool = False) -> None:
         self._every = heartbeat_seconds
         self._watched = watched
         self._next = time.monotonic() + heartbeat_seconds
-        self._hurries = False
+        self._owes_headers = False
 
-    def hurry(self) -> None:
-        """The first quiet spell is to come at once: clients wait for the headers."""
-        self._hurries = True
+    def send_headers_first(self) -> None:
+        """Let the reader return at once the first time, with or without events: clients wait for the headers."""
+        self._owes_headers = True
 
-    def has_hurried(self) -> bool:
-        """Whether that spell is now; only once."""
-        hurried, self._hurries = self._hurries, False
-        return hurried
+    def take_headers(self) -> bool:
+        """Whether the headers are to be sent now; True once."""
+        owed, self._owes_headers = self._owes_headers, False
+        return owed
 
     def quiet_seconds(self) -> float:
-        if self._hurries:
+        if self._owes_headers:
             return 0.0
         left = max(self._next - time.monotonic(), 0.0)
         return min(left, WATCH_SECONDS) if self._watched else left
 
-    def strikes(self) -> bool:
-        """Whether a heartbeat is due now; the next one is due one period later."""
+    def take_due(self) -> bool:
+        """Whether a heartbeat is to be sent now; the next one is due one period later."""
         now = time.monotonic()
         if now < self._next - 0.001:
             return False
@@ -114,7 +113,7 @@ def encode_parts(name: str, data: bytes, id: bytes) -> bytes:
 
 def body(
     batches: Batches,
-    clock: Clock,
+    heartbeat: Heartbeat,
     *,
     with_ids: bool,
     with_end: bool = False,
@@ -126,7 +125,7 @@ def body(
     `headers_first`: the headers go out although nobody knows when there will be something to send.
     """
     if headers_first:
-        clock.hurry()
+        heartbeat.send_headers_first()
     for batch in batches:
         out = []
         for event in batch:
@@ -134,22 +133,24 @@ def body(
                 out.append(HISTORY_EXPIRED)
             elif (with_end or event.name != END) and (keep is None or keep(event.name)):
                 out.append(encode(event, with_id=with_ids))
-        if clock.strikes():
+        if heartbeat.take_due():
             out.append(HEARTBEAT)
-        if clock.has_hurried() or out:
+        if heartbeat.take_headers() or out:
             yield b"".join(out)
 
 
-def waiting(batches: Batches, clock: Clock, answer: Callable[[Event | None], bytes]) -> Iterator[bytes]:
+def waiting(
+    batches: Batches, heartbeat: Heartbeat, answer: Callable[[Event | None], bytes]
+) -> Iterator[bytes]:
     """Line feeds until the run has ended, then its answer made from the log's last event."""
     last: Event | None = None
-    clock.hurry()
+    heartbeat.send_headers_first()
     for batch in batches:
         if batch and batch[-1].is_last:
             last = batch[-1]
-        if clock.has_hurried() and last is None:
+        if heartbeat.take_headers() and last is None:
             yield HEADERS
-        if clock.strikes():
+        if heartbeat.take_due():
             yield KEEP_ALIVE
     yield answer(last)
 
@@ -157,9 +158,9 @@ def waiting(batches: Batches, clock: Clock, answer: Callable[[Event | None], byt
 class Stream:
     """The current request's long answer: closes what it holds, and says so when the client left early.
 
-    When this process stops, a response breaks off: its client goes on elsewhere, by the last id it saw. A
-    proper end would tell some clients that the run is over, and others once it is over when they ask. A stream
-    whose key has gone ends where it is (`may_end_early`); an answer that is not there yet breaks off then, too.
+    When this process shuts down, the connection is closed in the middle of the response: the client connects
+    again and resumes after the last id it saw. Clients would take a proper end for the end of the run. A stream
+    whose key was revoked ends where it is (`may_end_early`); a JSON answer that is not there yet is cut off too.
     """
 
     def __init__(
@@ -201,11 +202,11 @@ class Stream:
             raise StopIteration from None
         except Stopping:
             self._ended = True  # the client has not left
-            raise broken_off("the server stops") from None
+            raise cut_off("the server stops") from None
         except NoLongerAllowed:
             if self._may_end_early:
                 raise StopIteration from None
-            raise broken_off("the key that opened this is no longer valid") from None
+            raise cut_off("the key that opened this is no longer valid") from None
 
     def _ask(self) -> None:
         now = time.monotonic()
@@ -249,8 +250,8 @@ class Owner:
                 stream.close()
 
 
-def broken_off(reason: str) -> ConnectionResetError:
-    """The server closes the connection on this, without a word in its log."""
+def cut_off(reason: str) -> ConnectionResetError:
+    """The server closes the connection on this and logs nothing."""
     return ConnectionResetError(errno.ECONNRESET, reason)
 
 

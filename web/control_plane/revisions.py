@@ -182,10 +182,10 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
     with connection() as conn:
         row = find_revision(conn, deployment_id, revision_id)
     id: UUID = row["id"]
-    clock = sse.Clock(settings().heartbeat_seconds)
+    heartbeat = sse.Heartbeat(settings().heartbeat_seconds)
     after = _position(request.headers.get("Last-Event-ID"), row["seq_reserved"])
     if row["status"] in REVISION_ENDS and _newest(id) <= after:
-        return _streamed(_told(row, after), clock, holds=nullcontext())
+        return _streamed(_told(row, after), heartbeat, holds=nullcontext())
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(id))
         batches = follow.follow(
@@ -193,9 +193,9 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
             id,
             after=after,
             ended=partial(logs.last_events, id),
-            quiet_seconds=clock.quiet_seconds,
+            quiet_seconds=heartbeat.quiet_seconds,
         )
-        return _streamed(batches, clock, holds=stack.pop_all())
+        return _streamed(batches, heartbeat, holds=stack.pop_all())
 
 
 def _told(row: RowMapping, after: int) -> sse.Batches:
@@ -205,8 +205,10 @@ def _told(row: RowMapping, after: int) -> sse.Batches:
     return logs.replay(row["deployment_id"], row["id"])
 
 
-def _streamed(batches: sse.Batches, clock: sse.Clock, *, holds: AbstractContextManager[object]) -> Response:
-    body = sse.body(batches, clock, with_ids=True, with_end=True, headers_first=True)
+def _streamed(
+    batches: sse.Batches, heartbeat: sse.Heartbeat, *, holds: AbstractContextManager[object]
+) -> Response:
+    body = sse.body(batches, heartbeat, with_ids=True, with_end=True, headers_first=True)
     return sse.event_stream(sse.Stream(body, holds=holds, on_disconnect=None), {})
 
 

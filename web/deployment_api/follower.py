@@ -40,7 +40,7 @@ class Follower:
         self.deployment_id = deployment().id
         self.settings = settings()
         self.cancels = cancels
-        self.clock = sse.Clock(self.settings.heartbeat_seconds, watched=cancels)
+        self.heartbeat = sse.Heartbeat(self.settings.heartbeat_seconds, watched=cancels)
 
     def batches(self, reader: Reader, *, after: int | None, end_alone: bool = False) -> Iterator[list[Event]]:
         """The run's events, or what is enough to know its end; watches the client's socket where its going matters."""
@@ -49,7 +49,7 @@ class Follower:
             self.run_id,
             after=after,
             ended=self.ended,
-            quiet_seconds=self.clock.quiet_seconds,
+            quiet_seconds=self.heartbeat.quiet_seconds,
             ended_by_row=self.ended_by_row if end_alone else None,
         )
         return sse.watch(request.environ.get("gunicorn.socket"), followed) if self.cancels else followed
@@ -77,7 +77,7 @@ class Follower:
     ) -> Response:
         """Line feeds until the run has ended, then its output or what `says` makes of its last event."""
         batches = self.batches(reader, after=after, end_alone=True)
-        body = sse.waiting(batches, self.clock, says or self.output)
+        body = sse.waiting(batches, self.heartbeat, says or self.output)
         return sse.late_json(self.stream(body, holds, may_end_early=False), self._headers())
 
     def answer_at_once(self, output: Any) -> Response:
@@ -114,7 +114,7 @@ class Follower:
         except NotFound:
             if told:
                 return b"{}"
-            raise sse.broken_off("the run and the end of its log are gone") from None
+            raise sse.cut_off("the run and the end of its log are gone") from None
 
     def stored_output(self) -> Any:
         """The same from the rows, for a log that says nothing of it; raises NotFound.

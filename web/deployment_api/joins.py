@@ -141,7 +141,7 @@ def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
         else:
             batches = follower.batches(reader, after=after)
         keep = stream_filter.of_join(row["kwargs"], modes, namespaces)
-        body = sse.body(batches, follower.clock, with_ids=resumable, keep=keep, headers_first=True)
+        body = sse.body(batches, follower.heartbeat, with_ids=resumable, keep=keep, headers_first=True)
         return sse.event_stream(
             follower.stream(body, stack.pop_all()),
             {

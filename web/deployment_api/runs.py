@@ -274,7 +274,7 @@ def _streamed(thread_id: UUID | None) -> Response:
         keep = stream_filter.of_creator(created.row["kwargs"], namespaces)
         body = sse.body(
             batches,
-            follower.clock,
+            follower.heartbeat,
             with_ids=asked.stream_resumable,
             keep=keep,
             headers_first=not created.starts_at_once,
@@ -305,7 +305,7 @@ def _streamed_again(
         follower = Follower(run_id, UUID(run["thread_id"]), cancels=cancels)
         body = sse.body(
             follower.batches(reader, after=0),
-            follower.clock,
+            follower.heartbeat,
             with_ids=run["kwargs"]["resumable"],
             keep=stream_filter.of_creator(run["kwargs"], namespaces),
             headers_first=True,

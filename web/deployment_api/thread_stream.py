@@ -46,22 +46,22 @@ def follow_thread(thread_id: str) -> Response:
         wanted=lambda kwargs: stream_filter.of_creator(kwargs, None),
         retention_seconds=settings().event_retention_seconds,
     )
-    clock = sse.Clock(settings().heartbeat_seconds)
+    heartbeat = sse.Heartbeat(settings().heartbeat_seconds)
     with ExitStack() as stack:
         wake_ups = stack.enter_context(hub().reader(key, at=thread_stream.channel(key)))
         stream.open()
-        body = _body(stream.batches(wake_ups, clock.quiet_seconds), clock)
+        body = _body(stream.batches(wake_ups, heartbeat.quiet_seconds), heartbeat)
         stack.callback(body.close)
         return sse.event_stream(sse.Stream(body, holds=stack.pop_all(), on_disconnect=None), {})
 
 
-def _body(batches: Iterator[list[ThreadEvent]], clock: sse.Clock) -> Generator[bytes]:
-    clock.hurry()
+def _body(batches: Iterator[list[ThreadEvent]], heartbeat: sse.Heartbeat) -> Generator[bytes]:
+    heartbeat.send_headers_first()
     for batch in batches:
         out = [_encoded(told) for told in batch]
-        if clock.strikes():
+        if heartbeat.take_due():
             out.append(sse.HEARTBEAT)
-        if clock.has_hurried() or out:
+        if heartbeat.take_headers() or out:
             yield b"".join(out)
 
 
