@@ -15,7 +15,8 @@ from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import cancel, eligibility
 from shared.runs.signals import notify_next, publish_cancels
 from web.deployment_api import schemas
-from web.deployment_api.follower import Follower, location
+from web.deployment_api.follower import RunFollower
+from web.deployment_api.locations import run_path
 from web.deployment_api.paging import deployment, settings
 from web.fields import ListOf, OneOf, QueryBoolean, Schema, StrictString, UuidField
 from web.operations import operation
@@ -61,10 +62,10 @@ class CancelMany(Schema):
 def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
     thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
     query = load_query(CancelQuery)
-    reason = _reason(query, location(thread_key, run_key, "/cancel"))
+    reason = _reason(query, run_path(thread_key, run_key, "/cancel"))
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_key))
-        follower = Follower(run_key, thread_key, cancels=False)
+        follower = RunFollower(run_key, thread_key, cancels=False)
         before, _ = follower.extent()
         with connection() as conn:
             stopped = cancel.cancel_run(

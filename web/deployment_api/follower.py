@@ -1,4 +1,4 @@
-"""One client that follows one run: its events as a stream, or its output at the end."""
+"""A client that follows a run: its events as a stream, or its output at the end."""
 
 from __future__ import annotations
 
@@ -21,19 +21,14 @@ from shared.runs.end_event import FAILED
 from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
 from web import sse
+from web.deployment_api.locations import join_headers
 from web.deployment_api.paging import deployment, settings
 
 log = logging.getLogger(__name__)
 
 
-def location(thread_id: UUID | None, run_id: UUID, suffix: str = "") -> str:
-    """A path from the deployment's own root: clients join it to the base address they know."""
-    root = "" if thread_id is None else f"/threads/{thread_id}"
-    return f"{root}/runs/{run_id}{suffix}"
-
-
-class Follower:
-    """One client that follows one run: what it needs after the request's context is gone."""
+class RunFollower:
+    """A client that follows a run. It holds what is needed after the request's context has ended."""
 
     def __init__(self, run_id: UUID, thread_id: UUID, *, cancels: bool) -> None:
         self.run_id, self.thread_id = run_id, thread_id
@@ -43,7 +38,10 @@ class Follower:
         self.heartbeat = sse.Heartbeat(self.settings.heartbeat_seconds, watched=cancels)
 
     def batches(self, reader: Reader, *, after: int | None, end_alone: bool = False) -> Iterator[list[Event]]:
-        """The run's events, or what is enough to know its end; watches the client's socket where its going matters."""
+        """The run's events; with `end_alone` at least its end, which the row tells while the log is unreachable.
+
+        Watches the client's socket where the run is cancelled when the client leaves.
+        """
         followed = follow.follow(
             reader,
             self.run_id,
@@ -78,19 +76,14 @@ class Follower:
         """Line feeds until the run has ended, then its output or what `says` makes of its last event."""
         batches = self.batches(reader, after=after, end_alone=True)
         body = sse.waiting(batches, self.heartbeat, says or self.output)
-        return sse.late_json(self.stream(body, holds, may_end_early=False), self._headers())
+        headers = join_headers(self.thread_id, self.run_id)
+        return sse.late_json(self.stream(body, holds, may_end_early=False), headers)
 
     def answer_at_once(self, output: Any) -> Response:
         """The same for a run that has ended."""
         response = jsonify(output)
-        response.headers.update(self._headers())
+        response.headers.update(join_headers(self.thread_id, self.run_id))
         return response
-
-    def _headers(self) -> dict[str, str]:
-        return {
-            "Location": location(self.thread_id, self.run_id, "/join"),
-            "Content-Location": location(self.thread_id, self.run_id),
-        }
 
     def extent(self) -> tuple[int, bool]:
         """The number of the log's newest event (0: it holds nothing), and whether nothing will be added."""
@@ -105,19 +98,19 @@ class Follower:
         return end_event.end_by_row(self.deployment_id, self.run_id)
 
     def output(self, last: Event | None) -> bytes:
-        """What a wait or join answers; breaks off where nothing is left that knows."""
-        told = end_event.output_of(last) if last is not None else b""
-        if told and told != b"null":
-            return told
+        """What a wait or join answers; closes the connection where neither log nor row has it any more."""
+        logged = end_event.output_of(last) if last is not None else b""
+        if logged and logged != b"null":
+            return logged
         try:
             return dumps(self.stored_output()).encode()
         except NotFound:
-            if told:
+            if logged:
                 return b"{}"
             raise sse.cut_off("the run and the end of its log are gone") from None
 
     def stored_output(self) -> Any:
-        """The same from the rows, for a log that says nothing of it; raises NotFound.
+        """The same from the rows, for a log without it; raises NotFound.
 
         Never null: a client looks for keys in it.
         """
@@ -137,7 +130,7 @@ class Follower:
         return {**(values if isinstance(values, dict) else {}), "__interrupt__": open_interrupts}
 
     def cancel(self) -> None:
-        """The client has gone and wanted the run to go with it."""
+        """Cancel the run, as its client asked for the case that it leaves."""
         reason = "client disconnected from the run stream (on_disconnect=cancel)"
         try:
             with connection() as conn:
@@ -155,7 +148,7 @@ class Follower:
 
 
 def _without_first(batches: Iterator[list[Event]]) -> Iterator[list[Event]]:
-    """What comes after event 1, which was told already; a run ended before it began has its end there."""
+    """The events after the first one, which was sent already; a run that ended before it began has its end there."""
     for batch in batches:
         if batch:
             yield [event for event in batch if event.seq != 1 or event.is_last]

@@ -18,7 +18,8 @@ from shared.runs import create, end_event, signals
 from web import sse
 from web.auth import caller
 from web.deployment_api import schemas, stream_filter
-from web.deployment_api.follower import Follower, location
+from web.deployment_api.follower import RunFollower
+from web.deployment_api.locations import stream_headers
 from web.deployment_api.paging import deployment
 from web.deployment_api.run_request import STREAM_MODES, Namespaces
 from web.deployment_api.runs import find
@@ -80,7 +81,7 @@ def _found(thread_id: UUID | None, run_id: str) -> tuple[Any, bool]:
 def _joined(thread_id: UUID | None, run_id: str) -> Response:
     cancels = _cancels(load_query(JoinQuery))
     row, is_gone = _found(thread_id, run_id)
-    follower = Follower(row["run_id"], row["thread_id"], cancels=cancels)
+    follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels)
     if row["status"] not in LIVE_RUN_STATUSES and not is_gone:
         return follower.answer_at_once(follower.stored_output())
     with ExitStack() as stack:
@@ -127,7 +128,7 @@ def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
     query = load_query(StreamQuery)
     modes, namespaces = query.get("stream_mode"), query.get("namespace")
     row = _widened(_found(thread_id, run_id)[0], modes, namespaces)
-    follower = Follower(row["run_id"], row["thread_id"], cancels=_cancels(query))
+    follower = RunFollower(row["run_id"], row["thread_id"], cancels=_cancels(query))
     resumable = row["kwargs"]["resumable"]
     after = _position(request.headers.get("Last-Event-ID"), row)
     with ExitStack() as stack:
@@ -142,13 +143,8 @@ def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
             batches = follower.batches(reader, after=after)
         keep = stream_filter.of_join(row["kwargs"], modes, namespaces)
         body = sse.body(batches, follower.heartbeat, with_ids=resumable, keep=keep, headers_first=True)
-        return sse.event_stream(
-            follower.stream(body, stack.pop_all()),
-            {
-                "Location": location(thread_id, follower.run_id, "/stream"),
-                "Content-Location": location(thread_id, follower.run_id),
-            },
-        )
+        headers = stream_headers(thread_id, follower.run_id)
+        return sse.event_stream(follower.stream(body, stack.pop_all()), headers)
 
 
 def _widened(row: Any, modes: list[str] | None, namespaces: list[str] | None) -> Any:

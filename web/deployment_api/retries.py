@@ -12,7 +12,7 @@ from shared.runs import read, retry
 from web.auth import caller
 from web.deployment_api import schemas
 from web.deployment_api.crons import Moment
-from web.deployment_api.follower import location
+from web.deployment_api.locations import run_path
 from web.deployment_api.paging import MAX_OFFSET, deployment, page, settings
 from web.fields import ItemOrList, OneOf, Schema, StrictBoolean, StrictInteger, StrictString, UuidField
 from web.idempotency import once
@@ -87,7 +87,7 @@ def retry_run(thread_id: str, run_id: str) -> Response:
             key_id=caller().key_id,
         )
         response = jsonify(read.record(created.row))
-        response.headers["Content-Location"] = location(thread_key, new_id)
+        response.headers["Content-Location"] = run_path(thread_key, new_id)
         keep(response)
     broker.enqueue_run(created.pool, new_id)
     return response

@@ -28,7 +28,8 @@ from shared.runs.signals import notify_next, publish_cancels
 from web import sse
 from web.auth import caller
 from web.deployment_api import schemas, stream_filter
-from web.deployment_api.follower import Follower, location
+from web.deployment_api.follower import RunFollower
+from web.deployment_api.locations import run_path, stream_headers
 from web.deployment_api.paging import deployment, selected, settings
 from web.deployment_api.run_request import (
     MAX_BATCH,
@@ -218,7 +219,7 @@ def _insert(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Cr
 
 def _record(created: Created, thread_id: UUID | None) -> Response:
     response = jsonify(read.record(created.row))
-    response.headers["Content-Location"] = location(thread_id, created.run_id)
+    response.headers["Content-Location"] = run_path(thread_id, created.run_id)
     return response
 
 
@@ -269,7 +270,7 @@ def _streamed(thread_id: UUID | None) -> Response:
             created, _ = _create(asked, thread_id, run_id)
         except Repeated as repeated:
             return _streamed_again(_first_answer(repeated), thread_id, namespaces, cancels=cancels)
-        follower = Follower(run_id, created.thread_id, cancels=cancels)
+        follower = RunFollower(run_id, created.thread_id, cancels=cancels)
         batches = follower.batches_of_new(reader, starts_at_once=created.starts_at_once)
         keep = stream_filter.of_creator(created.row["kwargs"], namespaces)
         body = sse.body(
@@ -279,14 +280,7 @@ def _streamed(thread_id: UUID | None) -> Response:
             keep=keep,
             headers_first=not created.starts_at_once,
         )
-        return sse.event_stream(follower.stream(body, stack.pop_all()), _places(thread_id, run_id))
-
-
-def _places(thread_id: UUID | None, run_id: UUID) -> dict[str, str]:
-    return {
-        "Location": location(thread_id, run_id, "/stream"),
-        "Content-Location": location(thread_id, run_id),
-    }
+        return sse.event_stream(follower.stream(body, stack.pop_all()), stream_headers(thread_id, run_id))
 
 
 def _first_answer(repeated: Repeated) -> dict[str, Any]:
@@ -302,7 +296,7 @@ def _streamed_again(
     run_id = UUID(run["run_id"])
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_id))
-        follower = Follower(run_id, UUID(run["thread_id"]), cancels=cancels)
+        follower = RunFollower(run_id, UUID(run["thread_id"]), cancels=cancels)
         body = sse.body(
             follower.batches(reader, after=0),
             follower.heartbeat,
@@ -310,7 +304,7 @@ def _streamed_again(
             keep=stream_filter.of_creator(run["kwargs"], namespaces),
             headers_first=True,
         )
-        headers = {**_places(thread_id, run_id), REPLAYED: "true"}
+        headers = {**stream_headers(thread_id, run_id), REPLAYED: "true"}
         return sse.event_stream(follower.stream(body, stack.pop_all()), headers)
 
 
@@ -323,7 +317,7 @@ def _awaited(thread_id: UUID | None) -> Response:
             created, _ = _create(asked, thread_id, run_id)
         except Repeated as repeated:
             return _awaited_again(_first_answer(repeated), cancels=cancels)
-        follower = Follower(run_id, created.thread_id, cancels=cancels)
+        follower = RunFollower(run_id, created.thread_id, cancels=cancels)
         return follower.answer(reader, stack.pop_all(), after=0)
 
 
@@ -331,7 +325,7 @@ def _awaited_again(run: Mapping[str, Any], *, cancels: bool) -> Response:
     run_id = UUID(run["run_id"])
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_id))
-        follower = Follower(run_id, UUID(run["thread_id"]), cancels=cancels)
+        follower = RunFollower(run_id, UUID(run["thread_id"]), cancels=cancels)
         response = follower.answer(reader, stack.pop_all(), after=0)
         response.headers[REPLAYED] = "true"
         return response
