@@ -36,6 +36,8 @@ class Run(Base):
     pool: Mapped[str]
     key_id: Mapped[str] = mapped_column(server_default="")  # of the API key it was created with, if any
     error: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    # tokens by model, as the models' messages report them; of the attempt that ended the run, not of those before
+    usage: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     created_seq: Mapped[int]  # order of creation within the thread
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)

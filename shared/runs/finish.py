@@ -32,6 +32,7 @@ class Finish:
     values: str | None = None
     state: str | None = None
     interrupts: str | None = None
+    usage: str | None = None
 
 
 def finish_runs(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str) -> dict[UUID, Next | None]:
@@ -56,6 +57,7 @@ def finish_runs(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str
             "values": [end.values for end in kept],
             "states": [end.state for end in kept],
             "interrupts": [end.interrupts for end in kept],
+            "usages": [end.usage for end in kept],
             "configs": [_thread_config(end.run.kwargs) for end in kept],
         }
         for row in query(conn, FINISH, parameters):
@@ -78,6 +80,7 @@ def _temporary(ends: Sequence[Finish], owner: str) -> dict[str, Any]:
         "statuses": [str(end.status) for end in ends],
         "errors": [None if end.error is None else dumps(end.error) for end in ends],
         "values": [end.values for end in ends],
+        "usages": [end.usage for end in ends],
     }
 
 
@@ -91,11 +94,12 @@ WITH f AS (
     SELECT * FROM unnest(
         CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(statuses)s AS text[]),
         CAST(%(errors)s AS text[]), CAST(%(thread_statuses)s AS text[]), CAST(%(values)s AS text[]),
-        CAST(%(states)s AS text[]), CAST(%(interrupts)s AS text[]), CAST(%(configs)s AS text[])
-    ) AS f(run_id, attempt, status, error, thread_status, new_values, new_state, new_interrupts, config)
+        CAST(%(states)s AS text[]), CAST(%(interrupts)s AS text[]), CAST(%(usages)s AS text[]),
+        CAST(%(configs)s AS text[])
+    ) AS f(run_id, attempt, status, error, thread_status, new_values, new_state, new_interrupts, usage, config)
 ), ended AS (
-    UPDATE run r SET status = f.status, error = CAST(f.error AS json), ended_at = now(),
-        updated_at = now(), lease_until = NULL
+    UPDATE run r SET status = f.status, error = CAST(f.error AS json), usage = CAST(f.usage AS jsonb),
+        ended_at = now(), updated_at = now(), lease_until = NULL
     FROM f
     WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
     RETURNING r.run_id, r.deployment_id, r.thread_id
@@ -139,8 +143,8 @@ DELETE_WITH_WEBHOOK = f"""
 WITH f AS (
     SELECT * FROM unnest(
         CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(statuses)s AS text[]),
-        CAST(%(errors)s AS text[]), CAST(%(values)s AS text[])
-    ) AS f(run_id, attempt, status, error, new_values)
+        CAST(%(errors)s AS text[]), CAST(%(values)s AS text[]), CAST(%(usages)s AS text[])
+    ) AS f(run_id, attempt, status, error, new_values, usage)
 ), gone AS (
     DELETE FROM thread t USING run r, f
     WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'

@@ -13,7 +13,8 @@ from shared.threads import records
 
 COLUMNS = (
     "run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,"
-    " multitask_strategy, cancel_reason, error, started_at, ended_at, attempt, owner, temporary, seq_reserved"
+    " multitask_strategy, cancel_reason, usage, error, started_at, ended_at, attempt, owner, temporary,"
+    " seq_reserved"
 )
 
 
@@ -44,6 +45,7 @@ def record(row: Row) -> dict[str, Any]:
         "multitask_strategy": row["multitask_strategy"],
         "langsmith_session_name": None,
         "cancel_reason": row["cancel_reason"],
+        "usage": row.get("usage"),  # not asked for of a run that was just created
     }
 
 

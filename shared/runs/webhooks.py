@@ -120,14 +120,16 @@ def headers_of(conn: Connection, revision_id: UUID | None) -> dict[str, str]:
 
 _INSERT = """
 INSERT INTO webhook_delivery (delivery_id, deployment_id, run_id, url, status, run, error, values)
-SELECT gen_random_uuid(), r.deployment_id, r.run_id, r.webhook, {status}, row_to_json(r), {error}, {values}
+SELECT gen_random_uuid(), r.deployment_id, r.run_id, r.webhook, {status}, {run}, {error}, {values}
 FROM {source} WHERE r.webhook IS NOT NULL
 """
+_ROW = "row_to_json(r)"
 _RUNS = """run r LEFT JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
     AND {kept}"""
 
 RECORD = (
     _INSERT.format(
+        run=_ROW,
         status="r.status",
         error="coalesce(r.error, CASE WHEN r.status <> 'success' THEN CAST(%(error)s AS json) END)",
         values="t.values",
@@ -137,6 +139,7 @@ RECORD = (
 )
 RECORD_GOING = (
     _INSERT.format(
+        run=_ROW,
         status="%(status)s",
         error="CAST(%(error)s AS json)",
         values="t.values",
@@ -147,6 +150,7 @@ RECORD_GOING = (
 # A part of the statement in shared/runs/finish.py that ends runs and deletes them: `f` says how they ended.
 _IS_ROLLED_BACK = "r.cancel_requested = 'rollback' AND f.status = 'interrupted'"
 RECORD_TEMPORARY = _INSERT.format(
+    run="row_to_json(jsonb_populate_record(r, jsonb_build_object('usage', CAST(f.usage AS jsonb))))",
     status=f"CASE WHEN {_IS_ROLLED_BACK} THEN 'rollback' ELSE f.status END",
     error=f"""CASE WHEN {_IS_ROLLED_BACK}
         THEN json_build_object('error', 'UserRollback', 'message', coalesce(r.cancel_reason, 'rollback requested'))

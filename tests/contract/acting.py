@@ -60,6 +60,7 @@ class Actor:
         interrupts: dict[str, Any] | None = None,
         state: dict[str, Any] | None = None,
         output: Any = None,
+        usage: dict[str, Any] | None = None,
     ) -> None:
         """End the run: its row first, then its log."""
         if error is not None and status is not RunStatus.INTERRUPTED:
@@ -72,6 +73,7 @@ class Actor:
             None if values is None else orjson.dumps(values).decode(),
             None if state is None else orjson.dumps(state).decode(),
             orjson.dumps(interrupts or {}).decode(),
+            None if usage is None else orjson.dumps(usage).decode(),
         )
         with driver() as conn, conn.transaction():
             records.lock_all(conn, [(self.run.deployment_id, self.run.thread_id)])

@@ -23,7 +23,7 @@ from web.deployment_api import runs as run_routes
 
 FIELDS = [
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
-    "multitask_strategy", "langsmith_session_name", "cancel_reason",
+    "multitask_strategy", "langsmith_session_name", "cancel_reason", "usage",
 ]  # fmt: skip
 MISSING = "00000000-0000-0000-0000-00000000dead"
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
@@ -64,6 +64,26 @@ def test_a_new_run_has_the_contracts_record_and_headers(
     read = api.get(f"/threads/{thread_id}/runs/{run['run_id']}").json
     assert {name: value for name, value in read.items() if name != "queue"} == run
     assert notifications.heard == [("runs.default", run["run_id"])]
+
+
+def test_the_record_says_which_models_used_how_many_tokens(api: Api, thread_id: str) -> None:
+    usage = {
+        "large": {
+            "input_tokens": 3, "output_tokens": 4, "total_tokens": 7, "input_token_details": {"cache_read": 2},
+        }
+    }  # fmt: skip
+    run = start(api, thread_id)
+    assert run["usage"] is None
+    act(run["run_id"], {}, usage=usage)
+    silent = start(api, thread_id)
+    act(silent["run_id"], {})
+
+    records = api.get(f"/threads/{thread_id}/runs").json
+    assert {record["run_id"]: record["usage"] for record in records} == {
+        run["run_id"]: usage,
+        silent["run_id"]: None,
+    }
+    assert api.get(f"/threads/{thread_id}/runs/{run['run_id']}").json["usage"] == usage
 
 
 def test_kwargs_have_the_contracts_defaults(api: Api, thread_id: str) -> None:

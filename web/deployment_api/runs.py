@@ -50,7 +50,7 @@ COUNT_SECONDS = 2.0
 
 RUN_FIELDS = (
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
-    "multitask_strategy", "langsmith_session_name", "cancel_reason", "queue",
+    "multitask_strategy", "langsmith_session_name", "cancel_reason", "usage", "queue",
 )  # fmt: skip
 
 

@@ -130,6 +130,12 @@ QUEUED = record(
     waiting_seconds={"type": "number", "minimum": 0},
     reason=TEXT,
 )
+TOKENS: dict[str, Any] = dict.fromkeys(("input_tokens", "output_tokens", "total_tokens"), COUNT)
+DETAILS: dict[str, Any] = dict.fromkeys(("input_token_details", "output_token_details"), mapped(COUNT))
+USAGE: JsonSchema = {
+    "description": "Tokens by model, as the models report them; of the attempt that ended the run",
+    **or_null(mapped(record("TokenUsage", tuple(DETAILS), **TOKENS, **DETAILS))),
+}
 RUN = record(
     "Run",
     ("queue",),
@@ -144,6 +150,7 @@ RUN = record(
     multitask_strategy=word("reject", "rollback", "interrupt", "enqueue"),
     langsmith_session_name=TEXT_OR_NULL,
     cancel_reason=TEXT_OR_NULL,
+    usage=USAGE,
     queue=QUEUED,
 )
 RUNS = listed(selection(RUN))

@@ -24,6 +24,7 @@ from .output import Limiter, current_run_id
 from .run_checkpoints import PLACE, RunCheckpoints, current_run
 from .serialization import dumps, loads
 from .storage import MemoryStorage, Storage
+from .usage import UsageCounter, current_usage
 
 log = logging.getLogger("runyard")
 
@@ -70,6 +71,7 @@ class Execution:
         asked = Asked.of(spec)
         self._modes, self._subgraphs = asked.modes, asked.subgraphs
         self._events = EventWriter(connection, id, asked, max_bytes=limits.event_bytes)
+        self._usage = UsageCounter()
         self._cancelled = False
         self._is_done = False
         self._graph: Pregel | None = None
@@ -124,6 +126,7 @@ class Execution:
     async def _run(self) -> None:
         current_run.set(self._checkpoints)
         current_run_id.set(self._id)
+        current_usage.set(self._usage)
         try:
             await self._stream_graph()
         except UnknownInterruptError as error:
@@ -309,6 +312,7 @@ class Execution:
             events.emit("lifecycle", (), dumps(outcome.lifecycle()))
         events.is_closed = True
         self._checkpoints.storage.is_closed = True
+        outcome.usage = self._usage.by_model()
         answer = outcome.answer(events.values, events.values_json)
         body = frames.pack([dumps(outcome.document()), outcome.values, answer])
         self._limiter.forget(self._id)

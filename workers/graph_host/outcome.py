@@ -28,6 +28,7 @@ class Outcome:
     values: bytes = b"null"
     unchanged: bool = False
     keeps_thread: bool = False  # the run was refused: its thread stays as it was
+    usage: dict[str, dict[str, Any]] | None = None  # tokens by model, however the run ended
 
     def __post_init__(self) -> None:
         if self.status == "error":
@@ -59,6 +60,7 @@ class Outcome:
             "state": self.state,
             "unchanged": self.unchanged,
             "keeps_thread": self.keeps_thread,
+            "usage": self.usage,
         }
 
     def answer(self, values: Any, values_json: bytes | None) -> bytes:

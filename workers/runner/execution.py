@@ -310,7 +310,14 @@ class Execution:
     ) -> None:
         outcome = outcome or _Outcome(None)
         end = Finish(
-            self.run, status, thread_status, error, outcome.values, outcome.state, outcome.interrupts
+            self.run,
+            status,
+            thread_status,
+            error,
+            outcome.values,
+            outcome.state,
+            outcome.interrupts,
+            outcome.usage,
         )
         try:
             following = self._runner.committer.finish(self, end)
@@ -412,6 +419,7 @@ class _Outcome:
         self.values: str | None = None
         self.state: str | None = None
         self.interrupts: str | None = None
+        self.usage: str | None = dumps(head["usage"]) if head.get("usage") else None
         self.answer: bytes | None = None
         if parts is not None:
             self.answer = parts[2]

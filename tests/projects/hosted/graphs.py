@@ -223,6 +223,44 @@ sleeps_in_thread = chain(one, sleep_in_thread).compile()
 swallows = chain(one, swallow).compile()
 
 
+def used(read: int, written: int, **details: Any) -> dict[str, Any]:
+    """What a model says of one call of it."""
+    return {"input_tokens": read, "output_tokens": written, "total_tokens": read + written, **details}
+
+
+def model_of(*answers: AIMessage) -> Any:
+    return GenericFakeChatModel(messages=iter(answers), disable_streaming=True)  # it would lose what is used
+
+
+def ask_in_thread(state: State) -> State:
+    """Its configuration is the model's own, and nobody sees the answer."""
+    answer = AIMessage("a", id="thread", usage_metadata=used(1, 2), response_metadata={"model": "small"})
+    model_of(answer).invoke("hi", config={"callbacks": []})
+    return {}
+
+
+async def ask_twice(state: State) -> State:
+    first = AIMessage(
+        "b",
+        id="first",
+        usage_metadata=used(10, 20, input_token_details={"cache_read": 4}),
+        response_metadata={"model_name": "large"},
+    )
+    second = first.model_copy(update={"id": "second"})
+    model = model_of(first, second, second, AIMessage("c", usage_metadata=used(5, 6)), AIMessage("d"))
+    for _ in range(5):
+        await model.ainvoke("hi")
+    return {}
+
+
+consumes = chain(ask_in_thread)
+consumes.add_node("inner", chain(ask_twice).compile())
+consumes.add_edge("ask_in_thread", "inner")
+consumes = consumes.compile()
+consumes_and_fails = chain(ask_in_thread, boom).compile()
+consumes_and_sleeps = chain(ask_in_thread, sleep).compile()
+
+
 def say(state: State) -> State:
     print("printed")
     print("bell\x07 and a half line", end="")

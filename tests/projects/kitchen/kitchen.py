@@ -99,6 +99,16 @@ async def speak(state: Chat) -> Chat:
 speaks = chain(speak, state=Chat)
 
 
+async def consume(state: State) -> State:
+    usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+    answer = AIMessage("hello", usage_metadata=usage, response_metadata={"model_name": "large"})
+    await GenericFakeChatModel(messages=iter([answer])).ainvoke("hi")
+    return {}
+
+
+consumes = chain(consume)
+
+
 async def write(state: State) -> State:
     writer = get_stream_writer()
     for i in range(state.get("n", 3)):

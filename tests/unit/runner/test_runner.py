@@ -52,6 +52,7 @@ __all__ = ["child"]
 KITCHEN = Path(workers.__file__).parents[1] / "tests/projects/kitchen"
 GRAPHS = (
     "echo", "asks", "writes", "counts", "sleeps", "blocks", "fails", "dies", "remembers", "breaks", "calls",
+    "consumes",
 )  # fmt: skip
 HOST = Path(workers.__file__).parent / "graph_host"
 
@@ -232,6 +233,17 @@ def test_a_graph_that_asks_interrupts_its_thread(world: World) -> None:
         thread = b.thread(run_id)
         assert thread["status"] == "interrupted"
         assert thread["interrupts"]
+
+
+@greened
+def test_the_tokens_that_models_used_are_in_the_row(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.start("consumes")
+        b.wait(run_id)
+
+        row = b.row(run_id)
+        assert row is not None
+        assert row["usage"] == {"large": {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}}
 
 
 @greened

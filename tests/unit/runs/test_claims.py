@@ -429,6 +429,15 @@ def test_an_end_names_what_comes_next_in_the_thread(deployment: DeploymentRef) -
     assert thread_of(run)["status"] == "busy"
 
 
+def test_the_tokens_it_used_stay_with_the_run(deployment: DeploymentRef) -> None:
+    kept, none = claimed(deployment), claimed(deployment)
+    finish(kept, RunStatus.ERROR, usage='{"large":{"total_tokens":3}}')
+    finish(none)
+
+    assert row(kept.run_id)["usage"] == {"large": {"total_tokens": 3}}
+    assert row(none.run_id)["usage"] is None
+
+
 def test_many_runs_end_in_one_statement(deployment: DeploymentRef) -> None:
     ours = [claimed(deployment) for _ in range(3)]
     zombie = claimed(deployment)

@@ -203,6 +203,16 @@ def test_a_run_that_has_ended_is_not_told_of_when_it_is_deleted(deployment: Depl
     assert [row["status"] for row in outbox()] == ["success"]
 
 
+def test_the_tokens_it_used_are_told_of_a_run_that_stays_and_of_one_that_goes(
+    deployment: DeploymentRef,
+) -> None:
+    for is_temporary in (False, True):
+        finish(claimed(deployment, temporary=is_temporary), usage='{"large":{"total_tokens":3}}')
+
+    assert [row["run"]["usage"] for row in outbox()] == [{"large": {"total_tokens": 3}}] * 2
+    assert [row["run"]["kwargs"]["config"] for row in outbox()] == [KWARGS["config"]] * 2
+
+
 def test_what_is_refused_to_a_zombie_is_not_told(deployment: DeploymentRef) -> None:
     kept, gone = claimed(deployment), claimed(deployment, temporary=True)
     with connection() as conn:

@@ -1,0 +1,63 @@
+"""The tokens of a run's model calls: summed by model, wherever in the graph they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.hosts import HostProcess, Run, graph_host
+from tests.unit.graph_host.test_graph_host import HOSTED
+
+GRAPHS = ("consumes", "consumes_and_fails", "consumes_and_sleeps", "speaks")
+SMALL = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[HostProcess]:
+    with graph_host(HOSTED, {name: f"./graphs.py:{name}" for name in GRAPHS}) as host:
+        host.wait_ready()
+        yield host
+
+
+def usage(run: Run) -> object:
+    assert run.outcome is not None
+    return run.outcome["usage"]
+
+
+@pytest.mark.parametrize("mode", ["values", "messages", "events"])
+def test_each_message_counts_once_in_subgraphs_and_threads_too(host: HostProcess, mode: str) -> None:
+    run = host.run("consumes", {"text": "a"}, stream_mode=[mode])
+
+    assert usage(run) == {
+        "small": SMALL,
+        "large": {
+            "input_tokens": 20,
+            "output_tokens": 40,
+            "total_tokens": 60,
+            "input_token_details": {"cache_read": 8},
+        },
+        "unknown": {"input_tokens": 5, "output_tokens": 6, "total_tokens": 11},
+    }
+
+
+def test_a_run_whose_models_report_nothing_has_no_usage(host: HostProcess) -> None:
+    assert usage(host.run("speaks", {"messages": "hi"})) is None
+
+
+def test_a_run_that_fails_has_used_what_it_used(host: HostProcess) -> None:
+    assert usage(host.run("consumes_and_fails", {})) == {"small": SMALL}
+
+
+def test_a_run_that_is_cancelled_has_used_what_it_used(host: HostProcess) -> None:
+    run = host.start("consumes_and_sleeps", {}, stream_mode=["custom"])
+    host.read_until(lambda: ("custom", "asleep") in run.events)
+    host.cancel(run)
+
+    assert usage(host.wait_done(run)) == {"small": SMALL}
+
+
+def test_runs_side_by_side_are_counted_apart(host: HostProcess) -> None:
+    runs = [host.start("consumes_and_fails", {}) for _ in range(3)]
+
+    assert [usage(host.wait_done(run)) for run in runs] == [{"small": SMALL}] * 3
