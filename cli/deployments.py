@@ -16,7 +16,7 @@ from cli.errors import CommandFailed
 from cli.options import Json, Key, Org, Url, confirm_deletion, open_client, sentences
 from cli.output import console, printable, when
 from cli.project import deployment_name, name_here
-from cli.report import status_style
+from cli.statuses import status_style
 
 REVISIONS_SHOWN = 5
 WIDE = 120

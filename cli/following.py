@@ -19,8 +19,8 @@ from httpx_sse import EventSource, SSEError
 from cli.client import Client
 from cli.errors import CommandFailed, TimedOut
 from cli.report import Report, Stopwatch
+from cli.statuses import REVISION_ENDS
 
-ENDS = frozenset({"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"})
 WAIT_SECONDS = 900.0
 POLL_SECONDS, SLOW_POLL_SECONDS, SLOW_AFTER_SECONDS = 0.3, 2.0, 30.0
 SILENCE_SECONDS = 20.0  # four missed heartbeats
@@ -65,9 +65,9 @@ class Follower:
             if is_whole is None:
                 break
             record = self._record()
-            if self._status in ENDS and is_whole and not self._has_missed:
+            if self._status in REVISION_ENDS and is_whole and not self._has_missed:
                 return record
-            if record["status"] in ENDS:
+            if record["status"] in REVISION_ENDS:
                 break  # what the stream did not bring, the log has
             failures = 0 if is_whole else failures + 1
             if failures:
@@ -108,7 +108,7 @@ class Follower:
             return None
         except (httpx.HTTPError, ValueError):
             return False
-        return count > 0 or self._status in ENDS
+        return count > 0 or self._status in REVISION_ENDS
 
     def _tell(self, name: str, data: dict[str, Any]) -> None:
         if name == "status":
@@ -123,7 +123,7 @@ class Follower:
             record = self._record()
             self._tell_status(record["status"])
             is_quiet = not self._catch_up()
-            if is_quiet and record["status"] in ENDS:
+            if is_quiet and record["status"] in REVISION_ENDS:
                 return record
             if is_quiet:
                 self._pause()

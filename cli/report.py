@@ -15,16 +15,12 @@ from rich.status import Status
 from rich.text import Text
 
 from cli.output import console, printable
+from cli.statuses import status_style
 
 Say = Callable[[str], None]
 Sent = Callable[[int], None]
 
-STYLES = {"DEPLOYED": "bold green", "SKIPPED": "yellow", "INTERRUPTED": "yellow"}
 LEVEL_STYLES = {"ERROR": "red", "CRITICAL": "red", "WARNING": "yellow", "DEBUG": "dim"}
-
-
-def status_style(status: str) -> str:
-    return STYLES.get(status, "bold red" if status.endswith("FAILED") else "cyan")
 
 
 class Report:

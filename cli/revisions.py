@@ -11,10 +11,11 @@ from cli.client import is_id
 from cli.deploy import run_to_end
 from cli.deployments import Name, chosen, revision_table
 from cli.errors import BadUsage, CommandFailed
-from cli.following import ENDS, WAIT_SECONDS
+from cli.following import WAIT_SECONDS
 from cli.options import Json, Key, Org, Url, open_client, sentences
 from cli.output import console, when
 from cli.report import choose
+from cli.statuses import REVISION_ENDS
 
 SEARCHED = 100
 
@@ -83,7 +84,7 @@ def interrupt(
         found = chosen(client, name)
         rows = list(client.revisions(found["id"], limit=SEARCHED if revision else 1))
         target = named(rows, revision) if revision else client.newest_revision(found["id"])
-        if target["status"] in ENDS:
+        if target["status"] in REVISION_ENDS:
             raise CommandFailed(f"Revision {target['id']} is not on its way: it is {target['status']}.")
         ended = client.interrupt(found["id"], target["id"])
         if as_json:

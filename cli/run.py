@@ -16,6 +16,7 @@ from cli.deployments import Name, chosen
 from cli.errors import FAILED, INTERRUPTED, BadUsage, CommandFailed
 from cli.options import Key, Org, Url, open_client, sentences
 from cli.output import console, printable
+from cli.statuses import UNSUCCESSFUL_RUNS
 from cli.transcript import Transcript, as_text, error_text
 
 STREAM_MODES = ["messages-tuple", "updates", "custom"]
@@ -107,7 +108,7 @@ def command(
             notes.print(f"Go on with: --thread {ended.thread_id}", style="dim")
         if ended.was_cancelled:
             raise typer.Exit(INTERRUPTED)
-        if ended.status in ("error", "timeout", "interrupted"):
+        if ended.status in UNSUCCESSFUL_RUNS:
             if as_json:
                 raise typer.Exit(FAILED)  # the result has said it
             raise CommandFailed(f"The run ended as {ended.status}. {printable(ended.error or '')}".rstrip())

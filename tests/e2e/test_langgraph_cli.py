@@ -24,6 +24,7 @@ import psycopg
 import pytest
 
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.models import REVISION_ENDS
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -33,7 +34,6 @@ SECRET = "cookie-recipe-4711"
 NAME = "my-agent-app-v2"
 DEPLOY = ("deploy", "--no-input", "--remote")
 DEPLOY_SECONDS = 90
-ENDS = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"}
 
 AGENT = """
 import os
@@ -261,7 +261,7 @@ def test_of_two_quick_deploys_the_second_serves(stack: Stack, cli: LangGraph) ->
     def statuses() -> list[str]:
         return [revision["status"] for revision in quick.revisions()]
 
-    wait_until(lambda: set(statuses()) <= ENDS, DEPLOY_SECONDS, what="both revisions to end")
+    wait_until(lambda: set(statuses()) <= REVISION_ENDS, DEPLOY_SECONDS, what="both revisions to end")
     assert statuses()[0] == "DEPLOYED"
     assert set(statuses()[1:]) <= {"DEPLOYED", "SKIPPED"}
     assert quick.says() == "second -"

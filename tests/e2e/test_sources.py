@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from shared.models import REVISION_ENDS
 from tests.support.git_server import Repository, Server, serving
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
@@ -21,7 +22,6 @@ def say(state: State):
 graph = StateGraph(State).add_node(say).add_edge(START, "say").compile()
 """
 CONFIG = json.dumps({"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}})
-ENDS = {"DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED"}
 BUILD_SECONDS = 90
 
 
@@ -51,7 +51,7 @@ def test_a_branch_is_deployed_and_deployed_again_when_it_has_moved(tmp_path: Pat
             values: Any = stack.sdk("gitted").runs.wait(None, "agent", input={"messages": []})
             return str(values["said"])
 
-        wait_until(lambda: newest()["status"] in ENDS, BUILD_SECONDS)
+        wait_until(lambda: newest()["status"] in REVISION_ENDS, BUILD_SECONDS)
         assert newest()["status"] == "DEPLOYED", newest()
         assert newest()["source_revision_config"]["repo_commit_sha"] == first
         assert said() == "first Noneblue", "user code does not get the credentials"
@@ -59,7 +59,7 @@ def test_a_branch_is_deployed_and_deployed_again_when_it_has_moved(tmp_path: Pat
         second = repository.commit({"apps/one/agent.py": AGENT % "second"})
         again = {"source_revision_config": {"repo_ref": "main"}}
         assert stack.client.patch(path, json=again).status_code == 200
-        wait_until(lambda: newest()["status"] in ENDS, BUILD_SECONDS)
+        wait_until(lambda: newest()["status"] in REVISION_ENDS, BUILD_SECONDS)
         assert newest()["source_revision_config"]["repo_commit_sha"] == second
         assert said() == "second Noneblue"
         log = f"/v1/projects/{made.json()['id']}/revisions/{newest()['id']}/build_logs"
