@@ -6,12 +6,21 @@ STAMP := $(VENV)/.installed
 UV := $(BIN)/uv
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help install run demo test soak check format lock clean
+# Tests start hundreds of Python processes: they do not each compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+PYTEST := $(BIN)/python -m pytest
+# As many workers as processors; each has a PostgreSQL and a Valkey of its own, so at most four.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope
+FAST := tests/unit tests/contract
+
+.PHONY: help install run demo test test-fast coverage soak check format lock clean
 
 help:
 	@echo "make run      start everything, deploy an example, stream one run, keep serving until Ctrl-C"
 	@echo "make demo     the same, and stop after the run"
-	@echo "make test     the whole test suite"
+	@echo "make test     the whole test suite; make test ARGS='tests/unit -k claims' a part of it"
+	@echo "make test-fast  the rings that start no platform: unit and contract"
+	@echo "make coverage  the same, and how much of the code they execute"
 	@echo "make soak     faults and loads that take minutes each; not part of the suite"
 	@echo "make check    lint, format and types"
 	@echo "make install  only install;  make lock  resolve the dependencies anew;  make clean  remove what was made"
@@ -37,11 +46,26 @@ run: install
 demo: install
 	@$(BIN)/runyard demo
 
+# All rings, also after one has failed; with ARGS one run of pytest with these.
 test: install
-	@$(BIN)/python -m pytest $(ARGS)
+ifdef ARGS
+	@$(PYTEST) $(ARGS)
+else
+	@failed=0; \
+	$(PYTEST) $(PARALLEL) $(FAST) || failed=1; \
+	$(PYTEST) $(PARALLEL) tests/e2e || failed=1; \
+	$(PYTEST) tests/fault || failed=1; \
+	exit $$failed
+endif
+
+test-fast: install
+	@$(PYTEST) $(PARALLEL) $(FAST) $(ARGS)
+
+coverage: install
+	@$(PYTEST) $(PARALLEL) --cov --cov-report term:skip-covered --cov-report html $(FAST) $(ARGS)
 
 soak: install
-	@$(BIN)/python -m pytest tests/soak --timeout 1800 $(ARGS)
+	@$(PYTEST) tests/soak --timeout 1800 $(ARGS)
 
 check: install
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright --pythonpath $(BIN)/python

@@ -50,7 +50,11 @@ def test_the_first_key_encrypts_and_all_decrypt() -> None:
         decrypt(stored)
 
 
-@pytest.mark.parametrize("stored", [b"", b"nonsense", encryption.Fernet(new_key()).encrypt(b"foreign")])
+@pytest.mark.parametrize(
+    "stored",
+    [b"", b"nonsense", encryption.Fernet(new_key()).encrypt(b"foreign")],
+    ids=["empty", "nonsense", "foreign"],
+)
 def test_what_no_key_opens_is_an_error(stored: bytes) -> None:
     with pytest.raises(Undecryptable):
         decrypt(stored)
