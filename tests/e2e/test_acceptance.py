@@ -16,7 +16,6 @@ from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
 TESTS = Path(__file__).parent.parent
-KITCHEN = TESTS / "projects" / "kitchen"
 
 POINTS = {
     "every method of the Python client and of both lines of the JavaScript client": (
@@ -71,11 +70,6 @@ def test_each_point_has_its_test(point: str) -> None:
     for place in POINTS[point]:
         file, _, name = place.partition("::")
         assert re.search(rf"^def {name}\(", (TESTS / file).read_text(), re.MULTILINE), place
-
-
-@pytest.fixture(scope="module")
-def kitchen(stack: Stack) -> str:
-    return stack.deploy(KITCHEN, name="kitchen")
 
 
 @pytest.fixture

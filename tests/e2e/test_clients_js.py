@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.support.javascript import JS, LINES, outcomes
 from tests.support.stack import Stack
 
-KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 ROWS = re.findall(r'^(row|newer)\("([^"]+)"', (JS / "rows.mjs").read_text(), re.MULTILINE)
 TABLE = [(line, row) for line in LINES for kind, row in ROWS if line == "v1" or kind == "row"]
 
 
 @pytest.fixture(scope="module")
-def deployment(stack: Stack) -> tuple[str, str]:
+def deployment(stack: Stack, kitchen: str) -> tuple[str, str]:
     """The address of a deployment with one graph for each behaviour, and a key."""
-    return f"{stack.url}/d/{stack.deploy(KITCHEN, name='kitchen')}", stack.api_key
+    return f"{stack.url}/d/{kitchen}", stack.api_key
 
 
 @pytest.mark.parametrize(("line", "row"), TABLE)

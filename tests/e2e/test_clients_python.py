@@ -9,7 +9,6 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -19,7 +18,6 @@ from langgraph_sdk.errors import ConflictError, NotFoundError
 
 from tests.support.stack import Stack
 
-KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 ECHO = "046b5dc7-2108-582c-9c6c-31d556d138f0"
 LATER = {"protocol version 2": {"threads.stream"}}  # methods of parts that are not served
 
@@ -61,11 +59,6 @@ async def _answered(method: Callable[..., Any], *args: Any, **more: Any) -> Any:
 async def _each(parts: Iterator[Any]) -> AsyncIterator[Any]:
     for part in parts:
         yield part
-
-
-@pytest.fixture(scope="module")
-def kitchen(stack: Stack) -> str:
-    return stack.deploy(KITCHEN, name="kitchen")
 
 
 async def new(client: Any, **more: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
 from uuid import uuid4
 
@@ -16,22 +15,20 @@ from langgraph.types import Command
 
 from tests.support.stack import Stack
 
-KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
-
 
 class Graphs:
     """Graphs of one deployment."""
 
-    def __init__(self, stack: Stack) -> None:
-        self._url, self._key = f"{stack.url}/d/{stack.deploy(KITCHEN, name='kitchen')}", stack.api_key
+    def __init__(self, stack: Stack, kitchen: str) -> None:
+        self._url, self._key = f"{stack.url}/d/{kitchen}", stack.api_key
 
     def __call__(self, name: str) -> RemoteGraph:
         return RemoteGraph(name, url=self._url, api_key=self._key)
 
 
 @pytest.fixture(scope="module")
-def graphs(stack: Stack) -> Graphs:
-    return Graphs(stack)
+def graphs(stack: Stack, kitchen: str) -> Graphs:
+    return Graphs(stack, kitchen)
 
 
 @pytest.fixture

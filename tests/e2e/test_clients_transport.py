@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -18,14 +17,8 @@ from tests.support.cutting_proxy import Break, Proxy, proxy
 from tests.support.javascript import LINES, outcomes
 from tests.support.stack import Stack
 
-KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 NUMBERS = {"n": 60, "seconds": 0.02}
 MODES: Any = ["custom", "values"]
-
-
-@pytest.fixture(scope="module")
-def kitchen(stack: Stack) -> str:
-    return stack.deploy(KITCHEN, name="kitchen")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,7 +13,6 @@ from httpx_sse import ServerSentEvent, connect_sse
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 ORIGIN = "https://chat.example.com"
 MODES = ["values", "messages-tuple", "updates", "custom", "tools"]
 HELLO = {"messages": [{"type": "human", "content": "hi", "id": "h1"}]}
@@ -50,8 +48,8 @@ class Browser:
 
 
 @pytest.fixture(scope="module")
-def url(stack: Stack) -> str:
-    return f"{stack.url}/d/{stack.deploy(KITCHEN, name='kitchen')}"
+def url(stack: Stack, kitchen: str) -> str:
+    return f"{stack.url}/d/{kitchen}"
 
 
 @pytest.fixture

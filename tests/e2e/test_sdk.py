@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -15,14 +14,6 @@ from langgraph_sdk.errors import ConflictError, NotFoundError, UnprocessableEnti
 
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
-
-KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
-
-
-@pytest.fixture(scope="module")
-def kitchen(stack: Stack) -> str:
-    """The name of a deployment with one graph for each behaviour."""
-    return stack.deploy(KITCHEN, name="kitchen")
 
 
 @pytest.fixture

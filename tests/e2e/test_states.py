@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 from langgraph_sdk.errors import BadRequestError, ConflictError
@@ -11,12 +9,10 @@ from langgraph_sdk.errors import BadRequestError, ConflictError
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
-
 
 @pytest.fixture(scope="module")
-def sdk(stack: Stack) -> SyncLangGraphClient:
-    return stack.sdk(stack.deploy(KITCHEN, name="kitchen"))
+def sdk(stack: Stack, kitchen: str) -> SyncLangGraphClient:
+    return stack.sdk(kitchen)
 
 
 def test_history_state_and_fork(sdk: SyncLangGraphClient) -> None:

@@ -9,13 +9,12 @@ from langgraph_sdk.client import SyncLangGraphClient
 
 from tests.support.stack import Stack
 
-PROJECTS = Path(__file__).parent.parent / "projects"
-KITCHEN, MEANING = PROJECTS / "kitchen", PROJECTS / "meaning"
+MEANING = Path(__file__).parent.parent / "projects" / "meaning"
 
 
 @pytest.fixture(scope="module")
-def sdk(stack: Stack) -> SyncLangGraphClient:
-    return stack.sdk(stack.deploy(KITCHEN, name="kitchen"))
+def sdk(stack: Stack, kitchen: str) -> SyncLangGraphClient:
+    return stack.sdk(kitchen)
 
 
 def test_a_graph_and_its_client_share_the_store(sdk: SyncLangGraphClient) -> None:
