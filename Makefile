@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope
 FAST := tests/unit tests/contract
 
-.PHONY: help install run demo test test-fast coverage soak check format lock clean
+.PHONY: help install run demo test test-fast coverage soak check format lock docs clean
 
 help:
 	@echo "make run      start everything, deploy an example, stream one run, keep serving until Ctrl-C"
@@ -23,7 +23,7 @@ help:
 	@echo "make coverage  the same, and how much of the code they execute"
 	@echo "make soak     faults and loads that take minutes each; not part of the suite"
 	@echo "make check    lint, format and types"
-	@echo "make install  only install;  make lock  resolve the dependencies anew;  make clean  remove what was made"
+	@echo "make install  only install;  make lock  resolve the dependencies anew;  make docs  write docs/settings.md;  make clean  remove what was made"
 
 install: $(STAMP)
 
@@ -72,6 +72,9 @@ check: install
 
 format: install
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+docs: install
+	@$(BIN)/python -m docs.settings
 
 # Without the index's address: whoever installs has their own.
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

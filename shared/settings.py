@@ -14,6 +14,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 MIB = 1024 * 1024
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -24,80 +25,253 @@ class BadSetting(ValueError):
     """An environment variable holds a value that cannot be used."""
 
 
+def setting(
+    variable: str, default: object, meaning: str, *, is_secret: bool = False, shown: str | None = None
+) -> Any:
+    """A field that is read from an environment variable.
+
+    `docs/settings.md` is made of these: `meaning` stands there, and `shown` where the default depends on another setting.
+    """
+    described = {"variable": variable, "meaning": meaning, "shown": shown}
+    return field(default=default, repr=not is_secret, metadata=described)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The service's configuration; durations are in seconds, sizes in bytes unless named otherwise."""
 
     # Where things are
-    database_url: str | None = field(
-        default=None, repr=False
-    )  # None: `runyard up` starts the embedded PostgreSQL
-    redis_url: str | None = field(default=None, repr=False)  # None: the embedded Valkey
-    data_dir: Path = Path(".runyard")
-    cache_dir: Path = Path(".runyard/cache")
-    host: str = "127.0.0.1"
-    port: int = 8123
-    url: str = "http://127.0.0.1:8123"  # where clients reach the service
-    app_domain: str | None = None  # deployments are also at https://<name>.<app_domain>
-    dev_deployment: str | None = None  # served at the root as well, without a key for this machine's user
+    database_url: str | None = setting(
+        "DATABASE_URL",
+        None,
+        "`postgresql://…`; not set: `runyard up` starts its own PostgreSQL in the data directory",
+        is_secret=True,
+    )
+    redis_url: str | None = setting(
+        "REDIS_URL",
+        None,
+        "`redis://…` or `unix://…`, Redis or Valkey; not set: `runyard up` starts its own Valkey",
+        is_secret=True,
+    )
+    data_dir: Path = setting(
+        "RUNYARD_DATA_DIR",
+        Path(".runyard"),
+        "environments and sources of revisions, the embedded servers, keys that were made for you",
+    )
+    cache_dir: Path = setting(
+        "RUNYARD_CACHE_DIR",
+        Path(".runyard/cache"),
+        "downloaded wheels and what was installed from them, shared by all builds: see [Builds](deploying.md#builds)",
+        shown="`cache` in the data directory",
+    )
+    host: str = setting("RUNYARD_HOST", "127.0.0.1", "the address `web` listens on")
+    port: int = setting(
+        "RUNYARD_PORT", 8123, "the port `web` listens on; when it is taken, the start says so and stops"
+    )
+    url: str = setting(
+        "RUNYARD_URL",
+        "http://127.0.0.1:8123",
+        "where clients, the command line and deployments' addresses find the service",
+        shown="`http://HOST:PORT`",
+    )
+    app_domain: str | None = setting(
+        "RUNYARD_APP_DOMAIN",
+        None,
+        "`apps.example.com`: deployments are also at `https://NAME.apps.example.com` (with the scheme of `RUNYARD_URL`). The domain's names must lead here; it may carry a port",
+    )
+    dev_deployment: str | None = setting(
+        "RUNYARD_DEV_DEPLOYMENT",
+        None,
+        "what `runyard dev` sets: this deployment is also at the root, and needs no key from this machine's user",
+    )
 
     # Who may do what
-    api_key: str | None = field(default=None, repr=False)  # a bootstrap admin key, accepted as given
-    encryption_keys: tuple[str, ...] = field(default=(), repr=False)  # first encrypts, all decrypt
+    api_key: str | None = setting(
+        "RUNYARD_API_KEY",
+        None,
+        "the operator's key, accepted as given; `runyard up` makes one (`admin.key`) when it is not set",
+        is_secret=True,
+    )
+    encryption_keys: tuple[str, ...] = setting(
+        "RUNYARD_ENCRYPTION_KEYS",
+        (),
+        "Fernet keys, separated by commas, for secrets at rest: the first encrypts, all decrypt. No process but `beat` starts without one; `runyard up` makes one (`secret.key`)",
+        is_secret=True,
+    )
 
     # Calls to servers that users name: token endpoints, discovery, sources
-    allowed_addresses: tuple[str, ...] = ()  # networks, addresses and hosts that may be called though private
-    allow_http: bool = False
-    oauth_redirect_url: str | None = None  # None: our own callback; may hold {provider_id}
+    allowed_addresses: tuple[str, ...] = setting(
+        "RUNYARD_ALLOWED_ADDRESSES",
+        (),
+        "networks, addresses and host names, separated by commas, that token endpoints, discovery and sources may be at though they are private",
+    )
+    allow_http: bool = setting(
+        "RUNYARD_ALLOW_HTTP", False, "`true`: such addresses may also begin with `http://`"
+    )
+    oauth_redirect_url: str | None = setting(
+        "RUNYARD_OAUTH_REDIRECT_URL",
+        None,
+        "where providers send a user back to, with `{provider_id}` in it, when a front end of yours passes code and state on; else `RUNYARD_URL/v2/auth/callback/{provider_id}`",
+    )
 
     # Logs
-    log_level: str = "INFO"
-    log_format: str = "text"  # text or json
+    log_level: str = setting("RUNYARD_LOG_LEVEL", "INFO", "`DEBUG`, `INFO`, `WARNING` or `ERROR`")
+    log_format: str = setting(
+        "RUNYARD_LOG_FORMAT",
+        "text",
+        "`text`, or `json`: one object a line, with request, run and revision ids; lines that nobody reads are dropped and counted",
+    )
 
     # Runs
-    pool: str = "default"
-    runner_slots: int = 2000
-    lease_seconds: float = 30.0
-    run_timeout_seconds: float = 3600.0
-    max_attempts: int = 3
-    drain_seconds: float = 25.0  # how long a runner that stops lets its runs go on
-    event_retention_seconds: int = 900
+    pool: str = setting("RUNYARD_POOL", "default", "the pool whose runs a runner executes")
+    runner_slots: int = setting("RUNYARD_RUNNER_SLOTS", 2000, "runs a runner has at a time")
+    lease_seconds: float = setting(
+        "RUNYARD_LEASE_SECONDS",
+        30.0,
+        "how long a run or a build stays with an owner whose heartbeats stop; at least 2, the same in all processes",
+    )
+    run_timeout_seconds: float = setting(
+        "RUNYARD_RUN_TIMEOUT_SECONDS",
+        3600.0,
+        "a run that takes longer, all attempts together, ends as `timeout`",
+    )
+    max_attempts: int = setting(
+        "RUNYARD_MAX_ATTEMPTS",
+        3,
+        "how often a run's runner, or a host that no other run was on, may die before the run ends as `error`",
+    )
+    drain_seconds: float = setting(
+        "RUNYARD_DRAIN_SECONDS",
+        25.0,
+        "how long a runner that is shutting down lets its runs go on before it hands them over",
+    )
+    event_retention_seconds: int = setting(
+        "RUNYARD_EVENT_RETENTION_SECONDS", 900, "how long the events of an ended run can be read again"
+    )
     heartbeat_seconds: float = 5.0
-    max_pending_per_thread: int = 1_000
-    max_pending_per_deployment: int = 100_000
-    max_body_bytes: int = 16 * MIB
-    max_archive_bytes: int = 200 * MIB
-    body_seconds: float = 30.0  # for a request's body to come, and a second more for every 8 KiB of it
+    max_pending_per_thread: int = setting(
+        "RUNYARD_MAX_PENDING_PER_THREAD", 1_000, "more waiting runs on one thread are refused with 429"
+    )
+    max_pending_per_deployment: int = setting(
+        "RUNYARD_MAX_PENDING_PER_DEPLOYMENT",
+        100_000,
+        "more waiting runs of one deployment are refused with 429",
+    )
+    max_body_bytes: int = setting(
+        "RUNYARD_MAX_BODY_BYTES", 16 * MIB, "larger request bodies are refused with 413"
+    )
+    max_archive_bytes: int = setting(
+        "RUNYARD_MAX_ARCHIVE_BYTES", 200 * MIB, "larger source archives are refused with 413"
+    )
+    body_seconds: float = setting(
+        "RUNYARD_BODY_SECONDS",
+        30.0,
+        "for a request's body to come, and a second more for every 8 KiB of it; slower ones are refused with 408",
+    )
 
-    max_concurrent_runs_per_key: int = 0  # of keys that are made without a number of their own; 0: no bound
+    max_concurrent_runs_per_key: int = setting(
+        "RUNYARD_MAX_CONCURRENT_RUNS_PER_KEY",
+        0,
+        "how many of its runs an API key may have running at once when it was made without a number of its own; `0`: no limit",
+    )
 
     # What one key, and all of them, may take of a web process; operators' keys have no bound of their own
-    requests_per_second: float = 200.0
-    requests_burst: int = 400
-    streams_per_key: int = 500
-    max_streams: int = 5_000
-    connections_per_address: int = 1_000  # an IPv6 network of 64 bits is one address
-    proxy_addresses: tuple[str, ...] = ("127.0.0.0/8", "::1")  # which may have as many as they like
+    requests_per_second: float = setting(
+        "RUNYARD_REQUESTS_PER_SECOND",
+        200.0,
+        "requests a second of one API key that one `web` process answers in the long run, else 429; `0`: no limit",
+    )
+    requests_burst: int = setting(
+        "RUNYARD_REQUESTS_BURST", 400, "requests of one API key that one `web` process answers at once"
+    )
+    streams_per_key: int = setting(
+        "RUNYARD_STREAMS_PER_KEY",
+        500,
+        "streams, waits and long polls that one key may have open in one `web` process, else 429",
+    )
+    max_streams: int = setting(
+        "RUNYARD_MAX_STREAMS",
+        5_000,
+        "streams, waits and long polls that all keys together may have open in one `web` process, else 503",
+    )
+    connections_per_address: int = setting(
+        "RUNYARD_CONNECTIONS_PER_ADDRESS",
+        1_000,
+        "connections that one address, or IPv6 network of 64 bits, may have open with one `web` process, else 429",
+    )
+    proxy_addresses: tuple[str, ...] = setting(
+        "RUNYARD_PROXY_ADDRESSES",
+        ("127.0.0.0/8", "::1"),
+        "addresses and networks without that limit: a reverse proxy brings everybody's connections",
+    )
 
     # Graph hosts
-    hosts_per_revision: int = 2
-    max_hosts: int = 16
-    host_idle_seconds: float = 600.0
-    host_start_seconds: float = 60.0
-    host_stall_seconds: float = 60.0
-    host_memory_mb: int = 1024
-    host_processes: int = 256
-    host_threads: int = 64
-    isolation: str = "auto"  # auto, require, none
-    bwrap: str | None = None  # the sandbox program; "": none, None: looked for
-    sandbox_user: str = "nobody"  # whom user code runs as when the service is root and has no sandbox
+    hosts_per_revision: int = setting(
+        "RUNYARD_HOSTS_PER_REVISION",
+        2,
+        "graph hosts a runner keeps for one revision when one does not suffice",
+    )
+    max_hosts: int = setting(
+        "RUNYARD_MAX_HOSTS",
+        16,
+        "hosts of all revisions a runner keeps, and half as many more for runs whose host died; the one idle for longest makes room, and where none is idle runs wait",
+    )
+    host_idle_seconds: float = setting(
+        "RUNYARD_HOST_IDLE_SECONDS", 600.0, "a host without runs stops after this time"
+    )
+    host_start_seconds: float = setting(
+        "RUNYARD_HOST_START_SECONDS", 60.0, "loading the graphs may take this long"
+    )
+    host_stall_seconds: float = setting(
+        "RUNYARD_HOST_STALL_SECONDS", 60.0, "a host whose event loop is blocked for this long is killed"
+    )
+    host_memory_mb: int = setting("RUNYARD_HOST_MEMORY_MB", 1024, "a host that uses more is killed")
+    host_processes: int = setting(
+        "RUNYARD_HOST_PROCESSES",
+        256,
+        "a host with more processes is killed; processes and threads together stop at four times as many",
+    )
+    host_threads: int = setting("RUNYARD_HOST_THREADS", 64, "synchronous nodes a host executes at a time")
+    isolation: str = setting(
+        "RUNYARD_ISOLATION",
+        "auto",
+        "`auto`: the best level there is; `require`: refuse to run user code without a sandbox; `none`",
+    )
+    bwrap: str | None = setting(
+        "RUNYARD_BWRAP",
+        None,
+        "the sandbox program; without this variable the system's `bwrap` if it works, else the one that comes with the installation; empty: none",
+    )
+    sandbox_user: str = setting(
+        "RUNYARD_SANDBOX_USER",
+        "nobody",
+        "whom user code runs as when the service runs as root and there is no sandbox",
+    )
 
     # Builds
-    build_timeout_seconds: float = 900.0
-    kept_revisions: int = 20  # of a deployment, beside those that serve or have runs to come
-    kept_environments: int = 3  # of a deployment, on each machine, beside those in use
-    log_retention_days: float = 14.0
-    max_log_lines: int = 200_000  # of a deployment
+    build_timeout_seconds: float = setting(
+        "RUNYARD_BUILD_TIMEOUT_SECONDS", 900.0, "a build that takes longer fails"
+    )
+    kept_revisions: int = setting(
+        "RUNYARD_KEPT_REVISIONS",
+        20,
+        "how many of a deployment's newest revisions are kept, to go back to; one that serves or has runs to come is kept besides",
+    )
+    kept_environments: int = setting(
+        "RUNYARD_KEPT_ENVIRONMENTS",
+        3,
+        "how many of a deployment's newest environments each machine keeps on disk, beside those in use; others are made again when needed",
+    )
+    log_retention_days: float = setting(
+        "RUNYARD_LOG_RETENTION_DAYS",
+        14.0,
+        "older lines of deployment logs are removed; a build log lives as long as its revision",
+    )
+    max_log_lines: int = setting(
+        "RUNYARD_MAX_LOG_LINES",
+        200_000,
+        "how many lines of its log a deployment may have: the oldest go first",
+    )
     # what build steps and graph hosts take over from this environment: addresses, certificates, locale
     passed_on: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -164,62 +338,12 @@ PASSED_ON = (
     "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL",
 )  # fmt: skip
 
-# Field → environment variable. A setting is documented in the README under this name.
-VARIABLES = {
-    "database_url": "DATABASE_URL",
-    "redis_url": "REDIS_URL",
-    "data_dir": "RUNYARD_DATA_DIR",
-    "cache_dir": "RUNYARD_CACHE_DIR",
-    "host": "RUNYARD_HOST",
-    "port": "RUNYARD_PORT",
-    "url": "RUNYARD_URL",
-    "app_domain": "RUNYARD_APP_DOMAIN",
-    "dev_deployment": "RUNYARD_DEV_DEPLOYMENT",
-    "api_key": "RUNYARD_API_KEY",
-    "encryption_keys": "RUNYARD_ENCRYPTION_KEYS",
-    "allowed_addresses": "RUNYARD_ALLOWED_ADDRESSES",
-    "allow_http": "RUNYARD_ALLOW_HTTP",
-    "oauth_redirect_url": "RUNYARD_OAUTH_REDIRECT_URL",
-    "log_level": "RUNYARD_LOG_LEVEL",
-    "log_format": "RUNYARD_LOG_FORMAT",
-    "pool": "RUNYARD_POOL",
-    "runner_slots": "RUNYARD_RUNNER_SLOTS",
-    "lease_seconds": "RUNYARD_LEASE_SECONDS",
-    "run_timeout_seconds": "RUNYARD_RUN_TIMEOUT_SECONDS",
-    "max_attempts": "RUNYARD_MAX_ATTEMPTS",
-    "drain_seconds": "RUNYARD_DRAIN_SECONDS",
-    "event_retention_seconds": "RUNYARD_EVENT_RETENTION_SECONDS",
-    "max_pending_per_thread": "RUNYARD_MAX_PENDING_PER_THREAD",
-    "max_pending_per_deployment": "RUNYARD_MAX_PENDING_PER_DEPLOYMENT",
-    "max_concurrent_runs_per_key": "RUNYARD_MAX_CONCURRENT_RUNS_PER_KEY",
-    "max_body_bytes": "RUNYARD_MAX_BODY_BYTES",
-    "max_archive_bytes": "RUNYARD_MAX_ARCHIVE_BYTES",
-    "body_seconds": "RUNYARD_BODY_SECONDS",
-    "requests_per_second": "RUNYARD_REQUESTS_PER_SECOND",
-    "requests_burst": "RUNYARD_REQUESTS_BURST",
-    "streams_per_key": "RUNYARD_STREAMS_PER_KEY",
-    "max_streams": "RUNYARD_MAX_STREAMS",
-    "connections_per_address": "RUNYARD_CONNECTIONS_PER_ADDRESS",
-    "proxy_addresses": "RUNYARD_PROXY_ADDRESSES",
-    "hosts_per_revision": "RUNYARD_HOSTS_PER_REVISION",
-    "max_hosts": "RUNYARD_MAX_HOSTS",
-    "host_idle_seconds": "RUNYARD_HOST_IDLE_SECONDS",
-    "host_start_seconds": "RUNYARD_HOST_START_SECONDS",
-    "host_stall_seconds": "RUNYARD_HOST_STALL_SECONDS",
-    "host_memory_mb": "RUNYARD_HOST_MEMORY_MB",
-    "host_processes": "RUNYARD_HOST_PROCESSES",
-    "host_threads": "RUNYARD_HOST_THREADS",
-    "isolation": "RUNYARD_ISOLATION",
-    "bwrap": "RUNYARD_BWRAP",
-    "sandbox_user": "RUNYARD_SANDBOX_USER",
-    "build_timeout_seconds": "RUNYARD_BUILD_TIMEOUT_SECONDS",
-    "kept_revisions": "RUNYARD_KEPT_REVISIONS",
-    "kept_environments": "RUNYARD_KEPT_ENVIRONMENTS",
-    "log_retention_days": "RUNYARD_LOG_RETENTION_DAYS",
-    "max_log_lines": "RUNYARD_MAX_LOG_LINES",
+# Field → environment variable.
+VARIABLES: dict[str, str] = {
+    spec.name: spec.metadata["variable"]
+    for spec in dataclasses.fields(Settings)
+    if "variable" in spec.metadata
 }
-
-
 MAY_BE_EMPTY = ("RUNYARD_BWRAP",)  # of all others an empty value is none
 
 
