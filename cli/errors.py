@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# What a script can rely on; `runyard deploy --help` and the README say the same.
+# What a script can rely on; `runyard deploy --help` and docs/cli.md say the same.
 FAILED, USAGE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 130
 
 

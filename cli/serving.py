@@ -21,7 +21,7 @@ def up() -> None:
     """Start the service: servers, database, every process. Ctrl-C stops it.
 
     PostgreSQL and Valkey come along and keep their data in RUNYARD_DATA_DIR (.runyard), unless DATABASE_URL and
-    REDIS_URL name others. RUNYARD_HOST and RUNYARD_PORT say where it listens; the README lists all settings.
+    REDIS_URL name others. RUNYARD_HOST and RUNYARD_PORT say where it listens; docs/settings.md lists all settings.
     """
     with sentences():
         lines = Lines()

@@ -1,0 +1,48 @@
+"""docs/glossary.md names what is in the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[3]
+ROWS = re.findall(
+    r"^\| ([\w ,]+) \| [^|]+ \| (`[^|]+`) \|$", (PROJECT / "docs" / "glossary.md").read_text(), re.MULTILINE
+)
+
+
+def names(tree: ast.AST) -> Iterator[str]:
+    """What a module defines, reads or passes by name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+@pytest.fixture(scope="module")
+def used() -> set[str]:
+    return {
+        name
+        for package in ("shared", "web", "workers", "cli")
+        for path in (PROJECT / package).rglob("*.py")
+        if "templates" not in path.parts
+        for name in names(ast.parse(path.read_text()))
+    }
+
+
+@pytest.mark.parametrize(("word", "examples"), ROWS, ids=[word for word, _ in ROWS])
+def test_a_word_is_used_in_the_code(used: set[str], word: str, examples: str) -> None:
+    assert [name for name in re.findall(r"`(\w+)`", examples) if name not in used] == []
+
+
+def test_both_tables_are_read() -> None:
+    assert {"deployment", "fence"} <= {word for word, _ in ROWS}

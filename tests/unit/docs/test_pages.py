@@ -1,0 +1,105 @@
+"""The README and the pages of docs/ name what there is: files, links, headings, settings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs import settings
+from shared.settings import VARIABLES
+
+PROJECT = Path(__file__).parents[3]
+README = PROJECT / "README.md"
+PAGES = [
+    README,
+    PROJECT / "CONTRIBUTING.md",
+    PROJECT / "CHANGELOG.md",
+    *sorted((PROJECT / "docs").glob("*.md")),
+]
+FENCED = re.compile(r"```.*?```", re.DOTALL)
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names by which links lead to a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def section(page: Path, title: str) -> str:
+    return page.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_the_readme_is_read_in_one_go() -> None:
+    assert len(README.read_text().splitlines()) <= 150
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    linked = {
+        (PROJECT / target).resolve() for target in re.findall(r"\]\(([\w/.]+\.md)\)", README.read_text())
+    }
+
+    assert set(PAGES) - {README} <= linked
+
+
+def test_every_folder_and_file_of_the_map_exists() -> None:
+    folder = ""
+    for line in section(README, "The map").partition("```\n")[2].partition("```")[0].splitlines():
+        indent, name = len(line) - len(line.lstrip()), line.split()[0]
+        folder = name if not indent and name.endswith("/") else folder if indent else ""
+        assert (PROJECT / (folder + name if indent else name)).exists(), line
+
+
+def test_every_room_is_on_the_map() -> None:
+    drawn = re.findall(r"^  (\w+)/", section(README, "The map"), re.MULTILINE)
+    rooms = {
+        path.parent.name
+        for package in ("web", "workers", "shared")
+        for path in (PROJECT / package).glob("*/__init__.py")
+    }
+
+    assert set(drawn) == rooms
+
+
+@each_page
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(
+        r"`((?:shared|web|workers|cli|docs|examples|bench|tests)/[\w/.]+)(?::\w+)?`", page.read_text()
+    )
+
+    assert [path for path in named if not (PROJECT / path).exists()] == []
+
+
+@each_page
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", FENCED.sub("", page.read_text())):
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+@each_page
+def test_every_setting_that_a_page_names_exists(page: Path) -> None:
+    named = set(re.findall(r"`(RUNYARD_[A-Z_]+)`", page.read_text()))
+
+    assert named - {"RUNYARD_ORG"} <= set(VARIABLES.values())  # that one is the command line's
+
+
+def test_the_page_of_settings_is_what_the_code_says() -> None:
+    assert settings.PAGE.read_text() == settings.page(), "make docs"
+
+
+def test_the_page_of_settings_has_each_once() -> None:
+    assert re.findall(r"^\| `([A-Z_]+)` \|", settings.page(), re.MULTILINE) == list(VARIABLES.values())
+
+
+@pytest.mark.parametrize(
+    ("default", "expected"),
+    [(None, ""), ("", ""), (30.0, "`30`"), (0.5, "`0.5`"), (("a", "b"), "`a,b`"), (False, "`False`")],
+)
+def test_a_default_is_shown_as_an_operator_writes_it(default: object, expected: str) -> None:
+    assert settings.shown(default) == expected
