@@ -81,6 +81,11 @@ async def _(client: Any) -> None:
     graph = await client.assistants.get_graph(ECHO, xray=1)
     assert {node["id"] for node in graph["nodes"]} == {"__start__", "node", "__end__"}
     assert {"source": "__start__", "target": "node"}.items() <= graph["edges"][0].items()
+    (nested,) = await client.assistants.search(graph_id="nested")
+    plain = await client.assistants.get_graph(nested["assistant_id"])
+    opened = await client.assistants.get_graph(nested["assistant_id"], xray=True)
+    assert {node["id"] for node in plain["nodes"]} == {"__start__", "child", "__end__"}
+    assert {"child:before", "child:after"} <= {node["id"] for node in opened["nodes"]}
 
 
 @row("assistants.get_schemas")
@@ -88,6 +93,7 @@ async def _(client: Any) -> None:
     schemas = await client.assistants.get_schemas(ECHO)
     assert schemas["graph_id"] == "echo"
     assert {"input_schema", "output_schema", "state_schema", "context_schema"} <= set(schemas)
+    assert "text" in schemas["input_schema"]["properties"]
 
 
 @row("assistants.get_subgraphs")
@@ -279,6 +285,7 @@ async def _(client: Any) -> None:
 @row("threads.get_state")
 async def _(client: Any) -> None:
     thread_id = await new(client)
+    assert (await client.threads.get_state(thread_id))["values"] == {}
     await client.runs.wait(thread_id, "nested", input={"text": "x"}, interrupt_before=["child"])
     state = await client.threads.get_state(thread_id, subgraphs=True)
     assert state["next"] == ["child"]
@@ -361,7 +368,8 @@ async def _(client: Any) -> None:
     assert parts[0].event == "metadata"
     assert created == [{"run_id": parts[0].data["run_id"], "thread_id": thread_id}]
     assert {part.event.partition("|")[0] for part in parts} == {"metadata", "values", "updates"}
-    assert any(part.event.startswith("updates|child:") for part in parts)
+    assert len([part for part in parts if part.event.startswith("updates|child:")]) == 2
+    assert parts[-1].event == "values"
     assert all(part.id for part in parts)
     assert parts[-1].data["log"] == ["before", "after"]
 
@@ -370,6 +378,8 @@ async def _(client: Any) -> None:
 async def _(client: Any) -> None:
     created: list[Any] = []
     thread_id = str(uuid4())
+    with pytest.raises(NotFoundError):
+        await client.runs.create(thread_id, "greets", input={"text": ""})
     run = await client.runs.create(
         thread_id,
         "greets",
@@ -487,6 +497,8 @@ async def _(client: Any) -> None:
     ]
     assert [part.event for part in whole] == ["metadata", "values", *["custom"] * 5, "values"]
     assert [part.data["i"] for part in rest] == [2, 3, 4]
+    assert [part.id for part in rest] == [part.id for part in whole[4:-1]]
+    assert [int(part.id) for part in whole] == sorted({int(part.id) for part in whole})
     with pytest.raises(NotFoundError):
         _ = [part async for part in client.runs.join_stream(thread_id, str(uuid4()))]
 

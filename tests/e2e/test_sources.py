@@ -25,11 +25,10 @@ CONFIG = json.dumps({"dependencies": ["."], "graphs": {"agent": "./agent.py:grap
 BUILD_SECONDS = 90
 
 
-def test_a_branch_is_deployed_and_deployed_again_when_it_has_moved(tmp_path: Path) -> None:
+def test_a_branch_is_deployed_and_deployed_again_when_it_has_moved(stack: Stack, tmp_path: Path) -> None:
     repository = Repository(tmp_path / "project.git")
     first = repository.commit({"apps/one/langgraph.json": CONFIG, "apps/one/agent.py": AGENT % "first"})
-    env = {"RUNYARD_ALLOWED_ADDRESSES": "127.0.0.1", "RUNYARD_ALLOW_HTTP": "1"}
-    with serving(Server(tmp_path, password=TOKEN)) as address, Stack(env=env) as stack:
+    with serving(Server(tmp_path, password=TOKEN)) as address:
         body = {
             "name": "gitted",
             "source": "github",

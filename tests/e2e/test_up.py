@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +11,9 @@ from pathlib import Path
 import httpx
 import psutil
 import psycopg
-import pytest
 
 from cli.procfile import PROJECT
 from cli.up import newest_version
-from tests.support.levels import LEVELS
 from tests.support.stack import Stack, free_port
 from tests.support.waiting import wait_until
 
@@ -32,20 +29,6 @@ def test_it_prepares_the_database(stack: Stack) -> None:
     with psycopg.connect(stack.database_url) as connection:
         row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     assert row == (newest_version(),)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_its_secrets_are_its_owner_s_alone(level: int) -> None:
-    with Stack(env=LEVELS[level]) as stack:
-        wait_until(lambda: stack.client.get("/info").json()["host"]["isolation"] is not None, 60)
-
-        assert stack.client.get("/info").json()["host"]["isolation"] == level
-        assert stat.S_IMODE(stack.data_dir.stat().st_mode) == (0o711 if level == 1 else 0o700)
-        for name in ("admin.key", "secret.key", "valkey/password", "valkey/valkey.conf"):
-            assert stat.S_IMODE((stack.data_dir / name).stat().st_mode) == 0o600, name
-        for name in ("postgres", "valkey"):
-            assert stat.S_IMODE((stack.data_dir / name).stat().st_mode) == 0o700, name
-        assert stack.api_key not in stack.log.read_text()
 
 
 def test_a_second_one_on_the_same_folder_says_so(stack: Stack) -> None:

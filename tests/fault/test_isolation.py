@@ -59,6 +59,15 @@ def test_user_code_sees_nothing_of_the_platform(level: int, stack: Stack) -> Non
     assert stack.client.get("/info").json()["host"]["isolation"] == level
 
 
+def test_its_secrets_are_its_owner_s_alone(level: int, stack: Stack) -> None:
+    assert stat.S_IMODE(stack.data_dir.stat().st_mode) == (0o711 if level == 1 else 0o700)
+    for name in ("admin.key", "secret.key", "valkey/password", "valkey/valkey.conf"):
+        assert stat.S_IMODE((stack.data_dir / name).stat().st_mode) == 0o600, name
+    for name in ("postgres", "valkey"):
+        assert stat.S_IMODE((stack.data_dir / name).stat().st_mode) == 0o700, name
+    assert stack.api_key not in stack.log.read_text()
+
+
 def test_a_storm_of_processes_ends_with_the_run_that_began_it(stack: Stack) -> None:
     stack.deploy(KITCHEN, name="beside")
     storm, beside = stack.sdk("kitchen"), stack.sdk("beside")
