@@ -21,7 +21,6 @@ from shared.settings import Settings
 from tests.support.servers import running
 from tests.support.stack import Stack
 
-# Servers that tests run on loopback ports, in the part of those outside.
 # Deletes rows from where there are some: TRUNCATE makes new files for every table there is. Without triggers,
 # since all that refers to a row goes too. What has grown is truncated: deleted rows would still be read.
 EMPTY_TABLES = """
@@ -43,6 +42,7 @@ BEGIN
     END LOOP;
 END $$
 """
+# Tests run servers on loopback ports, in the part of those outside.
 OUTSIDE = {"RUNYARD_ALLOWED_ADDRESSES": "127.0.0.1", "RUNYARD_ALLOW_HTTP": "true"}
 
 

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from cli.main import app
 from docs import settings
 from shared.settings import VARIABLES
 
@@ -87,6 +89,17 @@ def test_every_setting_that_a_page_names_exists(page: Path) -> None:
     named = set(re.findall(r"`(RUNYARD_[A-Z_]+)`", page.read_text()))
 
     assert named - {"RUNYARD_ORG"} <= set(VARIABLES.values())  # that one is the command line's
+
+
+def test_the_page_of_the_command_line_has_every_command() -> None:
+    page = (PROJECT / "docs" / "cli.md").read_text()
+    described = {
+        name
+        for cell in re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE)
+        for name in re.findall(r"`(\w+)", cell)
+    }
+
+    assert described == set(get_command(app).commands)  # type: ignore[attr-defined]
 
 
 def test_the_page_of_settings_is_what_the_code_says() -> None:
