@@ -143,7 +143,7 @@ class Settings:
     drain_seconds: float = setting(
         "RUNYARD_DRAIN_SECONDS",
         25.0,
-        "how long a runner that is shutting down lets its runs go on before it hands them over",
+        "how long a runner that is shutting down lets its runs continue before it hands them over",
     )
     event_retention_seconds: int = setting(
         "RUNYARD_EVENT_RETENTION_SECONDS", 900, "how long the events of an ended run can be read again"

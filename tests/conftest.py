@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Generator, Iterator
 from dataclasses import replace
@@ -74,6 +75,8 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = embedded.valkey(tmp_path_factory.mktemp("vk"))
     with running(server):
         yield server.url
+    # A hub's connection lives as long as its process, which may wait for the other workers.
+    logging.getLogger("shared.eventlog.hub").disabled = True
 
 
 @pytest.fixture(scope="session")
