@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 # As many workers as processors; each has a PostgreSQL and a Valkey of its own, so at most four. Modules are shared out
 # in the order of their names, and contract goes first: its longest tests are alone in their modules.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 FAST := tests/contract tests/unit
 
 .PHONY: help install run demo test test-fast coverage soak check format lock docs clean
