@@ -1,13 +1,7 @@
-"""Runs, created with all that executing them needs. The life of one:
+"""Creates runs: a pending row with all that executing the run needs frozen in.
 
-    pending ──claim──► running ──finish──► success | error | interrupted | timeout
-       │                  │ lease expired or host died, attempts left ──► pending
-       └─cancel─► interrupted (rollback: deleted)
-
-Every arrow is one conditional UPDATE that names the old state; no row changed means somebody else was
-first. All times are the database's. SQL is written out here because this is the path whose cost counts:
-locks are always taken thread first, then run. Owners claim runs through `shared/runs/claims.py` and end them
-through `shared/runs/finish.py`; who ends one from outside does it through `shared/runs/cancel.py`.
+SQL is written out here because this is the path whose cost counts. A run on a thread is one statement; only what
+depends on other runs of its thread looks at them first, in a transaction.
 """
 
 from __future__ import annotations
@@ -87,27 +81,27 @@ def create_run(
     """Insert a pending run with its configuration frozen in; a run without thread gets one of its own.
 
     Raises NotFound (thread or assistant), Conflict (strategy `reject` on a busy thread; a status that was not
-    wanted; nothing serves yet), Invalid (unknown graph), TooMany. What looks at the thread first
-    (`depends_on_thread`) needs a transaction.
+    wanted; nothing serves yet), Invalid (unknown graph), TooMany. A request that depends on other runs of its
+    thread (`depends_on_thread`) needs a transaction: TypeError on the driver's connection, which has none.
     """
     assistant = assistants.resolve(conn, deployment, request.assistant_id)
-    stateless = thread_id is None
-    if stateless and request.place:
-        request = replace(request, place={})
+    is_stateless = thread_id is None
     run_id = run_id or uuid7()
-    thread_id = thread_id or uuid7()
-    metadata = {
-        **request.config.get("metadata", {}),
-        "graph_id": assistant.graph_id,
-        "assistant_id": str(assistant.assistant_id),
-        **request.metadata,
-    }
-    temporary = stateless and request.on_completion == "delete"
     displaced: Sequence[Displaced] = ()
-    if not stateless and depends_on_thread(request) and isinstance(conn, Connection):
-        _require_status(conn, deployment.id, thread_id, request)
-        if request.multitask_strategy != "enqueue":
-            displaced = _apply_strategy(conn, deployment.id, thread_id, request.multitask_strategy, run_id)
+    if thread_id is None:
+        thread_id = uuid7()
+        request = replace(request, place={})
+    elif depends_on_thread(request):
+        displaced = _displace(conn, deployment.id, thread_id, request, run_id)
+    temporary = is_stateless and request.on_completion == "delete"
+    graph = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
+    identity = Identity(
+        run_id=str(run_id),
+        thread_id=str(thread_id),
+        graph_id=assistant.graph_id,
+        assistant_id=str(assistant.assistant_id),
+        langgraph_request_id=request_id,
+    )
     values = {
         "run_id": run_id,
         "webhook": request.webhook,
@@ -117,12 +111,10 @@ def create_run(
         "revision_id": assistant.revision_id,
         "graph_id": assistant.graph_id,
         "assistant_metadata": dumps(assistant.metadata),
-        "metadata": dumps(metadata),
-        "thread_metadata": dumps(
-            {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
-        ),
+        "metadata": dumps({**request.config.get("metadata", {}), **graph, **request.metadata}),
+        "thread_metadata": dumps(graph),
         "input": dumps(request.input),
-        "kwargs": dumps(_kwargs(request, assistant, run_id, thread_id, temporary, request_id)),
+        "kwargs": dumps(_kwargs(request, assistant, identity, temporary=temporary)),
         "multitask_strategy": request.multitask_strategy,
         "temporary": temporary,
         "pool": assistant.pool,
@@ -131,8 +123,8 @@ def create_run(
         "max_pending": max_pending,
         "after": max(request.after_seconds, 0),
     }
-    row = None if stateless else query(conn, INSERT_ON_THREAD, values).fetchone()
-    if row is None and (stateless or _may_make_thread(conn, deployment.id, thread_id, request)):
+    row = None if is_stateless else query(conn, INSERT_ON_THREAD, values).fetchone()
+    if row is None and (is_stateless or _may_make_thread(conn, deployment.id, thread_id, request)):
         row = query(conn, INSERT_WITH_THREAD, values).fetchone()
     if row is None:  # somebody made the thread between two statements, or it is full
         row = query(conn, INSERT_ON_THREAD, values).fetchone()
@@ -160,6 +152,18 @@ def made(conn: Driver, run_id: UUID) -> Created | None:
 def depends_on_thread(request: RunRequest) -> bool:
     """Whether other runs, or the thread's status, decide what becomes of this one."""
     return request.multitask_strategy != "enqueue" or request.if_thread_status is not None
+
+
+def _displace(
+    conn: Connection | Driver, deployment_id: UUID, thread_id: UUID, request: RunRequest, run_id: UUID
+) -> Sequence[Displaced]:
+    """Apply what the request says of other runs of its thread; those that make way for it."""
+    if not isinstance(conn, Connection):
+        raise TypeError("a run that depends on other runs of its thread is created in a transaction")
+    _require_status(conn, deployment_id, thread_id, request)
+    if request.multitask_strategy == "enqueue":
+        return ()
+    return _apply_strategy(conn, deployment_id, thread_id, request.multitask_strategy, run_id)
 
 
 def _require_status(conn: Connection, deployment_id: UUID, thread_id: UUID, request: RunRequest) -> None:
@@ -245,13 +249,36 @@ WITH t AS (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What every run finds of itself in `configurable`, whatever its caller wrote there."""
+
+    run_id: str
+    thread_id: str
+    graph_id: str
+    assistant_id: str
+    user_id: str = ""
+    langgraph_auth_user: None = None
+    langgraph_auth_user_id: str = ""
+    langgraph_auth_permissions: Sequence[str] = ()
+    langgraph_request_id: str
+
+
+# A run's kwargs that hold what was asked for as it was: name → field of the request.
+AS_ASKED = {
+    "stream_mode": "stream_mode",
+    "interrupt_before": "interrupt_before",
+    "interrupt_after": "interrupt_after",
+    "webhook": "webhook",
+    "feedback_keys": "feedback_keys",
+    "subgraphs": "stream_subgraphs",
+    "resumable": "stream_resumable",
+    "durability": "durability",
+}
+
+
 def _kwargs(
-    request: RunRequest,
-    assistant: assistants.Resolved,
-    run_id: UUID,
-    thread_id: UUID,
-    temporary: bool,
-    request_id: str,
+    request: RunRequest, assistant: assistants.Resolved, identity: Identity, *, temporary: bool
 ) -> dict[str, Any]:
     """Everything the graph host needs to know but the input: assistant's configuration, run's over it."""
     own = request.context or request.config.get("configurable", {})
@@ -260,15 +287,7 @@ def _kwargs(
     config["configurable"] = {
         **assistant.config.get("configurable", {}),
         **own,
-        "run_id": str(run_id),
-        "thread_id": str(thread_id),
-        "graph_id": assistant.graph_id,
-        "assistant_id": str(assistant.assistant_id),
-        "user_id": "",
-        "langgraph_auth_user": None,
-        "langgraph_auth_user_id": "",
-        "langgraph_auth_permissions": [],
-        "langgraph_request_id": request_id,
+        **vars(identity),
         **request.extras,
         **request.place,
     }
@@ -276,16 +295,9 @@ def _kwargs(
         "command": request.command,
         "config": config,
         "context": context,
-        "stream_mode": list(request.stream_mode),
-        "interrupt_before": request.interrupt_before,
-        "interrupt_after": request.interrupt_after,
-        "webhook": request.webhook,
-        "feedback_keys": request.feedback_keys,
+        **{name: getattr(request, asked) for name, asked in AS_ASKED.items()},
         "temporary": temporary,
-        "subgraphs": request.stream_subgraphs,
-        "resumable": request.stream_resumable,
         "checkpoint_during": request.durability != "exit",
-        "durability": request.durability,
     }
     if request.strict_resume:
         kwargs["strict_resume"] = True

@@ -21,15 +21,12 @@ from shared.errors import Conflict
 from shared.infra.postgres import Row
 from shared.models import UNSUCCESSFUL_RUN_STATUSES, ThreadStatus, is_unsuccessful
 from shared.runs import create, read
-from shared.runs.create import Created, RunRequest
+from shared.runs.create import AS_ASKED, Created, Identity, RunRequest
 from shared.threads import records
 
 RETRY_OF = "retry_of"  # in a run's metadata
 PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
-IDS = (
-    "run_id", "thread_id", "graph_id", "assistant_id", "user_id", "langgraph_auth_user",
-    "langgraph_auth_user_id", "langgraph_auth_permissions", "langgraph_request_id",
-)  # fmt: skip
+OWN = {*Identity.__dataclass_fields__, *PLACE}  # of `configurable`: the new run has its own
 
 _MATCHING = f"""
 FROM run WHERE deployment_id = :deployment_id AND {is_unsuccessful()}
@@ -132,13 +129,6 @@ def _same(failed: Row, *, goes_on: bool) -> RunRequest:
         metadata={**failed["metadata"], RETRY_OF: str(failed["run_id"])},
         config={name: value for name, value in kwargs["config"].items() if name != "configurable"},
         context=kwargs["context"],
-        extras={name: value for name, value in configurable.items() if name not in (*IDS, *PLACE)},
-        stream_mode=kwargs["stream_mode"],
-        stream_subgraphs=kwargs["subgraphs"],
-        stream_resumable=kwargs["resumable"],
-        interrupt_before=kwargs["interrupt_before"],
-        interrupt_after=kwargs["interrupt_after"],
-        durability=kwargs["durability"],
-        webhook=kwargs["webhook"],
-        feedback_keys=kwargs["feedback_keys"],
+        extras={name: value for name, value in configurable.items() if name not in OWN},
+        **{asked: kwargs[name] for name, asked in AS_ASKED.items()},
     )

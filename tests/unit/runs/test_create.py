@@ -65,6 +65,17 @@ def test_runs_made_at_the_same_time_get_an_order(deployment: DeploymentRef, thre
     assert len(listed) == 8
 
 
+@pytest.mark.parametrize("asked", [{"multitask_strategy": "reject"}, {"if_thread_status": ["idle"]}])
+def test_what_depends_on_other_runs_needs_a_transaction(
+    deployment: DeploymentRef, thread_id: UUID, asked: dict[str, Any]
+) -> None:
+    request = RunRequest(assistant_id="agent", **asked)
+    with driver() as conn, pytest.raises(TypeError, match="in a transaction"):
+        creation.create_run(conn, deployment, request, thread_id=thread_id)
+    with driver() as conn:
+        assert creation.create_run(conn, deployment, request, thread_id=None).thread_id != thread_id
+
+
 def test_one_of_many_rejecting_runs_wins(deployment: DeploymentRef, thread_id: UUID) -> None:
     def attempt(_: int) -> bool:
         try:
