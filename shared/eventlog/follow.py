@@ -54,15 +54,13 @@ def follow(
         if last is None:
             reader.take(quiet_seconds())
             yield []
-    stale = False
+    position = _Position(redis, id, last, is_from_start=after == 0)
     checks = _Checks(reader.is_new)
     row = _Row(ended_by_row)
     while True:
-        if stale:
+        if position.is_stale:
             try:
-                for page in _catch_up(redis, id, last, from_start=after == 0):
-                    if page[-1].seq:
-                        last = page[-1].seq
+                for page in position.catch_up():
                     yield page
                     if page[-1].is_last:
                         return
@@ -74,34 +72,70 @@ def follow(
                 if final := row.ask():
                     yield list(final)
                     return
-        events, stale = reader.take(min(quiet_seconds(), checks.seconds_left))
-        if not events and not stale:
-            yield []  # a heartbeat, and the caller's chance to notice a closed socket
-            if checks.seconds_left:
-                continue
-            newest = _newest(redis, id)
-            if newest is None and (final := row.ask()):
-                yield list(final)
-                return
-            stale = newest is not None and newest > last
-            if newest is not None and not stale and (final := checks.ask(ended, last)):
-                yield list(final)
-                return
-            checks.again()
+        events, position.is_stale = reader.take(min(quiet_seconds(), checks.seconds_left))
+        if events or position.is_stale:
+            if fresh := position.advance(events):
+                yield fresh
+                if fresh[-1].is_last:
+                    return
             continue
+        yield []  # a heartbeat, and the caller's chance to notice a closed socket
+        if not checks.seconds_left and (final := _look(position, checks, row, ended)):
+            yield list(final)
+            return
+
+
+class _Position:
+    """How far a follower has come: to event `last`. `is_stale`: it must read on from the log."""
+
+    def __init__(self, redis: Redis, id: UUID, last: int, *, is_from_start: bool) -> None:
+        self._redis = redis
+        self._id = id
+        self._is_from_start = is_from_start
+        self.last = last
+        self.is_stale = False
+
+    def catch_up(self) -> Iterator[list[Event]]:
+        """Pages of what the log holds beyond `last`; raises RedisError."""
+        for page in _catch_up(self._redis, self._id, self.last, from_start=self._is_from_start):
+            self.last = page[-1].seq or self.last
+            yield page
+
+    def advance(self, events: Sequence[Event]) -> list[Event]:
+        """Those of the published events that come next, up to a gap, which makes the position stale."""
         fresh: list[Event] = []
+        last = self.last
         for event in events:
             if event.seq <= last:
                 continue
             if event.seq != last + 1 and (event.after != last or last == 0):
-                stale = True
+                self.is_stale = True
                 break
             fresh.append(event)
             last = event.seq
-        if fresh:
-            yield fresh
-            if fresh[-1].is_last:
-                return
+        self.last = last
+        return fresh
+
+    def newest(self) -> int | None:
+        """The number of the log's newest event, None when Redis does not answer."""
+        return _newest(self._redis, self._id)
+
+
+def _look(
+    position: _Position, checks: _Checks, row: _Row, ended: Callable[[], Sequence[Event] | None]
+) -> Sequence[Event] | None:
+    """The last events of what ended in silence; else None, and the position is stale if the log has gone on."""
+    newest = position.newest()
+    final = None
+    if newest is None:
+        final = row.ask()
+    elif newest > position.last:
+        position.is_stale = True
+    else:
+        final = checks.ask(ended, position.last)
+    if not final:
+        checks.again()
+    return final
 
 
 class _Checks:
