@@ -21,7 +21,7 @@ READY, DRAINING = "ready", "draining"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sign:
+class Heartbeat:
     """What a worker says of itself; `hosts` are a runner's graph hosts, by revision."""
 
     id: str
@@ -41,9 +41,9 @@ class Sign:
     hosts: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
 
-COLUMNS = tuple(Sign.__dataclass_fields__)
+COLUMNS = tuple(Heartbeat.__dataclass_fields__)
 FIXED = ("id", "kind", "pool", "host_name", "pid", "version", "isolation", "bounds_tasks", "bounds_memory")
-SIGN = text(
+RECORD_HEARTBEAT = text(
     f"INSERT INTO worker ({', '.join(COLUMNS)}) VALUES ("
     + ", ".join("CAST(:hosts AS json)" if name == "hosts" else f":{name}" for name in COLUMNS)
     + ") ON CONFLICT (id) DO UPDATE SET seen_at = now(), "
@@ -51,9 +51,9 @@ SIGN = text(
 )
 
 
-def sign(conn: Connection, said: Sign) -> None:
-    """Keep what a worker says of itself."""
-    conn.execute(SIGN, {**asdict(said), "hosts": dumps(list(said.hosts))})
+def record_heartbeat(conn: Connection, heartbeat: Heartbeat) -> None:
+    """Store a worker's newest heartbeat."""
+    conn.execute(RECORD_HEARTBEAT, {**asdict(heartbeat), "hosts": dumps(list(heartbeat.hosts))})
 
 
 def leave(conn: Connection, worker: str) -> None:

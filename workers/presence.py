@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 
 from shared import __version__, fleet
 from shared.errors import Unavailable
-from shared.fleet import DRAINING, READY, Sign
+from shared.fleet import DRAINING, READY, Heartbeat
 from shared.infra import broker
 from shared.infra.postgres import connection
 from shared.settings import Settings
@@ -70,7 +70,7 @@ class Presence:
         send: Callable[[str], None] = send_canary,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`figures`: the parts of a Sign that change; `is_full`: no task can begin, so no canary is heard."""
+        """`figures`: the parts of a Heartbeat that change; `is_full`: no task can begin, so no canary is heard."""
         self._settings = settings
         self._kind = kind
         self._isolation = isolation
@@ -128,7 +128,7 @@ class Presence:
 
     def sign(self) -> None:
         """Write our row."""
-        said = Sign(
+        said = Heartbeat(
             id=self._settings.worker,
             kind=self._kind,
             pool=self._settings.pool if self._kind == "runner" else None,
@@ -143,7 +143,7 @@ class Presence:
             **self._figures(),
         )
         with connection() as conn:
-            fleet.sign(conn, said)
+            fleet.record_heartbeat(conn, said)
 
     def check(self) -> None:
         """Send a canary now and then; end the process when none comes back."""

@@ -11,14 +11,14 @@ from sqlalchemy import text
 import tests.support.factories as make
 from shared import fleet
 from shared.access import api_keys
-from shared.fleet import Sign
+from shared.fleet import Heartbeat
 from shared.infra.postgres import connection, transaction
 from tests.contract.acting import Actor
 from tests.contract.conftest import Api, caller
 
 
 def runner(*, slots: int = 10, pool: str = "default", state: str = "ready") -> None:
-    said = Sign(
+    said = Heartbeat(
         id=f"{pool} {state}",
         kind="runner",
         pool=pool,
@@ -30,7 +30,7 @@ def runner(*, slots: int = 10, pool: str = "default", state: str = "ready") -> N
         state=state,
     )
     with connection() as conn:
-        fleet.sign(conn, said)
+        fleet.record_heartbeat(conn, said)
 
 
 def start(api: Api, thread_id: str | None = None, **body: Any) -> Any:

@@ -17,7 +17,7 @@ from cli import workers as command
 from shared import fleet
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.fleet import Sign
+from shared.fleet import Heartbeat
 from shared.infra import broker
 from shared.infra.postgres import connection, transaction
 from tests.contract.conftest import caller
@@ -47,7 +47,7 @@ def sign(id: str = "box:1:a", **fields: Any) -> None:
         **fields,
     }
     with connection() as conn:
-        fleet.sign(conn, Sign(id=id, **values))
+        fleet.record_heartbeat(conn, Heartbeat(id=id, **values))
 
 
 def seen(client: FlaskClient) -> Any:
