@@ -95,7 +95,7 @@ def create_run(
         displaced = _displace(conn, deployment.id, thread_id, request, run_id)
     temporary = is_stateless and request.on_completion == "delete"
     graph = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
-    identity = Identity(
+    identity = RunIdentity(
         run_id=str(run_id),
         thread_id=str(thread_id),
         graph_id=assistant.graph_id,
@@ -250,7 +250,7 @@ WITH t AS (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class RunIdentity:
     """What every run finds of itself in `configurable`, whatever its caller wrote there."""
 
     run_id: str
@@ -278,7 +278,7 @@ AS_ASKED = {
 
 
 def _kwargs(
-    request: RunRequest, assistant: assistants.Resolved, identity: Identity, *, temporary: bool
+    request: RunRequest, assistant: assistants.Resolved, identity: RunIdentity, *, temporary: bool
 ) -> dict[str, Any]:
     """Everything the graph host needs to know but the input: assistant's configuration, run's over it."""
     own = request.context or request.config.get("configurable", {})
