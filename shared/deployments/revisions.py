@@ -51,7 +51,7 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedRevision:
     """A revision in the hands of one builder."""
 
     revision_id: UUID
@@ -215,7 +215,7 @@ RETURNING r.id, r.deployment_id, d.organization_id, d.pool, r.status, r.attempt,
 """)
 
 
-def claim(conn: Connection, revision_id: UUID, *, owner: str, lease_seconds: float) -> Claimed | None:
+def claim(conn: Connection, revision_id: UUID, *, owner: str, lease_seconds: float) -> ClaimedRevision | None:
     """Take a revision that waits for a builder; None when another delivery already has it."""
     row = conn.execute(
         CLAIM,
@@ -229,7 +229,7 @@ def claim(conn: Connection, revision_id: UUID, *, owner: str, lease_seconds: flo
     ).one_or_none()
     if row is None:
         return None
-    return Claimed(
+    return ClaimedRevision(
         revision_id=row.id,
         deployment_id=row.deployment_id,
         organization_id=row.organization_id,
@@ -250,30 +250,35 @@ def claim(conn: Connection, revision_id: UUID, *, owner: str, lease_seconds: flo
 HELD = "id = :id AND attempt = :attempt AND owner = :owner"
 
 
-def _held(claimed: Claimed) -> dict[str, Any]:
+def _held(claimed: ClaimedRevision) -> dict[str, Any]:
     return {"id": claimed.revision_id, "attempt": claimed.attempt, "owner": claimed.owner}
 
 
-def renew(conn: Connection, claimed: Claimed, *, lease_seconds: float) -> bool:
+def renew(conn: Connection, claimed: ClaimedRevision, *, lease_seconds: float) -> bool:
     """Keep the lease; False when the revision is not ours any more."""
     query = text(f"UPDATE revision SET lease_until = now() + make_interval(secs => :lease) WHERE {HELD}")
     return conn.execute(query, {**_held(claimed), "lease": lease_seconds}).rowcount == 1
 
 
-def reserve(conn: Connection, claimed: Claimed, upto: int) -> None:
+def reserve(conn: Connection, claimed: ClaimedRevision, upto: int) -> None:
     """Make event numbers up to `upto` ours; raises Fenced."""
     query = text(f"UPDATE revision SET seq_reserved = greatest(seq_reserved, :upto) WHERE {HELD}")
     _require_one(conn.execute(query, {**_held(claimed), "upto": upto}).rowcount, claimed)
 
 
-def advance(conn: Connection, claimed: Claimed, status: RevisionStatus) -> None:
+def advance(conn: Connection, claimed: ClaimedRevision, status: RevisionStatus) -> None:
     """The claimed revision's next step; raises Fenced."""
     query = text(f"UPDATE revision SET status = :status, updated_at = now() WHERE {HELD}")
     _require_one(conn.execute(query, {**_held(claimed), "status": status}).rowcount, claimed)
 
 
 def keep_artifact(
-    conn: Connection, claimed: Claimed, *, requirements: str, python_version: str, manifest: Mapping[str, Any]
+    conn: Connection,
+    claimed: ClaimedRevision,
+    *,
+    requirements: str,
+    python_version: str,
+    manifest: Mapping[str, Any],
 ) -> None:
     """Store what makes the revision's environment the same wherever it is made; raises Fenced."""
     query = text(
@@ -284,7 +289,7 @@ def keep_artifact(
     _require_one(conn.execute(query, {**_held(claimed), **values}).rowcount, claimed)
 
 
-def keep_source(conn: Connection, claimed: Claimed, *, digest: str, commit: str) -> Claimed:
+def keep_source(conn: Connection, claimed: ClaimedRevision, *, digest: str, commit: str) -> ClaimedRevision:
     """The claimed revision is built from this archive of a repository's commit; raises Fenced."""
     config = {**claimed.config, "repo_commit_sha": commit}
     query = text(
@@ -296,13 +301,15 @@ def keep_source(conn: Connection, claimed: Claimed, *, digest: str, commit: str)
     return replace(claimed, archive_digest=digest, config=config)
 
 
-def repeat(conn: Connection, claimed: Claimed, build_id: UUID) -> None:
+def repeat(conn: Connection, claimed: ClaimedRevision, build_id: UUID) -> None:
     """The claimed revision uses the build of an earlier one; raises Fenced."""
     query = text(f"UPDATE revision SET build_id = :build_id WHERE {HELD}")
     _require_one(conn.execute(query, {**_held(claimed), "build_id": build_id}).rowcount, claimed)
 
 
-def end(conn: Connection, claimed: Claimed, status: RevisionStatus, message: str | None) -> list[Transition]:
+def end(
+    conn: Connection, claimed: ClaimedRevision, status: RevisionStatus, message: str | None
+) -> list[Transition]:
     """The claimed revision's last status, and the next one's turn; raises Fenced.
 
     The deployment must be locked. Answers what happened to the others: the builder tells of its own.
@@ -316,7 +323,7 @@ def end(conn: Connection, claimed: Claimed, status: RevisionStatus, message: str
     return promote(conn, claimed.deployment_id)
 
 
-def give_back(conn: Connection, claimed: Claimed) -> bool:
+def give_back(conn: Connection, claimed: ClaimedRevision) -> bool:
     """Let another builder have it at once: this one stops. False when it was not ours any more."""
     query = text(
         "UPDATE revision SET status = CASE WHEN requirements IS NULL OR manifest IS NULL THEN 'AWAITING_BUILD'"
@@ -325,7 +332,7 @@ def give_back(conn: Connection, claimed: Claimed) -> bool:
     return conn.execute(query, _held(claimed)).rowcount == 1
 
 
-def _require_one(rowcount: int, claimed: Claimed) -> None:
+def _require_one(rowcount: int, claimed: ClaimedRevision) -> None:
     if rowcount != 1:
         raise Fenced(f"revision {claimed.revision_id} is not attempt {claimed.attempt}'s any more")
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from shared.deployments import logs, revisions
 from shared.deployments.logs import BUILD, Clock, Line
-from shared.deployments.revisions import Claimed
+from shared.deployments.revisions import ClaimedRevision
 from shared.errors import Fenced, Unavailable
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
@@ -29,7 +29,7 @@ FLUSHED_SECONDS = 5.0
 class BuildLog:
     """What a build says: rows in the build log, and live events of the revision."""
 
-    def __init__(self, writer: Writer, claimed: Claimed, secrets: Mapping[str, str]) -> None:
+    def __init__(self, writer: Writer, claimed: ClaimedRevision, secrets: Mapping[str, str]) -> None:
         self._claimed = claimed
         self._scrub = logs.scrubber(secrets.values())
         self._clock = Clock()

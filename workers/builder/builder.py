@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from shared.deployments import logs as build_logs
 from shared.deployments import revisions, secrets
-from shared.deployments.revisions import Claimed
+from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, Fenced, Unavailable
 from shared.infra import broker, logs, redis
 from shared.infra.encryption import Undecryptable
@@ -75,7 +75,7 @@ class Builder:
         for worker in tuple(self._at_work):
             gevent.kill(worker, Stopped())
 
-    def _build(self, claimed: Claimed) -> None:
+    def _build(self, claimed: ClaimedRevision) -> None:
         log.info("revision %s: attempt %d", claimed.revision_id, claimed.attempt)
         self._at_work.add(gevent.getcurrent())
         try:
@@ -89,7 +89,7 @@ class Builder:
         finally:
             self._at_work.discard(gevent.getcurrent())
 
-    def _tell(self, claimed: Claimed) -> None:
+    def _tell(self, claimed: ClaimedRevision) -> None:
         with Lease(claimed, self.settings.lease_seconds) as lease:
             build = _Build(self, claimed, lease)
             with build.log:
@@ -103,7 +103,7 @@ class Builder:
                     build.log.say("WARNING", "this builder stops: another one begins anew")
                     raise
 
-    def _give_back(self, claimed: Claimed) -> None:
+    def _give_back(self, claimed: ClaimedRevision) -> None:
         try:
             with connection() as conn:
                 is_back = revisions.give_back(conn, claimed)
@@ -122,7 +122,7 @@ class Lease:
     in the middle of something.
     """
 
-    def __init__(self, claimed: Claimed, seconds: float) -> None:
+    def __init__(self, claimed: ClaimedRevision, seconds: float) -> None:
         self._claimed = claimed
         self._seconds = seconds
         self._released = Signal()
@@ -155,7 +155,7 @@ class Lease:
 class _Build:
     """One attempt's story."""
 
-    def __init__(self, builder: Builder, claimed: Claimed, lease: Lease) -> None:
+    def __init__(self, builder: Builder, claimed: ClaimedRevision, lease: Lease) -> None:
         self._settings = builder.settings
         self._claimed = claimed
         self._lease = lease

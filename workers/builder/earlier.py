@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared.deployments.revisions import Claimed
+from shared.deployments.revisions import ClaimedRevision
 
 FRESH = timedelta(days=1)
 
@@ -35,7 +35,7 @@ WHERE deployment_id = :deployment_id AND status = 'DEPLOYED' AND requirements IS
 NEWEST = " ORDER BY number DESC LIMIT 10"
 
 
-def same_source(conn: Connection, claimed: Claimed) -> Earlier | None:
+def same_source(conn: Connection, claimed: ClaimedRevision) -> Earlier | None:
     """The newest build of the same archive with the same configuration file, if it is fresh."""
     query = text(DEPLOYED + " AND archive_digest = :digest" + NEWEST)
     values = {"deployment_id": claimed.deployment_id, "digest": claimed.archive_digest}
@@ -46,7 +46,7 @@ def same_source(conn: Connection, claimed: Claimed) -> Earlier | None:
     return None
 
 
-def same_wishes(conn: Connection, claimed: Claimed, inputs: str) -> Earlier | None:
+def same_wishes(conn: Connection, claimed: ClaimedRevision, inputs: str) -> Earlier | None:
     """The newest build that asked for the same packages, if it is fresh."""
     query = text(DEPLOYED + " AND manifest ->> 'inputs' = :inputs" + NEWEST)
     values = {"deployment_id": claimed.deployment_id, "inputs": inputs}

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import Connection, text
 
 from shared.deployments import archives, git_refs, revisions
-from shared.deployments.revisions import Claimed
+from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, OutsideFailed
 from shared.infra import egress
 from shared.infra.postgres import connection
@@ -69,8 +69,8 @@ def without_credentials(secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def fetch(
-    settings: Settings, claimed: Claimed, origin: Origin, secrets: Mapping[str, str], say: Say
-) -> Claimed:
+    settings: Settings, claimed: ClaimedRevision, origin: Origin, secrets: Mapping[str, str], say: Say
+) -> ClaimedRevision:
     """The revision with its archive; raises BuildFailed."""
     workspace = workspaces.workspace_of(settings, claimed.build_id)
     with workspaces.exclusive(workspace):
@@ -87,7 +87,7 @@ def fetch(
             shutil.rmtree(workspace.root, ignore_errors=True)
 
 
-def _keep(claimed: Claimed, archive: Path, commit: str) -> Claimed:
+def _keep(claimed: ClaimedRevision, archive: Path, commit: str) -> ClaimedRevision:
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     with connection() as conn:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import pytest
 
 from shared.deployments import archives, git_refs, revisions
-from shared.deployments.revisions import Claimed
+from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, Invalid
 from shared.infra import egress
 from shared.infra.postgres import connection
@@ -45,7 +45,7 @@ class Case:
         self.repository = Repository(world.tmp_path / "repositories" / "project.git")
         self.said: list[str] = []
 
-    def claim(self) -> Claimed:
+    def claim(self) -> ClaimedRevision:
         deployment = factories.deployment()
         made = factories.revision(deployment.id, number=2, status=RevisionStatus.AWAITING_BUILD)
         with connection() as conn:
@@ -53,7 +53,9 @@ class Case:
         assert claimed is not None
         return claimed
 
-    def fetch(self, url: str, ref: str | None = None, secrets: Mapping[str, str] | None = None) -> Claimed:
+    def fetch(
+        self, url: str, ref: str | None = None, secrets: Mapping[str, str] | None = None
+    ) -> ClaimedRevision:
         claimed = self.claim()
         try:
             return sources.fetch(
@@ -73,7 +75,7 @@ class Case:
         return caught.value.message
 
 
-def names(claimed: Claimed) -> dict[str, int]:
+def names(claimed: ClaimedRevision) -> dict[str, int]:
     """The files of a revision's archive and their modes."""
     assert claimed.archive_digest is not None
     with connection() as conn:

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from sqlalchemy import text
 
 from shared.deployments import deployments, revisions
-from shared.deployments.revisions import IN_PROGRESS, Claimed, Transition
+from shared.deployments.revisions import IN_PROGRESS, ClaimedRevision, Transition
 from shared.errors import Fenced, NotFound
 from shared.infra.postgres import connection
 from shared.models import REVISION_ENDS, RevisionStatus
@@ -52,7 +52,7 @@ class Revisions(RuleBasedStateMachine):
         """An empty deployment; what is known of another one's revisions is that they are gone."""
         found = factories.deployment(organization_id=self.organization_id, serving=False)
         self.deployment_id = found.id
-        self.held: dict[UUID, Claimed] = {}  # who may move a revision
+        self.held: dict[UUID, ClaimedRevision] = {}  # who may move a revision
         self.ended: dict[UUID, str] = {}
         self.builds: dict[UUID, UUID] = {}  # of those that are there, the revision each was first built as
         self.active: UUID | None = None
@@ -143,7 +143,7 @@ class Revisions(RuleBasedStateMachine):
         return held
 
     @rule(held=claims)
-    def build(self, held: Claimed) -> None:
+    def build(self, held: ClaimedRevision) -> None:
         def store() -> None:
             with connection() as conn:
                 revisions.keep_artifact(conn, held, requirements="x==1", python_version="3.11", manifest={})
@@ -153,7 +153,7 @@ class Revisions(RuleBasedStateMachine):
         self.only_the_holder(held, store)
 
     @rule(held=claims, status=st.sampled_from(["DEPLOYED", "BUILD_FAILED", "DEPLOY_FAILED"]))
-    def end(self, held: Claimed, status: str) -> None:
+    def end(self, held: ClaimedRevision, status: str) -> None:
         def finish() -> None:
             with connection() as conn:
                 revisions.lock_deployment(conn, self.deployment_id)
@@ -172,12 +172,12 @@ class Revisions(RuleBasedStateMachine):
         conn.execute(query, {"rid": revision_id, "id": self.deployment_id})
 
     @rule(held=claims)
-    def renew(self, held: Claimed) -> None:
+    def renew(self, held: ClaimedRevision) -> None:
         with connection() as conn:
             assert revisions.renew(conn, held, lease_seconds=300) == (self.held.get(held.revision_id) == held)
 
     @rule(held=claims)
-    def stop(self, held: Claimed) -> None:
+    def stop(self, held: ClaimedRevision) -> None:
         with connection() as conn:
             revisions.give_back(conn, held)
         if self.held.get(held.revision_id) == held:
@@ -195,7 +195,7 @@ class Revisions(RuleBasedStateMachine):
         with connection() as conn:
             self.note(revisions.expire(conn))
 
-    def only_the_holder(self, held: Claimed, act: Any) -> None:
+    def only_the_holder(self, held: ClaimedRevision, act: Any) -> None:
         if self.held.get(held.revision_id) == held:
             act()
         else:

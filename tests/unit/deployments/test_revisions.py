@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from shared.deployments import revisions
-from shared.deployments.revisions import Claimed, Transition
+from shared.deployments.revisions import ClaimedRevision, Transition
 from shared.errors import Fenced, NotFound
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import connection
@@ -38,18 +38,18 @@ def new(deployment_id: UUID, **artifact: Any) -> tuple[UUID, list[Transition]]:
         return id, revisions.start(conn, deployment_id, id)
 
 
-def claim(id: UUID, owner: str = "builder") -> Claimed | None:
+def claim(id: UUID, owner: str = "builder") -> ClaimedRevision | None:
     with connection() as conn:
         return revisions.claim(conn, id, owner=owner, lease_seconds=30)
 
 
-def claimed(id: UUID, owner: str = "builder") -> Claimed:
+def claimed(id: UUID, owner: str = "builder") -> ClaimedRevision:
     got = claim(id, owner)
     assert got is not None
     return got
 
 
-def end(held: Claimed, status: RevisionStatus = RevisionStatus.DEPLOYED) -> list[Transition]:
+def end(held: ClaimedRevision, status: RevisionStatus = RevisionStatus.DEPLOYED) -> list[Transition]:
     with connection() as conn:
         revisions.lock_deployment(conn, held.deployment_id)
         return revisions.end(conn, held, status, None)
@@ -185,7 +185,7 @@ def test_each_attempt_has_event_numbers_nobody_has_seen(deployment_id: UUID) -> 
     assert moved[0].attempt < first.attempt * 2 < back.attempt < second.attempt * 2
 
 
-WRITES: dict[str, Callable[[Connection, Claimed], Any]] = {
+WRITES: dict[str, Callable[[Connection, ClaimedRevision], Any]] = {
     "advance": lambda conn, held: revisions.advance(conn, held, RevisionStatus.DEPLOYING),
     "keep": lambda conn, held: revisions.keep_artifact(
         conn, held, requirements="", python_version="3.11", manifest={}
