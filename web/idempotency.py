@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from werkzeug.exceptions import HTTPException
 
 from shared.access import idempotency
-from shared.access.idempotency import HEADER, Answer, Asked
+from shared.access.idempotency import HEADER, Answer, KeyedRequest
 from shared.errors import Invalid
 from shared.infra.postgres import Driver
 from web.auth import caller
@@ -61,7 +61,7 @@ def _with_status(response: Response, status: int = 200) -> Response:
     return response
 
 
-def _asked() -> Asked | None:
+def _asked() -> KeyedRequest | None:
     """This request under its key; None when it has none. Raises Invalid for what is not a key."""
     key = request.headers.get(HEADER)
     if key is None:
@@ -74,7 +74,7 @@ def _asked() -> Asked | None:
         raise Invalid("must be printable ASCII", loc=("header", HEADER), kind="string_pattern_mismatch")
     who = caller()
     address = request.path + "?" + request.query_string.decode("latin-1")
-    return Asked.of(who.organization_id, who.key_id, key, request.method, address, request.get_data())
+    return KeyedRequest.of(who.organization_id, who.key_id, key, request.method, address, request.get_data())
 
 
 def _again(answer: Answer) -> Response:

@@ -30,7 +30,7 @@ REMOVED_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class KeyedRequest:
     """A request under a key: `id` says whose key, `digest` what was asked."""
 
     id: bytes
@@ -38,7 +38,7 @@ class Asked:
     digest: bytes
 
     @classmethod
-    def of(cls, organization_id: UUID, caller: str, key: str, *request: str | bytes) -> Asked:
+    def of(cls, organization_id: UUID, caller: str, key: str, *request: str | bytes) -> KeyedRequest:
         """`caller` is who chose the key: no other caller gets its answer. `request` is all that counts of it."""
         return cls(_hash(str(organization_id), caller, key), organization_id, _hash(*request))
 
@@ -68,7 +68,7 @@ WHERE id = %(id)s AND created_at > now() - interval '{KEPT_HOURS} hours'
 """
 
 
-def earlier(conn: Connection | Driver, asked: Asked) -> Answer | None:
+def earlier(conn: Connection | Driver, asked: KeyedRequest) -> Answer | None:
     """What this request was answered before; None: it is the first, and others wait until `conn` commits.
 
     `conn` must be in a transaction. Raises InProgress while another one carries the request out, and Invalid
@@ -93,7 +93,7 @@ ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, answer = excluded.answe
 """
 
 
-def keep(conn: Connection | Driver, asked: Asked, answer: Answer) -> None:
+def keep(conn: Connection | Driver, asked: KeyedRequest, answer: Answer) -> None:
     """Store the answer, in the transaction that began with `earlier()`."""
     values = {
         "id": asked.id,

@@ -13,7 +13,7 @@ from werkzeug.test import TestResponse
 
 from shared.access import api_keys, idempotency
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.access.idempotency import Answer, Asked
+from shared.access.idempotency import Answer, KeyedRequest
 from shared.infra import encryption
 from shared.infra.postgres import LARGE, connection, driver, dumps, transaction
 from tests.contract.conftest import Api, ControlPlane, Notifications, caller
@@ -159,7 +159,7 @@ def test_twenty_at_once_make_one(control: ControlPlane) -> None:
 def test_a_request_in_progress_is_waited_for_and_one_that_died_is_not(
     control: ControlPlane, db: Engine
 ) -> None:
-    asked = Asked.of(DEFAULT_ORGANIZATION_ID, "bootstrap", "one")
+    asked = KeyedRequest.of(DEFAULT_ORGANIZATION_ID, "bootstrap", "one")
     with db.connect() as conn:
         assert idempotency.earlier(conn, asked) is None
         busy = create(control)
@@ -182,7 +182,7 @@ def test_a_failure_after_the_create_undoes_both(
 
 
 def test_the_drivers_own_connection_will_do(control: ControlPlane) -> None:
-    asked = Asked.of(DEFAULT_ORGANIZATION_ID, "somebody", "one", "POST", "/runs", b"{}")
+    asked = KeyedRequest.of(DEFAULT_ORGANIZATION_ID, "somebody", "one", "POST", "/runs", b"{}")
     answer = Answer(200, {"Content-Location": "/runs/1"}, "{}")
     with driver() as conn, conn.transaction():
         assert idempotency.earlier(conn, asked) is None
