@@ -50,7 +50,7 @@ class ThreadEvent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPosition:
     """Where a reader stopped: after event `seq` of the thread's run number `run`."""
 
     run: int
@@ -58,7 +58,7 @@ class Place:
     state_at: int | None = None  # microseconds: the newest state it knows
 
     @classmethod
-    def parse(cls, last_event_id: str | None) -> Place | None:
+    def parse(cls, last_event_id: str | None) -> StreamPosition | None:
         """None where nothing is to be told again: no id, or none of ours."""
         said = (last_event_id or "").strip()
         if said in ("-", "-1", "0"):
@@ -116,7 +116,7 @@ class ThreadStream:
         thread_id: UUID,
         *,
         modes: Collection[str],
-        place: Place | None,
+        place: StreamPosition | None,
         wanted: Callable[[Mapping[str, Any]], Keep],
         retention_seconds: int,
     ) -> None:

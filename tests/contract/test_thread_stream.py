@@ -16,7 +16,7 @@ from shared.eventlog import events
 from shared.infra import broker, redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
-from shared.thread_stream import Place
+from shared.thread_stream import StreamPosition
 from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api, Notifications
 
@@ -335,5 +335,14 @@ def test_what_cannot_be_streamed_is_refused(
 
 
 def test_a_place_is_read_from_an_id() -> None:
-    read = [Place.parse(id) for id in ("3-7", "3-7-5", " - ", "", None, "7", "3-7-", "a-b")]
-    assert read == [Place(3, 7), Place(3, 7, 5), Place(1, 0, 0), None, None, None, None, None]
+    read = [StreamPosition.parse(id) for id in ("3-7", "3-7-5", " - ", "", None, "7", "3-7-", "a-b")]
+    assert read == [
+        StreamPosition(3, 7),
+        StreamPosition(3, 7, 5),
+        StreamPosition(1, 0, 0),
+        None,
+        None,
+        None,
+        None,
+        None,
+    ]

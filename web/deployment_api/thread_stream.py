@@ -10,7 +10,7 @@ from flask import Blueprint, Response, request
 from shared import thread_stream
 from shared.eventlog.events import EXPIRED
 from shared.eventlog.hub import hub
-from shared.thread_stream import MODES, RUN_MODES, Place, ThreadEvent, ThreadStream
+from shared.thread_stream import MODES, RUN_MODES, StreamPosition, ThreadEvent, ThreadStream
 from web import sse
 from web.deployment_api import stream_filter
 from web.deployment_api.paging import deployment, settings
@@ -42,7 +42,7 @@ def follow_thread(thread_id: str) -> Response:
         deployment().id,
         key,
         modes=load_query(ThreadStreamQuery).get("stream_mode") or (RUN_MODES,),
-        place=Place.parse(request.headers.get("Last-Event-ID")),
+        place=StreamPosition.parse(request.headers.get("Last-Event-ID")),
         wanted=lambda kwargs: stream_filter.of_creator(kwargs, None),
         retention_seconds=settings().event_retention_seconds,
     )
