@@ -23,15 +23,15 @@ KEPT_SECONDS = 3600  # an archive nobody refers to yet may be about to be named 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UploadTarget:
     """Where to put an archive, and the name to call it by afterwards."""
 
     token: str
     object_path: str
 
 
-def open_place(conn: Connection, deployment_id: UUID) -> Place:
-    """A new place for one archive of the deployment."""
+def open_upload(conn: Connection, deployment_id: UUID) -> UploadTarget:
+    """A new upload of one archive of the deployment."""
     token = secrets.token_urlsafe(32)
     object_path = f"{deployment_id}/{secrets.token_hex(16)}.tar.gz"
     conn.execute(
@@ -41,14 +41,14 @@ def open_place(conn: Connection, deployment_id: UUID) -> Place:
         ),
         {"path": object_path, "id": deployment_id, "hash": _hash(token), "seconds": UPLOAD_SECONDS},
     )
-    return Place(token, object_path)
+    return UploadTarget(token, object_path)
 
 
 def _hash(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def find_place(conn: Connection, token: str) -> str:
+def find_upload(conn: Connection, token: str) -> str:
     """The object path a token stands for; raises NotFound, or Conflict when it has been used."""
     query = text(
         "SELECT u.object_path, u.digest FROM upload u JOIN deployment d ON d.id = u.deployment_id"

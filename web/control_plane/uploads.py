@@ -53,7 +53,7 @@ def create_upload_url(deployment_id: str) -> Response:
     with connection() as conn:
         keep = once(conn)
         deployments.require(conn, caller().organization_id, key)
-        place = archives.open_place(conn, key)
+        place = archives.open_upload(conn, key)
         answer: dict[str, Any] = {
             "upload_url": f"{base_url()}{UPLOAD_PREFIX}{place.token}",
             "object_path": place.object_path,
@@ -71,7 +71,7 @@ def create_upload_url(deployment_id: str) -> Response:
 def put_archive(token: str) -> Response:
     """The body is the archive. Each address takes one; with a Content-Digest, only what has that SHA-256."""
     with connection() as conn:
-        object_path = archives.find_place(conn, token)
+        object_path = archives.find_upload(conn, token)
     request.max_content_length = settings().max_archive_bytes
     with _kept_body() as (path, digest):
         _check_digest(digest.digest(), request.headers.get("Content-Digest", ""))

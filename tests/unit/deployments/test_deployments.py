@@ -37,7 +37,7 @@ def upload(deployment_id: UUID, folder: Path, data: bytes) -> str:
     path = folder / "archive"
     path.write_bytes(data)
     with connection() as conn:
-        place = archives.open_place(conn, deployment_id)
+        place = archives.open_upload(conn, deployment_id)
         archives.store(conn, place.object_path, path, hashlib.sha256(data).hexdigest())
     return place.object_path
 
