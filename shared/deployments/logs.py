@@ -71,7 +71,7 @@ class Line:
     run_id: UUID | None = None
 
 
-class Clock:
+class RisingClock:
     """Times that never repeat, so that readers can go on from the newest line they have seen."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from shared.deployments import logs, revisions
-from shared.deployments.logs import BUILD, Clock, Line
+from shared.deployments.logs import BUILD, Line, RisingClock
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import Fenced, Unavailable
 from shared.infra.postgres import connection
@@ -32,7 +32,7 @@ class BuildLog:
     def __init__(self, writer: Writer, claimed: ClaimedRevision, secrets: Mapping[str, str]) -> None:
         self._claimed = claimed
         self._scrub = logs.scrubber(secrets.values())
-        self._clock = Clock()
+        self._clock = RisingClock()
         self._lines: list[Line] = []
         self._bytes = 0
         self._closed = Signal()

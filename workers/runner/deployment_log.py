@@ -15,7 +15,7 @@ from uuid import UUID
 import gevent
 from gevent.event import Event as Signal
 
-from shared.deployments.logs import DEPLOY, Clock, Line, append, clean, scrubber
+from shared.deployments.logs import DEPLOY, Line, RisingClock, append, clean, scrubber
 from shared.errors import Unavailable
 from shared.infra.postgres import connection
 from workers.runner.host import Output
@@ -61,7 +61,7 @@ class DeployLog:
     def __init__(self) -> None:
         self._lines: deque[Line] = deque()
         self._dropped = 0
-        self._clock = Clock()
+        self._clock = RisingClock()
         self._wake = Signal()
         self._greenlet = gevent.spawn(self._run)
 
