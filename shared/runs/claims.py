@@ -180,7 +180,7 @@ def hold(conn: Connection, run: Claimed) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
+class Requeue:
     """A run that goes back to the queue for another attempt.
 
     `refund`: the attempt does not count against the limit. So it is when a runner stops in good order, and
@@ -194,7 +194,7 @@ class Return:
     quarantine: int | None = None
 
 
-def give_back(conn: Connection | Driver, returns: Sequence[Return]) -> set[UUID]:
+def give_back(conn: Connection | Driver, returns: Sequence[Requeue]) -> set[UUID]:
     """Return runs to the queue; those that are back.
 
     Not back is what is no longer the owner's, or what somebody wants stopped: that must be ended instead.

@@ -24,7 +24,7 @@ from psycopg import Error as DatabaseError
 from shared.errors import Fenced, RunyardError, Unavailable
 from shared.infra.postgres import Driver, driver
 from shared.runs import claims, finish
-from shared.runs.claims import Claimed, Return, Wish
+from shared.runs.claims import Claimed, Requeue, Wish
 from shared.runs.eligibility import Next
 from shared.runs.finish import Finish
 from shared.threads import checkpoints, records
@@ -61,7 +61,7 @@ class Entry:
     write: Write | None = None
     ask: int = 0
     end: Finish | None = None
-    back: Return | None = None
+    back: Requeue | None = None
     result: AsyncResult | None = field(default=None)
     retried: bool = False  # an earlier commit's answer was lost: it may have been carried out
 
@@ -95,11 +95,11 @@ class Committer:
         return cast("Next | None", self._wait(Entry(owner, end=end)))
 
     def settle(self, owner: Owner) -> Wish | None:
-        """Return when everything this run stored before is committed or refused; whether it is to be stopped."""
+        """Requeue when everything this run stored before is committed or refused; whether it is to be stopped."""
         return cast("Wish | None", self._wait(Entry(owner)))
 
-    def give_back(self, owner: Owner, back: Return) -> bool:
-        """Return a run to the queue; False when it is not this owner's any more, or to be stopped."""
+    def give_back(self, owner: Owner, back: Requeue) -> bool:
+        """Requeue a run to the queue; False when it is not this owner's any more, or to be stopped."""
         return cast("bool", self._wait(Entry(owner, back=back)))
 
     def _wait(self, entry: Entry) -> object:

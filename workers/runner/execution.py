@@ -23,7 +23,7 @@ from shared.infra import broker
 from shared.infra.postgres import connection, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims, create, end_event, finish
-from shared.runs.claims import Claimed, Return, Stored
+from shared.runs.claims import Claimed, Requeue, Stored
 from shared.runs.eligibility import Next
 from shared.runs.finish import Finish
 from shared.threads import checkpoint_reads
@@ -380,7 +380,7 @@ class Execution:
     def _give_back(self, *, delay: float, death: str | None, refund: bool, level: int | None = None) -> None:
         """Back to the queue, with all that this attempt had done; a run to be stopped ends here."""
         run = self.run
-        back = Return(run, delay, death, refund, level)
+        back = Requeue(run, delay, death, refund, level)
         try:
             wish = self._runner.committer.settle(self)
             if wish is not None:

@@ -18,7 +18,7 @@ from shared.infra import postgres
 from shared.infra.postgres import connection, driver, translated
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import cancel, claims
-from shared.runs.claims import Claimed, Return, Terms
+from shared.runs.claims import Claimed, Requeue, Terms
 from shared.runs.eligibility import Next
 from shared.runs.finish import Finish
 from shared.threads.checkpoints import Write
@@ -305,7 +305,7 @@ def test_runs_go_back_together_but_those_to_be_stopped(
     take_away(zombie)
 
     def give_back(owner: Owner) -> tuple[object, bool]:
-        return committer.settle(owner), committer.give_back(owner, Return(owner.run, refund=True))
+        return committer.settle(owner), committer.give_back(owner, Requeue(owner.run, refund=True))
 
     asked = [gevent.spawn(give_back, owner) for owner in owners]
     answers = [one.get(timeout=20) for one in asked]

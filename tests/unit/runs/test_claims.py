@@ -246,7 +246,7 @@ def release(run: Claimed, max_attempts: int = 3) -> bool:
 
 def give_back(run: Claimed, **fields: Any) -> bool:
     with connection() as conn:
-        return run.run_id in claims.give_back(conn, [claims.Return(run, **fields)])
+        return run.run_id in claims.give_back(conn, [claims.Requeue(run, **fields)])
 
 
 def store(run: Claimed, id: str, *, ending: Sequence[UUID] = ()) -> set[UUID]:

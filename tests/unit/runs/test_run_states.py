@@ -179,7 +179,7 @@ class Runs(RuleBasedStateMachine):
         expected = self.model.get(run.run_id)
         held = self.holds(run) and expected is not None and expected.cancelled is None
         with connection() as conn:
-            given = claims.give_back(conn, [claims.Return(run, refund=refund)])
+            given = claims.give_back(conn, [claims.Requeue(run, refund=refund)])
         assert given == ({run.run_id} if held else set())
         if held:
             assert expected is not None

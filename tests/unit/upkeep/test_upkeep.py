@@ -428,7 +428,7 @@ def test_nothing_is_stuck_when_the_databases_clock_moves_by_an_hour(
         claims.claim(conn, [owned], Terms("gone", 30, 7200))
         [(retried, _)] = claims.claim(conn, [again], Terms("gone", 30, 7200))
     with connection() as conn:
-        claims.give_back(conn, [claims.Return(retried, delay_seconds=5, death="died")])
+        claims.give_back(conn, [claims.Requeue(retried, delay_seconds=5, death="died")])
     move_stored_times(by)
 
     upkeep = Upkeep(dataclasses.replace(settings, worker="upkeep"))
