@@ -104,7 +104,7 @@ def create(
         if if_exists == "do_nothing":
             return get(conn, deployment.id, assistant_id)
         raise Conflict(f"Assistant {assistant_id} already exists")
-    config, context = one_thing(config or {}, context or {})
+    config, context = _fill_in_context(config or {}, context or {})
     _add_version(
         conn,
         deployment.id,
@@ -120,7 +120,7 @@ def create(
     return get(conn, deployment.id, assistant_id)
 
 
-def one_thing(
+def _fill_in_context(
     config: Mapping[str, Any], context: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """`context` and `config.configurable` are the same thing under two names: fill in the one not given."""

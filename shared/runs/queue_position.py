@@ -1,6 +1,6 @@
-"""Why a run waits: the line it stands in, its place there, and what a deployment's queue looks like.
+"""Why a run waits: the queue it is in, its position there, and what a deployment's queue looks like.
 
-All of it is read when somebody asks: nothing is written for it when runs come and go. A place in a pool's
+All of it is read when somebody asks: nothing is written for it when runs come and go. A position in a pool's
 or a deployment's line counts the runs of other keys as far as round robin (`shared/runs/eligibility.py`) puts them
 before; it may be too high, where runs wait for others of their thread, and is counted up to MOST_COUNTED.
 """
@@ -31,7 +31,7 @@ NOT_PICKED_UP = "not picked up yet"
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """What a run that is due meets: its deployment's limit, its key's, and its pool's runners."""
 
     pool: str
@@ -63,7 +63,7 @@ _OF_POOL = """
 """
 _RUNNING = "SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running'"
 
-ROOM_OF_RUN = text(f"""
+CAPACITY_OF_RUN = text(f"""
 SELECT r.run_id, r.pool, r.key_id, d.max_concurrent_runs AS "limit", k.max_concurrent_runs AS key_limit,
     ({_RUNNING}) AS running,
     CASE WHEN k.max_concurrent_runs IS NULL THEN 0 ELSE (
@@ -80,7 +80,7 @@ FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND {is
 ORDER BY created_seq
 """)
 
-PLACE = text(f"""
+POSITION = text(f"""
 WITH RECURSIVE lane AS ({LANES.format(pool=":pool")}), line AS (
     SELECT * FROM lane WHERE (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)
         AND (CAST(:key_id AS text) IS NULL OR key_id = :key_id)
@@ -113,7 +113,7 @@ def shown(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> list[di
 
 
 def of_runs(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[UUID, dict[str, Any]]:
-    """Of a thread's runs those that wait, each with its place in line (1 is next), its age and its reason."""
+    """Of a thread's runs those that wait, each with its position in line (1 is next), its age and its reason."""
     if not any(row["status"] == RunStatus.PENDING for row in rows):
         return {}
     live = list(
@@ -136,28 +136,29 @@ def _said(run: RowMapping, position: int | None, reason: str) -> dict[str, Any]:
 
 
 def _first_of_thread(conn: Connection, deployment_id: UUID, run_id: UUID) -> tuple[int | None, str]:
-    """The place in line, and the reason, of a run that no other of its thread keeps waiting."""
-    row = conn.execute(ROOM_OF_RUN, {"run_id": run_id}).mappings().one_or_none()
+    """The position in line, and the reason, of a run that no other of its thread keeps waiting."""
+    row = conn.execute(CAPACITY_OF_RUN, {"run_id": run_id}).mappings().one_or_none()
     if row is None:
         return None, NOT_PICKED_UP  # it has just gone
     if row["due_at"] is not None:
         return None, f"not due before {row['due_at'].isoformat().replace('+00:00', 'Z')}"
-    reason = _room(row).reason
+    reason = _capacity(row).reason
     line = {
         "deployment_id": deployment_id if reason == DEPLOYMENT_LIMIT else None,
         "key_id": row["key_id"] if reason == KEY_LIMIT else None,
     }
-    place = conn.execute(
-        PLACE, {"run_id": run_id, "pool": row["pool"], "own_key": row["key_id"], "most": MOST_COUNTED, **line}
+    position = conn.execute(
+        POSITION,
+        {"run_id": run_id, "pool": row["pool"], "own_key": row["key_id"], "most": MOST_COUNTED, **line},
     ).scalar()
-    return place or 1, reason
+    return position or 1, reason
 
 
-def _room(row: RowMapping, **more: Any) -> Room:
-    return Room(**{name: row[name] for name in Room.__dataclass_fields__ if name in row}, **more)
+def _capacity(row: RowMapping, **more: Any) -> Capacity:
+    return Capacity(**{name: row[name] for name in Capacity.__dataclass_fields__ if name in row}, **more)
 
 
-ROOM_OF_DEPLOYMENT = text(f"""
+CAPACITY_OF_DEPLOYMENT = text(f"""
 SELECT d.pool, d.max_concurrent_runs AS "limit", ({_RUNNING}) AS running,{_OF_POOL}
 FROM deployment d WHERE d.id = :deployment_id
 """)
@@ -181,28 +182,28 @@ FROM api_key k WHERE k.max_concurrent_runs IS NOT NULL AND k.id = ANY(:ids)
 
 def of_deployment(conn: Connection, deployment: DeploymentRef) -> dict[str, Any]:
     """What waits in a deployment, by reason, longest wait first; what runs, and where."""
-    room = conn.execute(ROOM_OF_DEPLOYMENT, {"deployment_id": deployment.id}).mappings().one()
+    capacity = conn.execute(CAPACITY_OF_DEPLOYMENT, {"deployment_id": deployment.id}).mappings().one()
     groups = list(conn.execute(WAITING, {"deployment_id": deployment.id}).mappings())
     keys = conn.execute(KEYS, {"ids": list({group["key_id"] for group in groups})}).mappings()
     of_key = {key["id"]: {"key_limit": key["key_limit"], "key_running": key["key_running"]} for key in keys}
     waiting: dict[str, dict[str, Any]] = {}
     for group in groups:
         reason = {"thread": EARLIER, "early": NOT_DUE}.get(group["why"])
-        reason = reason or _room(room, **of_key.get(group["key_id"], {})).reason
+        reason = reason or _capacity(capacity, **of_key.get(group["key_id"], {})).reason
         said = waiting.setdefault(reason, {"reason": reason, "runs": 0, "oldest_wait_seconds": 0.0})
         said["runs"] += group["runs"]
         said["oldest_wait_seconds"] = max(said["oldest_wait_seconds"], round(float(group["seconds"]), 3))
     reasons = sorted(waiting.values(), key=lambda said: (-said["oldest_wait_seconds"], said["reason"]))
     return {
         "pending": sum(said["runs"] for said in reasons),
-        "running": room["running"],
+        "running": capacity["running"],
         "oldest_wait_seconds": reasons[0]["oldest_wait_seconds"] if reasons else 0.0,
         "waiting": reasons,
-        "max_concurrent_runs": room["limit"],
+        "max_concurrent_runs": capacity["limit"],
         "pool": {
-            "name": room["pool"],
-            "runners": room["runners"],
-            "slots": room["slots"],
-            "running": room["busy"],
+            "name": capacity["pool"],
+            "runners": capacity["runners"],
+            "slots": capacity["slots"],
+            "running": capacity["busy"],
         },
     }
