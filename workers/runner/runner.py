@@ -30,7 +30,7 @@ from shared.settings import Settings
 from workers.runner.claiming import AT_ONCE, Claiming, Line, Taken
 from workers.runner.committer import Committer
 from workers.runner.event_writer import Writer
-from workers.runner.execution import LOST_AFTER, Execution
+from workers.runner.execution import LOST_AFTER, Execution, Services
 from workers.runner.host import Host
 from workers.runner.host_pool import HostPool
 
@@ -48,10 +48,12 @@ class Runner:
     """Everything one runner process has: its executions, its hosts, its writers."""
 
     def __init__(self, settings: Settings, hosts: HostPool) -> None:
-        self.settings = settings
-        self.hosts = hosts
-        self.writer = Writer(redis.client(), retention_seconds=settings.event_retention_seconds)
-        self.committer = Committer(settings.worker)
+        self.services = Services(
+            settings,
+            hosts,
+            Writer(redis.client(), retention_seconds=settings.event_retention_seconds),
+            Committer(settings.worker),
+        )
         self.draining = False
         self._executions: dict[UUID, Execution] = {}
         self._ended: deque[float] = deque(maxlen=MAX_ENDED)
@@ -69,6 +71,14 @@ class Runner:
             gevent.spawn(self._forever, self._hand_over_starved, 1.0),
             gevent.spawn(self._listen),
         ]
+
+    @property
+    def settings(self) -> Settings:
+        return self.services.settings
+
+    @property
+    def hosts(self) -> HostPool:
+        return self.services.hosts
 
     @property
     def free_slots(self) -> int:
@@ -98,8 +108,8 @@ class Runner:
         for run_id in run_ids:
             broker.enqueue_run(self.settings.pool, run_id)
 
-    def goes_on(self, following: eligibility.Next | None) -> None:
-        """A thread's next run may start: here if it is our pool's, else by its doorbell."""
+    def notify_next(self, following: eligibility.Next | None) -> None:
+        """A thread's next run may start: here if it is our pool's, else by a notification."""
         if following is None:
             return
         if following.pool == self.settings.pool and not self.draining and self.free_slots > 0:
@@ -158,7 +168,7 @@ class Runner:
             self._promised -= slots
 
     def _spawn(self, run: Claimed, stored: Stored) -> gevent.Greenlet:
-        execution = Execution(self, run, stored)
+        execution = Execution(self.services, run, stored)
         self._executions[run.run_id] = execution
         return self._group.spawn(self._execute, execution)
 
@@ -166,7 +176,7 @@ class Runner:
         run = execution.run
         with logs.bound(run_id=run.run_id, revision_id=run.revision_id):
             try:
-                execution.execute()
+                self.notify_next(execution.execute())
             except Exception:  # the outermost loop: our bug; the lease runs out and upkeep ends the run
                 log.exception("run %s: executing it failed", run.run_id)
             finally:
@@ -234,7 +244,7 @@ class Runner:
             if hold is None or hold.attempt != execution.run.attempt:
                 execution.fence("its lease has run out or is somebody else's")
                 continue
-            execution.held_at = sent_at
+            execution.renewed_at = sent_at
             if hold.cancel_requested is not None:
                 execution.cancel(hold.cancel_requested, hold.cancel_reason)
 
@@ -242,7 +252,7 @@ class Runner:
         """Stop what upkeep may soon give to somebody else; a renewal that hangs does not hold this up."""
         limit = time.monotonic() - self.settings.lease_seconds * LOST_AFTER
         for execution in tuple(self._executions.values()):
-            if execution.held_at < limit:
+            if execution.renewed_at < limit:
                 execution.fence("its lease was not renewed in time")
 
     def _listen(self) -> None:

@@ -247,7 +247,7 @@ def peek(state: State) -> State:
         except OSError:
             continue
         seen["credentials"] = seen.get("credentials", False) or b"DATABASE_URL" in environ
-    for module in ("shared.models", "workers.runs", "web.app", "celery", "sqlalchemy"):
+    for module in ("shared.models", "workers.runner.execution", "web.app", "celery", "sqlalchemy"):
         try:
             __import__(module)
             seen[module] = "importable"

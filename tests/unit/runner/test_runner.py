@@ -38,7 +38,7 @@ from tests.support import factories
 from tests.support.greened import World, child, greened
 from tests.support.waiting import until
 from workers.graph_host import frames
-from workers.runner import claiming, host_pool
+from workers.runner import claiming, ending, host_pool
 from workers.runner import execution as execution
 from workers.runner import host as one_host
 from workers.runner.host import Host, HostCommand
@@ -98,6 +98,11 @@ class Bench:
         if not shared_hosts:
             shared_hosts.append(SharedHosts(settings, prepare))
         return Runner(settings, shared_hosts[0])
+
+    def with_hosts(self, hosts: HostPool) -> HostPool:
+        """Have the runner execute what comes next in other hosts."""
+        self.runner.services = dataclasses.replace(self.runner.services, hosts=hosts)
+        return hosts
 
     def notify(self, task: str, queue: str, id: UUID | str) -> None:
         """The notifier, without the broker between it and the runner."""
@@ -176,7 +181,7 @@ class Bench:
 
 @contextmanager
 def bench(world: World, **settings: Any) -> Iterator[Bench]:
-    execution.RETRY_SECONDS = (0.1, 0.1)
+    ending.RETRY_SECONDS = (0.1, 0.1)
     made = Bench(world, **settings)
     broker.notifier.notify = made.notify  # type: ignore[method-assign]
     try:
@@ -497,7 +502,7 @@ def impatient_hosts(b: Bench) -> Iterator[None]:
     """A pool of its own that soon asks whether its hosts have begun what they were sent."""
     pings, quiet = host_pool.PING_SECONDS, one_host.QUIET_SECONDS
     host_pool.PING_SECONDS = one_host.QUIET_SECONDS = 0.1
-    pool = b.runner.hosts = HostPool(b.settings, prepare)
+    pool = b.with_hosts(HostPool(b.settings, prepare))
     try:
         yield
     finally:
@@ -513,7 +518,7 @@ def single_threads(b: Bench) -> Iterator[None]:
         command, output = prepare(revision_id)
         return dataclasses.replace(command, argv=[*command.argv, "--threads", "1"]), output
 
-    pool = b.runner.hosts = HostPool(b.settings, one_thread)
+    pool = b.with_hosts(HostPool(b.settings, one_thread))
     try:
         yield
     finally:
@@ -523,7 +528,7 @@ def single_threads(b: Bench) -> Iterator[None]:
 @contextmanager
 def full(b: Bench) -> Iterator[None]:
     """A pool of its own, whose only host is busy with something else."""
-    pool = b.runner.hosts = HostPool(b.settings, prepare)
+    pool = b.with_hosts(HostPool(b.settings, prepare))
     pool.acquire(uuid4()).enter(uuid4().bytes, Anybody(), b"{}", kind=frames.CANCEL)
     try:
         yield
@@ -872,6 +877,6 @@ def test_what_a_graph_asks_of_a_database_that_is_away_is_asked_again(world: Worl
 def test_the_next_run_of_another_pool_is_notified(world: World) -> None:
     with bench(world) as b:
         other = uuid4()
-        b.runner.goes_on(eligibility.Next(other, "gpu"))
+        b.runner.notify_next(eligibility.Next(other, "gpu"))
 
         assert b.notified == [(broker.EXECUTE_RUNS, "runs.gpu", str(other))]

@@ -1,0 +1,118 @@
+"""Each way in which an attempt ends, without a host, a database or a log."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shared.errors import Fenced, HostDied, HostUnusable, RunyardError, Unavailable
+from shared.models import RunStatus, ThreadStatus
+from shared.runs.claims import Claimed
+from workers.runner import ending
+from workers.runner.ending import Done, Drop, End, Ending, GiveBack, RollBack, Stop
+from workers.runner.quarantine import ALONE
+
+ID = UUID(int=1)
+BROKEN = {"error": "ValueError", "message": "no"}
+INTERRUPT, ROLLBACK = Stop("interrupt", "enough"), Stop("rollback", "enough")
+
+
+def run(*, temporary: bool = False, **fields: Any) -> Claimed:
+    values = {"last_death": None, "deaths": 0, "quarantine": 0, "seconds_left": 60.0, **fields}
+    return Claimed(ID, ID, ID, ID, ID, "agent", 1, "a", 0, temporary, {}, b"null", {}, **values)
+
+
+def of(outcome: Done | RunyardError, stop: Stop | None = None, **fields: Any) -> Ending:
+    return ending.of(run(**fields), outcome, stop, max_attempts=3, timeout_seconds=60)
+
+
+@pytest.mark.parametrize("stop", [None, INTERRUPT, ROLLBACK, Stop("timeout"), Stop("handover")])
+def test_a_run_that_was_over_before_it_was_to_stop_is_over(stop: Stop | None) -> None:
+    good, bad = Done("success", ThreadStatus.INTERRUPTED), Done("error", error=BROKEN)
+
+    assert of(good, stop) == End(RunStatus.SUCCESS, ThreadStatus.INTERRUPTED, done=good)
+    assert of(bad, stop) == End(RunStatus.ERROR, ThreadStatus.ERROR, BROKEN, bad)
+
+
+def test_a_refused_run_leaves_its_thread_as_it_was() -> None:
+    refused = Done("error", error=BROKEN, keeps_thread=True)
+    assert of(refused) == End(RunStatus.ERROR, None, BROKEN, refused)
+
+
+@pytest.mark.parametrize("outcome", [Done("cancelled"), Done(), HostDied("was killed", together=4)])
+def test_a_run_that_is_to_stop_ends_as_it_was_wanted(outcome: Done | HostDied) -> None:
+    done = outcome if isinstance(outcome, Done) else Done()
+    interrupted = {"error": "UserInterrupt", "message": "enough"}
+    late = {"error": "TimeoutError", "message": "the run exceeded its limit of 60 s"}
+
+    assert of(outcome, INTERRUPT) == End(RunStatus.INTERRUPTED, ThreadStatus.INTERRUPTED, interrupted, done)
+    assert of(outcome, Stop("timeout")) == End(
+        RunStatus.TIMEOUT, ThreadStatus.ERROR, late, done, is_announced=True
+    )
+    assert of(outcome, ROLLBACK) == RollBack({"error": "UserRollback", "message": "enough"})
+    assert of(outcome, Stop("handover")) == GiveBack()
+
+
+def test_a_temporary_run_has_nothing_to_roll_back() -> None:
+    assert of(Done("cancelled"), ROLLBACK, temporary=True) == End(RunStatus.INTERRUPTED, ThreadStatus.IDLE)
+
+
+def test_a_timeout_names_the_deployments_own_limit_and_has_no_answer() -> None:
+    ended = of(Done("cancelled", answer=b"{}"), Stop("timeout"), timeout_seconds=5.0)
+
+    assert isinstance(ended, End)
+    assert (ended.error or {})["message"] == "the run exceeded its limit of 5 s"
+    assert ended.done.answer is None
+
+
+def test_a_death_among_others_counts_for_nobody() -> None:
+    assert of(HostDied("was killed", together=9), deaths=2) == GiveBack(
+        "its host was killed with 9 on it", death="was killed", level=1
+    )
+
+
+@pytest.mark.parametrize(("deaths", "delay"), [(0, 1.0), (1, 5.0)])
+def test_a_death_alone_counts_and_is_followed_by_a_pause(deaths: int, delay: float) -> None:
+    assert of(HostDied("was killed"), deaths=deaths) == GiveBack(
+        "its host was killed", delay, "was killed", refund=False, level=ALONE
+    )
+    assert of(HostUnusable("is broken"), deaths=deaths) == GiveBack(
+        "its host is broken", delay, "is broken", refund=False
+    )
+
+
+def test_the_last_death_ends_the_run() -> None:
+    ended = of(HostDied("was killed"), deaths=2)
+
+    message = "the graph host was killed (3 times in a row)"
+    error = {"error": "RunAbandoned", "message": message}
+    assert ended == End(RunStatus.ERROR, ThreadStatus.ERROR, error, is_announced=True)
+
+
+def test_without_a_database_it_is_tried_again_at_no_cost_to_the_run() -> None:
+    assert of(Unavailable("gone"), deaths=2) == GiveBack("it cannot start here now: gone", 1.0)
+
+
+def test_what_is_somebody_elses_is_dropped_whatever_was_wanted_of_it() -> None:
+    assert isinstance(of(Fenced(), INTERRUPT), Drop)
+
+
+def test_any_other_failure_is_the_runs_error() -> None:
+    failure = RunyardError("a checkpoint cannot be stored: no")
+    error = {"error": "RunyardError", "message": failure.message}
+    assert of(failure) == End(RunStatus.ERROR, ThreadStatus.ERROR, error)
+
+
+@pytest.mark.parametrize(
+    ("end", "output"),
+    [
+        (End(RunStatus.SUCCESS, ThreadStatus.IDLE, done=Done(answer=b'{"a":1}')), b'{"a":1}'),
+        (End(RunStatus.ERROR, ThreadStatus.ERROR, BROKEN), b'{"__error__":{"error":"ValueError","message":"no"}}'),
+        (End(RunStatus.INTERRUPTED, ThreadStatus.INTERRUPTED, BROKEN), b"null"),
+        (End(RunStatus.INTERRUPTED, ThreadStatus.IDLE), b"null"),
+    ],
+)  # fmt: skip
+def test_whoever_waits_gets_the_answer_or_the_error(end: End, output: bytes) -> None:
+    assert end.last_event(run()).endswith(b',"output":' + output + b"}")

@@ -1,0 +1,199 @@
+"""Each way in which an attempt can end: by its outcome, and by whether somebody wanted it stopped.
+
+`of()` only decides; `workers/runner/execution.py` carries it out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import orjson
+
+from shared.errors import Fenced, HostDied, HostError, RunyardError, Unavailable
+from shared.infra.postgres import dumps
+from shared.models import RunStatus, ThreadStatus
+from shared.runs import end_event
+from shared.runs.claims import Claimed
+from shared.runs.finish import Finish
+from workers.runner import quarantine
+
+RETRY_SECONDS = (1.0, 5.0)  # after the first and second death that counts
+
+
+class Stop(NamedTuple):
+    """Why a run is to stop: interrupt, rollback, or one of the runner's own reasons, timeout and handover."""
+
+    action: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a host says of a run in its DONE frame; without fields: it has said nothing."""
+
+    status: str | None = None
+    thread_status: ThreadStatus = ThreadStatus.IDLE
+    error: dict[str, Any] | None = None
+    keeps_thread: bool = False
+    values: str | None = None
+    state: str | None = None
+    interrupts: str | None = None
+    usage: str | None = None
+    answer: bytes | None = None
+
+    @classmethod
+    def of(cls, parts: list[bytes]) -> Done:
+        head = orjson.loads(parts[0])
+        has_state = head.get("state") is not None
+        return cls(
+            status=head.get("status"),
+            thread_status=ThreadStatus(head.get("thread_status") or ThreadStatus.IDLE),
+            error=head.get("error"),
+            keeps_thread=head.get("keeps_thread", False),
+            values=parts[1].decode() if has_state else None,
+            state=dumps(head["state"]) if has_state else None,
+            interrupts=None if head.get("unchanged") else dumps(head.get("interrupts") or {}),
+            usage=dumps(head["usage"]) if head.get("usage") else None,
+            answer=parts[2],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The run is over, and its row and its thread say how."""
+
+    status: RunStatus
+    thread_status: ThreadStatus | None  # None: the thread is left as it was before the run
+    error: dict[str, Any] | None = None
+    done: Done = Done()
+    is_announced: bool = False  # the error is an event too, which the host could not write
+
+    def finish(self, run: Claimed) -> Finish:
+        """The same for the database."""
+        done = self.done
+        return Finish(
+            run,
+            self.status,
+            self.thread_status,
+            self.error,
+            done.values,
+            done.state,
+            done.interrupts,
+            done.usage,
+        )
+
+    def last_event(self, run: Claimed) -> bytes:
+        """The same for the log; whoever waits for a run without an answer gets its error."""
+        answer = self.done.answer
+        if answer is None:
+            has_failed = self.error is not None and self.status is not RunStatus.INTERRUPTED
+            answer = dumps({"__error__": self.error}).encode() if has_failed else b"null"
+        return end_event.last_event(run, self.status, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class RollBack:
+    """The run is undone as if it had never been."""
+
+    error: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Another attempt goes on from the last checkpoint, here or elsewhere."""
+
+    why: str | None = None
+    delay_seconds: float = 0.0
+    death: str | None = None
+    refund: bool = True  # this attempt does not count as a death of the run's doing
+    level: int | None = None  # of its quarantine from now on
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The run is somebody else's: nothing of it is written any more."""
+
+    reason: RunyardError
+
+
+Ending = End | RollBack | GiveBack | Drop
+
+
+def of(
+    run: Claimed,
+    outcome: Done | RunyardError,
+    stop: Stop | None,
+    *,
+    max_attempts: int,
+    timeout_seconds: float,
+) -> Ending:
+    """How an attempt with this outcome ends. A run that was over before it was to stop is over."""
+    match outcome:
+        case Fenced():
+            return Drop(outcome)
+        case Done(status="success"):
+            return End(RunStatus.SUCCESS, outcome.thread_status, done=outcome)
+        case Done(status="error"):
+            return _failed(outcome)
+        case Done() if stop:
+            return stopped(run, stop, outcome, timeout_seconds=timeout_seconds)
+        case HostError() if stop:
+            return stopped(run, stop, timeout_seconds=timeout_seconds)
+        case Done():
+            return _failed(outcome)
+        case HostDied(together=together) if together > 1:
+            level = quarantine.after(run.quarantine, together)
+            return GiveBack(
+                f"its host {outcome.message} with {together} on it", death=outcome.message, level=level
+            )
+        case HostError() if run.deaths + 1 >= max_attempts:
+            return _abandoned(run, outcome)
+        case HostError():
+            delay = RETRY_SECONDS[min(run.deaths, len(RETRY_SECONDS) - 1)]
+            level = quarantine.ALONE if isinstance(outcome, HostDied) else None
+            return GiveBack(f"its host {outcome.message}", delay, outcome.message, refund=False, level=level)
+        case Unavailable():
+            return GiveBack(f"it cannot start here now: {outcome.message}", RETRY_SECONDS[0])
+        case _:
+            return End(RunStatus.ERROR, ThreadStatus.ERROR, as_error(outcome))
+
+
+def stopped(run: Claimed, stop: Stop, done: Done = Done(), *, timeout_seconds: float) -> Ending:
+    """How a run ends that stops because somebody wants it to; `done` is what its host still said."""
+    match stop.action:
+        case "handover":
+            return GiveBack()
+        case "rollback" if run.temporary:
+            return End(RunStatus.INTERRUPTED, ThreadStatus.IDLE)
+        case "rollback":
+            return RollBack({"error": "UserRollback", "message": stop.reason or "rollback requested"})
+        case "timeout":
+            seconds = run.timeout_seconds or timeout_seconds
+            error = {"error": "TimeoutError", "message": f"the run exceeded its limit of {seconds:.0f} s"}
+            done = replace(done, answer=None)
+            return End(RunStatus.TIMEOUT, ThreadStatus.ERROR, error, done, is_announced=True)
+        case _:
+            error = {"error": "UserInterrupt", "message": stop.reason or "interrupt requested"}
+            return End(RunStatus.INTERRUPTED, ThreadStatus.INTERRUPTED, error, done)
+
+
+def unstorable(refusal: RunyardError) -> End:
+    """How a run ends whose own end the database refuses."""
+    return End(RunStatus.ERROR, ThreadStatus.ERROR, as_error(refusal), is_announced=True)
+
+
+def as_error(error: RunyardError) -> dict[str, str]:
+    """One of our errors as a run's error."""
+    return {"error": type(error).__name__, "message": error.message}
+
+
+def _failed(done: Done) -> End:
+    thread_status = None if done.keeps_thread else ThreadStatus.ERROR
+    return End(RunStatus.ERROR, thread_status, done.error, done)
+
+
+def _abandoned(run: Claimed, death: HostError) -> End:
+    how = f"the graph host {death.message}" if isinstance(death, HostDied) else death.message
+    error = {"error": "RunAbandoned", "message": f"{how} ({run.deaths + 1} times in a row)"}
+    return End(RunStatus.ERROR, ThreadStatus.ERROR, error, is_announced=True)
