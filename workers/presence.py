@@ -28,6 +28,7 @@ from shared.infra import broker
 from shared.infra.postgres import connection
 from shared.settings import Settings
 from workers.isolation.sandbox import Isolation
+from workers.loops import forever
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,8 @@ class Presence:
         self.draining = False
 
     def start(self) -> None:
-        gevent.spawn(self._forever)
+        gevent.spawn(forever, self.sign, SIGN_SECONDS, what="the row of this worker")
+        gevent.spawn(forever, self.check, SIGN_SECONDS, what="looking after this process")
 
     def heard(self) -> None:
         """A canary came back."""
@@ -109,22 +111,11 @@ class Presence:
         except (Unavailable, DBAPIError, RedisError) as error:
             log.info("the row of this worker stays for a minute: %s", error)
 
-    def _forever(self) -> None:
-        while True:
-            self._sign_quietly()
-            try:
-                self.check()
-            except Exception:  # the outermost loop: a process that hangs must be noticed
-                log.exception("looking after this process failed, going on")
-            gevent.sleep(SIGN_SECONDS)
-
     def _sign_quietly(self) -> None:
         try:
             self.sign()
         except (Unavailable, DBAPIError) as error:
-            log.warning("this worker cannot tell of itself: %s", error)
-        except Exception:  # the outermost loop: others must see us
-            log.exception("telling of this worker failed, going on")
+            log.warning("the row of this worker waits: %s", error)
 
     def sign(self) -> None:
         """Write our row."""

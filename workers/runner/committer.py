@@ -29,12 +29,13 @@ from shared.runs.eligibility import Next
 from shared.runs.finish import Finish
 from shared.threads import checkpoints, records
 from shared.threads.checkpoints import Write
+from workers.loops import forever
 
 log = logging.getLogger(__name__)
 
 LINGER_SECONDS = 0.02  # how long a checkpoint nobody waits for may wait for company
 WAIT_FOR_DISK = "SET LOCAL synchronous_commit = on"
-PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 1.0
+RETRY_SECONDS = (0.05, 1.0)  # the first pause while the database is away, and the longest
 
 
 class Owner(Protocol):
@@ -78,7 +79,9 @@ class Committer:
         self._entries: list[Entry] = []
         self._wake = Signal()
         self._urgent = Signal()
-        self._greenlet = gevent.spawn(self._run)
+        self._greenlet = gevent.spawn(
+            forever, self._commit_waiting, self._wait, what="storing checkpoints", retry=RETRY_SECONDS
+        )
 
     def store(self, owner: Owner, write: Write, ask: int) -> None:
         """Store a checkpoint or its writes; `ask` not 0: `owner.written(ask)` follows."""
@@ -92,46 +95,44 @@ class Committer:
 
         Raises Fenced, or RunyardError when the database refuses what is to be stored.
         """
-        return cast("Next | None", self._wait(Entry(owner, end=end)))
+        return cast("Next | None", self._enter(Entry(owner, end=end)))
 
     def settle(self, owner: Owner) -> Wish | None:
-        """Requeue when everything this run stored before is committed or refused; whether it is to be stopped."""
-        return cast("Wish | None", self._wait(Entry(owner)))
+        """Return when everything this run stored before is committed or refused; whether it is to be stopped."""
+        return cast("Wish | None", self._enter(Entry(owner)))
 
     def give_back(self, owner: Owner, back: Requeue) -> bool:
-        """Requeue a run to the queue; False when it is not this owner's any more, or to be stopped."""
-        return cast("bool", self._wait(Entry(owner, back=back)))
+        """Return a run to the queue; False when it is not this owner's any more, or to be stopped."""
+        return cast("bool", self._enter(Entry(owner, back=back)))
 
-    def _wait(self, entry: Entry) -> object:
+    def _enter(self, entry: Entry) -> object:
         entry.result = AsyncResult()
         self._entries.append(entry)
         self._urgent.set()
         self._wake.set()
         return entry.result.get()
 
-    def _run(self) -> None:
-        pause = PAUSE_SECONDS
-        while True:
-            self._wake.wait()
-            self._urgent.wait(LINGER_SECONDS)
-            self._wake.clear()
-            self._urgent.clear()
-            batch, self._entries = self._entries, []
-            try:
-                self._commit(batch)
-                pause = PAUSE_SECONDS
-            except Unavailable as error:
-                log.warning("checkpoints wait: %s", error)
-                for entry in batch:
-                    entry.retried = True
-                self._entries[:0] = batch
-                self._wake.set()
-                gevent.sleep(pause)
-                pause = min(pause * 2, MAX_PAUSE_SECONDS)
-            except Exception:  # the outermost loop: a bug here must not stop every run of the process
-                log.exception("the committer failed")
-                for entry in batch:
-                    self._fail(entry, Fenced())
+    def _wait(self) -> None:
+        self._wake.wait()
+        self._urgent.wait(LINGER_SECONDS)
+        self._wake.clear()
+        self._urgent.clear()
+
+    def _commit_waiting(self) -> None:
+        batch, self._entries = self._entries, []
+        if not batch:
+            return
+        try:
+            self._commit(batch)
+        except Unavailable:
+            for entry in batch:
+                entry.retried = True
+            self._entries[:0] = batch
+            raise
+        except Exception:  # out of the others' way: a bug here must not stop every run of the process
+            for entry in batch:
+                self._fail(entry, Fenced())
+            raise
 
     def _commit(self, batch: Sequence[Entry]) -> None:
         try:

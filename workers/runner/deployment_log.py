@@ -18,6 +18,7 @@ from gevent.event import Event as Signal
 from shared.deployments.logs import DEPLOY, Line, RisingClock, append, clean, scrubber
 from shared.errors import Unavailable
 from shared.infra.postgres import connection
+from workers.loops import forever
 from workers.runner.host import Output
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 MOST_LINES = 20_000
 AT_ONCE = 500
 PAUSE_SECONDS = 0.2
+RETRY_SECONDS = (1.0, 1.0)
 BURST_LINES, LINES_A_SECOND = 10_000, 200
 TELL_SECONDS = 1.0
 
@@ -63,7 +65,9 @@ class DeployLog:
         self._dropped = 0
         self._clock = RisingClock()
         self._wake = Signal()
-        self._greenlet = gevent.spawn(self._run)
+        self._greenlet = gevent.spawn(
+            forever, self._store, self._wait, what="storing deployment logs", retry=RETRY_SECONDS
+        )
 
     def of(self, deployment_id: UUID, revision_id: UUID, secrets: Iterable[str]) -> Output:
         """A function that takes lines of one revision; its secret values are blotted out."""
@@ -91,19 +95,10 @@ class DeployLog:
 
         return write
 
-    def _run(self) -> None:
-        while True:
-            self._wake.wait()
-            gevent.sleep(PAUSE_SECONDS)
-            self._wake.clear()
-            try:
-                self._store()
-            except Unavailable as error:
-                log.warning("deployment logs wait: %s", error)
-                self._wake.set()
-                gevent.sleep(1.0)
-            except Exception:  # the outermost loop: logs must not stop for one bad line
-                log.exception("storing deployment logs failed, going on")
+    def _wait(self) -> None:
+        self._wake.wait()
+        gevent.sleep(PAUSE_SECONDS)
+        self._wake.clear()
 
     def _store(self) -> None:
         while self._lines:

@@ -15,10 +15,10 @@ from uuid import UUID
 import gevent
 from gevent.event import Event as Signal
 from redis import Redis
-from redis.exceptions import RedisError
 
 from shared.eventlog import events
 from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
+from workers.loops import forever
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,8 @@ BATCH_EVENTS, BATCH_BYTES = 256, 256 * 1024
 RESEND_EVENTS, RESEND_BYTES = 5_000, 8 * 1024 * 1024
 FULL_EVENTS, FULL_BYTES = 5_000, 8 * 1024 * 1024
 COMPANY_SECONDS = 0.02
-PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
+PAUSE_SECONDS = 0.02
+RETRY_SECONDS = (0.02, 0.5)  # the first pause while Redis is away, and the longest
 RESERVE_MORE = 20 * RESERVED
 
 
@@ -187,29 +188,17 @@ class Writer:
         self._retention = retention_seconds
         self._dirty: dict[RunLog, None] = {}
         self._wake = Signal()
-        self._greenlet = gevent.spawn(self._run)
+        self._greenlet = gevent.spawn(
+            forever, self._send_all, self._wait, what="sending events", retry=RETRY_SECONDS
+        )
 
     def notice(self, run_log: RunLog) -> None:
         self._dirty[run_log] = None
         self._wake.set()
 
-    def _run(self) -> None:
-        pause = PAUSE_SECONDS
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            try:
-                self._send_all()
-                pause = PAUSE_SECONDS
-            except RedisError as error:
-                log.warning("events wait: Redis does not answer: %s", error)
-                gevent.sleep(pause)
-                pause = min(pause * 2, MAX_PAUSE_SECONDS)
-                self._wake.set()
-            except Exception:  # the outermost loop: without it every run's events would stop
-                log.exception("the event writer failed, going on")
-                gevent.sleep(MAX_PAUSE_SECONDS)
-                self._wake.set()
+    def _wait(self) -> None:
+        self._wake.wait()
+        self._wake.clear()
 
     def _send_all(self) -> None:
         while self._dirty:

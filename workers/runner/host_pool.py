@@ -23,6 +23,7 @@ from gevent.event import AsyncResult
 from shared.deployments.limits import HostLimits
 from shared.errors import HostError, HostUnusable
 from shared.settings import Settings
+from workers.loops import forever
 from workers.runner.host import Host, HostCommand, Output
 from workers.runner.quarantine import ALONE, OPEN, Group
 
@@ -80,7 +81,7 @@ class HostPool:
         self._starting: list[_Start] = []
         self._leaving: list[Host] = []  # told to stop; a slot is free when the process has ended
         self._retired_at = 0.0
-        self._watcher = gevent.spawn(self._watch)
+        self._watcher = gevent.spawn(forever, self._watch, PING_SECONDS, what="watching the hosts")
 
     # choosing
 
@@ -294,17 +295,12 @@ class HostPool:
     # watching
 
     def _watch(self) -> None:
-        while True:
-            gevent.sleep(PING_SECONDS)
-            try:
-                starting = [start.host for start in self._starting if start.host is not None]
-                for host in (*self.all(), *starting):
-                    self._look_after(host)
-                self._clear()
-                self._look_after_the_starved()
-                self._look_after_the_queue()
-            except Exception:  # the outermost loop: hosts must be watched whatever happens
-                log.exception("watching the hosts failed, going on")
+        starting = [start.host for start in self._starting if start.host is not None]
+        for host in (*self.all(), *starting):
+            self._look_after(host)
+        self._clear()
+        self._look_after_the_starved()
+        self._look_after_the_queue()
 
     def _clear(self) -> None:
         """Forget the revisions that have no host and get none."""

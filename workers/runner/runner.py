@@ -17,7 +17,6 @@ from uuid import UUID
 import gevent
 import orjson
 from gevent.pool import Group
-from redis.exceptions import RedisError
 
 from shared.deployments import deployments, limits
 from shared.errors import Unavailable
@@ -27,6 +26,7 @@ from shared.runs import claims, deployment_limits, eligibility, key_limits
 from shared.runs.claims import Claimed, Stored, Terms
 from shared.runs.signals import WIDEN
 from shared.settings import Settings
+from workers.loops import forever
 from workers.runner.claiming import AT_ONCE, Claiming, Line, Taken
 from workers.runner.committer import Committer
 from workers.runner.event_writer import Writer
@@ -36,7 +36,7 @@ from workers.runner.host_pool import HostPool
 
 log = logging.getLogger(__name__)
 
-AWAY_SECONDS = 1.0  # until a step for which the database was away is tried again
+RETRY_SECONDS = 1.0  # until a step for which a server was away is tried again, at most
 OVERLOOKED_SECONDS = 2.0
 WARM_AT_START = 2
 PASS_ON_SECONDS = 0.2  # until our own consumer has stopped, or the notification would come back
@@ -64,12 +64,15 @@ class Runner:
         self._behind = False  # runs were turned away, and some may still wait
         self._group = Group()
         self._loops = [
-            gevent.spawn(self._forever, self._renew, settings.lease_seconds / 3),
-            gevent.spawn(self._forever, self._fence_stale, 1.0),
-            gevent.spawn(self._forever, self._claim_overlooked, 1.0),
-            gevent.spawn(self._forever, self._give_back_unanswered, 1.0),
-            gevent.spawn(self._forever, self._hand_over_starved, 1.0),
-            gevent.spawn(self._listen),
+            gevent.spawn(forever, step, pause, what=what, retry=(min(pause, RETRY_SECONDS), RETRY_SECONDS))
+            for step, pause, what in (
+                (self._renew, settings.lease_seconds / 3, "renewing leases"),
+                (self._fence_stale, 1.0, "fencing stale runs"),
+                (self._claim_overlooked, 1.0, "claiming overlooked runs"),
+                (self._give_back_unanswered, 1.0, "giving back unanswered claims"),
+                (self._hand_over_starved, 1.0, "handing over starved runs"),
+                (self._listen, 1.0, "listening for control messages"),
+            )
         ]
 
     @property
@@ -217,19 +220,6 @@ class Runner:
 
     # keeping what is ours
 
-    def _forever(self, step: Any, pause_seconds: float) -> None:
-        pause = pause_seconds
-        while True:
-            gevent.sleep(pause)
-            pause = pause_seconds
-            try:
-                step()
-            except Unavailable as error:
-                log.warning("%s: %s", step.__name__.strip("_"), error)
-                pause = min(AWAY_SECONDS, pause_seconds)
-            except Exception:  # the outermost loop: leases and notifications must go on
-                log.exception("%s failed, going on", step.__name__)
-
     def _renew(self) -> None:
         mine = dict(self._executions)
         if not mine:
@@ -258,22 +248,14 @@ class Runner:
     def _listen(self) -> None:
         """Hear of cancels and of revisions to warm at once; a lost message costs only time."""
         channels = (redis.control_channel(self.settings.worker), redis.warm_channel(self.settings.pool))
-        while True:
-            try:
-                with redis.client().pubsub(ignore_subscribe_messages=True) as pubsub:
-                    pubsub.subscribe(*channels)
-                    while True:
-                        message = pubsub.get_message(timeout=5.0)
-                        if message is not None:
-                            self._heard(message["channel"].decode(), message["data"])
-            except (RedisError, OSError) as error:
-                log.debug("the control channel is away: %s", error)
-                gevent.sleep(1.0)
-            except Exception:  # the outermost loop
-                log.exception("listening for control messages failed, going on")
-                gevent.sleep(1.0)
+        with redis.client().pubsub(ignore_subscribe_messages=True) as pubsub:
+            pubsub.subscribe(*channels)
+            while True:
+                message = pubsub.get_message(timeout=5.0)
+                if message is not None:
+                    self._obey(message["channel"].decode(), message["data"])
 
-    def _heard(self, channel: str, data: bytes) -> None:
+    def _obey(self, channel: str, data: bytes) -> None:
         if channel == redis.warm_channel(self.settings.pool):
             gevent.spawn(self.hosts.warm, UUID(data.decode()))
             return

@@ -17,7 +17,6 @@ from typing import Any
 
 import gevent
 from gevent.event import Event as Signal
-from sqlalchemy.exc import DBAPIError
 
 from shared import crons, fleet, leadership, store
 from shared.access import api_keys, organizations
@@ -41,6 +40,7 @@ from shared.runs import (
 from shared.runs.finish import Finish
 from shared.settings import Settings
 from shared.threads import records
+from workers.loops import forever
 from workers.upkeep.removals import Removals
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Upkeep:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._ticks = 0
-        self._bell = Signal()
+        self._wake = Signal()
         self._removals = Removals(settings)
         self._is_stopping = False
         self._greenlet: gevent.Greenlet | None = None
@@ -69,7 +69,7 @@ class Upkeep:
 
     def wake(self) -> None:
         """Begin the next round now."""
-        self._bell.set()
+        self._wake.set()
 
     def stop(self) -> None:
         """Begin no further step, and let another process lead at once."""
@@ -83,16 +83,13 @@ class Upkeep:
             self._greenlet.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
-        while not self._is_stopping:
-            self._bell.wait(TICK_SECONDS)
-            self._bell.clear()
-            try:
-                self._round()
-            except (Unavailable, DBAPIError) as error:
-                log.warning("upkeep waits for the database: %s", error)
-            except Exception:  # the outermost loop: what is left behind must be found
-                log.exception("upkeep failed, going on")
+        self._wait()
+        forever(self._round, self._wait, what="upkeep", until=lambda: self._is_stopping)
         self._step_down()
+
+    def _wait(self) -> None:
+        self._wake.wait(TICK_SECONDS)
+        self._wake.clear()
 
     def _round(self) -> None:
         if self._leads():

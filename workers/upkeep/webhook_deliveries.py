@@ -28,6 +28,7 @@ from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection
 from shared.runs import read, webhooks
 from shared.runs.webhooks import TEMPLATE, Delivery
+from workers.loops import forever
 
 log = logging.getLogger(__name__)
 
@@ -45,27 +46,20 @@ class Deliveries:
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._pool = Pool(AT_ONCE)
-        self._bell = Signal()
+        self._wake = Signal()
         self._draining = False
 
     def start(self) -> None:
-        gevent.spawn(self._run)
+        gevent.spawn(forever, self._take, self._wait, what="taking webhooks", until=lambda: self._draining)
 
     def drain(self) -> None:
         """Begin no more attempts."""
         self._draining = True
 
-    def _run(self) -> None:
-        while not self._draining:
-            try:
-                self._take()
-            except Unavailable as error:
-                log.warning("webhooks wait: %s", error)
-            except Exception:  # the outermost loop: receivers must be told
-                log.exception("taking webhooks failed, going on")
-            gevent.sleep(BREATH_SECONDS)
-            self._bell.wait(POLL_SECONDS)
-            self._bell.clear()
+    def _wait(self) -> None:
+        gevent.sleep(BREATH_SECONDS)
+        self._wake.wait(POLL_SECONDS)
+        self._wake.clear()
 
     def _take(self) -> None:
         free = self._pool.free_count()
@@ -84,7 +78,7 @@ class Deliveries:
         except Exception:  # the outermost loop: the lease runs out, and the attempt is made again
             log.exception("webhook of run %s: the attempt failed", delivery.run_id)
         finally:
-            self._bell.set()
+            self._wake.set()
 
 
 def deliver(delivery: Delivery) -> None:

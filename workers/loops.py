@@ -1,0 +1,49 @@
+"""The loop that a worker process has for each thing it does all the time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import gevent
+from redis.exceptions import RedisError
+from sqlalchemy.exc import DBAPIError
+
+from shared.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+AWAY = (Unavailable, DBAPIError, RedisError, OSError)
+
+
+def forever(
+    step: Callable[[], object],
+    pause: float | Callable[[], object],
+    *,
+    what: str,
+    retry: tuple[float, float] | None = None,
+    until: Callable[[], bool] = lambda: False,
+) -> None:
+    """Step and pause, again and again; whatever a step raises is logged and ends nothing.
+
+    `pause`: so many seconds, or what returns when there is something to do. `retry`: a step that failed is
+    tried again after the first of these pauses, doubled each time up to the second; None: at its usual time.
+    """
+    failures = 0
+    while not until():
+        try:
+            step()
+            failures = 0
+        except AWAY as error:
+            log.warning("%s waits: %s", what, error)
+            failures += 1
+        except Exception:  # the outermost loop of all that a worker does: a bug must not end it
+            log.exception("%s failed, going on", what)
+            failures += 1
+        if failures and retry is not None:
+            first, most = retry
+            gevent.sleep(min(first * 2 ** min(failures - 1, 10), most))
+        elif callable(pause):
+            pause()
+        else:
+            gevent.sleep(pause)
