@@ -71,7 +71,7 @@ class Presence:
         send: Callable[[str], None] = send_canary,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`figures`: the parts of a Heartbeat that change; `is_full`: no task can begin, so no canary is heard."""
+        """`figures`: the fields of a Heartbeat that change; `is_full`: no task can begin, so no canary returns."""
         self._settings = settings
         self._kind = kind
         self._isolation = isolation
@@ -119,7 +119,7 @@ class Presence:
 
     def sign(self) -> None:
         """Write our row."""
-        said = Heartbeat(
+        heartbeat = Heartbeat(
             id=self._settings.worker,
             kind=self._kind,
             pool=self._settings.pool if self._kind == "runner" else None,
@@ -134,7 +134,7 @@ class Presence:
             **self._figures(),
         )
         with connection() as conn:
-            fleet.record_heartbeat(conn, said)
+            fleet.record_heartbeat(conn, heartbeat)
 
     def check(self) -> None:
         """Send a canary now and then; end the process when none comes back."""

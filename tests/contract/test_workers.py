@@ -35,7 +35,7 @@ def host(revision_id: UUID | None, pid: int = 7, **fields: Any) -> dict[str, Any
     return {"revision_id": str(revision_id), **said, "idle_seconds": 0.0, "is_healthy": True, **fields}
 
 
-def sign(id: str = "box:1:a", **fields: Any) -> None:
+def heartbeat(id: str = "box:1:a", **fields: Any) -> None:
     values: dict[str, Any] = {
         "kind": "runner",
         "pool": "default",
@@ -58,8 +58,8 @@ def seen(client: FlaskClient) -> Any:
 
 def test_a_worker_is_shown_with_its_hosts(client: FlaskClient) -> None:
     own = make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID)
-    sign(running=2, ended_a_minute=30, heard_seconds=1.5, hosts=[host(own.active_revision_id)])
-    sign("box:2:b", kind="builder", pool=None, pid=2, slots=8, state="draining")
+    heartbeat(running=2, ended_a_minute=30, heard_seconds=1.5, hosts=[host(own.active_revision_id)])
+    heartbeat("box:2:b", kind="builder", pool=None, pid=2, slots=8, state="draining")
 
     runner, builder = seen(client)["workers"]
 
@@ -94,9 +94,9 @@ def test_a_worker_is_shown_with_its_hosts(client: FlaskClient) -> None:
 
 
 def test_a_worker_says_anew_what_it_does_and_goes(client: FlaskClient) -> None:
-    sign(running=1)
+    heartbeat(running=1)
     started_at = seen(client)["workers"][0]["started_at"]
-    sign(running=5, state="draining")
+    heartbeat(running=5, state="draining")
     (row,) = seen(client)["workers"]
     assert (row["running"], row["state"], row["started_at"]) == (5, "draining", started_at)
 
@@ -106,8 +106,8 @@ def test_a_worker_says_anew_what_it_does_and_goes(client: FlaskClient) -> None:
 
 
 def test_one_that_is_silent_is_removed(client: FlaskClient, redis: Any) -> None:
-    sign("silent")
-    sign("alive")
+    heartbeat("silent")
+    heartbeat("alive")
     with connection() as conn:
         conn.execute(text("UPDATE worker SET seen_at = now() - interval '5 minutes' WHERE id = 'silent'"))
     redis.lpush("runyard:celery:canary.silent", "left behind")
@@ -123,8 +123,8 @@ def test_one_that_is_silent_is_removed(client: FlaskClient, redis: Any) -> None:
 
 
 def test_pools_tell_what_waits(client: FlaskClient) -> None:
-    sign(running=1, ended_a_minute=4)
-    sign("second", state="draining", running=1, ended_a_minute=2)
+    heartbeat(running=1, ended_a_minute=4)
+    heartbeat("second", state="draining", running=1, ended_a_minute=2)
     gpu = make.deployment("gpu-app", pool="gpu")
     waiting = make.run(gpu)
     later = make.run(gpu)
@@ -159,7 +159,7 @@ def test_an_organization_sees_the_hosts_of_its_own_deployments_alone(
     client: FlaskClient, foreign_client: FlaskClient
 ) -> None:
     own = make.deployment("secret-project", organization_id=DEFAULT_ORGANIZATION_ID)
-    sign(hosts=[host(own.active_revision_id), host(uuid4(), pid=8)])
+    heartbeat(hosts=[host(own.active_revision_id), host(uuid4(), pid=8)])
 
     (row,) = seen(foreign_client)["workers"]
 
@@ -169,9 +169,9 @@ def test_an_organization_sees_the_hosts_of_its_own_deployments_alone(
 
 
 def test_metrics_count_workers_and_what_they_can_do(client: FlaskClient) -> None:
-    sign(running=3, slots=10, hosts=[host(uuid4())])
-    sign("b", state="draining", running=1, slots=10)
-    sign("c", kind="builder", pool=None, slots=8, running=1)
+    heartbeat(running=3, slots=10, hosts=[host(uuid4())])
+    heartbeat("b", state="draining", running=1, slots=10)
+    heartbeat("c", kind="builder", pool=None, slots=8, running=1)
 
     metrics: Any = client.get("/metrics?format=json").json
     lines = client.get("/metrics").text
@@ -188,11 +188,11 @@ def test_metrics_count_workers_and_what_they_can_do(client: FlaskClient) -> None
 def test_info_tells_the_weakest_isolation_to_who_has_a_key(
     client: FlaskClient, anonymous: FlaskClient
 ) -> None:
-    sign(isolation=2, bounds_tasks=True)
+    heartbeat(isolation=2, bounds_tasks=True)
     told: Any = client.get("/info").json
     assert told["host"]["limits"] == {"processes": "kernel", "memory": "counted"}
 
-    sign("b", isolation=1)
+    heartbeat("b", isolation=1)
     told = client.get("/info").json
     assert told["host"]["isolation"] == 1
     assert told["host"]["limits"] == {"processes": "counted", "memory": "counted"}
@@ -201,8 +201,8 @@ def test_info_tells_the_weakest_isolation_to_who_has_a_key(
 
 def test_the_command_draws_it(client: FlaskClient) -> None:
     own = make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID)
-    sign(running=2, hosts=[host(own.active_revision_id), host(own.active_revision_id, is_healthy=False)])
-    sign("b", kind="builder", pool=None, state="draining", isolation=0)
+    heartbeat(running=2, hosts=[host(own.active_revision_id), host(own.active_revision_id, is_healthy=False)])
+    heartbeat("b", kind="builder", pool=None, state="draining", isolation=0)
     out = Console(width=160, file=StringIO())
 
     out.print(command.shown(seen(client)))
