@@ -16,7 +16,7 @@ from celery.signals import setup_logging, worker_init, worker_ready, worker_shut
 from shared.infra import broker, logs, postgres, redis
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
-from workers import presence, transport
+from workers import heartbeat, transport
 
 close_memory()
 settings = Settings.from_env(os.environ)
@@ -41,7 +41,7 @@ def prepare(**_: Any) -> None:
         raise SystemExit("A worker needs RUNYARD_ENCRYPTION_KEYS, the same as all other processes.")
     postgres.connect(settings.database_url, application="runyard worker", pool_size=4, waits_for_disk=False)
     redis.connect(settings.redis_url)
-    presence.listen(app.amqp.queues, settings.worker)
+    heartbeat.consume_canaries(app.amqp.queues, settings.worker)
 
 
 @worker_ready.connect

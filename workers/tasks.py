@@ -19,9 +19,9 @@ from shared.infra.postgres import connection
 from shared.settings import Settings
 from workers.builder import environments, workspaces
 from workers.builder.builder import Builder
+from workers.heartbeat import Figures, HeartbeatSender
 from workers.isolation import sandbox
 from workers.messages import MessageTask
-from workers.presence import Figures, Presence
 from workers.runner import graph_queries
 from workers.runner.deployment_log import DeployLog
 from workers.runner.host_pool import HostPool
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 _runner: Runner | None = None
 _builder: Builder | None = None
 _upkeep: Upkeep | None = None
-_presence: Presence | None = None
+_heartbeats: HeartbeatSender | None = None
 _deliveries: Deliveries | None = None
 
 
 def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
     """Set up what the tasks of this process, so many at a time, work with."""
-    global _runner, _builder, _upkeep, _presence, _deliveries
+    global _runner, _builder, _upkeep, _heartbeats, _deliveries
     encryption.configure(settings.encryption_keys)
     egress.configure(settings.allowed_addresses, allow_http=settings.allow_http)
     isolation = sandbox.settle(settings)
@@ -52,7 +52,7 @@ def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
     else:
         _builder = builder = Builder(settings)
         figures = lambda: {"slots": slots, "running": builder.building}  # noqa: E731  one of two
-    _presence = Presence(
+    _heartbeats = HeartbeatSender(
         settings,
         kind="runner" if is_runner else "builder",
         isolation=isolation,
@@ -60,7 +60,7 @@ def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
         is_full=lambda: len(state.active_requests) >= slots,
         dies=_die,
     )
-    _presence.start()
+    _heartbeats.start()
     gevent.spawn(workspaces.keep_tidy, settings)
     gevent.spawn(environments.keep_tidy, settings)
     _upkeep = Upkeep(settings)
@@ -78,8 +78,8 @@ def drain() -> None:
     """The worker stops: take nothing new."""
     if _upkeep is not None:
         _upkeep.stop()
-    if _presence is not None:
-        _presence.drain()
+    if _heartbeats is not None:
+        _heartbeats.drain()
     if _runner is not None:
         _runner.drain()
     if _builder is not None:
@@ -94,8 +94,8 @@ def close() -> None:
         _upkeep.close()
     if _runner is not None:
         _runner.close()
-    if _presence is not None:
-        _presence.leave()
+    if _heartbeats is not None:
+        _heartbeats.leave()
 
 
 def _die() -> None:
@@ -127,8 +127,8 @@ def build_revisions(revision_ids: list[str]) -> None:
 @broker.celery.task(name=broker.CANARY, base=MessageTask)
 def canary() -> None:
     """What this process sends to itself."""
-    if _presence is not None:
-        _presence.heard()
+    if _heartbeats is not None:
+        _heartbeats.canary_returned()
 
 
 @broker.celery.task(name=broker.SWEEP, base=MessageTask)

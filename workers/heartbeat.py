@@ -1,8 +1,8 @@
-"""A worker process says what it is and does, and notices when work no longer reaches it.
+"""The heartbeats of a worker process, and the canaries by which it notices that no message reaches it.
 
 Every few seconds it writes its row (`shared/fleet.py`). Every other time it also sends a message to a queue
 that nobody else reads: as long as these canaries come back, the whole way from the broker to a task is open.
-A consumer that hangs looks alive from outside; one that has heard nothing for a minute although the broker
+A consumer that hangs looks alive from outside; one that no canary has reached for a minute although the broker
 took its canaries ends its process, and the supervisor starts another. A broker that is away is no reason to
 end: runs are then claimed from their rows.
 """
@@ -32,15 +32,15 @@ from workers.loops import forever
 
 log = logging.getLogger(__name__)
 
-SIGN_SECONDS = 5.0
-SIGNS_A_CANARY = 2
+HEARTBEAT_SECONDS = 5.0
+HEARTBEATS_A_CANARY = 2
 DEAD_SECONDS = 60.0
 DEAD_CANARIES = 4  # unanswered ones: what was lost with a broker that restarted does not count
 
 Figures = Callable[[], Mapping[str, Any]]
 
 
-def listen(consumed: Any, worker: str) -> None:
+def consume_canaries(consumed: Any, worker: str) -> None:
     """Have this process consume its own canaries too; `consumed` are its app's queues.
 
     The nameless exchange reaches every queue by its name: no binding stays in the broker when we are gone.
@@ -56,8 +56,8 @@ def send_canary(worker: str) -> None:
     broker.celery.send_task(broker.CANARY, queue=Queue(name, Exchange(""), routing_key=name))
 
 
-class Presence:
-    """This process, as others see it."""
+class HeartbeatSender:
+    """Sends this process's heartbeats, and canaries to itself."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Presence:
         figures: Figures,
         is_full: Callable[[], bool],
         dies: Callable[[], None],
-        send: Callable[[str], None] = send_canary,
+        send_canary: Callable[[str], None] = send_canary,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`figures`: the fields of a Heartbeat that change; `is_full`: no task can begin, so no canary returns."""
@@ -78,29 +78,29 @@ class Presence:
         self._figures = figures
         self._is_full = is_full
         self._dies = dies
-        self._send_canary = send
+        self._send_canary = send_canary
         self._clock = clock
-        self._heard_at = clock()
+        self._canary_at = clock()
         self._unanswered = 0
-        self._signs = 0
+        self._rounds = 0
         self.draining = False
 
     def start(self) -> None:
-        gevent.spawn(forever, self.sign, SIGN_SECONDS, what="the row of this worker")
-        gevent.spawn(forever, self.check, SIGN_SECONDS, what="looking after this process")
+        gevent.spawn(forever, self.send, HEARTBEAT_SECONDS, what="the row of this worker")
+        gevent.spawn(forever, self.check, HEARTBEAT_SECONDS, what="looking after this process")
 
-    def heard(self) -> None:
+    def canary_returned(self) -> None:
         """A canary came back."""
-        self._heard_at = self._clock()
+        self._canary_at = self._clock()
         self._unanswered = 0
 
     def drain(self) -> None:
         """Say at once that this process takes nothing new."""
         self.draining = True
-        gevent.spawn(self._sign_quietly)
+        gevent.spawn(self._try_send)
         # Celery waits for a message, up to four seconds, before it looks whether to stop, and once more after.
         for _ in range(2):
-            gevent.spawn(self._send)
+            gevent.spawn(self._try_canary)
 
     def leave(self) -> None:
         """The process ends in good order."""
@@ -111,13 +111,13 @@ class Presence:
         except (Unavailable, DBAPIError, RedisError) as error:
             log.info("the row of this worker stays for a minute: %s", error)
 
-    def _sign_quietly(self) -> None:
+    def _try_send(self) -> None:
         try:
-            self.sign()
+            self.send()
         except (Unavailable, DBAPIError) as error:
             log.warning("the row of this worker waits: %s", error)
 
-    def sign(self) -> None:
+    def send(self) -> None:
         """Write our row."""
         heartbeat = Heartbeat(
             id=self._settings.worker,
@@ -130,7 +130,7 @@ class Presence:
             bounds_tasks=self._isolation.bounds_tasks,
             bounds_memory=self._isolation.bounds_memory,
             state=DRAINING if self.draining else READY,
-            heard_seconds=round(self._clock() - self._heard_at, 1),
+            heard_seconds=round(self._clock() - self._canary_at, 1),
             **self._figures(),
         )
         with connection() as conn:
@@ -139,18 +139,18 @@ class Presence:
     def check(self) -> None:
         """Send a canary now and then; end the process when none comes back."""
         if self.draining or self._is_full():
-            self.heard()  # nothing can be heard now, and that is as it should be
+            self.canary_returned()  # none can return now, and that is as it should be
             return
-        if self._clock() - self._heard_at > DEAD_SECONDS and self._unanswered >= DEAD_CANARIES:
+        if self._clock() - self._canary_at > DEAD_SECONDS and self._unanswered >= DEAD_CANARIES:
             log.critical("no message has come through for %.0f s: this process ends", DEAD_SECONDS)
             self._dies()
-        self._signs += 1
-        if self._signs % SIGNS_A_CANARY == 0:
-            self._send()
+        self._rounds += 1
+        if self._rounds % HEARTBEATS_A_CANARY == 0:
+            self._try_canary()
 
-    def _send(self) -> None:
+    def _try_canary(self) -> None:
         try:
             self._send_canary(self._settings.worker)
             self._unanswered += 1
         except (OperationalError, RedisError, OSError):
-            self.heard()  # the broker is away: said elsewhere
+            self.canary_returned()  # the broker is away: said elsewhere

@@ -14,9 +14,9 @@ from sqlalchemy import Engine, text
 from shared.infra import broker
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers import presence
+from workers import heartbeat
+from workers.heartbeat import DEAD_SECONDS, HEARTBEAT_SECONDS, HeartbeatSender
 from workers.isolation.sandbox import Isolation
-from workers.presence import DEAD_SECONDS, SIGN_SECONDS, Presence
 
 QUEUE = "runyard:celery:canary.box:1:a"
 
@@ -30,14 +30,14 @@ class Stage:
         self.is_away = False
         self.sent: Callable[[str], None] = lambda worker: None
         self.ended = 0
-        self.presence = Presence(
+        self.sender = HeartbeatSender(
             dataclasses.replace(settings, worker="box:1:a"),
             kind="runner",
             isolation=Isolation(2, 1024, has_namespace=True),
             figures=lambda: {"slots": 9, "running": 4},
             is_full=lambda: self.is_full,
             dies=self.die,
-            send=self.send,
+            send_canary=self.send,
             clock=lambda: self.now,
         )
 
@@ -51,11 +51,11 @@ class Stage:
 
     def live(self, seconds: float, *, hears: bool = False) -> None:
         """Go through the rounds of this time."""
-        for _ in range(int(seconds / SIGN_SECONDS)):
-            self.now += SIGN_SECONDS
-            self.presence.check()
+        for _ in range(int(seconds / HEARTBEAT_SECONDS)):
+            self.now += HEARTBEAT_SECONDS
+            self.sender.check()
             if hears:
-                self.presence.heard()
+                self.sender.canary_returned()
 
 
 @pytest.fixture
@@ -65,17 +65,17 @@ def stage(settings: Settings) -> Stage:
 
 def test_a_process_that_hears_its_canaries_lives(stage: Stage, redis_url: str, redis: Redis) -> None:
     broker.configure(redis_url)
-    stage.sent = presence.send_canary
+    stage.sent = heartbeat.send_canary
     stage.live(5 * DEAD_SECONDS, hears=True)
     assert stage.ended == 0
-    assert redis.llen(QUEUE) == 5 * DEAD_SECONDS / SIGN_SECONDS / presence.SIGNS_A_CANARY
+    assert redis.llen(QUEUE) == 5 * DEAD_SECONDS / HEARTBEAT_SECONDS / heartbeat.HEARTBEATS_A_CANARY
     assert not redis.keys("*_kombu.binding*")
 
 
 def test_one_that_hears_none_for_a_minute_ends(stage: Stage) -> None:
     stage.live(DEAD_SECONDS)
     assert stage.ended == 0
-    stage.live(SIGN_SECONDS)
+    stage.live(HEARTBEAT_SECONDS)
     assert stage.ended == 1
 
 
@@ -84,9 +84,9 @@ def test_a_broker_that_is_away_is_no_reason_to_end(stage: Stage) -> None:
     stage.is_away = True
     stage.live(2 * DEAD_SECONDS)
     stage.is_away = False
-    stage.live(DEAD_SECONDS - SIGN_SECONDS)
+    stage.live(DEAD_SECONDS - HEARTBEAT_SECONDS)
     assert stage.ended == 0, "its canaries have had no minute yet"
-    stage.live(4 * SIGN_SECONDS)
+    stage.live(4 * HEARTBEAT_SECONDS)
     assert stage.ended > 0
 
 
@@ -94,7 +94,7 @@ def test_a_broker_that_is_away_is_no_reason_to_end(stage: Stage) -> None:
 def test_one_that_can_hear_nothing_is_left_alone(stage: Stage, reason: str) -> None:
     stage.live(DEAD_SECONDS)
     if reason == "draining":
-        stage.presence.draining = True
+        stage.sender.draining = True
     else:
         stage.is_full = True
     stage.live(2 * DEAD_SECONDS)
@@ -103,9 +103,9 @@ def test_one_that_can_hear_nothing_is_left_alone(stage: Stage, reason: str) -> N
 
 def test_it_writes_its_row(stage: Stage, db: Engine) -> None:
     stage.now += 7
-    stage.presence.sign()
-    stage.presence.draining = True
-    stage.presence.sign()
+    stage.sender.send()
+    stage.sender.draining = True
+    stage.sender.send()
 
     with connection() as conn:
         row: Any = conn.execute(text("SELECT * FROM worker")).one()
@@ -118,7 +118,7 @@ def test_it_writes_its_row(stage: Stage, db: Engine) -> None:
     )
     assert (row.state, row.slots, row.running, row.heard_seconds) == ("draining", 9, 4, 7.0)
 
-    stage.presence.leave()
+    stage.sender.leave()
     with connection() as conn:
         assert conn.execute(text("SELECT count(*) FROM worker")).scalar() == 0
 
@@ -127,7 +127,7 @@ def test_a_worker_consumes_a_queue_of_its_own_that_leaves_nothing_behind(redis_u
     app = broker.configure(redis_url, app=Celery("one"))
     app.amqp.queues.select(["runs.default"])
 
-    presence.listen(app.amqp.queues, "box:1:a")
+    heartbeat.consume_canaries(app.amqp.queues, "box:1:a")
 
     assert set(app.amqp.queues.consume_from) == {"runs.default", "canary.box:1:a"}
     own = app.amqp.queues.consume_from["canary.box:1:a"]
