@@ -26,8 +26,7 @@ from cli.access import KEPT_KEY, KEPT_URL
 from cli.embedded import CannotStart
 from cli.output import Lines
 from cli.supervisor import Child, Died, Program, Supervisor, ended
-from shared.files import owners_alone
-from shared.infra.hardening import close_memory
+from shared.infra.hardening import close_memory, owners_alone
 from shared.settings import VARIABLES, Settings
 
 GRACE_SECONDS = 30.0

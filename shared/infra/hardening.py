@@ -1,13 +1,14 @@
-"""What every process of the service does to itself before anything else, and how its long steps let others go on."""
+"""Keeps a process's memory and files from other users, and its long steps from holding up the rest of it."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import time
 
 PR_SET_DUMPABLE = 4
-TURN_SECONDS = 0.0001
+YIELD_SECONDS = 0.0001
 
 
 def close_memory() -> None:
@@ -16,9 +17,16 @@ def close_memory() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
+def owners_alone(path: str, flags: int) -> int:
+    """An opener for `open`: others can neither read the file nor lock it, also when it has been there before."""
+    number = os.open(path, flags, 0o600)
+    os.fchmod(number, 0o600)
+    return number
+
+
 def let_others_run() -> None:
-    """Let others go on, between two long steps: greenlets where gevent is, else threads.
+    """Yield to other greenlets where gevent is, else to other threads, between two long steps.
 
     It must be a sleep of some length: a `sleep(0)` of gevent's does not look at what has come over sockets.
     """
-    time.sleep(TURN_SECONDS)
+    time.sleep(YIELD_SECONDS)

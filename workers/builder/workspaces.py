@@ -23,7 +23,7 @@ import gevent
 from sqlalchemy import text
 
 from shared.errors import Unavailable
-from shared.files import owners_alone
+from shared.infra.hardening import owners_alone
 from shared.infra.postgres import connection
 from shared.models import REVISION_ENDS, is_live
 from shared.settings import Settings
