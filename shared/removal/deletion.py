@@ -16,7 +16,8 @@ from shared.deployments.revisions import Transition
 from shared.eventlog.events import RESERVED
 from shared.models import DeploymentStatus
 from shared.runs import webhooks
-from shared.runs.cancel import Displaced
+from shared.runs.cancel import INTERRUPTED, Displaced
+from shared.runs.end_event import cancel_error
 
 REASON = "the deployment was deleted"
 RUNS_AT_ONCE = 500
@@ -39,8 +40,7 @@ LIMIT :limit FOR UPDATE SKIP LOCKED
 """
 
 STOP_PENDING = text(f"""
-UPDATE run SET status = 'interrupted', ended_at = now(), updated_at = now(), cancel_reason = :reason,
-       seq_reserved = seq_reserved + :reserved
+UPDATE run SET {INTERRUPTED}
 WHERE run_id IN ({LIVE_RUNS.format(status="pending")})
 RETURNING run_id, NULL AS owner, attempt, seq_reserved - :reserved AS seq_reserved
 """)
@@ -60,7 +60,7 @@ def stop_runs(conn: Connection, deployment_id: UUID) -> list[Displaced]:
     ]
     ended = [row.run_id for row in stopped if row.owner is None]
     if ended:
-        webhooks.record(conn, ended, error=webhooks.stopped("interrupt", REASON))
+        webhooks.record(conn, ended, error=cancel_error("interrupt", REASON))
     return [
         Displaced(row.run_id, row.owner, "interrupt", row.attempt, row.seq_reserved, REASON)
         for row in stopped

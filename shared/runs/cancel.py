@@ -1,7 +1,7 @@
-"""Runs that somebody wants to end before they do by themselves: cancelled, displaced, deleted.
+"""Ends runs before they do by themselves: cancelled, displaced by another, or deleted.
 
-A pending run ends in place. A running one is its owner's: the wish is written into its row, and the owner is
-told after the commit (`shared/runs/signals.py`). Threads are locked before their runs, here as everywhere.
+A pending run ends in place. A running one is its owner's: the request is written into its row, and the owner is
+notified after the commit (`shared/runs/signals.py`). Threads are locked before their runs, here as everywhere.
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ from shared.errors import NotFound
 from shared.eventlog.events import RESERVED
 from shared.models import LIVE_RUN_STATUSES, RunStatus, is_live
 from shared.runs import webhooks
+from shared.runs.end_event import ROLLBACK, cancel_error
 from shared.threads import checkpoints, records, state
+
+# In an UPDATE: how a pending run ends. The numbers reserved are those of its log's last event.
+INTERRUPTED = (
+    "status = 'interrupted', ended_at = now(), updated_at = now(), cancel_reason = :reason,"
+    " seq_reserved = seq_reserved + :reserved"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Displaced:
-    """A run that was ended in place (`owner` None) or whose owner must be told.
+    """A run that was ended in place (`owner` None) or whose owner is to be notified.
 
     `is_gone`: the row was deleted, so nobody else will end the run's event log.
     """
@@ -141,27 +148,24 @@ def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> 
             key,
         )
     elif row["temporary"]:
-        status = webhooks.ROLLBACK if action == "rollback" else RunStatus.INTERRUPTED
-        _tell_going(conn, row, status, webhooks.stopped(action, reason))
+        status = ROLLBACK if action == ROLLBACK else RunStatus.INTERRUPTED
+        _record_webhook(conn, row, status, cancel_error(action, reason))
         records.remove(conn, row["deployment_id"], row["thread_id"])
-    elif action == "rollback":
-        _tell_going(conn, row, webhooks.ROLLBACK, webhooks.stopped(action, reason))
+    elif action == ROLLBACK:
+        _record_webhook(conn, row, ROLLBACK, cancel_error(action, reason))
         _remove(conn, row)
     else:
         conn.execute(
-            text(
-                "UPDATE run SET status = 'interrupted', ended_at = now(), updated_at = now(),"
-                " cancel_reason = :reason, seq_reserved = seq_reserved + :reserved WHERE run_id = :run_id"
-            ),
+            text(f"UPDATE run SET {INTERRUPTED} WHERE run_id = :run_id"),
             {**key, "reserved": RESERVED},
         )
         if row["webhook"] is not None:
-            webhooks.record(conn, [row["run_id"]], error=webhooks.stopped(action, reason))
+            webhooks.record(conn, [row["run_id"]], error=cancel_error(action, reason))
     return Displaced(row["run_id"], owner, action, row["attempt"], row["seq_reserved"], reason)
 
 
-def _tell_going(conn: Connection, row: RowMapping, status: str, error: dict[str, str]) -> None:
-    """A live run is about to be deleted: whoever is told of its end is told of this."""
+def _record_webhook(conn: Connection, row: RowMapping, status: str, error: dict[str, str]) -> None:
+    """A live run is about to be deleted: its webhook is called as for any other end."""
     if row["webhook"] is not None and row["status"] in LIVE_RUN_STATUSES:
         webhooks.record_going(conn, [row["run_id"]], status=status, error=error)
 
@@ -201,7 +205,7 @@ def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: U
     )
     if row is None:
         raise NotFound("Run not found")
-    _tell_going(conn, row, webhooks.ROLLBACK, webhooks.stopped(webhooks.ROLLBACK, "the run was deleted"))
+    _record_webhook(conn, row, ROLLBACK, cancel_error(ROLLBACK, "the run was deleted"))
     if row["temporary"]:
         records.remove(conn, deployment_id, thread_id)
     else:
@@ -219,8 +223,8 @@ def delete_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> lis
         raise records.missing(thread_id)
     live = live_runs(conn, deployment_id, thread_id)
     for row in live:
-        error = webhooks.stopped(webhooks.ROLLBACK, "the thread was deleted")
-        _tell_going(conn, row, webhooks.ROLLBACK, error)
+        error = cancel_error(ROLLBACK, "the thread was deleted")
+        _record_webhook(conn, row, ROLLBACK, error)
     records.remove(conn, deployment_id, thread_id)
     return [_gone(row) for row in live]
 

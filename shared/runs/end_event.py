@@ -24,6 +24,12 @@ from shared.runs.claims import Claimed
 
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
 END_OF_LOG = Event(0, 0, END, b"{}")
+ROLLBACK = "rollback"  # how a run ended that was taken away, for those who hear of it
+# The error of a cancelled run, by action: its name, and its message where no reason was given.
+CANCEL_ERRORS = {
+    ROLLBACK: ("UserRollback", "rollback requested"),
+    "interrupt": ("UserInterrupt", "interrupt requested"),
+}
 OUTPUT = b',"output":'  # the rest of a last event's JSON is the output, as the graph host made it
 FOLLOWED_BY = ("stream_mode", "subgraphs", "resumable", "joined")  # of a run's kwargs, what its readers go by
 
@@ -39,6 +45,19 @@ def last_event(run: Claimed, status: str, output: bytes) -> bytes:
             "kwargs": kwargs,
         }
     return events.payload(END, dumps(head).encode()[:-1] + OUTPUT + output + b"}")
+
+
+def last_event_of_cancelled(run_id: UUID) -> bytes:
+    """What the log of a run ends with that nobody executed when it was cancelled."""
+    return events.payload(
+        END, dumps({"run_id": str(run_id), "status": "interrupted", "output": None}).encode()
+    )
+
+
+def cancel_error(action: str, reason: str | None = None) -> dict[str, str]:
+    """The error of a run that was cancelled by this action, `interrupt` or `rollback`."""
+    name, message = CANCEL_ERRORS[action]
+    return {"error": name, "message": reason or message}
 
 
 def output_of(last: Event) -> bytes:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 from shared.errors import Fenced
 from shared.infra.postgres import Driver, dumps, query
 from shared.models import RunStatus, ThreadStatus, is_live
-from shared.runs import eligibility, webhooks
+from shared.runs import eligibility, end_event, webhooks
 from shared.runs.claims import Claimed
 from shared.runs.eligibility import Next
 from shared.threads import checkpoints, records
@@ -180,7 +180,7 @@ def roll_back(conn: Connection, run: Claimed, *, error: dict[str, Any]) -> Next 
     """
     records.lock(conn, run.deployment_id, run.thread_id)
     if run.kwargs.get("webhook"):
-        webhooks.record_going(conn, [run.run_id], status=webhooks.ROLLBACK, error=error)
+        webhooks.record_going(conn, [run.run_id], status=end_event.ROLLBACK, error=error)
     records.restore_metadata(conn, run.run_id)
     gone = conn.execute(
         text(

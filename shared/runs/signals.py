@@ -1,4 +1,4 @@
-"""Telling a run's owner, or its followers, that somebody wants it stopped, or wants to see more of it."""
+"""Publishes to a run's owner that it is cancelled or that a reader wants more of it, and ends the logs of ended runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from uuid import UUID
 from shared.eventlog import events
 from shared.infra import broker, redis
 from shared.infra.postgres import dumps
+from shared.runs import end_event
 from shared.runs.cancel import Displaced
 from shared.runs.eligibility import Next
 
@@ -43,23 +44,22 @@ def widen(run_id: UUID, owner: str, modes: Sequence[str]) -> None:
     try:
         redis.client().publish(redis.control_channel(owner), dumps(message))
     except redis.RedisError as error:
-        log.warning("run %s: its owner is not told what a reader wants to see: %s", run_id, error)
+        log.warning("run %s: its owner does not learn what a reader wants to see: %s", run_id, error)
 
 
 def _end_log(run: Displaced, retention_seconds: int) -> None:
     """The next attempt, which nobody can claim any more, has the right to end the log."""
-    last = {"run_id": str(run.run_id), "status": "interrupted", "output": None}
     events.close(
         run.run_id,
         attempt=run.attempt + 1,
         owner="cancel",
         floor=run.seq_reserved,
-        payloads=[events.payload(events.END, dumps(last).encode())],
+        payloads=[end_event.last_event_of_cancelled(run.run_id)],
         retention_seconds=retention_seconds,
     )
 
 
 def notify_next(next_run: Next | None) -> None:
-    """After the commit: a run was in the way of another one, whose turn it is now."""
+    """After the commit: notify of the run that may start where another one has ended."""
     if next_run is not None:
         broker.enqueue_run(next_run.pool, next_run.run_id)

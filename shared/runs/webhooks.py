@@ -19,9 +19,9 @@ from sqlalchemy import Connection, text
 from shared.errors import AddressRefused, Invalid, OutsideFailed
 from shared.infra import egress
 from shared.infra.postgres import Driver, dumps, query
+from shared.runs import end_event
 
 LOC = ("body", "webhook")
-ROLLBACK = "rollback"  # what the end of a run is called that was taken away
 
 TRIES = 5
 # After each failed attempt, give or take a tenth: the last one is made within an hour of the first.
@@ -148,12 +148,13 @@ RECORD_GOING = (
     + "AND r.run_id = ANY(%(run_ids)s)"
 )
 # A part of the statement in shared/runs/finish.py that ends runs and deletes them: `f` says how they ended.
+_ERROR, _MESSAGE = end_event.CANCEL_ERRORS[end_event.ROLLBACK]
 _IS_ROLLED_BACK = "r.cancel_requested = 'rollback' AND f.status = 'interrupted'"
 RECORD_TEMPORARY = _INSERT.format(
     run="row_to_json(jsonb_populate_record(r, jsonb_build_object('usage', CAST(f.usage AS jsonb))))",
     status=f"CASE WHEN {_IS_ROLLED_BACK} THEN 'rollback' ELSE f.status END",
     error=f"""CASE WHEN {_IS_ROLLED_BACK}
-        THEN json_build_object('error', 'UserRollback', 'message', coalesce(r.cancel_reason, 'rollback requested'))
+        THEN json_build_object('error', '{_ERROR}', 'message', coalesce(r.cancel_reason, '{_MESSAGE}'))
         ELSE CAST(f.error AS json) END""",
     values=f"CASE WHEN NOT coalesce({_IS_ROLLED_BACK}, false) THEN CAST(f.new_values AS json) END",
     source="gone JOIN f USING (run_id) JOIN run r USING (run_id)",
@@ -172,13 +173,6 @@ def record_going(
 ) -> None:
     """These runs are about to be deleted; after a rollback there are no values to be told."""
     query(conn, RECORD_GOING, {"run_ids": list(run_ids), "status": status, "error": dumps(error)})
-
-
-def stopped(action: str, reason: str | None) -> dict[str, str]:
-    """The error of a run that somebody stopped."""
-    if action == ROLLBACK:
-        return {"error": "UserRollback", "message": reason or "rollback requested"}
-    return {"error": "UserInterrupt", "message": reason or "interrupt requested"}
 
 
 # Deliveries

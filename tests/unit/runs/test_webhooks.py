@@ -21,7 +21,7 @@ from shared.infra import egress, encryption
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.removal import deletion
-from shared.runs import cancel, claims, create, read, webhooks
+from shared.runs import cancel, claims, create, end_event, read, webhooks
 from shared.runs.claims import Claimed, Terms
 from shared.runs.finish import Finish, finish_runs, roll_back
 from shared.threads import records
@@ -95,7 +95,7 @@ def takes_too_long(deployment: DeploymentRef) -> None:
 
 
 def is_interrupted(deployment: DeploymentRef) -> None:
-    finish(claimed(deployment), RunStatus.INTERRUPTED, error=webhooks.stopped("interrupt", "enough"))
+    finish(claimed(deployment), RunStatus.INTERRUPTED, error=end_event.cancel_error("interrupt", "enough"))
 
 
 def is_rolled_back(deployment: DeploymentRef) -> None:
