@@ -1,6 +1,6 @@
-"""How a run ends by its owner's word: status, the thread's new state and what comes next, in one transaction.
+"""Ends runs for their owner: status, the thread's new state and the run that comes next, in one transaction.
 
-Ends that somebody else wishes for are in `shared/runs/cancel.py`.
+Ends that somebody else asks for are in `shared/runs/cancel.py`.
 """
 
 from __future__ import annotations
@@ -42,37 +42,49 @@ def finish_runs(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str
     caller holds the threads' locks (`threads.lock_all`): only then does the statement see every run that
     was created meanwhile. An end waits for the disk, whatever the connection does otherwise.
     """
-    done: dict[UUID, Next | None] = {}
     kept = [end for end in ends if not end.run.temporary]
-    silent = [end for end in ends if end.run.temporary and not end.run.kwargs.get("webhook")]
-    told_of = [end for end in ends if end.run.temporary and end.run.kwargs.get("webhook")]
-    if kept:
-        parameters = {
-            "owner": owner,
-            "run_ids": [end.run.run_id for end in kept],
-            "attempts": [end.run.attempt for end in kept],
-            "statuses": [str(end.status) for end in kept],
-            "errors": [None if end.error is None else dumps(end.error) for end in kept],
-            "thread_statuses": [end.thread_status and str(end.thread_status) for end in kept],
-            "values": [end.values for end in kept],
-            "states": [end.state for end in kept],
-            "interrupts": [end.interrupts for end in kept],
-            "usages": [end.usage for end in kept],
-            "configs": [_thread_config(end.run.kwargs) for end in kept],
-        }
-        for row in query(conn, FINISH, parameters):
-            waiting = row["next_run_id"]
-            done[row["run_id"]] = None if waiting is None else Next(waiting, row["pool"])
-        told = [end.run.run_id for end in kept if end.run.kwargs.get("webhook") and end.run.run_id in done]
-        if told:
-            webhooks.record(conn, told)
-    for statement, ended in ((DELETE_TEMPORARY, silent), (DELETE_WITH_WEBHOOK, told_of)):
-        if ended:
-            done.update((row["run_id"], None) for row in query(conn, statement, _temporary(ended, owner)))
+    temporary = [end for end in ends if end.run.temporary]
+    return {**_finish_kept(conn, kept, owner), **_finish_temporary(conn, temporary, owner)}
+
+
+def _finish_kept(conn: Connection | Driver, ends: Sequence[Finish], owner: str) -> dict[UUID, Next | None]:
+    if not ends:
+        return {}
+    parameters = {
+        **_columns(ends, owner),
+        "thread_statuses": [end.thread_status and str(end.thread_status) for end in ends],
+        "states": [end.state for end in ends],
+        "interrupts": [end.interrupts for end in ends],
+        "configs": [_thread_config(end.run.kwargs) for end in ends],
+    }
+    done: dict[UUID, Next | None] = {}
+    for row in query(conn, FINISH, parameters):
+        waiting = row["next_run_id"]
+        done[row["run_id"]] = None if waiting is None else Next(waiting, row["pool"])
+    with_webhook = [end.run.run_id for end in ends if _has_webhook(end) and end.run.run_id in done]
+    if with_webhook:
+        webhooks.record(conn, with_webhook)
     return done
 
 
-def _temporary(ends: Sequence[Finish], owner: str) -> dict[str, Any]:
+def _finish_temporary(
+    conn: Connection | Driver, ends: Sequence[Finish], owner: str
+) -> dict[UUID, Next | None]:
+    done: dict[UUID, Next | None] = {}
+    with_webhook = [end for end in ends if _has_webhook(end)]
+    without = [end for end in ends if not _has_webhook(end)]
+    for statement, chosen in ((DELETE_TEMPORARY, without), (DELETE_WITH_WEBHOOK, with_webhook)):
+        if chosen:
+            done.update((row["run_id"], None) for row in query(conn, statement, _columns(chosen, owner)))
+    return done
+
+
+def _has_webhook(end: Finish) -> bool:
+    return bool(end.run.kwargs.get("webhook"))
+
+
+def _columns(ends: Sequence[Finish], owner: str) -> dict[str, Any]:
+    """What every statement here wants to know of the ends, a column each."""
     return {
         "owner": owner,
         "run_ids": [end.run.run_id for end in ends],
@@ -138,7 +150,7 @@ WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND 
 RETURNING f.run_id, set_config('synchronous_commit', 'on', true)
 """
 
-# The same, with a word to those who are told of it: one statement, since it may be a transaction of its own.
+# The same, with a row in the webhooks' outbox: one statement, since it may be a transaction of its own.
 DELETE_WITH_WEBHOOK = f"""
 WITH f AS (
     SELECT * FROM unnest(
@@ -150,7 +162,7 @@ WITH f AS (
     WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
       AND t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
     RETURNING f.run_id
-), told AS ({webhooks.RECORD_TEMPORARY})
+), recorded AS ({webhooks.RECORD_TEMPORARY})
 SELECT run_id, set_config('synchronous_commit', 'on', true) FROM gone
 """
 
