@@ -11,7 +11,7 @@ from celery.worker.request import Request
 
 
 class MessageRequest(Request):
-    """A message nobody is told of."""
+    """A message that is not acknowledged."""
 
     def acknowledge(self) -> None:
         self.acknowledged = True

@@ -1,8 +1,8 @@
-"""How a runner takes runs: those it is notified of, or, when it cannot take all, those whose turn it is.
+"""How a runner claims runs: those it is notified of, or, with a backlog, round robin between keys.
 
-Notifications say nothing about the order. A runner with room for all it is notified of takes what it is notified of; one that
-has turned runs away takes waiting runs in turns between keys, so that nobody waits behind all that somebody
-else has queued. Each runner remembers whom it served: turns need no row that every claim would write.
+Notifications say nothing about the order. A runner with a free slot for each claims what it is
+notified of; one that has turned runs away claims waiting runs round robin between keys, so that nobody waits
+behind all that somebody else has queued. Each runner remembers the keys it served: no claim writes a row for it.
 What has a limit is claimed a deployment or a key at a time (`shared/runs/deployment_limits.py`, `shared/runs/key_limits.py`).
 
 The database away, or a run of the same thread just started elsewhere: nothing is claimed, upkeep notifies again. What
@@ -38,12 +38,12 @@ T = TypeVar("T")
 
 
 class Claiming:
-    """What a runner of this pool may take, and whose turn it is."""
+    """Claims for one runner: which runs, of which keys, in which order."""
 
     def __init__(self, pool: str, terms: Terms) -> None:
         self._pool = pool
         self._terms = terms
-        self._served: dict[str, None] = {}  # keys, by when they had their turn, the longest ago first
+        self._served: dict[str, None] = {}  # keys, by when a run of theirs was claimed, the longest ago first
         self._limited_first = False
         self.unanswered_at = -math.inf  # when a claim was last left without an answer
 
@@ -78,7 +78,7 @@ class Claiming:
             return []
 
     def of(self, lines: Iterable[Line], most: int) -> Taken:
-        """The first of each of these limited deployments and keys, as many as they have room for."""
+        """The first of each of these limited deployments and keys, as many as they have capacity for."""
         taken: Taken = []
         for line in lines:
             taken += self._of(line, most - len(taken))
@@ -99,7 +99,7 @@ class Claiming:
         )
 
     def round_robin(self, most: int) -> Taken:
-        """Waiting runs, whoever rang for them. Those with a limit and those without go first in turns."""
+        """Waiting runs, notified of or not. Those with a limit and those without go first alternately."""
         most = min(most, AT_ONCE)
         self._limited_first = not self._limited_first
         steps = [self._limited_round_robin, self._free_round_robin]
@@ -121,7 +121,7 @@ class Claiming:
         return self.of(lines, most)
 
     def overlooked(self, most: int, *, waited_seconds: float) -> Taken:
-        """Runs that have waited this long and that nobody rang for."""
+        """Runs that have waited this long without a notification that reached a runner."""
         taken: Taken = self._tried(
             lambda conn: claims.claim_waiting(
                 conn, self._pool, self._terms, limit=min(most, AT_ONCE), waited_seconds=waited_seconds

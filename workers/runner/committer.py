@@ -5,7 +5,7 @@ So are returns to the queue: when a host dies, all that were on it go back at on
 Frames of a run are written in the order in which they came. A run with `durability: sync` waits for each
 of its checkpoints; the others only lend them here, and a short run's checkpoints and its end travel in
 the same commit. Everything is fenced: what a run that is no longer ours wanted to write is dropped, and
-the run is told.
+its execution is fenced.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from workers.loops import forever
 
 log = logging.getLogger(__name__)
 
-LINGER_SECONDS = 0.02  # how long a checkpoint nobody waits for may wait for company
+LINGER_SECONDS = 0.02  # how long a checkpoint nobody waits for may wait for others to commit with
 WAIT_FOR_DISK = "SET LOCAL synchronous_commit = on"
 RETRY_SECONDS = (0.05, 1.0)  # the first pause while the database is away, and the longest
 
@@ -184,8 +184,8 @@ class Committer:
                     fenced = checkpoints.write(conn, writes, ending=ending) if writes else set()
             given = claims.give_back(conn, backs) if backs else set()
             wishes = claims.wishes_to_stop(conn, settled) if settled else {}
-        self._tell_waiting(batch, done, given, wishes)
-        self._tell_written(batch, fenced)
+        self._answer_waiting(batch, done, given, wishes)
+        self._answer_written(batch, fenced)
 
     def _done_before(
         self, conn: Driver, batch: Sequence[Entry], done: Mapping[UUID, Next | None]
@@ -197,7 +197,7 @@ class Committer:
         return dict.fromkeys(found)  # upkeep notifies of what comes next
 
     @staticmethod
-    def _tell_waiting(
+    def _answer_waiting(
         batch: Sequence[Entry],
         done: Mapping[UUID, Next | None],
         given: Set[UUID],
@@ -217,7 +217,7 @@ class Committer:
                 entry.result.set_exception(Fenced())
 
     @staticmethod
-    def _tell_written(batch: Sequence[Entry], fenced: set[UUID]) -> None:
+    def _answer_written(batch: Sequence[Entry], fenced: set[UUID]) -> None:
         for entry in batch:
             if entry.write is None:
                 continue

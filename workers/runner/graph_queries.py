@@ -1,4 +1,4 @@
-"""One question about a thread, from its notification to its answer: a guest of a graph host, like a run.
+"""One question about a thread, from its notification to its answer: an occupant of a graph host, like a run.
 
 The host reads checkpoints through us. What an update of the state wants stored comes with its answer and is
 stored here, in one transaction with the thread's row.

@@ -38,15 +38,15 @@ LONG_QUIET_SECONDS = 30.0  # the same of one that was heard of
 PONGS = 5  # pings that are answered while a check is not: the host is unfit
 TERM_SECONDS = 5.0
 OUTPUT_SECONDS = 2.0
-TURN_SECONDS = 0.01  # of reading what a host sends without a break: then others have their turn
+READING_SECONDS = 0.01  # of reading what a host sends without a break: then other greenlets run
 PAUSE_SECONDS = 0.0001  # not 0: gevent would come back to us many times before it looks at sockets and timers
 OUTPUT_BYTES, LINE_BYTES = 16 * 1024, 8 * 1024  # of what it prints: read at a time, and a line at most
 # What reading a frame can raise when its sender is not our graph host any more.
 NONSENSE = (frames.BadFrame, ValueError, LookupError, TypeError, AttributeError)
 
 
-class Guest(Protocol):
-    """A run in a host, as the host pool sees it."""
+class Occupant(Protocol):
+    """A run or a question in a host: who gets its frames."""
 
     def received(self, kind: int, body: bytes) -> None:
         """A frame of this run has come."""
@@ -55,7 +55,7 @@ class Guest(Protocol):
         """The process that executed this run is gone, or does not execute it."""
 
     def wait_until_drained(self) -> None:
-        """Return when the run's events have room again."""
+        """Return when the run's resend buffer takes events again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ class Host:
         """`changed` is called when the last run has left, and when the process has ended."""
         self.revision_id = revision_id
         self.group = group  # of the runs that may be here
-        self.guests: dict[bytes, Guest] = {}
-        self.entered_at: dict[bytes, float] = {}  # … its guests, the longest ago first
+        self.occupants: dict[bytes, Occupant] = {}
+        self.entered_at: dict[bytes, float] = {}  # … its occupants, the longest ago first
         self.is_retiring = False  # no new runs: its slot is wanted
         self.is_unfit = False  # … because it does not begin runs, or user code damaged it
         self.started_at = self.last_used = time.monotonic()
@@ -105,7 +105,7 @@ class Host:
         self._output = output
         self._hold = command.hold
         self._changed = changed
-        self._heard: set[bytes] = set()  # runs of which frames have come since the last ping
+        self._active: set[bytes] = set()  # runs of which frames have come since the last ping
         self._ask_at: dict[bytes, float] = {}  # when to ask whether the host has a run
         self._asked: set[bytes] | None = None  # runs that a check asks for that is yet to be answered
         self._pongs = 0  # since it was sent
@@ -165,11 +165,11 @@ class Host:
                 self.kill(self._how_it_ended())
             raise self._death from error
 
-    def enter(self, id: bytes, guest: Guest, body: bytes, *, kind: int = frames.RUN) -> None:
+    def enter(self, id: bytes, occupant: Occupant, body: bytes, *, kind: int = frames.RUN) -> None:
         """Start a run here, or ask something (`kind` QUERY); raises HostDied."""
         if self.died is not None:
             raise self._death
-        self.guests[id] = guest
+        self.occupants[id] = occupant
         self.entered_at[id] = self.last_used = time.monotonic()
         if kind == frames.RUN:
             self._ask_at[id] = self.last_used + QUIET_SECONDS
@@ -177,11 +177,11 @@ class Host:
 
     def leave(self, id: bytes) -> None:
         """Frames of this run are not expected any more."""
-        self.guests.pop(id, None)
+        self.occupants.pop(id, None)
         self.entered_at.pop(id, None)
         self._ask_at.pop(id, None)
         self.last_used = time.monotonic()
-        if not self.guests:
+        if not self.occupants:
             self._changed(self)
 
     def ping(self) -> None:
@@ -212,7 +212,7 @@ class Host:
 
         A pong needs the loop only: user code may have broken all else.
         """
-        self._note_heard()
+        self._note_active()
         if self._asked is not None:
             if self._pongs >= PONGS and not self.is_unfit:
                 log.warning("host %s of revision %s answers nothing but pings", self.pid, self.revision_id)
@@ -225,24 +225,24 @@ class Host:
             self._asked, self._pongs = quiet, 0
             gevent.spawn(self._send_quietly, frames.CHECK, orjson.dumps([id.hex() for id in quiet]))
 
-    def _note_heard(self) -> None:
-        for id in self._heard & self._ask_at.keys():
+    def _note_active(self) -> None:
+        for id in self._active & self._ask_at.keys():
             self._ask_at[id] = time.monotonic() + LONG_QUIET_SECONDS
-        self._heard.clear()
+        self._active.clear()
 
     def _checked(self, begun: set[bytes]) -> None:
         """The host executes these of the runs it was asked for."""
         asked, self._asked = self._asked or set(), None
-        self._heard |= begun
+        self._active |= begun
         self._displace(asked - begun)
 
     def _displace(self, ids: set[bytes]) -> None:
         """These go elsewhere, but those that were heard of since they were asked for."""
-        self._note_heard()
+        self._note_active()
         now = time.monotonic()
         for id in ids:
-            if self._ask_at.get(id, now) <= now and (guest := self.guests.get(id)):
-                guest.host_died(NotBegun("does not execute the run"))
+            if self._ask_at.get(id, now) <= now and (occupant := self.occupants.get(id)):
+                occupant.host_died(NotBegun("does not execute the run"))
 
     @property
     def used_bytes(self) -> int:
@@ -271,7 +271,7 @@ class Host:
         self.kill("did not stop")
 
     def kill(self, reason: str) -> None:
-        """End the process and everything it started; its runs are told."""
+        """End the process and everything it started; its occupants learn of it by `host_died`."""
         if self.died is None:
             self._bury(reason)
 
@@ -287,10 +287,10 @@ class Host:
         self._socket.close()
         gevent.spawn(self._process.wait)
         self._let_go()
-        guests, self.guests = list(self.guests.values()), {}
-        self._death = HostDied(reason, together=len(guests))
-        for guest in guests:
-            guest.host_died(self._death)
+        occupants, self.occupants = list(self.occupants.values()), {}
+        self._death = HostDied(reason, together=len(occupants))
+        for occupant in occupants:
+            occupant.host_died(self._death)
         self._changed(self)
 
     def _let_go(self) -> None:
@@ -308,15 +308,15 @@ class Host:
                 data = self._socket.recv(READ_BYTES)
                 if not data:
                     break
-                talkers: dict[bytes, None] = {}
+                writers: dict[bytes, None] = {}
                 for kind, id, body in decoder.feed(data):
                     self._dispatch(kind, id, body)
                     if kind == frames.EVENT:
-                        talkers[id] = None
-                for id in talkers:
-                    if guest := self.guests.get(id):
-                        guest.wait_until_drained()
-                if time.monotonic() - resumed_at > TURN_SECONDS:
+                        writers[id] = None
+                for id in writers:
+                    if occupant := self.occupants.get(id):
+                        occupant.wait_until_drained()
+                if time.monotonic() - resumed_at > READING_SECONDS:
                     gevent.sleep(PAUSE_SECONDS)  # recv does not give way as long as there is more
                     resumed_at = time.monotonic()
         except OSError:
@@ -342,20 +342,20 @@ class Host:
             self._become_ready(orjson.loads(body))
         elif kind == frames.CHECKED:
             self._checked({bytes.fromhex(id) for id in orjson.loads(body)})
-        elif guest := self.guests.get(id):
-            self._heard.add(id)
-            guest.received(kind, body)
+        elif occupant := self.occupants.get(id):
+            self._active.add(id)
+            occupant.received(kind, body)
 
-    def _learn_condition(self, told: dict[str, Any]) -> None:
-        self.queued = int(told["queued"])
-        self._starved = {bytes.fromhex(id) for id in told["starved"]}
-        if told["damage"] is not None and not self.is_unfit:
+    def _learn_condition(self, condition: dict[str, Any]) -> None:
+        self.queued = int(condition["queued"])
+        self._starved = {bytes.fromhex(id) for id in condition["starved"]}
+        if condition["damage"] is not None and not self.is_unfit:
             self.is_unfit = True
-            self._output("WARNING", f"{told['damage']}: its process gets no new runs", None)
+            self._output("WARNING", f"{condition['damage']}: its process gets no new runs", None)
 
     def _log_line(self, id: bytes, body: bytes) -> None:
         line = orjson.loads(body)
-        run_id = UUID(bytes=id) if id in self.guests else None
+        run_id = UUID(bytes=id) if id in self.occupants else None
         self._output(str(line["level"]), str(line["message"]), run_id)
 
     def _become_ready(self, answer: dict[str, object]) -> None:

@@ -3,7 +3,7 @@
 Slots. A runner has at most `max_hosts` processes for runs under which no host died, and half as many more for
 the others (`workers/runner/quarantine.py`): what one deployment crashes takes nothing from another. Of a revision
 two start at a time. Who needs a host that there is no slot for waits: the revision with the fewest hosts goes
-first, then who has waited longest. The host idle for longest makes room, one that somebody waits for never does.
+first, then who has waited longest. The host idle for longest gives up its slot, one that somebody waits for never does.
 Where none gets idle, the one that will soonest takes no new runs.
 
 A start belongs to the pool, not to whoever asked for it first: any of them may give up waiting.
@@ -33,7 +33,7 @@ PING_SECONDS = 1.0
 SLOW_SECONDS = 0.05  # a host whose answer to a ping takes longer is busy
 STARTS_OF_ONE = 2  # hosts of one revision that start at a time
 EXPECTED_SECONDS = 30.0  # how long a host waits for runs that were to come after a death
-ROOM_SECONDS = 5.0  # how long somebody waits for a slot until another host takes no new runs
+SLOT_WAIT_SECONDS = 5.0  # how long somebody waits for a slot until another host takes no new runs
 
 NEVER: AsyncResult = AsyncResult()
 
@@ -79,7 +79,7 @@ class HostPool:
         self._groups: dict[tuple[UUID, Group], _Hosts] = {}
         self._queue: list[_Start] = []  # those that there is no slot for yet
         self._starting: list[_Start] = []
-        self._leaving: list[Host] = []  # told to stop; a slot is free when the process has ended
+        self._leaving: list[Host] = []  # asked to stop; a slot is free when the process has ended
         self._retired_at = 0.0
         self._watcher = gevent.spawn(forever, self._watch, PING_SECONDS, what="watching the hosts")
 
@@ -89,7 +89,7 @@ class HostPool:
         """The least busy healthy host of a revision for runs of this group, started if there is none.
 
         Raises HostUnusable when it cannot be started, GaveUp when `unless` is set before it is ready. Who
-        gets the host enters at once: it may be evicted as soon as others have their turn.
+        gets the host enters at once: it may be evicted as soon as other greenlets run.
         """
         hosts = self._hosts(revision_id, group)
         hosts.waiting += 1
@@ -104,7 +104,7 @@ class HostPool:
             hosts.waiting -= 1
             if not hosts.waiting and hosts.start is not None and hosts.start in self._queue:
                 self._answer(hosts.start)
-        if self._wants_company(revision_id, group, hosts):
+        if self._needs_another_host(revision_id, group, hosts):
             self._request(revision_id, group)
         return host
 
@@ -114,7 +114,7 @@ class HostPool:
     def _choose(self, revision_id: UUID, hosts: _Hosts) -> Host | None:
         healthy = [host for host in hosts.ready if _takes_runs(host)]
         if healthy:
-            return min(healthy, key=lambda host: (_is_busy(host), len(host.guests)))
+            return min(healthy, key=lambda host: (_is_busy(host), len(host.occupants)))
         alive = [host for host in hosts.ready if host.died is None]
         if len(alive) >= 2 * self._most(revision_id):
             return min(alive, key=lambda host: host.silence)
@@ -125,12 +125,12 @@ class HostPool:
         own = self._limits.get(revision_id)
         return (own.hosts_per_runner if own else None) or self._settings.hosts_per_revision
 
-    def _wants_company(self, revision_id: UUID, group: Group, hosts: _Hosts) -> bool:
+    def _needs_another_host(self, revision_id: UUID, group: Group, hosts: _Hosts) -> bool:
         return (
             group == OPEN
             and hosts.start is None
             and len(hosts.ready) < self._most(revision_id)
-            and all(host.guests and _is_busy(host) for host in hosts.ready)
+            and all(host.occupants and _is_busy(host) for host in hosts.ready)
             and self._has_slot(group)
         )
 
@@ -180,7 +180,7 @@ class HostPool:
         start.done.set(None)
 
     def _advance(self) -> None:
-        """Begin the starts that there are slots for, and make room for the next."""
+        """Begin the starts that there are slots for, and free a slot for the next."""
         for start in sorted(self._queue, key=lambda start: (self._count(start.revision_id), start.asked_at)):
             if sum(other.revision_id == start.revision_id for other in self._starting) >= STARTS_OF_ONE:
                 continue
@@ -189,7 +189,7 @@ class HostPool:
                 self._starting.append(start)
                 gevent.spawn(self._begin, start)
             else:
-                self._make_room(start.group)
+                self._free_slot(start.group)
 
     def _count(self, revision_id: UUID) -> int:
         """A revision's hosts, those that start included."""
@@ -207,7 +207,7 @@ class HostPool:
         most = self._settings.max_hosts if group == OPEN else max(self._settings.max_hosts // 2, 2)
         return sum((taken == OPEN) == (group == OPEN) for _, taken in self._taken()) < most
 
-    def _make_room(self, group: Group) -> None:
+    def _free_slot(self, group: Group) -> None:
         """Let the host idle for longest go, unless one that goes will do for who waits."""
         if any((host.group == OPEN) == (group == OPEN) and host.died is None for host in self._leaving):
             return
@@ -227,7 +227,7 @@ class HostPool:
         except HostUnusable as error:
             log.warning("revision %s: no host: %s", start.revision_id, error)
             start.done.set_exception(error)
-        except Exception as error:  # whoever waits must hear of it
+        except Exception as error:  # whoever waits must get an answer
             log.exception("revision %s: no host", start.revision_id)
             start.done.set_exception(HostUnusable(str(error)))
         finally:
@@ -260,7 +260,7 @@ class HostPool:
     def _is_idle(self, host: Host) -> bool:
         """Whether nothing is lost when this host goes: nobody is in it, and nobody waits for it."""
         hosts = self._hosts(host.revision_id, host.group)
-        return not host.guests and host in hosts.ready and not hosts.waiting
+        return not host.occupants and host in hosts.ready and not hosts.waiting
 
     def _evict(self, host: Host, why: str) -> None:
         log.info("host %s of revision %s stops: %s", host.pid, host.revision_id, why)
@@ -330,11 +330,11 @@ class HostPool:
         """Runs that wait for a thread want another host, though nobody new asks for one."""
         for (revision_id, group), hosts in tuple(self._groups.items()):
             is_wanted = any(host.starved for host in hosts.ready)
-            if is_wanted and self._wants_company(revision_id, group, hosts):
+            if is_wanted and self._needs_another_host(revision_id, group, hosts):
                 self._request(revision_id, group)
 
     def _look_after_the_queue(self) -> None:
-        """Whoever waits takes a host that can be used again, or gets room in the end."""
+        """Whoever waits takes a host that can be used again, or gets a slot in the end."""
         for start in tuple(self._queue):
             if self._choose(start.revision_id, self._hosts(start.revision_id, start.group)):
                 self._answer(start)
@@ -343,7 +343,7 @@ class HostPool:
         if waits_since is None:
             for host in self.all():
                 host.is_retiring = False
-        elif time.monotonic() - max(waits_since, self._retired_at) > ROOM_SECONDS:
+        elif time.monotonic() - max(waits_since, self._retired_at) > SLOT_WAIT_SECONDS:
             self._retire_one()
 
     def _retire_one(self) -> None:

@@ -1,7 +1,7 @@
 """What one runner process has: its executions, its hosts, its writers, and the leases it keeps.
 
 Notifications bring run ids; those that are ours to claim are executed, each in a greenlet of its own
-(`workers/runner/execution.py` is the story of one). Leases are renewed for all in one statement. A runner that hears
+(`workers/runner/execution.py` is the story of one). Leases are renewed for all in one statement. A runner that gets
 no notification looks for itself, and one that stops hands over what still runs.
 """
 
@@ -57,11 +57,11 @@ class Runner:
         self.draining = False
         self._executions: dict[UUID, Execution] = {}
         self._ended: deque[float] = deque(maxlen=MAX_ENDED)
-        self._heard_at = time.monotonic()
+        self._notified_at = time.monotonic()
         terms = Terms(settings.worker, settings.lease_seconds, settings.run_timeout_seconds, settings.pool)
         self._claiming = Claiming(settings.pool, terms)
-        self._promised = 0  # slots for runs that are being claimed
-        self._behind = False  # runs were turned away, and some may still wait
+        self._reserved_slots = 0  # for runs that are being claimed
+        self._has_backlog = False  # notifications were turned away, and some of their runs may still wait
         self._group = Group()
         self._loops = [
             gevent.spawn(forever, step, pause, what=what, retry=(min(pause, RETRY_SECONDS), RETRY_SECONDS))
@@ -85,24 +85,24 @@ class Runner:
 
     @property
     def free_slots(self) -> int:
-        return self.settings.runner_slots - len(self._executions) - self._promised
+        return self.settings.runner_slots - len(self._executions) - self._reserved_slots
 
     def notify(self, run_ids: Iterable[UUID]) -> None:
         """Execute those of these runs that are ours to claim; returns when they have ended."""
-        self._heard_at = time.monotonic()
+        self._notified_at = time.monotonic()
         if self.draining:
             self._pass_on(run_ids)
             return
         notified = list(run_ids)
         most = self.free_slots
         wanted = notified[: max(most, 0)]
-        self._behind = self._behind or len(wanted) < len(notified)
+        self._has_backlog = self._has_backlog or len(wanted) < len(notified)
         if not wanted:
-            return  # they have their turn when a slot is free
-        if self._behind:
-            begun = self._catch_up(len(wanted))
+            return  # they are claimed when a slot is free
+        if self._has_backlog:
+            begun = self._claim_backlog(len(wanted))
         else:
-            begun = self._begin(lambda: self._claiming.notified(wanted, most), len(wanted))
+            begun = self._claim(lambda: self._claiming.notified(wanted, most), len(wanted))
         gevent.joinall(begun)
 
     def _pass_on(self, run_ids: Iterable[UUID]) -> None:
@@ -120,10 +120,10 @@ class Runner:
         else:
             broker.enqueue_run(following.pool, following.run_id)
 
-    def _let_in(self, line: Line) -> None:
-        """A run of a limited deployment or key has ended: the next one starts, here if there is room."""
+    def _start_next_of(self, line: Line) -> None:
+        """A run of a limited deployment or key has ended: the next one starts, here if a slot is free."""
         if not self.draining and self.free_slots > 0:
-            self._begin(lambda: self._claiming.of([line], self.free_slots), 0)
+            self._claim(lambda: self._claiming.of([line], self.free_slots), 0)
             return
         try:
             with connection() as conn:
@@ -138,11 +138,11 @@ class Runner:
             broker.enqueue_run(run.pool, run.run_id)
 
     def _claim_overlooked(self) -> None:
-        """Nobody rang for a while: look for ourselves. Redis away delays runs, no more."""
-        quiet = time.monotonic() - self._heard_at > OVERLOOKED_SECONDS
+        """No notification for a while: look for waiting runs. Redis away delays runs, no more."""
+        quiet = time.monotonic() - self._notified_at > OVERLOOKED_SECONDS
         most = self.free_slots
         if not self.draining and most > 0 and quiet:
-            self._begin(lambda: self._claiming.overlooked(most, waited_seconds=OVERLOOKED_SECONDS), most)
+            self._claim(lambda: self._claiming.overlooked(most, waited_seconds=OVERLOOKED_SECONDS), most)
 
     def _give_back_unanswered(self) -> None:
         """A claim whose answer was lost may have been carried out: those runs would wait for their leases to end."""
@@ -152,23 +152,23 @@ class Runner:
         with connection() as conn:
             given = claims.give_back_unknown(conn, owner=self.settings.worker, known=list(self._executions))
         for run in given:
-            log.warning("run %s: claimed, but nobody was told: it goes back to the queue", run.run_id)
+            log.warning("run %s: claimed, but the answer was lost: it goes back to the queue", run.run_id)
             broker.enqueue_run(run.pool, run.run_id)
 
-    def _catch_up(self, most: int) -> list[gevent.Greenlet]:
-        """Runs were turned away: of all that wait those whose turn it is; fewer than asked for: none is left."""
-        self._behind = False  # again True if others are turned away meanwhile
-        begun = self._begin(lambda: self._claiming.round_robin(most), most)
-        self._behind = self._behind or len(begun) >= min(most, AT_ONCE)
+    def _claim_backlog(self, most: int) -> list[gevent.Greenlet]:
+        """Claim of the backlog, in round robin between keys; fewer than asked for: none is left."""
+        self._has_backlog = False  # again True if others are turned away meanwhile
+        begun = self._claim(lambda: self._claiming.round_robin(most), most)
+        self._has_backlog = self._has_backlog or len(begun) >= min(most, AT_ONCE)
         return begun
 
-    def _begin(self, claim: Callable[[], Taken], slots: int) -> list[gevent.Greenlet]:
-        """Claim and execute; so many slots are nobody else's while the database answers."""
-        self._promised += slots
+    def _claim(self, claim: Callable[[], Taken], slots: int) -> list[gevent.Greenlet]:
+        """Claim and execute; so many slots are reserved while the database answers."""
+        self._reserved_slots += slots
         try:
             return [self._spawn(*item) for item in claim()]
         finally:
-            self._promised -= slots
+            self._reserved_slots -= slots
 
     def _spawn(self, run: Claimed, stored: Stored) -> gevent.Greenlet:
         execution = Execution(self.services, run, stored)
@@ -186,13 +186,13 @@ class Runner:
                 if self._executions.get(run.run_id) is execution:
                     del self._executions[run.run_id]
                 self._ended.append(time.monotonic())
-            if self._behind and not self.draining and self.free_slots > 0:
-                self._catch_up(self.free_slots)
+            if self._has_backlog and not self.draining and self.free_slots > 0:
+                self._claim_backlog(self.free_slots)
                 return
             if run.limited:
-                self._let_in(run.deployment_id)
+                self._start_next_of(run.deployment_id)
             if run.key_limited:
-                self._let_in(run.key_id)
+                self._start_next_of(run.key_id)
 
     # what others see of it
 
@@ -246,16 +246,16 @@ class Runner:
                 execution.fence("its lease was not renewed in time")
 
     def _listen(self) -> None:
-        """Hear of cancels and of revisions to warm at once; a lost message costs only time."""
+        """Receive cancels and revisions to warm; a lost message costs only time."""
         channels = (redis.control_channel(self.settings.worker), redis.warm_channel(self.settings.pool))
         with redis.client().pubsub(ignore_subscribe_messages=True) as pubsub:
             pubsub.subscribe(*channels)
             while True:
                 message = pubsub.get_message(timeout=5.0)
                 if message is not None:
-                    self._obey(message["channel"].decode(), message["data"])
+                    self._on_control(message["channel"].decode(), message["data"])
 
-    def _obey(self, channel: str, data: bytes) -> None:
+    def _on_control(self, channel: str, data: bytes) -> None:
         if channel == redis.warm_channel(self.settings.pool):
             gevent.spawn(self.hosts.warm, UUID(data.decode()))
             return
@@ -310,10 +310,10 @@ def _shown(host: Host, now: float) -> dict[str, Any]:
     return {
         "revision_id": str(host.revision_id),
         "pid": host.pid,
-        "runs": len(host.guests),
+        "runs": len(host.occupants),
         "memory_mb": host.used_bytes // 1024 // 1024,
         "memory_limit_mb": host.memory_mb,
         "age_seconds": round(now - host.started_at, 1),
-        "idle_seconds": 0.0 if host.guests else round(now - host.last_used, 1),
+        "idle_seconds": 0.0 if host.occupants else round(now - host.last_used, 1),
         "is_healthy": host.is_healthy,
     }

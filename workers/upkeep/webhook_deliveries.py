@@ -1,4 +1,4 @@
-"""Tells receivers that runs have ended: takes what is due from the outbox, calls, notes what became of it.
+"""Delivers webhooks: takes what is due from the outbox, calls the receiver, notes what became of it.
 
 A loop in every runner and builder. An attempt is claimed under a lease, so that one which a dying process
 leaves behind is made again by another, under the same id: receivers hear of each end at least once, and know
@@ -85,9 +85,9 @@ def deliver(delivery: Delivery) -> None:
     """Make one attempt and note what became of it."""
     failure = _attempt(delivery)
     with connection() as conn:
-        goes_on = webhooks.settle(conn, delivery, failure)
+        is_retried = webhooks.settle(conn, delivery, failure)
         if failure is not None:
-            logs.append(conn, [_line(delivery, failure, goes_on)])
+            logs.append(conn, [_line(delivery, failure, is_retried)])
     if failure is None:
         log.info("webhook of run %s: delivered", delivery.run_id)
     else:
@@ -109,11 +109,11 @@ def _attempt(delivery: Delivery) -> str | None:
 
 
 def content(delivery: Delivery, now: datetime) -> bytes:
-    """What is told: the run's record as it ended, its thread's values, its error."""
+    """The body of a delivery: the run's record as it ended, its thread's values, its error."""
     run = {**delivery.run, "status": delivery.status}
     for name in TIMES:
         run[name] = None if run[name] is None else datetime.fromisoformat(run[name])
-    told: dict[str, Any] = {
+    body: dict[str, Any] = {
         **read.record(run),
         "run_started_at": run["started_at"],
         "run_ended_at": run["ended_at"],
@@ -121,8 +121,8 @@ def content(delivery: Delivery, now: datetime) -> bytes:
         "values": delivery.values,
     }
     if delivery.error is not None:
-        told["error"] = delivery.error
-    return orjson.dumps(told)
+        body["error"] = delivery.error
+    return orjson.dumps(body)
 
 
 def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
@@ -180,11 +180,11 @@ def _key(secret: str) -> bytes:
     return secret.encode()
 
 
-def _line(delivery: Delivery, failure: str, goes_on: bool) -> Line:
+def _line(delivery: Delivery, failure: str, is_retried: bool) -> Line:
     """For the deployment's log, where its owner looks; a receiver's address may hold a token and stays out."""
-    follows = "" if goes_on else "; it was the last one"
+    follows = "" if is_retried else "; it was the last one"
     message = f"webhook {delivery.delivery_id}: attempt {delivery.attempt} failed: {failure}{follows}"
-    level = "WARNING" if goes_on else "ERROR"
+    level = "WARNING" if is_retried else "ERROR"
     return Line(
         delivery.deployment_id,
         delivery.revision_id,

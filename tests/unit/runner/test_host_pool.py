@@ -119,7 +119,7 @@ while True:
 """
 
 
-class Guest:
+class Occupant:
     """A run in a host."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Guest:
     def wait_until_drained(self) -> None:
         """There is room."""
 
-    def enter(self, host: Host) -> Guest:
+    def enter(self, host: Host) -> Occupant:
         host.enter(self.id, self, b"run")
         return self
 
@@ -203,9 +203,9 @@ def test_a_real_host_runs_a_graph(world: World) -> None:
     command = HostCommand([sys.executable, str(HOST), "--socket", "{socket}"], str(KITCHEN), env)
     pool = HostPool(settings, lambda _: (command, lambda *_: None))
     host = pool.acquire(uuid4())
-    guest = Guest()
+    occupant = Occupant()
     spec = {
-        "run_id": str(UUID(bytes=guest.id)),
+        "run_id": str(UUID(bytes=occupant.id)),
         "thread_id": str(uuid4()),
         "graph_id": "echo",
         "assistant_id": "a",
@@ -217,9 +217,9 @@ def test_a_real_host_runs_a_graph(world: World) -> None:
         "stream_mode": ["values"],
         "metadata": {},
     }
-    host.enter(guest.id, guest, frames.pack([json.dumps(spec).encode(), b'{"text": "hi"}']))
-    until(lambda: guest.frames and guest.frames[-1][0] == frames.DONE)
-    assert b'"status":"success"' in guest.frames[-1][1].replace(b" ", b"")
+    host.enter(occupant.id, occupant, frames.pack([json.dumps(spec).encode(), b'{"text": "hi"}']))
+    until(lambda: occupant.frames and occupant.frames[-1][0] == frames.DONE)
+    assert b'"status":"success"' in occupant.frames[-1][1].replace(b" ", b"")
 
     pool.close()
     until(lambda: not is_alive(host.pid))
@@ -238,9 +238,9 @@ def test_a_host_is_started_once_for_all_who_come_at_once(world: World) -> None:
 @greened
 def test_frames_of_a_run_reach_it(world: World) -> None:
     with stage(world) as s:
-        guest = Guest().enter(s.acquire())
+        occupant = Occupant().enter(s.acquire())
 
-        until(lambda: guest.frames == [(frames.EVENT, b"values\n{}")])
+        until(lambda: occupant.frames == [(frames.EVENT, b"values\n{}")])
 
 
 @greened
@@ -306,11 +306,11 @@ def test_the_least_busy_host_is_chosen(world: World) -> None:
     with stage(world, hosts_per_revision=2) as s:
         first = s.acquire()
         s.pool._request(s.revision, OPEN).done.get()
-        Guest().enter(first)
+        Occupant().enter(first)
         second = s.acquire()
         assert second is not first
-        Guest().enter(second)
-        Guest().enter(second)
+        Occupant().enter(second)
+        Occupant().enter(second)
 
         assert s.acquire() is first
 
@@ -320,7 +320,7 @@ def test_a_busy_slow_host_gets_company(world: World) -> None:
     with stage(world, hosts_per_revision=2) as s:
         s.part = "slow"
         first = s.acquire()
-        Guest().enter(first)
+        Occupant().enter(first)
         until(lambda: first.delay > host_pool.SLOW_SECONDS)
         s.part = "plays along"
         s.acquire()
@@ -334,7 +334,7 @@ def test_runs_that_get_no_thread_in_their_host_go_to_another(world: World) -> No
     with stage(world, hosts_per_revision=2) as s:
         s.part = "has no threads"
         full = s.acquire()
-        first, second = Guest().enter(full), Guest().enter(full)
+        first, second = Occupant().enter(full), Occupant().enter(full)
         s.part = "plays along"
         until(lambda: len(list(s.pool.all())) == 2)
         until(lambda: set(s.pool.starved()) == {UUID(bytes=first.id), UUID(bytes=second.id)})
@@ -348,12 +348,12 @@ def test_runs_that_get_no_thread_in_their_host_go_to_another(world: World) -> No
 def test_runs_that_get_no_thread_stay_where_no_host_has_any(world: World) -> None:
     with stage(world, hosts_per_revision=2) as s:
         s.part = "has no threads"
-        guest = Guest().enter(s.acquire())
+        occupant = Occupant().enter(s.acquire())
         until(lambda: len(list(s.pool.all())) == 2)
         until(lambda: all(host.queued for host in s.pool.all()))
 
         assert list(s.pool.starved()) == []
-        assert not guest.deaths
+        assert not occupant.deaths
 
 
 @greened
@@ -361,7 +361,7 @@ def test_a_revision_has_no_more_hosts_than_allowed(world: World) -> None:
     with stage(world, hosts_per_revision=1) as s:
         s.part = "slow"
         host = s.acquire()
-        Guest().enter(host)
+        Occupant().enter(host)
         until(lambda: host.delay > host_pool.SLOW_SECONDS)
         for _ in range(3):
             s.acquire()
@@ -388,13 +388,13 @@ def test_a_run_may_have_a_host_of_its_own(world: World) -> None:
     with stage(world) as s:
         shared = s.acquire()
         alone = s.acquire(group=quarantine.group(uuid4(), ALONE))
-        guest = Guest().enter(alone)
+        occupant = Occupant().enter(alone)
         assert alone is not shared
         assert s.acquire() is shared
 
-        alone.leave(guest.id)
+        alone.leave(occupant.id)
         until(lambda: not is_alive(alone.pid))
-        assert not guest.deaths
+        assert not occupant.deaths
 
 
 @greened
@@ -413,12 +413,12 @@ def test_the_host_used_longest_ago_makes_room(world: World) -> None:
     with stage(world, max_hosts=2) as s:
         revisions = [uuid4() for _ in range(3)]
         oldest, busy = s.acquire(revisions[0]), s.acquire(revisions[1])
-        guest = Guest().enter(busy)
+        occupant = Occupant().enter(busy)
         s.acquire(revisions[2])
 
         until(lambda: not is_alive(oldest.pid))
         assert busy.died is None
-        assert not guest.deaths
+        assert not occupant.deaths
 
 
 @greened
@@ -427,14 +427,14 @@ def test_runs_that_want_hosts_of_their_own_wait_for_slots_and_take_nobody_else_s
         warm = [s.acquire(uuid4()), s.acquire(uuid4())]
         used: list[Host] = []
 
-        def run_alone() -> Guest:
+        def run_alone() -> Occupant:
             host = s.acquire(group=quarantine.group(uuid4(), ALONE))
-            guest = Guest().enter(host)
+            occupant = Occupant().enter(host)
             used.append(host)
             assert len([host for host in s.pool.all() if host.group != OPEN]) <= 2
-            until(lambda: guest.frames)
-            host.leave(guest.id)
-            return guest
+            until(lambda: occupant.frames)
+            host.leave(occupant.id)
+            return occupant
 
         alone = [gevent.spawn(run_alone) for _ in range(7)]
         gevent.joinall(alone, raise_error=True)
@@ -448,27 +448,27 @@ def test_runs_that_want_hosts_of_their_own_wait_for_slots_and_take_nobody_else_s
 def test_who_waits_for_a_slot_gets_the_next_that_is_free(world: World) -> None:
     with stage(world, max_hosts=1) as s:
         busy = s.acquire()
-        guest = Guest().enter(busy)
+        occupant = Occupant().enter(busy)
         waiting = gevent.spawn(s.acquire, uuid4())
         gevent.idle()
         assert not waiting.ready()
         assert s.starts == 1
 
-        busy.leave(guest.id)
+        busy.leave(occupant.id)
         assert waiting.get(timeout=20) is not busy
-        assert not guest.deaths
+        assert not occupant.deaths
 
 
 @greened
 def test_more_revisions_than_slots_are_all_served_and_no_slot_is_taken_twice(world: World) -> None:
     with stage(world, max_hosts=2) as s:
 
-        def run(revision: UUID) -> Guest:
-            guest = Guest().enter(host := s.acquire(revision))
+        def run(revision: UUID) -> Occupant:
+            occupant = Occupant().enter(host := s.acquire(revision))
             assert sum(is_alive(pid) for pid in set(s.pids)) <= 2
-            until(lambda: guest.frames)
-            host.leave(guest.id)
-            return guest
+            until(lambda: occupant.frames)
+            host.leave(occupant.id)
+            return occupant
 
         revisions = [uuid4() for _ in range(3)]
         running = [gevent.spawn(run, revision) for revision in revisions * 2]
@@ -481,7 +481,7 @@ def test_more_revisions_than_slots_are_all_served_and_no_slot_is_taken_twice(wor
 def test_who_waits_for_a_slot_may_give_up(world: World) -> None:
     with stage(world, max_hosts=1) as s:
         busy = s.acquire()
-        guest = Guest().enter(busy)
+        occupant = Occupant().enter(busy)
         ended: AsyncResult = AsyncResult()
         waiting = gevent.spawn(s.acquire, uuid4(), unless=ended)
         gevent.idle()
@@ -489,7 +489,7 @@ def test_who_waits_for_a_slot_may_give_up(world: World) -> None:
         waiting.join(timeout=20)
         assert isinstance(waiting.exception, GaveUp)
 
-        busy.leave(guest.id)
+        busy.leave(occupant.id)
         assert s.acquire() is busy, "nobody wants its slot any more"
         assert s.starts == 1
 
@@ -499,36 +499,36 @@ def test_of_those_who_wait_the_revision_with_fewest_hosts_goes_first(world: Worl
     with stage(world, max_hosts=2) as s:
         alone = [quarantine.group(uuid4(), ALONE) for _ in range(4)]
         first, second = s.acquire(group=alone[0]), s.acquire(group=alone[1])
-        guest = Guest().enter(first)
-        Guest().enter(second)
+        occupant = Occupant().enter(first)
+        Occupant().enter(second)
         third = gevent.spawn(s.acquire, group=alone[2])
         gevent.idle()
         other = gevent.spawn(s.acquire, uuid4(), group=alone[3])
         gevent.idle()
-        first.leave(guest.id)
+        first.leave(occupant.id)
 
-        Guest().enter(other.get(timeout=20))
+        Occupant().enter(other.get(timeout=20))
         assert not third.ready()
         third.kill()
 
 
 @greened
 def test_a_host_that_is_never_idle_gives_way_to_who_has_waited_long(world: World) -> None:
-    host_pool.ROOM_SECONDS = 0.1
+    host_pool.SLOT_WAIT_SECONDS = 0.1
     with stage(world, max_hosts=2) as s:
         long, short = s.acquire(uuid4()), s.acquire(uuid4())
-        Guest().enter(long)
-        guests = [Guest().enter(short) for _ in range(2)]
+        Occupant().enter(long)
+        occupants = [Occupant().enter(short) for _ in range(2)]
         waiting = gevent.spawn(s.acquire, uuid4())
         until(lambda: short.is_retiring)
         again = gevent.spawn(s.acquire, short.revision_id)
-        for guest in guests:
-            short.leave(guest.id)
+        for occupant in occupants:
+            short.leave(occupant.id)
 
         assert waiting.get(timeout=20) not in (long, short)
         assert again.get(timeout=20) is not short
         assert long.died is None
-    host_pool.ROOM_SECONDS = 5.0
+    host_pool.SLOT_WAIT_SECONDS = 5.0
 
 
 @greened
@@ -537,15 +537,15 @@ def test_a_host_that_answers_pings_only_gets_no_runs_and_its_quiet_ones_go_elsew
     with stage(world) as s:
         s.part = "pongs only"
         unfit = s.acquire()
-        guest = Guest().enter(unfit)
-        until(lambda: guest.deaths)
-        assert isinstance(guest.deaths[0], NotBegun)
+        occupant = Occupant().enter(unfit)
+        until(lambda: occupant.deaths)
+        assert isinstance(occupant.deaths[0], NotBegun)
         s.part = "plays along"
         assert s.acquire() is not unfit
 
-        unfit.leave(guest.id)
+        unfit.leave(occupant.id)
         until(lambda: not is_alive(unfit.pid))
-        assert len(guest.deaths) == 1
+        assert len(occupant.deaths) == 1
     one_host.QUIET_SECONDS = 5.0
 
 
@@ -554,13 +554,13 @@ def test_a_host_that_says_it_is_damaged_gets_no_runs_and_stops_when_it_is_empty(
     with stage(world) as s:
         s.part = "is damaged"
         damaged = s.acquire()
-        guest = Guest().enter(damaged)
+        occupant = Occupant().enter(damaged)
         until(lambda: not damaged.is_healthy)
         s.part = "plays along"
         assert s.acquire() is not damaged
-        assert not guest.deaths
+        assert not occupant.deaths
 
-        damaged.leave(guest.id)
+        damaged.leave(occupant.id)
         until(lambda: not is_alive(damaged.pid))
         assert [message for _, message, _ in s.lines] == ["a node broke it: its process gets no new runs"]
 
@@ -571,10 +571,10 @@ def test_a_run_that_its_host_does_not_know_goes_elsewhere(world: World) -> None:
     with stage(world) as s:
         s.part = "forgets"
         host = s.acquire()
-        guest = Guest().enter(host)
-        until(lambda: guest.deaths)
+        occupant = Occupant().enter(host)
+        until(lambda: occupant.deaths)
 
-        assert isinstance(guest.deaths[0], NotBegun)
+        assert isinstance(occupant.deaths[0], NotBegun)
         assert host.is_healthy
     one_host.QUIET_SECONDS = 5.0
 
@@ -585,7 +585,7 @@ def test_a_quiet_run_that_its_host_executes_is_left_alone(world: World) -> None:
     with stage(world) as s:
         s.part = "has them all"
         host = s.acquire()
-        guest = Guest().enter(host)
+        occupant = Occupant().enter(host)
         asked: list[bytes] = []
         send = host.send
         host.send = lambda kind, id, body: (
@@ -595,7 +595,7 @@ def test_a_quiet_run_that_its_host_executes_is_left_alone(world: World) -> None:
         until(lambda: len(asked) >= 3)
 
         assert host.is_healthy
-        assert not guest.deaths
+        assert not occupant.deaths
     one_host.QUIET_SECONDS, one_host.LONG_QUIET_SECONDS = 5.0, 30.0
 
 
@@ -607,10 +607,10 @@ def test_a_run_that_is_heard_of_costs_no_check(world: World) -> None:
         sent: list[int] = []
         send = host.send
         host.send = lambda kind, id, body: (sent.append(kind), send(kind, id, body))[1]  # type: ignore[method-assign]
-        guest = Guest().enter(host)
+        occupant = Occupant().enter(host)
         until(lambda: sent.count(frames.PING) >= 10)
 
-        assert guest.frames
+        assert occupant.frames
         assert frames.CHECK not in sent
     one_host.QUIET_SECONDS = 5.0
 
@@ -619,13 +619,13 @@ def test_a_run_that_is_heard_of_costs_no_check(world: World) -> None:
 def test_an_idle_host_leaves_and_a_busy_one_stays(world: World) -> None:
     with stage(world, host_idle_seconds=0.2) as s:
         idle, busy = s.acquire(uuid4()), s.acquire(uuid4())
-        guest = Guest().enter(busy)
+        occupant = Occupant().enter(busy)
         until(lambda: not is_alive(idle.pid))
         assert busy.died is None
 
-        busy.leave(guest.id)
+        busy.leave(occupant.id)
         until(lambda: not is_alive(busy.pid))
-        assert not guest.deaths
+        assert not occupant.deaths
 
 
 @greened
@@ -672,14 +672,14 @@ class Ended:
 def test_a_host_that_is_killed_takes_its_own_runs_only(world: World) -> None:
     with stage(world) as s:
         ours, other = s.acquire(uuid4()), s.acquire(uuid4())
-        guest, bystander = Guest().enter(ours), Guest().enter(other)
+        occupant, bystander = Occupant().enter(ours), Occupant().enter(other)
         os.kill(ours.pid, signal.SIGKILL)
-        until(lambda: guest.deaths)
+        until(lambda: occupant.deaths)
 
-        assert guest.deaths[0].message == "was killed by SIGKILL"
+        assert occupant.deaths[0].message == "was killed by SIGKILL"
         assert not bystander.deaths
         with pytest.raises(HostDied):
-            Guest().enter(ours)
+            Occupant().enter(ours)
 
 
 @greened
@@ -700,12 +700,12 @@ def test_log_lines_of_a_wrong_shape_end_their_host(world: World) -> None:
 def ends_by_its_words(world: World, part: str) -> None:
     with stage(world) as s:
         s.part = part
-        host, guest = s.acquire(), Guest()
-        guest.parse = lambda body: json.loads(frames.unpack(body)[0])["ask"]
-        guest.enter(host)
-        until(lambda: guest.deaths)
+        host, occupant = s.acquire(), Occupant()
+        occupant.parse = lambda body: json.loads(frames.unpack(body)[0])["ask"]
+        occupant.enter(host)
+        until(lambda: occupant.deaths)
 
-        assert "cannot be read" in guest.deaths[0].message
+        assert "cannot be read" in occupant.deaths[0].message
         until(lambda: not is_alive(host.pid))
 
 
@@ -715,10 +715,10 @@ def test_a_host_that_closes_its_socket_is_ended(world: World) -> None:
     with stage(world) as s:
         s.part = "closes its socket"
         host = s.acquire()
-        guest = Guest().enter(host)
-        until(lambda: guest.deaths)
+        occupant = Occupant().enter(host)
+        until(lambda: occupant.deaths)
 
-        assert guest.deaths[0].message == "closed its socket"
+        assert occupant.deaths[0].message == "closed its socket"
         until(lambda: not is_alive(host.pid))
     one_host.TERM_SECONDS = 5.0
 
@@ -728,10 +728,10 @@ def test_a_host_that_stays_silent_is_killed(world: World) -> None:
     with stage(world, host_stall_seconds=0.4) as s:
         s.part = "silent"
         host = s.acquire()
-        guest = Guest().enter(host)
-        until(lambda: guest.deaths)
+        occupant = Occupant().enter(host)
+        until(lambda: occupant.deaths)
 
-        assert "held the event loop" in guest.deaths[0].message
+        assert "held the event loop" in occupant.deaths[0].message
         until(lambda: not is_alive(host.pid))
 
 
@@ -741,7 +741,7 @@ def test_a_full_socket_does_not_stop_the_watch(world: World) -> None:
     with stage(world, host_stall_seconds=0.4) as s:
         s.part = "deaf"
         deaf = s.acquire()
-        first, second = Guest().enter(deaf), Guest()
+        first, second = Occupant().enter(deaf), Occupant()
         entering = gevent.spawn(deaf.enter, second.id, second, bytes(8 * 1024 * 1024))
         entering.link_exception(lambda _: None)
         until(lambda: first.deaths and second.deaths and entering.ready())
@@ -755,10 +755,10 @@ def test_a_host_over_its_memory_is_killed(world: World) -> None:
     with stage(world, host_memory_mb=100) as s:
         s.part = "hoards"
         host = s.acquire()
-        guest = Guest().enter(host)
-        until(lambda: guest.deaths)
+        occupant = Occupant().enter(host)
+        until(lambda: occupant.deaths)
 
-        assert "more than 100 MiB" in guest.deaths[0].message
+        assert "more than 100 MiB" in occupant.deaths[0].message
 
 
 @greened
@@ -777,7 +777,7 @@ def test_what_a_host_started_ends_with_it(world: World) -> None:
 def test_what_user_code_prints_is_a_log_line(world: World) -> None:
     with stage(world) as s:
         s.part = "prints"
-        Guest().enter(s.acquire())
+        Occupant().enter(s.acquire())
 
         until(lambda: ("INFO", "hello", None) in s.lines)
 
@@ -786,7 +786,7 @@ def test_what_user_code_prints_is_a_log_line(world: World) -> None:
 def test_what_is_printed_becomes_lines_of_bounded_length_however_it_is_written(world: World) -> None:
     with stage(world) as s:
         s.part = "prints halves"
-        Guest().enter(s.acquire())
+        Occupant().enter(s.acquire())
         until(lambda: "end" in [message for _, message, _ in s.lines])
 
         blank, hello, *long, end = [message for _, message, _ in s.lines]
@@ -813,7 +813,7 @@ def test_a_host_that_floods_its_output_leaves_most_of_the_runner_s_time_to_other
         s.output = takes_a_while
         host = s.acquire()
         began = time.monotonic()
-        Guest().enter(host)
+        Occupant().enter(host)
         until(lambda: lines > 30_000)
 
         assert spent < (time.monotonic() - began) / 2
@@ -830,7 +830,7 @@ def test_a_host_that_floods_its_socket_leaves_others_their_turns(world: World) -
     with stage(world) as s:
         s.part = "floods its socket"
         s.output = count
-        Guest().enter(s.acquire())
+        Occupant().enter(s.acquire())
         until(lambda: lines > 0)
         while lines < 200_000:
             gevent.sleep(0.001)
@@ -842,13 +842,13 @@ def test_a_host_that_floods_its_socket_leaves_others_their_turns(world: World) -
 @greened
 def test_late_frames_of_a_run_that_left_are_nobodys(world: World) -> None:
     with stage(world) as s:
-        host, guest, other = s.acquire(), Guest(), Guest()
-        host.enter(guest.id, guest, b"run")
-        host.leave(guest.id)
+        host, occupant, other = s.acquire(), Occupant(), Occupant()
+        host.enter(occupant.id, occupant, b"run")
+        host.leave(occupant.id)
         other.enter(host)
         until(lambda: other.frames)
 
-        assert guest.frames == []
+        assert occupant.frames == []
         assert host.died is None
 
 
@@ -857,9 +857,9 @@ def test_a_host_with_too_many_processes_is_killed_with_all_of_them(world: World)
     with stage(world, host_processes=20) as s:
         s.part = "multiplies"
         host = s.acquire()
-        guest = Guest().enter(host)
-        until(lambda: guest.deaths)
-        assert guest.deaths[0].message == "had more than 20 processes"
+        occupant = Occupant().enter(host)
+        until(lambda: occupant.deaths)
+        assert occupant.deaths[0].message == "had more than 20 processes"
         until(lambda: not is_alive(host.pid))
         until(lambda: not any(map(is_alive, s.started)))
 
@@ -880,9 +880,9 @@ def test_a_deployment_may_have_less_memory_than_the_runner_gives_and_not_more(wo
     with stage(world, host_memory_mb=500) as s:
         s.part = "hoards"
         s.limits = HostLimits(memory_mb=100)
-        guest = Guest().enter(s.acquire())
-        until(lambda: guest.deaths)
-        assert "more than 100 MiB" in guest.deaths[0].message
+        occupant = Occupant().enter(s.acquire())
+        until(lambda: occupant.deaths)
+        assert "more than 100 MiB" in occupant.deaths[0].message
         s.limits = HostLimits(memory_mb=100_000)
         assert s.acquire(uuid4()).memory_mb == 500
 
@@ -894,7 +894,7 @@ def test_a_deployments_own_number_of_hosts_holds_and_can_change(world: World) ->
         s.limits = HostLimits(hosts_per_runner=2)
         first = s.acquire()
         first.delay = 1.0
-        Guest().enter(first)
+        Occupant().enter(first)
         s.acquire()
         until(lambda: len(list(s.pool.all())) == 2)
         s.pids += [host.pid for host in s.pool.all()]
@@ -910,13 +910,13 @@ def test_a_deployments_own_number_of_hosts_holds_and_can_change(world: World) ->
 def test_hosts_of_what_is_deleted_stop_when_they_are_idle(world: World) -> None:
     with stage(world) as s:
         busy, idle = s.acquire(uuid4()), s.acquire(uuid4())
-        guest = Guest().enter(busy)
+        occupant = Occupant().enter(busy)
         gone = {host.revision_id: HostLimits(is_gone=True) for host in (busy, idle)}
 
         s.pool.adjust(gone)
         assert list(s.pool.all()) == [busy]
 
-        busy.leave(guest.id)
+        busy.leave(occupant.id)
         s.pool.adjust(gone)
         assert list(s.pool.all()) == []
         until(lambda: not is_alive(busy.pid) and not is_alive(idle.pid))

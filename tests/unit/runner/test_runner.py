@@ -552,7 +552,7 @@ class Anybody:
 @greened
 def test_the_third_death_ends_a_run(world: World) -> None:
     with bench(world) as b:
-        until(lambda: not any(host.guests for host in b.runner.hosts.all()))  # alone from the first
+        until(lambda: not any(host.occupants for host in b.runner.hosts.all()))  # alone from the first
         run_id = b.start("dies", {"how": "kill"})
         found = b.wait(run_id)
 
@@ -766,7 +766,7 @@ def test_a_full_runner_takes_keys_in_turns_and_loses_nobody(world: World) -> Non
         order = sorted(ended, key=lambda run_id: ended[run_id])
         assert order.index(single) < 8
         assert order.index(slow[-1]) < 20
-        assert not b.runner._behind
+        assert not b.runner._has_backlog
 
 
 @greened
