@@ -1,4 +1,4 @@
-"""What a build says: rows in the build log, and live events of the revision."""
+"""The log of a build: rows of the deployment's log, and live events of the revision."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLUSHED_SECONDS = 5.0
 
 
 class BuildLog:
-    """What a build says: rows in the build log, and live events of the revision."""
+    """Lines and statuses of one attempt; lines are stored in batches while the block runs."""
 
     def __init__(self, writer: Writer, claimed: ClaimedRevision, secrets: Mapping[str, str]) -> None:
         self._claimed = claimed
@@ -44,7 +44,7 @@ class BuildLog:
             owner=claimed.owner,
             floor=claimed.floor,
             reserve=self._reserve,
-            on_fenced=lambda: None,  # the lease tells
+            on_fenced=lambda: None,  # the lease notices
         )
 
     def __enter__(self) -> BuildLog:
@@ -58,8 +58,8 @@ class BuildLog:
         if self.events.ended:
             self.events.flushed.wait(FLUSHED_SECONDS)
 
-    def say(self, level: str, message: str) -> None:
-        """One line, or several."""
+    def write(self, level: str, message: str) -> None:
+        """Add a message of one line or several."""
         for part in message.splitlines() or [""]:
             if self._bytes > MAX_LOG_BYTES:
                 return
@@ -79,11 +79,11 @@ class BuildLog:
         self.events.add(logs.log_payload(line))
 
     def status(self, status: RevisionStatus, message: str | None = None) -> None:
-        """The revision has this status now."""
+        """Add a new status of the revision."""
         self.events.add(logs.status_payload(status, message))
 
     def end(self, status: RevisionStatus, message: str | None = None) -> None:
-        """… and it is its last."""
+        """Add the last status and end the events."""
         self.status(status, message)
         self.events.end(logs.end_payload(status))
 

@@ -100,7 +100,7 @@ class Builder:
                 except BuildFailed as failure:
                     build.fail(failure)
                 except Stopped:
-                    build.log.say("WARNING", "this builder stops: another one begins anew")
+                    build.log.write("WARNING", "this builder stops: another one begins anew")
                     raise
 
     def _give_back(self, claimed: ClaimedRevision) -> None:
@@ -200,7 +200,9 @@ class _Build:
         seconds = self._settings.build_timeout_seconds
         timeout = BuildFailed("time", f"the build took more than {seconds:.0f} s")
         with gevent.Timeout(seconds, timeout):
-            self._claimed = sources.fetch(self._settings, self._claimed, origin, self._secrets, self.log.say)
+            self._claimed = sources.fetch(
+                self._settings, self._claimed, origin, self._secrets, self.log.write
+            )
 
     def _make(self) -> environments.Made:
         claimed = self._claimed
@@ -216,7 +218,7 @@ class _Build:
             self._settings,
             claimed.build_id,
             plan,
-            say=self.log.say,
+            write_line=self.log.write,
             settled=self._settled,
             deadline_seconds=self._settings.build_timeout_seconds,
         )
@@ -240,7 +242,7 @@ class _Build:
             if found is None:
                 return
             revisions.repeat(conn, claimed, found.build_id)
-        self.log.say("INFO", "the source is that of an earlier revision, and so is its environment")
+        self.log.write("INFO", "the source is that of an earlier revision, and so is its environment")
         self._resolved_at = found.resolved_at
         self._claimed = dataclasses.replace(
             claimed,
@@ -256,9 +258,9 @@ class _Build:
                 conn, claimed.deployment_id, claimed.revision_id, claimed.build_id, self._secrets
             )
         if found is not None and found.keys() == made.manifest.graphs.keys():
-            self.log.say("INFO", "its graphs have been loaded before, with the same variables")
+            self.log.write("INFO", "its graphs have been loaded before, with the same variables")
             return found
-        return graphs.inspect(self._settings, claimed.revision_id, made, self._variables, self.log.say)
+        return graphs.inspect(self._settings, claimed.revision_id, made, self._variables, self.log.write)
 
     def _keep(self, made: environments.Made) -> None:
         """Store what makes the environment the same wherever it is made."""
@@ -294,7 +296,7 @@ class _Build:
             graphs.make_default_assistants(conn, claimed.deployment_id, found)
             served = {"id": claimed.deployment_id, "revision_id": claimed.revision_id}
             name = conn.execute(SERVE, served).scalar_one()
-            self.log.say("INFO", f"deployed at {self._settings.url.rstrip('/')}/d/{name}")
+            self.log.write("INFO", f"deployed at {self._settings.url.rstrip('/')}/d/{name}")
             self.log.store(conn)  # whoever sees the end finds the whole log
         log.info("revision %s serves deployment %s", claimed.revision_id, name)
         self.log.end(RevisionStatus.DEPLOYED)
@@ -315,7 +317,7 @@ class _Build:
         if claimed.status == RevisionStatus.DEPLOYING:  # what was built once is deployed again
             status = RevisionStatus.DEPLOY_FAILED
         reason = self.log.shown(f"{failure.step}: {_cause(failure.message)}")
-        self.log.say("ERROR", f"step {failure.step!r} failed: {_cause(failure.message)}")
+        self.log.write("ERROR", f"step {failure.step!r} failed: {_cause(failure.message)}")
         self._lease.release()
         with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)

@@ -36,7 +36,7 @@ from workers.builder.installer import Installer
 from workers.builder.interpreters import Interpreter
 from workers.builder.packages import Packages
 from workers.builder.requirements import Requirements, from_lock
-from workers.builder.steps import Say, StepSandbox
+from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import Workspace
 from workers.isolation import sandbox
 from workers.runner.deployment_log import DeployLog
@@ -88,13 +88,13 @@ def make(
     build_id: UUID,
     plan: Plan,
     *,
-    say: Say,
+    write_line: WriteLine,
     settled: Settled = lambda inputs: None,
     deadline_seconds: float,
 ) -> Made:
     """A revision's environment, made here unless it is whole already; raises BuildFailed."""
     workspace = workspaces.workspace_of(settings, build_id)
-    maker = _Maker(settings, workspace, plan, say)
+    maker = _Maker(settings, workspace, plan, write_line)
     timeout = BuildFailed("time", f"the build took more than {deadline_seconds:.0f} s")
     with workspaces.exclusive(workspace), gevent.Timeout(deadline_seconds, timeout):
         try:
@@ -110,11 +110,11 @@ def make(
 class _Maker:
     """The steps of making one environment."""
 
-    def __init__(self, settings: Settings, workspace: Workspace, plan: Plan, say: Say) -> None:
+    def __init__(self, settings: Settings, workspace: Workspace, plan: Plan, write_line: WriteLine) -> None:
         self._settings = settings
         self._workspace = workspace
         self._plan = plan
-        self._say = say
+        self._write_line = write_line
         self._packages = Packages(settings)
         cache = cache_of(settings, plan.deployment_id)
         self._sandbox = StepSandbox(settings, folder=workspace.root, cache=cache)
@@ -137,7 +137,7 @@ class _Maker:
         self._unpack()
         found = manifest.read(self._workspace.project, self._plan.config_path)
         for warning in found.warnings:
-            self._say("WARNING", warning)
+            self._write_line("WARNING", warning)
         interpreter = self._interpreter(found)
         asked = resolving.asked(self._workspace.project, found, interpreter, self._plan.digest)
         installer = Installer(self._sandbox, interpreter)
@@ -153,10 +153,10 @@ class _Maker:
 
     def _unpack(self) -> None:
         archive = self._workspace.root / "source.tar.gz"
-        self._say("INFO", "fetching the source archive")
+        self._write_line("INFO", "fetching the source archive")
         _fetch(self._plan.digest, archive)
         argv = commands.unpack(sys.executable, archive, self._workspace.project)
-        self._sandbox.run("unpack", argv, self._say, variables={"PYTHONPATH": steps.own_path()})
+        self._sandbox.run("unpack", argv, self._write_line, variables={"PYTHONPATH": steps.own_path()})
         archive.unlink()
 
     def _interpreter(self, found: Manifest) -> Interpreter:
@@ -167,10 +167,12 @@ class _Maker:
             return Requirements.parse(self._plan.requirements)
         kept = settled(asked.digest)
         if kept is not None:
-            self._say("INFO", "the requirements are those of the last revision, and so are their versions")
+            self._write_line(
+                "INFO", "the requirements are those of the last revision, and so are their versions"
+            )
             return Requirements.parse(kept)
-        self._say("INFO", "resolving requirements")
-        lock = resolving.resolve(installer, self._workspace, asked, self._say)
+        self._write_line("INFO", "resolving requirements")
+        lock = resolving.resolve(installer, self._workspace, asked, self._write_line)
         own = [self._workspace.project / path for path in asked.manifest.packages]
         return from_lock(_read(lock), self._workspace.project, own, is_ours=asked.is_ours)
 
@@ -180,17 +182,17 @@ class _Maker:
         """The answer, once the packages it shares are here."""
         name = self._packages.name(requirements, interpreter)
         if name:
-            self._packages.ensure(name, requirements, interpreter, self._say)
+            self._packages.ensure(name, requirements, interpreter, self._write_line)
         packages = self._packages.environment(name) if name else None
         return Made(self._workspace, found, requirements, packages, interpreter.version, inputs)
 
     def _create(self, installer: Installer, made: Made) -> None:
         """An environment that has the shared packages, and room for its own."""
         env = self._workspace.env
-        self._say("INFO", f"creating an environment with Python {made.python_version}")
+        self._write_line("INFO", f"creating an environment with Python {made.python_version}")
         # What build steps may have put in its place is gone before we write below it.
         shutil.rmtree(env, ignore_errors=True)
-        installer.create_environment(env, self._say)
+        installer.create_environment(env, self._write_line)
         site = f"lib/python{made.python_version}/site-packages"
         if made.packages is not None:
             # addsitedir: `.pth` files among the packages count too
@@ -205,9 +207,11 @@ class _Maker:
         if not made.requirements.built and not own:
             return
         if made.requirements.built:
-            self._say("INFO", f"installing {len(made.requirements.built)} packages of this deployment's own")
+            self._write_line(
+                "INFO", f"installing {len(made.requirements.built)} packages of this deployment's own"
+            )
         if own:
-            self._say("INFO", f"installing the project's own: {', '.join(map(str, own))}")
+            self._write_line("INFO", f"installing the project's own: {', '.join(map(str, own))}")
         listed = self._workspace.root / "built.txt"
         _write(listed, "".join(f"{line}\n" for line in made.requirements.built))
         installer.install_built(
@@ -215,7 +219,7 @@ class _Maker:
             [self._workspace.project / path for path in own],
             self._workspace.env,
             made.manifest.index and made.manifest.index.within(self._workspace.project),
-            self._say,
+            self._write_line,
             project=self._workspace.project,
             readonly=[] if made.packages is None else [made.packages],
         )
@@ -318,7 +322,7 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
                     requirements=row.requirements,
                     python_version=row.python_version,
                 ),
-                say=lambda level, message: None,  # the build log has told it; a failure comes with its reason
+                write_line=lambda level, message: None,  # the build's log has it all
                 deadline_seconds=settings.build_timeout_seconds,
             )
         except BuildFailed as error:

@@ -23,7 +23,7 @@ from shared.infra.encryption import Undecryptable
 from shared.models import Assistant, AssistantVersion, Graph
 from shared.settings import Settings
 from workers.builder.environments import GRAPH_HOST, Made, host_command
-from workers.builder.steps import Say
+from workers.builder.steps import WriteLine
 from workers.runner.host import Host
 
 STEP = "graphs"
@@ -33,16 +33,16 @@ Graphs = Mapping[str, Mapping[str, Any]]
 
 
 def inspect(
-    settings: Settings, revision_id: UUID, made: Made, variables: Mapping[str, str], say: Say
+    settings: Settings, revision_id: UUID, made: Made, variables: Mapping[str, str], write_line: WriteLine
 ) -> Graphs:
     """Load every graph once, as a host of the deployment would; raises BuildFailed."""
     graphs = made.manifest.graphs
-    say("INFO", f"loading {len(graphs)} graph{'' if len(graphs) == 1 else 's'}")
+    write_line("INFO", f"loading {len(graphs)} graph{'' if len(graphs) == 1 else 's'}")
     command = host_command(settings, made, variables, inspect=True)
     here = f"{made.workspace.project}/"  # tracebacks name files as the project does
 
     def tell(level: str, message: str, _: UUID | None) -> None:
-        say(level, message.replace(here, ""))
+        write_line(level, message.replace(here, ""))
 
     try:
         host = Host(revision_id, command, settings, tell)
@@ -61,8 +61,10 @@ def inspect(
         host.wait_output()
     for graph_id, graph in found.items():
         if graph.get("error"):
-            say("WARNING", f"graph {graph_id!r}: its factory makes none now; a run may fare better or end so")
-            say("WARNING", str(graph["error"]))
+            write_line(
+                "WARNING", f"graph {graph_id!r}: its factory makes none now; a run may fare better or end so"
+            )
+            write_line("WARNING", str(graph["error"]))
     return found
 
 

@@ -11,7 +11,7 @@ from workers.builder import uv
 from workers.builder.config.pip_config import PipConfig
 from workers.builder.interpreters import Interpreter
 from workers.builder.requirements import PROJECT_VARIABLE
-from workers.builder.steps import Say, StepSandbox
+from workers.builder.steps import StepSandbox, WriteLine
 
 ENVIRONMENT, REQUIREMENTS, INSTALL = "environment", "requirements", "install"  # names of steps
 
@@ -24,24 +24,26 @@ class Installer:
         self._interpreter = interpreter
         self._variables = uv.variables(sandbox.passed_on, sandbox.cache)
 
-    def create_environment(self, env: Path, say: Say) -> None:
+    def create_environment(self, env: Path, write_line: WriteLine) -> None:
         """Make an empty virtual environment."""
-        self._run(uv.create_environment(env, self._interpreter.path), say, step=ENVIRONMENT)
+        self._run(uv.create_environment(env, self._interpreter.path), write_line, step=ENVIRONMENT)
 
-    def resolve(self, inputs: Sequence[Path], output: Path, index: PipConfig | None, say: Say) -> None:
+    def resolve(
+        self, inputs: Sequence[Path], output: Path, index: PipConfig | None, write_line: WriteLine
+    ) -> None:
         """Write the exact versions that satisfy the inputs into a `pylock.toml`."""
         argv = uv.resolve(inputs, output, self._interpreter.path, index)
-        refresh_unsatisfied(partial(self._run, step=REQUIREMENTS), argv, say)
+        refresh_unsatisfied(partial(self._run, step=REQUIREMENTS), argv, write_line)
 
     def export(self, root: Path, package: str, output: Path) -> None:
         """Write the versions that a workspace's lock file has for a package into a requirements file."""
         argv = uv.export(root, package, output, self._interpreter.path)
         self._run(argv, lambda level, message: None, step=REQUIREMENTS)
 
-    def install_wheels(self, requirements: Path, env: Path, say: Say, *, writable: Path) -> None:
+    def install_wheels(self, requirements: Path, env: Path, write_line: WriteLine, *, writable: Path) -> None:
         """Install pinned wheels as links into the cache, which lies in the writable folder, as `env` does."""
         argv = uv.install_wheels(requirements, env / "bin" / "python")
-        refresh_unsatisfied(partial(self._run, step=INSTALL, writable=[writable]), argv, say)
+        refresh_unsatisfied(partial(self._run, step=INSTALL, writable=[writable]), argv, write_line)
 
     def install_built(
         self,
@@ -49,7 +51,7 @@ class Installer:
         directories: Sequence[Path],
         env: Path,
         index: PipConfig | None,
-        say: Say,
+        write_line: WriteLine,
         *,
         project: Path,
         readonly: Sequence[Path],
@@ -57,12 +59,12 @@ class Installer:
         """Build and install requirements, which may name files of the project, and directories of it."""
         argv = uv.install_built(requirements, directories, env / "bin" / "python", index)
         run = partial(self._run, step=INSTALL, readonly=readonly, variables={PROJECT_VARIABLE: str(project)})
-        refresh_unsatisfied(run, argv, say)
+        refresh_unsatisfied(run, argv, write_line)
 
     def _run(
         self,
         argv: list[str],
-        say: Say,
+        write_line: WriteLine,
         *,
         step: str,
         readonly: Sequence[Path] = (),
@@ -72,14 +74,16 @@ class Installer:
         self._sandbox.run(
             step,
             argv,
-            say,
+            write_line,
             readonly=[uv.program(), self._interpreter.prefix, *readonly],
             writable=writable,
             variables={**self._variables, **(variables or {})},
         )
 
 
-def refresh_unsatisfied(run: Callable[[list[str], Say], None], argv: list[str], say: Say) -> None:
+def refresh_unsatisfied(
+    run: Callable[[list[str], WriteLine], None], argv: list[str], write_line: WriteLine
+) -> None:
     """Run a command that asks an index, and once more with a fresh look at it when no version fits.
 
     An index's pages stay in the cache for minutes: a version that is missing there may be new. What the first
@@ -91,14 +95,14 @@ def refresh_unsatisfied(run: Callable[[list[str], Say], None], argv: list[str], 
         if held or uv.is_unsatisfied(message):
             held.append((level, message))
         else:
-            say(level, message)
+            write_line(level, message)
 
     try:
         run(argv, hold)
     except BuildFailed:
         if not held:
             raise
-        run([*argv, uv.REFRESH], say)
+        run([*argv, uv.REFRESH], write_line)
     else:
         for line in held:
-            say(*line)
+            write_line(*line)

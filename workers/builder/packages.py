@@ -21,7 +21,7 @@ from workers.builder import commands
 from workers.builder.installer import Installer
 from workers.builder.interpreters import Interpreter
 from workers.builder.requirements import Requirements
-from workers.builder.steps import Say, StepSandbox
+from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import Workspace, exclusive
 
 KEPT_SECONDS = 24 * 3600.0
@@ -42,31 +42,35 @@ class Packages:
     def environment(self, name: str) -> Path:
         return self.folder / name / "env"
 
-    def ensure(self, name: str, requirements: Requirements, interpreter: Interpreter, say: Say) -> None:
+    def ensure(
+        self, name: str, requirements: Requirements, interpreter: Interpreter, write_line: WriteLine
+    ) -> None:
         """Have the folder whole; raises BuildFailed."""
         root = self.folder / name
         with exclusive(Workspace(root)):
             if Workspace(root).mark.exists():
                 os.utime(Workspace(root).mark)
-                say("INFO", f"{len(requirements.wheels)} packages are installed already")
+                write_line("INFO", f"{len(requirements.wheels)} packages are installed already")
                 return
             shutil.rmtree(root, ignore_errors=True)
-            say("INFO", f"installing {len(requirements.wheels)} packages")
+            write_line("INFO", f"installing {len(requirements.wheels)} packages")
             try:
-                self._install(root, requirements, interpreter, say)
+                self._install(root, requirements, interpreter, write_line)
                 Workspace(root).mark.touch()
             except BaseException:
                 shutil.rmtree(root, ignore_errors=True)
                 raise
 
-    def _install(self, root: Path, requirements: Requirements, interpreter: Interpreter, say: Say) -> None:
+    def _install(
+        self, root: Path, requirements: Requirements, interpreter: Interpreter, write_line: WriteLine
+    ) -> None:
         root.mkdir(parents=True)
         listed, env = root / "requirements.txt", root / "env"
         listed.write_text("".join(f"{line}\n" for line in requirements.wheels))
         sandbox = StepSandbox(self._settings, folder=root, cache=self._shared / "uv", is_ours=True)
         installer = Installer(sandbox, interpreter)
-        installer.create_environment(env, say)
-        installer.install_wheels(listed, env, say, writable=self._shared)
+        installer.create_environment(env, write_line)
+        installer.install_wheels(listed, env, write_line, writable=self._shared)
         compiling = commands.compile_bytecode(str(interpreter.path), [env])
         sandbox.attempt(compiling, readonly=[interpreter.prefix])
 

@@ -17,7 +17,7 @@ from workers.builder.config.source_tree import SourceTree
 from workers.builder.installer import Installer
 from workers.builder.interpreters import Interpreter
 from workers.builder.requirements import STEP, has_options, names_files
-from workers.builder.steps import Say
+from workers.builder.steps import WriteLine
 from workers.builder.workspaces import Workspace
 
 # The graph host needs the library whether or not a project names it.
@@ -60,7 +60,7 @@ def asked(project: Path, found: Manifest, interpreter: Interpreter, archive_dige
     return Asked(found, interpreter, tuple(project / path for path in contents), is_ours, digest)
 
 
-def resolve(installer: Installer, workspace: Workspace, asked: Asked, say: Say) -> Path:
+def resolve(installer: Installer, workspace: Workspace, asked: Asked, write_line: WriteLine) -> Path:
     """Where the lock file with the exact versions is; raises BuildFailed."""
     wanted, output = workspace.root / "wanted.in", workspace.root / "pylock.toml"
     local = asked.manifest.packages if asked.manifest.locked is None else ()
@@ -69,18 +69,20 @@ def resolve(installer: Installer, workspace: Workspace, asked: Asked, say: Say) 
     wanted.write_text("".join(f"{line}\n" for line in lines))
     inputs = [wanted, *asked.files]
     if asked.manifest.locked is not None:
-        inputs.append(_exported(installer, workspace, asked.manifest.locked, say))
+        inputs.append(_exported(installer, workspace, asked.manifest.locked, write_line))
     index = asked.manifest.index and asked.manifest.index.within(workspace.project)
     try:
-        installer.resolve(inputs, output, index, say)
+        installer.resolve(inputs, output, index, write_line)
     except BuildFailed as error:
         raise BuildFailed(STEP, _explained(error.message)) from error
     return output
 
 
-def _exported(installer: Installer, workspace: Workspace, locked: LockedPackage, say: Say) -> Path:
+def _exported(
+    installer: Installer, workspace: Workspace, locked: LockedPackage, write_line: WriteLine
+) -> Path:
     """A requirements file with the versions that the lock file of a uv workspace has for a package."""
-    say("INFO", f"reading uv.lock for {locked.package}")
+    write_line("INFO", f"reading uv.lock for {locked.package}")
     output = workspace.root / "locked.txt"
     installer.export(workspace.project / locked.root, locked.package, output)
     return output

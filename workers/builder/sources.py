@@ -26,7 +26,7 @@ from shared.infra import egress
 from shared.infra.postgres import connection
 from shared.settings import Settings
 from workers.builder import commands, steps, workspaces
-from workers.builder.steps import Say, StepSandbox
+from workers.builder.steps import StepSandbox, WriteLine
 from workers.builder.workspaces import Workspace
 from workers.isolation import sandbox
 
@@ -69,7 +69,11 @@ def without_credentials(secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def fetch(
-    settings: Settings, claimed: ClaimedRevision, origin: Origin, secrets: Mapping[str, str], say: Say
+    settings: Settings,
+    claimed: ClaimedRevision,
+    origin: Origin,
+    secrets: Mapping[str, str],
+    write_line: WriteLine,
 ) -> ClaimedRevision:
     """The revision with its archive; raises BuildFailed."""
     workspace = workspaces.workspace_of(settings, claimed.build_id)
@@ -79,7 +83,7 @@ def fetch(
             workspace.root.mkdir(parents=True, mode=0o700)
             workspace.home.mkdir()
             sandbox.give(workspace.root)
-            commit, archive = _Repository(settings, workspace, origin, secrets, say).packed()
+            commit, archive = _Repository(settings, workspace, origin, secrets, write_line).packed()
             return _keep(claimed, archive, commit)
         except OSError as error:
             raise BuildFailed(STEP, f"cannot write the source: {error.strerror}") from error
@@ -99,7 +103,12 @@ class _Repository:
     """One ref, fetched into a repository of its own."""
 
     def __init__(
-        self, settings: Settings, workspace: Workspace, origin: Origin, secrets: Mapping[str, str], say: Say
+        self,
+        settings: Settings,
+        workspace: Workspace,
+        origin: Origin,
+        secrets: Mapping[str, str],
+        write_line: WriteLine,
     ) -> None:
         program = shutil.which("git")
         if program is None:
@@ -109,18 +118,18 @@ class _Repository:
         self._workspace = workspace
         self._origin = origin
         self._secrets = secrets
-        self._say = say
+        self._write_line = write_line
         self._folder = workspace.root / "repository"
         self._sandbox = StepSandbox(settings, folder=workspace.root, cache=workspace.home)
 
     def packed(self) -> tuple[str, Path]:
         """The commit the ref stands for, and its archive; raises BuildFailed."""
         ref = git_refs.full_ref(self._origin.ref)
-        self._say("INFO", f"fetching {self._origin.ref or 'the default branch'} of {self._origin.url}")
+        self._write_line("INFO", f"fetching {self._origin.ref or 'the default branch'} of {self._origin.url}")
         self._run(commands.git_init(self._git, self._folder))
         self._run(commands.git_fetch(self._git, self._folder, self._origin.url, ref, self._resolved()))
         commit = self._commit()
-        self._say("INFO", f"the commit is {commit}")
+        self._write_line("INFO", f"the commit is {commit}")
         archive = self._workspace.root / "source.tar.gz"
         argv = commands.git_archive(sys.executable, self._folder, commit, archive)
         self._run(argv, PYTHONPATH=steps.own_path())
@@ -151,13 +160,13 @@ class _Repository:
 
     def _run(self, argv: list[str], **variables: str) -> None:
         try:
-            self._execute(argv, self._say, **variables)
+            self._execute(argv, self._write_line, **variables)
         except BuildFailed as error:
             raise BuildFailed(error.step, self._explained(error.message)) from error
 
-    def _execute(self, argv: list[str], say: Say, **variables: str) -> None:
+    def _execute(self, argv: list[str], write_line: WriteLine, **variables: str) -> None:
         variables = {**self._variables(), **variables}
-        self._sandbox.run(STEP, argv, say, readonly=[Path(self._git)], variables=variables)
+        self._sandbox.run(STEP, argv, write_line, readonly=[Path(self._git)], variables=variables)
 
     def _variables(self) -> dict[str, str]:
         """git's environment: nothing of the machine's, nothing that asks."""

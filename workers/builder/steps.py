@@ -32,7 +32,7 @@ MAX_DISK_BYTES = 5 * 1024**3
 WATCH_SECONDS = 2.0
 CAUSE = re.compile(r"(error|cause|caused by):\s*", re.IGNORECASE)
 
-Say = Callable[[str, str], None]  # level, message
+WriteLine = Callable[[str, str], None]  # takes a level and a message
 
 
 def own_path() -> str:
@@ -59,7 +59,7 @@ class StepSandbox:
         self,
         step: str,
         argv: list[str],
-        say: Say,
+        write_line: WriteLine,
         *,
         readonly: Sequence[Path] = (),
         writable: Sequence[Path] = (),
@@ -69,7 +69,7 @@ class StepSandbox:
 
         `writable` stands in the place of the folder and the cache, which then lie in it.
         """
-        reason = self._execute(argv, say, readonly, writable, variables or {})
+        reason = self._execute(argv, write_line, readonly, writable, variables or {})
         if reason is not None:
             raise BuildFailed(step, reason)
 
@@ -80,7 +80,7 @@ class StepSandbox:
     def _execute(
         self,
         argv: list[str],
-        say: Say,
+        write_line: WriteLine,
         readonly: Sequence[Path],
         writable: Sequence[Path],
         variables: Mapping[str, str],
@@ -99,14 +99,14 @@ class StepSandbox:
             is_ours=self._is_ours,
         )
         env = {**self.passed_on, "HOME": str(self._folder / "home"), **variables}
-        return execute(confined, self._folder, env, say, cache=self.cache, is_ours=self._is_ours)
+        return execute(confined, self._folder, env, write_line, cache=self.cache, is_ours=self._is_ours)
 
 
 def execute(
     argv: list[str],
     folder: Path,
     env: Mapping[str, str],
-    say: Say,
+    write_line: WriteLine,
     *,
     cache: Path | None = None,
     is_ours: bool = False,
@@ -132,7 +132,7 @@ def execute(
         for raw in iter(lambda: stream.readline(LINE_BYTES), b""):
             line = raw.decode("utf-8", "replace").rstrip()
             last.append(line)
-            say("INFO", line)
+            write_line("INFO", line)
         code = process.wait()
     finally:
         watcher.kill()

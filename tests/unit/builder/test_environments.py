@@ -63,7 +63,7 @@ def make(settings: Settings, revision_id: UUID, digest: str, said: list[str] | N
         settings,
         revision_id,
         planned(digest),
-        say=lambda level, message: lines.append(message),
+        write_line=lambda level, message: lines.append(message),
         deadline_seconds=60,
     )
 
@@ -156,7 +156,7 @@ def test_a_build_that_takes_too_long_is_ended(world: World) -> None:
             settings,
             revision_id,
             planned(digest),
-            say=lambda level, message: None,
+            write_line=lambda level, message: None,
             deadline_seconds=4,
         )
 
@@ -206,7 +206,7 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
 
     def made_of(digest: str) -> Made:
         plan = planned(digest, WHEEL)
-        return environments.make(settings, uuid4(), plan, say=lambda *_: None, deadline_seconds=60)
+        return environments.make(settings, uuid4(), plan, write_line=lambda *_: None, deadline_seconds=60)
 
     harmful, plain = made_of(digest), made_of(keep(FILES))
 
@@ -274,7 +274,7 @@ def test_a_version_published_a_moment_ago_is_found(world: World) -> None:
         def made_of(requirements: str, said: list[str]) -> Made:
             return environments.make(
                 settings, uuid4(), planned(keep(FILES), requirements),
-                say=lambda _, message: said.append(message), deadline_seconds=60,
+                write_line=lambda _, message: said.append(message), deadline_seconds=60,
             )  # fmt: skip
 
         said: list[str] = []
@@ -371,7 +371,7 @@ def test_a_uv_project_gets_what_its_lock_says(world: World) -> None:
     plan = planned(keep(files), None)
 
     made = environments.make(
-        settings, uuid4(), plan, say=lambda _, message: said.append(message), deadline_seconds=60
+        settings, uuid4(), plan, write_line=lambda _, message: said.append(message), deadline_seconds=60
     )
 
     assert "reading uv.lock for app" in said
@@ -395,7 +395,7 @@ def test_what_was_settled_is_not_settled_again(world: World) -> None:
             settings,
             uuid4(),
             planned(digest, None),
-            say=lambda *_: None,
+            write_line=lambda *_: None,
             settled=settled,
             deadline_seconds=60,
         )
@@ -411,7 +411,7 @@ def test_what_was_settled_is_not_settled_again(world: World) -> None:
             settings,
             uuid4(),
             planned(archive, None),
-            say=lambda *_: None,
+            write_line=lambda *_: None,
             settled=settled,
             deadline_seconds=60,
         )

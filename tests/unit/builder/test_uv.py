@@ -12,7 +12,7 @@ from shared.errors import BuildFailed
 from workers.builder import uv
 from workers.builder.config.pip_config import PipConfig
 from workers.builder.installer import refresh_unsatisfied
-from workers.builder.steps import Say
+from workers.builder.steps import WriteLine
 
 UV, ENV, PYTHON = str(uv.program()), Path("/r/env"), Path("/r/env/bin/python")
 OUTSIDE = Path("/usr/bin/python3.11")
@@ -102,10 +102,10 @@ def test_a_command_that_works_is_run_once_and_its_output_shown_whole() -> None:
     ran: list[list[str]] = []
     shown: list[str] = []
 
-    def run(argv: list[str], say: Say) -> None:
+    def run(argv: list[str], write_line: WriteLine) -> None:
         ran.append(argv)
-        say("INFO", f"{uv.UNSATISFIED} at first")
-        say("INFO", "found")
+        write_line("INFO", f"{uv.UNSATISFIED} at first")
+        write_line("INFO", "found")
 
     refresh_unsatisfied(run, ["uv"], lambda _, line: shown.append(line))
 
@@ -117,10 +117,10 @@ def test_a_command_is_run_again_only_when_no_version_fits() -> None:
     ran: list[list[str]] = []
     shown: list[str] = []
 
-    def failing(line: str) -> Callable[[list[str], Say], None]:
-        def run(argv: list[str], say: Say) -> None:
+    def failing(line: str) -> Callable[[list[str], WriteLine], None]:
+        def run(argv: list[str], write_line: WriteLine) -> None:
             ran.append(argv)
-            say("ERROR", line)
+            write_line("ERROR", line)
             raise BuildFailed("requirements", line)
 
         return run
