@@ -151,7 +151,7 @@ def counted(conn: Connection) -> list[RowMapping]:
 
 @dataclass(frozen=True)
 class Weakest:
-    """What holds for user code wherever it runs; None when no worker has told."""
+    """What holds for user code wherever it runs; None where there is no worker."""
 
     isolation: int | None
     bounds_tasks: bool | None

@@ -73,13 +73,13 @@ def take(id: UUID) -> Question | None:
         raise Unavailable(f"the event bus does not answer: {error}") from error
     if stored is None:
         return None
-    told = orjson.loads(stored)
+    stored_query = orjson.loads(stored)
     return Question(
-        UUID(told["deployment_id"]),
-        UUID(told["revision_id"]),
-        told["pool"],
-        UUID(told["thread_id"]) if told["thread_id"] else None,
-        told["document"],
+        UUID(stored_query["deployment_id"]),
+        UUID(stored_query["revision_id"]),
+        stored_query["pool"],
+        UUID(stored_query["thread_id"]) if stored_query["thread_id"] else None,
+        stored_query["document"],
     )
 
 

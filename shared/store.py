@@ -74,10 +74,10 @@ class StoreConfig:
 def config_of(conn: Connection, revision_id: UUID | None) -> StoreConfig:
     """What a revision's configuration says of the store."""
     query = text("SELECT manifest -> 'store' FROM revision WHERE id = :id")
-    told = conn.execute(query, {"id": revision_id}).scalar_one_or_none() or {}
-    ttl = told.get("ttl") or {}
+    configured = conn.execute(query, {"id": revision_id}).scalar_one_or_none() or {}
+    ttl = configured.get("ttl") or {}
     return StoreConfig(
-        ttl.get("default_ttl"), ttl.get("refresh_on_read") is not False, bool(told.get("index"))
+        ttl.get("default_ttl"), ttl.get("refresh_on_read") is not False, bool(configured.get("index"))
     )
 
 
@@ -240,11 +240,11 @@ def _compared(operator: str, operand: Any, path: tuple[str, ...], values: dict[s
     if sign is None:
         raise Invalid(f"Unsupported operator: {operator}", loc=("body", "filter"), status=400)
     found = f"coalesce(value #> {_bind(list(path), 'text[]', values)}, 'null')"
-    told = _bind(dumps(operand), "jsonb", values)
-    comparison = f"{found} {sign} {told}"
+    operand_sql = _bind(dumps(operand), "jsonb", values)
+    comparison = f"{found} {sign} {operand_sql}"
     if operator in ("$eq", "$ne"):
         return comparison
-    return f"(jsonb_typeof({found}) = jsonb_typeof({told}) AND {comparison})"
+    return f"(jsonb_typeof({found}) = jsonb_typeof({operand_sql}) AND {comparison})"
 
 
 def _bind(value: Any, kind: str, values: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """All runs of a thread as one stream that outlives them; also the thread's state each time it has moved.
 
 Runs of a thread follow one another, so their event logs do too. An id is `<run>-<event>`: the run's place in the
-thread and the event's number in its log; where states are told, `-<time>` of the last one told is added.
+thread and the event's number in its log; where states are sent, `-<time>` of the last one sent is added.
 `6-0` is the place after all of run 5.
 
 Runners publish a wake-up to the thread's channel when a run's log begins, writers of state when it is written. It may be
@@ -59,7 +59,7 @@ class StreamPosition:
 
     @classmethod
     def parse(cls, last_event_id: str | None) -> StreamPosition | None:
-        """None where nothing is to be told again: no id, or none of ours."""
+        """None where nothing is to be replayed: no id, or none of ours."""
         said = (last_event_id or "").strip()
         if said in ("-", "-1", "0"):
             return cls(1, 0, 0)
@@ -83,7 +83,7 @@ class _Look:
     kwargs: Mapping[str, Any]
 
 
-# Runs after `known` are live or new when the stream begins; earlier ones are told only where they can be.
+# Runs after `known` are live or new when the stream begins; earlier ones are replayed only where they can be.
 LOOK = text("""
 SELECT t.last_seq, t.state_updated_at, r.run_id, r.created_seq, r.status, r.attempt, r.kwargs
 FROM thread AS t LEFT JOIN LATERAL (
@@ -125,7 +125,7 @@ class ThreadStream:
         self._tells_states = STATE_UPDATE in modes
         self._place = place
         self._retention = retention_seconds
-        self._after = 0  # all of this run, and of those before it, has been told or is not to be
+        self._after = 0  # all of this run, and of those before it, has been sent or is not to be
         self._known = self._newest = 0  # see LOOK; the newest run there was when the stream began
         self._state_at = 0
 
@@ -195,7 +195,7 @@ class ThreadStream:
                 return
 
     def _state(self, look: _Look) -> list[ThreadEvent]:
-        """The newest state; the rows may know a newer one than the look, which is then told again."""
+        """The newest state; the rows may know a newer one than the look, which is then sent again."""
         with connection() as conn:
             record = state.newest(conn, self._deployment_id, self._thread_id).record
         self._state_at = look.state_at
@@ -223,12 +223,12 @@ class ThreadStream:
                 ended=lambda: end_event.end_of_lost(self._deployment_id, run_id),
                 quiet_seconds=quiet_seconds,
             ):
-                told: list[ThreadEvent] = []
+                sent: list[ThreadEvent] = []
                 for event in batch:
                     seq = event.seq or seq + (event is not EXPIRED)
                     if keep(event.name):
-                        told.append(self._told(event, look.run, seq, run_id))
-                yield told
+                        sent.append(self._told(event, look.run, seq, run_id))
+                yield sent
 
     def _begin(self, look: _Look) -> int | None:
         """The number in the run's log to go on after; None means from now on."""

@@ -37,7 +37,7 @@ NOTIFY_AGAIN_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A revision's new status, to be told to its followers: `attempt` and `seq` place it in its log."""
+    """A revision's new status, to be published to its followers: `attempt` and `seq` place it in its log."""
 
     revision_id: UUID
     status: str
@@ -312,7 +312,7 @@ def end(
 ) -> list[Transition]:
     """The claimed revision's last status, and the next one's turn; raises Fenced.
 
-    The deployment must be locked. Answers what happened to the others: the builder tells of its own.
+    The deployment must be locked. Answers what happened to the others: the builder publishes its own.
     """
     query = text(
         "UPDATE revision SET status = :status, status_message = :message, updated_at = now(), owner = NULL,"

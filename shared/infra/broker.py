@@ -95,7 +95,7 @@ def configure(
         task_serializer="json",
         worker_hijack_root_logger=False,
         worker_send_task_events=False,
-        worker_enable_remote_control=False,  # workers tell of themselves in rows; it costs a connection each
+        worker_enable_remote_control=False,  # workers write their heartbeats into rows; it costs a connection each
         task_create_missing_queues=True,  # another pool's
         task_default_queue=BUILDS,
         task_queues=[_queue(name) for name in (BUILDS, runs_queue(pool), queries_queue(pool))],
@@ -168,15 +168,15 @@ notifier = Notifier()
 
 
 def enqueue_run(pool: str, run_id: UUID | str) -> None:
-    """Tell the runners of a pool that a run waits for them."""
+    """Notify the runners of a pool of a run that waits."""
     notifier.notify(EXECUTE_RUNS, runs_queue(pool), run_id)
 
 
 def enqueue_query(pool: str, query_id: UUID) -> None:
-    """Tell the runners of a pool that somebody waits for an answer."""
+    """Notify the runners of a pool of a query that waits."""
     notifier.notify(ANSWER_QUERIES, queries_queue(pool), query_id)
 
 
 def enqueue_build(revision_id: UUID | str) -> None:
-    """Tell the builders that a revision waits for them."""
+    """Notify the builders of a revision that waits."""
     notifier.notify(BUILD_REVISION, BUILDS, revision_id)

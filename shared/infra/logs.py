@@ -112,9 +112,9 @@ class Handler(logging.StreamHandler[TextIO]):
             self._outlet.flush(FLUSH_SECONDS)
 
     def _notice(self, dropped: int) -> bytes:
-        told = {"name": __name__, "levelname": "WARNING", "levelno": logging.WARNING}
+        record = {"name": __name__, "levelname": "WARNING", "levelno": logging.WARNING}
         record = logging.makeLogRecord(
-            {**told, "msg": "%d log lines were dropped: nobody read them", "args": (dropped,)}
+            {**record, "msg": "%d log lines were dropped: nobody read them", "args": (dropped,)}
         )
         return (self.format(record) + self.terminator).encode()
 

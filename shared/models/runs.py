@@ -60,7 +60,7 @@ class Run(Base):
     quarantine: Mapped[int] = mapped_column(
         server_default="0"
     )  # with whom it shares a host: workers/runner/quarantine.py
-    webhook: Mapped[str | None]  # who is told of its end: see shared/runs/webhooks.py
+    webhook: Mapped[str | None]  # called when it ends: see shared/runs/webhooks.py
 
     __table_args__ = (
         of_thread(),

@@ -1,4 +1,4 @@
-"""What is to be told of runs' ends."""
+"""The outbox of webhooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shared.models.base import NOW, Base, deployment_key
 
 
 class WebhookDelivery(Base):
-    """That a run ended, to be told to the address in `url`: see shared/runs/webhooks.py."""
+    """A run's end, to be delivered to the address in `url`: see shared/runs/webhooks.py."""
 
     __tablename__ = "webhook_delivery"
     delivery_id: Mapped[UUID] = mapped_column(primary_key=True)

@@ -36,7 +36,7 @@ VERIFIER_BYTES = 64  # 86 characters; the standard wants 43 to 128
 LIFETIME = timedelta(minutes=10)
 KEPT_AFTER_END = timedelta(minutes=10)  # for those who wait
 PURGED_AT_ONCE = 100
-QUIET_SECONDS = 5.0  # how long who waits relies on being told
+QUIET_SECONDS = 5.0  # how long a waiting request relies on notifications
 
 COMPLETED, PENDING, EXPIRED = "completed", "pending", "token_expired"
 TIMEOUT, NOT_FOUND, FAILED = "timeout", "not_found", "failed"

@@ -92,7 +92,7 @@ CHUNKS = (
 def purge(conn: Connection) -> int:
     """Remove some of what deleted deployments left behind; the number of rows, 0 when nothing is left.
 
-    A deployment whose runs still stop, or are still to be told of, is left alone for a while.
+    A deployment whose runs still stop, or whose webhooks wait for their first attempt, is left alone for a while.
     """
     removed = 0
     for deployment in conn.execute(DELETED, {"grace": PURGE_GRACE_SECONDS}).all():

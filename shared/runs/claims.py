@@ -1,4 +1,4 @@
-"""Who executes a run: claims, leases, giving it back, and taking it over when its owner is gone.
+"""Claims runs: leases, giving a run back to the queue, and taking it over when its owner has died.
 
 A claim raises `attempt` and takes a lease; everything the owner writes later names both, so that an owner
 who lost the lease changes nothing. Locks are always taken thread first, then run. Which runs may be claimed is
@@ -71,7 +71,7 @@ class Terms:
 
 
 def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Claimed, Stored]]:
-    """Take pending runs whose turn it is, with their threads' newest checkpoints.
+    """Take eligible pending runs, with their threads' newest checkpoints.
 
     Runs that others have are simply not in the answer. Raises UniqueViolation when a run of the same
     thread is running after all (the unique index is the guarantee, the order of creation only the rule):
@@ -84,14 +84,14 @@ def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Cla
 def claim_waiting(
     conn: Driver, pool: str, terms: Terms, *, limit: int, waited_seconds: float
 ) -> list[tuple[Claimed, Stored]]:
-    """The same for runs nobody rang for (a lost message, Redis away) that have waited this long."""
+    """The same for runs whose notification was lost (a message, or all of Redis) that have waited this long."""
     return take(conn, CLAIM_WAITING, terms, {"pool": pool, "limit": limit, "waited": waited_seconds})
 
 
 def claim_round_robin(
     conn: Driver, pool: str, terms: Terms, *, limit: int, served: Sequence[str]
 ) -> list[tuple[Claimed, Stored]]:
-    """Take waiting runs in turns between keys, whoever rang: for a runner that cannot take all.
+    """Take waiting runs round robin between keys, notified of or not: for a runner that cannot take all.
 
     `served` are the keys it took runs of, the longest ago first. Fewer than `limit`: no more wait.
     """

@@ -2,8 +2,8 @@
 
 A deployment without `max_concurrent_runs` costs a claim nothing: those that have one are left out of the
 ordinary claims by a list that is usually empty. Runs of the others are claimed here, a deployment at a time:
-its row is locked while its running runs are counted, so the count is exact however many runners ask. Keys take
-turns, and of each key the oldest waiting run goes first. Who ends one of them claims the next.
+its row is locked while its running runs are counted, so the count is exact however many runners ask. Keys are
+served round robin, and of each key the oldest waiting run goes first. Who ends one of them claims the next.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class Next:
 
 
 def next_of(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Next | None:
-    """The run of a thread whose turn it is."""
+    """The pending run of a thread that comes next."""
     row = conn.execute(
         text(
             "SELECT run_id, pool FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id"

@@ -76,14 +76,14 @@ def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
         raise Unavailable("the event log cannot be read") from error
     if last is None or not last.is_last:
         return None
-    told = orjson.loads(last.data)
-    row = told.get("row")
+    end = orjson.loads(last.data)
+    row = end.get("row")
     if row is None or row["deployment_id"] != str(deployment_id):
         return None
     return {
         "run_id": run_id,
         "thread_id": UUID(row["thread_id"]),
-        "status": told["status"],
+        "status": end["status"],
         "kwargs": row["kwargs"],
         "attempt": 1,
         "seq_reserved": last.seq,

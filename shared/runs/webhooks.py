@@ -1,7 +1,7 @@
-"""Webhooks: that a run has ended, told to the address its creator named. The outbox of it.
+"""Webhooks: the addresses that are called when a run has ended, and the outbox of deliveries.
 
 A run with a webhook leaves a row here in the transaction that ends it, whichever way it ends, with all that
-will be told: the run may be gone a moment later. `workers/upkeep/webhook_deliveries.py` delivers, by claim and lease as runs
+will be sent: the run may be gone a moment later. `workers/upkeep/webhook_deliveries.py` delivers, by claim and lease as runs
 are executed; what a receiver answers never changes the run. Runs without a webhook do not come here.
 """
 
@@ -164,14 +164,14 @@ RECORD_TEMPORARY = _INSERT.format(
 def record(
     conn: Connection | Driver, run_ids: Sequence[UUID], *, error: Mapping[str, Any] | None = None
 ) -> None:
-    """These runs have just ended, and stay; `error` is told of those that know none and did not succeed."""
+    """These runs have just ended, and stay; `error` goes with those that have none and did not succeed."""
     query(conn, RECORD, {"run_ids": list(run_ids), "error": None if error is None else dumps(error)})
 
 
 def record_going(
     conn: Connection | Driver, run_ids: Sequence[UUID], *, status: str, error: Mapping[str, Any]
 ) -> None:
-    """These runs are about to be deleted; after a rollback there are no values to be told."""
+    """These runs are about to be deleted; after a rollback there are no values to be sent."""
     query(conn, RECORD_GOING, {"run_ids": list(run_ids), "status": status, "error": dumps(error)})
 
 
