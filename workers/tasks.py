@@ -17,7 +17,7 @@ from shared.deployments.limits import HostLimits
 from shared.infra import broker, egress, encryption
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers.builder import environments, workspaces
+from workers.builder import caches, host_commands, workspaces
 from workers.builder.builder import Builder
 from workers.heartbeat import Figures, HeartbeatSender
 from workers.isolation import sandbox
@@ -45,7 +45,7 @@ def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
     egress.configure(settings.allowed_addresses, allow_http=settings.allow_http)
     isolation = sandbox.settle(settings)
     if is_runner:
-        prepare = environments.host_of(settings, DeployLog())
+        prepare = host_commands.host_of(settings, DeployLog())
         _runner = runner = Runner(settings, HostPool(settings, prepare, _limits_of))
         gevent.spawn(runner.warm_up)
         figures: Figures = runner.figures
@@ -62,7 +62,7 @@ def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
     )
     _heartbeats.start()
     gevent.spawn(workspaces.keep_tidy, settings)
-    gevent.spawn(environments.keep_tidy, settings)
+    gevent.spawn(caches.keep_tidy, settings)
     _upkeep = Upkeep(settings)
     _upkeep.start()
     _deliveries = Deliveries(settings.worker)

@@ -204,7 +204,7 @@ class _Build:
                 self._settings, self._claimed, origin, self._secrets, self.log.write
             )
 
-    def _make(self) -> environments.Made:
+    def _make(self) -> environments.Environment:
         claimed = self._claimed
         assert claimed.archive_digest is not None
         plan = environments.Plan(
@@ -251,7 +251,7 @@ class _Build:
             python_version=found.python_version,
         )
 
-    def _graphs(self, made: environments.Made) -> graphs.Graphs:
+    def _graphs(self, made: environments.Environment) -> graphs.Graphs:
         claimed = self._claimed
         with connection() as conn:
             found = graphs.known(
@@ -262,7 +262,7 @@ class _Build:
             return found
         return graphs.inspect(self._settings, claimed.revision_id, made, self._variables, self.log.write)
 
-    def _keep(self, made: environments.Made) -> None:
+    def _keep(self, made: environments.Environment) -> None:
         """Store what makes the environment the same wherever it is made."""
         with connection() as conn:
             revisions.keep_artifact(

@@ -22,7 +22,8 @@ from shared.errors import BuildFailed, HostUnusable
 from shared.infra.encryption import Undecryptable
 from shared.models import Assistant, AssistantVersion, Graph
 from shared.settings import Settings
-from workers.builder.environments import GRAPH_HOST, Made, host_command
+from workers.builder.environments import Environment
+from workers.builder.host_commands import GRAPH_HOST, host_command
 from workers.builder.steps import WriteLine
 from workers.runner.host import Host
 
@@ -33,7 +34,11 @@ Graphs = Mapping[str, Mapping[str, Any]]
 
 
 def inspect(
-    settings: Settings, revision_id: UUID, made: Made, variables: Mapping[str, str], write_line: WriteLine
+    settings: Settings,
+    revision_id: UUID,
+    made: Environment,
+    variables: Mapping[str, str],
+    write_line: WriteLine,
 ) -> Graphs:
     """Load every graph once, as a host of the deployment would; raises BuildFailed."""
     graphs = made.manifest.graphs

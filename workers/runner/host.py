@@ -60,7 +60,7 @@ class Occupant(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HostCommand:
-    """How to start a revision's host: made by `workers/builder/environments.py`."""
+    """How to start a revision's host: made by `workers/builder/host_commands.py`."""
 
     argv: list[str]
     cwd: str

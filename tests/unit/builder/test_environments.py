@@ -32,9 +32,18 @@ from tests.support.archived import keep
 from tests.support.greened import World, child, greened
 from tests.support.outside import serving
 from tests.support.waiting import wait_until
-from workers.builder import environments, interpreters, steps, uv, workspaces
+from workers.builder import (
+    caches,
+    environments,
+    host_commands,
+    interpreters,
+    steps,
+    untrusted_files,
+    uv,
+    workspaces,
+)
 from workers.builder.config import manifest
-from workers.builder.environments import Made, Plan
+from workers.builder.environments import Environment, Plan
 from workers.builder.installer import Installer
 from workers.builder.interpreters import HERE
 from workers.builder.requirements import Requirements
@@ -57,7 +66,7 @@ def settings_for(world: World) -> Settings:
     return dataclasses.replace(found, cache_dir=PROJECT / ".cache")
 
 
-def make(settings: Settings, revision_id: UUID, digest: str, said: list[str] | None = None) -> Made:
+def make(settings: Settings, revision_id: UUID, digest: str, said: list[str] | None = None) -> Environment:
     lines = said if said is not None else []
     return environments.make(
         settings,
@@ -204,7 +213,7 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
     project = BACKEND.replace("slow", "harmful")
     digest = keep({**FILES, "pyproject.toml": project, "backend.py": backend})
 
-    def made_of(digest: str) -> Made:
+    def made_of(digest: str) -> Environment:
         plan = planned(digest, WHEEL)
         return environments.make(settings, uuid4(), plan, write_line=lambda *_: None, deadline_seconds=60)
 
@@ -224,7 +233,7 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
     if sandbox.level(settings) == 2:
         assert not list(shared.rglob("harm.py"))
         assert not [path for path in shared.rglob("*.py") if "# harm" in path.read_text()]
-        argv = environments.host_command(settings, plain, {}).argv
+        argv = host_commands.host_command(settings, plain, {}).argv
         writable = [argv[at + 1] for at, word in enumerate(argv) if word == "--bind"]
         assert writable == [str(plain.workspace.home)]
     assert said_by(plain, "import iniconfig; print(iniconfig.__file__)").strip() == str(module)
@@ -271,7 +280,7 @@ def test_a_version_published_a_moment_ago_is_found(world: World) -> None:
             passed_on={"UV_DEFAULT_INDEX": f"http://127.0.0.1:{port}/"},
         )
 
-        def made_of(requirements: str, said: list[str]) -> Made:
+        def made_of(requirements: str, said: list[str]) -> Environment:
             return environments.make(
                 settings, uuid4(), planned(keep(FILES), requirements),
                 write_line=lambda _, message: said.append(message), deadline_seconds=60,
@@ -298,7 +307,7 @@ def test_a_version_published_a_moment_ago_is_found(world: World) -> None:
             assert f'version = "{version}"' in output.read_text()
 
 
-def said_by(made: Made, code: str) -> str:
+def said_by(made: Environment, code: str) -> str:
     """What a program says in the environment."""
     done = subprocess.run([made.workspace.python, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout
@@ -317,7 +326,7 @@ def test_shared_packages_go_when_nobody_has_used_them_for_a_day(world: World) ->
     workspace.root.mkdir(parents=True)
     workspace.packages.write_text("a")
 
-    assert environments.remove_unused(settings) == 1
+    assert caches.remove_unused(settings) == 1
 
     assert sorted(path.name for path in used.parent.iterdir()) == ["a", "c"]
 
@@ -327,17 +336,17 @@ def test_an_installer_s_cache_goes_with_its_deployment_or_when_it_is_too_large(w
     settings = settings_for(world)
     deployment, gone = factories.deployment().id, uuid4()
     for owner in (deployment, gone):
-        environments.cache_of(settings, owner).mkdir(parents=True)
-        (environments.cache_of(settings, owner) / "wheel").write_bytes(bytes(100_000))
+        caches.of_deployment(settings, owner).mkdir(parents=True)
+        (caches.of_deployment(settings, owner) / "wheel").write_bytes(bytes(100_000))
 
-    assert environments.remove_caches_of_deleted(settings) == 1
+    assert caches.remove_caches_of_deleted(settings) == 1
     assert [path.name for path in (settings.data_dir / "caches").iterdir()] == [str(deployment)]
 
-    assert environments.remove_unused(settings) == 0
+    assert caches.remove_unused(settings) == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(environments, "MAX_CACHE_BYTES", 50_000)
-        assert environments.remove_unused(settings) == 1
-    assert not environments.cache_of(settings, deployment).exists()
+        patch.setattr(caches, "MAX_CACHE_BYTES", 50_000)
+        assert caches.remove_unused(settings) == 1
+    assert not caches.of_deployment(settings, deployment).exists()
 
 
 LOCKED = """
@@ -435,7 +444,7 @@ def test_a_link_a_build_step_leaves_is_not_followed(world: World) -> None:
 
     with pytest.raises(BuildFailed, match="cannot be read"):
         environments._read(link)
-    environments._write(link, "new")
+    untrusted_files.write(link, "new")
 
     assert secret.read_text() == "private"
     assert link.read_text() == "new"
@@ -523,9 +532,9 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
     for name, content in FILES.items():
         (workspace.project / name).write_text(content)
     packages = tmp_path / "packages" / "env"
-    made = Made(workspace, manifest.read(workspace.project, None), Requirements(), packages, HERE)
+    made = Environment(workspace, manifest.read(workspace.project, None), Requirements(), packages, HERE)
 
-    command = environments.host_command(settings, made, {"API_KEY": "k", "COLOUR": "blue"})
+    command = host_commands.host_command(settings, made, {"API_KEY": "k", "COLOUR": "blue"})
 
     assert set(command.env) == {
         *("PATH", "LANG", "HTTPS_PROXY", "HOME", "VIRTUAL_ENV", "GRAPH_HOST_CONFIG", "MALLOC_ARENA_MAX"),

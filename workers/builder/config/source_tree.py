@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from workers.builder import untrusted_files
 from workers.builder.config.checks import refused
 
 MAX_BYTES = 1024 * 1024  # of a file that is read
@@ -40,14 +40,10 @@ class SourceTree:
         return (self.root / path).is_dir()
 
     def content(self, path: PurePosixPath, name: str = "") -> bytes:
-        """The content of a small file, which errors call by its path or this name; raises BuildFailed.
-
-        Build steps may have put a link in its place, which must not be followed.
-        """
+        """The content of a small file, which errors call by its path or this name; raises BuildFailed."""
         name = name or str(path)
         try:
-            with open(os.open(self.root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-                raw = file.read(MAX_BYTES + 1)
+            raw = untrusted_files.read(self.root / path, MAX_BYTES + 1)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise refused(f"{name} is not in the archive") from error
         except OSError as error:

@@ -1,0 +1,89 @@
+"""The installer's cache of each deployment on this machine, and the removal of caches and packages nobody uses."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from uuid import UUID
+
+import gevent
+from sqlalchemy import text
+
+from shared.errors import Unavailable
+from shared.infra.postgres import connection
+from shared.settings import Settings
+from workers.builder import steps, untrusted_files, workspaces
+from workers.builder.packages import Packages
+
+MAX_CACHE_BYTES = 2 * 1024**3
+MAX_NAME_BYTES = 1024  # of shared packages
+DELETED_SECONDS = 10.0
+TIDY_SECONDS = 600.0
+
+log = logging.getLogger(__name__)
+
+
+def of_deployment(settings: Settings, deployment_id: UUID) -> Path:
+    """The installer's cache of one deployment: its build steps may fill it, and nobody else reads it."""
+    return _folder(settings) / str(deployment_id)
+
+
+def _folder(settings: Settings) -> Path:
+    return settings.data_dir / "caches"
+
+
+def keep_tidy(settings: Settings) -> None:
+    """Remove packages and caches nobody uses any more, for as long as the process lives."""
+    tidied_at = time.monotonic()
+    while True:
+        gevent.sleep(DELETED_SECONDS)
+        try:
+            remove_caches_of_deleted(settings)
+            if time.monotonic() - tidied_at > TIDY_SECONDS:
+                tidied_at = time.monotonic()
+                remove_unused(settings)
+        except Unavailable as error:
+            log.info("packages and caches stay for now: %s", error)
+        except Exception:  # the outermost loop: it must not end for one odd folder
+            log.exception("removing packages and caches failed, going on")
+
+
+def remove_caches_of_deleted(settings: Settings) -> int:
+    """Remove the caches of deleted deployments; how many."""
+    caches = _by_deployment(settings)
+    if not caches:
+        return 0
+    with connection() as conn:
+        alive = conn.execute(ALIVE, {"ids": list(caches)}).scalars().all()
+    return _remove(path for name, path in caches.items() if name not in alive)
+
+
+def remove_unused(settings: Settings) -> int:
+    """Remove shared packages no environment here refers to, and caches that have grown too large; how many."""
+    used = set()
+    for path in workspaces.folder(settings).glob("*/packages"):
+        with suppress(OSError, UnicodeDecodeError):
+            used.add(untrusted_files.read(path, MAX_NAME_BYTES).decode())
+    large = [path for path in _by_deployment(settings).values() if steps.disk_bytes(path) > MAX_CACHE_BYTES]
+    return _remove(large) + Packages(settings).keep_tidy(used)
+
+
+def _by_deployment(settings: Settings) -> dict[str, Path]:
+    folder = _folder(settings)
+    return {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
+
+
+def _remove(folders: Iterable[Path]) -> int:
+    removed = 0
+    for path in folders:
+        workspaces.delete(path)
+        removed += 1
+    return removed
+
+
+ALIVE = text(
+    "SELECT CAST(id AS text) FROM deployment WHERE CAST(id AS text) = ANY(:ids) AND deleted_at IS NULL"
+)

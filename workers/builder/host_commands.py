@@ -1,0 +1,105 @@
+"""How the graph host of a revision is started: its command line, its variables and its sandbox."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from uuid import UUID
+
+import orjson
+from sqlalchemy import text
+
+import workers.graph_host
+from shared.deployments import deployments, secrets
+from shared.errors import BuildFailed, HostUnusable
+from shared.infra.postgres import connection
+from shared.settings import MIB, Settings
+from workers.builder import commands, environments, interpreters, sources, uv, workspaces
+from workers.builder.environments import Environment
+from workers.isolation import sandbox
+from workers.runner.deployment_log import DeployLog
+from workers.runner.host import HostCommand, Output
+
+GRAPH_HOST = Path(workers.graph_host.__file__).parent
+
+
+def host_command(
+    settings: Settings, made: Environment, variables: Mapping[str, str], *, inspect: bool = False
+) -> HostCommand:
+    """How to start a graph host of an environment, with the deployment's own variables."""
+    workspace = made.workspace
+    sandbox.give(workspace.root)  # it may have been made at another level
+    cwd = workspace.project / made.manifest.directory
+    interpreter = interpreters.find(settings, made.python_version)
+    config = {
+        "graphs": made.manifest.graphs,
+        "paths": [str(workspace.project / path) for path in made.manifest.import_paths],
+        "inspect": inspect,
+        "store": made.manifest.store,
+    }
+    env = {
+        **uv.without_variables(settings.passed_on),
+        **made.manifest.env,
+        **variables,
+        "HOME": str(workspace.home),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "VIRTUAL_ENV": str(workspace.env),
+        "MALLOC_ARENA_MAX": "2",  # many threads, each with an arena of its own, would look like a leak
+        "GRAPH_HOST_CONFIG": orjson.dumps(config).decode(),
+    }
+    programs = [str(folder / "bin") for folder in made.folders]
+    env["PATH"] = os.pathsep.join((*programs, env.get("PATH", os.defpath)))
+    argv = sandbox.wrap(
+        commands.graph_host(workspace.python, GRAPH_HOST, threads=settings.host_threads),
+        settings,
+        readonly=[interpreter.prefix, workspace.project, GRAPH_HOST, *made.folders],
+        writable=[workspace.home],
+        cwd=cwd,
+        memory_bytes=settings.host_memory_mb * MIB,
+    )
+    return HostCommand(argv, str(cwd), env)
+
+
+def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple[HostCommand, Output]]:
+    """What a runner's host pool calls to start a host of a revision."""
+
+    def prepare(revision_id: UUID) -> tuple[HostCommand, Output]:
+        with connection() as conn:
+            row = conn.execute(REVISION, {"id": revision_id}).one_or_none()
+            if row is None or row.archive_digest is None:
+                raise HostUnusable("the revision is gone")
+            variables = secrets.secrets_of(conn, revision_id)
+        hidden = variables.values()
+        if row.source == deployments.REPOSITORY:
+            variables = sources.without_credentials(variables)
+        output = deploy_log.of(row.deployment_id, revision_id, hidden)
+        hold = workspaces.hold(workspaces.workspace_of(settings, row.build_id))
+        try:
+            made = environments.make(
+                settings,
+                row.build_id,
+                environments.Plan(
+                    deployment_id=row.deployment_id,
+                    digest=row.archive_digest,
+                    config_path=row.source_revision_config.get("langgraph_config_path"),
+                    requirements=row.requirements,
+                    python_version=row.python_version,
+                ),
+                write_line=lambda level, message: None,  # the build's log has it all
+                deadline_seconds=settings.build_timeout_seconds,
+            )
+        except BuildFailed as error:
+            hold.close()
+            raise HostUnusable(f"the environment cannot be made here: {error.message}") from error
+        return dataclasses.replace(host_command(settings, made, variables), hold=hold), output
+
+    return prepare
+
+
+REVISION = text(
+    "SELECT deployment_id, source, archive_digest, source_revision_config, requirements, python_version,"
+    " coalesce(build_id, id) AS build_id FROM revision WHERE id = :id"
+)

@@ -1,0 +1,19 @@
+"""Files in folders that build steps may write to: a link that one left there is not followed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def read(path: Path, max_bytes: int) -> bytes:
+    """The beginning of a file, at most so many bytes; raises OSError for a link."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        return file.read(max_bytes)
+
+
+def write(path: Path, content: str) -> None:
+    """Write a file anew, whatever a build step has put in its place."""
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "w") as file:
+        file.write(content)
