@@ -1,8 +1,8 @@
-"""One revision, from claim to DEPLOYED.
+"""Builds one revision, from claim to DEPLOYED.
 
 The claimed builder holds a lease it renews; whatever it writes names its attempt, so that one that lost the
-lease changes nothing. A failed step ends the revision with the step's name and reason; what served before
-goes on serving. A builder that dies is found by upkeep, and the next attempt starts from a clean folder.
+lease changes nothing. A failed step ends the revision with the step's name and reason; the revision that
+served before keeps serving. A builder that dies is found by upkeep, and the next attempt starts from a clean folder.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ log = logging.getLogger(__name__)
 NOTICE_SECONDS = 3.0  # after which a build that was interrupted stops
 
 
-class Stopped(BaseException):
-    """The builder stops; no step may take this for a failure of its own."""
+class ShuttingDown(BaseException):
+    """The builder shuts down; no step may take this for a failure of its own."""
 
 
 class Builder:
-    """What one builder process has."""
+    """Builds revisions in one process, and hands them back when it shuts down."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -70,17 +70,17 @@ class Builder:
         return len(self._at_work)
 
     def stop(self) -> None:
-        """Let other builders have what this one works on; returns at once."""
+        """Interrupt every build, so that other builders take it over; returns at once."""
         self._is_stopping = True
         for worker in tuple(self._at_work):
-            gevent.kill(worker, Stopped())
+            gevent.kill(worker, ShuttingDown())
 
     def _build(self, claimed: ClaimedRevision) -> None:
         log.info("revision %s: attempt %d", claimed.revision_id, claimed.attempt)
         self._at_work.add(gevent.getcurrent())
         try:
-            self._tell(claimed)
-        except Stopped:
+            self._attempt(claimed)
+        except ShuttingDown:
             self._give_back(claimed)
         except Fenced:
             log.warning("revision %s: not attempt %d's any more", claimed.revision_id, claimed.attempt)
@@ -89,17 +89,17 @@ class Builder:
         finally:
             self._at_work.discard(gevent.getcurrent())
 
-    def _tell(self, claimed: ClaimedRevision) -> None:
+    def _attempt(self, claimed: ClaimedRevision) -> None:
         with Lease(claimed, self.settings.lease_seconds) as lease:
             build = _Build(self, claimed, lease)
             with build.log:
                 try:
-                    if self._is_stopping:  # claimed while the others were being told
-                        raise Stopped
-                    build.tell()
+                    if self._is_stopping:  # claimed while the other builds were being interrupted
+                        raise ShuttingDown
+                    build.run()
                 except BuildFailed as failure:
                     build.fail(failure)
-                except Stopped:
+                except ShuttingDown:
                     build.log.write("WARNING", "this builder stops: another one begins anew")
                     raise
 
@@ -153,7 +153,7 @@ class Lease:
 
 
 class _Build:
-    """One attempt's story."""
+    """One attempt at building one revision."""
 
     def __init__(self, builder: Builder, claimed: ClaimedRevision, lease: Lease) -> None:
         self._settings = builder.settings
@@ -169,7 +169,7 @@ class _Build:
             self._unreadable = error
         self.log = BuildLog(builder.writer, claimed, self._secrets)
 
-    def tell(self) -> None:
+    def run(self) -> None:
         """Environment, inspection, switch; raises BuildFailed naming the step."""
         claimed = self._claimed
         self.log.status(RevisionStatus(claimed.status))
@@ -224,9 +224,9 @@ class _Build:
         )
 
     def _settled(self, inputs: str) -> str | None:
-        """The versions an earlier revision got for the same wishes, not long ago."""
+        """The versions an earlier revision got for the same inputs, not long ago."""
         with connection() as conn:
-            found = earlier.same_wishes(conn, self._claimed, inputs)
+            found = earlier.same_inputs(conn, self._claimed, inputs)
         if found is None:
             return None
         self._resolved_at = found.resolved_at
@@ -286,7 +286,7 @@ class _Build:
         self.log.status(status)
 
     def _switch(self, found: graphs.Graphs) -> None:
-        """From here on this revision serves; all of it in one transaction."""
+        """Let this revision serve from now on, all of it in one transaction."""
         claimed = self._claimed
         self._lease.release()
         with self.log.storing, connection() as conn:
@@ -311,7 +311,7 @@ class _Build:
             log.info("revision %s: not warmed: %s", self._claimed.revision_id, error)
 
     def fail(self, failure: BuildFailed) -> None:
-        """End the revision with the step and its reason; what served before goes on serving."""
+        """End the revision with the failed step and its reason; the one that served before keeps serving."""
         claimed = self._claimed
         status = RevisionStatus(failure.status)
         if claimed.status == RevisionStatus.DEPLOYING:  # what was built once is deployed again

@@ -1,4 +1,4 @@
-"""What an earlier revision of the deployment has settled, so that it need not be settled again.
+"""Builds of earlier revisions of a deployment that a new revision may use again.
 
 Versions are kept for a day at most: who deploys again after that gets what has been released since.
 """
@@ -46,8 +46,8 @@ def same_source(conn: Connection, claimed: ClaimedRevision) -> Earlier | None:
     return None
 
 
-def same_wishes(conn: Connection, claimed: ClaimedRevision, inputs: str) -> Earlier | None:
-    """The newest build that asked for the same packages, if it is fresh."""
+def same_inputs(conn: Connection, claimed: ClaimedRevision, inputs: str) -> Earlier | None:
+    """The newest build that resolved the same inputs, if it is fresh."""
     query = text(DEPLOYED + " AND manifest ->> 'inputs' = :inputs" + NEWEST)
     values = {"deployment_id": claimed.deployment_id, "inputs": inputs}
     rows = conn.execute(query, values).mappings()

@@ -44,7 +44,7 @@ class Environment:
     requirements: Requirements
     packages: Path | None  # the environment with the wheels it shares with others
     python_version: str
-    inputs: str = ""  # a digest of what was asked for, when it was resolved now
+    inputs: str = ""  # of the resolver, as a digest
 
     @property
     def folders(self) -> list[Path]:
@@ -109,9 +109,9 @@ class _Maker:
             return None
         found = manifest.read(self._workspace.project, self._plan.config_path)
         interpreter = self._interpreter(found)
-        asked = resolving.asked(self._workspace.project, found, interpreter, self._plan.digest)
+        inputs = resolving.inputs_of(self._workspace.project, found, interpreter, self._plan.digest)
         requirements = Requirements.parse(self._plan.requirements or _read(self._workspace.requirements))
-        return self._made(found, requirements, interpreter, asked.digest)
+        return self._made(found, requirements, interpreter, inputs.digest)
 
     def make(self, settled: Settled) -> Environment:
         shutil.rmtree(self._workspace.root, ignore_errors=True)
@@ -123,10 +123,10 @@ class _Maker:
         for warning in found.warnings:
             self._write_line("WARNING", warning)
         interpreter = self._interpreter(found)
-        asked = resolving.asked(self._workspace.project, found, interpreter, self._plan.digest)
+        inputs = resolving.inputs_of(self._workspace.project, found, interpreter, self._plan.digest)
         installer = Installer(self._sandbox, interpreter)
-        requirements = self._requirements(installer, asked, settled)
-        made = self._made(found, requirements, interpreter, asked.digest)
+        requirements = self._requirements(installer, inputs, settled)
+        made = self._made(found, requirements, interpreter, inputs.digest)
         self._create(installer, made)
         self._install(installer, made)
         folders = [self._workspace.env, self._workspace.project]
@@ -146,19 +146,19 @@ class _Maker:
     def _interpreter(self, found: Manifest) -> Interpreter:
         return interpreters.find(self._settings, self._plan.python_version or found.python_version)
 
-    def _requirements(self, installer: Installer, asked: resolving.Asked, settled: Settled) -> Requirements:
+    def _requirements(self, installer: Installer, inputs: resolving.Inputs, settled: Settled) -> Requirements:
         if self._plan.requirements is not None:
             return Requirements.parse(self._plan.requirements)
-        kept = settled(asked.digest)
+        kept = settled(inputs.digest)
         if kept is not None:
             self._write_line(
                 "INFO", "the requirements are those of the last revision, and so are their versions"
             )
             return Requirements.parse(kept)
         self._write_line("INFO", "resolving requirements")
-        lock = resolving.resolve(installer, self._workspace, asked, self._write_line)
-        own = [self._workspace.project / path for path in asked.manifest.packages]
-        return from_lock(_read(lock), self._workspace.project, own, is_ours=asked.is_ours)
+        lock = resolving.resolve(installer, self._workspace, inputs, self._write_line)
+        own = [self._workspace.project / path for path in inputs.manifest.packages]
+        return from_lock(_read(lock), self._workspace.project, own, is_ours=inputs.is_ours)
 
     def _made(
         self, found: Manifest, requirements: Requirements, interpreter: Interpreter, inputs: str

@@ -46,11 +46,11 @@ def inspect(
     command = host_command(settings, made, variables, inspect=True)
     here = f"{made.workspace.project}/"  # tracebacks name files as the project does
 
-    def tell(level: str, message: str, _: UUID | None) -> None:
+    def write_output(level: str, message: str, _: UUID | None) -> None:
         write_line(level, message.replace(here, ""))
 
     try:
-        host = Host(revision_id, command, settings, tell)
+        host = Host(revision_id, command, settings, write_output)
     except HostUnusable as error:
         raise BuildFailed(STEP, error.message) from error
     watcher = gevent.spawn(_watch, host)
@@ -82,7 +82,7 @@ def _watch(host: Host) -> None:
 
 @functools.cache
 def inspector() -> str:
-    """Tells what looks at graphs: another version of it may see more in them."""
+    """A digest of the code that inspects graphs: another version of it may see more in them."""
     found = hashlib.sha256()
     for path in sorted(GRAPH_HOST.glob("*.py")):
         found.update(path.read_bytes())
@@ -123,7 +123,7 @@ def _has(conn: Connection, revision_id: UUID, variables: Mapping[str, str]) -> b
 
 
 def _described(answer: Mapping[str, Any], wanted: Mapping[str, Any]) -> Graphs:
-    """What the host says of the graphs; user code may have spoken in its place. Raises BuildFailed."""
+    """The host's description of the graphs, checked: user code may have sent one of its own. Raises BuildFailed."""
     graphs = answer.get("graphs")
     try:
         if not isinstance(graphs, dict) or graphs.keys() != wanted.keys():

@@ -1,4 +1,4 @@
-"""What a project asks for, and the exact versions that satisfy it: the installer decides, in the sandbox."""
+"""Resolving: what a project requires, and the exact versions that satisfy it, as the installer finds them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ NAMES_LIBRARY = re.compile(r"\blanggraph(-checkpoint)?\s*[=<>~!]")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a project asks for; the same digest, the same wishes."""
+class Inputs:
+    """What determines the versions a project gets; equal digests mean equal inputs."""
 
     manifest: Manifest
     interpreter: Interpreter
@@ -36,8 +36,8 @@ class Asked:
     digest: str
 
 
-def asked(project: Path, found: Manifest, interpreter: Interpreter, archive_digest: str) -> Asked:
-    """What the project asks for; raises BuildFailed."""
+def inputs_of(project: Path, found: Manifest, interpreter: Interpreter, archive_digest: str) -> Inputs:
+    """The inputs of a project; raises BuildFailed."""
     listed = [path / "requirements.txt" for path in found.plain]
     tree = SourceTree(project)
     contents = {path: tree.content(path) for path in listed if tree.is_file(path)}
@@ -52,27 +52,27 @@ def asked(project: Path, found: Manifest, interpreter: Interpreter, archive_dige
     # What local packages and further files ask for may depend on anything in the archive.
     names_any = any(map(names_files, texts)) or bool(found.index and found.index.directories)
     rest = archive_digest if found.packages or names_any else ""
-    wishes = [
+    parts = [
         interpreter.tag, *BASE_REQUIREMENTS, *found.requirements, repr(found.index), rest,
         *(content.decode("utf-8", "replace") for content in contents.values()),
     ]  # fmt: skip
-    digest = hashlib.sha256(orjson.dumps(wishes)).hexdigest()
-    return Asked(found, interpreter, tuple(project / path for path in contents), is_ours, digest)
+    digest = hashlib.sha256(orjson.dumps(parts)).hexdigest()
+    return Inputs(found, interpreter, tuple(project / path for path in contents), is_ours, digest)
 
 
-def resolve(installer: Installer, workspace: Workspace, asked: Asked, write_line: WriteLine) -> Path:
+def resolve(installer: Installer, workspace: Workspace, inputs: Inputs, write_line: WriteLine) -> Path:
     """Where the lock file with the exact versions is; raises BuildFailed."""
     wanted, output = workspace.root / "wanted.in", workspace.root / "pylock.toml"
-    local = asked.manifest.packages if asked.manifest.locked is None else ()
+    local = inputs.manifest.packages if inputs.manifest.locked is None else ()
     packages = [f"--editable {workspace.project / path}" for path in local]
-    lines = (*BASE_REQUIREMENTS, *asked.manifest.requirements, *packages)
+    lines = (*BASE_REQUIREMENTS, *inputs.manifest.requirements, *packages)
     wanted.write_text("".join(f"{line}\n" for line in lines))
-    inputs = [wanted, *asked.files]
-    if asked.manifest.locked is not None:
-        inputs.append(_exported(installer, workspace, asked.manifest.locked, write_line))
-    index = asked.manifest.index and asked.manifest.index.within(workspace.project)
+    files = [wanted, *inputs.files]
+    if inputs.manifest.locked is not None:
+        files.append(_exported(installer, workspace, inputs.manifest.locked, write_line))
+    index = inputs.manifest.index and inputs.manifest.index.within(workspace.project)
     try:
-        installer.resolve(inputs, output, index, write_line)
+        installer.resolve(files, output, index, write_line)
     except BuildFailed as error:
         raise BuildFailed(STEP, _explained(error.message)) from error
     return output

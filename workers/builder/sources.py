@@ -1,6 +1,6 @@
 """Source that is fetched: a ref of a git repository becomes an archive like an uploaded one, kept by digest.
 
-git runs in the sandbox and is told everything: no configuration of the machine, no hook, filter, prompt,
+git runs in the sandbox and takes nothing but what it is given: no configuration of the machine, no hook, filter, prompt,
 submodule or redirect, no protocol but HTTP, and the addresses that were checked. The credentials are secrets
 of the deployment; they reach git in its environment, and nobody else.
 """

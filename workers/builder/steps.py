@@ -195,12 +195,12 @@ def disk_bytes(folder: Path) -> int:
 
 def cause(last: Iterable[str]) -> str:
     """What a failed command gives as its reason: its last error and the causes below, in one line."""
-    told = [line.strip() for line in last]
-    starts = [n for n, line in enumerate(told) if line.startswith("error:")]
+    lines = [line.strip() for line in last]
+    starts = [n for n, line in enumerate(lines) if line.startswith("error:")]
     if not starts:
-        return next((line for line in reversed(told) if line), "")
+        return next((line for line in reversed(lines) if line), "")
     reasons: list[str] = []
-    after = iter(told[starts[-1] :])
+    after = iter(lines[starts[-1] :])
     for line in after:
         if not line:
             break
