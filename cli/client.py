@@ -138,7 +138,7 @@ class Client:
     ) -> str:
         """Put the archive where the service wants it; what the service calls it from now on.
 
-        `sent` is told how many bytes have gone; it starts again when the connection broke.
+        `sent` is called with the number of bytes sent; it starts again when the connection broke.
         """
         digest = _content_digest(archive)
         for attempt in range(1, UPLOAD_TRIES + 1):
@@ -276,10 +276,10 @@ def _require_success(answer: httpx.Response, what: str | None = None) -> None:
     if answer.is_success:
         return
     where = what or f"{answer.request.method} {answer.request.url.path}"
-    told = f"{where} was refused ({answer.status_code}): {_detail(answer)}"
+    reason = f"{where} was refused ({answer.status_code}): {_detail(answer)}"
     if answer.status_code >= 500:
-        told = f"{where} failed ({answer.status_code}): {_detail(answer)}. Look at the service's own log."
-    raise CommandFailed(f"{told} {_what_to_do(answer)}".rstrip())
+        reason = f"{where} failed ({answer.status_code}): {_detail(answer)}. Look at the service's own log."
+    raise CommandFailed(f"{reason} {_what_to_do(answer)}".rstrip())
 
 
 def _what_to_do(answer: httpx.Response) -> str:

@@ -15,7 +15,7 @@ from cli.deploy import deploy
 from cli.errors import CommandFailed
 from cli.procfile import PROJECT
 from cli.project import Project
-from cli.report import Say
+from cli.report import PrintLine
 from shared.settings import Settings
 
 EXAMPLE = PROJECT / "examples" / "chat"
@@ -24,21 +24,21 @@ QUESTION = "What can you do?"
 LINE = 100  # characters of an event that are shown
 
 
-def demo(settings: Settings, say: Say) -> None:
+def demo(settings: Settings, print_line: PrintLine) -> None:
     """Deploy the example and stream one run of it with the public SDK; CommandFailed when nothing streamed."""
     assert settings.api_key is not None
     project = Project.read(EXAMPLE)
     with Client(settings.url, settings.api_key) as client:
-        record = deploy(client, project, NAME, say)
-    say("")
-    say(f"{NAME} is DEPLOYED. One run of it, streamed with langgraph_sdk:")
+        record = deploy(client, project, NAME, print_line)
+    print_line("")
+    print_line(f"{NAME} is DEPLOYED. One run of it, streamed with langgraph_sdk:")
     graph_id = next(iter(project.config["graphs"]))
-    events = stream(address_of(settings.url, record), settings.api_key, graph_id, say)
+    events = stream(address_of(settings.url, record), settings.api_key, graph_id, print_line)
     if not events:
         raise CommandFailed("The run ended without an event. The lines above tell why.")
 
 
-def stream(url: str, key: str, graph_id: str, say: Say) -> int:
+def stream(url: str, key: str, graph_id: str, print_line: PrintLine) -> int:
     """Run this graph on a new thread and show each event as it comes; how many came."""
     from langgraph_sdk import get_sync_client  # takes half a second: only the demonstration needs it
 
@@ -55,7 +55,7 @@ def stream(url: str, key: str, graph_id: str, say: Say) -> int:
         )
         for chunk in chunks:
             count += 1
-            say(
+            print_line(
                 f"  {time.monotonic() - started:6.3f} s  {chunk.event:<10} {shorten(essence(chunk.event, chunk.data))}"
             )
             failed = chunk.data if chunk.event == "error" else failed

@@ -1,4 +1,4 @@
-"""`runyard deploy`: a project directory, or a git repository, to a serving revision, told step by step."""
+"""`runyard deploy`: a project directory, or a git repository, to a serving revision, reported step by step."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from cli.errors import BadUsage, CommandFailed, TimedOut
 from cli.following import WAIT_SECONDS, follow
 from cli.options import Key, Org, Url, open_client, sentences
 from cli.project import CONFIG, Project, deployment_name, name_of, sendable
-from cli.report import Plain, Report, Say, choose
+from cli.report import Plain, PrintLine, Report, choose
 
 BETA = "runyard deploy is beta."
-GOES_ON = "The build goes on there: `runyard status {name}` and `runyard logs {name} --type build` tell how it stands."
+CONTINUES = "The build goes on there: `runyard status {name}` and `runyard logs {name} --type build` tell how it stands."
 
 
 class Source(Protocol):
     """Where a revision's files come from."""
 
     @property
-    def word(self) -> str:
-        """The control plane's word for it."""
+    def kind(self) -> str:
+        """The control plane's name for this kind of source."""
         ...
 
     def config(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Upload:
     """A directory on this machine."""
 
     project: Project
-    word: str = "internal_source"
+    kind: str = "internal_source"
 
     def config(self) -> dict[str, Any]:
         return {}
@@ -68,7 +68,7 @@ class Repository:
     url: str
     ref: str | None
     config_path: str
-    word: str = "github"
+    kind: str = "github"
 
     def config(self) -> dict[str, Any]:
         return {"repo_url": self.url}
@@ -79,8 +79,8 @@ class Repository:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A deployment as its user wants it."""
+class DeployRequest:
+    """What a deployment is created with or updated to."""
 
     name: str
     source: Source
@@ -90,56 +90,58 @@ class Wanted:
     settings: Mapping[str, Any] = field(default_factory=dict)  # pool and limits
 
 
-def deploy(client: Client, project: Project, name: str, say: Say, *, wait: bool = True) -> dict[str, Any]:
-    """Bring a project to the deployment of that name, told in lines; its record. Raises CommandFailed."""
-    report = Plain(say)
-    wanted = Wanted(name, Upload(project), project.variables())
-    found, revision_id = start(client, wanted, report)
+def deploy(
+    client: Client, project: Project, name: str, print_line: PrintLine, *, wait: bool = True
+) -> dict[str, Any]:
+    """Bring a project to the deployment of that name, reported in lines; its record. Raises CommandFailed."""
+    report = Plain(print_line)
+    request = DeployRequest(name, Upload(project), project.variables())
+    found, revision_id = start(client, request, report)
     if wait:
         follow(client, found["id"], revision_id, report)
     return client.deployment(found["id"])
 
 
-def start(client: Client, wanted: Wanted, report: Report) -> tuple[dict[str, Any], str]:
+def start(client: Client, request: DeployRequest, report: Report) -> tuple[dict[str, Any], str]:
     """Create or update the deployment; its record and the id of the revision that is on its way."""
-    secrets, refused = sendable(wanted.variables)
+    secrets, refused = sendable(request.variables)
     for name in refused:
         report.note(f"{name} is reserved and is not sent")
-    found = client.deployment(wanted.deployment_id) if wanted.deployment_id else client.find(wanted.name)
+    found = client.deployment(request.deployment_id) if request.deployment_id else client.find(request.name)
     if found is None:
-        report.step(f"Creating the deployment {wanted.name}")
-        return _create(client, wanted, secrets, report)
+        report.step(f"Creating the deployment {request.name}")
+        return _create(client, request, secrets, report)
     report.step(f"Updating the deployment {found['name']}")
-    config = wanted.source.revision_config(client, found["id"], report)
-    return _change(client, found, wanted, config, secrets, report)
+    config = request.source.revision_config(client, found["id"], report)
+    return _change(client, found, request, config, secrets, report)
 
 
 def _create(
-    client: Client, wanted: Wanted, secrets: list[dict[str, str]], report: Report
+    client: Client, request: DeployRequest, secrets: list[dict[str, str]], report: Report
 ) -> tuple[dict[str, Any], str]:
     """A source that needs no upload goes with the first call; the others follow in a PATCH."""
-    is_upload = isinstance(wanted.source, Upload)
+    is_upload = isinstance(request.source, Upload)
     found = client.create(
         {
-            "name": wanted.name,
-            "source": wanted.source.word,
-            "source_config": {"deployment_type": wanted.kind, **wanted.source.config()},
-            "source_revision_config": {} if is_upload else wanted.source.revision_config(client, "", report),
+            "name": request.name,
+            "source": request.source.kind,
+            "source_config": {"deployment_type": request.kind, **request.source.config()},
+            "source_revision_config": {} if is_upload else request.source.revision_config(client, "", report),
             "secrets": secrets,
-            **wanted.settings,
+            **request.settings,
         }
     )
     if not is_upload:
         report.step(f"Building revision {found['latest_revision_id']}")
         return found, found["latest_revision_id"]
-    config = wanted.source.revision_config(client, found["id"], report)
-    return _change(client, found, wanted, config, secrets, report, is_new=True)
+    config = request.source.revision_config(client, found["id"], report)
+    return _change(client, found, request, config, secrets, report, is_new=True)
 
 
 def _change(
     client: Client,
     found: dict[str, Any],
-    wanted: Wanted,
+    request: DeployRequest,
     config: dict[str, Any],
     secrets: list[dict[str, str]],
     report: Report,
@@ -147,13 +149,13 @@ def _change(
     is_new: bool = False,
 ) -> tuple[dict[str, Any], str]:
     body = {
-        "revision_source": wanted.source.word,
+        "revision_source": request.source.kind,
         "source_revision_config": config,
         "secrets": secrets,
-        **({} if is_new else wanted.settings),
+        **({} if is_new else request.settings),
     }
-    if wanted.source.config():
-        body["source_config"] = wanted.source.config()
+    if request.source.config():
+        body["source_config"] = request.source.config()
     record = found | client.change(found["id"], body)
     revision_id = record.get("latest_revision_id") or client.newest_revision(found["id"])["id"]
     report.step(f"Building revision {revision_id}")
@@ -284,7 +286,7 @@ def command(
         project = None if git else Project.read(directory, config)
         found = read_env_of(project, env_file)
         source: Source = Upload(project) if project else Repository(str(git), ref, config)
-        wanted = Wanted(
+        request = DeployRequest(
             name=deployment_name(name) if name else name_of(default_name(project, git), found),
             source=source,
             variables=found,
@@ -301,29 +303,29 @@ def command(
         ask = None if no_input or as_json or not sys.stdin.isatty() else _ask_key
         local = found if project or env_file else None
         with _client(url, api_key, org, local, ask) as client:
-            record, revision_id = start(client, wanted, report)
+            record, revision_id = start(client, request, report)
             run_to_end(client, record, revision_id, report, seconds=None if no_wait else timeout)
 
 
 def run_to_end(
     client: Client, found: dict[str, Any], revision_id: str, report: Report, *, seconds: float | None
 ) -> None:
-    """Wait so long for a revision, or not at all, and tell the result. Raises CommandFailed."""
+    """Wait so long for a revision, or not at all, and report the result. Raises CommandFailed."""
     result = {"deployment_id": found["id"], "revision_id": revision_id, "name": found["name"], "url": None}
     if seconds is None:
-        report.result({"status": "started", **result}, GOES_ON.format(name=found["name"]))
+        report.result({"status": "started", **result}, CONTINUES.format(name=found["name"]))
         return
     try:
         follow(client, found["id"], revision_id, report, seconds=seconds)
     except KeyboardInterrupt:
-        report.note(GOES_ON.format(name=found["name"]))
+        report.note(CONTINUES.format(name=found["name"]))
         raise
     except CommandFailed as error:
         is_late = isinstance(error, TimedOut)
-        told = TimedOut(f"{error} {GOES_ON.format(name=found['name'])}") if is_late else error
-        if report.failure({"status": "timed_out" if is_late else "failed", **result}, str(told)):
-            raise typer.Exit(told.exit_code) from error
-        raise told from None
+        failure = TimedOut(f"{error} {CONTINUES.format(name=found['name'])}") if is_late else error
+        if report.failure({"status": "timed_out" if is_late else "failed", **result}, str(failure)):
+            raise typer.Exit(failure.exit_code) from error
+        raise failure from None
     found = client.deployment(found["id"])
     address = addresses.address_of(client.url, found)
     report.result({"status": "succeeded", **result, "url": address}, f"Deployment {found['name']}: {address}")

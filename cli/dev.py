@@ -14,7 +14,7 @@ import typer
 
 from cli.access import KEPT_KEY
 from cli.client import Client
-from cli.deploy import Upload, Wanted, read_env_of, start
+from cli.deploy import DeployRequest, Upload, read_env_of, start
 from cli.errors import CommandFailed
 from cli.following import LAST_LINES, follow
 from cli.logs import Log
@@ -79,13 +79,13 @@ def command(
         lines = Lines()
         settings = settings_for(project, port, data_dir, verbose=verbose)
         _keep_out_of_git(settings.data_dir)
-        watched = Watched(project.folder, config, env_file)
+        files = ProjectFiles(project.folder, config, env_file)
 
         def visit(settings: Settings) -> None:
             logging.getLogger("httpx").setLevel(logging.WARNING)
             logging.getLogger("watchfiles").setLevel(logging.WARNING)
             with Client(settings.url, settings.api_key or "") as client:
-                Developing(client, settings, watched, lines).develop(reload=not no_reload)
+                Developing(client, settings, files, lines).develop(reload=not no_reload)
 
         lines.say(f"Starting. {settings.dev_deployment} will be at {settings.url}")
         raise typer.Exit(up(settings, lines, visit))
@@ -117,7 +117,7 @@ def _keep_out_of_git(data_dir: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Watched:
+class ProjectFiles:
     """The project as it is on disk now."""
 
     folder: Path
@@ -131,10 +131,10 @@ class Watched:
 class Developing:
     """The project's deployment, kept up with its files."""
 
-    def __init__(self, client: Client, settings: Settings, watched: Watched, lines: Lines) -> None:
-        self._client, self._settings, self._watched, self._lines = client, settings, watched, lines
+    def __init__(self, client: Client, settings: Settings, files: ProjectFiles, lines: Lines) -> None:
+        self._client, self._settings, self._files, self._lines = client, settings, files, lines
         self._name = settings.dev_deployment or ""
-        self._project = watched.read()
+        self._project = files.read()
         self._serves = False
 
     def develop(self, *, reload: bool) -> None:
@@ -151,7 +151,7 @@ class Developing:
     def _read(self) -> Project:
         """The project; as it was, while its configuration cannot be read."""
         try:
-            self._project = self._watched.read()
+            self._project = self._files.read()
         except CommandFailed:
             pass  # the deploy that follows says why
         return self._project
@@ -159,17 +159,17 @@ class Developing:
     def _deploy(self) -> None:
         report = Reload(self._lines)
         try:
-            project = self._watched.read()
-            found = read_env_of(project, self._watched.env_file)
-            wanted = Wanted(self._name, Upload(project), found)
-            record, revision_id = start(self._client, wanted, report)
+            project = self._files.read()
+            found = read_env_of(project, self._files.env_file)
+            request = DeployRequest(self._name, Upload(project), found)
+            record, revision_id = start(self._client, request, report)
             follow(self._client, record["id"], revision_id, report)
         except CommandFailed as error:
             report.show_log()
-            goes_on = (
+            advice = (
                 "The last version goes on serving." if self._serves else "Mend it: it is built again at once."
             )
-            self._lines.say(f"Error: {error}\n{goes_on}")
+            self._lines.say(f"Error: {error}\n{advice}")
             return
         if self._serves:
             self._lines.say(f"{self._name} serves the change.")

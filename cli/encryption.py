@@ -52,11 +52,11 @@ def rotate(
         own = settings()
         _require_known(own, yes=yes or as_json)
 
-        def tell(column: str, counts: Counter[str]) -> None:
+        def print_counts(column: str, counts: Counter[str]) -> None:
             if counts and not as_json:
                 typer.echo(f"{column}: {_said(counts)}")
 
-        totals = local.rotate(own, tell)
+        totals = local.rotate(own, print_counts)
         late = local.remaining(own)
         if as_json:
             typer.echo(json.dumps({name: totals[name] for name in ("rotated", "current", "unreadable")}))

@@ -1,4 +1,4 @@
-"""What the command line tells its user when it cannot go on, and the exit codes it ends with."""
+"""Why a command fails, as a sentence for its user, and the exit codes it ends with."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Following a revision: its statuses and its build log as they come, until it has ended.
 
-The service's stream of events comes first; where it breaks, it goes on after the last event seen. Where there
-is none, or it keeps breaking, the revision and its log are asked for again and again: the rows know it all.
+The service's stream of events comes first; where it breaks, it is resumed after the last event seen. Where there
+is none, or it keeps breaking, the revision and its log are polled: they hold all that a stream has.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ LAST_LINES = 30
 def follow(
     client: Client, deployment_id: str, revision_id: str, report: Report, *, seconds: float = WAIT_SECONDS
 ) -> dict[str, Any]:
-    """Tell what becomes of a revision; its record, DEPLOYED. Raises CommandFailed when it is not, and TimedOut."""
-    follower = Follower(client, deployment_id, revision_id, report, Stopwatch(seconds))
+    """Report a revision until it is DEPLOYED; its record. Raises CommandFailed when it ends otherwise, and TimedOut."""
+    follower = RevisionFollower(client, deployment_id, revision_id, report, Stopwatch(seconds))
     with report.following():
         record = follower.follow()
     if record["status"] != "DEPLOYED":
@@ -42,8 +42,8 @@ def follow(
     return record
 
 
-class Follower:
-    """One revision's way, and how much of it has been told."""
+class RevisionFollower:
+    """Follows one revision, and remembers what has been reported."""
 
     def __init__(
         self, client: Client, deployment_id: str, revision_id: str, report: Report, watch: Stopwatch
@@ -54,11 +54,11 @@ class Follower:
         self._last_event_id = ""
         self._cursor: str | None = None
         self._has_missed = False
-        self._told: set[tuple[int, str]] = set()
+        self._shown: set[tuple[int, str]] = set()
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
     def follow(self) -> dict[str, Any]:
-        """Until the revision has ended; its record. Raises TimedOut."""
+        """Report until the revision has ended; its record. Raises TimedOut."""
         failures = 0
         while failures < STREAM_TRIES:
             is_whole = self._stream()
@@ -75,20 +75,20 @@ class Follower:
         return self._poll()
 
     def reason(self, record: dict[str, Any]) -> str:
-        """Why the revision did not get where it should."""
+        """Why the revision ended without being deployed."""
         status = record["status"]
-        told = record.get("status_message")
-        if status == "SKIPPED" and not told:
-            told = "A newer revision took its place."
-        if not told:
+        message = record.get("status_message")
+        if status == "SKIPPED" and not message:
+            message = "A newer revision took its place."
+        if not message:
             lines = "\n".join(self._last_lines)
-            told = f"Its last lines:\n{lines}" if lines else "Its log is empty."
-        return f"The revision ended as {status}. {told}"
+            message = f"Its last lines:\n{lines}" if lines else "Its log is empty."
+        return f"The revision ended as {status}. {message}"
 
     # By events
 
     def _stream(self) -> bool | None:
-        """Tell events until the stream ends: whether it brought some, None where there is no such stream."""
+        """Report events until the stream ends: whether it brought some, None where there is no such stream."""
         path = f"/v2/deployments/{self._deployment_id}/revisions/{self._revision_id}/stream"
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if self._last_event_id:
@@ -99,10 +99,10 @@ class Follower:
             with self._client.stream(path, headers, timeout) as response:
                 if not response.is_success:
                     return False if response.status_code >= 500 or response.status_code == 429 else None
-                response.stream = Watched(response.stream, self)
+                response.stream = TimedStream(response.stream, self)
                 for event in EventSource(response).iter_sse():
                     self._last_event_id = event.id or self._last_event_id
-                    self._tell(event.event, json.loads(event.data))
+                    self._show(event.event, json.loads(event.data))
                     count += 1
         except SSEError:
             return None
@@ -110,18 +110,18 @@ class Follower:
             return False
         return count > 0 or self._status in REVISION_ENDS
 
-    def _tell(self, name: str, data: dict[str, Any]) -> None:
+    def _show(self, name: str, data: dict[str, Any]) -> None:
         if name == "status":
-            self._tell_status(data["status"])
+            self._show_status(data["status"])
         elif name == "log":
-            self._tell_line(data)
+            self._show_line(data)
 
     # By asking
 
     def _poll(self) -> dict[str, Any]:
         while True:
             record = self._record()
-            self._tell_status(record["status"])
+            self._show_status(record["status"])
             is_quiet = not self._catch_up()
             if is_quiet and record["status"] in REVISION_ENDS:
                 return record
@@ -132,12 +132,12 @@ class Follower:
         return self._client.revision(self._deployment_id, self._revision_id)
 
     def _catch_up(self) -> bool:
-        """Tell the log's lines that have not been told; whether there were any."""
+        """Report the log's lines that have not been reported; whether there were any."""
         body = {"order": "asc", "limit": PAGE, **({"offset": self._cursor} if self._cursor else {})}
         page = self._client.logs(self._deployment_id, self._revision_id, "build", body)
         self._cursor = page.get("next_offset") or self._cursor
         for line in page["logs"]:
-            self._tell_line(line)
+            self._show_line(line)
         return bool(page["logs"])
 
     def _pause(self) -> None:
@@ -155,27 +155,27 @@ class Follower:
             )
 
     def miss(self) -> None:
-        """The stream says that it could not bring all."""
+        """Note that the stream has lost events."""
         self._has_missed = True
 
-    def _tell_status(self, status: str) -> None:
+    def _show_status(self, status: str) -> None:
         if status != self._status:
             self._status = status
             self._report.status(status, self._watch.seconds)
 
-    def _tell_line(self, line: dict[str, Any]) -> None:
+    def _show_line(self, line: dict[str, Any]) -> None:
         mark = (_microseconds(line["timestamp"]), line["message"])
-        if mark in self._told:
+        if mark in self._shown:
             return
-        self._told.add(mark)
+        self._shown.add(mark)
         self._last_lines.append(line["message"])
         self._report.log(line)
 
 
-class Watched(httpx.SyncByteStream):
+class TimedStream(httpx.SyncByteStream):
     """A response's bytes, which end when the follower's time does: heartbeats keep a stream open for ever."""
 
-    def __init__(self, stream: Any, follower: Follower) -> None:
+    def __init__(self, stream: Any, follower: RevisionFollower) -> None:
         self._stream, self._follower = stream, follower
 
     def __iter__(self) -> Iterator[bytes]:

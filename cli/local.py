@@ -45,11 +45,11 @@ def create_key(
         return api_keys.create(session, found, name=name, role=role, lifetime=lifetime)
 
 
-def rotate(settings: Settings, tell: Callable[[str, Counter[str]], None]) -> Counter[str]:
+def rotate(settings: Settings, print_counts: Callable[[str, Counter[str]], None]) -> Counter[str]:
     """Encrypt everything with the first key. Raises CommandFailed and BadSetting."""
     encryption.configure(encryption_keys(settings))
     with connected(settings):
-        return key_rotation.rotate(tell)
+        return key_rotation.rotate(print_counts)
 
 
 def remaining(settings: Settings) -> Counter[str]:

@@ -94,10 +94,10 @@ class Log:
         self, client: Client, deployment_id: str, revision_id: str | None, kind: str, filters: dict[str, Any]
     ) -> None:
         self._client = client
-        self._place = (deployment_id, revision_id, kind)
+        self._source = (deployment_id, revision_id, kind)
         self._filters = {name: value for name, value in filters.items() if value is not None}
         self._newest: Line | None = None
-        self._told: set[str] = set()
+        self._read_ids: set[str] = set()
 
     def newest(self, limit: int) -> list[Line]:
         """The newest lines, oldest first."""
@@ -121,7 +121,7 @@ class Log:
             where: dict[str, Any] = {"offset": offset} if offset else self._since_newest()
             page = self._page("asc", PAGE, **where)
             offset = page.get("next_offset") or offset
-            fresh = [line for line in page["logs"] if line["id"] not in self._told]
+            fresh = [line for line in page["logs"] if line["id"] not in self._read_ids]
             self._remember(fresh)
             yield from fresh
             if len(page["logs"]) < PAGE:
@@ -134,10 +134,10 @@ class Log:
     def _remember(self, lines: list[Line]) -> None:
         if lines:
             self._newest = lines[-1]
-            self._told = {line["id"] for line in lines[-PAGE:]}
+            self._read_ids = {line["id"] for line in lines[-PAGE:]}
 
     def _page(self, order: str, limit: int, **where: Any) -> dict[str, Any]:
-        deployment_id, revision_id, kind = self._place
+        deployment_id, revision_id, kind = self._source
         body = {**self._filters, "order": order, "limit": limit, **where}
         return self._client.logs(deployment_id, revision_id, kind, body)
 

@@ -84,7 +84,7 @@ def printable(text: str) -> str:
 
 
 def when(time: str | None) -> str:
-    """A time the service told, as a clock here would show it; nothing for what is none."""
+    """A time of the service in local time; the text itself where it is none."""
     try:
         return datetime.fromisoformat(time or "").astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except ValueError:

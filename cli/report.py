@@ -1,4 +1,4 @@
-"""How a deploy is told: on a terminal with progress and colour, as plain lines elsewhere, or as JSON lines."""
+"""How a deploy is reported: on a terminal with progress and colour, as plain lines elsewhere, or as JSON lines."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rich.text import Text
 from cli.output import console, printable
 from cli.statuses import status_style
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 Sent = Callable[[int], None]
 
 LEVEL_STYLES = {"ERROR": "red", "CRITICAL": "red", "WARNING": "yellow", "DEBUG": "dim"}
 
 
 class Report:
-    """What there is to tell of a deploy; this one is silent."""
+    """Takes what happens in a deploy; this one shows nothing."""
 
     def note(self, text: str) -> None:
         """Something to know."""
@@ -52,49 +52,49 @@ class Report:
         """The end, as data and as a sentence."""
 
     def failure(self, record: dict[str, Any], text: str) -> bool:
-        """A bad end; whether it has been told. A sentence is for whoever runs the command to tell."""
+        """A failure; whether it has been shown. Where it has not, the command prints its sentence."""
         return False
 
 
 class Plain(Report):
     """Lines of text, each for itself: for logs of CI, and for callers with a way of their own to show them."""
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
+    def __init__(self, print_line: PrintLine) -> None:
+        self._print_line = print_line
 
     def note(self, text: str) -> None:
-        self._say(text)
+        self._print_line(text)
 
     def step(self, text: str) -> None:
-        self._say(text)
+        self._print_line(text)
 
     def status(self, status: str, seconds: float) -> None:
-        self._say(f"{status} after {seconds:.1f} s")
+        self._print_line(f"{status} after {seconds:.1f} s")
 
     def log(self, line: dict[str, Any]) -> None:
-        self._say(f"  {printable(line['message'])}")
+        self._print_line(f"  {printable(line['message'])}")
 
     def result(self, record: dict[str, Any], text: str) -> None:
-        self._say(text)
+        self._print_line(text)
 
 
 class Quiet(Plain):
     """The address alone."""
 
     def note(self, text: str) -> None:
-        """Not told."""
+        """Not shown."""
 
     def step(self, text: str) -> None:
-        """Not told."""
+        """Not shown."""
 
     def status(self, status: str, seconds: float) -> None:
-        """Not told."""
+        """Not shown."""
 
     def log(self, line: dict[str, Any]) -> None:
-        """Not told."""
+        """Not shown."""
 
     def result(self, record: dict[str, Any], text: str) -> None:
-        self._say(record["url"] or text)
+        self._print_line(record["url"] or text)
 
 
 class Terminal(Report):
@@ -140,7 +140,7 @@ class JsonLines(Report):
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
-        self._told_percent = -1
+        self._sent_percent = -1
 
     def note(self, text: str) -> None:
         self._write("note", message=text)
@@ -156,12 +156,12 @@ class JsonLines(Report):
 
     @contextmanager
     def upload(self, size: int) -> Iterator[Sent]:
-        self._told_percent = -1
+        self._sent_percent = -1
 
         def sent(done: int) -> None:
             percent = 100 * done // max(size, 1)
-            if percent // 10 != self._told_percent // 10:
-                self._told_percent = percent
+            if percent // 10 != self._sent_percent // 10:
+                self._sent_percent = percent
                 self._write("upload_progress", bytes=done, size_bytes=size, percent=percent)
 
         yield sent
@@ -184,12 +184,12 @@ def choose(*, as_json: bool, quiet: bool) -> Report:
         return JsonLines()
     out = console()
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         out.print(Text(text))
 
     if quiet:
-        return Quiet(say)
-    return Terminal(out) if out.is_terminal else Plain(say)
+        return Quiet(print_line)
+    return Terminal(out) if out.is_terminal else Plain(print_line)
 
 
 class Stopwatch:

@@ -81,13 +81,13 @@ def command(
                 )
             address = address_of(client.url, found)
             headers = client.headers
-        wanted = Wanted(assistant, thread, body, stream_mode or STREAM_MODES, subgraphs)
+        request = RunCommand(assistant, thread, body, stream_mode or STREAM_MODES, subgraphs)
         out, notes = console(), console(stderr=True)
         transcript = Transcript(out, notes)
         show: Show = _json_line if as_json else transcript.show
         try:
             ended = execute(
-                address, headers, wanted, show, lambda text: None if as_json else notes.print(text)
+                address, headers, request, show, lambda text: None if as_json else notes.print(text)
             )
         except httpx.HTTPError as error:
             transcript.finish()
@@ -110,7 +110,7 @@ def command(
             raise typer.Exit(INTERRUPTED)
         if ended.status in UNSUCCESSFUL_RUNS:
             if as_json:
-                raise typer.Exit(FAILED)  # the result has said it
+                raise typer.Exit(FAILED)  # the result names the reason
             raise CommandFailed(f"The run ended as {ended.status}. {printable(ended.error or '')}".rstrip())
 
 
@@ -146,8 +146,8 @@ def _json_or(text: str, otherwise: Callable[[str], Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A run as its user wants it."""
+class RunCommand:
+    """What a run is started with."""
 
     assistant: str | None
     thread: str | None
@@ -179,23 +179,23 @@ class Ended:
 
 
 def execute(
-    url: str, headers: Mapping[str, str], wanted: Wanted, show: Show, note: Callable[[str], None]
+    url: str, headers: Mapping[str, str], request: RunCommand, show: Show, note: Callable[[str], None]
 ) -> Ended:
     """Run it and show each event; how it ended. Raises CommandFailed and httpx.HTTPError."""
     from langgraph_sdk import get_sync_client  # takes half a second: only commands that run something need it
 
     client = get_sync_client(url=url, api_key=None, headers=dict(headers))
-    assistant = wanted.assistant or _only_graph(client)
-    thread_id = wanted.thread or client.threads.create()["thread_id"]
+    assistant = request.assistant or _only_graph(client)
+    thread_id = request.thread or client.threads.create()["thread_id"]
     run_ids: list[str] = []
     error, was_cancelled = None, False
     try:
         stream: Any = client.runs.stream(
             thread_id,
             assistant,
-            **wanted.body,
-            stream_mode=wanted.stream_mode,  # type: ignore[arg-type]  the service knows which there are
-            stream_subgraphs=wanted.subgraphs,
+            **request.body,
+            stream_mode=request.stream_mode,  # type: ignore[arg-type]  the service knows which there are
+            stream_subgraphs=request.subgraphs,
             on_disconnect="cancel",  # whoever stops watching before the run's id is known has cancelled it too
             on_run_created=lambda made: run_ids.append(made["run_id"]),
         )

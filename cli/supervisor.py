@@ -70,7 +70,7 @@ class Child:
 
 
 class Supervisor:
-    """Keeps its programs running until told to stop."""
+    """Keeps its programs running until asked to stop."""
 
     def __init__(self, show: Show) -> None:
         self._show = show

@@ -31,7 +31,7 @@ class Transcript:
         if kind == "metadata":
             return
         if kind == "error":
-            self.finish()  # told at the end
+            self.finish()  # shown at the end
         elif kind in ("messages", "messages/partial", "messages/complete"):
             self._message(kind, data)
         elif kind == "updates" and isinstance(data, dict):
@@ -72,7 +72,7 @@ class Transcript:
     def _updates(self, data: dict[str, Any], namespace: str) -> None:
         for node, update in data.items():
             if node == "__interrupt__":
-                continue  # told at the end, with what to do
+                continue  # shown at the end, with what to do
             self.finish()
             place = f"{namespace}/{node}" if namespace else node
             self._notes.print(Text.assemble(("✓ ", "green"), (printable(place), "cyan")))

@@ -40,7 +40,7 @@ Visit = Callable[[Settings], int | None]
 
 
 def up(settings: Settings, lines: Lines, visit: Visit) -> int:
-    """Run the service until told to stop; the exit code.
+    """Run the service until asked to stop; the exit code.
 
     `visit` runs in a thread of its own once the service answers: its result, unless None, ends the service.
     """
