@@ -1,4 +1,4 @@
-"""The body of every call that creates a run → RunRequest."""
+"""Reads the body of every call that creates a run, into a RunRequest."""
 
 from __future__ import annotations
 
@@ -44,11 +44,9 @@ STREAM_MODES = (
     "values", "messages", "messages-tuple", "tasks", "checkpoints", "updates", "events", "debug", "custom",
     "tools", "lifecycle",
 )  # fmt: skip
-
-
 MAX_AFTER_SECONDS = 315_576_000  # ten years
 MAX_BATCH = 1_000
-PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 BAD_CHECKPOINT_ID = "Invalid checkpoint ID"
 
 
@@ -151,8 +149,8 @@ class CheckpointMap(JsonObject):
         return found
 
 
-class Place(Schema):
-    """A checkpoint: `checkpoint_ns` and `checkpoint_map` name one of a subgraph."""
+class CheckpointConfig(Schema):
+    """Names a checkpoint, with `checkpoint_ns` and `checkpoint_map` one of a subgraph."""
 
     checkpoint_id = CheckpointId(allow_none=True)
     checkpoint_ns = StrictString(allow_none=True)
@@ -185,7 +183,7 @@ class RunCreate(Schema):
     durability = OneOf("sync", "async", "exit", allow_none=True)
     checkpoint_during = StrictBoolean(allow_none=True)
     after_seconds = StrictNumber(maximum=MAX_AFTER_SECONDS, allow_none=True)
-    checkpoint = Nested(Place, allow_none=True)
+    checkpoint = Nested(CheckpointConfig, allow_none=True)
     checkpoint_id = CheckpointId(allow_none=True)
     feedback_keys = ListOf(StrictString(), max_items=100, allow_none=True)
     strict_resume = StrictBoolean(allow_none=True)
@@ -214,18 +212,18 @@ def namespaces_asked() -> list[str] | None:
 
 def run_request(thread_id: UUID | None, namespaces: list[str] | None = None) -> tuple[RunRequest, str]:
     """The body as the rules want it, and what a disconnect does; `thread_id` None: a run without a thread."""
-    asked, on_disconnect = _request(load(RunCreate), thread_id)
-    check_webhooks([asked.webhook])
+    request, on_disconnect = _request(load(RunCreate), thread_id)
+    check_webhooks([request.webhook])
     if stream_filter.needs_subgraphs(namespaces):
-        asked = replace(asked, stream_subgraphs=True)
-    return asked, on_disconnect
+        request = replace(request, stream_subgraphs=True)
+    return request, on_disconnect
 
 
 def run_requests() -> list[RunRequest]:
     """The bodies of several runs without a thread."""
-    asked = [_request(body, None)[0] for body in load_many(RunCreate, max_items=MAX_BATCH)]
-    check_webhooks(run.webhook for run in asked)
-    return asked
+    requests = [_request(body, None)[0] for body in load_many(RunCreate, max_items=MAX_BATCH)]
+    check_webhooks(request.webhook for request in requests)
+    return requests
 
 
 def check_webhooks(named: Iterable[str | None]) -> None:
@@ -239,7 +237,7 @@ def check_webhooks(named: Iterable[str | None]) -> None:
 
 
 def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, str]:
-    place = _place(body, thread_id)
+    checkpoint = _checkpoint(body, thread_id)
     refuse_two_configurations(body)
     sent = {name: value for name, value in body.items() if value is not None}
     during = sent.pop("checkpoint_during", None)
@@ -249,34 +247,34 @@ def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, 
     sent["stream_mode"] = sent.get("stream_mode") or ["values"]
     sent.pop("langsmith_tracer", None)
     on_disconnect = sent.pop("on_disconnect", "continue")
-    return RunRequest(**sent, place=place), on_disconnect
+    return RunRequest(**sent, place=checkpoint), on_disconnect
 
 
-def _place(body: dict[str, Any], thread_id: UUID | None) -> dict[str, Any]:
-    """The checkpoint to start from, taken out of the three places where it may stand; the first one counts."""
+def _checkpoint(body: dict[str, Any], thread_id: UUID | None) -> dict[str, Any]:
+    """The checkpoint to start from, taken out of the body: `checkpoint`, then `config`, then `checkpoint_id`."""
     config = body.get("config") or {}
     configurable = config.get("configurable") or {}
-    old_form = body.pop("checkpoint_id", None)
-    beside = {name: configurable[name] for name in PLACE if configurable.get(name) is not None}
-    if beside:
-        beside = _checked_place(beside, ("body", "config", "configurable"))
-        kept = {name: value for name, value in configurable.items() if name not in PLACE}
+    id_alone = body.pop("checkpoint_id", None)
+    configured = {name: configurable[name] for name in CHECKPOINT_KEYS if configurable.get(name) is not None}
+    if configured:
+        configured = _checked_checkpoint(configured, ("body", "config", "configurable"))
+        kept = {name: value for name, value in configurable.items() if name not in CHECKPOINT_KEYS}
         body["config"] = {**config, "configurable": kept}
-    place = place_in(body.pop("checkpoint", None), thread_id)
-    return place or beside or ({"checkpoint_id": old_form} if old_form else {})
+    named = checkpoint_named(body.pop("checkpoint", None), thread_id)
+    return named or configured or ({"checkpoint_id": id_alone} if id_alone else {})
 
 
-def place_in(asked: dict[str, Any] | None, thread_id: UUID | None) -> dict[str, Any]:
+def checkpoint_named(sent: dict[str, Any] | None, thread_id: UUID | None) -> dict[str, Any]:
     """What a body's `checkpoint` says; raises Invalid when it is another thread's."""
-    place = {name: value for name, value in (asked or {}).items() if name in PLACE and value}
-    if place and thread_id is not None and asked and asked.get("thread_id") not in (None, thread_id):
+    checkpoint = {name: value for name, value in (sent or {}).items() if name in CHECKPOINT_KEYS and value}
+    if checkpoint and thread_id is not None and sent and sent.get("thread_id") not in (None, thread_id):
         raise Invalid("checkpoint.thread_id: must be this thread", loc=("body", "checkpoint", "thread_id"))
-    return place
+    return checkpoint
 
 
-def _checked_place(place: dict[str, Any], loc: tuple[str, ...]) -> dict[str, Any]:
+def _checked_checkpoint(checkpoint: dict[str, Any], loc: tuple[str, ...]) -> dict[str, Any]:
     try:
-        checked: Any = Place().load(place)
+        checked: Any = CheckpointConfig().load(checkpoint)
     except ValidationError as error:
         name = next(iter(error.normalized_messages()))
         message = (

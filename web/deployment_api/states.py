@@ -22,7 +22,13 @@ from shared.threads.state import Newest
 from web.deployment_api import schemas
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.paging import deployment
-from web.deployment_api.run_request import CheckpointId, CheckpointMap, Place, place_in
+from web.deployment_api.run_request import (
+    CHECKPOINT_KEYS,
+    CheckpointConfig,
+    CheckpointId,
+    CheckpointMap,
+    checkpoint_named,
+)
 from web.fields import (
     Field,
     Filter,
@@ -46,7 +52,6 @@ bp = Blueprint("states", __name__)
 FIELDS = (
     "values", "next", "tasks", "checkpoint", "metadata", "created_at", "parent_checkpoint", "interrupts",
 )  # fmt: skip
-PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 MAX_HISTORY = 1000
 
 
@@ -83,7 +88,7 @@ class StateQuery(Schema):
     select = QueryList(StrictString())
 
 
-class AnyPlace(Schema):
+class CheckpointToRead(Schema):
     """A checkpoint to read: any text may be its id, for what is not there is an empty state."""
 
     checkpoint_id = StrictString(allow_none=True)
@@ -92,7 +97,7 @@ class AnyPlace(Schema):
 
 
 class StateAt(Schema):
-    checkpoint = Nested(AnyPlace, required=True)
+    checkpoint = Nested(CheckpointToRead, required=True)
     subgraphs = StrictBoolean(load_default=False)
     select = ListOf(StrictString())
 
@@ -106,14 +111,14 @@ class History(Schema):
     limit = StrictInteger(minimum=1, maximum=MAX_HISTORY, load_default=1)
     before = Before(allow_none=True)
     metadata = Filter(allow_none=True)
-    checkpoint = Nested(AnyPlace, allow_none=True)
+    checkpoint = Nested(CheckpointToRead, allow_none=True)
     select = ListOf(StrictString(), allow_none=True)
 
 
 class StateUpdate(Schema):
     values = Values(allow_none=True, load_default=None)
     as_node = StrictString(allow_none=True, load_default=None)
-    checkpoint = Nested(Place, allow_none=True)
+    checkpoint = Nested(CheckpointConfig, allow_none=True)
     checkpoint_id = CheckpointId(allow_none=True)
 
 
@@ -210,9 +215,9 @@ def update_state(thread_id: str) -> Response:
     """
     key = uuid_path(thread_id, "thread_id")
     body = load(StateUpdate)
-    checkpoint = {"checkpoint_id": body.get("checkpoint_id"), **place_in(body.get("checkpoint"), key)}
+    checkpoint = {"checkpoint_id": body.get("checkpoint_id"), **checkpoint_named(body.get("checkpoint"), key)}
     step = [{"values": body["values"], "as_node": body["as_node"]}]
-    return jsonify(update(key, [step], checkpoint=_place(checkpoint)))
+    return jsonify(update(key, [step], checkpoint=_keys_of(checkpoint)))
 
 
 @bp.patch("/threads/<thread_id>/state")
@@ -227,7 +232,7 @@ def patch_state(thread_id: str) -> Response:
 def update(
     thread_id: UUID, supersteps: list[list[dict[str, Any]]], *, checkpoint: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Apply updates one after the other; where the state is now."""
+    """Apply updates one after the other; returns the checkpoint that holds the new state."""
     with connection() as conn:
         newest = state.newest(conn, deployment().id, thread_id)
         if not newest.graph_id:
@@ -239,9 +244,9 @@ def update(
         state.require_quiet(conn, deployment().id, thread_id)
         checkpoints.require(conn, deployment().id, thread_id, checkpoint or {})
     document = {"op": "update", "supersteps": supersteps, "checkpoint": checkpoint}
-    place = orjson.loads(_ask(thread_id, newest, document))["checkpoint"]
+    made = orjson.loads(_ask(thread_id, newest, document))["checkpoint"]
     thread_stream.notify(thread_id)
-    return {"checkpoint": place, "configurable": place, "checkpoint_id": place["checkpoint_id"]}
+    return {"checkpoint": made, "configurable": made, "checkpoint_id": made["checkpoint_id"]}
 
 
 def _newest(thread_id: UUID) -> Newest:
@@ -252,24 +257,24 @@ def _newest(thread_id: UUID) -> Newest:
 def _state_at(thread_id: str, checkpoint: dict[str, Any], subgraphs: bool) -> bytes:
     key = uuid_path(thread_id, "thread_id")
     newest = _newest(key)
-    document = {"op": "state", "checkpoint": _place(checkpoint), "subgraphs": subgraphs}
+    document = {"op": "state", "checkpoint": _keys_of(checkpoint), "subgraphs": subgraphs}
     if newest.graph_id:
         return _ask(key, newest, document)
     checkpoint_id = checkpoint.get("checkpoint_id")
-    place = {"checkpoint_ns": "", **_place(checkpoint), "thread_id": key} if checkpoint_id else None
-    return orjson.dumps({"values": {}, **state.EMPTY, "checkpoint": place, "checkpoint_id": checkpoint_id})
+    named = {"checkpoint_ns": "", **_keys_of(checkpoint), "thread_id": key} if checkpoint_id else None
+    return orjson.dumps({"values": {}, **state.EMPTY, "checkpoint": named, "checkpoint_id": checkpoint_id})
 
 
-def _history(thread_id: UUID, asked: dict[str, Any]) -> bytes:
+def _history(thread_id: UUID, wanted: dict[str, Any]) -> bytes:
     newest = _newest(thread_id)
     if not newest.graph_id:
         return b"[]"
     document = {
         "op": "history",
-        "limit": asked["limit"],
-        "before": _before(asked.get("before")),
-        "filter": asked.get("metadata"),
-        "checkpoint_ns": (asked.get("checkpoint") or {}).get("checkpoint_ns"),
+        "limit": wanted["limit"],
+        "before": _before(wanted.get("before")),
+        "filter": wanted.get("metadata"),
+        "checkpoint_ns": (wanted.get("checkpoint") or {}).get("checkpoint_ns"),
     }
     return _ask(thread_id, newest, document)
 
@@ -298,8 +303,8 @@ def _ask(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
     return graph_queries.ask(question)
 
 
-def _place(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    return {name: checkpoint[name] for name in PLACE if checkpoint.get(name)}
+def _keys_of(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    return {name: checkpoint[name] for name in CHECKPOINT_KEYS if checkpoint.get(name)}
 
 
 def _shown(document: bytes, select: list[str] | None, part: str) -> Response:
