@@ -1,4 +1,4 @@
-"""Header → Caller, before every route but the open ones.
+"""Authenticates the caller of every request but those of open routes, and checks its key's role.
 
 A key comes as `x-api-key` or as `Authorization: Bearer`. `X-Tenant-Id`, when sent, must name the
 organization behind the key; an operator's key speaks for whichever it names. A key's role bounds what it may do:
@@ -44,7 +44,7 @@ def caller() -> Caller:
 
 
 def authenticate() -> None:
-    """Put the request's caller in its place, or refuse."""
+    """Identify the request's caller and keep it as `g.caller`, or refuse."""
     needed = role_needed()
     if needed == "open":
         return
@@ -85,7 +85,7 @@ def role_needed() -> str:
     """The least role that the current request needs."""
     operation = operations.requested()
     if operation is None:
-        return "read"  # which paths there are is told to whoever has a key
+        return "read"  # any key learns which paths there are, and nobody else
     if request.method == "OPTIONS" and operation.role != "open":
         return "read"  # the answer names the methods of a path and nothing else
     return operation.role

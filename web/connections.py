@@ -1,4 +1,4 @@
-"""The open connections of a web process: how many one address may have, and which makes room for a new one.
+"""The open connections of a web process: how many one address may have, and which is closed for a new one.
 
 A connection that sends no request costs its sender nothing and us a slot. So the one that has waited longest for
 its next request makes room when there is none: however many are opened, and from however many addresses, a new

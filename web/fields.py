@@ -1,9 +1,9 @@
-"""What the schemas of requests are made of.
+"""The fields of request schemas.
 
 Types are strict ("1" is no integer, true is no integer), unknown fields are ignored, null is refused unless
 the field says `allow_none=True`.
 
-Why the words ride on the messages: marshmallow's messages are plain text, and the control plane owes its
+Why messages carry the words: marshmallow's messages are plain text, and the control plane owes its
 callers a `type`. `Rule` is a str that remembers it.
 """
 

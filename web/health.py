@@ -1,6 +1,6 @@
-"""Is it up, which version, how much waits and is answered: `/ok`, `/info`, `/metrics`, at any address.
+"""`/ok`, `/info` and `/metrics`: whether the service is up, its version, and figures of queues and requests.
 
-They answer without a key. With one, a deployment's address also tells what only its organization may know.
+They answer without a key. With one, a deployment's address also shows what only its organization may know.
 """
 
 from __future__ import annotations
@@ -79,21 +79,21 @@ def get_ok(deployment: str | None = None) -> Response:
 @operation("Which version, and what it can do", role="open", answer=INFO, errors=REFUSALS)
 def get_info(deployment: str | None = None) -> Response:
     """With a key: how well user code is kept in; at a deployment's address its ids and its graph library too."""
-    place: dict[str, Any] = {"kind": "self-hosted"}
+    host: dict[str, Any] = {"kind": "self-hosted"}
     library = None
     if identify() is not None:
         with connection() as conn:
-            place |= _of_user_code(fleet.weakest(conn))
+            host |= _of_user_code(fleet.weakest(conn))
     found = _deployment(deployment)
     if found is not None:
-        place |= {
+        host |= {
             "project_id": found.id,
             "tenant_id": found.organization_id,
             "revision_id": found.active_revision_id,
             "host_revision_id": found.active_revision_id,
         }
         library = _pinned(found.requirements, "langgraph")
-    return jsonify(version=__version__, langgraph_py_version=library, flags=FLAGS, host=place, metadata=place)
+    return jsonify(version=__version__, langgraph_py_version=library, flags=FLAGS, host=host, metadata=host)
 
 
 def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
@@ -202,7 +202,7 @@ RUN_FIGURES = (
 
 
 class Figures(Collector):
-    """The figures as Prometheus gauges. But for the streams they come from rows: every process tells the same."""
+    """The figures as Prometheus gauges. But for the streams they come from rows: every process shows the same."""
 
     def __init__(self, figures: Sequence[Figure], counted: Sequence[Row], open_streams: int) -> None:
         self.figures = figures

@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: a create that is sent again is answered as the first time.
+"""`Idempotency-Key`: a create that is sent again gets the first answer and creates nothing.
 
 A route takes part by calling `once(conn)` first in its transaction and giving its response to what comes
 back; refusals are not kept, since nothing was made. `@operation(…, idempotent=True)` documents it.

@@ -1,4 +1,7 @@
-"""JSON Schema as the interfaces say it of their answers: a few words, records, lists. A title makes a component."""
+"""Builds the JSON Schemas of answers, which are documented and not checked: types, records, lists.
+
+A schema with a title becomes a component of the API document.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,8 @@ def mapped(item: JsonSchema) -> JsonSchema:
     return {"type": "object", "additionalProperties": item}
 
 
-def word(*words: str) -> JsonSchema:
-    return {"type": "string", "enum": list(words)}
+def one_of(*values: str) -> JsonSchema:
+    return {"type": "string", "enum": list(map(str, values))}
 
 
 def or_null(schema: JsonSchema) -> JsonSchema:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 from apispec import APISpec
@@ -180,19 +180,17 @@ def _schema_class(schema: Any) -> type:
     return schema if isinstance(schema, type) else type(schema)
 
 
-class _Words:
-    """JSON Schema type of each field class; the first that matches an instance counts."""
-
-    TYPES: ClassVar[list[tuple[type[fields.Field], dict[str, Any]]]] = [
-        (StrictNumber, {"type": "number"}),
-        (StrictInteger, {"type": "integer"}),
-        (StrictBoolean, {"type": "boolean"}),
-        (QueryBoolean, {"type": "boolean"}),
-        (StrictString, {"type": "string"}),
-        (UuidField, {"type": "string", "format": "uuid"}),
-        (TimeField, {"type": "string", "format": "date-time"}),
-        (JsonObject, {"type": "object"}),
-    ]
+# The JSON Schema of each class of fields; the first class that matches counts.
+FIELD_TYPES: list[tuple[type[fields.Field], dict[str, Any]]] = [
+    (StrictNumber, {"type": "number"}),
+    (StrictInteger, {"type": "integer"}),
+    (StrictBoolean, {"type": "boolean"}),
+    (QueryBoolean, {"type": "boolean"}),
+    (StrictString, {"type": "string"}),
+    (UuidField, {"type": "string", "format": "uuid"}),
+    (TimeField, {"type": "string", "format": "date-time"}),
+    (JsonObject, {"type": "object"}),
+]
 
 
 def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[str, Any]:
@@ -200,7 +198,7 @@ def _field_schema(converter: Any, field: fields.Field, **kwargs: Any) -> dict[st
     if isinstance(field, ListOf):
         return _list_schema(converter, field)
     own = getattr(field, "json_schema", {})
-    found = next((dict(words) for kind, words in _Words.TYPES if isinstance(field, kind)), {}) | own
+    found = next((dict(schema) for kind, schema in FIELD_TYPES if isinstance(field, kind)), {}) | own
     pattern = getattr(field, "pattern", None)
     bounds = {
         "minimum": getattr(field, "minimum", None),

@@ -1,4 +1,4 @@
-"""The answers of an operation as the API document shows them: the good ones, and every refusal."""
+"""Describes the answers of an operation for the API document: the good ones, and every refusal."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _refusal(spec: APISpec, said: Operation, status: int, path: str) -> dict[str
 
 
 def named(spec: APISpec, schema: Any) -> Any:
-    """A schema with what has a title in it put among the components, and references in its place."""
+    """A schema with references to components where it had titled schemas; adds those to the components."""
     if isinstance(schema, list):
         return [named(spec, inner) for inner in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""`@operation(…)`: what a route says of itself that its code does not.
+"""Describes routes: `@operation(…)` says of each what its code does not.
 
 Authentication reads the role from it, the rate limits whether the answer may take long, and the API document
 the rest. A role has no default, so that no route can be without one.

@@ -1,4 +1,4 @@
-"""What one API key may take of this process: requests a second, and streams at a time.
+"""Limits for each API key in this process: requests a second, and open streams.
 
 Why the buckets are in the process and not in Redis: a look costs 0.4 µs here and a round-trip of 110 µs there,
 on every request; and it is the process that is to be protected, whatever share of a key's requests it gets.
@@ -62,7 +62,7 @@ class Streams:
         self.count = 0
 
     def open(self, who: Caller) -> Callable[[], None]:
-        """Take a place, and answer what gives it back; raises TooMany and Unavailable."""
+        """Take a slot; returns what releases it. Raises TooMany and Unavailable."""
         if self._open[who.key_id] >= self._per_key and not who.may(OPERATOR):
             raise TooMany(
                 f"This API key has {self._per_key} open streams, more it may not have",
@@ -142,4 +142,4 @@ def _is_alive(key_id: str) -> bool:
     try:
         return api_keys.is_alive(key_id)
     except Unavailable:
-        return True  # not known now: asked again in a moment
+        return True  # the database is away: the stream asks again in a moment

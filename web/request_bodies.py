@@ -1,4 +1,4 @@
-"""How bodies arrive: whole, at more than a trickle, and read to their end.
+"""Reads request bodies: whole, at a least rate, and to their end before the answer.
 
 A body that stops before its Content-Length is no body: what is there of it must not be taken for all of it. One
 that comes slower than a minimum is given up (408), so that a client that drips bytes cannot keep a connection.

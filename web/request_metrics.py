@@ -1,4 +1,4 @@
-"""What this process has answered: requests by route and status, and how long each waited for its answer."""
+"""Counts what this process has answered: requests by route and status, and the seconds until each answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """From a request to checked values: `load(Schema)`, `load_many(Schema)`, `load_query(Schema)`, `uuid_path()`.
 
-What is refused raises `SchemaViolation`, which carries every violation with its place and a machine word;
+What is refused raises `SchemaViolation`, which carries every violation with its path and a machine word;
 web/errors.py writes it in the form of the interface that was asked. The fields of schemas are in web/fields.py.
 """
 
@@ -146,7 +146,7 @@ def _checked(schema: type[Schema], sent: Mapping[str, Any], *loc: str | int) -> 
 
 
 def _flatten(messages: Any, loc: Loc) -> Iterator[Violation]:
-    """marshmallow's nested messages, one by one with their place."""
+    """marshmallow's nested messages, one by one with their path."""
     if isinstance(messages, Mapping):
         for key, inner in messages.items():
             yield from _flatten(inner, loc if key == "_schema" else (*loc, key))

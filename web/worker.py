@@ -1,4 +1,4 @@
-"""gunicorn's worker where ours differs: how long it waits, whom it lets in, how it refuses, how it ends."""
+"""gunicorn's gevent worker with time-outs, bounds on connections, refusals as JSON and a prompt shut-down."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from web.request_bodies import CLOSE
 # Longest silence of a peer that owes us bytes or does not take ours; streams write at every heartbeat.
 SOCKET_SECONDS = 300.0
 HEAD_SECONDS = 10.0  # for a connection's first request to come, and for the head of each
-SPARE_CONNECTIONS = 100  # accepted while those that make room for them still close
+SPARE_CONNECTIONS = 100  # accepted while those that are closed for them still close
 MOST_DETAIL = 200  # characters: what gunicorn quotes of a request may be long
 
 REQUEST_ID = "request_id"
@@ -100,7 +100,7 @@ class Worker(GeventWorker):
 
 
 class Response(wsgi.Response):
-    """An answer that does not tell which server gave it, and may say that it is the connection's last one.
+    """An answer without the header Server, which may say that it is the connection's last one.
 
     gunicorn has no setting for the first, and ignores the second.
     """
@@ -117,13 +117,13 @@ class Response(wsgi.Response):
 
 def refuse(client: socket.socket, status: int, detail: str) -> None:
     """Answer what never becomes a request, in the form of all our errors; the connection is closed then."""
-    told = HTTPStatus(status)
+    phrase = HTTPStatus(status).phrase
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED:
         detail = "internal error"
     request_id = logs.bound_ids().get(REQUEST_ID) or str(uuid4())
-    body = orjson.dumps({"detail": detail[:MOST_DETAIL] or told.phrase, "request_id": request_id})
+    body = orjson.dumps({"detail": detail[:MOST_DETAIL] or phrase, "request_id": request_id})
     head = [
-        f"HTTP/1.1 {status} {told.phrase}",
+        f"HTTP/1.1 {status} {phrase}",
         "Connection: close",
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",

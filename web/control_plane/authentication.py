@@ -36,6 +36,7 @@ from web.json_schema import (
     UUID,
     UUID_OR_NULL,
     listed,
+    one_of,
     record,
 )
 from web.operations import operation
@@ -49,10 +50,7 @@ MAX_CODE_LENGTH = 8192
 
 AUTHENTICATION = record(
     "Authentication",
-    status={
-        "type": "string",
-        "enum": [authorization.COMPLETED, authorization.PENDING, authorization.EXPIRED],
-    },
+    status=one_of(authorization.COMPLETED, authorization.PENDING, authorization.EXPIRED),
     url=TEXT_OR_NULL,
     auth_id=UUID_OR_NULL,
     token=TEXT_OR_NULL,
@@ -63,15 +61,9 @@ LANDED = record("Consent", status=TEXT, provider_id=TEXT, auth_id=UUID)
 OUTCOME = record(
     "Outcome",
     ("error",),
-    status={
-        "type": "string",
-        "enum": [
-            authorization.COMPLETED,
-            authorization.TIMEOUT,
-            authorization.NOT_FOUND,
-            authorization.FAILED,
-        ],
-    },
+    status=one_of(
+        authorization.COMPLETED, authorization.TIMEOUT, authorization.NOT_FOUND, authorization.FAILED
+    ),
     token=TEXT_OR_NULL,
     error=TEXT,
 )
@@ -204,7 +196,7 @@ def pass_callback(provider_id: str) -> Response:
     errors=(400, 404, 502, 503),
 )
 def take_callback(provider_id: str) -> tuple[Response, int]:
-    """A page for the user's browser. A browser is told any refusal on such a page too, others as JSON."""
+    """A page for the user's browser. A browser gets any refusal as such a page too, others as JSON."""
     if request.method == "HEAD":  # of a link's preview: it must not use the state up
         raise MethodNotAllowed(["GET", "POST"])
     try:
@@ -221,11 +213,11 @@ def take_callback(provider_id: str) -> tuple[Response, int]:
         status = status_of(error)
         if status == HTTPStatus.INTERNAL_SERVER_ERROR or "text/html" not in request.headers.get("Accept", ""):
             raise
-        return page("Not connected", told(error, status)), status
+        return page("Not connected", sentence_of(error, status)), status
     return page("Connected", "You can close this window and go back to where you came from."), 200
 
 
-def told(error: RunyardError, status: int) -> str:
+def sentence_of(error: RunyardError, status: int) -> str:
     """A refusal in a sentence."""
     detail = detail_of(error, status)
     if not isinstance(detail, str):

@@ -241,7 +241,7 @@ def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
 @bp.delete("/v2/deployments/<deployment_id>")
 @operation("Delete a deployment", role="deploy", query=DeploymentDelete, status=204, errors=(404,))
 def delete_deployment(deployment_id: str) -> tuple[str, int]:
-    """It is gone from lists and its name is free at once; its runs are stopped."""
+    """It leaves the lists and its name is free at once; its runs are cancelled."""
     load_query(DeploymentDelete)
     _delete(uuid_path(deployment_id, "deployment_id"))
     return "", 204

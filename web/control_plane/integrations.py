@@ -1,4 +1,4 @@
-"""What clients of the hosted product also ask for and this service does not have: it answers so plainly.
+"""Refuses plainly what clients of the hosted product also ask for and this service does not have.
 
 Listeners (clusters of others), GitHub installations, and a container registry to push images to.
 """

@@ -177,7 +177,7 @@ def interrupt_revision(deployment_id: str, revision_id: str) -> Response:
 def stream_revision(deployment_id: str, revision_id: str) -> Response:
     """Events `status` and `log` from the first one, or after Last-Event-ID; `end` is the last one.
 
-    A revision that ended long ago is told from what is stored: its build log and its last status.
+    Of a revision that ended long ago, the build log and the last status are streamed from what is stored.
     """
     with connection() as conn:
         row = find_revision(conn, deployment_id, revision_id)
@@ -185,7 +185,7 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
     heartbeat = sse.Heartbeat(settings().heartbeat_seconds)
     after = _position(request.headers.get("Last-Event-ID"), row["seq_reserved"])
     if row["status"] in REVISION_ENDS and _newest(id) <= after:
-        return _streamed(_told(row, after), heartbeat, holds=nullcontext())
+        return _streamed(_stored_events(row, after), heartbeat, holds=nullcontext())
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(id))
         batches = follow.follow(
@@ -198,8 +198,8 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
         return _streamed(batches, heartbeat, holds=stack.pop_all())
 
 
-def _told(row: RowMapping, after: int) -> sse.Batches:
-    """What a caller who has seen the events up to `after` still has to hear of a revision that has ended."""
+def _stored_events(row: RowMapping, after: int) -> sse.Batches:
+    """The events after `after` of a revision that has ended."""
     if after:
         return [logs.last_events(row["id"]) or []]
     return logs.replay(row["deployment_id"], row["id"])

@@ -1,4 +1,4 @@
-"""What the control plane answers with, as JSON Schema: one constant a record."""
+"""The records that the control plane answers with, as JSON Schema."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from web.json_schema import (
     UUID_OR_NULL,
     JsonSchema,
     listed,
+    mapped,
+    one_of,
+    or_null,
     record,
 )
 
@@ -28,12 +31,8 @@ def page(item: JsonSchema) -> JsonSchema:
     return record(f"{item['title']}Page", resources=listed(item), offset=COUNT)
 
 
-SOURCE: JsonSchema = {"type": "string", "enum": list(SOURCES)}
-REVISION_STATUS: JsonSchema = {
-    "title": "RevisionStatus",
-    "type": "string",
-    "enum": list(map(str, RevisionStatus)),
-}
+SOURCE = one_of(*SOURCES)
+REVISION_STATUS: JsonSchema = {"title": "RevisionStatus", **one_of(*RevisionStatus)}
 SECRET = record("MaskedSecret", name=TEXT, value=TEXT)
 
 REVISION = record(
@@ -66,18 +65,13 @@ DEPLOYMENT = record(
     source_revision_config=OBJECT,
     secrets=listed(SECRET),
     secret_references=listed(OBJECT),
-    status={"type": "string", "enum": list(map(str, DeploymentStatus))},
+    status=one_of(*DeploymentStatus),
     latest_revision_id=UUID_OR_NULL,
     active_revision_id=UUID_OR_NULL,
     image_version=TEXT_OR_NULL,
     is_preview=BOOLEAN,
     is_managed_deep_agent=BOOLEAN,
-    agent={
-        "anyOf": [
-            record(agent_id=TEXT, environment={"type": "string", "enum": list(ENVIRONMENTS)}),
-            {"type": "null"},
-        ]
-    },
+    agent=or_null(record(agent_id=TEXT, environment=one_of(*ENVIRONMENTS))),
     pool=TEXT,
     limits=LIMITS,
     created_at=TIME,
@@ -92,7 +86,7 @@ UPLOAD_PLACE = record(
     ("upload_headers",),
     upload_url={"type": "string", "format": "uri"},
     object_path=TEXT,
-    upload_headers={"type": "object", "additionalProperties": TEXT},
+    upload_headers=mapped(TEXT),
 )
 UPLOADED = record("UploadedArchive", object_path=TEXT, sha256=TEXT, size=COUNT)
 
@@ -100,7 +94,7 @@ LOG_LINE = record(
     "LogLine",
     id=TEXT,
     timestamp={"type": "number", "description": "milliseconds since 1970"},
-    level={"type": "string", "enum": list(LEVELS)},
+    level=one_of(*LEVELS),
     message=TEXT,
 )
 LOG_LINES = record("LogLines", logs=listed(LOG_LINE), next_offset=TEXT_OR_NULL)
@@ -113,7 +107,7 @@ API_KEY = record(
     "ApiKey",
     id=TEXT,
     name=TEXT,
-    role={"type": "string", "enum": list(ROLES)},
+    role=one_of(*ROLES),
     created_at=TIME,
     expires_at=TIME_OR_NULL,
     revoked_at=TIME_OR_NULL,
@@ -140,7 +134,7 @@ GRAPH_HOST = record(
 WORKER = record(
     "Worker",
     id=TEXT,
-    kind={"type": "string", "enum": ["runner", "builder"]},
+    kind=one_of("runner", "builder"),
     pool=TEXT_OR_NULL,
     host_name=TEXT,
     pid=COUNT,
@@ -148,7 +142,7 @@ WORKER = record(
     isolation={"type": "integer", "enum": [0, 1, 2]},
     bounds_tasks=BOOLEAN,
     bounds_memory=BOOLEAN,
-    state={"type": "string", "enum": ["ready", "draining"]},
+    state=one_of("ready", "draining"),
     slots=COUNT,
     running=COUNT,
     ended_a_minute=COUNT,

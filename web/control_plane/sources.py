@@ -1,4 +1,4 @@
-"""What a caller may say of a deployment's source: the schemas, and what this service does not build from.
+"""The schemas of a deployment's source, and refusals of sources that this service does not build from.
 
 Why some fields are taken and others refused: a field that means nothing for uploaded source is kept and
 shown again, as clients expect; one that would have to change what is built is refused, never ignored.
@@ -179,5 +179,5 @@ def refuse_fixed(sent: Mapping[str, Any] | None, current: Mapping[str, Any]) -> 
     return {name: value for name, value in sent.items() if name not in FIXED}
 
 
-def _unsupported(message: str, *place: str) -> Invalid:
-    return Invalid(message, loc=("body", *place), status=400)
+def _unsupported(message: str, *path: str) -> Invalid:
+    return Invalid(message, loc=("body", *path), status=400)

@@ -1,4 +1,4 @@
-"""The processes that do the work, and what each pool has to do."""
+"""Workers: the runner and builder processes that are up, and the load of each pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopping runs: one, or several at once."""
+"""Cancelling runs: one, or several at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following runs that others created: their output, or their events, from a place on or from now on."""
+"""Joining a run that exists: its output, or its events after the last one seen or from now on."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def join_stateless_run(run_id: str) -> Response:
 
 
 def _found(thread_id: UUID | None, run_id: str) -> tuple[Any, bool]:
-    """A run's row, or what its log tells of a temporary one that has ended; and whether that is so."""
+    """A run's row, or that of its log where the row was temporary and is gone; and whether it is gone."""
     try:
         return find(thread_id, run_id), False
     except NotFound:

@@ -1,4 +1,4 @@
-"""What waits in a deployment, and why."""
+"""A deployment's queue: how many runs are pending, and what each waits for."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ bp = Blueprint("queue", __name__)
 @bp.get("/queue")
 @operation("Show the runs that wait, by reason", role="read", answer=schemas.QUEUE)
 def show_queue() -> Response:
-    """The longest wait first. A run's own place in line is in its record while it waits."""
+    """The longest wait first. A run's own position is in its record while it waits."""
     with connection() as conn:
         return jsonify(queue_position.of_deployment(conn, deployment()))

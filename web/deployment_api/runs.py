@@ -385,7 +385,7 @@ def find(thread_id: UUID | None, run_id: str) -> Any:
 @bp.delete("/threads/<thread_id>/runs/<run_id>")
 @operation("Delete a run", role="run", status=204, errors=(404,))
 def delete_run(thread_id: str, run_id: str) -> tuple[str, int]:
-    """A run that is going on is stopped first."""
+    """A run that is pending or running is cancelled first."""
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
     with connection() as conn:
         stopped = cancel.delete_run(conn, deployment().id, thread_key, run_key)

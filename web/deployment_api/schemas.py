@@ -1,4 +1,4 @@
-"""What a deployment's interface answers with, as JSON Schema: one constant a record."""
+"""The records that a deployment's interface answers with, as JSON Schema."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from web.json_schema import (
     JsonSchema,
     listed,
     mapped,
+    one_of,
     or_null,
     record,
     selection,
-    word,
 )
 
 ANYTHING: JsonSchema = {"description": "Any JSON value"}
@@ -68,7 +68,7 @@ INTERRUPT = record("Interrupt", id=TEXT, value=ANYTHING)
 FAILURE = record("Failure", error=TEXT, message=TEXT)
 TTL = record(
     "ThreadTtl",
-    strategy=word(*STRATEGIES),
+    strategy=one_of(*STRATEGIES),
     ttl_minutes={"type": "number", "minimum": 0},
     expires_at=TIME_OR_NULL,
 )
@@ -80,7 +80,7 @@ THREAD = record(
     updated_at=TIME,
     state_updated_at=TIME,
     metadata=OBJECT,
-    status=word(*ThreadStatus),
+    status=one_of(*ThreadStatus),
     config=OBJECT,
     values=ANYTHING,
     error=or_null(FAILURE),
@@ -144,10 +144,10 @@ RUN = record(
     assistant_id=UUID,
     created_at=TIME,
     updated_at=TIME,
-    status=word(*RunStatus),
+    status=one_of(*RunStatus),
     metadata=OBJECT,
     kwargs=OBJECT,
-    multitask_strategy=word("reject", "rollback", "interrupt", "enqueue"),
+    multitask_strategy=one_of("reject", "rollback", "interrupt", "enqueue"),
     langsmith_session_name=TEXT_OR_NULL,
     cancel_reason=TEXT_OR_NULL,
     usage=USAGE,

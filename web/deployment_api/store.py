@@ -89,7 +89,7 @@ class NamespaceSearch(Schema):
 @bp.put("/store/items")
 @operation("Put a store item", role="run", body=ItemPut, status=204, errors=(400, 409, 424, 504))
 def put_item() -> tuple[str, int]:
-    """In place of what is there under the same namespace and key; `ttl` is in minutes."""
+    """Replaces what is there under the same namespace and key; `ttl` is in minutes."""
     body = load(ItemPut)
     store.check_namespace(body["namespace"])
     config = _config()

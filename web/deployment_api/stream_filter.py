@@ -1,4 +1,4 @@
-"""Which of a run's events one client gets: by stream mode, by namespace, by whether it wants subgraphs.
+"""Filters the events of a run for one client: by stream mode, by namespace, by whether it wants subgraphs.
 
 A run's log may hold more than its creator asked for: who joins a run adds its own wishes to what the run will
 stream, before its start (`shared/runs/create.py`, `widen`) or while it goes on (`shared/runs/signals.py`, `widen`). So

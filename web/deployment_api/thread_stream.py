@@ -1,4 +1,4 @@
-"""A thread's stream: stays open across its runs, until the client leaves."""
+"""A thread's stream: the events of its runs, one after the other, until the client leaves."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def follow_thread(thread_id: str) -> Response:
 def _body(batches: Iterator[list[ThreadEvent]], heartbeat: sse.Heartbeat) -> Generator[bytes]:
     heartbeat.send_headers_first()
     for batch in batches:
-        out = [_encoded(told) for told in batch]
+        out = [_encoded(event) for event in batch]
         if heartbeat.take_due():
             out.append(sse.HEARTBEAT)
         if heartbeat.take_headers() or out:
             yield b"".join(out)
 
 
-def _encoded(told: ThreadEvent) -> bytes:
-    if told.name == EXPIRED.name:
+def _encoded(event: ThreadEvent) -> bytes:
+    if event.name == EXPIRED.name:
         return sse.HISTORY_EXPIRED
-    return sse.encode_parts(told.name, told.data, told.id.encode())
+    return sse.encode_parts(event.name, event.data, event.id.encode())
