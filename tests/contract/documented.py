@@ -13,8 +13,8 @@ import tests.support.factories as make
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import transaction
-from tests.contract.acting import Actor
 from tests.contract.conftest import Api, ControlPlane
+from tests.support.acting import Actor
 
 CONTROL_PLANE = ("/v1/", "/v2/")
 

@@ -12,8 +12,8 @@ from sqlalchemy import update
 from shared import assistants
 from shared.infra.postgres import connection
 from shared.models import Graph
-from tests.contract.acting import Actor
 from tests.contract.conftest import Api
+from tests.support.acting import Actor
 
 FIELDS = [
     "assistant_id", "graph_id", "config", "context", "metadata", "name", "created_at", "updated_at",

@@ -15,8 +15,8 @@ from shared.eventlog import events
 from shared.infra import redis as shared_redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus
-from tests.contract.acting import Actor
 from tests.contract.conftest import Api, ControlPlane
+from tests.support.acting import Actor
 
 
 def test_the_runs_of_a_deleted_deployment_are_stopped_and_their_followers_told(

@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.conftest import ControlPlane
 from tests.contract.test_uploads import stored
-from tests.contract.test_web_process import KEY, started
+from tests.support.web_process import KEY, started
 
 LARGEST = 3_000_000
 BODY_SECONDS = 1.0

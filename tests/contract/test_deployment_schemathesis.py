@@ -18,10 +18,10 @@ import tests.support.factories as make
 from shared import graph_queries
 from shared.infra import broker, encryption
 from shared.infra.postgres import connection
-from tests.contract.acting import act
 from tests.contract.conforming import operations, require_conforming
 from tests.contract.conftest import Api, Notifications
 from tests.contract.documented import deployment_records
+from tests.support.acting import act
 
 EXAMPLES = 12
 FOLLOWS = ("/stream", "/wait", "/join")  # they answer when a run has ended

@@ -18,8 +18,8 @@ from shared.infra.postgres import connection, driver
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims
 from shared.runs.claims import Terms
-from tests.contract.acting import Actor
 from tests.contract.conftest import Api, Notifications
+from tests.support.acting import Actor
 
 FIRST, SECOND, ELSEWHERE = "1-first", "2-second", "3-elsewhere"  # checkpoints in their order
 BOOM = {"error": "ValueError", "message": "boom"}

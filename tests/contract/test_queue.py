@@ -13,8 +13,8 @@ from shared import fleet
 from shared.access import api_keys
 from shared.fleet import Heartbeat
 from shared.infra.postgres import connection, transaction
-from tests.contract.acting import Actor
 from tests.contract.conftest import Api, caller
+from tests.support.acting import Actor
 
 
 def runner(*, slots: int = 10, pool: str = "default", state: str = "ready") -> None:

@@ -23,8 +23,8 @@ from shared.errors import Unavailable
 from shared.eventlog.hub import Hub, Reader, hub
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from tests.contract.acting import Actor
 from tests.contract.conftest import ADMIN_KEY, Api
+from tests.support.acting import Actor
 from web import worker
 from web.rate_limits import Streams
 

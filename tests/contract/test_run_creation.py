@@ -15,9 +15,9 @@ from shared.infra import redis
 from shared.infra.postgres import connect, connection, driver
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims, eligibility
-from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api, Notifications
 from tests.contract.test_sse import names, text_of
+from tests.support.acting import Actor, act
 from tests.support.broken_link import Link, linked
 from web.deployment_api import runs as run_routes
 

@@ -17,8 +17,8 @@ from shared.infra import redis
 from shared.infra.postgres import connection, driver
 from shared.models import Checkpoint, Run, RunStatus, ThreadStatus
 from shared.runs import claims, finish
-from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api, Notifications
+from tests.support.acting import Actor, act
 from web.deployment_api import runs as run_routes
 
 FIELDS = [

@@ -18,8 +18,8 @@ from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import end_event
-from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api
+from tests.support.acting import Actor, act
 
 HEARTBEAT = ": heartbeat\r\n\r\n"
 EXPIRED = ": history expired\r\n\r\n"

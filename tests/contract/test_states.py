@@ -15,8 +15,8 @@ from shared.infra import broker, encryption
 from shared.infra.postgres import connection
 from shared.models import ThreadStatus
 from shared.threads.state import StaleUpdate, store_update
-from tests.contract.acting import Actor
 from tests.contract.conftest import Api, Notifications
+from tests.support.acting import Actor
 
 MISSING = "00000000-0000-0000-0000-00000000dead"
 CHECKPOINT = "1f0c1b9e-0000-6000-8000-000000000000"

@@ -17,8 +17,8 @@ from shared.models import RunStatus, ThreadStatus
 from shared.runs import claims, finish
 from shared.runs.claims import Terms
 from shared.threads import checkpoint_reads
-from tests.contract.acting import Actor
 from tests.contract.conftest import Api, Notifications
+from tests.support.acting import Actor
 
 LATER = 3600
 BEFORE, PARTIAL = "1-before", "2-partial"  # checkpoints: of a run that had ended, and of the one that runs

@@ -17,8 +17,8 @@ from shared.infra import broker, redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.thread_stream import StreamPosition
-from tests.contract.acting import Actor, act
 from tests.contract.conftest import Api, Notifications
+from tests.support.acting import Actor, act
 
 HEARTBEAT = b": heartbeat\r\n\r\n"
 FAILURE = {"error": "ValueError", "message": "boom"}

@@ -13,8 +13,8 @@ import tests.support.factories as make
 from shared.eventlog import events
 from shared.infra import redis
 from shared.models import RunStatus, ThreadStatus
-from tests.contract.acting import Actor, act
 from tests.contract.conftest import ADMIN_KEY, Api, caller
+from tests.support.acting import Actor, act
 
 FIELDS = [
     "thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "status", "config", "values",

@@ -17,9 +17,9 @@ from langgraph_sdk.sse import SSEDecoder, iter_lines_raw
 import tests.support.factories as make
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import encryption
-from tests.contract.acting import Actor
 from tests.contract.conftest import Api
-from tests.contract.test_web_process import KEY, started
+from tests.support.acting import Actor
+from tests.support.web_process import KEY, started
 from workers.graph_host import serialization
 
 AWKWARD = [
