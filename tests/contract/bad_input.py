@@ -26,6 +26,7 @@ BODIES: list[tuple[bytes, list[str], str]] = [
     (b'{"a": NaN}', ["body"], "json_invalid"),
     (b'{"a": 1} x', ["body"], "json_invalid"),
     (b'{"a": "\xff"}', ["body"], "json_invalid"),
+    (b"\x00\xff\xfe{", ["body"], "json_invalid"),
     (b'{"a": "\\ud800"}', ["body"], "json_invalid"),
     (b"[]", ["body"], "dict_type"),
     (b"null", ["body"], "dict_type"),

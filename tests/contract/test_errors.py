@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from urllib.parse import quote
 from uuid import UUID
 
 import pytest
 from flask.testing import FlaskClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import tests.support.factories as make
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
@@ -166,3 +169,12 @@ def test_answers_are_safe_to_open_in_a_browser(client: FlaskClient) -> None:
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert "Server" not in headers
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(alphabet=st.characters(codec="utf-8"), max_size=40), query=st.text(max_size=40))
+def test_no_address_is_answered_with_a_5xx(chat: FlaskClient, text: str, query: str) -> None:
+    text = quote(text)
+    for path in (f"/d/chat/{text}", f"/d/{text}/threads/{text}", f"/v2/deployments/{text}"):
+        response = chat.get(path, query_string={"limit": query, "offset": query, "select": query})
+        assert response.status_code < 500, response.text

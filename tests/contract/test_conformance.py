@@ -1,0 +1,201 @@
+"""Both interfaces keep to their own API document, whatever they are sent, and never answer with a 5xx.
+
+Every operation gets requests that the document allows and requests that it does not; most of them name
+records that exist. What comes back must be documented, in its status, its type and its schema. The runner is
+played here: it ends a run as soon as it is notified of, and answers what is asked of a graph host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pytest
+import schemathesis
+from flask import Flask
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig, SchemathesisConfig
+from schemathesis.core.failures import FailureGroup
+from schemathesis.generation import GenerationMode
+from sqlalchemy import text
+
+import tests.support.factories as make
+from shared import graph_queries
+from shared.infra import broker, encryption
+from shared.infra.postgres import connection
+from tests.contract.conftest import ADMIN_KEY, Api, ControlPlane, Notifications
+from tests.contract.documented import deployment_records
+from tests.contract.documented import records as control_plane_records
+from tests.support.acting import act
+
+CONTROL_PLANE = "^/v[12]/"
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+EXAMPLES = 12  # of each operation; drawn in the same order each time
+FOLLOWS = ("/stream", "/wait", "/join")  # they answer when a run has ended
+KNOWN = {"assistant_id": "agent", "graph_id": "agent", "schedule": "0 0 1 1 *", "version": 1}
+CHECKPOINT = "1f0c1b9e-0000-6000-8000-000000000000"
+FIRST_PENDING = text("""
+SELECT run_id, not_before IS NULL OR not_before <= now() AS is_due FROM run
+WHERE thread_id = :thread_id AND status = 'pending' ORDER BY created_seq LIMIT 1
+""")
+
+Known = Mapping[str, str]  # ids of records that exist, by the path parameter that names them
+
+
+def operations(app: Flask, document: dict[str, Any], *, path_regex: str = ".*") -> list[Any]:
+    """The operations of a document, as it describes them."""
+    generation = GenerationConfig(modes=list(GenerationMode), with_security_parameters=False)
+    config = SchemathesisConfig(projects=ProjectsConfig(default=ProjectConfig(generation=generation)))
+    schema = schemathesis.openapi.from_dict(closed(document), config=config)
+    schema.app = app
+    return [found.ok() for found in schema.include(path_regex=path_regex).get_all_operations()]
+
+
+def closed(document: dict[str, Any]) -> dict[str, Any]:
+    """The document, with answers that have not a field more than it says."""
+    for schema in document["components"]["schemas"].values():
+        if "title" in schema and "properties" in schema:
+            schema["additionalProperties"] = False
+    return document
+
+
+def require_conforming(
+    operations: list[Any],
+    records: Callable[[Any], Known],
+    *,
+    change: Callable[[Case, bool], None] = lambda case, exists: None,
+    timeout: float | None = None,
+) -> None:
+    """Each operation keeps to the document, whatever it is sent; raises what the checks find.
+
+    Most of what is sent names records that exist. A stream is read for `timeout` seconds.
+    """
+    failures = []
+    for operation in operations:
+        try:
+            _exercise(operation, records(operation), change, timeout)
+        except (FailureGroup, AssertionError) as failure:
+            failure.add_note(operation.label)
+            failures.append(failure)
+    if failures:
+        raise BaseExceptionGroup("the API does not keep to its document", failures)
+
+
+def _exercise(
+    operation: Any, known: Known, change: Callable[[Case, bool], None], timeout: float | None
+) -> None:
+    allowed, forbidden = (operation.as_strategy(generation_mode=mode) for mode in GenerationMode)
+    cases = st.one_of(allowed, allowed, forbidden)
+
+    @settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases, exists=st.sampled_from((True, True, False)))
+    def check(case: Case, exists: bool) -> None:
+        if exists:
+            case.path_parameters.update(
+                {name: known.get(name, sent) for name, sent in case.path_parameters.items()}
+            )
+        change(case, exists)
+        case.call_and_validate(headers={"X-Api-Key": ADMIN_KEY}, checks=CHECKS, timeout=timeout)
+
+    check()
+
+
+def test_the_control_plane_keeps_to_its_document(control: ControlPlane) -> None:
+    document: Any = control.get("/openapi.json").json
+    described = operations(control.client.application, document, path_regex=CONTROL_PLANE)
+    require_conforming(described, lambda operation: control_plane_records(control))
+
+
+class Runner:
+    """Ends a run at once, with those that waited for it, and answers every question."""
+
+    def __init__(self, notifications: Notifications) -> None:
+        self.is_away = False
+        notifications.notify = self.notify  # type: ignore[method-assign]
+
+    def notify(self, task: str, queue: str, id: UUID | str) -> None:
+        if self.is_away:
+            return
+        if task == broker.EXECUTE_RUNS:
+            self._end(id)
+        elif task == broker.ANSWER_QUERIES and (question := graph_queries.take(UUID(str(id)))):
+            graph_queries.answer(UUID(str(id)), orjson.dumps(self._answer(question)))
+
+    def _end(self, run_id: UUID | str) -> None:
+        with connection() as conn:
+            thread_id = conn.scalar(text("SELECT thread_id FROM run WHERE run_id = :id"), {"id": run_id})
+        while True:
+            with connection() as conn:
+                first = conn.execute(FIRST_PENDING, {"thread_id": thread_id}).one_or_none()
+            if first is None or not first.is_due:
+                return
+            act(first.run_id, {"a": 1})
+
+    def _answer(self, question: graph_queries.Question) -> Any:
+        state = {"values": {}, **make.state(str(question.thread_id), CHECKPOINT)}
+        answers = {"state": state, "history": [state], "update": {"checkpoint": state["checkpoint"]}}
+        return answers[question.document["op"]]
+
+
+@pytest.fixture
+def keys() -> Iterator[None]:
+    """A key to keep answers with."""
+    encryption.configure([encryption.new_key()])
+    yield
+    encryption.configure([])
+
+
+def test_a_deployment_keeps_to_its_document(api: Api, notifications: Notifications, keys: None) -> None:
+    document: Any = api.get("/openapi.json").json
+    described = operations(api.client.application, document)
+    runner = Runner(notifications)
+
+    def records(operation: Any) -> dict[str, str]:
+        runner.is_away = True
+        known = deployment_records(api)
+        runner.is_away = False
+        if "{run_id}" not in operation.path or operation.path.endswith(FOLLOWS):
+            known |= {"thread_id": known["idle_thread_id"], "run_id": known["ended_run_id"]}
+        return known
+
+    require_conforming(described, records, change=sendable, timeout=0.2)
+
+
+def sendable(case: Case, exists: bool) -> None:
+    """The request without what would be another one, or would wait for hours; names in bodies are known ones."""
+    for name, value in case.path_parameters.items():
+        case.path_parameters[name] = str(value).replace("/", "") or "x"
+    for body in case.body if isinstance(case.body, list) else [case.body]:
+        if isinstance(body, dict):
+            if case.path.endswith(FOLLOWS):
+                body.pop("after_seconds", None)
+            if exists:
+                body.pop("webhook", None)
+                body.update(
+                    {name: value for name, value in KNOWN.items() if isinstance(body.get(name), type(value))}
+                )
