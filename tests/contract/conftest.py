@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -27,24 +28,44 @@ from web.app import create_app
 ADMIN_KEY = "an-operator-key-for-tests"
 
 
+MakeApp = Callable[..., Flask]
+ROUTED_BY = ("app_domain", "dev_deployment")  # the settings that an app looks at when it is made
+
+
 @pytest.fixture(scope="session")
-def _routes() -> Flask:
-    """The web app, made once: compiling its routes takes longer than most tests."""
-    return create_app(Settings.from_env({"RUNYARD_API_KEY": ADMIN_KEY}))
+def _routes() -> MakeApp:
+    """Web apps by those settings, each made once: compiling the routes takes longer than most tests."""
+
+    @cache
+    def made(**routed_by: str) -> Flask:
+        return create_app(replace(Settings.from_env({"RUNYARD_API_KEY": ADMIN_KEY}), **routed_by))
+
+    return made
 
 
 @pytest.fixture
-def app(_routes: Flask, db: Any, settings: Settings) -> Flask:
-    """The whole web app, as after its start; its organization is the default one."""
+def app_with(_routes: MakeApp, db: Any, settings: Settings) -> MakeApp:
+    """Makes the whole web app with these settings changed, as after its start."""
     api_keys.forget()
     deployment_api._known.clear()
     with transaction() as session:
         api_keys.ensure_default_organization(session)
-    _routes.config["SETTINGS"] = replace(settings, api_key=ADMIN_KEY)
-    _routes.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
-    for part in (auth, rate_limits, health, request_metrics):
-        part.start(_routes)
-    return _routes
+
+    def make_app(**changes: Any) -> Flask:
+        app = _routes(**{name: changes[name] for name in ROUTED_BY if name in changes})
+        app.config["SETTINGS"] = replace(settings, api_key=ADMIN_KEY, **changes)
+        app.config["MAX_CONTENT_LENGTH"] = app.config["SETTINGS"].max_body_bytes
+        for part in (auth, rate_limits, health, request_metrics):
+            part.start(app)
+        return app
+
+    return make_app
+
+
+@pytest.fixture
+def app(app_with: MakeApp) -> Flask:
+    """The whole web app; its organization is the default one."""
+    return app_with()
 
 
 @pytest.fixture

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from flask import Flask
 from flask.testing import FlaskClient
 
 from shared.settings import Settings
-from tests.contract.conftest import ADMIN_KEY, Api, ControlPlane, caller
+from tests.contract.conftest import ADMIN_KEY, Api, ControlPlane, MakeApp, caller
 from web.addresses import deployment_address
-from web.app import create_app
-
-Make = Callable[..., Flask]
 
 
 @pytest.fixture
-def app_with(api: Api, settings: Settings) -> Make:
+def app_with(api: Api, app_with: MakeApp) -> MakeApp:
     """The app with other settings; the deployment `chat` is there."""
-    return lambda **changes: create_app(replace(settings, api_key=ADMIN_KEY, **changes))
+    return app_with
 
 
 # A domain for deployments
 
 
 @pytest.mark.parametrize("host", ["chat.apps.example.com", "CHAT.apps.example.com:8443"])
-def test_a_deployment_is_at_its_name_in_the_domain(app_with: Make, host: str) -> None:
+def test_a_deployment_is_at_its_name_in_the_domain(app_with: MakeApp, host: str) -> None:
     client = caller(app_with(app_domain="apps.example.com"), ADMIN_KEY)
     made = client.post("/threads", json={}, headers={"Host": host})
     assert made.status_code == 200, made.text
@@ -41,7 +36,7 @@ def test_a_deployment_is_at_its_name_in_the_domain(app_with: Make, host: str) ->
 @pytest.mark.parametrize(
     "path", ["/v2/deployments", "/api-host/v2/deployments", "/d/chat/threads", "/../d/chat"]
 )
-def test_nothing_else_is_in_the_domain(app_with: Make, path: str) -> None:
+def test_nothing_else_is_in_the_domain(app_with: MakeApp, path: str) -> None:
     client = caller(app_with(app_domain="apps.example.com"), ADMIN_KEY)
     assert client.get(path, headers={"Host": "chat.apps.example.com"}).status_code == 404
 
@@ -49,13 +44,13 @@ def test_nothing_else_is_in_the_domain(app_with: Make, path: str) -> None:
 @pytest.mark.parametrize(
     "host", ["apps.example.com", "a.chat.apps.example.com", "-.apps.example.com", "evil.com"]
 )
-def test_another_host_is_the_service_itself(app_with: Make, host: str) -> None:
+def test_another_host_is_the_service_itself(app_with: MakeApp, host: str) -> None:
     client = caller(app_with(app_domain="apps.example.com"), ADMIN_KEY)
     assert client.get("/v2/deployments", headers={"Host": host}).status_code == 200
 
 
 def test_a_name_in_the_domain_is_one_of_the_callers_organization(
-    app_with: Make, neighbour: Api, api: Api
+    app_with: MakeApp, neighbour: Api, api: Api
 ) -> None:
     app = app_with(app_domain="apps.example.com")
     key = neighbour.client.environ_base["HTTP_X_API_KEY"]
@@ -83,7 +78,7 @@ def test_an_address_is_the_one_to_give_to_clients(
     assert deployment_address(replace(settings, **changes), url, name) == address
 
 
-def test_a_record_shows_the_address_once_it_serves(app_with: Make, control: ControlPlane) -> None:
+def test_a_record_shows_the_address_once_it_serves(app_with: MakeApp, control: ControlPlane) -> None:
     client = caller(app_with(app_domain="apps.example.com", url="https://yard.example"), ADMIN_KEY)
     (found,) = client.get("/v2/deployments?name=chat").json["resources"]
     assert found["source_config"]["custom_url"] == "https://chat.apps.example.com"
@@ -93,7 +88,7 @@ def test_a_record_shows_the_address_once_it_serves(app_with: Make, control: Cont
 
 
 @pytest.fixture
-def local(app_with: Make) -> FlaskClient:
+def local(app_with: MakeApp) -> FlaskClient:
     """A caller without a key, of a service that serves `chat` at its root."""
     return app_with(dev_deployment="chat").test_client()
 
@@ -147,7 +142,7 @@ def test_another_machine_needs_a_key(local: FlaskClient, address: str) -> None:
     assert local.post("/threads", json={}, environ_overrides=far).status_code == 401
 
 
-def test_without_the_setting_nobody_passes_without_a_key(app_with: Make) -> None:
+def test_without_the_setting_nobody_passes_without_a_key(app_with: MakeApp) -> None:
     anonymous = app_with().test_client()
     assert anonymous.post("/d/chat/threads", json={}).status_code == 401
     assert anonymous.post("/threads", json={}).status_code in (401, 404)

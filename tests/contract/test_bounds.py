@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import partial
 from itertools import islice
-from typing import Any
 
 import pytest
 from flask import Flask
@@ -15,17 +14,17 @@ import tests.support.factories as make
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import transaction
-from shared.settings import Settings
-from tests.contract.conftest import ADMIN_KEY, Api, caller
+from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, caller
 from web import sse
-from web.app import create_app
 from web.rate_limits import Buckets, Streams
 
 Open = Callable[[Api], TestResponse]
 
 
-def bounded(settings: Settings, **bounds: Any) -> Flask:
-    return create_app(replace(settings, api_key=ADMIN_KEY, heartbeat_seconds=0.05, **bounds))
+@pytest.fixture
+def bounded(app_with: MakeApp) -> MakeApp:
+    """Makes the app with these bounds."""
+    return partial(app_with, heartbeat_seconds=0.05)
 
 
 def key(role: str = "run") -> str:
@@ -42,8 +41,8 @@ def test_a_bucket_holds_a_burst_and_fills_at_its_rate() -> None:
     assert [buckets.take("a", 100.0) for _ in range(4)] == [0, 0, 0, 0.5], "it never holds more than a burst"
 
 
-def test_a_key_that_asks_too_often_is_told_when_to_come_back(app: Flask, settings: Settings) -> None:
-    busy = bounded(settings, requests_per_second=0.1, requests_burst=3)
+def test_a_key_that_asks_too_often_is_told_when_to_come_back(bounded: MakeApp) -> None:
+    busy = bounded(requests_per_second=0.1, requests_burst=3)
     friend, other = caller(busy, key()), caller(busy, key())
     assert [friend.get("/v2/deployments").status_code for _ in range(4)] == [200, 200, 200, 429]
     refused = friend.get("/v2/deployments")
@@ -55,8 +54,8 @@ def test_a_key_that_asks_too_often_is_told_when_to_come_back(app: Flask, setting
     assert {operator.get("/v2/deployments").status_code for _ in range(5)} == {200}
 
 
-def test_no_rate_means_no_bound(app: Flask, settings: Settings) -> None:
-    friend = caller(bounded(settings, requests_per_second=0, requests_burst=1), key())
+def test_no_rate_means_no_bound(bounded: MakeApp) -> None:
+    friend = caller(bounded(requests_per_second=0, requests_burst=1), key())
     assert {friend.get("/v2/deployments").status_code for _ in range(5)} == {200}
 
 
@@ -75,8 +74,8 @@ def open_stream(api: Api) -> Iterator[Open]:
         response.close()
 
 
-def test_a_key_has_so_many_streams_and_no_more(api: Api, settings: Settings, open_stream: Open) -> None:
-    busy = bounded(settings, streams_per_key=2)
+def test_a_key_has_so_many_streams_and_no_more(api: Api, bounded: MakeApp, open_stream: Open) -> None:
+    busy = bounded(streams_per_key=2)
     friend, other = (Api(caller(busy, key()), api.deployment) for _ in range(2))
     first, second, refused = (open_stream(friend) for _ in range(3))
     assert (first.status_code, second.status_code) == (200, 200)
@@ -91,8 +90,8 @@ def test_a_key_has_so_many_streams_and_no_more(api: Api, settings: Settings, ope
     assert open_stream(friend).status_code == 200
 
 
-def test_a_process_has_so_many_streams_and_no_more(api: Api, settings: Settings, open_stream: Open) -> None:
-    busy = bounded(settings, max_streams=1)
+def test_a_process_has_so_many_streams_and_no_more(api: Api, bounded: MakeApp, open_stream: Open) -> None:
+    busy = bounded(max_streams=1)
     friend, operator = (Api(caller(busy, text), api.deployment) for text in (key(), ADMIN_KEY))
     first = open_stream(friend)
     for _ in range(20):
@@ -106,8 +105,8 @@ def test_a_process_has_so_many_streams_and_no_more(api: Api, settings: Settings,
 @pytest.mark.parametrize(
     "path", ["/runs/{run_id}/stream?cancel_on_disconnect=maybe", "/runs/00000000/stream", "/nowhere/stream"]
 )
-def test_what_is_refused_takes_no_place(api: Api, settings: Settings, path: str) -> None:
-    busy = bounded(settings, max_streams=1)
+def test_what_is_refused_takes_no_place(api: Api, bounded: MakeApp, path: str) -> None:
+    busy = bounded(max_streams=1)
     friend = Api(caller(busy, key()), api.deployment)
     for _ in range(3):
         assert friend.get(path.format(run_id=make.run(api.deployment))).status_code in (404, 422)

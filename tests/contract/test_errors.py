@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from urllib.parse import quote
 from uuid import UUID
 
@@ -13,9 +12,7 @@ from hypothesis import strategies as st
 
 import tests.support.factories as make
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.settings import Settings
-from tests.contract.conftest import ADMIN_KEY, caller
-from web.app import create_app
+from tests.contract.conftest import ADMIN_KEY, MakeApp, caller
 
 
 @pytest.fixture
@@ -93,8 +90,8 @@ def test_a_bad_id_in_a_control_plane_path_is_placed(client: FlaskClient) -> None
     assert (item["loc"], item["type"]) == (["path", "deployment_id"], "uuid_parsing")
 
 
-def test_a_body_that_is_too_large_is_413(client: FlaskClient, settings: Settings) -> None:
-    small = caller(create_app(replace(settings, api_key=ADMIN_KEY, max_body_bytes=1000)), ADMIN_KEY)
+def test_a_body_that_is_too_large_is_413(app_with: MakeApp) -> None:
+    small = caller(app_with(max_body_bytes=1000), ADMIN_KEY)
     response = small.post("/v2/deployments", data=b"x" * 1001)
     assert response.status_code == 413
     assert response.json == {"detail": "The request body is larger than 1000 bytes"}

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import io
 import os
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -18,9 +17,8 @@ from sqlalchemy import text
 
 from shared.deployments import archives
 from shared.infra.postgres import connection
-from tests.contract.conftest import ADMIN_KEY, ControlPlane, caller
+from tests.contract.conftest import ADMIN_KEY, ControlPlane, MakeApp, caller
 from tests.support.full_disk import largest_file
-from web.app import create_app
 
 
 @pytest.fixture
@@ -59,9 +57,9 @@ def test_a_client_that_knows_no_headers_gets_none(control: ControlPlane, deploym
     assert set(given) == {"upload_url", "object_path"}
 
 
-def test_an_operators_own_address_wins(app: Flask, control: ControlPlane, deployment: Any) -> None:
-    named = replace(app.config["SETTINGS"], url="https://agents.example/yard/")
-    given = place(ControlPlane(caller(create_app(named), ADMIN_KEY)), deployment)
+def test_an_operators_own_address_wins(app_with: MakeApp, control: ControlPlane, deployment: Any) -> None:
+    named = app_with(url="https://agents.example/yard/")
+    given = place(ControlPlane(caller(named, ADMIN_KEY)), deployment)
     assert given["upload_url"].startswith("https://agents.example/yard/v2/uploads/")
 
 
@@ -137,9 +135,9 @@ def test_a_place_ends_with_its_deployment(
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_larger_archive_is_413_and_the_place_stays_open(
-    app: Flask, control: ControlPlane, deployment: Any, chunked: bool
+    app_with: MakeApp, control: ControlPlane, deployment: Any, chunked: bool
 ) -> None:
-    small = create_app(replace(app.config["SETTINGS"], max_archive_bytes=1000)).test_client()
+    small = app_with(max_archive_bytes=1000).test_client()
     url = place(control, deployment)["upload_url"]
     terminated = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
     if chunked:
@@ -155,9 +153,9 @@ def test_a_larger_archive_is_413_and_the_place_stays_open(
 
 
 def test_an_archive_may_be_larger_than_other_bodies(
-    app: Flask, control: ControlPlane, deployment: Any
+    app_with: MakeApp, control: ControlPlane, deployment: Any
 ) -> None:
-    small = create_app(replace(app.config["SETTINGS"], max_body_bytes=10)).test_client()
+    small = app_with(max_body_bytes=10).test_client()
     assert small.put(place(control, deployment)["upload_url"], data=b"x" * 1000).status_code == 200
 
 
