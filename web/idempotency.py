@@ -39,7 +39,7 @@ def once(conn: Connection | Driver) -> Keep:
 
     Raises Repeated when the request was answered before, InProgress, and Invalid for a bad key.
     """
-    asked = _asked()
+    asked = _keyed_request()
     if asked is None:
         return _with_status
     answer = idempotency.earlier(conn, asked)
@@ -61,7 +61,7 @@ def _with_status(response: Response, status: int = 200) -> Response:
     return response
 
 
-def _asked() -> KeyedRequest | None:
+def _keyed_request() -> KeyedRequest | None:
     """This request under its key; None when it has none. Raises Invalid for what is not a key."""
     key = request.headers.get(HEADER)
     if key is None:
