@@ -21,6 +21,7 @@ from shared.access import api_keys, organizations
 from shared.access.api_keys import Caller
 from shared.errors import Forbidden, TooMany, Unauthenticated
 from web import operations, rate_limits
+from web.context import settings
 from web.developer import developer
 
 FAILURES_PER_MINUTE = 20
@@ -65,7 +66,7 @@ def identify() -> Caller | None:
     key = presented_key()
     if not key:
         return developer()
-    found = api_keys.authenticate(key, bootstrap=current_app.config["SETTINGS"].api_key)
+    found = api_keys.authenticate(key, bootstrap=settings().api_key)
     if found is None:
         _count_failure(request.remote_addr or "")
         raise Unauthenticated("Unknown API key")

@@ -16,8 +16,9 @@ from shared.removal import deletion
 from shared.runs import signals
 from web.auth import caller
 from web.conditional import conditional, tagged
+from web.context import settings
 from web.control_plane import schemas
-from web.control_plane.records import MAX_OFFSET, deployment_record, page, settings
+from web.control_plane.records import MAX_OFFSET, deployment_record, page
 from web.control_plane.sources import (
     DEFAULT_TYPE,
     ENVIRONMENTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from flask import Blueprint, Response, current_app, jsonify
+from flask import Blueprint, Response, jsonify
 from sqlalchemy import RowMapping
 
 from shared.access import api_keys, organizations
@@ -14,6 +14,7 @@ from shared.deployments import logs
 from shared.errors import Invalid
 from shared.infra.postgres import connection, transaction
 from web.auth import caller
+from web.context import settings
 from web.control_plane import schemas
 from web.control_plane.records import MAX_OFFSET, page
 from web.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
@@ -147,7 +148,7 @@ def create_key() -> Response:
     body = load(KeyCreate)
     most = body.get("max_concurrent_runs")
     if most is None:
-        most = current_app.config["SETTINGS"].max_concurrent_runs_per_key
+        most = settings().max_concurrent_runs_per_key
     with transaction() as session:
         keep = once(session.connection())
         key_id, key = api_keys.create_for(

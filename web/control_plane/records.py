@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flask import Response, current_app, jsonify, request
+from flask import Response, jsonify, request
 from sqlalchemy import RowMapping
 
 from shared.deployments import limits
 from shared.infra.encryption import MASK
 from shared.infra.postgres import Row
-from shared.settings import Settings
 from web.addresses import deployment_address
+from web.context import settings
 
 MAX_OFFSET = 2**62  # the database counts in 64 bits
-
-
-def settings() -> Settings:
-    """The service's settings."""
-    found: Settings = current_app.config["SETTINGS"]
-    return found
 
 
 def base_url() -> str:

@@ -19,9 +19,10 @@ from shared.models import REVISION_ENDS, RevisionStatus
 from web import sse
 from web.auth import caller
 from web.conditional import conditional, is_held, tagged
+from web.context import settings
 from web.control_plane import schemas
 from web.control_plane.deployments import MAX_PAGE, change_of
-from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record, settings
+from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record
 from web.control_plane.sources import RevisionContent
 from web.fields import OneOf, QueryBoolean, QueryInteger, QueryList, Schema
 from web.idempotency import once

@@ -12,8 +12,9 @@ from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.runs import cancel, eligibility
 from shared.runs.signals import notify_next, publish_cancels
+from web.context import deployment, settings
 from web.deployment_api import schemas
-from web.deployment_api.paging import MAX_OFFSET, deployment, page, selected, settings
+from web.deployment_api.paging import MAX_OFFSET, page, selected
 from web.fields import (
     Field,
     Filter,

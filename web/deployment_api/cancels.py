@@ -14,10 +14,10 @@ from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import cancel, eligibility
 from shared.runs.signals import notify_next, publish_cancels
+from web.context import deployment, settings
 from web.deployment_api import schemas
 from web.deployment_api.follower import RunFollower
 from web.deployment_api.locations import run_path
-from web.deployment_api.paging import deployment, settings
 from web.fields import ListOf, OneOf, QueryBoolean, Schema, StrictString, UuidField
 from web.operations import operation
 from web.validation import load, load_query, uuid_path

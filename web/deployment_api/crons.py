@@ -12,6 +12,7 @@ from marshmallow import ValidationError
 from shared import crons
 from shared.errors import Invalid
 from shared.infra.postgres import connection
+from web.context import deployment
 from web.deployment_api import schemas
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
@@ -19,7 +20,7 @@ from web.deployment_api.assistants import (
     ConfigField,
     refuse_two_configurations,
 )
-from web.deployment_api.paging import MAX_OFFSET, deployment, page, selected
+from web.deployment_api.paging import MAX_OFFSET, page, selected
 from web.deployment_api.run_request import STREAM_MODES, NodeNames, check_webhooks
 from web.fields import (
     Field,

@@ -21,8 +21,8 @@ from shared.runs.end_event import FAILED
 from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
 from web import sse
+from web.context import deployment, settings
 from web.deployment_api.locations import join_headers
-from web.deployment_api.paging import deployment, settings
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import create, end_event, signals
 from web import sse
 from web.auth import caller
+from web.context import deployment
 from web.deployment_api import schemas, stream_filter
 from web.deployment_api.follower import RunFollower
 from web.deployment_api.locations import stream_headers
-from web.deployment_api.paging import deployment
 from web.deployment_api.run_request import STREAM_MODES, Namespaces
 from web.deployment_api.runs import find
 from web.fields import QueryBoolean, QueryList, Schema, StrictString

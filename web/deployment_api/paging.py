@@ -1,27 +1,12 @@
-"""What the lists of this interface share: the deployment asked for, and pagination headers."""
+"""Pages of lists, with pagination headers, and records with selected fields."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from flask import Response, current_app, g, jsonify
-
-from shared.deployments.deployments import DeploymentRef
-from shared.settings import Settings
+from flask import Response, jsonify
 
 MAX_OFFSET = 2**62  # the database counts in 64 bits
-
-
-def deployment() -> DeploymentRef:
-    """The deployment whose address was called."""
-    found: DeploymentRef = g.deployment
-    return found
-
-
-def settings() -> Settings:
-    """The service's settings."""
-    found: Settings = current_app.config["SETTINGS"]
-    return found
 
 
 def page(rows: list[Any], *, offset: int, limit: int, total: int) -> Response:

@@ -6,8 +6,8 @@ from flask import Blueprint, Response, jsonify
 
 from shared.infra.postgres import connection
 from shared.runs import queue_position
+from web.context import deployment
 from web.deployment_api import schemas
-from web.deployment_api.paging import deployment
 from web.operations import operation
 
 bp = Blueprint("queue", __name__)

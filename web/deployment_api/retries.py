@@ -10,10 +10,11 @@ from shared.infra.postgres import connection
 from shared.models import UNSUCCESSFUL_RUN_STATUSES
 from shared.runs import read, retry
 from web.auth import caller
+from web.context import deployment, settings
 from web.deployment_api import schemas
 from web.deployment_api.crons import Moment
 from web.deployment_api.locations import run_path
-from web.deployment_api.paging import MAX_OFFSET, deployment, page, settings
+from web.deployment_api.paging import MAX_OFFSET, page
 from web.fields import ItemOrList, OneOf, Schema, StrictBoolean, StrictInteger, StrictString, UuidField
 from web.idempotency import once
 from web.operations import operation

@@ -14,6 +14,7 @@ from shared.infra.postgres import connection
 from shared.models import ThreadStatus
 from shared.runs import webhooks
 from shared.runs.create import RunRequest
+from web.context import deployment
 from web.deployment_api import stream_filter
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
@@ -21,7 +22,6 @@ from web.deployment_api.assistants import (
     ConfigField,
     refuse_two_configurations,
 )
-from web.deployment_api.paging import deployment
 from web.fields import (
     AnyJson,
     Field,

@@ -27,10 +27,11 @@ from shared.runs.create import Created, RunRequest
 from shared.runs.signals import notify_next, publish_cancels
 from web import sse
 from web.auth import caller
+from web.context import deployment, settings
 from web.deployment_api import schemas, stream_filter
 from web.deployment_api.follower import RunFollower
 from web.deployment_api.locations import run_path, stream_headers
-from web.deployment_api.paging import deployment, selected, settings
+from web.deployment_api.paging import selected
 from web.deployment_api.run_request import (
     MAX_BATCH,
     CreateQuery,

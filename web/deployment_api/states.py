@@ -19,9 +19,9 @@ from shared.graph_queries import Question
 from shared.infra.postgres import connection
 from shared.threads import checkpoints, records, state
 from shared.threads.state import Newest
+from web.context import deployment
 from web.deployment_api import schemas
 from web.deployment_api.assistants import METADATA_BYTES
-from web.deployment_api.paging import deployment
 from web.deployment_api.run_request import (
     CHECKPOINT_KEYS,
     CheckpointConfig,

@@ -12,8 +12,9 @@ from shared import graph_queries, store
 from shared.errors import Conflict, Invalid
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
+from web.context import deployment
 from web.deployment_api import schemas
-from web.deployment_api.paging import MAX_OFFSET, deployment
+from web.deployment_api.paging import MAX_OFFSET
 from web.fields import (
     Field,
     Filter,

@@ -12,8 +12,8 @@ from shared.eventlog.events import EXPIRED
 from shared.eventlog.hub import hub
 from shared.thread_stream import MODES, RUN_MODES, StreamPosition, ThreadEvent, ThreadStream
 from web import sse
+from web.context import deployment, settings
 from web.deployment_api import stream_filter
-from web.deployment_api.paging import deployment, settings
 from web.fields import OneOf, QueryList, Schema
 from web.operations import operation
 from web.validation import load_query, uuid_path

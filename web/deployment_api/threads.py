@@ -14,10 +14,11 @@ from shared.removal import expiry
 from shared.runs import cancel
 from shared.runs.signals import publish_cancels
 from shared.threads import records
+from web.context import deployment, settings
 from web.deployment_api import schemas, states
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.extract import extracted, parse
-from web.deployment_api.paging import MAX_OFFSET, deployment, page, selected, settings
+from web.deployment_api.paging import MAX_OFFSET, page, selected
 from web.deployment_api.run_request import Command
 from web.deployment_api.states import Values
 from web.fields import (
