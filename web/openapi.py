@@ -102,30 +102,34 @@ def _paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
 def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[..., Any]) -> dict[str, Any]:
     """One method of one path."""
     text = (view.__doc__ or "").strip()
-    said = of_view(view)
-    is_open = said.role == "open"
-    takes_input = said.body is not None or said.query is not None or "_id>" in rule.rule
+    operation = of_view(view)
+    is_open = operation.role == "open"
+    takes_input = operation.body is not None or operation.query is not None or "_id>" in rule.rule
     described: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
         "tags": [_tag(rule)],
-        "summary": said.summary,
-        "parameters": [*_path_parameters(path, said), *_query_parameters(said), *_header_parameters(said)],
-        "responses": responses(spec, said, rule.rule, is_open=is_open, takes_input=takes_input),
+        "summary": operation.summary,
+        "parameters": [
+            *_path_parameters(path, operation),
+            *_query_parameters(operation),
+            *_header_parameters(operation),
+        ],
+        "responses": responses(spec, operation, rule.rule, is_open=is_open, takes_input=takes_input),
     }
     if text:
         described["description"] = text
-    if said.body is not None:
-        content = {JSON: {"schema": _body_schema(said)}}
-        described["requestBody"] = {"required": not said.body_optional, "content": content}
+    if operation.body is not None:
+        content = {JSON: {"schema": _body_schema(operation)}}
+        described["requestBody"] = {"required": not operation.body_optional, "content": content}
     if is_open:
         described["security"] = []
     return described
 
 
-def _body_schema(said: Operation) -> Any:
-    if not said.body_items:
-        return said.body
-    return {"type": "array", "items": said.body, "minItems": 1, "maxItems": said.body_items}
+def _body_schema(operation: Operation) -> Any:
+    if not operation.body_items:
+        return operation.body
+    return {"type": "array", "items": operation.body, "minItems": 1, "maxItems": operation.body_items}
 
 
 def _tag(rule: Rule) -> str:
@@ -136,26 +140,26 @@ def _tag(rule: Rule) -> str:
     return "system" if resource.startswith("deployment_") else resource
 
 
-def _path_parameters(path: str, said: Operation) -> Iterator[dict[str, Any]]:
+def _path_parameters(path: str, operation: Operation) -> Iterator[dict[str, Any]]:
     for name in re.findall(r"\{(\w+)\}", path):
-        is_id = name.endswith("_id") and name not in OTHER_IDS and name not in said.any_text
+        is_id = name.endswith("_id") and name not in OTHER_IDS and name not in operation.any_text
         schema = {"type": "string", "format": "uuid"} if is_id else {"type": "string"}
         yield {"in": "path", "name": name, "required": True, "schema": schema}
 
 
-def _query_parameters(said: Operation) -> list[dict[str, Any]]:
-    return [{"in": "query", "schema": said.query}] if said.query is not None else []
+def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
+    return [{"in": "query", "schema": operation.query}] if operation.query is not None else []
 
 
-def _header_parameters(said: Operation) -> Iterator[dict[str, Any]]:
+def _header_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
     text = {"type": "string"}
-    if 304 in said.errors:
+    if 304 in operation.errors:
         meaning = "The ETag of the record that the caller holds"
         yield {"in": "header", "name": "If-None-Match", "description": meaning, "schema": text}
-    if said.sse:
+    if operation.sse:
         meaning = "The id of the last event that the caller has seen"
         yield {"in": "header", "name": "Last-Event-ID", "description": meaning, "schema": text}
-    if said.idempotent:
+    if operation.idempotent:
         yield {
             "in": "header",
             "name": HEADER,

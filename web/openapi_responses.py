@@ -78,53 +78,53 @@ VIOLATIONS = {
 
 
 def responses(
-    spec: APISpec, said: Operation, path: str, *, is_open: bool, takes_input: bool
+    spec: APISpec, operation: Operation, path: str, *, is_open: bool, takes_input: bool
 ) -> dict[str, Any]:
     """Every answer an operation may give, by status."""
-    good = [status for status in (said.status, *said.also) if status < 400]
-    described = {str(status): _answer(spec, said, status) for status in good}
-    described |= {str(status): {"description": HTTPStatus(status).phrase} for status in said.empty}
-    for status in sorted(_refused(said, path, is_open=is_open, takes_input=takes_input)):
-        described[str(status)] = _refusal(spec, said, status, path)
+    good = [status for status in (operation.status, *operation.also) if status < 400]
+    described = {str(status): _answer(spec, operation, status) for status in good}
+    described |= {str(status): {"description": HTTPStatus(status).phrase} for status in operation.empty}
+    for status in sorted(_refused(operation, path, is_open=is_open, takes_input=takes_input)):
+        described[str(status)] = _refusal(spec, operation, status, path)
     return described
 
 
-def _refused(said: Operation, path: str, *, is_open: bool, takes_input: bool) -> set[int]:
-    statuses = {*said.errors, *([said.status] if said.status >= 400 else [])}
+def _refused(operation: Operation, path: str, *, is_open: bool, takes_input: bool) -> set[int]:
+    statuses = {*operation.errors, *([operation.status] if operation.status >= 400 else [])}
     if not is_open:
         statuses |= {401, 403, 429, 503}
         if deployment_path(path) is not None:
             statuses.add(404)  # no such deployment
     if takes_input:
         statuses.add(422)
-    if said.body is not None or said.idempotent:
+    if operation.body is not None or operation.idempotent:
         statuses |= {408, 413}
-    if said.idempotent:
+    if operation.idempotent:
         statuses |= {409, 422}
     return statuses
 
 
-def _answer(spec: APISpec, said: Operation, status: int) -> dict[str, Any]:
+def _answer(spec: APISpec, operation: Operation, status: int) -> dict[str, Any]:
     described: dict[str, Any] = {"description": "The answer" if status == 200 else HTTPStatus(status).phrase}
-    headers = {"ETag": ETAG} if 304 in said.errors else {}
-    headers |= {name: {"description": HEADERS[name], "schema": TEXT} for name in said.headers}
-    if said.idempotent:
+    headers = {"ETag": ETAG} if 304 in operation.errors else {}
+    headers |= {name: {"description": HEADERS[name], "schema": TEXT} for name in operation.headers}
+    if operation.idempotent:
         headers["Idempotent-Replayed"] = REPLAYED
     if headers:
         described["headers"] = headers
-    if status in WITHOUT_BODY and said.answer is None:
+    if status in WITHOUT_BODY and operation.answer is None:
         return described
-    schema = named(spec, said.answer) if said.answer is not None else {}
-    if said.many:
+    schema = named(spec, operation.answer) if operation.answer is not None else {}
+    if operation.many:
         schema = {"type": "array", "items": schema}
-    if said.sse:
+    if operation.sse:
         described["content"] = {SSE: {"schema": named(spec, EVENT)}}
         return described
-    described["content"] = {kind: {"schema": schema if kind == JSON else TEXT} for kind in said.media}
+    described["content"] = {kind: {"schema": schema if kind == JSON else TEXT} for kind in operation.media}
     return described
 
 
-def _refusal(spec: APISpec, said: Operation, status: int, path: str) -> dict[str, Any]:
+def _refusal(spec: APISpec, operation: Operation, status: int, path: str) -> dict[str, Any]:
     described: dict[str, Any] = {"description": MEANINGS.get(status, "Refused")}
     if status in TO_BE_RETRIED:
         described["headers"] = {"Retry-After": RETRY_AFTER}
