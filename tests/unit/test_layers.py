@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -78,12 +79,17 @@ def modules(folder: Path) -> list[Path]:
 def imported(path: Path) -> set[str]:
     """The top-level packages a module imports, wherever in its text; relative ones are its own."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names.add(node.module)
     return {name.partition(".")[0] for name in names}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
 
 
 def name(path: Path) -> str:
@@ -98,9 +104,9 @@ def dotted(path: Path) -> str:
 MODULES = {dotted(path): path for package in FORBIDDEN for path in modules(PROJECT / package)}
 
 
-def imports(tree: ast.AST, module: str) -> Iterator[str]:
-    """The modules of ours that are imported anywhere in `tree`, a part of the text of `module`."""
-    for node in ast.walk(tree):
+def imports(part: ast.AST, module: str) -> Iterator[str]:
+    """The modules of ours that are imported anywhere in a part of the text of `module`."""
+    for node in ast.walk(part):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in MODULES)
         elif isinstance(node, ast.ImportFrom):
@@ -120,9 +126,10 @@ def base(node: ast.ImportFrom, module: str) -> str:
     return ".".join([*parents, *filter(None, [node.module])])
 
 
-GRAPH = {
-    module: set(imports(ast.parse(path.read_text()), module)) - {module} for module, path in MODULES.items()
-}
+@cache
+def graph() -> Mapping[str, set[str]]:
+    """Which modules of ours each of them imports."""
+    return {module: set(imports(tree(path), module)) - {module} for module, path in MODULES.items()}
 
 
 def room(module: str) -> str:
@@ -130,10 +137,10 @@ def room(module: str) -> str:
     return module.partition(".")[2].partition(".")[0]
 
 
-def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
+def circle(edges: Mapping[str, Iterable[str]]) -> list[str]:
     """A circle in the graph, one of them; empty when there is none."""
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter(edges).prepare()
     except CycleError as error:
         return list(error.args[1])
     return []
@@ -142,7 +149,7 @@ def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
 def rooms_of(package: str) -> dict[str, set[str]]:
     """Which rooms of a package each of its rooms imports."""
     found: dict[str, set[str]] = {}
-    for module, others in GRAPH.items():
+    for module, others in graph().items():
         if module.startswith(f"{package}."):
             within = {room(other) for other in others if other.startswith(f"{package}.")}
             found.setdefault(room(module), set()).update(within - {room(module)})
@@ -180,7 +187,7 @@ def test_an_import_goes_downward_or_stays_on_its_floor(package: str) -> None:
     rooms = set().union(*FLOORS[package])
     upward = {
         (module, other)
-        for module, others in GRAPH.items()
+        for module, others in graph().items()
         for other in others
         if module.startswith(f"{package}.") and other.startswith(f"{package}.")
         if {room(module), room(other)} <= rooms
@@ -212,7 +219,7 @@ def test_no_rooms_import_each_other_in_a_circle(package: str) -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    assert circle(GRAPH) == []
+    assert circle(graph()) == []
 
 
 def test_no_import_of_ours_is_hidden_from_the_running_program() -> None:
@@ -220,7 +227,7 @@ def test_no_import_of_ours_is_hidden_from_the_running_program() -> None:
     hidden = {
         module
         for module, path in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.If)
         and "TYPE_CHECKING" in ast.unparse(node.test)
         and any(imports(node, module))
@@ -236,7 +243,7 @@ def test_the_graph_host_imports_nothing_of_ours_and_only_what_a_revision_has() -
 
 def test_the_graph_host_does_not_reach_out_of_its_package() -> None:
     for path in modules(HOST):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ImportFrom):
                 assert node.level <= len(path.relative_to(HOST).parts), name(path)
 
@@ -253,7 +260,7 @@ def test_of_the_runner_only_frames_is_shared_with_the_graph_host() -> None:
         for path in modules(PROJECT / package):
             if path.is_relative_to(HOST):
                 continue
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(tree(path)):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("workers.graph_host"):
                     names = {alias.name for alias in node.names}
                     assert names <= {"frames"} or node.module == "workers.graph_host.frames", name(path)
@@ -265,7 +272,7 @@ def test_only_settings_reads_the_environment() -> None:
         for path in modules(PROJECT / package):
             if path.is_relative_to(HOST):
                 continue
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(tree(path)):
                 reads = isinstance(node, ast.Attribute) and node.attr in ("getenv",)
                 picks = isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ"
                 gets = isinstance(node, ast.Call) and ast.unparse(node.func) == "os.environ.get"
@@ -281,6 +288,6 @@ def test_every_module_says_what_it_is_for() -> None:
         name(path)
         for package in OURS - {"tests"}
         for path in modules(PROJECT / package)
-        if not ast.get_docstring(ast.parse(path.read_text()))
+        if not ast.get_docstring(tree(path))
     ]
     assert silent == []
