@@ -8,12 +8,9 @@ import re
 import sys
 import threading
 from datetime import datetime
-from typing import TYPE_CHECKING, TextIO
+from typing import Protocol, TextIO
 
 from rich.console import Console
-
-if TYPE_CHECKING:
-    from shared.infra.logs import Outlet
 
 COLOURS = ("36", "33", "32", "35", "34", "31", "96", "93")
 WIDTH = 8
@@ -21,6 +18,14 @@ FLUSH_SECONDS = 1.0
 
 # What a service, a graph or a model says is shown and never obeyed: a terminal's codes are data here.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Buffered(Protocol):
+    """Takes lines at once and writes them when whoever reads them is ready."""
+
+    def put(self, line: bytes, /) -> object: ...
+
+    def flush(self, timeout_seconds: float, /) -> object: ...
 
 
 class Lines:
@@ -64,7 +69,7 @@ class Lines:
                 return  # whoever read us has gone; the service has not
 
 
-def _outlet(out: TextIO) -> Outlet | None:
+def _outlet(out: TextIO) -> Buffered | None:
     """What writes to the descriptor behind this; None where there is none, and nobody to wait for."""
     # Here, since it brings gevent along, which most commands do without.
     from shared.infra.logs import Outlet
