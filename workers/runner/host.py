@@ -214,10 +214,13 @@ class Host:
         """
         self._note_active()
         if self._asked is not None:
-            if self._pongs >= PONGS and not self.is_unfit:
-                log.warning("host %s of revision %s answers nothing but pings", self.pid, self.revision_id)
-                self.is_unfit = True
-                self._displace(self._asked)
+            if self._pongs >= PONGS:
+                if not self.is_unfit:
+                    log.warning(
+                        "host %s of revision %s answers nothing but pings", self.pid, self.revision_id
+                    )
+                    self.is_unfit = True
+                self._displace(set(self._ask_at))  # those too that were sent after the check
             return
         now = time.monotonic()
         quiet = {id for id, at in self._ask_at.items() if at <= now}
