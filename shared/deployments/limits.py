@@ -11,6 +11,7 @@ from sqlalchemy import Connection, text
 
 from shared.infra.postgres import Row
 
+MOVED_AT_ONCE = 2_000  # a statement of a hundred thousand takes longer than a request may
 NAMES = ("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb")
 
 
@@ -52,13 +53,13 @@ def of_hosts(conn: Connection, revision_ids: Collection[UUID]) -> dict[UUID, Hos
     return {id: found.get(id, HostLimits(is_gone=True)) for id in revision_ids}
 
 
-def move_waiting(conn: Connection, deployment_id: UUID, pool: str) -> int:
-    """A deployment's waiting runs follow it to another pool; how many. Upkeep notifies the runners there."""
-    moved = conn.execute(
-        text(
-            "UPDATE run SET pool = :pool, notified_at = NULL, notifications = 0 WHERE deployment_id = :id"
-            " AND status = 'pending' AND pool <> :pool"
-        ),
-        {"id": deployment_id, "pool": pool},
-    )
-    return moved.rowcount
+MOVE_WAITING = text("""
+UPDATE run SET pool = :pool, notified_at = NULL, notifications = 0 WHERE status = 'pending' AND run_id = ANY(ARRAY(
+    SELECT run_id FROM run WHERE deployment_id = :id AND status = 'pending' AND pool <> :pool
+    LIMIT :limit FOR UPDATE SKIP LOCKED))
+""")
+
+
+def move_waiting(conn: Connection, deployment_id: UUID, pool: str, *, limit: int = MOVED_AT_ONCE) -> int:
+    """Move some of a deployment's waiting runs to its new pool; how many. Upkeep moves the rest, and notifies there."""
+    return conn.execute(MOVE_WAITING, {"id": deployment_id, "pool": pool, "limit": limit}).rowcount

@@ -197,3 +197,10 @@ def test_what_has_come_meanwhile_is_served_beside_a_large_document() -> None:
     told = subprocess.run([sys.executable, "-c", TURNS], capture_output=True, text=True, check=True)
     large = database_module.LARGE
     assert told.stdout == f"[10, b'request', {large}, 12, b'another', {large + 2}]\n"
+
+
+def test_a_statement_that_takes_too_long_is_for_later(db: Engine) -> None:
+    with pytest.raises(Unavailable, match="took too long"), connection() as conn:
+        conn.execute(text("SET LOCAL statement_timeout = 20; SELECT pg_sleep(30)"))
+    with connection() as conn:
+        assert conn.execute(text("SELECT 1")).scalar_one() == 1

@@ -185,3 +185,17 @@ def test_waiting_runs_follow_their_deployment_to_another_pool() -> None:
     with driver() as conn:
         taken = claims.claim(conn, [*running, *pending], Terms("g", 30, 3600, "gpu"))
     assert len(taken) == 2
+
+
+def test_a_long_queue_moves_in_parts() -> None:
+    ref = limited(None)
+    ids = waiting(ref) + waiting(ref) + waiting(ref)
+    with connection() as conn:
+        conn.execute(text("UPDATE deployment SET pool = 'gpu' WHERE id = :id"), {"id": ref.id})
+        assert limits.move_waiting(conn, ref.id, "gpu", limit=2) == 2
+        assert sorted(row(id).pool for id in ids) == ["default"] * 3, "not committed yet"
+    assert sorted(row(id).pool for id in ids) == ["default", "gpu", "gpu"]
+
+    with connection() as conn:
+        assert deployment_limits.move_stragglers(conn) == 1
+    assert {row(id).pool for id in ids} == {"gpu"}
