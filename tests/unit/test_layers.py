@@ -53,7 +53,7 @@ FORBIDDEN = {
 # every room, and holds what rooms share.
 FLOORS = {
     "shared": (
-        {"errors", "settings", "files"},
+        {"errors", "settings"},
         {"models", "infra"},
         {"eventlog", "threads", "store", "store_vectors", "fleet", "leadership", "graph_queries"},
         {"deployments", "oauth"},

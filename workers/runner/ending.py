@@ -15,6 +15,7 @@ from shared.infra.postgres import dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import end_event
 from shared.runs.claims import Claimed
+from shared.runs.end_event import ROLLBACK, cancel_error
 from shared.runs.finish import Finish
 from workers.runner import quarantine
 
@@ -167,14 +168,14 @@ def stopped(run: Claimed, stop: Stop, done: Done = Done(), *, timeout_seconds: f
         case "rollback" if run.temporary:
             return End(RunStatus.INTERRUPTED, ThreadStatus.IDLE)
         case "rollback":
-            return RollBack({"error": "UserRollback", "message": stop.reason or "rollback requested"})
+            return RollBack(cancel_error(ROLLBACK, stop.reason))
         case "timeout":
             seconds = run.timeout_seconds or timeout_seconds
             error = {"error": "TimeoutError", "message": f"the run exceeded its limit of {seconds:.0f} s"}
             done = replace(done, answer=None)
             return End(RunStatus.TIMEOUT, ThreadStatus.ERROR, error, done, is_announced=True)
         case _:
-            error = {"error": "UserInterrupt", "message": stop.reason or "interrupt requested"}
+            error = cancel_error("interrupt", stop.reason)
             return End(RunStatus.INTERRUPTED, ThreadStatus.INTERRUPTED, error, done)
 
 

@@ -189,8 +189,7 @@ class Upkeep:
                 return
             end = _final(run)
             if run.cancel_requested == "rollback" and not run.temporary:
-                error = {"error": "UserRollback", "message": "rollback requested"}
-                following = finish.roll_back(conn, run, error=error)
+                following = finish.roll_back(conn, run, error=end_event.cancel_error("rollback"))
             else:
                 following = finish.finish_runs(conn, [end], owner=self._settings.worker).get(run.run_id)
         log.warning("run %s: abandoned by its owner, it ended as %s", run.run_id, end.status)
@@ -241,7 +240,7 @@ class Upkeep:
 
 def _final(run: claims.Claimed) -> Finish:
     if run.cancel_requested is not None:
-        error = {"error": "UserInterrupt", "message": "interrupt requested"}
+        error = end_event.cancel_error("interrupt")
         return Finish(run, RunStatus.INTERRUPTED, ThreadStatus.INTERRUPTED, error)
     if run.seconds_left <= 0:
         error = {"error": "TimeoutError", "message": "the run exceeded its time limit"}
