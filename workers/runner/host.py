@@ -245,6 +245,7 @@ class Host:
         now = time.monotonic()
         for id in ids:
             if self._ask_at.get(id, now) <= now and (occupant := self.occupants.get(id)):
+                self._ask_at.pop(id, None)
                 occupant.host_died(NotBegun("does not execute the run"))
 
     @property

@@ -537,15 +537,18 @@ def test_a_host_that_answers_pings_only_gets_no_runs_and_its_quiet_ones_go_elsew
     with stage(world) as s:
         s.part = "pongs only"
         unfit = s.acquire()
-        occupant = Occupant().enter(unfit)
-        until(lambda: occupant.deaths)
-        assert isinstance(occupant.deaths[0], NotBegun)
+        first = Occupant().enter(unfit)
+        until(lambda: unfit._asked)
+        second = Occupant().enter(unfit)  # after the check that is never answered
+        until(lambda: first.deaths and second.deaths)
+        assert all(isinstance(occupant.deaths[0], NotBegun) for occupant in (first, second))
         s.part = "plays along"
         assert s.acquire() is not unfit
 
-        unfit.leave(occupant.id)
+        for occupant in (first, second):
+            unfit.leave(occupant.id)
         until(lambda: not is_alive(unfit.pid))
-        assert len(occupant.deaths) == 1
+        assert [len(occupant.deaths) for occupant in (first, second)] == [1, 1]
     one_host.QUIET_SECONDS = 5.0
 
 
