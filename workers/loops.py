@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import gevent
 from redis.exceptions import RedisError
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import InterfaceError, OperationalError
 
 from shared.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-AWAY = (Unavailable, DBAPIError, RedisError, OSError)
+AWAY = (Unavailable, OperationalError, InterfaceError, RedisError, OSError)
 
 
 def forever(

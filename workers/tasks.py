@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from uuid import UUID
 
 import gevent
@@ -21,6 +22,7 @@ from workers.builder import caches, host_commands, workspaces
 from workers.builder.builder import Builder
 from workers.heartbeat import Figures, HeartbeatSender
 from workers.isolation import sandbox
+from workers.loops import forever
 from workers.messages import MessageTask
 from workers.runner import graph_queries
 from workers.runner.deployment_log import DeployLog
@@ -61,8 +63,12 @@ def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
         dies=_die,
     )
     _heartbeats.start()
-    gevent.spawn(workspaces.keep_tidy, settings)
-    gevent.spawn(caches.keep_tidy, settings)
+    for tidy, pause, what in (
+        (workspaces.remove_unneeded, workspaces.TIDY_SECONDS, "removing old environments"),
+        (caches.remove_caches_of_deleted, caches.DELETED_SECONDS, "removing caches of deleted deployments"),
+        (caches.remove_unused, caches.TIDY_SECONDS, "removing unused packages and caches"),
+    ):
+        gevent.spawn_later(pause, forever, partial(tidy, settings), pause, what=what)
     _upkeep = Upkeep(settings)
     _upkeep.start()
     _deliveries = Deliveries(settings.worker)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
-import gevent
 from sqlalchemy import text
 
-from shared.errors import Unavailable
 from shared.infra.postgres import connection
 from shared.settings import Settings
 from workers.builder import steps, untrusted_files, workspaces
@@ -33,22 +30,6 @@ def of_deployment(settings: Settings, deployment_id: UUID) -> Path:
 
 def _folder(settings: Settings) -> Path:
     return settings.data_dir / "caches"
-
-
-def keep_tidy(settings: Settings) -> None:
-    """Remove packages and caches nobody uses any more, for as long as the process lives."""
-    tidied_at = time.monotonic()
-    while True:
-        gevent.sleep(DELETED_SECONDS)
-        try:
-            remove_caches_of_deleted(settings)
-            if time.monotonic() - tidied_at > TIDY_SECONDS:
-                tidied_at = time.monotonic()
-                remove_unused(settings)
-        except Unavailable as error:
-            log.info("packages and caches stay for now: %s", error)
-        except Exception:  # the outermost loop: it must not end for one odd folder
-            log.exception("removing packages and caches failed, going on")
 
 
 def remove_caches_of_deleted(settings: Settings) -> int:

@@ -22,7 +22,6 @@ from uuid import UUID
 import gevent
 from sqlalchemy import text
 
-from shared.errors import Unavailable
 from shared.infra.hardening import owners_alone
 from shared.infra.postgres import connection
 from shared.models import REVISION_ENDS, is_live
@@ -155,18 +154,6 @@ def _locked_anew(path: Path) -> Iterator[bool]:
 def delete(path: Path) -> None:
     """Thousands of files: in a thread, so that no greenlet waits for them."""
     gevent.get_hub().threadpool.apply(shutil.rmtree, (path,), {"ignore_errors": True})
-
-
-def keep_tidy(settings: Settings) -> None:
-    """Remove what is not needed any more, for as long as the process lives."""
-    while True:
-        gevent.sleep(TIDY_SECONDS)
-        try:
-            remove_unneeded(settings)
-        except Unavailable as error:
-            log.info("old environments stay for now: %s", error)
-        except Exception:  # the outermost loop: it must not end for one odd folder
-            log.exception("removing old environments failed, going on")
 
 
 def remove_unneeded(settings: Settings) -> int:
