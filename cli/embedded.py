@@ -54,7 +54,7 @@ POSTGRES_SETTINGS = {
     "autovacuum_worker_slots": "2",
     "autovacuum_max_workers": "2",
     "huge_pages": "off",
-    "log_min_messages": "fatal",  # what a statement did wrong is told to its client
+    "log_min_messages": "fatal",  # what a statement did wrong is reported to its client
     "log_line_prefix": "",
 }
 

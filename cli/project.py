@@ -221,7 +221,7 @@ def name_here() -> str:
 
 
 def name_of(folder: str, found: Mapping[str, str]) -> str:
-    """The name a project gets that is not told one: of a variable, else the directory's."""
+    """The name a project gets that is given none: of a variable, else the directory's."""
     return deployment_name(os.environ.get(NAME) or found.get(NAME) or folder)
 
 

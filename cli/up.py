@@ -1,7 +1,7 @@
 """`runyard up`: the whole service on one machine, from nothing.
 
 The servers that no setting names come up from their wheels, the database is migrated if it lacks something,
-then every process of the Procfile starts; what dies is started again. Told to stop, it stops the processes,
+then every process of the Procfile starts; what dies is started again. On a signal to stop it stops the processes,
 then the servers, and leaves nothing running.
 """
 

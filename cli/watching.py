@@ -1,7 +1,7 @@
 """Watching a project's files: what its archive would hold, its configuration and its variables.
 
 Directories are watched one by one, without what is in them: an ignored one (`.venv`, the data directory) costs
-nothing. What counts is the state that the files are in, not which events told of it, so none can be missed.
+nothing. What counts is the state that the files are in, not which events reported it, so none can be missed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _files(project: Project) -> list[Path]:
 
 
 def changes(read: Callable[[], Project], seen: State) -> Iterator[list[str]]:
-    """Names of the files that have changed since `seen`, then since they were last told; for ever."""
+    """Names of the files that have changed since `seen`, then since the last answer; for ever."""
     is_polling = False
     while True:
         project = read()

@@ -84,7 +84,7 @@ def take(id: UUID) -> Question | None:
 
 
 def answer(id: UUID, document: bytes) -> None:
-    """Tell whoever asked."""
+    """Publish the answer to whoever asked."""
     events.close(
         id,
         attempt=1,

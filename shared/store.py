@@ -168,9 +168,9 @@ def get(
 
 
 def _refresh(conn: Connection, deployment_id: UUID, rows: Sequence[RowMapping], wanted: bool) -> None:
-    mortal = [row for row in rows if wanted and row["ttl_minutes"] is not None]
-    if mortal:
-        paths, keys = [row["path"] for row in mortal], [row["key"] for row in mortal]
+    expiring = [row for row in rows if wanted and row["ttl_minutes"] is not None]
+    if expiring:
+        paths, keys = [row["path"] for row in expiring], [row["key"] for row in expiring]
         conn.execute(
             REFRESH,
             {"deployment_id": deployment_id, "paths": paths, "keys": keys, "longest": MAX_TTL_MINUTES},

@@ -1,4 +1,4 @@
-"""What can be done with a thread's checkpoints as a whole: copy them, thin them out, tell what they weigh."""
+"""What can be done with a thread's checkpoints as a whole: copy them, thin them out, measure what they take."""
 
 from __future__ import annotations
 

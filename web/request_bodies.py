@@ -62,7 +62,7 @@ class Body(io.RawIOBase):
     """A request's body.
 
     Reading it raises RequestTimeout when it is too slow, BadRequest when its chunks are none, an OSError when
-    it breaks off.
+    it is cut off.
     """
 
     def __init__(self, stream: Any, length: int | None, *, grace_seconds: float) -> None:
@@ -102,7 +102,7 @@ class Body(io.RawIOBase):
         if self._is_over or self._is_broken:
             return b""
         late = self._deadline + self._received / SLOWEST_BYTES_PER_SECOND - time.monotonic()
-        self._is_broken = True  # unless it goes on: after an error there is nothing more to read
+        self._is_broken = True  # unless it is read to its end: after an error there is nothing more to read
         # The server closes a connection after an Exception in reading, which a bare Timeout is not.
         try:
             with gevent.Timeout(max(late, 0.001), RequestTimeout()):

@@ -15,7 +15,7 @@ import warnings  # noqa: E402  the patch comes before every other import
 
 from celery.__main__ import main  # noqa: E402
 
-# Of a service that runs as root: the isolation level, told at the start, says what that means.
+# Of a service that runs as root: the isolation level, logged at the start, says what that means.
 warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
 
 if __name__ == "__main__":

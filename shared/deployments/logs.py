@@ -1,4 +1,4 @@
-"""What a revision has to tell: lines of its build and deployment logs, and its status as live events.
+"""What a revision writes: lines of its build and deployment logs, and its status as live events.
 
 Lines are rows; `lines()` reads them by filter and cursor. Events are `status` {"status", "message"},
 `log` {"timestamp", "level", "message"} and at last `end` {"status"}, in the revision's event log.

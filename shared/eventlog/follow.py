@@ -21,7 +21,7 @@ from shared.infra.redis import client
 log = logging.getLogger(__name__)
 
 SELF_CHECK_SECONDS = 6.0  # a quiet reader looks whether it missed the very last message
-ROW_CHECK_SECONDS = 15.0  # … and whether the row has ended, which its owner could not tell any more
+ROW_CHECK_SECONDS = 15.0  # … and whether the row has ended, which its owner could not publish any more
 AWAY_CHECK_SECONDS = 5.0  # … and while Redis is away, where the row says all that is wanted
 PAUSE_SECONDS = 0.2
 SETTLE_SECONDS = 1.5  # between the row's end and a log without one: longer than a writer pauses

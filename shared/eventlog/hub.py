@@ -27,7 +27,7 @@ SILENCE_SECONDS = 6.0  # no answer to a PING for this long: the connection is de
 
 
 class Stopping(Exception):
-    """This process stops: whoever follows goes on at another one."""
+    """This process stops: whoever follows continues at another one."""
 
 
 class Reader:

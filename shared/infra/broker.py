@@ -117,7 +117,7 @@ def _broker_url(redis_url: str) -> str:
 
 
 class Notifier:
-    """Notifies in the background: the caller goes on at once, and notifications that meet travel together."""
+    """Notifies in the background: the caller continues at once, and notifications that meet travel together."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[str, str, str]] = deque()  # task, queue, id

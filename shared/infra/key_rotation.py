@@ -32,15 +32,15 @@ ENCRYPTED = (
 ROTATED, CURRENT, UNREADABLE, CHANGED = "rotated", "current", "unreadable", "changed"
 
 
-def rotate(tell: Callable[[str, Counter[str]], None] = lambda column, counts: None) -> Counter[str]:
+def rotate(report: Callable[[str, Counter[str]], None] = lambda column, counts: None) -> Counter[str]:
     """Encrypt everything with the first key; how many values were rotated, current, unreadable, changed.
 
-    `tell` hears of each column when it is done. An unreadable value is one that none of the keys reads.
+    `report` is called for each column when it is done. An unreadable value is one that none of the keys reads.
     """
     totals: Counter[str] = Counter()
     for name in ENCRYPTED:
         counts = _rotate_column(_column(name))
-        tell(name, counts)
+        report(name, counts)
         totals += counts
     return totals
 

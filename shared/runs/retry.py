@@ -1,6 +1,6 @@
 """Runs that did not succeed: finding them, and running one again from where it came to.
 
-Another run goes on from the failed one's last checkpoint, or from its input when it has none, with the same
+Another run continues from the failed one's last checkpoint, or from its input when it has none, with the same
 configuration and on what the deployment serves now: a revision that repairs the graph is what one waits
 for. The failed run stays as it is; the new one names it in its metadata.
 
@@ -73,7 +73,7 @@ def retry_run(
     force: bool = False,
     **terms: Any,
 ) -> Created:
-    """A new run that goes on where this one ended; `terms` are those of `runs.create`.
+    """A new run that continues where this one ended; `terms` are those of `runs.create`.
 
     Raises NotFound, and Conflict while the thread is busy, for a run that has not failed, and for a thread
     that has moved on since; `force` permits the last: the new run then forks from the failed run's last

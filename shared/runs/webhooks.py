@@ -180,7 +180,7 @@ def record_going(
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One attempt at telling, ours until its lease runs out."""
+    """One attempt at a delivery, ours until its lease runs out."""
 
     delivery_id: UUID
     deployment_id: UUID

@@ -1,7 +1,7 @@
 """Filters the events of a run for one client: by stream mode, by namespace, by whether it wants subgraphs.
 
 A run's log may hold more than its creator asked for: who joins a run adds its own wishes to what the run will
-stream, before its start (`shared/runs/create.py`, `widen`) or while it goes on (`shared/runs/signals.py`, `widen`). So
+stream, before its start (`shared/runs/create.py`, `widen`) or while it runs (`shared/runs/signals.py`, `widen`). So
 every client's stream is filtered.
 """
 

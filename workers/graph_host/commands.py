@@ -15,7 +15,7 @@ class UnknownInterruptError(Exception):
 
 
 def command_of(command: dict[str, Any]) -> Command[Any] | None:
-    """The graph library's command; None, which goes on from the newest checkpoint, when it says nothing."""
+    """The graph library's command; None, which continues from the newest checkpoint, when it says nothing."""
     if all(command.get(key) is None for key in ("update", "resume", "goto")):
         return None
     update = command.get("update")
@@ -31,7 +31,7 @@ def command_of(command: dict[str, Any]) -> Command[Any] | None:
 
 
 def check_resume(resume: Any, state: StateSnapshot) -> None:
-    """Raise UnknownInterruptError unless the resume answers what waits, or goes on from a breakpoint.
+    """Raise UnknownInterruptError unless the resume answers what waits, or continues from a breakpoint.
 
     The newer graph libraries know a strict resume too; here it is the same with all that are supported.
     """

@@ -74,7 +74,7 @@ class EventWriter:
         self.interrupts: list[Any] = []
         self.is_closed = False
         self._tool_names: dict[str, str] = {}
-        # of the subgraphs whose life is told: those that began, by their task, and have not ended
+        # of the subgraphs whose life is reported: those that began, by their task, and have not ended
         self._alive: dict[str, Namespace] | None = None
         self._handlers: dict[str, Callable[[Namespace, Any], None]] = {"values": self._on_values}
         optional: dict[str, Callable[[Namespace, Any], None]] = {
@@ -94,7 +94,7 @@ class EventWriter:
         if "lifecycle" in self._modes and asked.subgraphs:
             self._alive = {}
             self._handlers["tasks"] = self._on_task
-        # A reader may ask for these while the run goes on. The library's own event stream would show that they
+        # A reader may ask for these while the run is executed. The library's own event stream would show that they
         # are asked for.
         self._unread: dict[str, Callable[[Namespace, Any], None]] = {}
         if "events" not in self._modes:

@@ -55,7 +55,7 @@ class Limiter:
         self._lock = threading.Lock()
 
     def emit(self, level: str, logger: str, message: str, run_id: bytes | None = None) -> None:
-        """Send one line, or count it as dropped; of the current run unless told another."""
+        """Send one line, or count it as dropped; of the current run unless another is given."""
         run_id = current_run_id.get() if run_id is None else run_id
         with self._lock:
             seen = self._count(run_id)

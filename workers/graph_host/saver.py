@@ -383,7 +383,7 @@ class HostSaver(BaseCheckpointSaver[str]):
 class Serializer(JsonPlusSerializer):
     """Raises CheckpointRefused for what may not be restored.
 
-    The library goes on with the bare data of a class that is not allowed. The next checkpoint would then keep
+    The library continues with the bare data of a class that is not allowed. The next checkpoint would then keep
     that in the value's place, and a payload that somebody put into the database would reach the graph.
     """
 

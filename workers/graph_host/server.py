@@ -70,7 +70,7 @@ class Host:
         self._versions = {"python": platform.python_version(), "langgraph": _version("langgraph")}
 
     def serve(self) -> None:
-        """Load, report, and work until told to stop. Does not return."""
+        """Load, report, and work until STOP. Does not return."""
         self._load()
         if self._config.get("inspect"):
             self._report_inspection()
@@ -86,7 +86,7 @@ class Host:
                 self._loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
                 # A node called sys.exit(). asyncio lets that through after the task has got it as its
-                # result, so the run fails like any other and the rest goes on.
+                # result, so the run fails like any other and the others continue.
                 continue
 
     def _load(self) -> None:
@@ -121,9 +121,9 @@ class Host:
         """The store that graphs see; raises LoadFailed when its embeddings cannot be loaded."""
         from . import meaning, store
 
-        told = self._config.get("store") or {}
-        self._index = meaning.load(told["index"]) if told.get("index") else None
-        return store.HostStore(self._connection, told.get("ttl"), self._index)
+        config = self._config.get("store") or {}
+        self._index = meaning.load(config["index"]) if config.get("index") else None
+        return store.HostStore(self._connection, config.get("ttl"), self._index)
 
     def _report_inspection(self) -> None:
         from . import inspection, loader
@@ -258,7 +258,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _die_with_the_runner(sock: socket.socket) -> None:
-    """No run goes on when nobody can hear of it: by signal, and by the closed socket.
+    """No run continues when nobody can receive its events: by signal, and by the closed socket.
 
     The socket is watched by a thread of its own, so that a graph that blocks the loop dies too.
     """

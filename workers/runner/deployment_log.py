@@ -1,7 +1,7 @@
 """Lines of user code and of its hosts, on their way to the deployment's log.
 
-Whoever writes goes on at once; one greenlet stores what has gathered. A host that writes more than its allowance
-loses lines, which the deployment's log tells; a database that is away costs lines beyond a bound, which ours tells.
+Whoever writes continues at once; one greenlet stores what has gathered. A host that writes more than its allowance
+loses lines, which the deployment's log says; a database that is away costs lines beyond a bound, which ours says.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AT_ONCE = 500
 PAUSE_SECONDS = 0.2
 RETRY_SECONDS = (1.0, 1.0)
 BURST_LINES, LINES_A_SECOND = 10_000, 200
-TELL_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 
 
 class Allowance:
@@ -41,7 +41,7 @@ class Allowance:
         self._seen_at = clock()
 
     def take(self) -> bool:
-        """Whether one more line may be written; after one that may not none may, until that has been told."""
+        """Whether one more line may be written; after one that may not none may, until that has been reported."""
         now = self._clock()
         self._left = min(BURST_LINES, self._left + (now - self._seen_at) * LINES_A_SECOND)
         self._seen_at = now
@@ -51,7 +51,7 @@ class Allowance:
         self._left -= 1
         return True
 
-    def told(self) -> int:
+    def report(self) -> int:
         """How many lines were dropped; others may be written again."""
         dropped, self.dropped = self.dropped, 0
         return dropped
@@ -78,10 +78,10 @@ class DeployLog:
             if allowance.take():
                 store(level, message, run_id)
             elif allowance.dropped == 1:
-                gevent.spawn_later(TELL_SECONDS, tell)
+                gevent.spawn_later(REPORT_SECONDS, report)
 
-        def tell() -> None:
-            store("WARNING", f"{allowance.told()} lines dropped: more than {LINES_A_SECOND} a second", None)
+        def report() -> None:
+            store("WARNING", f"{allowance.report()} lines dropped: more than {LINES_A_SECOND} a second", None)
 
         def store(level: str, message: str, run_id: UUID | None) -> None:
             if len(self._lines) >= MOST_LINES:

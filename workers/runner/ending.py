@@ -102,7 +102,7 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """Another attempt goes on from the last checkpoint, here or elsewhere."""
+    """Another attempt continues from the last checkpoint, here or elsewhere."""
 
     why: str | None = None
     delay_seconds: float = 0.0

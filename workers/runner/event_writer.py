@@ -50,7 +50,7 @@ class RunLog:
         self._wake_channel = wake_channel
         self.is_open = False
         self.ended = False  # the last event has been added
-        self._closing = False  # nothing will be added; another attempt goes on
+        self._closing = False  # nothing will be added; another attempt continues
         self.flushed = Signal()  # … and is in the log, or never will be
         self.drained = Signal()
         self.drained.set()
@@ -73,7 +73,7 @@ class RunLog:
     def add_first(self, payload: bytes) -> None:
         """Take the event with which an attempt begins: it may wait a moment for the next one's company.
 
-        Whoever streams a new run has been told it already.
+        Whoever streams a new run has been sent it already.
         """
         if self._take(payload):
             gevent.spawn_later(COMPANY_SECONDS, self._writer.notice, self)
@@ -93,7 +93,7 @@ class RunLog:
         self.ended = True
 
     def hand_over(self, timeout_seconds: float) -> None:
-        """Send what waits, as far as that goes, then nothing any more: another attempt goes on."""
+        """Send what waits, as far as that goes, then nothing any more: another attempt continues."""
         self._closing = True
         if self._waiting:
             self.flushed.wait(timeout_seconds)

@@ -1,7 +1,7 @@
 """Removes what is over: deleted deployments, old revisions, archives, answers and log lines.
 
 Each step is a loop of short transactions that ends after a moment, so that upkeep's other steps get their
-turn; what a step did not finish it goes on with in the next round.
+turn; what a step did not finish it finishes in the next round.
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ def test_a_flood_is_cut_to_an_allowance_and_counted() -> None:
     assert taken == [True] * BURST_LINES + [False] * 50
     now = 1.0
     assert not allowance.take(), "what was dropped is told first"
-    assert allowance.told() == 51
+    assert allowance.report() == 51
     assert [allowance.take() for _ in range(LINES_A_SECOND + 1)] == [True] * LINES_A_SECOND + [False]
 
 
 @greened
 def test_a_host_that_floods_the_log_is_told_so_and_leaves_others_their_lines(world: World) -> None:
-    deployment_log.TELL_SECONDS = 0.05
+    deployment_log.REPORT_SECONDS = 0.05
     log, noisy, quiet = DeployLog(), uuid4(), uuid4()
     log._greenlet.kill()  # what is to be stored stays to be looked at
     write, beside = log.of(uuid4(), noisy, []), log.of(uuid4(), quiet, [])
