@@ -43,7 +43,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Upload:
+class ArchiveUpload:
     """A directory on this machine."""
 
     project: Project
@@ -95,7 +95,7 @@ def deploy(
 ) -> dict[str, Any]:
     """Bring a project to the deployment of that name, reported in lines; its record. Raises CommandFailed."""
     report = Plain(print_line)
-    request = DeployRequest(name, Upload(project), project.variables())
+    request = DeployRequest(name, ArchiveUpload(project), project.variables())
     found, revision_id = start(client, request, report)
     if wait:
         follow(client, found["id"], revision_id, report)
@@ -120,7 +120,7 @@ def _create(
     client: Client, request: DeployRequest, secrets: list[dict[str, str]], report: Report
 ) -> tuple[dict[str, Any], str]:
     """A source that needs no upload goes with the first call; the others follow in a PATCH."""
-    is_upload = isinstance(request.source, Upload)
+    is_upload = isinstance(request.source, ArchiveUpload)
     found = client.create(
         {
             "name": request.name,
@@ -285,7 +285,7 @@ def command(
         limits = {name: value for name, value in limits.items() if value is not None}
         project = None if git else Project.read(directory, config)
         found = read_env_of(project, env_file)
-        source: Source = Upload(project) if project else Repository(str(git), ref, config)
+        source: Source = ArchiveUpload(project) if project else Repository(str(git), ref, config)
         request = DeployRequest(
             name=deployment_name(name) if name else name_of(default_name(project, git), found),
             source=source,

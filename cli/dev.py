@@ -14,7 +14,7 @@ import typer
 
 from cli.access import KEPT_KEY
 from cli.client import Client
-from cli.deploy import DeployRequest, Upload, read_env_of, start
+from cli.deploy import ArchiveUpload, DeployRequest, read_env_of, start
 from cli.errors import CommandFailed
 from cli.following import LAST_LINES, follow
 from cli.logs import Log
@@ -161,7 +161,7 @@ class Developing:
         try:
             project = self._files.read()
             found = read_env_of(project, self._files.env_file)
-            request = DeployRequest(self._name, Upload(project), found)
+            request = DeployRequest(self._name, ArchiveUpload(project), found)
             record, revision_id = start(self._client, request, report)
             follow(self._client, record["id"], revision_id, report)
         except CommandFailed as error:

@@ -19,7 +19,7 @@ class BadProcfile(ValueError):
 
 
 @dataclass(frozen=True)
-class Line:
+class ProcfileLine:
     name: str
     command: str  # for a shell: it may name variables
 
@@ -34,7 +34,7 @@ class Line:
         return {name: value for name, value in whole.items() if name not in withheld}
 
 
-def read(path: Path = PROJECT / "Procfile") -> list[Line]:
+def read(path: Path = PROJECT / "Procfile") -> list[ProcfileLine]:
     """The lines in order; raises BadProcfile."""
     lines = []
     for number, text in enumerate(path.read_text().splitlines(), 1):
@@ -43,5 +43,5 @@ def read(path: Path = PROJECT / "Procfile") -> list[Line]:
         found = LINE.match(text)
         if found is None:
             raise BadProcfile(f"{path}, line {number}: not `name: command`: {text!r}")
-        lines.append(Line(found["name"], found["command"].strip()))
+        lines.append(ProcfileLine(found["name"], found["command"].strip()))
     return lines

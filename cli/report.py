@@ -135,7 +135,7 @@ class Terminal(Report):
         self._out.print(Text(text, "bold"))
 
 
-class JsonLines(Report):
+class JsonReport(Report):
     """One JSON object a line: `note`, `step`, `upload_progress`, `status_change`, `log`, `result`."""
 
     def __init__(self, out: TextIO | None = None) -> None:
@@ -181,7 +181,7 @@ class JsonLines(Report):
 def choose(*, as_json: bool, quiet: bool) -> Report:
     """The report that fits the options and where the output goes."""
     if as_json:
-        return JsonLines()
+        return JsonReport()
     out = console()
 
     def print_line(text: str) -> None:

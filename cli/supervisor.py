@@ -38,7 +38,7 @@ class Died(Exception):
 
 
 @dataclass(frozen=True)
-class Program:
+class SupervisedProgram:
     """What to run, and how to end it."""
 
     name: str
@@ -55,7 +55,7 @@ class Program:
 class Child:
     """A program's current process, if it has one."""
 
-    program: Program
+    program: SupervisedProgram
     popen: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     deaths: int = 0  # in a row
@@ -110,14 +110,14 @@ class Supervisor:
         """Like a signal; may be called from another thread."""
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def start(self, program: Program) -> Child:
+    def start(self, program: SupervisedProgram) -> Child:
         """Run this program and keep it running."""
         child = Child(program)
         self._children.append(child)
         self._spawn(child)
         return child
 
-    def run(self, program: Program) -> int | None:
+    def run(self, program: SupervisedProgram) -> int | None:
         """Run this program to its end; its exit code, None when we were asked to stop before."""
         child = Child(program, restarts=False)
         self._children.append(child)
@@ -268,7 +268,7 @@ def ended(code: int | None) -> str:
     return f"ended with exit code {code}"
 
 
-def _prepare(program: Program) -> None:
+def _prepare(program: SupervisedProgram) -> None:
     """In the child, before exec."""
     signal.set_wakeup_fd(-1)
     for number in (*STOPPING, signal.SIGCHLD):

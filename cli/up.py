@@ -25,7 +25,7 @@ from cli import embedded, procfile
 from cli.access import KEPT_KEY, KEPT_URL
 from cli.embedded import CannotStart
 from cli.output import Lines
-from cli.supervisor import Child, Died, Program, Supervisor, ended
+from cli.supervisor import Child, Died, SupervisedProgram, Supervisor, ended
 from shared.infra.hardening import close_memory, owners_alone
 from shared.settings import VARIABLES, Settings
 
@@ -166,8 +166,8 @@ def _start_servers(settings: Settings, supervisor: Supervisor, started: list[Chi
     return settings
 
 
-def _program(server: embedded.Server, data_dir: Path, lock: int) -> Program:
-    return Program(
+def _program(server: embedded.Server, data_dir: Path, lock: int) -> SupervisedProgram:
+    return SupervisedProgram(
         name=server.name,
         argv=server.command,
         environment={**_without_secrets(os.environ), **server.environment},
@@ -205,7 +205,7 @@ def _migrate(
         return
     lines.say("Preparing the database.")
     release = next(line for line in procfile.read() if line.name == procfile.RELEASE)
-    code = supervisor.run(Program(release.name, release.argv, environment, procfile.PROJECT))
+    code = supervisor.run(SupervisedProgram(release.name, release.argv, environment, procfile.PROJECT))
     if code != 0 and not supervisor.is_asked_to_stop:
         raise CannotStart(f"The database could not be prepared: {release.command!r} {ended(code)}.")
 
@@ -265,7 +265,9 @@ def _start_processes(
     for is_first in (True, False):
         for line in lines:
             if (line.name in FIRST) is is_first and not supervisor.is_asked_to_stop:
-                program = Program(line.name, line.argv, line.environment(environment), procfile.PROJECT)
+                program = SupervisedProgram(
+                    line.name, line.argv, line.environment(environment), procfile.PROJECT
+                )
                 started.append(supervisor.start(program))
         ready = supervisor.wait_until(lambda: next(answers), seconds=READY_SECONDS)
         if not ready and not supervisor.is_asked_to_stop:

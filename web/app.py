@@ -65,7 +65,7 @@ def create_app(settings: Settings) -> Flask:
         grace_seconds=settings.body_seconds,
         most_bytes=2 * max(settings.max_archive_bytes, settings.max_body_bytes),
     )
-    app.wsgi_app = sse.Owner(app.wsgi_app)  # type: ignore[method-assign]
+    app.wsgi_app = sse.StreamOwner(app.wsgi_app)  # type: ignore[method-assign]
 
     request_metrics.register(app)
     headers.register(app)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from werkzeug.exceptions import HTTPException
 
 from shared.access import idempotency
-from shared.access.idempotency import HEADER, Answer, KeyedRequest
+from shared.access.idempotency import HEADER, KeptAnswer, KeyedRequest
 from shared.errors import Invalid
 from shared.infra.postgres import Driver
 from web.auth import caller
@@ -49,7 +49,7 @@ def once(conn: Connection | Driver) -> Keep:
     def keep(response: Response, status: int = 200) -> Response:
         _with_status(response, status)
         headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
-        answer = Answer(response.status_code, headers, response.get_data(as_text=True))
+        answer = KeptAnswer(response.status_code, headers, response.get_data(as_text=True))
         idempotency.keep(conn, asked, answer)
         return response
 
@@ -77,7 +77,7 @@ def _keyed_request() -> KeyedRequest | None:
     return KeyedRequest.of(who.organization_id, who.key_id, key, request.method, address, request.get_data())
 
 
-def _again(answer: Answer) -> Response:
+def _again(answer: KeptAnswer) -> Response:
     response = Response(answer.body, status=answer.status, headers=dict(answer.headers))
     response.headers[REPLAYED] = "true"
     return response

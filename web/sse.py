@@ -4,7 +4,7 @@ A heartbeat is sent every few seconds by the clock, whether or not events flow. 
 noticed when a write fails or, where that ends a run, by looking at its socket.
 
 Headers are sent with a stream's first chunk, which comes at once and may be empty: from then on the server
-iterates the stream and closes it. A stream that the server is not given is closed by the middleware `Owner`.
+iterates the stream and closes it. A stream that the server is not given is closed by the middleware `StreamOwner`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Batches = Iterable[list[Event]]
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
-class Heartbeat:
+class HeartbeatTimer:
     """When a stream's next heartbeat is due; `quiet_seconds` is how long a reader may wait for events."""
 
     def __init__(self, heartbeat_seconds: float, *, watched: bool = False) -> None:
@@ -113,7 +113,7 @@ def encode_parts(name: str, data: bytes, id: bytes) -> bytes:
 
 def body(
     batches: Batches,
-    heartbeat: Heartbeat,
+    heartbeat: HeartbeatTimer,
     *,
     with_ids: bool,
     with_end: bool = False,
@@ -140,7 +140,7 @@ def body(
 
 
 def waiting(
-    batches: Batches, heartbeat: Heartbeat, answer: Callable[[Event | None], bytes]
+    batches: Batches, heartbeat: HeartbeatTimer, answer: Callable[[Event | None], bytes]
 ) -> Iterator[bytes]:
     """Line feeds until the run has ended, then its answer made from the log's last event."""
     last: Event | None = None
@@ -229,7 +229,7 @@ class Stream:
                 parts.callback(self._on_close)
 
 
-class Owner:
+class StreamOwner:
     """WSGI middleware: closes a request's stream where the server is not given it.
 
     That is so when the request fails after its stream was made, and when something else is answered: the

@@ -44,7 +44,7 @@ class KeyedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class KeptAnswer:
     """What was answered."""
 
     status: int
@@ -68,7 +68,7 @@ WHERE id = %(id)s AND created_at > now() - interval '{KEPT_HOURS} hours'
 """
 
 
-def earlier(conn: Connection | Driver, asked: KeyedRequest) -> Answer | None:
+def earlier(conn: Connection | Driver, asked: KeyedRequest) -> KeptAnswer | None:
     """What this request was answered before; None: it is the first, and others wait until `conn` commits.
 
     `conn` must be in a transaction. Raises InProgress while another one carries the request out, and Invalid
@@ -93,7 +93,7 @@ ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, answer = excluded.answe
 """
 
 
-def keep(conn: Connection | Driver, asked: KeyedRequest, answer: Answer) -> None:
+def keep(conn: Connection | Driver, asked: KeyedRequest, answer: KeptAnswer) -> None:
     """Store the answer, in the transaction that began with `earlier()`."""
     values = {
         "id": asked.id,
@@ -104,15 +104,15 @@ def keep(conn: Connection | Driver, asked: KeyedRequest, answer: Answer) -> None
     query(conn, KEEP, values)
 
 
-def _packed(answer: Answer) -> str:
+def _packed(answer: KeptAnswer) -> str:
     """Status and headers as JSON in the first line, the body after it as it is: to quote a large one takes long."""
     return dumps([answer.status, dict(answer.headers)]) + "\n" + answer.body
 
 
-def _unpacked(packed: str) -> Answer:
+def _unpacked(packed: str) -> KeptAnswer:
     """The answer again; all of it was JSON, in one line, when an earlier version kept it."""
     head, *body = packed.split("\n", 1)
-    return Answer(*loads(head), *body)
+    return KeptAnswer(*loads(head), *body)
 
 
 def _aside(change: Callable[[T], R], value: T) -> R:

@@ -103,7 +103,7 @@ def allows_http() -> bool:
 
 
 @dataclass(frozen=True)
-class Answer:
+class OutsideResponse:
     """What a server answered."""
 
     status: int
@@ -145,7 +145,7 @@ def request(
     headers: Mapping[str, str] | None = None,
     body: bytes | str = b"",
     timeout_seconds: float = TIMEOUT_SECONDS,
-) -> Answer:
+) -> OutsideResponse:
     """Call a server; raises AddressRefused, or OutsideFailed when it does not answer as bounded.
 
     Any status counts as an answer, a redirect too: it is not followed.
@@ -170,7 +170,7 @@ def request(
     )
     try:
         with pool, pool.stream(method, place, headers=list(sent.items()), content=content) as response:
-            return Answer(
+            return OutsideResponse(
                 response.status,
                 {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers},
                 _bounded(response.iter_stream(), target.host),

@@ -17,7 +17,7 @@ import orjson
 
 from shared.errors import AddressRefused, Invalid, OutsideFailed
 from shared.infra import egress
-from shared.infra.egress import Answer
+from shared.infra.egress import OutsideResponse
 from shared.oauth.providers import AUTH_METHODS, DEFAULT_CHALLENGE_METHOD
 
 CLIENT_NAME = "runyard"
@@ -200,7 +200,7 @@ def _document(url: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _get(url: str) -> Answer:
+def _get(url: str) -> OutsideResponse:
     headers = {"MCP-Protocol-Version": PROTOCOL_VERSION, "Accept": "application/json, text/event-stream"}
     try:
         return egress.request("GET", url, headers=headers)

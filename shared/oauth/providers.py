@@ -14,7 +14,7 @@ from uuid_utils.compat import uuid7
 
 from shared.errors import AddressRefused, Conflict, Invalid, NotFound
 from shared.infra import egress, encryption
-from shared.oauth.token_endpoint import Client
+from shared.oauth.token_endpoint import OAuthClient
 
 AUTH_METHODS = ("none", "client_secret_basic", "client_secret_post")
 DEFAULT_AUTH_METHOD = "client_secret_post"
@@ -118,10 +118,10 @@ def delete(conn: Connection, organization_id: UUID, provider_id: str) -> None:
         raise missing(provider_id)
 
 
-def client_of(row: RowMapping) -> Client:
+def client_of(row: RowMapping) -> OAuthClient:
     """What is needed to talk to the provider."""
     secret = row["client_secret"]
-    return Client(
+    return OAuthClient(
         provider_id=row["provider_id"],
         client_id=row["client_id"],
         client_secret=None if secret is None else encryption.decrypt(secret),

@@ -19,7 +19,7 @@ from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
 from shared.errors import OutsideFailed
 from shared.infra import egress
-from shared.infra.egress import Answer
+from shared.infra.egress import OutsideResponse
 
 FORM = "application/x-www-form-urlencoded"
 MAX_TOKEN_LENGTH = 64 * 1024
@@ -31,7 +31,7 @@ class TokenRefused(OutsideFailed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Client:
+class OAuthClient:
     """Who we are at a provider, and where it answers."""
 
     provider_id: str
@@ -57,7 +57,7 @@ class Tokens:
 
 
 def authorization_url(
-    client: Client, *, redirect_uri: str, scopes: Sequence[str], state: str, verifier: str | None
+    client: OAuthClient, *, redirect_uri: str, scopes: Sequence[str], state: str, verifier: str | None
 ) -> str:
     """Where the user gives consent."""
     more = {}
@@ -77,7 +77,7 @@ def authorization_url(
     )
 
 
-def exchange(client: Client, *, code: str, redirect_uri: str, verifier: str | None) -> Tokens:
+def exchange(client: OAuthClient, *, code: str, redirect_uri: str, verifier: str | None) -> Tokens:
     """The tokens for a code; raises TokenRefused, and OutsideFailed when there is no proper answer."""
     body = prepare_token_request(
         "authorization_code",
@@ -89,13 +89,13 @@ def exchange(client: Client, *, code: str, redirect_uri: str, verifier: str | No
     return _ask(client, body)
 
 
-def refresh(client: Client, refresh_token: str) -> Tokens:
+def refresh(client: OAuthClient, refresh_token: str) -> Tokens:
     """New tokens for a refresh token; raises as exchange does."""
     body = prepare_token_request("refresh_token", refresh_token=refresh_token, resource=client.resource)
     return _ask(client, body)
 
 
-def revoke(client: Client, token: str, *, hint: str) -> None:
+def revoke(client: OAuthClient, token: str, *, hint: str) -> None:
     """Tell the provider that a token is not needed any more; raises OutsideFailed."""
     if client.revocation_url is None:
         return
@@ -105,7 +105,7 @@ def revoke(client: Client, token: str, *, hint: str) -> None:
         raise OutsideFailed(f"The provider {client.provider_id} did not revoke a token")
 
 
-def _ask(client: Client, body: str) -> Tokens:
+def _ask(client: OAuthClient, body: str) -> Tokens:
     answer = _post(client, client.token_url, body)
     fields = _fields(answer)
     name = client.provider_id
@@ -121,14 +121,14 @@ def _ask(client: Client, body: str) -> Tokens:
     return tokens
 
 
-def _post(client: Client, url: str, body: str) -> Answer:
+def _post(client: OAuthClient, url: str, body: str) -> OutsideResponse:
     """The form, with the client named as the provider wants it."""
     headers = {"Content-Type": FORM, "Accept": "application/json"}
     url, headers, body = _identity(client).prepare("POST", url, headers, body)
     return egress.request("POST", url, headers=headers, body=body)
 
 
-def _identity(client: Client) -> ClientAuth:
+def _identity(client: OAuthClient) -> ClientAuth:
     if client.auth_method == "client_secret_basic":
         # RFC 6749 section 2.3.1: both parts are encoded as form values first, which authlib leaves out
         return ClientAuth(
@@ -139,7 +139,7 @@ def _identity(client: Client) -> ClientAuth:
     return ClientAuth(client.client_id, client.client_secret, "client_secret_post")
 
 
-def _fields(answer: Answer) -> Mapping[str, Any] | None:
+def _fields(answer: OutsideResponse) -> Mapping[str, Any] | None:
     """The answer's fields, from JSON or from a form; None for anything else."""
     found = answer.json()
     if isinstance(found, dict):
@@ -154,7 +154,7 @@ def _fields(answer: Answer) -> Mapping[str, Any] | None:
     return {name: values[-1] for name, values in form.items()} or None
 
 
-def _tokens(client: Client, fields: Mapping[str, Any]) -> Tokens | None:
+def _tokens(client: OAuthClient, fields: Mapping[str, Any]) -> Tokens | None:
     """The tokens of an answer; None when there is none."""
     if client.provider_type == "slack" and isinstance(fields.get("authed_user"), dict):
         fields = {**fields, **fields["authed_user"]}  # the user's own token, not the workspace's

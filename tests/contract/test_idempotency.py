@@ -13,7 +13,7 @@ from werkzeug.test import TestResponse
 
 from shared.access import api_keys, idempotency
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.access.idempotency import Answer, KeyedRequest
+from shared.access.idempotency import KeptAnswer, KeyedRequest
 from shared.infra import encryption
 from shared.infra.postgres import LARGE, connection, driver, dumps, transaction
 from tests.contract.conftest import Api, ControlPlane, Notifications, caller
@@ -183,7 +183,7 @@ def test_a_failure_after_the_create_undoes_both(
 
 def test_the_drivers_own_connection_will_do(control: ControlPlane) -> None:
     asked = KeyedRequest.of(DEFAULT_ORGANIZATION_ID, "somebody", "one", "POST", "/runs", b"{}")
-    answer = Answer(200, {"Content-Location": "/runs/1"}, "{}")
+    answer = KeptAnswer(200, {"Content-Location": "/runs/1"}, "{}")
     with driver() as conn, conn.transaction():
         assert idempotency.earlier(conn, asked) is None
         idempotency.keep(conn, asked, answer)

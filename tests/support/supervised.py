@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from cli.output import Lines
-from cli.supervisor import Program, Supervisor
+from cli.supervisor import SupervisedProgram, Supervisor
 
 
 def main(grace_seconds: float, commands: list[str]) -> None:
@@ -18,7 +18,9 @@ def main(grace_seconds: float, commands: list[str]) -> None:
     supervisor = Supervisor(lines.show)
     with supervisor.attentive():
         for number, command in enumerate(commands):
-            supervisor.start(Program(f"p{number}", ["/bin/sh", "-c", command], os.environ, Path.cwd()))
+            supervisor.start(
+                SupervisedProgram(f"p{number}", ["/bin/sh", "-c", command], os.environ, Path.cwd())
+            )
         while not supervisor.is_asked_to_stop:
             supervisor.serve()
         supervisor.stop(grace_seconds=grace_seconds)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cli import up
-from cli.procfile import PROJECT, BadProcfile, Line, read
-from cli.supervisor import Child, Program, Supervisor
+from cli.procfile import PROJECT, BadProcfile, ProcfileLine, read
+from cli.supervisor import Child, SupervisedProgram, Supervisor
 from shared.infra import broker
 from shared.settings import Settings
 
@@ -47,7 +47,7 @@ def test_what_it_starts_exists() -> None:
 
 
 def test_the_shell_hands_over_to_the_command() -> None:
-    assert Line("web", "gunicorn -c x").argv == ["/bin/sh", "-c", "exec gunicorn -c x"]
+    assert ProcfileLine("web", "gunicorn -c x").argv == ["/bin/sh", "-c", "exec gunicorn -c x"]
 
 
 def test_a_process_gets_no_key_that_it_never_uses() -> None:
@@ -58,8 +58,8 @@ def test_a_process_gets_no_key_that_it_never_uses() -> None:
         "REDIS_URL": "d",
     }
 
-    assert Line("beat", "x").environment(whole) == {"REDIS_URL": "d"}
-    assert Line("web", "x").environment(whole) == whole
+    assert ProcfileLine("beat", "x").environment(whole) == {"REDIS_URL": "d"}
+    assert ProcfileLine("web", "x").environment(whole) == whole
 
 
 class Recorder(Supervisor):
@@ -69,7 +69,7 @@ class Recorder(Supervisor):
         super().__init__(lambda name, line: None)
         self.given: dict[str, Mapping[str, str]] = {}
 
-    def start(self, program: Program) -> Child:
+    def start(self, program: SupervisedProgram) -> Child:
         self.given[program.name] = program.environment
         return Child(program)
 

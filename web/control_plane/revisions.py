@@ -183,7 +183,7 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
     with connection() as conn:
         row = find_revision(conn, deployment_id, revision_id)
     id: UUID = row["id"]
-    heartbeat = sse.Heartbeat(settings().heartbeat_seconds)
+    heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
     after = _position(request.headers.get("Last-Event-ID"), row["seq_reserved"])
     if row["status"] in REVISION_ENDS and _newest(id) <= after:
         return _streamed(_stored_events(row, after), heartbeat, holds=nullcontext())
@@ -207,7 +207,7 @@ def _stored_events(row: RowMapping, after: int) -> sse.Batches:
 
 
 def _streamed(
-    batches: sse.Batches, heartbeat: sse.Heartbeat, *, holds: AbstractContextManager[object]
+    batches: sse.Batches, heartbeat: sse.HeartbeatTimer, *, holds: AbstractContextManager[object]
 ) -> Response:
     body = sse.body(batches, heartbeat, with_ids=True, with_end=True, headers_first=True)
     return sse.event_stream(sse.Stream(body, holds=holds, on_disconnect=None), {})

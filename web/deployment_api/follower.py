@@ -35,7 +35,7 @@ class RunFollower:
         self.deployment_id = deployment().id
         self.settings = settings()
         self.cancels = cancels
-        self.heartbeat = sse.Heartbeat(self.settings.heartbeat_seconds, watched=cancels)
+        self.heartbeat = sse.HeartbeatTimer(self.settings.heartbeat_seconds, watched=cancels)
 
     def batches(self, reader: Reader, *, after: int | None, end_alone: bool = False) -> Iterator[list[Event]]:
         """The run's events; with `end_alone` at least its end, which the row tells while the log is unreachable.

@@ -46,7 +46,7 @@ def follow_thread(thread_id: str) -> Response:
         wanted=lambda kwargs: stream_filter.of_creator(kwargs, None),
         retention_seconds=settings().event_retention_seconds,
     )
-    heartbeat = sse.Heartbeat(settings().heartbeat_seconds)
+    heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
     with ExitStack() as stack:
         wake_ups = stack.enter_context(hub().reader(key, at=thread_stream.channel(key)))
         stream.open()
@@ -55,7 +55,7 @@ def follow_thread(thread_id: str) -> Response:
         return sse.event_stream(sse.Stream(body, holds=stack.pop_all(), on_disconnect=None), {})
 
 
-def _body(batches: Iterator[list[ThreadEvent]], heartbeat: sse.Heartbeat) -> Generator[bytes]:
+def _body(batches: Iterator[list[ThreadEvent]], heartbeat: sse.HeartbeatTimer) -> Generator[bytes]:
     heartbeat.send_headers_first()
     for batch in batches:
         out = [_encoded(event) for event in batch]

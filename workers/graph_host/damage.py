@@ -10,7 +10,7 @@ from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from sys import modules
 
 
-class Watch:
+class DamageWatch:
     """Knows the process as it was when its graphs were loaded."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from . import frames
 from .commands import UnknownInterruptError, check_resume, command_of
 from .connection import Connection
 from .events import Asked, EventWriter
-from .loader import RUN, Entry
+from .loader import RUN, LoadedGraph
 from .outcome import Outcome, describe_error, finished_state, read_state
 from .output import Limiter, current_run_id
 from .run_checkpoints import PLACE, RunCheckpoints, current_run
@@ -35,7 +35,7 @@ GIVE_UP_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class ByteLimits:
     """Bounds in bytes."""
 
     event_bytes: int = 1 << 20
@@ -49,13 +49,13 @@ class Execution:
     def __init__(
         self,
         connection: Connection,
-        entry: Entry,
+        entry: LoadedGraph,
         id: bytes,
         spec: dict[str, Any],
         input: bytes,
         stored: list[bytes],
         *,
-        limits: Limits,
+        limits: ByteLimits,
         limiter: Limiter,
         versions: dict[str, str],
     ) -> None:

@@ -12,18 +12,18 @@ from langgraph.pregel import Pregel
 from pydantic import TypeAdapter, create_model
 from typing_extensions import TypedDict
 
-from .loader import READ, Entry, user_traceback
+from .loader import READ, LoadedGraph, user_traceback
 from .serialization import dumps, loads
 
 MAX_DEPTH = 10
 
 
-async def describe_all(entries: dict[str, Entry]) -> dict[str, Any]:
+async def describe_all(entries: dict[str, LoadedGraph]) -> dict[str, Any]:
     """Every graph's description; one whose factory makes none now may make one for a run."""
     return {graph_id: await _described(entry) for graph_id, entry in entries.items()}
 
 
-async def _described(entry: Entry) -> dict[str, Any]:
+async def _described(entry: LoadedGraph) -> dict[str, Any]:
     if entry.factory is None:
         return await _describe(entry)
     try:
@@ -32,7 +32,7 @@ async def _described(entry: Entry) -> dict[str, Any]:
         return {**_undescribed(entry), "error": user_traceback(error)}
 
 
-def _undescribed(entry: Entry) -> dict[str, Any]:
+def _undescribed(entry: LoadedGraph) -> dict[str, Any]:
     names = ("input_schema", "output_schema", "state_schema", "config_schema", "context_schema")
     return {
         "description": entry.description,
@@ -42,7 +42,7 @@ def _undescribed(entry: Entry) -> dict[str, Any]:
     }
 
 
-async def _describe(entry: Entry) -> dict[str, Any]:
+async def _describe(entry: LoadedGraph) -> dict[str, Any]:
     async with _graph(entry) as graph:
         subgraphs = [(name, inner) async for name, inner in graph.aget_subgraphs(recurse=True)]
         return {
@@ -54,7 +54,7 @@ async def _describe(entry: Entry) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _graph(entry: Entry) -> AsyncIterator[Pregel]:
+async def _graph(entry: LoadedGraph) -> AsyncIterator[Pregel]:
     if entry.graph is not None:
         yield entry.graph
         return

@@ -44,7 +44,7 @@ class NotAGraph(Exception):
 
 
 @dataclass
-class Entry:
+class LoadedGraph:
     """One graph of the revision: `graph` when it is the same for every use, else `factory` makes it."""
 
     graph_id: str
@@ -113,7 +113,9 @@ class Entry:
         return args, kwargs
 
 
-def load_all(graphs: dict[str, Any], saver: HostSaver, store: BaseStore | None = None) -> dict[str, Entry]:
+def load_all(
+    graphs: dict[str, Any], saver: HostSaver, store: BaseStore | None = None
+) -> dict[str, LoadedGraph]:
     """Load every entry; raises LoadFailed at the first that cannot be."""
     modules: dict[str, ModuleType] = {}
     return {graph_id: _load(graph_id, spec, saver, store, modules) for graph_id, spec in graphs.items()}
@@ -121,7 +123,7 @@ def load_all(graphs: dict[str, Any], saver: HostSaver, store: BaseStore | None =
 
 def _load(
     graph_id: str, spec: Any, saver: HostSaver, store: BaseStore | None, modules: dict[str, ModuleType]
-) -> Entry:
+) -> LoadedGraph:
     description = None
     if isinstance(spec, dict):
         description, spec = spec.get("description"), spec.get("path")
@@ -132,7 +134,7 @@ def _load(
     if not hasattr(module, attribute):
         raise LoadFailed(f"graph '{graph_id}': {location} has no '{attribute}'")
     value = getattr(module, attribute)
-    entry = Entry(graph_id, description, saver, store)
+    entry = LoadedGraph(graph_id, description, saver, store)
     if _is_graph(value):
         try:
             entry.graph = entry.prepared(value)
@@ -201,7 +203,7 @@ def _from_file(key: str, location: str, modules: dict[str, ModuleType]) -> Modul
     return module
 
 
-def _inspect_factory(entry: Entry, factory: Callable[..., Any]) -> None:
+def _inspect_factory(entry: LoadedGraph, factory: Callable[..., Any]) -> None:
     """Decide what each parameter gets; raises LoadFailed."""
     where = f"graph '{entry.graph_id}': the factory"
     hints = _hints(factory)

@@ -25,7 +25,7 @@ from langgraph.types import StateSnapshot, StateUpdate
 from . import frames
 from .commands import command_of
 from .connection import Connection
-from .loader import READ_STATE, UPDATE_STATE, Entry
+from .loader import READ_STATE, UPDATE_STATE, LoadedGraph
 from .meaning import MeaningIndex
 from .outcome import describe_error, interrupts_by_task, read_state, state_record
 from .output import current_run_id
@@ -43,7 +43,7 @@ class Query:
     def __init__(
         self,
         connection: Connection,
-        entry: Entry,
+        entry: LoadedGraph,
         id: bytes,
         document: dict[str, Any],
         versions: dict[str, str],

@@ -64,7 +64,7 @@ class Host:
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="check")
         self._index: Any = None  # of the store, if it has one
         self._limits: Any = None
-        self._damage = damage.Watch()
+        self._damage = damage.DamageWatch()
         self._connection = Connection(sock, self._loop, self._on_frame)
         self._limiter: Limiter = capture(self._connection)
         self._versions = {"python": platform.python_version(), "langgraph": _version("langgraph")}
@@ -77,7 +77,7 @@ class Host:
         self._connection.send(
             frames.READY, frames.NOBODY, _json({"graphs": list(self._entries), "versions": self._versions})
         )
-        self._damage = damage.Watch()  # anew: what the project changed as it was loaded is its choice
+        self._damage = damage.DamageWatch()  # anew: what the project changed as it was loaded is its choice
         watch.start(self._loop, self._connection)
         gc.collect()
         gc.freeze()  # what is loaded stays: the collector need not look at it again
@@ -103,7 +103,7 @@ class Host:
             self._unusable("environment", message)
 
         self._execution, self._answering = execution, queries
-        self._limits = execution.Limits(**(self._config.get("limits") or {}))
+        self._limits = execution.ByteLimits(**(self._config.get("limits") or {}))
         allowed = self._config.get("allowed_msgpack_modules") or ()
         if allowed is not True:
             allowed = [tuple(item) for item in allowed]

@@ -33,7 +33,7 @@ MAX_SERVED = 1_000  # keys that are remembered
 AT_ONCE = 50  # runs that are claimed unasked
 
 Taken = list[tuple[Claimed, Stored]]
-Line = UUID | str  # a limited deployment, or a limited key
+LimitedId = UUID | str  # a limited deployment, or a limited key
 T = TypeVar("T")
 
 
@@ -77,14 +77,14 @@ class Claiming:
             self._failed(error)
             return []
 
-    def of(self, lines: Iterable[Line], most: int) -> Taken:
+    def of(self, lines: Iterable[LimitedId], most: int) -> Taken:
         """The first of each of these limited deployments and keys, as many as they have capacity for."""
         taken: Taken = []
         for line in lines:
             taken += self._of(line, most - len(taken))
         return taken
 
-    def _of(self, line: Line, most: int) -> Taken:
+    def _of(self, line: LimitedId, most: int) -> Taken:
         if most <= 0:
             return []
         if isinstance(line, str):
@@ -129,7 +129,7 @@ class Claiming:
         )
         return taken + self.of(self._lines(waited_seconds=waited_seconds), most - len(taken))
 
-    def _lines(self, *, waited_seconds: float) -> list[Line]:
+    def _lines(self, *, waited_seconds: float) -> list[LimitedId]:
         return self._tried(
             lambda conn: [
                 *deployment_limits.overlooked(conn, self._pool, waited_seconds=waited_seconds),

@@ -54,7 +54,7 @@ class Owner(Protocol):
 
 
 @dataclass(slots=True)
-class Entry:
+class CommitEntry:
     """One thing to commit: a frame of a run, its end, its return to the queue, or none of these: who waits
     for all before it."""
 
@@ -76,7 +76,7 @@ class Committer:
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._entries: list[Entry] = []
+        self._entries: list[CommitEntry] = []
         self._wake = Signal()
         self._urgent = Signal()
         self._greenlet = gevent.spawn(
@@ -85,7 +85,7 @@ class Committer:
 
     def store(self, owner: Owner, write: Write, ask: int) -> None:
         """Store a checkpoint or its writes; `ask` not 0: `owner.written(ask)` follows."""
-        self._entries.append(Entry(owner, write=write, ask=ask))
+        self._entries.append(CommitEntry(owner, write=write, ask=ask))
         if ask:
             self._urgent.set()
         self._wake.set()
@@ -95,17 +95,17 @@ class Committer:
 
         Raises Fenced, or RunyardError when the database refuses what is to be stored.
         """
-        return cast("Next | None", self._enter(Entry(owner, end=end)))
+        return cast("Next | None", self._enter(CommitEntry(owner, end=end)))
 
     def settle(self, owner: Owner) -> Wish | None:
         """Return when everything this run stored before is committed or refused; whether it is to be stopped."""
-        return cast("Wish | None", self._enter(Entry(owner)))
+        return cast("Wish | None", self._enter(CommitEntry(owner)))
 
     def give_back(self, owner: Owner, back: Requeue) -> bool:
         """Return a run to the queue; False when it is not this owner's any more, or to be stopped."""
-        return cast("bool", self._enter(Entry(owner, back=back)))
+        return cast("bool", self._enter(CommitEntry(owner, back=back)))
 
-    def _enter(self, entry: Entry) -> object:
+    def _enter(self, entry: CommitEntry) -> object:
         entry.result = AsyncResult()
         self._entries.append(entry)
         self._urgent.set()
@@ -134,16 +134,16 @@ class Committer:
                 self._fail(entry, Fenced())
             raise
 
-    def _commit(self, batch: Sequence[Entry]) -> None:
+    def _commit(self, batch: Sequence[CommitEntry]) -> None:
         try:
             self._commit_together(batch)
         except DatabaseError:
             log.warning("a batch of checkpoints was refused, going on run by run", exc_info=True)
             self._commit_one_by_one(batch)
 
-    def _commit_one_by_one(self, batch: Sequence[Entry]) -> None:
+    def _commit_one_by_one(self, batch: Sequence[CommitEntry]) -> None:
         """Push the run whose data the database refuses out of the others' way."""
-        by_owner: dict[int, list[Entry]] = {}
+        by_owner: dict[int, list[CommitEntry]] = {}
         for entry in batch:
             by_owner.setdefault(id(entry.owner), []).append(entry)
         for entries in by_owner.values():
@@ -152,7 +152,7 @@ class Committer:
             except DatabaseError as error:
                 self._refuse(entries, error)
 
-    def _refuse(self, entries: Sequence[Entry], error: DatabaseError) -> None:
+    def _refuse(self, entries: Sequence[CommitEntry], error: DatabaseError) -> None:
         """The database will not have this; nothing of the run that came later may be stored either."""
         owner = entries[0].owner
         log.warning("run %s: what it wants to store is refused: %s", owner.run.run_id, error)
@@ -161,7 +161,7 @@ class Committer:
         for entry in entries:
             self._fail(entry, RunyardError(f"the database refuses it: {error}"))
 
-    def _commit_together(self, batch: Sequence[Entry]) -> None:
+    def _commit_together(self, batch: Sequence[CommitEntry]) -> None:
         """Locks, ends, checkpoints: in the order in which locks are taken everywhere."""
         writes = [entry.write for entry in batch if entry.write is not None]
         ends = [entry.end for entry in batch if entry.end is not None]
@@ -188,7 +188,7 @@ class Committer:
         self._answer_written(batch, fenced)
 
     def _done_before(
-        self, conn: Driver, batch: Sequence[Entry], done: Mapping[UUID, Next | None]
+        self, conn: Driver, batch: Sequence[CommitEntry], done: Mapping[UUID, Next | None]
     ) -> dict[UUID, Next | None]:
         """Ends that an earlier commit carried out, whose answer was lost."""
         unsure = [entry.end.run for entry in batch if entry.retried and entry.end is not None]
@@ -198,7 +198,7 @@ class Committer:
 
     @staticmethod
     def _answer_waiting(
-        batch: Sequence[Entry],
+        batch: Sequence[CommitEntry],
         done: Mapping[UUID, Next | None],
         given: Set[UUID],
         wishes: Mapping[UUID, Wish],
@@ -217,7 +217,7 @@ class Committer:
                 entry.result.set_exception(Fenced())
 
     @staticmethod
-    def _answer_written(batch: Sequence[Entry], fenced: set[UUID]) -> None:
+    def _answer_written(batch: Sequence[CommitEntry], fenced: set[UUID]) -> None:
         for entry in batch:
             if entry.write is None:
                 continue
@@ -227,6 +227,6 @@ class Committer:
                 entry.owner.written(entry.ask)
 
     @staticmethod
-    def _fail(entry: Entry, error: Exception) -> None:
+    def _fail(entry: CommitEntry, error: Exception) -> None:
         if entry.result is not None and not entry.result.ready():
             entry.result.set_exception(error)

@@ -27,7 +27,7 @@ from shared.runs.claims import Claimed, Stored, Terms
 from shared.runs.signals import WIDEN
 from shared.settings import Settings
 from workers.loops import forever
-from workers.runner.claiming import AT_ONCE, Claiming, Line, Taken
+from workers.runner.claiming import AT_ONCE, Claiming, LimitedId, Taken
 from workers.runner.committer import Committer
 from workers.runner.event_writer import Writer
 from workers.runner.execution import LOST_AFTER, Execution, Services
@@ -120,7 +120,7 @@ class Runner:
         else:
             broker.enqueue_run(following.pool, following.run_id)
 
-    def _start_next_of(self, line: Line) -> None:
+    def _start_next_of(self, line: LimitedId) -> None:
         """A run of a limited deployment or key has ended: the next one starts, here if a slot is free."""
         if not self.draining and self.free_slots > 0:
             self._claim(lambda: self._claiming.of([line], self.free_slots), 0)

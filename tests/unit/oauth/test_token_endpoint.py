@@ -12,11 +12,11 @@ from flask import Flask, request
 
 from shared.infra import egress
 from shared.oauth import token_endpoint
-from shared.oauth.token_endpoint import Client
+from shared.oauth.token_endpoint import OAuthClient
 from tests.support.oauth_server import returned
 from tests.support.outside import serving
 
-CLIENT = Client(
+CLIENT = OAuthClient(
     provider_id="acme",
     client_id="a:b c",
     client_secret="s+/& é",
