@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.hosted import HOSTED
 from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
-from tests.unit.graph_host.test_graph_host import HOSTED
 
 GRAPHS = ("steps", "asks", "asks_twice", "nested", "deep", "fails", "speaks", "uses_tool", "uses_tool_inside",
           "stops_before_two", "sleeps")  # fmt: skip

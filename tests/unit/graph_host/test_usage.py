@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.hosted import HOSTED
 from tests.support.hosts import HostProcess, Run, graph_host
-from tests.unit.graph_host.test_graph_host import HOSTED
 
 GRAPHS = ("consumes", "consumes_and_fails", "consumes_and_sleeps", "speaks")
 SMALL = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}

@@ -1,0 +1,98 @@
+"""Runs that stop for an answer or at a breakpoint, and go on from there."""
+
+from __future__ import annotations
+
+from tests.support.hosts import Checkpointed, HostProcess
+
+
+def test_an_interrupt_is_the_last_of_the_values(host: HostProcess) -> None:
+    run = host.run("asks", {"text": "sure?"}, stream_mode=["values", "updates"])
+
+    item = {"value": {"question": "sure?"}, "id": run.named("updates")[-1]["__interrupt__"][0]["id"]}
+    streamed = {**item, "response_schema": None}
+    assert run.events[-2:] == [
+        ("updates", {"__interrupt__": [streamed]}),
+        ("values", {"text": "sure?", "log": ["one"], "__interrupt__": [streamed]}),
+    ]
+    assert run.outcome is not None
+    assert run.answer == run.events[-1][1]
+    assert run.values == {"text": "sure?", "log": ["one"]}
+    assert (run.outcome["status"], run.outcome["thread_status"]) == ("success", "interrupted")
+    state = run.outcome["state"]
+    assert (state["next"], state["interrupts"]) == (["ask"], [item])
+    assert run.outcome["interrupts"] == {state["tasks"][0]["id"]: [item]}
+
+
+def test_interrupts_of_one_step_share_one_event(host: HostProcess) -> None:
+    run = host.run("asks_twice", {"text": "a"}, stream_mode=["values", "updates"])
+
+    assert run.names == ["values", "updates", "updates", "values"]
+    final = run.named("values")[-1]
+    assert final["log"] == ["done"]
+    assert [item["value"] for item in final["__interrupt__"]] == [{"question": "a"}, "again"]
+    assert run.answer == final
+    assert run.outcome is not None
+    assert len(run.outcome["interrupts"]) == 2
+
+
+def test_a_resumed_run_goes_on_from_its_interrupt(host: HostProcess) -> None:
+    thread = Checkpointed(host)
+    thread.run("asks", {"text": "a"})
+
+    run = thread.run("asks", command={"resume": "yes"}, stream_mode=["values", "updates"])
+
+    assert run.named("values")[0] == {"text": "a", "log": ["one"]}
+    assert run.named("updates")[0] == {"ask": {"log": ["yes"]}}
+    assert run.values == {"text": "a", "log": ["one", "yes", "two"]}
+    assert run.outcome is not None
+    assert run.outcome["interrupts"] == {}
+
+
+def test_several_interrupts_are_answered_by_id(host: HostProcess) -> None:
+    thread = Checkpointed(host)
+    first = thread.run("asks_twice", {"text": "a"})
+    ids = [item["id"] for item in first.answer["__interrupt__"]]
+
+    unclear = thread.run("asks_twice", command={"resume": "both"})
+    half = thread.run("asks_twice", command={"resume": {ids[0]: "A"}})
+    whole = thread.run("asks_twice", command={"resume": {ids[1]: "B"}})
+
+    assert unclear.outcome is not None
+    assert half.outcome is not None
+    assert unclear.outcome["error"]["error"] == "RuntimeError"
+    assert [item["id"] for item in half.outcome["state"]["interrupts"]] == [ids[1]]
+    assert sorted(whole.values["log"]) == ["A", "B", "done"]
+
+
+def test_an_interrupt_inside_a_subgraph_belongs_to_the_inner_task(host: HostProcess) -> None:
+    run = host.run("nested", {"text": "a"}, stream_mode=["values", "updates"], subgraphs=True)
+
+    kinds = [name.partition(":")[0] for name in run.names[-4:]]
+    assert kinds == ["updates|child", "values|child", "updates", "values"]
+    assert run.outcome is not None
+    (outer,) = run.outcome["state"]["tasks"]
+    (inner_id,) = run.outcome["interrupts"]
+    assert inner_id != outer["id"]
+    assert outer["checkpoint"] == {"thread_id": run.thread_id, "checkpoint_ns": f"child:{outer['id']}"}
+    assert outer["state"] is None
+
+
+def test_a_subgraph_is_resumed(host: HostProcess) -> None:
+    thread = Checkpointed(host)
+    thread.run("nested", {"text": "a"})
+
+    assert thread.run("nested", command={"resume": "yes"}).values["log"] == ["two", "two", "one", "yes"]
+
+
+def test_a_static_breakpoint_leaves_the_thread_interrupted(host: HostProcess) -> None:
+    compiled_in = host.run("stops_before_two", {"text": "a"}, stream_mode=["updates"])
+    asked_for = host.run("steps", {"text": "a"}, stream_mode=["updates"], interrupt_after=["one"])
+    at_the_end = host.run("steps", {"text": "a"}, stream_mode=["updates"], interrupt_after=["two"])
+
+    for run in (compiled_in, asked_for):
+        assert run.events == [("updates", {"one": {"log": ["one"]}}), ("updates", {"__interrupt__": []})]
+        assert run.outcome is not None
+        assert (run.outcome["thread_status"], run.outcome["state"]["next"]) == ("interrupted", ["two"])
+        assert run.answer == {"text": "a", "log": ["one"]}
+    assert at_the_end.outcome is not None
+    assert at_the_end.outcome["thread_status"] == "idle"

@@ -1,0 +1,179 @@
+"""What the graph host streams in each mode, and the lines that nodes print."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.hosted import ALL, HOSTED
+from tests.support.hosts import HostProcess, graph_host
+
+
+def without_ids(value: Any) -> Any:
+    """The value without what differs from run to run."""
+    if isinstance(value, dict):
+        return {k: without_ids(v) for k, v in value.items() if k not in ("id", "metadata", "triggers")}
+    return [without_ids(item) for item in value] if isinstance(value, list) else value
+
+
+def test_it_streams_values_and_updates(host: HostProcess) -> None:
+    run = host.run("steps", {"text": "a"}, stream_mode=["values", "updates"])
+
+    assert run.events == [
+        ("values", {"text": "a", "log": []}),
+        ("updates", {"one": {"log": ["one"]}}),
+        ("values", {"text": "a", "log": ["one"]}),
+        ("updates", {"two": {"log": ["two"]}}),
+        ("values", {"text": "a", "log": ["one", "two"]}),
+    ]
+    assert run.outcome is not None
+    assert (run.outcome["status"], run.outcome["thread_status"], run.outcome["error"]) == (
+        "success",
+        "idle",
+        None,
+    )
+    assert run.values == run.answer == {"text": "a", "log": ["one", "two"]}
+    assert run.outcome["state"]["next"] == []
+
+
+def test_a_caller_that_streams_no_values_still_gets_an_answer(host: HostProcess) -> None:
+    run = host.run("steps", {"text": "a"}, stream_mode=["updates"])
+
+    assert set(run.names) == {"updates"}
+    assert run.answer == run.values == {"text": "a", "log": ["one", "two"]}
+
+
+def test_it_streams_custom_events_as_they_were_written(host: HostProcess) -> None:
+    assert host.run("writes", {}, stream_mode=["custom"]).events == [("custom", {"n": 1}), ("custom", "text")]
+
+
+def test_it_streams_both_ends_of_a_task(host: HostProcess) -> None:
+    run = host.run("fails", {"text": "a"}, stream_mode=["tasks"])
+
+    assert [without_ids(data) for data in run.named("tasks")] == [
+        {"name": "one", "input": {"text": "a", "log": []}},
+        {"name": "one", "error": None, "result": {"log": ["one"]}, "interrupts": []},
+        {"name": "boom", "input": {"text": "a", "log": ["one"]}},
+        {
+            "name": "boom",
+            "error": {"error": "ValueError", "message": "boom happened"},
+            "result": {},
+            "interrupts": [],
+        },
+    ]
+
+
+def test_it_streams_checkpoints_and_debug(host: HostProcess) -> None:
+    run = host.run("steps", {"text": "a"}, stream_mode=["checkpoints", "debug"])
+
+    checkpoints = run.named("checkpoints")
+    assert [item["metadata"]["step"] for item in checkpoints] == [-1, 0, 1, 2]
+    assert [item["next"] for item in checkpoints] == [["__start__"], ["one"], ["two"], []]
+    assert not any(key.startswith("__") for item in checkpoints for key in item["config"]["configurable"])
+    debug = run.named("debug")
+    assert [item["type"] for item in debug][:4] == ["checkpoint", "checkpoint", "task", "task_result"]
+    second = debug[1]["payload"]
+    assert second["checkpoint"]["checkpoint_id"] == second["config"]["configurable"]["checkpoint_id"]
+    assert second["parent_checkpoint"] == debug[0]["payload"]["checkpoint"]
+
+
+def test_it_streams_tokens_as_tuples(host: HostProcess) -> None:
+    run = host.run(
+        "speaks", {"messages": "hi"}, stream_mode=["messages-tuple", "messages"], metadata={"topic": "t"}
+    )
+
+    chunks = [message for message, _ in run.named("messages")]
+    assert "".join(chunk["content"] for chunk in chunks) == "hello big world"
+    assert {(chunk["type"], chunk["id"]) for chunk in chunks} == {("AIMessageChunk", "answer")}
+    assert [chunk["chunk_position"] for chunk in chunks] == [None] * 4 + ["last"]
+    metadata = run.named("messages")[0][1]
+    assert metadata["langgraph_node"] == "speak"
+    assert (metadata["run_id"], metadata["thread_id"]) == (str(run.id), run.thread_id)
+    assert (metadata["graph_id"], metadata["assistant_id"], metadata["topic"]) == ("speaks", "a", "t")
+    assert {"langgraph_step", "langgraph_triggers", "langgraph_path", "langgraph_checkpoint_ns"} <= set(
+        metadata
+    )
+    assert set(run.names) == {"messages"}
+
+
+def test_it_streams_tokens_as_the_text_so_far(host: HostProcess) -> None:
+    run = host.run("speaks", {"messages": "hi"}, stream_mode=["messages"])
+
+    assert run.names == ["messages/metadata"] + ["messages/partial"] * 5
+    assert run.named("messages/metadata")[0]["answer"]["metadata"]["langgraph_node"] == "speak"
+    parts = [message for (message,) in run.named("messages/partial")]
+    assert [part["content"] for part in parts][:3] == ["hello", "hello ", "hello big"]
+    assert {part["type"] for part in parts} == {"ai"}
+
+
+def test_a_message_a_node_returned_whole_is_complete(host: HostProcess) -> None:
+    run = host.run("repeats", {"messages": "hi"}, stream_mode=["messages"])
+
+    assert run.names == ["messages/metadata", "messages/complete"]
+    assert run.named("messages/complete")[0][0]["content"] == "said before"
+
+
+def test_it_streams_the_librarys_own_events_beside_others(host: HostProcess) -> None:
+    run = host.run("repeats", {"messages": "hi"}, stream_mode=["events", "updates"])
+
+    kinds = [event["event"] for event in run.named("events")]
+    assert kinds[0] == "on_chain_start"
+    assert kinds[-1] == "on_chain_end"
+    assert run.named("events")[0]["run_id"] == str(run.id)
+    assert [list(update) for update in run.named("updates")] == [["repeat"]]
+    assert run.answer["messages"][-1]["content"] == "said before"
+
+
+def test_it_names_subgraphs_in_the_events(host: HostProcess) -> None:
+    run = host.run("deep", {"text": "a"}, stream_mode=["updates"], subgraphs=True)
+
+    assert [[part.partition(":")[0] for part in name.split("|")] for name in run.names] == [
+        ["updates", "outer", "inner"],
+        ["updates", "outer", "inner"],
+        ["updates", "outer"],
+        ["updates"],
+    ]
+
+
+def test_it_keeps_subgraphs_to_itself_unless_asked(host: HostProcess) -> None:
+    assert host.run("deep", {"text": "a"}, stream_mode=["updates"]).names == ["updates"]
+
+
+def test_an_event_that_is_too_large_is_replaced_and_the_run_goes_on(host: HostProcess) -> None:
+    run = host.run("writes_much", {}, stream_mode=["custom"])
+
+    assert run.names == ["error"]
+    assert "1048576" in run.named("error")[0]["message"]
+    assert run.values["text"] == "went on"
+
+
+def test_a_state_that_is_too_large_fails_the_run() -> None:
+    with graph_host(HOSTED, {"grows": ALL["grows"]}, limits={"state_bytes": 1_000_000}) as host:
+        host.wait_ready()
+        run = host.run("grows", {}, stream_mode=["updates"])
+
+    assert run.outcome is not None
+    assert run.outcome["status"] == "error"
+    assert "1000000" in run.outcome["error"]["message"]
+
+
+# Output
+
+
+def test_what_a_node_prints_and_logs_is_a_line_of_its_run(host: HostProcess) -> None:
+    run = host.run("says", {})
+
+    assert [(line["logger"], line["message"]) for line in run.logs] == [
+        ("stdout", "printed"),
+        ("stderr", "to stderr"),
+        ("project", "logged 1"),
+        ("stdout", "bell\\x07 and a half line"),
+    ]
+
+
+def test_a_node_that_prints_without_end_is_cut_off() -> None:
+    with graph_host(HOSTED, {"says_much": ALL["says_much"]}) as host:
+        host.wait_ready()
+        run = host.run("says_much", {})
+
+    assert len(run.logs) < 10_002
+    assert max(len(line["message"]) for line in run.logs) <= 8 * 1024
