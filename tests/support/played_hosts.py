@@ -1,0 +1,176 @@
+"""A pool of graph hosts that play a part: a few lines that speak the frames and then misbehave in one way."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import workers
+from shared.deployments.limits import HostLimits
+from shared.errors import HostError
+from shared.settings import Settings
+from tests.support.greened import World
+from tests.support.waiting import until
+from workers.runner import host_pool
+from workers.runner.host import Host, HostCommand
+from workers.runner.host_pool import HostPool
+
+ROOT = Path(workers.__file__).parents[1]
+HOST = ROOT / "workers/graph_host"
+
+ACTOR = """
+import json, os, socket, subprocess, sys, time
+sys.path.insert(0, sys.argv[2])
+import frames
+peer = socket.socket(fileno=int(sys.argv[1]))
+peer.setblocking(True)
+part, note = sys.argv[3], sys.argv[4]
+say = lambda kind, id, body: peer.sendall(frames.encode(kind, id, body))
+if part == "leaves at once":
+    print("no such library", flush=True)
+    sys.exit(3)
+if part == "cannot load":
+    say(frames.READY, frames.NOBODY, b'{"error": {"step": "load", "message": "no such file"}}')
+    time.sleep(60)
+if part == "never ready":
+    time.sleep(60)
+if part == "has a child":
+    open(note, "w").write(str(subprocess.Popen(["sleep", "60"]).pid))
+def multiply():
+    with open(note, "w") as notes:
+        for _ in range(30):
+            print(subprocess.Popen(["sleep", "60"]).pid, file=notes, flush=True)
+    time.sleep(60)
+if part == "multiplies as it loads":
+    multiply()
+say(frames.READY, frames.NOBODY, b'{"graphs": [], "versions": {}}')
+decoder = frames.Decoder()
+held, runs = [], []
+while True:
+    data = peer.recv(65536)
+    if not data:
+        sys.exit()
+    for kind, id, body in decoder.feed(data):
+        if kind == frames.STOP:
+            sys.exit(0)
+        if kind == frames.CHECK and part in ("forgets", "has them all"):
+            say(frames.CHECKED, id, body if part == "has them all" else b"[]")
+        if kind == frames.PING and part not in ("silent", "deaf"):
+            time.sleep(0.1 if part == "slow" else 0)
+            condition = {"queued": 3, "starved": [run.hex() for run in runs], "damage": None}
+            if part == "is damaged":
+                condition = {"queued": 0, "starved": [], "damage": "a node broke it" if runs else None}
+            say(frames.PONG, id, json.dumps(condition).encode() if part in ("has no threads", "is damaged") else b"")
+        if kind != frames.RUN:
+            continue
+        runs.append(id)
+        if part == "nonsense":
+            peer.sendall(b"\\xff" * 64)
+        elif part == "wrong shapes":
+            say(frames.CHECKPOINT, id, frames.pack([b"[]"]))
+        elif part == "odd log lines":
+            say(frames.LOG, id, b"[1]")
+        elif part == "closes its socket":
+            peer.close()
+            time.sleep(60)
+        elif part == "hoards":
+            held.append(b"x" * 200 * 1024 * 1024)
+        elif part == "multiplies":
+            import threading
+            threading.Thread(target=multiply, daemon=True).start()  # as a node does that is not asynchronous
+        elif part == "deaf":
+            time.sleep(60)
+        elif part == "prints":
+            print("hello", flush=True)
+        elif part == "prints halves":
+            os.write(1, b"\\n" + "hell\u00f6".encode()[:5])
+            time.sleep(0.1)
+            os.write(1, "hell\u00f6".encode()[5:] + b" world\\n" + b"x" * 10_000 + b"\\nend")
+            sys.exit()
+        elif part == "floods its socket":
+            peer.sendall(frames.encode(frames.LOG, id, b'{"level": "INFO", "message": "x"}') * 200_000)
+        elif part == "floods its output":
+            subprocess.Popen(["yes"])
+        elif part not in ("pongs only", "forgets", "has them all"):
+            say(frames.EVENT, id, b"values\\n{}")
+"""
+
+
+class Occupant:
+    """A run in a host."""
+
+    def __init__(self) -> None:
+        self.id = uuid4().bytes
+        self.frames: list[tuple[int, bytes]] = []
+        self.deaths: list[HostError] = []
+        self.parse: Callable[[bytes], Any] = lambda body: None
+
+    def received(self, kind: int, body: bytes) -> None:
+        self.parse(body)
+        self.frames.append((kind, body))
+
+    def host_died(self, error: HostError) -> None:
+        self.deaths.append(error)
+
+    def wait_until_drained(self) -> None:
+        """There is room."""
+
+    def enter(self, host: Host) -> Occupant:
+        host.enter(self.id, self, b"run")
+        return self
+
+
+class Stage:
+    """A pool whose hosts play the part they are told."""
+
+    def __init__(self, world: World, **settings: Any) -> None:
+        base = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
+        self.part = "plays along"
+        self.note = world.tmp_path / "note"
+        self.lines: list[tuple[str, str, UUID | None]] = []
+        self.output: Callable[..., None] = lambda *line: self.lines.append(line)
+        self.pids: list[int] = []
+        self.starts = 0
+        self.revision = uuid4()
+        self.limits = HostLimits()  # of every revision's deployment
+        self.pool = HostPool(dataclasses.replace(base, **settings), self.prepare, lambda _: self.limits)
+
+    def prepare(self, revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
+        self.starts += 1
+        argv = [sys.executable, "-c", ACTOR, "{socket}", str(HOST), self.part, str(self.note)]
+        command = HostCommand(argv, str(ROOT), {"PATH": os.environ["PATH"]})
+        return command, self.output
+
+    @property
+    def started(self) -> list[int]:
+        """What a host has noted that it started."""
+        return [int(pid) for pid in self.note.read_text().split()]
+
+    def acquire(self, revision: UUID | None = None, **fields: Any) -> Host:
+        host = self.pool.acquire(revision or self.revision, **fields)
+        self.pids.append(host.pid)
+        return host
+
+
+@contextmanager
+def stage(world: World, **settings: Any) -> Iterator[Stage]:
+    host_pool.PING_SECONDS = 0.05
+    made = Stage(world, **settings)
+    try:
+        yield made
+    finally:
+        made.pool.close()
+        until(lambda: not any(is_alive(pid) for pid in made.pids))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

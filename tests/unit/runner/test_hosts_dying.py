@@ -1,0 +1,184 @@
+"""Hosts that die or are killed: what is told of it, whom it takes along, and no process left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from uuid import uuid4
+
+import gevent
+import pytest
+
+from shared.deployments.limits import HostLimits
+from shared.errors import HostDied
+from tests.support.greened import World, child, greened
+from tests.support.played_hosts import Occupant, is_alive, stage
+from tests.support.waiting import until
+from workers.graph_host import frames
+from workers.isolation.cgroups import ControlGroup
+from workers.runner import host as one_host
+from workers.runner.host import Host
+
+__all__ = ["child"]
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSEGV, "was killed by SIGSEGV")],
+    ids=["kill", "segfault"],
+)
+def test_how_a_host_ended_is_told(how: signal.Signals, told: str) -> None:
+    host = object.__new__(Host)
+    host._group = None
+    host._process = Ended(-how)  # type: ignore[assignment]
+    assert host._how_it_ended() == told
+    host._process = Ended(128 + how)  # type: ignore[assignment]
+    assert host._how_it_ended() == told
+
+
+def test_a_host_that_the_kernel_ended_for_its_memory_is_told_of_so(tmp_path: Path) -> None:
+    host = object.__new__(Host)
+    host._group = ControlGroup(tmp_path / "host", tasks=1, memory_bytes=1)
+    (tmp_path / "host" / "memory.events").write_text("oom 1\noom_kill 2\n")
+    host._process = Ended(-signal.SIGKILL)  # type: ignore[assignment]
+    host.memory_mb = 512
+    assert host._how_it_ended() == "used more than 512 MiB"
+
+
+class Ended:
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def wait(self, timeout: float) -> int:
+        return self.code
+
+
+@greened
+def test_a_host_that_is_killed_takes_its_own_runs_only(world: World) -> None:
+    with stage(world) as s:
+        ours, other = s.acquire(uuid4()), s.acquire(uuid4())
+        occupant, bystander = Occupant().enter(ours), Occupant().enter(other)
+        os.kill(ours.pid, signal.SIGKILL)
+        until(lambda: occupant.deaths)
+
+        assert occupant.deaths[0].message == "was killed by SIGKILL"
+        assert not bystander.deaths
+        with pytest.raises(HostDied):
+            Occupant().enter(ours)
+
+
+@greened
+def test_bytes_that_are_no_frame_end_their_host(world: World) -> None:
+    ends_by_its_words(world, "nonsense")
+
+
+@greened
+def test_frames_of_a_wrong_shape_end_their_host(world: World) -> None:
+    ends_by_its_words(world, "wrong shapes")
+
+
+@greened
+def test_log_lines_of_a_wrong_shape_end_their_host(world: World) -> None:
+    ends_by_its_words(world, "odd log lines")
+
+
+def ends_by_its_words(world: World, part: str) -> None:
+    with stage(world) as s:
+        s.part = part
+        host, occupant = s.acquire(), Occupant()
+        occupant.parse = lambda body: json.loads(frames.unpack(body)[0])["ask"]
+        occupant.enter(host)
+        until(lambda: occupant.deaths)
+
+        assert "cannot be read" in occupant.deaths[0].message
+        until(lambda: not is_alive(host.pid))
+
+
+@greened
+def test_a_host_that_closes_its_socket_is_ended(world: World) -> None:
+    one_host.TERM_SECONDS = 0.2
+    with stage(world) as s:
+        s.part = "closes its socket"
+        host = s.acquire()
+        occupant = Occupant().enter(host)
+        until(lambda: occupant.deaths)
+
+        assert occupant.deaths[0].message == "closed its socket"
+        until(lambda: not is_alive(host.pid))
+    one_host.TERM_SECONDS = 5.0
+
+
+@greened
+def test_a_host_that_stays_silent_is_killed(world: World) -> None:
+    with stage(world, host_stall_seconds=0.4) as s:
+        s.part = "silent"
+        host = s.acquire()
+        occupant = Occupant().enter(host)
+        until(lambda: occupant.deaths)
+
+        assert "held the event loop" in occupant.deaths[0].message
+        until(lambda: not is_alive(host.pid))
+
+
+@greened
+def test_a_full_socket_does_not_stop_the_watch(world: World) -> None:
+    """A run too large for a host that reads no more: its sender waits, the silence is still noticed."""
+    with stage(world, host_stall_seconds=0.4) as s:
+        s.part = "deaf"
+        deaf = s.acquire()
+        first, second = Occupant().enter(deaf), Occupant()
+        entering = gevent.spawn(deaf.enter, second.id, second, bytes(8 * 1024 * 1024))
+        entering.link_exception(lambda _: None)
+        until(lambda: first.deaths and second.deaths and entering.ready())
+
+        assert isinstance(entering.exception, HostDied)
+        until(lambda: not is_alive(deaf.pid))
+
+
+@greened
+def test_a_host_over_its_memory_is_killed(world: World) -> None:
+    with stage(world, host_memory_mb=100) as s:
+        s.part = "hoards"
+        host = s.acquire()
+        occupant = Occupant().enter(host)
+        until(lambda: occupant.deaths)
+
+        assert "more than 100 MiB" in occupant.deaths[0].message
+
+
+@greened
+def test_what_a_host_started_ends_with_it(world: World) -> None:
+    with stage(world) as s:
+        s.part = "has a child"
+        s.acquire()
+        grandchild = int(s.note.read_text())
+        assert is_alive(grandchild)
+        s.pool.close()
+
+        until(lambda: not is_alive(grandchild))
+
+
+@greened
+def test_a_host_with_too_many_processes_is_killed_with_all_of_them(world: World) -> None:
+    with stage(world, host_processes=20) as s:
+        s.part = "multiplies"
+        host = s.acquire()
+        occupant = Occupant().enter(host)
+        until(lambda: occupant.deaths)
+        assert occupant.deaths[0].message == "had more than 20 processes"
+        until(lambda: not is_alive(host.pid))
+        until(lambda: not any(map(is_alive, s.started)))
+
+
+@greened
+def test_a_deployment_may_have_less_memory_than_the_runner_gives_and_not_more(world: World) -> None:
+    with stage(world, host_memory_mb=500) as s:
+        s.part = "hoards"
+        s.limits = HostLimits(memory_mb=100)
+        occupant = Occupant().enter(s.acquire())
+        until(lambda: occupant.deaths)
+        assert "more than 100 MiB" in occupant.deaths[0].message
+        s.limits = HostLimits(memory_mb=100_000)
+        assert s.acquire(uuid4()).memory_mb == 500

@@ -1,0 +1,103 @@
+"""What hosts say: frames that reach their runs, printed lines, and floods of both."""
+
+from __future__ import annotations
+
+import time
+from uuid import UUID
+
+import gevent
+
+from tests.support.greened import World, child, greened
+from tests.support.played_hosts import Occupant, stage
+from tests.support.waiting import until
+from workers.graph_host import frames
+from workers.runner import host as one_host
+
+__all__ = ["child"]
+
+
+@greened
+def test_frames_of_a_run_reach_it(world: World) -> None:
+    with stage(world) as s:
+        occupant = Occupant().enter(s.acquire())
+
+        until(lambda: occupant.frames == [(frames.EVENT, b"values\n{}")])
+
+
+@greened
+def test_late_frames_of_a_run_that_left_are_nobodys(world: World) -> None:
+    with stage(world) as s:
+        host, occupant, other = s.acquire(), Occupant(), Occupant()
+        host.enter(occupant.id, occupant, b"run")
+        host.leave(occupant.id)
+        other.enter(host)
+        until(lambda: other.frames)
+
+        assert occupant.frames == []
+        assert host.died is None
+
+
+@greened
+def test_what_user_code_prints_is_a_log_line(world: World) -> None:
+    with stage(world) as s:
+        s.part = "prints"
+        Occupant().enter(s.acquire())
+
+        until(lambda: ("INFO", "hello", None) in s.lines)
+
+
+@greened
+def test_what_is_printed_becomes_lines_of_bounded_length_however_it_is_written(world: World) -> None:
+    with stage(world) as s:
+        s.part = "prints halves"
+        Occupant().enter(s.acquire())
+        until(lambda: "end" in [message for _, message, _ in s.lines])
+
+        blank, hello, *long, end = [message for _, message, _ in s.lines]
+        assert (blank, hello, end) == ("", "hellö world", "end")
+        assert "".join(long) == "x" * 10_000
+        assert max(map(len, long)) <= one_host.LINE_BYTES
+
+
+@greened
+def test_a_host_that_floods_its_output_leaves_most_of_the_runner_s_time_to_others(world: World) -> None:
+    spent = 0.0
+    lines = 0
+
+    def takes_a_while(level: str, message: str, run_id: UUID | None) -> None:
+        nonlocal spent, lines
+        began = time.monotonic()
+        while time.monotonic() - began < 0.00002:
+            pass
+        spent += time.monotonic() - began
+        lines += 1
+
+    with stage(world) as s:
+        s.part = "floods its output"
+        s.output = takes_a_while
+        host = s.acquire()
+        began = time.monotonic()
+        Occupant().enter(host)
+        until(lambda: lines > 30_000)
+
+        assert spent < (time.monotonic() - began) / 2
+
+
+@greened
+def test_a_host_that_floods_its_socket_leaves_others_their_turns(world: World) -> None:
+    lines = turns = 0
+
+    def count(level: str, message: str, run_id: UUID | None) -> None:
+        nonlocal lines
+        lines += 1
+
+    with stage(world) as s:
+        s.part = "floods its socket"
+        s.output = count
+        Occupant().enter(s.acquire())
+        until(lambda: lines > 0)
+        while lines < 200_000:
+            gevent.sleep(0.001)
+            turns += 1
+
+        assert turns >= 10
