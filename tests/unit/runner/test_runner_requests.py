@@ -13,7 +13,7 @@ from shared.runs import create, eligibility, signals
 from shared.runs.create import RunRequest
 from shared.threads import state
 from tests.support.greened import World, child, greened
-from tests.unit.runner.test_runner import Bench, bench, last, names
+from tests.support.runner_bench import Bench, bench, last, names
 from workers.upkeep.upkeep import Upkeep
 
 __all__ = ["child"]

@@ -1,0 +1,186 @@
+"""A runner with what it needs, for tests: real PostgreSQL, Valkey and graph hosts, the project of sample graphs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import gevent
+import orjson
+from gevent.event import AsyncResult
+from sqlalchemy import text
+
+import workers
+from shared.deployments.deployments import DeploymentRef
+from shared.eventlog import events
+from shared.eventlog.events import Event
+from shared.infra import broker, redis
+from shared.infra.postgres import connection
+from shared.runs import cancel, create
+from shared.settings import Settings
+from shared.threads import records
+from tests.support import factories
+from tests.support.greened import World
+from tests.support.waiting import until
+from workers.runner import ending
+from workers.runner.host import Host, HostCommand
+from workers.runner.host_pool import NEVER, HostPool
+from workers.runner.quarantine import OPEN, Group
+from workers.runner.runner import Runner
+
+KITCHEN = Path(workers.__file__).parents[1] / "tests/projects/kitchen"
+GRAPHS = (
+    "echo", "asks", "writes", "counts", "sleeps", "blocks", "fails", "dies", "remembers", "breaks", "calls",
+    "consumes",
+)  # fmt: skip
+HOST = Path(workers.__file__).parent / "graph_host"
+
+
+def prepare(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
+    """What the environments' builder would answer: this interpreter is the project's environment."""
+    config = {"graphs": {name: f"./kitchen.py:{name}" for name in GRAPHS}}
+    env = {"PATH": os.environ["PATH"], "GRAPH_HOST_CONFIG": json.dumps(config)}
+    command = HostCommand([sys.executable, str(HOST), "--socket", "{socket}"], str(KITCHEN), env)
+    return command, lambda level, message, run_id: None
+
+
+class SharedHosts(HostPool):
+    """Hosts that outlive a test: every test's revision is the same project."""
+
+    REVISION = uuid4()
+
+    def acquire(self, revision_id: UUID, group: Group = OPEN, *, unless: AsyncResult = NEVER) -> Host:
+        return super().acquire(self.REVISION, group, unless=unless)
+
+    def warm(self, revision_id: UUID) -> None:
+        super().warm(self.REVISION)
+
+    def close(self) -> None:
+        """They go with the process."""
+
+
+shared_hosts: list[SharedHosts] = []
+
+
+class Bench:
+    """A runner, a deployment, and what a client would do."""
+
+    def __init__(self, world: World, **settings: Any) -> None:
+        defaults = {"worker": f"runner-{uuid4().hex[:6]}", "hosts_per_revision": 1}
+        base = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
+        self.settings = dataclasses.replace(base, **{**defaults, **settings})
+        self.deployment: DeploymentRef = factories.deployment(graphs=GRAPHS)
+        self.notified: list[tuple[str, str, str]] = []
+        self.runner = self.new_runner(self.settings)
+
+    def new_runner(self, settings: Settings) -> Runner:
+        if not shared_hosts:
+            shared_hosts.append(SharedHosts(settings, prepare))
+        return Runner(settings, shared_hosts[0])
+
+    def with_hosts(self, hosts: HostPool) -> HostPool:
+        """Have the runner execute what comes next in other hosts."""
+        self.runner.services = dataclasses.replace(self.runner.services, hosts=hosts)
+        return hosts
+
+    def notify(self, task: str, queue: str, id: UUID | str) -> None:
+        """The notifier, without the broker between it and the runner."""
+        self.notified.append((task, queue, str(id)))
+        if queue == broker.runs_queue(self.settings.pool):
+            gevent.spawn(self.runner.notify, [UUID(str(id))])
+
+    def create(
+        self,
+        graph: str,
+        input: Any = None,
+        *,
+        thread: UUID | None = None,
+        stateless: bool = False,
+        key: str = "",
+        deployment: DeploymentRef | None = None,
+        **fields: Any,
+    ) -> UUID:
+        """A pending run's id; nobody has been notified."""
+        request = create.RunRequest(assistant_id=graph, input=input or {}, if_not_exists="create", **fields)
+        with connection() as conn:
+            created = create.create_run(
+                conn,
+                deployment or self.deployment,
+                request,
+                thread_id=None if stateless else thread or uuid4(),
+                key_id=key,
+            )
+        return created.run_id
+
+    def start(self, graph: str, input: Any = None, **fields: Any) -> UUID:
+        run_id = self.create(graph, input, **fields)
+        gevent.spawn(self.runner.notify, [run_id])
+        return run_id
+
+    def row(self, run_id: UUID) -> dict[str, Any] | None:
+        with connection() as conn:
+            found = conn.execute(text("SELECT * FROM run WHERE run_id = :id"), {"id": run_id})
+            row = found.mappings().one_or_none()
+        return None if row is None else dict(row)
+
+    def thread(self, run_id: UUID) -> dict[str, Any]:
+        row = self.row(run_id)
+        assert row is not None
+        with connection() as conn:
+            return dict(records.get(conn, self.deployment.id, row["thread_id"]))
+
+    def status(self, run_id: UUID) -> str | None:
+        row = self.row(run_id)
+        return None if row is None else row["status"]
+
+    def wait(self, run_id: UUID, *, timeout: float = 60) -> list[Event]:
+        """The run's events once the last is in the log."""
+
+        def whole() -> list[Event] | None:
+            found = list(events.logged(redis.client(), run_id, 0))
+            return found if found and found[-1].is_last else None
+
+        return until(whole, timeout)
+
+    def wait_for_event(self, run_id: UUID, data: bytes) -> None:
+        until(lambda: any(data in event.data for event in events.logged(redis.client(), run_id, 0)))
+
+    def cancel(self, run_id: UUID, action: str, *, tell: bool = True) -> None:
+        row = self.row(run_id)
+        assert row is not None
+        with connection() as conn:
+            stopped = cancel.cancel_run(conn, self.deployment.id, row["thread_id"], run_id, action=action)
+        if tell:
+            message = orjson.dumps({"run_id": str(run_id), "action": action, "reason": None})
+            redis.client().publish(redis.control_channel(stopped.owner or ""), message)
+
+    def hosts(self) -> list[int]:
+        return [host.pid for host in self.runner.hosts.all() if host.died is None and host.group == OPEN]
+
+
+@contextmanager
+def bench(world: World, **settings: Any) -> Iterator[Bench]:
+    ending.RETRY_SECONDS = (0.1, 0.1)
+    made = Bench(world, **settings)
+    broker.notifier.notify = made.notify  # type: ignore[method-assign]
+    try:
+        yield made
+    finally:
+        del broker.notifier.notify
+        gevent.killall(made.runner._loops)
+        made.runner.close()
+
+
+def names(found: list[Event]) -> list[str]:
+    return [event.name for event in found]
+
+
+def last(found: list[Event]) -> Any:
+    return orjson.loads(found[-1].data)

@@ -1,0 +1,135 @@
+"""Which runs a runner claims and when: each once, in order, within limits, in turns."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from uuid import uuid4
+
+import gevent
+from sqlalchemy import text
+
+from shared.access import api_keys
+from shared.deployments import limits
+from shared.infra import broker
+from shared.infra.postgres import connection, transaction
+from shared.runs import eligibility
+from tests.support import factories
+from tests.support.greened import World, child, greened
+from tests.support.runner_bench import GRAPHS, bench, names
+from tests.support.waiting import until
+
+__all__ = ["child"]
+
+
+@greened
+def test_a_message_delivered_twice_changes_nothing(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.create("writes", {"n": 5, "seconds": 0.05}, stream_mode=["custom"])
+        for _ in range(3):
+            gevent.spawn(b.runner.notify, [run_id, run_id])
+        found = b.wait(run_id)
+        b.runner.notify([run_id])
+
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["attempt"]) == ("success", 1)
+        assert names(found).count("custom") == 5
+
+
+@greened
+def test_runs_of_a_limited_deployment_follow_each_other_without_a_bell(world: World) -> None:
+    with bench(world) as b:
+        with connection() as conn:
+            limits.change(conn, b.deployment.id, {"max_concurrent_runs": 1})
+        waiting = [b.create("echo", {"text": "x"}) for _ in range(4)]
+        with connection() as conn:
+            conn.execute(text("UPDATE run SET created_at = now() - interval '1 minute'"))
+        b.notified.clear()
+
+        found = until(lambda: [run_id for run_id in waiting if b.status(run_id) == "success"] == waiting)
+
+        assert found
+        assert b.notified == []
+        with connection() as conn:
+            ended = conn.execute(text("SELECT started_at, ended_at FROM run ORDER BY run_id")).all()
+        assert all(after.started_at >= before.ended_at for before, after in pairwise(ended))
+
+
+@greened
+def test_a_run_nobody_rang_for_is_claimed(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.create("echo", {"text": "hi"})
+        b.wait(run_id)
+
+        assert b.status(run_id) == "success"
+
+
+@greened
+def test_runs_of_a_thread_go_in_order(world: World) -> None:
+    with bench(world) as b:
+        thread_id = uuid4()
+        ids = [b.create("echo", {"text": str(n)}, thread=thread_id) for n in range(5)]
+        gevent.spawn(b.runner.notify, list(reversed(ids)))
+        for run_id in ids:
+            b.wait(run_id)
+
+        assert b.thread(ids[-1])["values"]["log"] == ["0", "1", "2", "3", "4"]
+
+
+@greened
+def test_a_runner_has_no_more_runs_than_slots(world: World) -> None:
+    with bench(world, runner_slots=2) as b:
+        ids = [b.create("sleeps", {"seconds": 0.3}) for _ in range(5)]
+        gevent.spawn(b.runner.notify, ids)
+        until(lambda: b.runner._executions)
+        assert sum(b.status(run_id) == "running" for run_id in ids) <= 2
+        for run_id in ids:
+            b.wait(run_id)
+
+
+@greened
+def test_a_full_runner_takes_keys_in_turns_and_loses_nobody(world: World) -> None:
+    with bench(world, runner_slots=2) as b:
+        limited = factories.deployment("limited", graphs=GRAPHS)
+        with connection() as conn:
+            conn.execute(
+                text("UPDATE deployment SET max_concurrent_runs = 1 WHERE id = :id"), {"id": limited.id}
+            )
+        many = [b.create("echo", key="many") for _ in range(24)]
+        slow = [b.create("echo", key="many", deployment=limited) for _ in range(3)]
+        single = b.create("echo", key="single")
+        for run_id in [*many, *slow, single]:
+            gevent.spawn(b.runner.notify, [run_id])
+        for run_id in [*many, *slow, single]:
+            b.wait(run_id)
+
+        ended = {run_id: (b.row(run_id) or {})["started_at"] for run_id in [*many, *slow, single]}
+        order = sorted(ended, key=lambda run_id: ended[run_id])
+        assert order.index(single) < 8
+        assert order.index(slow[-1]) < 20
+        assert not b.runner._has_backlog
+
+
+@greened
+def test_a_keys_next_run_starts_when_one_ends(world: World) -> None:
+    with bench(world) as b:
+        with transaction() as session:
+            api_keys.ensure_default_organization(session)
+            made = api_keys.create(session, api_keys.DEFAULT_ORGANIZATION_ID, name="k", max_concurrent_runs=1)
+        key_id = made.split("_")[1]
+        ids = [b.create("writes", {"n": 1}, key=key_id) for _ in range(4)]
+        b.runner.notify(ids)
+        for run_id in ids:
+            b.wait(run_id)
+
+        spans = [(row["started_at"], row["ended_at"]) for row in map(b.row, ids) if row]
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+@greened
+def test_the_next_run_of_another_pool_is_notified(world: World) -> None:
+    with bench(world) as b:
+        other = uuid4()
+        b.runner.notify_next(eligibility.Next(other, "gpu"))
+
+        assert b.notified == [(broker.EXECUTE_RUNS, "runs.gpu", str(other))]

@@ -1,0 +1,257 @@
+"""A runner whose hosts die, break or are full: its runs go on, and one that kills its hosts ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from uuid import UUID, uuid4
+
+import gevent
+import orjson
+from sqlalchemy import text
+
+from shared.errors import HostError
+from shared.infra import redis
+from shared.infra.postgres import connection
+from tests.support.greened import World, child, greened
+from tests.support.runner_bench import Bench, bench, prepare
+from tests.support.waiting import until
+from workers.graph_host import frames
+from workers.runner import host as one_host
+from workers.runner import host_pool
+from workers.runner.host import HostCommand
+from workers.runner.host_pool import HostPool
+from workers.runner.quarantine import OPEN
+
+__all__ = ["child"]
+
+
+@greened
+def test_a_run_whose_host_was_killed_goes_on_from_its_checkpoint(world: World) -> None:
+    with bench(world) as b:
+        notes = world.tmp_path / "notes"
+        run_id = b.start("counts", {"n": 8, "file": str(notes), "seconds": 0.15}, durability="sync")
+        until(lambda: notes.exists() and len(notes.read_text().split()) >= 3)
+        os.kill(b.hosts()[0], signal.SIGKILL)
+        found = b.wait(run_id)
+
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["attempt"], row["deaths"]) == ("success", 2, 1)
+        assert row["last_death"] == "was killed by SIGKILL"
+        assert b.thread(run_id)["values"]["log"] == list(range(8))
+        done = [int(number) for number in notes.read_text().split()]
+        assert len(done) <= 9  # no more than the interrupted step came twice
+        numbers = [event.seq for event in found]
+        assert numbers == sorted(set(numbers))
+        attempts = [orjson.loads(e.data)["attempt"] for e in found if e.name == "metadata"]
+        assert attempts == [1, 2]
+
+
+@greened
+def test_runs_whose_host_died_go_on_together_and_count_no_death(world: World) -> None:
+    with bench(world) as b:
+        ids = [b.start("sleeps", {"seconds": 3}, stream_mode=["custom"]) for _ in range(8)]
+        for run_id in ids:
+            b.wait_for_event(run_id, b"asleep")
+        hosts = set(b.hosts())
+        for pid in hosts:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: len([host for host in b.runner.hosts.all() if host.group != OPEN]) == 1)
+        for run_id in ids:
+            b.wait(run_id)
+
+        rows = [b.row(run_id) or {} for run_id in ids]
+        assert {(row["status"], row["attempt"], row["deaths"], row["quarantine"]) for row in rows} == {
+            ("success", 2, 0, 1)
+        }
+
+
+@greened
+def test_a_run_that_kills_its_host_every_time_ends_and_takes_no_other_with_it(world: World) -> None:
+    with bench(world) as b:
+        others = [b.start("sleeps", {"seconds": 2}, stream_mode=["custom"]) for _ in range(6)]
+        for run_id in others:
+            b.wait_for_event(run_id, b"asleep")
+        poison = b.start("dies", {"how": "kill"})
+
+        b.wait(poison)
+        row = b.row(poison)
+        assert row is not None
+        assert (row["status"], row["error"]["error"]) == ("error", "RunAbandoned")
+        assert "SIGKILL (3 times in a row)" in row["error"]["message"]
+        for run_id in others:
+            b.wait(run_id)
+        rows = [b.row(run_id) or {} for run_id in others]
+        assert [(row["status"], row["deaths"]) for row in rows] == [("success", 0)] * len(others)
+
+
+@greened
+def test_runs_that_a_broken_host_does_not_begin_go_to_another(world: World) -> None:
+    with bench(world) as b, impatient_hosts(b):
+        broken = world.tmp_path / "broken"
+        b.start("breaks", {"file": str(broken)})
+        until(broken.exists)
+        others = [b.start("echo", {"text": "hi"}) for _ in range(3)]
+
+        for run_id in others:
+            b.wait(run_id)
+            row = b.row(run_id)
+            assert row is not None
+            assert (row["status"], row["attempt"], row["deaths"]) == ("success", 1, 0)
+
+
+@greened
+def test_a_run_that_gets_no_thread_in_its_host_goes_to_another(world: World) -> None:
+    with bench(world, hosts_per_revision=2) as b, single_threads(b), socket.create_server(("", 0)) as silent:
+        asked = {"n": 1, "how": f"http://127.0.0.1:{silent.getsockname()[1]} key"}
+        first = b.start("calls", asked)
+        never_answered, _ = silent.accept()
+        second = b.start("calls", {"n": 0})
+        b.wait(second)
+
+        row = b.row(second)
+        assert row is not None
+        assert (row["status"], row["deaths"]) == ("success", 0)
+        assert b.status(first) == "running"
+        never_answered.close()
+        b.wait(first)
+
+
+@greened
+def test_a_run_that_waits_for_a_host_can_be_cancelled(world: World) -> None:
+    with bench(world, max_hosts=1) as b, full(b):
+        run_id = b.start("echo")
+        until(lambda: b.status(run_id) == "running")
+        b.cancel(run_id, "interrupt")
+        b.wait(run_id)
+
+        assert b.status(run_id) == "interrupted"
+
+
+@greened
+def test_a_run_that_waits_for_a_host_times_out(world: World) -> None:
+    with bench(world, max_hosts=1, run_timeout_seconds=0.5) as b, full(b):
+        run_id = b.start("echo")
+        b.wait(run_id)
+
+        assert b.status(run_id) == "timeout"
+
+
+@greened
+def test_a_run_that_waits_for_a_host_is_handed_over(world: World) -> None:
+    with bench(world, max_hosts=1, drain_seconds=0.1) as b, full(b):
+        run_id = b.start("echo")
+        until(lambda: b.status(run_id) == "running")
+        b.runner.drain()
+        until(lambda: b.status(run_id) == "pending")
+
+
+@greened
+def test_a_run_that_waits_for_a_host_is_fenced(world: World) -> None:
+    with bench(world, max_hosts=1, lease_seconds=2.0) as b, full(b):
+        run_id = b.start("echo")
+        until(lambda: b.status(run_id) == "running")
+        with connection() as conn:
+            conn.execute(
+                text("UPDATE run SET owner = 'other', attempt = attempt + 1 WHERE run_id = :id"),
+                {"id": run_id},
+            )
+        until(lambda: not b.runner._executions)
+
+
+@contextmanager
+def impatient_hosts(b: Bench) -> Iterator[None]:
+    """A pool of its own that soon asks whether its hosts have begun what they were sent."""
+    pings, quiet = host_pool.PING_SECONDS, one_host.QUIET_SECONDS
+    host_pool.PING_SECONDS = one_host.QUIET_SECONDS = 0.1
+    pool = b.with_hosts(HostPool(b.settings, prepare))
+    try:
+        yield
+    finally:
+        pool.close()
+        host_pool.PING_SECONDS, one_host.QUIET_SECONDS = pings, quiet
+
+
+@contextmanager
+def single_threads(b: Bench) -> Iterator[None]:
+    """A pool of its own whose hosts execute one synchronous node at a time."""
+
+    def one_thread(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
+        command, output = prepare(revision_id)
+        return dataclasses.replace(command, argv=[*command.argv, "--threads", "1"]), output
+
+    pool = b.with_hosts(HostPool(b.settings, one_thread))
+    try:
+        yield
+    finally:
+        pool.close()
+
+
+@contextmanager
+def full(b: Bench) -> Iterator[None]:
+    """A pool of its own, whose only host is busy with something else."""
+    pool = b.with_hosts(HostPool(b.settings, prepare))
+    pool.acquire(uuid4()).enter(uuid4().bytes, Anybody(), b"{}", kind=frames.CANCEL)
+    try:
+        yield
+    finally:
+        pool.close()
+
+
+class Anybody:
+    """Whoever is in a host."""
+
+    def received(self, kind: int, body: bytes) -> None:
+        """Nothing to do with it."""
+
+    def host_died(self, error: HostError) -> None:
+        """It goes with the pool."""
+
+    def wait_until_drained(self) -> None:
+        """There is room."""
+
+
+@greened
+def test_the_third_death_ends_a_run(world: World) -> None:
+    with bench(world) as b:
+        until(lambda: not any(host.occupants for host in b.runner.hosts.all()))  # alone from the first
+        run_id = b.start("dies", {"how": "kill"})
+        found = b.wait(run_id)
+
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["attempt"], row["error"]["error"]) == ("error", 3, "RunAbandoned")
+        assert "SIGKILL" in row["error"]["message"]
+        assert orjson.loads(found[-2].data)["error"] == "RunAbandoned"
+
+
+@greened
+def test_a_run_cancelled_while_its_host_dies_ends(world: World) -> None:
+    with bench(world, lease_seconds=30.0) as b:
+        run_id = b.start("sleeps", stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+        b.cancel(run_id, "interrupt", tell=False)
+        os.kill(b.hosts()[0], signal.SIGKILL)
+        b.wait(run_id)
+
+        assert b.status(run_id) == "interrupted"
+
+
+@greened
+def test_warming_starts_a_host(world: World) -> None:
+    with bench(world) as b:
+        revision_id = str(b.deployment.active_revision_id)
+        until(
+            lambda: (
+                redis.client().publish(redis.warm_channel(b.settings.pool), revision_id)
+                and gevent.sleep(0.1) is None
+                and b.hosts()
+            )
+        )
+
+        assert len(b.hosts()) == 1

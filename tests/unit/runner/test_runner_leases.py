@@ -1,0 +1,202 @@
+"""Runs that a runner hands over, loses or takes up from another, and what it does without the database."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gevent
+import orjson
+import pytest
+from sqlalchemy import text
+
+from shared.errors import OutcomeUnknown, Unavailable
+from shared.infra.postgres import Driver, connection, driver
+from tests.support.greened import World, child, greened
+from tests.support.runner_bench import bench, shared_hosts
+from tests.support.waiting import until
+from workers.runner import claiming, execution
+from workers.upkeep.upkeep import Upkeep
+
+__all__ = ["child"]
+
+
+@greened
+def test_a_runner_that_drains_hands_its_runs_over(world: World) -> None:
+    with bench(world, drain_seconds=0.1) as b:
+        notes = world.tmp_path / "notes"
+        run_id = b.start("counts", {"n": 8, "file": str(notes), "seconds": 0.15}, stream_mode=["custom"])
+        until(lambda: notes.exists() and len(notes.read_text().split()) >= 3)
+        b.runner.drain()
+        until(lambda: b.status(run_id) == "pending")
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["attempt"], row["deaths"], row["owner"]) == (1, 0, None)
+
+        heir = b.new_runner(dataclasses.replace(b.settings, worker="heir"))
+        try:
+            gevent.spawn(heir.notify, [run_id])
+            found = b.wait(run_id)
+            assert b.status(run_id) == "success"
+            assert b.thread(run_id)["values"]["log"] == list(range(8))
+            steps = [orjson.loads(event.data)["step"] for event in found if event.name == "custom"]
+            assert sorted(set(steps)) == list(range(8))
+        finally:
+            heir.close()
+
+
+@greened
+def test_a_draining_runner_takes_nothing(world: World) -> None:
+    with bench(world) as b:
+        b.runner.drain()
+        run_id = b.create("echo")
+        b.runner.notify([run_id])
+
+        assert b.status(run_id) == "pending"
+
+
+@greened
+def test_a_runner_that_closes_gives_its_runs_back(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.start("sleeps", stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+        b.runner.close()
+
+        assert b.status(run_id) == "pending"
+
+
+@greened
+def test_a_zombie_stops_and_writes_nothing(world: World) -> None:
+    with bench(world, lease_seconds=2.0) as b:
+        run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+        with connection() as conn:  # upkeep gave it to somebody else meanwhile
+            conn.execute(
+                text("UPDATE run SET owner = 'other', attempt = attempt + 1 WHERE run_id = :id"),
+                {"id": run_id},
+            )
+        until(lambda: not b.runner._executions)
+
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["owner"]) == ("running", "other")
+
+
+@greened
+def test_a_run_deleted_under_its_runner_stops(world: World) -> None:
+    with bench(world, lease_seconds=2.0) as b:
+        run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+        with connection() as conn:
+            conn.execute(text("DELETE FROM run WHERE run_id = :id"), {"id": run_id})
+        until(lambda: not b.runner._executions)
+
+
+@greened
+def test_a_lease_that_cannot_be_renewed_is_given_up(world: World) -> None:
+    with bench(world, lease_seconds=4.0) as b:
+        b.runner._loops[0].kill()  # as if the renewal hung
+        run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+
+        until(lambda: not b.runner._executions)
+        assert b.status(run_id) == "running"  # upkeep's now
+
+
+@greened
+def test_a_run_whose_runner_died_is_taken_up_by_another(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.create("echo", {"text": "hi"})
+        with connection() as conn:  # a runner that was killed at once
+            conn.execute(
+                text(
+                    "UPDATE run SET status = 'running', owner = 'dead', attempt = 1, seq_reserved = 500,"
+                    " deadline_at = now() + interval '1 hour', lease_until = now() - interval '1 second'"
+                    " WHERE run_id = :id"
+                ),
+                {"id": run_id},
+            )
+        Upkeep(b.settings).tick()
+        assert b.status(run_id) == "pending"
+        found = b.wait(run_id)
+
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["attempt"], row["deaths"]) == ("success", 2, 1)
+        assert found[0].seq == 501
+
+
+@contextmanager
+def deaf() -> Iterator[Driver]:
+    """A connection that is lost when its statement has been carried out."""
+    with driver() as conn:
+        yield conn
+    raise OutcomeUnknown("the connection was lost")
+
+
+@greened
+def test_a_run_whose_claim_got_no_answer_does_not_wait_for_its_lease(world: World) -> None:
+    with bench(world, lease_seconds=60.0) as b:
+        run_id = b.create("echo", {"text": "hi"})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(claiming, "driver", deaf)
+            b.runner.notify([run_id])
+        assert b.status(run_id) == "running"
+
+        b.wait(run_id)
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["attempt"], row["deaths"]) == ("success", 2, 0)
+
+
+@greened
+def test_runs_that_are_executed_are_not_taken_for_such(world: World) -> None:
+    with bench(world) as b:
+        run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+        with connection() as conn:
+            conn.execute(text("UPDATE run SET updated_at = now() - interval '1 minute'"))
+        b.runner._claiming.unanswered_at = time.monotonic()
+        b.runner._give_back_unanswered()
+
+        assert b.status(run_id) == "running"
+
+
+@greened
+def test_a_run_that_cannot_start_without_the_database_starts_when_it_is_back(world: World) -> None:
+    with bench(world, lease_seconds=60.0) as b:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shared_hosts[0], "acquire", away)
+            run_id = b.start("echo", {"text": "hi"})
+            until(lambda: (row := b.row(run_id)) and (row["status"], row["attempt"]) == ("pending", 1))
+
+        b.wait(run_id)
+        row = b.row(run_id)
+        assert row is not None
+        assert (row["status"], row["deaths"]) == ("success", 0)
+
+
+def away(*_: Any, **__: Any) -> Any:
+    raise Unavailable("database unavailable")
+
+
+@greened
+def test_what_a_graph_asks_of_a_database_that_is_away_is_asked_again(world: World) -> None:
+    with bench(world) as b:
+        asked: list[None] = []
+        look_up = execution.Execution._looked_up
+
+        def away_at_first(self: Any, ask: Any) -> Any:
+            asked.append(None)
+            return away() if len(asked) < 3 else look_up(self, ask)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(execution.Execution, "_looked_up", away_at_first)
+            run_id = b.start("remembers", {"text": "x"})
+            b.wait(run_id)
+
+        assert len(asked) >= 3
+        assert b.status(run_id) == "success"
