@@ -119,7 +119,7 @@ def test_nobody_waits_for_all_that_another_has_queued(stack: Stack) -> None:
     idle = neighbours_waits(stack, neighbour)
 
     with ThreadPoolExecutor(8) as pool:
-        flood = list(pool.map(lambda _: post(stack, own, 1.0), range(FLOOD)))
+        flood = list(pool.map(lambda _: post(stack, own, 3.0), range(FLOOD)))
         left = len(rows(stack, "status = 'pending'"))
         waits = neighbours_waits(stack, neighbour)
     behind = len(rows(stack, "status = 'pending'"))
