@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
+from abc import ABC, abstractmethod
 from contextlib import suppress
 
 CHUNK = 64 * 1024
 
 
-class Relay:
+class Relay(ABC):
     """One listening port; `connected` says how each of its connections is served."""
 
     def __init__(self) -> None:
@@ -18,9 +19,9 @@ class Relay:
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
+    @abstractmethod
     def connected(self, client: socket.socket) -> Connection:
         """Connect to the server; of an OSError, the client is hung up on."""
-        raise NotImplementedError
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
