@@ -197,7 +197,10 @@ def _newest(redis: Redis, id: UUID) -> int | None:
 
 
 def _catch_up(redis: Redis, id: UUID, last: int, *, from_start: bool) -> Iterator[list[Event]]:
-    """Pages of what the log holds after `last`, with EXPIRED where something is missing; raises RedisError."""
+    """Pages of what the log holds after `last`, with EXPIRED where something is missing; raises RedisError.
+
+    A log that begins beyond 1 was lost, or an attempt was killed before it wrote anything: nothing tells which.
+    """
     page: list[Event] = []
     for event in logged(redis, id, last):
         lost = event.seq != last + 1 and (event.after != last or (from_start and last == 0))
