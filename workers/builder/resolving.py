@@ -47,7 +47,7 @@ def inputs_of(project: Path, found: Manifest, interpreter: Interpreter, archive_
     has_index = found.index is not None or any(map(has_options, texts))
     if found.locked is not None:
         configured = []
-    is_ours = not has_index and not any(map(uv.is_configured_in, configured))
+    is_ours = not has_index and not any(map(uv.is_redirected_by, configured))
     is_ours = is_ours and (found.locked is None or found.locked.is_ours)
     # What local packages and further files ask for may depend on anything in the archive.
     names_any = any(map(names_files, texts)) or bool(found.index and found.index.directories)

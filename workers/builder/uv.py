@@ -6,6 +6,7 @@ Pure: builds command lines and reads answers, and runs nothing; `installer.py` d
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -21,7 +22,8 @@ UNSATISFIED = "No solution found"
 UNREACHABLE = re.compile(
     r"Failed to fetch|error sending request|Request failed after|dns error", re.IGNORECASE
 )
-TOOL_TABLE = re.compile(rb"^\s*\[+\s*tool\s*\.\s*uv\b", re.MULTILINE)
+# What of a `[tool.uv]`, or of its `pip`, says where packages come from; its other keys say how uv works.
+ORIGINS = ("index", "sources", "index-url", "extra-index-url", "find-links")
 
 
 def program() -> Path:
@@ -135,6 +137,12 @@ def is_unreachable(reason: str) -> bool:
     return UNREACHABLE.search(reason) is not None
 
 
-def is_configured_in(pyproject: bytes) -> bool:
-    """Whether a `pyproject.toml` has a table that tells uv where packages come from."""
-    return TOOL_TABLE.search(pyproject) is not None
+def is_redirected_by(pyproject: bytes) -> bool:
+    """Whether a `pyproject.toml` tells uv where packages come from; also of one that cannot be read."""
+    try:
+        table = tomllib.loads(pyproject.decode())["tool"]["uv"]
+        return any(table.get(key) or table.get("pip", {}).get(key) for key in ORIGINS)
+    except KeyError:
+        return False
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, AttributeError):
+        return True

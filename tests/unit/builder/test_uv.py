@@ -91,11 +91,36 @@ def test_interpreters_are_those_of_the_version_and_of_cpython() -> None:
     assert list(uv.pythons(b"[]", "3.12")) == []
 
 
-def test_an_installer_is_configured_by_its_own_table_alone() -> None:
-    assert uv.is_configured_in(b"[project]\n\n[tool.uv]\nindex-url = 'x'")
-    assert uv.is_configured_in(b"[[tool.uv.index]]\nurl = 'x'")
-    assert uv.is_configured_in(b"[tool.uv.sources]\nx = { git = 'y' }")
-    assert not uv.is_configured_in(b"[project]\nname = 'tool.uv'\n[tool.uvicorn]\nx = 1")
+@pytest.mark.parametrize(
+    "pyproject",
+    [
+        "[tool.uv]\nindex-url = 'x'",
+        "[tool.uv]\nextra-index-url = ['x']",
+        "[tool.uv]\nfind-links = ['x']",
+        "[tool.uv.pip]\nfind-links = ['x']",
+        "[[tool.uv.index]]\nurl = 'x'",
+        "[tool.uv.sources]\nx = { git = 'y' }",
+        "[tool]\nuv = { index = [{ url = 'x' }] }",
+        "[tool.uv\n",
+        "[tool]\nuv = 7",
+    ],
+)
+def test_packages_come_from_elsewhere_where_a_project_says_so(pyproject: str) -> None:
+    assert uv.is_redirected_by(f"{pyproject}\n".encode())
+
+
+@pytest.mark.parametrize(
+    "pyproject",
+    [
+        "[project]\nname = 'tool.uv'\n[tool.uvicorn]\nx = 1",
+        "[tool.uv]\ndev-dependencies = ['pytest']\npackage = true\nexclude-newer = '2026-01-01'",
+        "[tool.uv]\nsources = {}\nindex = []",
+        "[tool.uv.workspace]\nmembers = ['libs/*']",
+        "[tool.uv.pip]\ngenerate-hashes = true",
+    ],
+)
+def test_other_settings_of_the_installer_redirect_nothing(pyproject: str) -> None:
+    assert not uv.is_redirected_by(pyproject.encode())
 
 
 def test_a_command_that_works_is_run_once_and_its_output_shown_whole() -> None:
