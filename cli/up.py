@@ -250,6 +250,9 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_ENCRYPTION_KEYS": ",".join(settings.encryption_keys),
         "RUNYARD_LOG_LEVEL": settings.log_level,
         "RUNYARD_LOG_FORMAT": settings.log_format,
+        # What the caller has in its folder or on its path, as a project's own `shared`, is not for us.
+        "PYTHONPATH": str(procfile.PROJECT),
+        "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
         "MALLOC_ARENA_MAX": "2",  # each thread's own heap costs memory that is never given back
     }

@@ -1,4 +1,4 @@
-"""A wall clock that is wrong, for processes of a platform under test, which have this folder in their PYTHONPATH.
+"""A wall clock that is wrong, for processes of a platform under test, started by `python -m tests.clocks up`.
 
 TEST_CLOCKS says which ones, and by how many seconds: `web=86400 runner=-86400`.
 """

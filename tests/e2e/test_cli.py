@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import psutil
 import pytest
 from langgraph_sdk import get_sync_client
 
-from cli.procfile import PROJECT
+from tests.support import namesakes
 from tests.support.stack import Stack, free_port
 from tests.support.waiting import wait_until
 
@@ -117,14 +116,15 @@ class Dev:
 def dev(tmp_path: Path) -> Iterator[Dev]:
     folder, port = write(tmp_path / "My Agent", "one"), free_port()
     (folder / ".env").write_text("WHO=Ada\n")
+    namesakes.write(folder)
     log = tmp_path / "dev.log"
     environment = Stack(tmp_path / "unused").environment
     environment |= {"DATABASE_URL": "postgresql://nobody@127.0.0.1:9/another", "RUNYARD_PORT": "1"}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cli", "dev", str(folder), "--port", str(port)],
-            cwd=PROJECT,
-            env=environment,
+            [namesakes.RUNYARD, "dev", "--port", str(port)],
+            cwd=folder,
+            env=namesakes.among(environment, folder),
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -139,6 +139,7 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
         assert process.wait(40) == 0, log.read_text()
         _, left = psutil.wait_procs(family, timeout=5)
         assert not left
+        assert not running.told(namesakes.LOADED)
     finally:
         if process.poll() is None:  # the test failed: show why
             print(log.read_text()[-8000:])
@@ -166,9 +167,9 @@ def test_dev_serves_a_project_at_its_root_and_follows_its_files(dev: Dev) -> Non
     # From the project's folder, the other commands find the service and its key by themselves.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNYARD_")}
     shown = subprocess.run(
-        [sys.executable, "-m", "cli", "status"],
+        [namesakes.RUNYARD, "status"],
         cwd=dev.folder,
-        env=environment | {"PYTHONPATH": str(PROJECT)},
+        env=environment | {"PYTHONPATH": str(dev.folder)},
         capture_output=True,
         text=True,
         timeout=30,

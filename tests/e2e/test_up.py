@@ -14,6 +14,7 @@ import psycopg
 
 from cli.procfile import PROJECT
 from cli.up import newest_version
+from tests.support import namesakes
 from tests.support.stack import Stack, free_port
 from tests.support.waiting import wait_until
 
@@ -94,11 +95,21 @@ def test_what_dies_is_started_again_and_the_data_survives_a_kill(fresh_stack: St
     assert wait_until(lambda: threads.create()["thread_id"])
 
 
-def test_a_demo_shows_events_and_leaves_nothing(tmp_path: Path) -> None:
-    stack = Stack(tmp_path)  # for its environment: nothing is started
+def test_a_demo_shows_events_and_leaves_nothing_also_among_packages_of_our_names(tmp_path: Path) -> None:
+    stack = Stack(tmp_path / "data")  # for its environment: nothing is started
+    namesakes.write(tmp_path / "theirs")
     before = {process.pid for process in psutil.process_iter()}
-    ran = stack.cli("demo", timeout=110)
+    ran = subprocess.run(
+        [namesakes.RUNYARD, "demo"],
+        cwd=tmp_path / "theirs",
+        env=namesakes.among(stack.environment, tmp_path / "theirs"),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert namesakes.LOADED not in ran.stdout + ran.stderr
     assert "DEPLOYED" in ran.stdout
     assert "messages" in ran.stdout
     assert f"{stack.url}/d/chat" in ran.stdout

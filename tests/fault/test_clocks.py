@@ -10,7 +10,6 @@ from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
-CLOCKS = Path(__file__).parent.parent / "clocks"
 DAY = 86_400
 
 
@@ -18,11 +17,10 @@ DAY = 86_400
 def test_runs_are_built_for_created_streamed_and_taken_over(ahead: str) -> None:
     offsets = {name: DAY if name == ahead else -DAY for name in ("web", "runner", "builder")}
     env = {
-        "PYTHONPATH": str(CLOCKS),
         "TEST_CLOCKS": " ".join(f"{name}={seconds}" for name, seconds in offsets.items()),
         "RUNYARD_LEASE_SECONDS": "3",
     }
-    with Stack(env=env) as stack:
+    with Stack(env=env, program="tests.clocks") as stack:
         sdk = stack.sdk(stack.deploy(KITCHEN))
         thread_id = sdk.threads.create()["thread_id"]
         run = sdk.runs.create(thread_id, "counts", input={"n": 8, "seconds": 0.3}, durability="sync")

@@ -47,13 +47,16 @@ FOREIGN = ("RUNYARD_", "DATABASE_URL", "REDIS_URL", "LANGGRAPH_", "LANGSMITH_", 
 class Stack:
     """A running platform; `with Stack() as stack`, or start() and stop()."""
 
-    def __init__(self, data_dir: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, data_dir: Path | None = None, env: Mapping[str, str] | None = None, *, program: str = "cli"
+    ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="runyard-") if data_dir is None else None
         self.data_dir = data_dir or Path(self._temporary.name if self._temporary else "")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = self.data_dir / "up.log"
         self._env = dict(env or {})
+        self._program = program  # the module that is `runyard`
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Stack:
@@ -89,7 +92,7 @@ class Stack:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cli", "up"],
+                [sys.executable, "-m", self._program, "up"],
                 cwd=PROJECT,
                 env=self.environment,
                 stdout=log,

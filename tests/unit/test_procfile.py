@@ -91,6 +91,14 @@ def test_every_process_is_started_with_what_it_needs_and_beat_with_no_key() -> N
     assert all("REDIS_URL" in given for given in recorder.given.values())
 
 
+def test_no_process_looks_for_modules_where_its_starter_has_his(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+
+    environment = up.environment_of(Settings.from_env({}))
+
+    assert (environment["PYTHONPATH"], environment["PYTHONSAFEPATH"]) == (str(PROJECT), "1")
+
+
 def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
     bad = tmp_path / "Procfile"
     bad.write_text("# a comment\n\nweb: serve\nnonsense\n")
