@@ -6,7 +6,7 @@ keep the name, so a second answer of the DNS changes nothing. No redirects, no p
 whole call and a bound for its answer, whose text callers of ours never see.
 
 Operators name what is allowed all the same (an intranet) in RUNYARD_ALLOWED_ADDRESSES, and plain http with
-RUNYARD_ALLOW_HTTP. Built on httpcore, the engine of httpx: there a connection can be made to measure.
+RUNYARD_ALLOW_HTTP. Built on httpcore2, the engine of httpx2: there a connection can be made to measure.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ipaddress import (
 )
 from typing import Any
 
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 import orjson
 
 from shared.errors import AddressRefused, OutsideFailed
@@ -162,10 +162,10 @@ def request(
         **(headers or {}),
     }
     deadline = time.monotonic() + timeout_seconds
-    pool = httpcore.ConnectionPool(
+    pool = httpcore2.ConnectionPool(
         ssl_context=_tls(), max_connections=1, retries=0, network_backend=_Guard(deadline)
     )
-    place = httpcore.URL(
+    place = httpcore2.URL(
         scheme=target.raw_scheme, host=target.raw_host, port=target.port, target=target.raw_path
     )
     try:
@@ -175,11 +175,11 @@ def request(
                 {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers},
                 _bounded(response.iter_stream(), target.host),
             )
-    except (httpcore.TimeoutException, TimeoutError) as error:
+    except (httpcore2.TimeoutException, TimeoutError) as error:
         raise OutsideFailed(f"{target.host} did not answer within {timeout_seconds:g} s") from error
-    except httpcore.ConnectError as error:
+    except httpcore2.ConnectError as error:
         raise OutsideFailed(f"{target.host} cannot be reached") from error
-    except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+    except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
         raise OutsideFailed(f"{target.host} did not answer with HTTP") from error
 
 
@@ -194,15 +194,15 @@ def _bounded(chunks: Iterable[bytes], host: str) -> bytes:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    return httpx.create_ssl_context()
+    return httpx2.create_ssl_context()
 
 
-class _Guard(httpcore.NetworkBackend):
+class _Guard(httpcore2.NetworkBackend):
     """Connects to checked addresses only, and bounds the time of all that is done on the connection."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
-        self._backend = httpcore.SyncBackend()
+        self._backend = httpcore2.SyncBackend()
 
     def connect_tcp(
         self,
@@ -211,30 +211,30 @@ class _Guard(httpcore.NetworkBackend):
         timeout: float | None = None,
         local_address: str | None = None,
         socket_options: Any = None,
-    ) -> httpcore.NetworkStream:
+    ) -> httpcore2.NetworkStream:
         addresses = _resolve(_plain(host), port, self._deadline)
         for position, address in enumerate(addresses, start=1):
             try:
                 stream = self._backend.connect_tcp(
                     str(address), port, timeout=_left(self._deadline), socket_options=socket_options
                 )
-            except httpcore.ConnectError:
+            except httpcore2.ConnectError:
                 if position == len(addresses):
                     raise
             else:
                 return _Stream(stream, self._deadline)
-        raise httpcore.ConnectError("no address")
+        raise httpcore2.ConnectError("no address")
 
     def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Any = None
-    ) -> httpcore.NetworkStream:
+    ) -> httpcore2.NetworkStream:
         raise AddressRefused()
 
 
-class _Stream(httpcore.NetworkStream):
+class _Stream(httpcore2.NetworkStream):
     """A connection on which nothing outlasts the deadline of the whole call."""
 
-    def __init__(self, stream: httpcore.NetworkStream, deadline: float) -> None:
+    def __init__(self, stream: httpcore2.NetworkStream, deadline: float) -> None:
         self._stream = stream
         self._deadline = deadline
 
@@ -252,7 +252,7 @@ class _Stream(httpcore.NetworkStream):
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
         timeout: float | None = None,
-    ) -> httpcore.NetworkStream:
+    ) -> httpcore2.NetworkStream:
         secured = self._stream.start_tls(ssl_context, server_hostname, _left(self._deadline))
         return _Stream(secured, self._deadline)
 
@@ -267,12 +267,12 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _parse(text: str) -> httpx.URL:
+def _parse(text: str) -> httpx2.URL:
     """The URL when its form is one that may be called; raises AddressRefused."""
     try:
-        url = httpx.URL(text)
+        url = httpx2.URL(text)
         host = url.raw_host.decode("ascii")
-    except (httpx.InvalidURL, UnicodeError) as error:
+    except (httpx2.InvalidURL, UnicodeError) as error:
         raise AddressRefused("must be a valid URL") from error
     if len(text) > MAX_URL_LENGTH or any(char <= " " or char == "\\" for char in text):
         raise AddressRefused("must be a valid URL")

@@ -42,7 +42,8 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "boun
 # Libraries that tell at INFO what only they need to know.
 _CHATTY = (
     "httpx",
-    "httpcore",
+    "httpx2",
+    "httpcore2",
     "kombu",
     "amqp",
     "alembic",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-import httpx
+import httpx2
 from sqlalchemy import Connection, text
 
 from shared.errors import AddressRefused, Invalid, OutsideFailed
@@ -48,9 +48,9 @@ def _configured(conn: Connection, revision_id: UUID | None) -> dict[str, Any]:
 def check(url: str, rules: Mapping[str, Any]) -> None:
     """Raises Invalid for an address that may not be called, here or by the project's rules; resolves its name."""
     try:
-        parsed = httpx.URL(url)
+        parsed = httpx2.URL(url)
         host = parsed.raw_host.decode("ascii")
-    except (httpx.InvalidURL, UnicodeError) as error:
+    except (httpx2.InvalidURL, UnicodeError) as error:
         raise _refused("Invalid webhook URL") from error
     if not host.strip("[]."):
         raise _refused(f"Invalid webhook hostname '{parsed.host}'")

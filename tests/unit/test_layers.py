@@ -43,6 +43,8 @@ FORBIDDEN = {
         "gunicorn",
         "langgraph",
         "langchain_core",
+        "httpx",  # its successors are what the guarded calls are made with
+        "httpcore",
     },
     "web": {"workers", "cli", "langgraph", "langchain_core"},
     "workers": {"web", "cli", "flask", "marshmallow"},
