@@ -99,6 +99,12 @@ def claim_round_robin(
     return take(conn, CLAIM_ROUND_ROBIN, terms, which)
 
 
+def is_deleted(conn: Connection, run_id: UUID) -> bool:
+    """Whether there is no such run any more."""
+    found = conn.execute(text("SELECT FROM run WHERE run_id = :id"), {"id": run_id})
+    return found.one_or_none() is None
+
+
 def take(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> list[tuple[Claimed, Stored]]:
     """Claim by one of the statements of `shared/runs/eligibility.py`."""
     parameters = {

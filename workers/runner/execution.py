@@ -356,5 +356,16 @@ class Execution:
             broker.enqueue_run(pool, run_id)
 
     def _drop(self, reason: RunyardError) -> None:
+        run = self.run
         self.log.abandon()
-        log.warning("run %s: dropped attempt %d: %s", self.run.run_id, self.run.attempt, reason.message)
+        if isinstance(reason, Fenced) and self._is_deleted():
+            log.info("run %s: deleted, attempt %d is dropped", run.run_id, run.attempt)
+            return
+        log.warning("run %s: dropped attempt %d: %s", run.run_id, run.attempt, reason.message)
+
+    def _is_deleted(self) -> bool:
+        try:
+            with connection() as conn:
+                return claims.is_deleted(conn, self.run.run_id)
+        except Unavailable:
+            return False

@@ -15,7 +15,9 @@ from sqlalchemy import text
 
 from shared.errors import OutcomeUnknown, Unavailable
 from shared.infra.postgres import Driver, connection, driver
+from shared.runs import cancel, signals
 from tests.support.greened import World, child, greened
+from tests.support.log_records import logged_by
 from tests.support.runner_bench import bench, shared_hosts
 from tests.support.waiting import until
 from workers.runner import claiming, execution
@@ -70,7 +72,7 @@ def test_a_runner_that_closes_gives_its_runs_back(world: World) -> None:
 
 @greened
 def test_a_zombie_stops_and_writes_nothing(world: World) -> None:
-    with bench(world, lease_seconds=2.0) as b:
+    with bench(world, lease_seconds=2.0) as b, logged_by("workers.runner.execution") as records:
         run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
         b.wait_for_event(run_id, b"asleep")
         with connection() as conn:  # upkeep gave it to somebody else meanwhile
@@ -83,16 +85,25 @@ def test_a_zombie_stops_and_writes_nothing(world: World) -> None:
         row = b.row(run_id)
         assert row is not None
         assert (row["status"], row["owner"]) == ("running", "other")
+        assert [record.levelname for record in records] == ["WARNING"]
 
 
 @greened
-def test_a_run_deleted_under_its_runner_stops(world: World) -> None:
-    with bench(world, lease_seconds=2.0) as b:
-        run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
-        b.wait_for_event(run_id, b"asleep")
-        with connection() as conn:
-            conn.execute(text("DELETE FROM run WHERE run_id = :id"), {"id": run_id})
-        until(lambda: not b.runner._executions)
+def test_a_run_deleted_under_its_runner_stops_and_nothing_is_wrong(world: World) -> None:
+    with bench(world, lease_seconds=2.0) as b, logged_by("workers.runner.execution") as records:
+        for is_hinted in (True, False):
+            run_id = b.start("sleeps", {"seconds": 60}, stream_mode=["custom"])
+            b.wait_for_event(run_id, b"asleep")
+            with connection() as conn:
+                stopped = cancel.delete_thread(conn, b.deployment.id, b.thread(run_id)["thread_id"])
+            if is_hinted:
+                signals.publish_cancels(stopped, 60)
+            until(lambda: not b.runner._executions)
+
+            assert [(record.levelname, record.getMessage()) for record in records] == [
+                ("INFO", f"run {run_id}: deleted, attempt 1 is dropped")
+            ]
+            records.clear()
 
 
 @greened
