@@ -25,7 +25,7 @@ from cli import embedded, procfile
 from cli.access import KEPT_KEY, KEPT_URL
 from cli.embedded import CannotStart
 from cli.output import Lines
-from cli.supervisor import Child, Died, SupervisedProgram, Supervisor, ended
+from cli.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, ended
 from shared.infra.hardening import close_memory, owners_alone
 from shared.settings import VARIABLES, Settings
 
@@ -36,7 +36,25 @@ LOCK_SECONDS = 15.0
 FIRST = ("web", "runner")  # what a run needs: on a small machine the others would slow their start
 VERSIONS = procfile.PROJECT / "shared" / "migrations" / "versions"
 
+OF_MACHINE = "workers.isolation.sandbox"  # who logs this speaks of the machine, not of itself
+
 Visit = Callable[[Settings], int | None]
+
+
+class OncePerMachine:
+    """Shows what processes print; what each of them finds out about the machine they share, once."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._shown: set[str] = set()
+
+    def __call__(self, name: str, line: str) -> None:
+        _, is_of_machine, said = line.partition(OF_MACHINE)
+        if is_of_machine:
+            if said in self._shown:
+                return
+            self._shown.add(said)
+        self._show(name, line)
 
 
 def up(settings: Settings, lines: Lines, visit: Visit) -> int:
@@ -49,7 +67,7 @@ def up(settings: Settings, lines: Lines, visit: Visit) -> int:
     settings.data_dir.chmod(0o700)
     with _locked(settings.data_dir) as lock:
         _require_free_port(settings)
-        supervisor = Supervisor(lines.show)
+        supervisor = Supervisor(OncePerMachine(lines.show))
         with supervisor.attentive():
             return _serve(_with_keys(settings), lines, visit, supervisor, lock)
 

@@ -15,10 +15,14 @@ def _levels() -> dict[int, dict[str, str]]:
     """Level → environment. What cannot be had is left out: a machine without namespaces has no level 2."""
     settings = Settings.from_env({"RUNYARD_DATA_DIR": str(PROJECT)})  # never written: only looked at
     found = {}
-    if sandbox._bubblewrap(None) is not None:
+    if sandbox._bubblewrap(None).program is not None:
         found[2] = {}
     without = dataclasses.replace(settings, bwrap="")
-    if any(sandbox._is_possible(each, without) for each in sandbox._candidates(without) if each.level == 1):
+    if any(
+        sandbox._why_impossible(each, without) is None
+        for each in sandbox._candidates(without)
+        if each.level == 1
+    ):
         found[1] = {"RUNYARD_BWRAP": ""}
     found[0] = {"RUNYARD_BWRAP": "", "RUNYARD_SANDBOX_USER": NOT_A_USER}
     return found

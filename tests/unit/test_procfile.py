@@ -13,6 +13,7 @@ from cli.procfile import PROJECT, BadProcfile, ProcfileLine, read
 from cli.supervisor import Child, SupervisedProgram, Supervisor
 from shared.infra import broker
 from shared.settings import Settings
+from workers.isolation import sandbox
 
 LINES = {line.name: line.command for line in read()}
 
@@ -97,6 +98,24 @@ def test_no_process_looks_for_modules_where_its_starter_has_his(monkeypatch: pyt
     environment = up.environment_of(Settings.from_env({}))
 
     assert (environment["PYTHONPATH"], environment["PYTHONSAFEPATH"]) == (str(PROJECT), "1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"12:00:00.00{{}} WARNING {sandbox.__name__}: isolation level 0: no bwrap",
+        f'{{{{"at":{{}},"level":"WARNING","logger":"{sandbox.__name__}","message":"isolation level 0"}}}}',
+    ],
+)
+def test_what_processes_say_of_the_machine_they_share_is_shown_once(line: str) -> None:
+    shown: list[str] = []
+    show = up.OncePerMachine(lambda name, line: shown.append(name))
+
+    for number, name in enumerate(("runner", "builder")):
+        show(name, line.format(number))
+        show(name, "WARNING workers.runner: the database is away")
+
+    assert shown == ["runner", "runner", "builder"]
 
 
 def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:

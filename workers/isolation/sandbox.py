@@ -26,6 +26,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from shared.settings import MIB, BadSetting, Settings
 from workers.isolation import cgroups, confinement, limited
@@ -77,20 +78,41 @@ _settled: Isolation | None = None
 
 
 def settle(settings: Settings) -> Isolation:
-    """Find the best level there is, once for this process, and say so; raises BadSetting for `require`."""
+    """Find the best level there is, once for this process, and say so in one line; raises BadSetting for `require`."""
     global _settled
-    best = next(found for found in _candidates(settings) if _is_possible(found, settings))
+    best, reasons = _best(settings)
     groups = cgroups.find() if settings.isolation != "none" else None
     _settled = dataclasses.replace(best, groups=groups)
     level = _settled.level
     if level == 1:
         settings.data_dir.chmod(0o711)  # it may pass through, to what it is given, and see nothing else
-    log.log(logging.INFO if level else logging.WARNING, "isolation level %d: %s", level, MEANINGS[level])
+    log.log(
+        logging.WARNING if reasons or level == 0 else logging.INFO,
+        "isolation level %d: %s%s",
+        level,
+        MEANINGS[level],
+        f" ({'; '.join(reasons)})" if reasons else "",
+    )
     log.info(
         "processes of user code: %s",
         "bounded by the kernel" if _settled.bounds_tasks else "counted, and ended when there are too many",
     )
     return _settled
+
+
+def _best(settings: Settings) -> tuple[Isolation, list[str]]:
+    """The best that works here, and what stands in the way of a better one."""
+    reasons = []
+    if settings.isolation != "none" and (missing := _bubblewrap(settings.bwrap).missing):
+        reasons.append(missing)
+    if _lacks_user(settings):
+        reasons.append(f"user code runs as root, there is no user {settings.sandbox_user!r}")
+    for found in _candidates(settings):
+        reason = _why_impossible(found, settings)
+        if reason is None:
+            return found, list(dict.fromkeys(reasons))
+        reasons.append(f"user {settings.sandbox_user} cannot run user code here: {reason}")
+    raise AssertionError("unreachable: the last candidate always works")
 
 
 def _candidates(settings: Settings) -> Iterator[Isolation]:
@@ -108,27 +130,24 @@ def _sandbox_user(settings: Settings) -> Identity | None:
     try:
         user = pwd.getpwnam(settings.sandbox_user)
     except KeyError:
-        log.warning(
-            "user code runs as root: there is no user %r (RUNYARD_SANDBOX_USER)", settings.sandbox_user
-        )
         return None
     return Identity(user.pw_uid, user.pw_gid)
 
 
-def _is_possible(found: Isolation, settings: Settings) -> bool:
-    """Whether another user gets as far as the interpreter and the data directory this way; we always do."""
+def _lacks_user(settings: Settings) -> bool:
+    return os.geteuid() == 0 and settings.isolation != "none" and _sandbox_user(settings) is None
+
+
+def _why_impossible(found: Isolation, settings: Settings) -> str | None:
+    """Why another user does not get to the interpreter and the data directory this way; we always do."""
     if found.identity is None:
-        return True
+        return None
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     look = "import os, sys; os.listdir(sys.argv[1]); os.stat(sys.argv[2])"
     argv = [sys.executable, "-I", "-c", look, str(HERE), str(settings.data_dir)]
     readonly = [Path(sys.prefix), HERE, settings.data_dir]
     reason = _why_it_fails(_wrapped(found, settings, argv, readonly=readonly), before=lambda: _enter(found))
-    if reason is not None:
-        log.warning(
-            "user %s cannot run user code here: %s", settings.sandbox_user, reason.rpartition("\n")[2]
-        )
-    return reason is None
+    return None if reason is None else reason.rpartition("\n")[2]
 
 
 MEANINGS = {
@@ -144,27 +163,29 @@ def level(settings: Settings) -> int:
         return _settled.level
     if settings.isolation == "none":
         return 0
-    if _bubblewrap(settings.bwrap) is not None:
+    if _bubblewrap(settings.bwrap).program is not None:
         return 2
     if settings.isolation == "require":
         raise BadSetting("RUNYARD_ISOLATION=require: bubblewrap (bwrap) is not here or does not work")
     return 0
 
 
+class _Bubblewrap(NamedTuple):
+    program: str | None
+    missing: str = ""  # why there is none
+
+
 @functools.cache
-def _bubblewrap(named: str | None) -> str | None:
+def _bubblewrap(named: str | None) -> _Bubblewrap:
     """A bwrap program that works on this machine, found out once: the one that is named, or any."""
     programs = _programs() if named is None else [named] if named else []
     failures = []
     for program in programs:
         failure = _why_it_fails([program, "--unshare-user", *NAMESPACES, *PROBED, "true"])
         if failure is None:
-            return program
+            return _Bubblewrap(program)
         failures.append(f"{program} does not work here: {failure}")
-    log.warning(
-        "user code runs without a sandbox: %s", "; ".join(failures) or "there is no bubblewrap (bwrap)"
-    )
-    return None
+    return _Bubblewrap(None, "; ".join(failures) or "there is no bubblewrap (bwrap)")
 
 
 def _programs() -> list[str]:
@@ -255,7 +276,7 @@ def _wrapped(
         binds += ["--bind", str(given), str(given)]
     for folder in ("/dev", "/"):  # memory too, which nothing else would bound
         binds += ["--remount-ro", folder]
-    return [str(_bubblewrap(settings.bwrap)), *NAMESPACES, *binds, "--chdir", str(cwd), "--", *argv]
+    return [str(_bubblewrap(settings.bwrap).program), *NAMESPACES, *binds, "--chdir", str(cwd), "--", *argv]
 
 
 def host_group(settings: Settings) -> ControlGroup | None:

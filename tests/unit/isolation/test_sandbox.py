@@ -16,7 +16,7 @@ import pytest
 
 from cli import embedded
 from shared.settings import BadSetting, Settings
-from tests.support.levels import LEVELS
+from tests.support.levels import LEVELS, NOT_A_USER
 from workers.isolation import sandbox
 
 PLATFORM = """
@@ -232,6 +232,32 @@ def snoop(
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout) | {"mode": stat.S_IMODE(data_dir.stat().st_mode)}
+
+
+SETTLED = """
+import logging, os, sys
+from shared.settings import Settings
+from workers.isolation import sandbox
+logging.basicConfig(stream=sys.stdout, level=logging.WARNING, format="%(message)s")
+sandbox.settle(Settings.from_env(os.environ))
+"""
+
+
+def test_all_that_is_lacking_here_is_said_in_one_line(folder: Path) -> None:
+    environment = {**LEVELS[0], "RUNYARD_BWRAP": "/no/such/bwrap", "RUNYARD_DATA_DIR": str(folder / "data")}
+
+    done = subprocess.run(
+        [sys.executable, "-c", SETTLED],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("isolation level 0: user code runs as this user")
+    assert "/no/such/bwrap does not work here" in line
+    assert (f"there is no user {NOT_A_USER!r}" in line) is (os.geteuid() == 0)
 
 
 @pytest.mark.parametrize("program", ["", "/no/such/bwrap", "/bin/false"])
