@@ -42,14 +42,14 @@ class Lines:
         self._lock = threading.Lock()
 
     def show(self, name: str, line: str) -> None:
-        """A line some process printed."""
+        """What some process printed, of one line or several."""
         prefix = f"{name:<{WIDTH}} │ "
         if self._coloured:
             if name not in self._names:
                 self._names.append(name)
             colour = COLOURS[self._names.index(name) % len(COLOURS)]
             prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
-        self._write(prefix + line)
+        self._write("\n".join(prefix + part for part in line.split("\n")))
 
     def say(self, text: str = "") -> None:
         """A sentence of our own; waits a moment, so that it comes before what is printed after it."""

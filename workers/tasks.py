@@ -47,8 +47,9 @@ def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
     egress.configure(settings.allowed_addresses, allow_http=settings.allow_http)
     isolation = sandbox.settle(settings)
     if is_runner:
-        prepare = host_commands.host_of(settings, DeployLog())
-        _runner = runner = Runner(settings, HostPool(settings, prepare, _limits_of))
+        deploy_log = DeployLog()
+        hosts = HostPool(settings, host_commands.host_of(settings, deploy_log), _limits_of)
+        _runner = runner = Runner(settings, hosts, deploy_log)
         gevent.spawn(runner.warm_up)
         figures: Figures = runner.figures
     else:

@@ -30,6 +30,7 @@ from tests.support import factories
 from tests.support.greened import World
 from tests.support.waiting import until
 from workers.runner import ending
+from workers.runner.deployment_log import DeployLog
 from workers.runner.host import Host, HostCommand
 from workers.runner.host_pool import NEVER, HostPool
 from workers.runner.quarantine import OPEN, Group
@@ -77,13 +78,14 @@ class Bench:
         base = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
         self.settings = dataclasses.replace(base, **{**defaults, **settings})
         self.deployment: DeploymentRef = factories.deployment(graphs=GRAPHS)
+        self.deploy_log = DeployLog()
         self.notified: list[tuple[str, str, str]] = []
         self.runner = self.new_runner(self.settings)
 
     def new_runner(self, settings: Settings) -> Runner:
         if not shared_hosts:
             shared_hosts.append(SharedHosts(settings, prepare))
-        return Runner(settings, shared_hosts[0])
+        return Runner(settings, shared_hosts[0], self.deploy_log)
 
     def with_hosts(self, hosts: HostPool) -> HostPool:
         """Have the runner execute what comes next in other hosts."""
@@ -174,7 +176,7 @@ def bench(world: World, **settings: Any) -> Iterator[Bench]:
         yield made
     finally:
         del broker.notifier.notify
-        gevent.killall(made.runner._loops)
+        gevent.killall([*made.runner._loops, made.deploy_log._greenlet])
         made.runner.close()
 
 

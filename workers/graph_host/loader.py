@@ -13,7 +13,6 @@ import importlib.util
 import inspect
 import os
 import sys
-import traceback
 import typing
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
@@ -26,6 +25,7 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
 
+from . import tracebacks
 from .saver import HostSaver
 from .serialization import text_of
 
@@ -306,24 +306,5 @@ def _works_empty(schema: Any) -> bool:
 
 
 def user_traceback(error: BaseException) -> str:
-    """The last lines of a traceback, without the frames of this package and the import machinery."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    shown = traceback.TracebackException.from_exception(error)
-    for part in _chain(shown):
-        part.stack = traceback.StackSummary.from_list(
-            [
-                frame
-                for frame in part.stack
-                if not frame.filename.startswith(here) and not frame.filename.startswith("<frozen importlib")
-            ]
-        )
-    lines = "".join(shown.format()).rstrip().splitlines()
-    return "\n".join(lines[-TRACEBACK_LINES:])
-
-
-def _chain(shown: traceback.TracebackException) -> list[traceback.TracebackException]:
-    parts, part = [], shown
-    while part is not None and part not in parts:
-        parts.append(part)
-        part = part.__cause__ or part.__context__  # type: ignore[assignment]
-    return parts
+    """The last lines of a traceback, from the user's own code on."""
+    return "\n".join(tracebacks.user_traceback(error).splitlines()[-TRACEBACK_LINES:])

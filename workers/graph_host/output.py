@@ -1,6 +1,8 @@
 """What user code prints and logs → LOG frames, with the id of the run that did it.
 
-Bounded three ways: bytes a line, lines a run, lines a second. What is dropped is counted and said once.
+What one `print()` writes is one record, however many lines it has, and so is a traceback. Bounded three ways:
+bytes a record, records a run, records a second. What is longer becomes several records, cut between lines; what is
+dropped is counted and said once.
 """
 
 from __future__ import annotations
@@ -11,21 +13,28 @@ import logging
 import sys
 import threading
 from collections import OrderedDict
-from typing import TextIO
+from collections.abc import Iterator
+from typing import Any, TextIO
 
-from . import frames
+from . import frames, tracebacks
 from .connection import Connection
-from .standard import json_dumps, monotonic
+from .standard import get_ident, json_dumps, monotonic
 
-MAX_LINE_BYTES = 8 * 1024
+MAX_RECORD_BYTES = 8 * 1024
 MAX_LINES_PER_RUN = 10_000
 LINES_PER_SECOND = 200
 BURST_LINES = 2_000
 REMEMBERED_RUNS = 4_096
+# A traceback is printed in many pieces: how long the next one may take, and what the pieces begin with.
+PIECE_SECONDS = 0.1
+BEGINS = ("Traceback (most recent call last):", "  + Exception Group Traceback", "Exception in thread ")
+CONNECTS = ("During handling of the above", "The above exception was")
 
 current_run_id: contextvars.ContextVar[bytes] = contextvars.ContextVar("run_id", default=frames.NOBODY)
 
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if code != 0x09}
+_CONTROL = {
+    code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if code not in (0x09, 0x0A)
+}
 
 
 def capture(connection: Connection) -> Limiter:
@@ -55,8 +64,14 @@ class Limiter:
         self._lock = threading.Lock()
 
     def emit(self, level: str, logger: str, message: str, run_id: bytes | None = None) -> None:
-        """Send one line, or count it as dropped; of the current run unless another is given."""
+        """Send one record, or count it as dropped; of the current run unless another is given."""
         run_id = current_run_id.get() if run_id is None else run_id
+        for writer in self.writers:
+            writer.settle((get_ident(), run_id))
+        for part in _parts(clean(message)):
+            self._emit(level, logger, part, run_id)
+
+    def _emit(self, level: str, logger: str, message: str, run_id: bytes) -> None:
         with self._lock:
             seen = self._count(run_id)
             if seen > MAX_LINES_PER_RUN:
@@ -70,7 +85,12 @@ class Limiter:
         if dropped:
             text = f"{dropped} lines dropped: more than {LINES_PER_SECOND} a second"
             self._send(run_id, "WARNING", "runyard", text)
-        self._send(run_id, level, logger, clean(message))
+        self._send(run_id, level, logger, message)
+
+    def after(self, seconds: float, call: Any, *arguments: Any) -> None:
+        """Call this later, on the loop's thread."""
+        loop = self._connection.loop
+        loop.call_soon_threadsafe(loop.call_later, seconds, call, *arguments)
 
     def forget(self, run_id: bytes) -> None:
         """The run is over: send its half lines, drop its count."""
@@ -102,20 +122,41 @@ class Limiter:
 
 
 def clean(message: str) -> str:
-    """A line without control characters, cut at the limit."""
-    message = message.encode("utf-8", "replace")[:MAX_LINE_BYTES].decode("utf-8", "ignore")
-    return message.translate(_CONTROL)
+    """Text that can be encoded, its control characters made visible."""
+    return message.encode("utf-8", "replace").decode().translate(_CONTROL)
+
+
+def _parts(message: str) -> Iterator[str]:
+    """The message, in as many parts of whole lines as its length makes necessary; a line is cut at the limit."""
+    if len(message.encode()) <= MAX_RECORD_BYTES:
+        yield message
+        return
+    lines: list[str] = []
+    size = 0
+    for line in message.split("\n"):
+        line = line.encode()[:MAX_RECORD_BYTES].decode("utf-8", "ignore")
+        if lines and size + len(line.encode()) > MAX_RECORD_BYTES:
+            yield "\n".join(lines)
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line.encode()) + 1
+    yield "\n".join(lines)
+
+
+Key = tuple[int, bytes]  # a thread, and the run it works for
 
 
 class LineWriter(io.TextIOBase):
-    """A text stream whose whole lines become log lines. Each thread and run has its own half line."""
+    """A text stream whose writes become records, each ended by a newline. Each thread and run has its own half line."""
 
     def __init__(self, limiter: Limiter, name: str, original: TextIO | None) -> None:
         self._limiter = limiter
         self._name = name
         self._original = original
         self._level = "INFO" if name == "stdout" else "WARNING"
-        self._partial: dict[tuple[int, bytes], str] = {}
+        self._partial: dict[Key, str] = {}
+        self._tracebacks: dict[Key, _PrintedTraceback] = {}
+        self._lock = threading.RLock()  # what the collector ends may print, too
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -133,26 +174,95 @@ class LineWriter(io.TextIOBase):
         return self._original.fileno()
 
     def write(self, text: str) -> int:
-        key = (threading.get_ident(), current_run_id.get())
-        *lines, rest = (self._partial.pop(key, "") + text).split("\n")
-        for line in lines:
-            if line:
-                self._limiter.emit(self._level, self._name, line)
-        if len(rest) > MAX_LINE_BYTES:
-            self._limiter.emit(self._level, self._name, rest)
-        elif rest:
-            self._partial[key] = rest
+        key = (get_ident(), current_run_id.get())
+        held = self._partial.pop(key, "") + text
+        if held.endswith("\n"):
+            self._take(key, held)
+        elif len(held) > MAX_RECORD_BYTES:
+            self._emit(key, held)
+        elif held:
+            self._partial[key] = held
         return len(text)
+
+    def _take(self, key: Key, piece: str) -> None:
+        """Whole lines: a record, or a piece of a traceback that is being printed."""
+        with self._lock:
+            printed = self._tracebacks.get(key)
+            if printed is not None and printed.takes(piece):
+                return
+        self.settle(key)
+        if not piece.startswith(BEGINS):
+            self._emit(key, piece)
+            return
+        self._tracebacks[key] = printed = _PrintedTraceback(piece)
+        self._limiter.after(PIECE_SECONDS, self._settle_quiet, key, printed)
+
+    def _settle_quiet(self, key: Key, printed: _PrintedTraceback) -> None:
+        """Emit a traceback unless it is being printed still."""
+        with self._lock:
+            if self._tracebacks.get(key) is not printed:
+                return
+            if is_over := not printed.grew():
+                del self._tracebacks[key]
+        if is_over:
+            self._emit(key, printed.text())
+        else:
+            self._limiter.after(PIECE_SECONDS, self._settle_quiet, key, printed)
+
+    def settle(self, key: Key) -> None:
+        """Emit what was held back of a traceback: something else comes after it."""
+        if not self._tracebacks:
+            return
+        with self._lock:
+            printed = self._tracebacks.pop(key, None)
+        if printed is not None:
+            self._emit(key, printed.text())
 
     def finish(self, run_id: bytes) -> None:
         """Send the half lines of a run."""
-        if not self._partial:
-            return
-        for key in [key for key in self._partial if key[1] == run_id]:
-            self._limiter.emit(self._level, self._name, self._partial.pop(key), run_id)
+        for key in [key for key in (*self._tracebacks, *self._partial) if key[1] == run_id]:
+            self.settle(key)
+            self._emit(key, self._partial.pop(key, ""))
+
+    def _emit(self, key: Key, text: str) -> None:
+        if message := text.strip("\n"):
+            self._limiter.emit(self._level, self._name, message, key[1])
 
     def flush(self) -> None:
         """Half a line stays until it is whole: `print(x, end="", flush=True)` is one line in the log."""
+
+
+class _PrintedTraceback:
+    """The pieces of a traceback that a thread prints."""
+
+    def __init__(self, piece: str) -> None:
+        self._pieces = [piece]
+        self._seen = 1
+        self._is_whole = False  # but for another exception that it led to
+
+    def takes(self, piece: str) -> bool:
+        """Take the piece if it may be the next one."""
+        said = piece.lstrip("\n")
+        if self._is_whole and said and not said.startswith(CONNECTS):
+            return False
+        self._is_whole = not said.startswith((" ", *BEGINS, *CONNECTS)) if said else self._is_whole
+        self._pieces.append(piece)
+        return True
+
+    def grew(self) -> bool:
+        """Whether pieces came since this was asked last."""
+        seen, self._seen = self._seen, len(self._pieces)
+        return seen != self._seen
+
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+
+class _Formatter(logging.Formatter):
+    """The message, and the traceback from the user's own code on."""
+
+    def formatException(self, ei: Any) -> str:
+        return tracebacks.user_traceback(ei[1])
 
 
 class FrameHandler(logging.Handler):
@@ -161,11 +271,10 @@ class FrameHandler(logging.Handler):
     def __init__(self, limiter: Limiter) -> None:
         super().__init__()
         self._limiter = limiter
-        self.setFormatter(logging.Formatter("%(message)s"))
+        self.setFormatter(_Formatter("%(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            for line in self.format(record).splitlines() or [""]:
-                self._limiter.emit(record.levelname, record.name, line)
+            self._limiter.emit(record.levelname, record.name, self.format(record).rstrip("\n"))
         except Exception:  # a record whose arguments do not fit its format
             self._limiter.emit("ERROR", record.name, f"unprintable log record: {record.msg!r}")

@@ -6,6 +6,7 @@ loses lines, which the deployment's log says; a database that is away costs line
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from gevent.event import Event as Signal
 from shared.deployments.logs import DEPLOY, Line, RisingClock, append, clean, scrubber
 from shared.errors import Unavailable
 from shared.infra.postgres import connection
+from shared.runs.claims import Claimed
 from workers.loops import forever
 from workers.runner.host import Output
 
@@ -29,6 +31,7 @@ PAUSE_SECONDS = 0.2
 RETRY_SECONDS = (1.0, 1.0)
 BURST_LINES, LINES_A_SECOND = 10_000, 200
 REPORT_SECONDS = 1.0
+REMEMBERED_REVISIONS = 1_000  # whose allowance for lines about ends of runs is kept
 
 
 class Allowance:
@@ -65,6 +68,7 @@ class DeployLog:
         self._dropped = 0
         self._clock = RisingClock()
         self._wake = Signal()
+        self._of_ends = functools.lru_cache(REMEMBERED_REVISIONS)(functools.partial(self.of, secrets=()))
         self._greenlet = gevent.spawn(
             forever, self._store, self._wait, what="storing deployment logs", retry=RETRY_SECONDS
         )
@@ -94,6 +98,11 @@ class DeployLog:
             self._wake.set()
 
         return write
+
+    def add_end(self, run: Claimed, status: str, seconds: float) -> None:
+        """Add the line that a run leaves when it ends."""
+        how = f"run {run.run_id} of {run.graph_id!r}: {status} after {seconds:.2f} s, attempt {run.attempt}"
+        self._of_ends(run.deployment_id, run.revision_id)("INFO", how, run.run_id)
 
     def _wait(self) -> None:
         self._wake.wait()

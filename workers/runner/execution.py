@@ -32,6 +32,7 @@ from shared.threads.checkpoints import Write
 from workers.graph_host import frames
 from workers.runner import ending, quarantine, store_operations
 from workers.runner.committer import Committer
+from workers.runner.deployment_log import DeployLog
 from workers.runner.ending import Done, Drop, End, Ending, GiveBack, RollBack, Stop
 from workers.runner.event_writer import RunLog, Writer
 from workers.runner.host import Host
@@ -57,6 +58,7 @@ class Services:
     hosts: HostPool
     writer: Writer
     committer: Committer
+    deploy_log: DeployLog
 
 
 class Execution:
@@ -64,6 +66,7 @@ class Execution:
 
     def __init__(self, services: Services, run: Claimed, stored: Stored) -> None:
         self.run = run
+        self._claimed_at = time.monotonic()
         self.renewed_at = time.monotonic()  # when the last successful renewal was sent
         self._services = services
         self._stored = stored  # the thread's newest checkpoint, as the host wants it
@@ -309,8 +312,12 @@ class Execution:
             if end.done.values is None:
                 raise  # not the graph's doing: upkeep ends the run
             return self._end(ending.unstorable(refusal))
+        self._note_end(end.status)
         self.log.end(end.last_event(self.run))
         return following
+
+    def _note_end(self, status: str) -> None:
+        self._services.deploy_log.add_end(self.run, status, time.monotonic() - self._claimed_at)
 
     def _roll_back(self, back: RollBack) -> Next | None:
         def roll_back() -> Next | None:
@@ -322,6 +329,7 @@ class Execution:
         except (Fenced, Unavailable) as refused:
             # without a database: upkeep rolls it back when its lease has run out
             return self._drop(refused)
+        self._note_end("rolled back")
         self.log.end(end_event.last_event(self.run, "rollback", b"null"))
         return following
 

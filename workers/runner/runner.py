@@ -29,6 +29,7 @@ from shared.settings import Settings
 from workers.loops import forever
 from workers.runner.claiming import AT_ONCE, Claiming, LimitedId, Taken
 from workers.runner.committer import Committer
+from workers.runner.deployment_log import DeployLog
 from workers.runner.event_writer import Writer
 from workers.runner.execution import LOST_AFTER, Execution, Services
 from workers.runner.host import Host
@@ -47,12 +48,13 @@ CLOSE_SECONDS = 5.0  # for runs to be handed over when the process exits
 class Runner:
     """Everything one runner process has: its executions, its hosts, its writers."""
 
-    def __init__(self, settings: Settings, hosts: HostPool) -> None:
+    def __init__(self, settings: Settings, hosts: HostPool, deploy_log: DeployLog) -> None:
         self.services = Services(
             settings,
             hosts,
             Writer(redis.client(), retention_seconds=settings.event_retention_seconds),
             Committer(settings.worker),
+            deploy_log,
         )
         self.draining = False
         self._executions: dict[UUID, Execution] = {}

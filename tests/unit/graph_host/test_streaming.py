@@ -154,26 +154,3 @@ def test_a_state_that_is_too_large_fails_the_run() -> None:
     assert run.outcome is not None
     assert run.outcome["status"] == "error"
     assert "1000000" in run.outcome["error"]["message"]
-
-
-# Output
-
-
-def test_what_a_node_prints_and_logs_is_a_line_of_its_run(host: HostProcess) -> None:
-    run = host.run("says", {})
-
-    assert [(line["logger"], line["message"]) for line in run.logs] == [
-        ("stdout", "printed"),
-        ("stderr", "to stderr"),
-        ("project", "logged 1"),
-        ("stdout", "bell\\x07 and a half line"),
-    ]
-
-
-def test_a_node_that_prints_without_end_is_cut_off() -> None:
-    with graph_host(HOSTED, {"says_much": ALL["says_much"]}) as host:
-        host.wait_ready()
-        run = host.run("says_much", {})
-
-    assert len(run.logs) < 10_002
-    assert max(len(line["message"]) for line in run.logs) <= 8 * 1024

@@ -42,3 +42,16 @@ def test_a_host_that_floods_the_log_is_told_so_and_leaves_others_their_lines(wor
     assert BURST_LINES < len(told) < BURST_LINES + LINES_A_SECOND
     dropped = BURST_LINES * 3 - (len(told) - 1)
     assert told[-1] == f"{dropped} lines dropped: more than {LINES_A_SECOND} a second"
+
+
+@greened
+def test_a_record_of_several_lines_stays_one_and_shows_no_secret(world: World) -> None:
+    log = DeployLog()
+    log._greenlet.kill()  # what is to be stored stays to be looked at
+
+    log.of(uuid4(), uuid4(), ["first part\nsecond part"])(
+        "INFO", "a\nfirst part\nsecond part\x1b[2J\nb", None
+    )
+    log.of(uuid4(), uuid4(), ["first part\nsecond part"])("INFO", "second part", None)
+
+    assert [line.message for line in log._lines] == ["a\n***\\x1b[2J\nb", "***"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
+import re
+from uuid import UUID, uuid4
 
 import orjson
 from sqlalchemy import text
@@ -13,6 +14,7 @@ from shared.runs import retry
 from shared.threads import records
 from tests.support.greened import World, child, greened
 from tests.support.runner_bench import bench, last, names
+from tests.support.waiting import until
 
 __all__ = ["child"]
 
@@ -43,6 +45,34 @@ def test_a_graph_that_raises_is_an_error_and_not_tried_again(world: World) -> No
         assert (row["status"], row["attempt"], row["error"]["error"]) == ("error", 1, "ValueError")
         assert "error" in names(found)
         assert b.thread(run_id)["status"] == "error"
+
+
+@greened
+def test_each_end_of_a_run_is_a_line_of_the_deployment_s_log(world: World) -> None:
+    with bench(world) as b:
+        good, bad = b.start("echo"), b.start("fails")
+        stopped, undone = b.start("sleeps", stream_mode=["custom"]), b.start("sleeps", stream_mode=["custom"])
+        for run_id, action in ((stopped, "interrupt"), (undone, "rollback")):
+            b.wait_for_event(run_id, b"asleep")
+            b.cancel(run_id, action)
+        for run_id in (good, bad, stopped, undone):
+            b.wait(run_id)
+
+        def said() -> dict[UUID, tuple[str, str]] | None:
+            with connection() as conn:
+                rows = conn.execute(text("SELECT run_id, level, message FROM log_line")).all()
+            return {row.run_id: (row.level, row.message) for row in rows} if len(rows) == 4 else None
+
+        lines = until(said)
+        for run_id, graph, status in (
+            (good, "echo", "success"),
+            (bad, "fails", "error"),
+            (stopped, "sleeps", "interrupted"),
+            (undone, "sleeps", "rolled back"),
+        ):
+            level, message = lines[run_id]
+            assert level == "INFO"
+            assert re.fullmatch(rf"run {run_id} of '{graph}': {status} after \d+\.\d\d s, attempt 1", message)
 
 
 @greened

@@ -1,0 +1,99 @@
+"""What graphs print and log: records of the deployment's log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.hosted import ALL, HOSTED
+from tests.support.hosts import HostProcess, graph_host
+from workers.graph_host.output import MAX_RECORD_BYTES
+
+NAMES = ("lines", "beside", "traces", "falls", "fails_inside", "refused")
+GRAPHS = {name: f"./prints.py:{name}" for name in NAMES} | {name: ALL[name] for name in ("says", "says_much")}
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[HostProcess]:
+    with graph_host(HOSTED, GRAPHS) as host:
+        host.wait_ready()
+        yield host
+
+
+def messages(lines: list[dict[str, Any]]) -> list[str]:
+    return [line["message"] for line in lines]
+
+
+def test_what_a_node_prints_and_logs_is_a_record_of_its_run(host: HostProcess) -> None:
+    run = host.run("says", {})
+
+    assert [(line["logger"], line["message"]) for line in run.logs] == [
+        ("stdout", "printed"),
+        ("stderr", "to stderr"),
+        ("project", "logged 1"),
+        ("stdout", "bell\\x07 and a half line"),
+    ]
+
+
+def test_a_node_that_prints_without_end_is_cut_off() -> None:
+    with graph_host(HOSTED, {"says_much": ALL["says_much"]}) as host:
+        host.wait_ready()
+        run = host.run("says_much", {})
+
+    assert len(run.logs) < 10_002
+    assert max(map(len, messages(run.logs))) <= MAX_RECORD_BYTES
+
+
+def test_what_is_printed_at_once_is_one_record(host: HostProcess) -> None:
+    said = messages(host.run("lines", {}).logs)
+
+    assert said[:4] == ["one\ntwo\n\nthree", "four\nfive 5", "half and whole", "once\nmore"]
+    long, line = said[4:-1], said[-1]
+    assert "\n".join(long) == "\n".join(letter * 5_000 for letter in "xyz")  # in parts, of whole lines
+    assert all(len(part) <= MAX_RECORD_BYTES for part in long)
+    assert line == "w" * MAX_RECORD_BYTES
+
+
+def test_threads_of_a_run_do_not_write_into_each_other_s_lines(host: HostProcess) -> None:
+    assert sorted(messages(host.run("beside", {}).logs)) == ["a\na again", "b\nb again"]
+
+
+def test_a_printed_traceback_is_one_record_in_its_place(host: HostProcess) -> None:
+    run = host.run("traces", {})
+    host.read_until(lambda: len(host.logs) > 0)  # that of a thread without a run
+
+    printed, *others = messages(run.logs)
+    assert printed.startswith("Traceback (most recent call last):")
+    assert "KeyError: 'missing'\n\nThe above exception was the direct cause" in printed
+    assert printed.endswith("ValueError: two\nlines")
+    assert others == ["after it", "not a traceback", "another"]
+    (of_thread,) = messages(host.logs)
+    assert of_thread.startswith("Exception in thread own:\nTraceback (most recent call last):")
+    assert of_thread.endswith("ValueError: two\nlines")
+
+
+@pytest.mark.parametrize("graph", ["falls", "fails_inside"])
+def test_a_failed_run_leaves_one_traceback_that_begins_in_the_user_s_code(
+    host: HostProcess, graph: str
+) -> None:
+    run = host.run(graph, {})
+
+    (line,) = run.logs
+    failed, _, trace = line["message"].partition("\n")
+    assert (line["level"], failed) == ("ERROR", "run failed")
+    *_, last = trace.split("Traceback (most recent call last):\n")
+    first_frame = last.splitlines()[0]
+    assert first_frame.endswith("in deep")
+    assert "prints.py" in first_frame
+    assert "graph_host" not in trace
+    assert "ValueError: two\nlines" in trace
+
+
+def test_where_the_library_refuses_its_own_frames_stay(host: HostProcess) -> None:
+    (line,) = host.run("refused", {}).logs
+
+    assert "langgraph" in line["message"]
+    assert "graph_host" not in line["message"]
+    assert "InvalidUpdateError" in line["message"]
