@@ -246,7 +246,7 @@ def test_a_monorepo_with_variables_of_its_own_is_deployed_by_name_and_then_by_id
     described = stack.sdk("mono-repo").assistants.search(graph_id="agent")[0]
     assert described["description"] == "Uses tools that lie beside it."
     built = here.run("deploy", "logs", "--deployment-id", made["id"], "--type", "build")
-    assert "dockerfile_lines: has no meaning here and is ignored" in built
+    assert "dockerfile_lines: is not done here and is ignored" in built
 
     printed = here.run(*DEPLOY, "--deployment-id", made["id"], "--no-wait")
     assert "Build triggered" in printed

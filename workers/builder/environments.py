@@ -120,6 +120,8 @@ class _Maker:
         sandbox.give(self._workspace.root)
         self._unpack()
         found = manifest.read(self._workspace.project, self._plan.config_path)
+        for note in found.notes:
+            self._write_line("INFO", note)
         for warning in found.warnings:
             self._write_line("WARNING", warning)
         interpreter = self._interpreter(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from langchain_core.embeddings import Embeddings
@@ -10,6 +11,8 @@ from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_p
 from .loader import LoadFailed, load_attribute, user_traceback
 
 MAX_TEXTS = 1_000  # of one batch
+MAX_REASON = 500
+LACKS_KEY = re.compile(r"api[_ -]?key|credential|access[_ -]?token", re.IGNORECASE)
 
 
 class MeaningIndex:
@@ -67,12 +70,22 @@ class MeaningIndex:
 def load(config: dict[str, Any]) -> MeaningIndex:
     """The index of a project's configuration; raises LoadFailed."""
     embed = config["embed"]
+    is_own = "/" in embed or ".py:" in embed
     try:
-        is_own = "/" in embed or ".py:" in embed
         found = load_attribute("store.index.embed", embed) if is_own else embed
         embeddings = ensure_embeddings(found)
     except LoadFailed:
         raise
     except Exception as error:  # the project's module, or the provider's package
-        raise LoadFailed(f"store.index.embed: {embed} cannot be used\n{user_traceback(error)}") from error
+        raise LoadFailed(f"store.index.embed: {embed} {_why(error, is_own=is_own)}") from error
     return MeaningIndex(embeddings, config["dims"], config.get("fields") or ["$"])
+
+
+def _why(error: Exception, *, is_own: bool) -> str:
+    """Why it cannot be used: a sentence, and a traceback where the project's own code is to blame."""
+    reason = " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
+    if LACKS_KEY.search(reason):
+        return f"needs its key when the project is built, among the deployment's variables: {reason}"
+    if is_own:
+        return f"cannot be used\n{user_traceback(error)}"
+    return f"cannot be used: {reason}"

@@ -54,7 +54,8 @@ def test_the_least_there_can_be(read: Read) -> None:
     assert found.plain == (PurePosixPath("."),)
     assert found.directory == PurePosixPath(".")
     assert (found.requirements, found.packages, found.import_paths) == ((), (), ())
-    assert (found.env, found.python_version, found.index, found.warnings) == ({}, None, None, ())
+    assert (found.env, found.python_version, found.index) == ({}, None, None)
+    assert (found.notes, found.warnings) == ((), ())
 
 
 def test_it_may_lie_anywhere_under_any_name(root: Path, read: Read) -> None:
@@ -127,8 +128,20 @@ IGNORED = {
 
 
 @pytest.mark.parametrize("key", manifest.WITHOUT_MEANING)
-def test_a_key_without_meaning_is_said_to_be_ignored(read: Read, key: str) -> None:
-    assert read(**{key: IGNORED[key]}).warnings == (f"{key}: has no meaning here and is ignored",)
+def test_a_key_without_meaning_is_noted_and_no_warning(read: Read, key: str) -> None:
+    found = read(**{key: IGNORED[key]})
+    assert (found.notes, found.warnings) == ((f"{key}: has no meaning here and is ignored",), ())
+
+
+@pytest.mark.parametrize("key", manifest.LEFT_OUT)
+def test_a_key_whose_effect_would_be_missed_is_a_warning(read: Read, key: str) -> None:
+    found = read(**{key: IGNORED[key]})
+    assert (found.notes, found.warnings) == ((), (f"{key}: is not done here and is ignored",))
+
+
+def test_a_new_project_of_the_public_template_builds_without_a_warning(read: Read) -> None:
+    found = read(**{"$schema": "https://example.com/schema.json", "env": ".env", "image_distro": "wolfi"})
+    assert found.warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -162,14 +175,15 @@ def test_every_key_of_the_format_is_known() -> None:
         *manifest.HONOURED,
         *manifest.NOT_SERVED,
         *manifest.WITHOUT_MEANING,
+        *manifest.LEFT_OUT,
         *manifest.MOVED,
     }
 
 
 def test_the_installer_is_ours(read: Read) -> None:
     for accepted in ("auto", "uv", None):
-        assert read(pip_installer=accepted).warnings == ()
-    assert read(pip_installer="pip").warnings == ("pip_installer: packages are installed by uv",)
+        assert read(pip_installer=accepted).notes == ()
+    assert read(pip_installer="pip").notes == ("pip_installer: packages are installed by uv",)
     refuse(read, "pip_installer: must be one of", pip_installer="conda")
 
 
@@ -362,7 +376,7 @@ def test_an_env_file_is_never_read_from_the_archive(root: Path, read: Read) -> N
     found = read(env=".env")
 
     assert found.env == {}
-    assert found.warnings[0].startswith("env: '.env' is not read on the server")
+    assert found.notes[0].startswith("env: '.env' is not read on the server")
 
 
 def test_the_interpreter_has_a_version(read: Read) -> None:

@@ -259,3 +259,48 @@ def test_a_project_with_a_langgraph_of_its_own_is_refused_with_the_reason(
 
     assert ready["error"]["step"] == "environment"
     assert "module of the same name" in ready["error"]["message"]
+
+
+PROVIDER = """
+def init_embeddings(name):
+    raise ValueError("1 validation error\\n  the api_key option must be set, by {name} or OPENAI_API_KEY")
+"""
+OWN = """
+def client():
+    {raises}
+
+async def embed(texts):
+    return [[0.0] for _ in texts]
+
+client()
+"""
+
+
+@pytest.mark.parametrize("embed", ["openai:small", "./own.py:embed"])
+def test_an_embedder_without_its_key_says_so_in_a_sentence(tmp_path: Path, embed: str) -> None:
+    (tmp_path / "langchain").mkdir()
+    (tmp_path / "langchain" / "embeddings.py").write_text(PROVIDER)
+    (tmp_path / "own.py").write_text(
+        OWN.format(raises="raise RuntimeError('set the environment variable X_API_KEY')")
+    )
+
+    error = refused_index(tmp_path, embed)
+
+    assert error.startswith(f"store.index.embed: {embed} needs its key when the project is built")
+    assert "API_KEY" in error
+    assert "\n" not in error
+
+
+def test_an_embedder_of_the_project_s_own_shows_where_it_fails(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN.format(raises="return 1 / 0"))
+
+    error = refused_index(tmp_path, "./own.py:embed")
+
+    assert error.startswith("store.index.embed: ./own.py:embed cannot be used\nTraceback")
+    assert "in client" in error
+    assert error.endswith("ZeroDivisionError: division by zero")
+
+
+def refused_index(folder: Path, embed: str) -> str:
+    with graph_host(folder, {}, store={"index": {"dims": 1, "embed": embed}}) as host:
+        return host.wait_ready()["error"]["message"]

@@ -21,11 +21,17 @@ from workers.builder.config.source_tree import SourceTree
 
 DEFAULT_PATH = "langgraph.json"
 
-# Keys that describe a container image, a user interface or an editor: nothing here corresponds to them.
+# Keys that describe a container image or the file itself, as most templates have them: nothing is lost without.
 WITHOUT_MEANING = (
-    "dockerfile_lines", "base_image", "image_distro", "api_version", "keep_pkg_tools", "ui", "ui_config",
-    "node_version", "priority", "_INTERNAL_docker_tag", "$schema",
-)  # fmt: skip
+    "image_distro",
+    "api_version",
+    "keep_pkg_tools",
+    "node_version",
+    "_INTERNAL_docker_tag",
+    "$schema",
+)
+# What is not done here, and what its author may look for.
+LEFT_OUT = ("dockerfile_lines", "base_image", "ui", "ui_config", "priority")
 # What would be missed if it were ignored, and what there is instead.
 NOT_SERVED = {
     "checkpointer": "this server keeps checkpoints itself, and as long as their thread",
@@ -60,6 +66,7 @@ class Manifest:
     webhooks: Mapping[str, Any] = field(default_factory=dict)  # `url` and `headers`
     python_version: str | None = None
     index: PipConfig | None = None
+    notes: tuple[str, ...] = ()  # what is done in another way, or not needed
     warnings: tuple[str, ...] = ()
 
 
@@ -90,6 +97,7 @@ def read(root: Path, config_path: str | None) -> Manifest:
         webhooks=webhooks.read(config.get("webhooks"), own_env),
         python_version=_python_version(config.get("python_version")),
         index=pip_config.read(tree, config.get("pip_config_file")),
+        notes=tuple(_notes(config)),
         warnings=tuple(_warnings(config)),
     )
 
@@ -139,10 +147,8 @@ def _load(tree: SourceTree, path: PurePosixPath) -> dict[str, Any]:
     return config
 
 
-def _warnings(config: Mapping[str, Any]) -> list[str]:
+def _notes(config: Mapping[str, Any]) -> list[str]:
     found = [f"{key}: has no meaning here and is ignored" for key in WITHOUT_MEANING if config.get(key)]
-    known = {*WITHOUT_MEANING, *NOT_SERVED, *HONOURED, *MOVED}
-    found += [f"{key}: unknown key, ignored" for key in config if key not in known]
     if isinstance(config.get("env"), str):
         found.append(
             f"env: {config['env']!r} is not read on the server; the deploy command sends its variables"
@@ -150,6 +156,12 @@ def _warnings(config: Mapping[str, Any]) -> list[str]:
     if config.get("pip_installer") == "pip":
         found.append("pip_installer: packages are installed by uv")
     return found
+
+
+def _warnings(config: Mapping[str, Any]) -> list[str]:
+    known = {*WITHOUT_MEANING, *LEFT_OUT, *NOT_SERVED, *HONOURED, *MOVED}
+    left_out = [f"{key}: is not done here and is ignored" for key in LEFT_OUT if config.get(key)]
+    return left_out + [f"{key}: unknown key, ignored" for key in config if key not in known]
 
 
 def _env(env: Any) -> dict[str, str]:
