@@ -10,7 +10,6 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 import httpx
@@ -18,6 +17,7 @@ from httpx_sse import EventSource, SSEError
 
 from cli.client import Client
 from cli.errors import CommandFailed, TimedOut
+from cli.output import as_time
 from cli.report import Report, Stopwatch
 from cli.statuses import REVISION_ENDS
 
@@ -54,7 +54,7 @@ class RevisionFollower:
         self._last_event_id = ""
         self._cursor: str | None = None
         self._has_missed = False
-        self._shown: set[tuple[int, str]] = set()
+        self._shown: set[tuple[str, str]] = set()
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
     def follow(self) -> dict[str, Any]:
@@ -101,6 +101,8 @@ class RevisionFollower:
                     return False if response.status_code >= 500 or response.status_code == 429 else None
                 response.stream = TimedStream(response.stream, self)
                 for event in EventSource(response).iter_sse():
+                    if not event.data:
+                        continue  # a heartbeat, which the parser repeats with the last id
                     self._last_event_id = event.id or self._last_event_id
                     self._show(event.event, json.loads(event.data))
                     count += 1
@@ -164,12 +166,13 @@ class RevisionFollower:
             self._report.status(status, self._watch.seconds)
 
     def _show_line(self, line: dict[str, Any]) -> None:
-        mark = (_microseconds(line["timestamp"]), line["message"])
+        timed = {**line, "timestamp": as_time(line["timestamp"])}
+        mark = (timed["timestamp"], line["message"])
         if mark in self._shown:
             return
         self._shown.add(mark)
         self._last_lines.append(line["message"])
-        self._report.log(line)
+        self._report.log(timed)
 
 
 class TimedStream(httpx.SyncByteStream):
@@ -187,10 +190,3 @@ class TimedStream(httpx.SyncByteStream):
 
     def close(self) -> None:
         self._stream.close()
-
-
-def _microseconds(timestamp: str | float) -> int:
-    """A line's time in the stream (ISO 8601) and in the log (milliseconds) as the same number."""
-    if isinstance(timestamp, str):
-        timestamp = round(datetime.fromisoformat(timestamp).timestamp() * 1000, 3)
-    return round(timestamp * 1000)

@@ -16,7 +16,7 @@ from cli.client import Client
 from cli.deployments import Name, chosen
 from cli.errors import BadUsage
 from cli.options import Key, Org, Url, open_client, sentences
-from cli.output import console, printable
+from cli.output import as_time, console, printable
 from cli.report import LEVEL_STYLES
 from cli.revisions import SEARCHED, named
 
@@ -155,13 +155,6 @@ def _shower() -> Callable[[Line], None]:
 
 def _json_line(line: Line) -> None:
     typer.echo(json.dumps({**line, "timestamp": as_time(line["timestamp"])}, ensure_ascii=False))
-
-
-def as_time(timestamp: str | float) -> str:
-    """ISO 8601 to the microsecond, whatever form the service answered in."""
-    if isinstance(timestamp, str):
-        return timestamp
-    return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="microseconds")
 
 
 def moment(text: str) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import threading
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol, TextIO
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.console import Console
 COLOURS = ("36", "33", "32", "35", "34", "31", "96", "93")
 WIDTH = 8
 FLUSH_SECONDS = 1.0
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # What a service, a graph or a model says is shown and never obeyed: a terminal's codes are data here.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -94,6 +95,15 @@ def when(time: str | None) -> str:
         return datetime.fromisoformat(time or "").astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except ValueError:
         return time or ""
+
+
+def as_time(timestamp: str | float) -> str:
+    """A line's time as ISO 8601 to the microsecond: a log has milliseconds, a stream has text."""
+    if isinstance(timestamp, str):
+        at = datetime.fromisoformat(timestamp).astimezone(UTC)
+    else:
+        at = EPOCH + timedelta(microseconds=round(timestamp * 1000))
+    return at.isoformat(timespec="microseconds")
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from cli.client import Client
 from cli.logs import Log
 from cli.main import app
 from tests.support import control_plane as fake
+from tests.support.commands import deployed, json_lines, runyard
 from tests.support.control_plane import (
-    BUILD_LOG,
     REVISION,
     STREAM,
     ControlPlane,
@@ -27,50 +25,7 @@ from tests.support.control_plane import (
     record,
 )
 
-FOREIGN = (
-    *("RUNYARD_API_KEY", "RUNYARD_URL", "RUNYARD_ORG", "RUNYARD_HOST", "RUNYARD_PORT", "LANGGRAPH_HOST_URL"),
-    *(
-        "LANGGRAPH_HOST_API_KEY",
-        "LANGSMITH_API_KEY",
-        "LANGCHAIN_API_KEY",
-        "LANGSMITH_TENANT_ID",
-        "LANGSMITH_DEPLOYMENT_NAME",
-    ),
-)
-
-
-@pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither the shell's variables nor files of this folder tell where the service is."""
-    for name in FOREIGN:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("RUNYARD_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setattr("cli.client.PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr("cli.following.POLL_SECONDS", 0.01)
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def server() -> Iterator[ControlPlane]:
-    with fake.serving() as server:
-        yield server
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "My App"
-    folder.mkdir()
-    (folder / "langgraph.json").write_text('{"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}')
-    (folder / "agent.py").write_text("graph = None\n")
-    return folder
-
-
-def runyard(server: ControlPlane, *arguments: str, input: str | None = None) -> Result:
-    return CliRunner().invoke(app, [*arguments, "--url", server.url, "--api-key", "key"], input=input)
-
-
-def json_lines(ran: Result) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in ran.stdout.splitlines()]
+pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 # deploy
@@ -139,48 +94,6 @@ def test_a_repository_is_named_and_nothing_is_uploaded(server: ControlPlane) -> 
         "langgraph_config_path": "apps/one/langgraph.json",
     }
     assert not [what for what in server.asked if what.startswith(("PUT", "PATCH"))]
-
-
-def test_a_build_is_told_live_and_goes_on_where_the_stream_broke(server: ControlPlane, project: Path) -> None:
-    server.answers = deploy_answers(server)
-    server.answers[REVISION] = [
-        (200, {"id": R, "status": "BUILDING"}),
-        (200, {"id": R, "status": "DEPLOYED"}),
-    ]
-    server.answers[STREAM] = [
-        (200, fake.events(fake.status("BUILDING"), fake.live(1, "one"))),
-        (200, fake.events(fake.live(2, "two"), fake.status("DEPLOYED"), first=3)),
-    ]
-
-    ran = runyard(server, "deploy", str(project), "--json")
-
-    assert ran.exit_code == 0, ran.output
-    told = json_lines(ran)
-    assert [line["message"] for line in told if line["event"] == "log"] == ["one", "two"]
-    statuses = [line["status"] for line in told if line["event"] == "status_change"]
-    assert statuses == ["BUILDING", "DEPLOYED"]
-    result = told[-1]
-    assert (result["event"], result["status"], result["url"]) == ("result", "succeeded", "http://there/d/app")
-    assert (result["deployment_id"], result["revision_id"]) == (D, R)
-    assert server.header(STREAM, "Last-Event-ID") == [None, "2"]
-    assert BUILD_LOG not in server.asked
-
-
-def test_what_the_stream_lost_comes_from_the_log_once(server: ControlPlane, project: Path) -> None:
-    server.answers = deploy_answers(server)
-    server.answers[REVISION] = [(200, {"id": R, "status": "DEPLOYED"})]
-    server.answers[STREAM] = [
-        (200, b": history expired\r\n\r\n" + fake.events(fake.live(2, "two"), fake.status("DEPLOYED")))
-    ]
-    lines = [fake.line(number, word) for number, word in ((1, "one"), (2, "two"), (3, "three"))]
-    server.answers[BUILD_LOG] = [
-        (200, {"logs": lines, "next_offset": "x"}),
-        (200, {"logs": [], "next_offset": "x"}),
-    ]
-
-    told = json_lines(runyard(server, "deploy", str(project), "--json"))
-
-    assert sorted(line["message"] for line in told if line["event"] == "log") == ["one", "three", "two"]
 
 
 @pytest.mark.parametrize("end", ["CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "INTERRUPTED", "SKIPPED"])
@@ -375,22 +288,6 @@ def test_all_pages_are_listed(server: ControlPlane) -> None:
 
     server.answers = {"GET /v2/deployments": [(200, page(0, 100)), (200, page(100, 3))]}
     assert len(json.loads(runyard(server, "list", "--json").stdout)) == 103
-
-
-def deployed(server: ControlPlane, *statuses: str, active: int = 0) -> list[dict[str, Any]]:
-    """A deployment with these revisions, newest first."""
-    rows = [
-        {"id": f"{n}" * 8 + R[8:], "status": word, "status_message": None, "created_at": f"2026-01-0{9 - n}"}
-        for n, word in enumerate(statuses, 1)
-    ]
-    found = record(active_revision_id=rows[active]["id"], pool="gpu")
-    server.answers = {
-        "GET /v2/deployments": [(200, {"resources": [found]})],
-        f"GET /v2/deployments/{D}": [(200, found)],
-        f"GET /v2/deployments/{D}/revisions": [(200, {"resources": rows})],
-        f"DELETE /v2/deployments/{D}": [(204, None)],
-    }
-    return rows
 
 
 def test_a_status_shows_what_serves(server: ControlPlane) -> None:

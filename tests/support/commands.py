@@ -1,0 +1,36 @@
+"""`runyard` typed against a control plane of our own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from cli.main import app
+from tests.support.control_plane import ControlPlane, D, R, record
+
+
+def runyard(server: ControlPlane, *arguments: str, input: str | None = None) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--url", server.url, "--api-key", "key"], input=input)
+
+
+def json_lines(ran: Result) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in ran.stdout.splitlines()]
+
+
+def deployed(server: ControlPlane, *statuses: str, active: int = 0) -> list[dict[str, Any]]:
+    """A deployment with these revisions, newest first."""
+    rows = [
+        {"id": f"{n}" * 8 + R[8:], "status": word, "status_message": None, "created_at": f"2026-01-0{9 - n}"}
+        for n, word in enumerate(statuses, 1)
+    ]
+    found = record(active_revision_id=rows[active]["id"], pool="gpu")
+    server.answers = {
+        "GET /v2/deployments": [(200, {"resources": [found]})],
+        f"GET /v2/deployments/{D}": [(200, found)],
+        f"GET /v2/deployments/{D}/revisions": [(200, {"resources": rows})],
+        f"DELETE /v2/deployments/{D}": [(204, None)],
+    }
+    return rows

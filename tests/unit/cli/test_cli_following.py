@@ -1,0 +1,92 @@
+"""A deploy that follows its revision: by its stream, and by its log where that breaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import control_plane as fake
+from tests.support.commands import json_lines, runyard
+from tests.support.control_plane import BUILD_LOG, REVISION, STREAM, ControlPlane, D, R, deploy_answers
+
+pytestmark = pytest.mark.usefixtures("nowhere")
+
+
+def test_a_build_is_told_live_and_goes_on_where_the_stream_broke(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    server.answers[REVISION] = [
+        (200, {"id": R, "status": "BUILDING"}),
+        (200, {"id": R, "status": "DEPLOYED"}),
+    ]
+    server.answers[STREAM] = [
+        (200, fake.events(fake.status("BUILDING"), fake.live(1, "one"))),
+        (200, fake.events(fake.live(2, "two"), fake.status("DEPLOYED"), first=3)),
+    ]
+
+    ran = runyard(server, "deploy", str(project), "--json")
+
+    assert ran.exit_code == 0, ran.output
+    told = json_lines(ran)
+    assert [line["message"] for line in told if line["event"] == "log"] == ["one", "two"]
+    statuses = [line["status"] for line in told if line["event"] == "status_change"]
+    assert statuses == ["BUILDING", "DEPLOYED"]
+    result = told[-1]
+    assert (result["event"], result["status"], result["url"]) == ("result", "succeeded", "http://there/d/app")
+    assert (result["deployment_id"], result["revision_id"]) == (D, R)
+    assert server.header(STREAM, "Last-Event-ID") == [None, "2"]
+    assert BUILD_LOG not in server.asked
+
+
+def test_a_heartbeat_is_no_event_and_breaks_no_stream(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    server.answers[REVISION] = [(200, {"id": R, "status": "DEPLOYED"})]
+    quiet = b": heartbeat\r\n\r\n" * 3
+    server.answers[STREAM] = [
+        (
+            200,
+            fake.events(fake.status("BUILDING"))
+            + quiet
+            + fake.events(fake.status("DEPLOYING"), first=2)
+            + quiet
+            + fake.events(fake.live(1, "one"), fake.status("DEPLOYED"), first=3),
+        )
+    ]
+
+    told = json_lines(runyard(server, "deploy", str(project), "--json"))
+
+    statuses = [line["status"] for line in told if line["event"] == "status_change"]
+    assert statuses == ["BUILDING", "DEPLOYING", "DEPLOYED"]
+    assert server.asked.count(STREAM) == 1
+    assert BUILD_LOG not in server.asked
+
+
+def test_a_line_has_the_same_time_streamed_and_polled(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    server.answers[REVISION] = [(200, {"id": R, "status": "DEPLOYED"})]
+    polled = json_lines(runyard(server, "deploy", str(project), "--json"))
+
+    server.answers = deploy_answers(server)
+    server.answers[REVISION] = [(200, {"id": R, "status": "DEPLOYED"})]
+    server.answers[STREAM] = [(200, fake.events(fake.live(1, "one"), fake.status("DEPLOYED")))]
+    streamed = json_lines(runyard(server, "deploy", str(project), "--json"))
+
+    times = [line["timestamp"] for line in (*polled, *streamed) if line["event"] == "log"]
+    assert times == ["2023-11-14T22:13:20.001000+00:00"] * 2
+
+
+def test_what_the_stream_lost_comes_from_the_log_once(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    server.answers[REVISION] = [(200, {"id": R, "status": "DEPLOYED"})]
+    server.answers[STREAM] = [
+        (200, b": history expired\r\n\r\n" + fake.events(fake.live(2, "two"), fake.status("DEPLOYED")))
+    ]
+    lines = [fake.line(number, word) for number, word in ((1, "one"), (2, "two"), (3, "three"))]
+    server.answers[BUILD_LOG] = [
+        (200, {"logs": lines, "next_offset": "x"}),
+        (200, {"logs": [], "next_offset": "x"}),
+    ]
+
+    told = json_lines(runyard(server, "deploy", str(project), "--json"))
+
+    assert sorted(line["message"] for line in told if line["event"] == "log") == ["one", "three", "two"]
