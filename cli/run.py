@@ -83,7 +83,7 @@ def command(
             headers = client.headers
         request = RunCommand(assistant, thread, body, stream_mode or STREAM_MODES, subgraphs)
         out, notes = console(), console(stderr=True)
-        transcript = Transcript(out, notes)
+        transcript = Transcript(out, notes, streams_messages="messages-tuple" in request.stream_mode)
         show: Show = _json_line if as_json else transcript.show
         try:
             ended = execute(

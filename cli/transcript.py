@@ -6,34 +6,42 @@ What the run says goes to stdout; what there is to know about it (its thread, it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from cli.messages import ASSISTANT, TOOL, Message, message_of, messages_of
 from cli.output import printable
 
-SPOKEN = ("ai", "AIMessageChunk")
 SHOWN_CHARACTERS = 2_000
 
 
 class Transcript:
-    """Shows the events of one run."""
+    """Shows the events of one run.
 
-    def __init__(self, out: Console, notes: Console) -> None:
+    `streams_messages`: what the library takes for a message comes as an event of its own, so that of a step's
+    update the others alone are shown.
+    """
+
+    def __init__(self, out: Console, notes: Console, *, streams_messages: bool = True) -> None:
         self._out, self._notes = out, notes
+        self._streams_messages = streams_messages
         self._speaking: str | None = None  # the message whose text is being printed
+        self._said: dict[str, str] = {}  # the text of each message that has been printed
 
     def show(self, event: str, data: Any) -> None:
         """One event of the stream."""
         kind, _, namespace = event.partition("|")
-        if kind == "metadata":
+        if kind in ("metadata", "messages/metadata"):
             return
         if kind == "error":
             self.finish()  # shown at the end
-        elif kind in ("messages", "messages/partial", "messages/complete"):
-            self._message(kind, data)
+        elif kind == "messages":
+            self._token(data)
+        elif kind in ("messages/partial", "messages/complete"):
+            for message in messages_of(data):
+                self._whole(message)
         elif kind == "updates" and isinstance(data, dict):
             self._updates(data, namespace)
         else:
@@ -47,27 +55,38 @@ class Transcript:
             self._speaking = None
             self._out.print()
 
-    def _message(self, kind: str, data: Any) -> None:
-        """A token: `[chunk, metadata]`; the other forms repeat whole messages and are left to `updates`."""
-        if kind != "messages" or not isinstance(data, list) or not data or not isinstance(data[0], dict):
-            return
-        chunk = data[0]
-        text = "".join(texts(chunk.get("content")))
+    def _token(self, data: Any) -> None:
+        """A part of a message, or a whole one: `[chunk, metadata]`."""
+        chunk = message_of(data[0]) if isinstance(data, list) and data else None
+        if chunk is not None:
+            self._say(chunk, chunk.text)
+
+    def _whole(self, message: Message) -> None:
+        """A message as it is by now: what of it has been printed is not printed again."""
+        said = self._said.get(message.id or "", "")
+        if message.text.startswith(said):
+            self._say(message, message.text[len(said) :])
+
+    def _say(self, message: Message, text: str) -> None:
         if not text:
             return
-        if chunk.get("type") not in SPOKEN:
-            if chunk.get("type") == "tool":
-                self.finish()
-                self._notes.print(
-                    Text.assemble(("⚙ ", "yellow"), (f"{chunk.get('name') or 'tool'}: ", "yellow")), end=""
-                )
-                self._notes.print(Text(printable(shortened(text)), "dim"))
+        if message.id:
+            self._said[message.id] = self._said.get(message.id, "") + text
+        if message.role in TOOL:
+            self._answer_of_tool(message, text)
+        if message.role not in ASSISTANT:
             return
-        mark = str(chunk.get("id"))
-        if self._speaking != mark:
+        if self._speaking is None or self._speaking != message.id:
             self.finish()
-            self._speaking = mark
+            self._speaking = message.id or ""
         self._out.print(Text(printable(text)), end="")
+
+    def _answer_of_tool(self, message: Message, text: str) -> None:
+        self.finish()
+        self._notes.print(
+            Text.assemble(("⚙ ", "yellow"), (printable(f"{message.name or 'tool'}: "), "yellow")), end=""
+        )
+        self._notes.print(Text(printable(shortened(text)), "dim"))
 
     def _updates(self, data: dict[str, Any], namespace: str) -> None:
         for node, update in data.items():
@@ -76,25 +95,20 @@ class Transcript:
             self.finish()
             place = f"{namespace}/{node}" if namespace else node
             self._notes.print(Text.assemble(("✓ ", "green"), (printable(place), "cyan")))
-            rest = (
-                {name: value for name, value in update.items() if name != "messages"}
-                if isinstance(update, dict)
-                else update
-            )
-            if rest:
-                self._out.print(Text(printable(shortened(as_text(rest)))))
+            # A node that ran several times in one step has a list of updates.
+            for one in update if isinstance(update, list) else [update]:
+                self._update(one)
 
-
-def texts(content: Any) -> Iterator[str]:
-    """The text of a message: a string, or blocks of which some are text."""
-    if isinstance(content, str):
-        yield content
-    elif isinstance(content, list):
-        for block in content:
-            if isinstance(block, str):
-                yield block
-            elif isinstance(block, dict) and isinstance(block.get("text"), str):
-                yield block["text"]
+    def _update(self, update: Any) -> None:
+        rest = update
+        if isinstance(update, dict):
+            rest = {name: value for name, value in update.items() if name != "messages"}
+            for message in messages_of(update.get("messages")):
+                if not (self._streams_messages and message.is_streamed):
+                    self._whole(message)
+                    self.finish()
+        if rest:
+            self._out.print(Text(printable(shortened(as_text(rest)))))
 
 
 def error_text(data: Any) -> str:

@@ -171,10 +171,10 @@ def test_events_can_be_had_as_json(server: ControlPlane) -> None:
     }
 
 
-def transcribed(*events: tuple[str, Any]) -> str:
+def transcribed(*events: tuple[str, Any], **options: Any) -> str:
     out = io.StringIO()
     console = Console(file=out, highlight=False, markup=False, width=200)
-    transcript = Transcript(console, console)
+    transcript = Transcript(console, console, **options)
     for name, data in events:
         transcript.show(name, data)
     transcript.finish()
@@ -194,6 +194,48 @@ def test_a_transcript_keeps_speakers_apart_and_obeys_no_codes() -> None:
         ("custom", {"done": 3}),
     )
     assert text.splitlines() == ["one", "two�[2J", "⚙ look: found", "✓ sub:1/step", "· custom", '{"done": 3}']
+
+
+AI = {"type": "ai", "id": "1", "content": "Hello", "response_metadata": {}}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        [{"role": "ai", "content": "Hello"}],
+        [{"role": "assistant", "content": [{"type": "text", "text": "Hello"}]}],
+        {"role": "ai", "content": "Hello", "id": "mine"},
+        [{"type": "ai", "content": "Hello"}],
+        [["ai", "Hello"]],
+        ["ai", "Hello"],
+        [{"role": "user", "content": "hi"}, "hi", ["human", "hi"], ["ai", "Hello"]],
+    ],
+)
+def test_an_answer_that_is_not_streamed_as_a_message_is_shown(written: Any) -> None:
+    assert transcribed(("updates", {"answer": {"messages": written}})).splitlines() == ["✓ answer", "Hello"]
+
+
+def test_a_message_is_shown_once() -> None:
+    token = ("messages", [{**AI, "type": "AIMessageChunk", "content": "Hel"}, {}])
+    other = ("messages", [{**AI, "type": "AIMessageChunk", "content": "lo"}, {}])
+    update = ("updates", {"answer": {"messages": [{**AI, "id": "0", "content": "earlier"}, AI]}})
+    assert transcribed(token, other, update).splitlines() == ["Hello", "✓ answer"]
+
+
+def test_without_tokens_the_updates_say_it_all() -> None:
+    twice = ("updates", {"answer": [{"messages": [AI]}, {"messages": [AI], "mood": "fine"}]})
+    told = transcribed(twice, streams_messages=False)
+    assert told.splitlines() == ["✓ answer", "Hello", '{"mood": "fine"}']
+
+
+def test_a_message_that_grows_is_shown_as_it_grows() -> None:
+    parts = [
+        ("messages/metadata", {"1": {}}),
+        ("messages/partial", [{**AI, "content": "Hel"}]),
+        ("messages/partial", [AI]),
+        ("messages/complete", [AI]),
+    ]
+    assert transcribed(*parts, streams_messages=False).splitlines() == ["Hello"]
 
 
 def test_a_terminal_sees_a_bar_and_the_text_as_it_is() -> None:

@@ -1,0 +1,65 @@
+"""Messages as nodes write them: objects, dicts and tuples, of which only objects are streamed as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+ASSISTANT = frozenset({"ai", "AIMessageChunk", "assistant"})
+TOOL = frozenset({"tool", "ToolMessageChunk"})
+ROLES = ASSISTANT | TOOL | {"human", "user", "system", "developer", "function"}
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message: who said it, and its text."""
+
+    role: str
+    text: str
+    id: str | None = None
+    name: str | None = None
+    is_streamed: bool = False  # the library sends it as a message too
+
+
+def message_of(data: Any) -> Message | None:
+    """A message in any of its forms; None where it is none."""
+    if isinstance(data, str):
+        return Message("human", data)
+    if _is_pair(data):
+        return Message(data[0], "".join(texts(data[1])))
+    if not isinstance(data, dict) or "content" not in data:
+        return None
+    role = str(data.get("role") or data.get("type"))
+    return Message(
+        role=role,
+        text="".join(texts(data["content"])),
+        id=data.get("id"),
+        name=data.get("name"),
+        is_streamed="role" not in data and "response_metadata" in data,
+    )
+
+
+def messages_of(written: Any) -> Iterator[Message]:
+    """What a node wrote to `messages`: one or several."""
+    for data in written if isinstance(written, list) and not _is_pair(written) else [written]:
+        found = message_of(data)
+        if found is not None:
+            yield found
+
+
+def _is_pair(data: Any) -> bool:
+    """Whether this was a tuple of role and content: JSON has lists alone."""
+    return isinstance(data, list) and len(data) == 2 and isinstance(data[0], str) and data[0] in ROLES
+
+
+def texts(content: Any) -> Iterator[str]:
+    """The text of a message: a string, or blocks of which some are text."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for block in content:
+            if isinstance(block, str):
+                yield block
+            elif isinstance(block, dict) and isinstance(block.get("text"), str):
+                yield block["text"]
