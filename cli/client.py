@@ -8,12 +8,13 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, BinaryIO
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import httpx
 
 from cli.access import find_key, find_url
-from cli.errors import CommandFailed
+from cli.errors import BadUsage, CommandFailed
+from cli.ids import is_id, is_part, with_part
 
 __all__ = ["Client", "find_key", "find_url"]
 
@@ -69,13 +70,18 @@ class Client:
         return next((row for row in rows if row.get("name") == name), None)
 
     def require(self, name_or_id: str) -> dict[str, Any]:
-        """The deployment of that name or id; CommandFailed when there is none."""
+        """The deployment of that name, that id or a part of it; CommandFailed when there is none or several."""
         if is_id(name_or_id):
             return self.deployment(name_or_id)
         found = self.find(name_or_id)
-        if found is None:
+        if found is not None:
+            return found
+        rows = with_part(self.deployments(), name_or_id) if is_part(name_or_id) else []
+        if len(rows) > 1:
+            raise BadUsage(f"{len(rows)} deployments have an id with {name_or_id!r}: give more of it.")
+        if not rows:
             raise CommandFailed(f"There is no deployment {name_or_id!r}. {LISTS['/v2/deployments']}")
-        return found
+        return rows[0]
 
     def deployment(self, deployment_id: str) -> dict[str, Any]:
         return self.get(f"/v2/deployments/{deployment_id}")
@@ -222,14 +228,6 @@ class Client:
             f"{self.url} does not answer ({error or type(error).__name__}). Is the service running there?"
             " Start it with `runyard up`, or name its address with RUNYARD_URL or --url."
         )
-
-
-def is_id(text: str) -> bool:
-    """Whether this is the form of an id: names are free, but for that."""
-    try:
-        return str(UUID(text)) == text.lower()
-    except ValueError:
-        return False
 
 
 def _content_digest(archive: BinaryIO) -> str:

@@ -17,6 +17,7 @@ from cli.access import read_env
 from cli.client import Client
 from cli.errors import BadUsage, CommandFailed, TimedOut
 from cli.following import WAIT_SECONDS, follow
+from cli.ids import version
 from cli.options import Key, Org, Url, open_client, sentences
 from cli.project import CONFIG, Project, deployment_name, name_of, sendable
 from cli.report import Plain, PrintLine, Report, choose
@@ -132,7 +133,7 @@ def _create(
         }
     )
     if not is_upload:
-        report.step(f"Building revision {found['latest_revision_id']}")
+        report.step(f"Building {_revision(found)}")
         return found, found["latest_revision_id"]
     config = request.source.revision_config(client, found["id"], report)
     return _change(client, found, request, config, secrets, report, is_new=True)
@@ -158,8 +159,14 @@ def _change(
         body["source_config"] = request.source.config()
     record = found | client.change(found["id"], body)
     revision_id = record.get("latest_revision_id") or client.newest_revision(found["id"])["id"]
-    report.step(f"Building revision {revision_id}")
+    report.step(f"Building {_revision({**record, 'latest_revision_id': revision_id})}")
     return record, revision_id
+
+
+def _revision(found: dict[str, Any]) -> str:
+    """`v3 (its id)`, of the deployment's newest revision."""
+    number = found.get("latest_revision_number")
+    return f"{version(number) if number else 'revision'} ({found['latest_revision_id']})"
 
 
 # The command
@@ -311,7 +318,13 @@ def run_to_end(
     client: Client, found: dict[str, Any], revision_id: str, report: Report, *, seconds: float | None
 ) -> None:
     """Wait so long for a revision, or not at all, and report the result. Raises CommandFailed."""
-    result = {"deployment_id": found["id"], "revision_id": revision_id, "name": found["name"], "url": None}
+    result = {
+        "deployment_id": found["id"],
+        "revision_id": revision_id,
+        "revision_number": found.get("latest_revision_number"),
+        "name": found["name"],
+        "url": None,
+    }
     if seconds is None:
         report.result({"status": "started", **result}, CONTINUES.format(name=found["name"]))
         return

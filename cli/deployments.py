@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -13,19 +13,23 @@ from rich.text import Text
 from cli.addresses import address_in
 from cli.client import Client
 from cli.errors import CommandFailed
+from cli.ids import short, version
 from cli.options import Json, Key, Org, Url, confirm_deletion, open_client, sentences
-from cli.output import console, printable, when
+from cli.output import UNLIMITED, console, printable, when
 from cli.project import deployment_name, name_here
 from cli.statuses import status_style
 
 REVISIONS_SHOWN = 5
-WIDE = 120
-ID_COLUMN = Column("ID", no_wrap=True, min_width=36)  # whole on any terminal: it is there to be copied
+WIDE = 120  # columns that full ids need
 
+Wide = Annotated[
+    bool,
+    typer.Option("--wide", "-w", help="Show full ids, and more; on a wide terminal that is the default."),
+]
 Name = Annotated[
     str | None,
     typer.Argument(
-        help="The deployment's name or id. Default: the name that deploy gives it here.",
+        help="The deployment's name, its id, or the end of it. Default: the name that deploy gives it here.",
         metavar="NAME|ID",
         show_default=False,
     ),
@@ -51,6 +55,7 @@ def chosen(client: Client, name_or_id: str | None) -> dict[str, Any]:
 
 def list_deployments(
     name_contains: Annotated[str, typer.Option(help="Only names with this text.", metavar="TEXT")] = "",
+    wide: Wide = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
@@ -65,22 +70,35 @@ def list_deployments(
         if not rows:
             typer.echo("There are no deployments. `runyard deploy DIRECTORY` makes one.")
             return
-        out = console()
-        is_wide = out.width >= WIDE
-        more = ("Type", "Pool") if is_wide else ()
-        table = Table(
-            "Name", "Status", Column("Address", overflow="fold"), ID_COLUMN, *more, box=None, pad_edge=False
-        )
-        for row in rows:
-            cells = [row["name"], _state(row), address_in(row), row["id"]]
-            if is_wide:
-                cells += [(row.get("source_config") or {}).get("deployment_type"), row.get("pool")]
-            table.add_row(*(printable(str(cell or "-")) for cell in cells))
-        out.print(table)
+        show_table(lambda is_wide: _deployment_table(rows, is_wide=is_wide), wide=wide)
+
+
+def show_table(make: Callable[[bool], Table], *, wide: bool) -> None:
+    """A table whose ids are whole if there is room for them, or if they were asked for: then lines may be longer."""
+    out = console(width=UNLIMITED if wide else None)
+    out.print(make(out.width >= WIDE))
+
+
+def id_column(header: str = "ID") -> Column:
+    """Never folded: an id is there to be copied."""
+    return Column(header, no_wrap=True)
+
+
+def _deployment_table(rows: list[dict[str, Any]], *, is_wide: bool) -> Table:
+    more = ("Type", "Pool") if is_wide else ()
+    columns = (Column("Name", overflow="fold"), "Status", id_column(), Column("Address", overflow="fold"))
+    table = Table(*columns, *more, box=None, pad_edge=False)
+    for row in rows:
+        cells = [row["name"], _state(row), row["id"] if is_wide else short(row["id"]), address_in(row)]
+        if is_wide:
+            cells += [(row.get("source_config") or {}).get("deployment_type"), row.get("pool")]
+        table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell or "-")) for cell in cells))
+    return table
 
 
 def status(
     name: Name = None,
+    wide: Wide = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
@@ -95,12 +113,13 @@ def status(
             return
         out = console()
         for label, value in _facts(found):
-            out.print(Text.assemble((f"{label:<12}", "bold"), printable(value)))
+            out.print(Text.assemble((f"{label:<12}", "bold"), value))
         out.print()
-        out.print(revision_table(rows, found.get("active_revision_id")))
+        active_id = found.get("active_revision_id")
+        show_table(lambda is_wide: revision_table(rows, active_id, is_wide=is_wide), wide=wide)
 
 
-def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(found: dict[str, Any]) -> list[tuple[str, Text]]:
     config = found.get("source_config") or {}
     limits = {name: value for name, value in (found.get("limits") or {}).items() if value is not None}
     facts = {
@@ -114,14 +133,25 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
         "Secrets": ", ".join(secret["name"] for secret in found.get("secrets") or []),
         "Changed": when(found.get("updated_at")),
     }
-    return [(label, str(value)) for label, value in facts.items() if value]
+    return [
+        (label, value if isinstance(value, Text) else Text(printable(str(value))))
+        for label, value in facts.items()
+        if value
+    ]
 
 
-def _state(row: dict[str, Any]) -> str:
-    """Whether it serves, in a word: its own status tells only that it is there."""
-    if row.get("status") not in (None, "READY", "AWAITING_DATABASE"):
-        return str(row["status"])
-    return "serving" if row.get("active_revision_id") else "not serving yet"
+def _state(row: dict[str, Any]) -> Text:
+    """Whether it serves, and what its newest revision came to: its own status tells only that it is there."""
+    if row.get("status") not in (None, "READY", "AWAITING_DATABASE", "UNUSED"):
+        return Text(str(row["status"]), "yellow")
+    newest = Text(row.get("latest_revision_status") or "not serving yet")
+    newest.stylize(status_style(newest.plain))
+    newest = Text.assemble(version(row.get("latest_revision_number")), " ", newest)
+    if not row.get("active_revision_id"):
+        return newest
+    serving = Text(f"serving {version(row.get('active_revision_number'))}", "green")
+    is_newest = row.get("latest_revision_id") == row["active_revision_id"]
+    return serving if is_newest else Text.assemble(serving, ", ", newest)
 
 
 def summary(row: dict[str, Any]) -> dict[str, Any]:
@@ -132,28 +162,34 @@ def summary(row: dict[str, Any]) -> dict[str, Any]:
         "url": address_in(row),
         "status": row.get("status"),
         "latest_revision_id": row.get("latest_revision_id"),
+        "latest_revision_number": row.get("latest_revision_number"),
+        "latest_revision_status": row.get("latest_revision_status"),
         "active_revision_id": row.get("active_revision_id"),
+        "active_revision_number": row.get("active_revision_number"),
     }
 
 
-def revision_table(rows: list[dict[str, Any]], active_id: str | None) -> Table:
+def revision_table(rows: list[dict[str, Any]], active_id: str | None, *, is_wide: bool) -> Table:
     """Revisions, with the one that serves marked."""
-    columns = (replace(ID_COLUMN, header="Revision"), "Status", "Created", Column(overflow="fold"))
+    columns = ("Revision", "Status", "Created", id_column(), Column(overflow="fold"))
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         is_active = row["id"] == active_id
         note = "serves now" if is_active else (row.get("status_message") or "").partition("\n")[0]
         table.add_row(
-            row["id"],
+            version(row.get("number")),
             Text(row["status"], status_style(row["status"])),
             when(row["created_at"]),
+            row["id"] if is_wide else short(row["id"]),
             Text(printable(note), "bold" if is_active else "dim"),
         )
     return table
 
 
 def delete(
-    name: Annotated[str, typer.Argument(help="The deployment's id, or its name.", metavar="ID|NAME")],
+    name: Annotated[
+        str, typer.Argument(help="The deployment's id, the end of it, or its name.", metavar="ID|NAME")
+    ],
     force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
     as_json: Json = False,
     url: Url = None,

@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
+from cli import revisions
 from cli.client import Client
 from cli.deployments import Name, chosen
 from cli.errors import BadUsage
 from cli.options import Key, Org, Url, open_client, sentences
 from cli.output import as_time, console, printable
 from cli.report import LEVEL_STYLES
-from cli.revisions import SEARCHED, named
 
 FOLLOW_SECONDS = 1.0
 PAGE = 1000
@@ -51,7 +51,10 @@ def command(
     until: Annotated[str | None, typer.Option(help="Up to this time.", metavar="TIME")] = None,
     revision: Annotated[
         str | None,
-        typer.Option(help="Of this revision alone. Default for --type build: the newest.", metavar="ID"),
+        typer.Option(
+            help="Of this revision alone: v3, its id, or the end of it. Default for --type build: the newest.",
+            metavar="REVISION",
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(help="How many of the newest lines.", min=1, metavar="N")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
@@ -83,7 +86,7 @@ def command(
 
 def _revision_id(client: Client, found: dict[str, Any], kind: str, revision: str | None) -> str | None:
     if revision:
-        return named(list(client.revisions(found["id"], limit=SEARCHED)), revision)["id"]
+        return revisions.find(client, found, revision)["id"]
     return client.newest_revision(found["id"])["id"] if kind == "build" else None
 
 

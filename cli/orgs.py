@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from cli.client import Client, is_id
+from cli.client import Client
 from cli.errors import CommandFailed
+from cli.ids import is_id
 from cli.keys import day
 from cli.options import Json, Key, Url, confirm_deletion, new_app, open_client, sentences
 from cli.output import console, printable

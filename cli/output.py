@@ -14,6 +14,7 @@ from rich.console import Console
 
 COLOURS = ("36", "33", "32", "35", "34", "31", "96", "93")
 WIDTH = 8
+UNLIMITED = 10_000  # columns: lines are as long as they are
 FLUSH_SECONDS = 1.0
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -106,17 +107,17 @@ def as_time(timestamp: str | float) -> str:
     return at.isoformat(timespec="microseconds")
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False, width: int | None = None) -> Console:
     """Where text goes: in colour on a terminal, plain and unwrapped elsewhere. Made when used, not before."""
-    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
-    if not made.is_terminal:
-        made = Console(
-            stderr=stderr,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            soft_wrap=True,
-            width=10_000,
-            no_color=True,
-        )
-    return made
+    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+    if made.is_terminal:
+        return made
+    return Console(
+        stderr=stderr,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=True,
+        width=UNLIMITED,
+        no_color=True,
+    )

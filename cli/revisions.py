@@ -7,27 +7,30 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.client import is_id
+from cli.client import Client
 from cli.deploy import run_to_end
-from cli.deployments import Name, chosen, revision_table
+from cli.deployments import Name, Wide, chosen, revision_table, show_table
 from cli.errors import BadUsage, CommandFailed
 from cli.following import WAIT_SECONDS
+from cli.ids import is_id, number_of, version, with_part
 from cli.options import Json, Key, Org, Url, open_client, sentences
-from cli.output import console, when
+from cli.output import when
 from cli.report import choose
 from cli.statuses import REVISION_ENDS
 
-SEARCHED = 100
+SEARCHED = 100  # how far back a rollback looks for what was deployed
+ALL = 100_000
 
 Revision = Annotated[
     str | None,
-    typer.Argument(help="A revision's id, or the beginning of it.", metavar="REVISION", show_default=False),
+    typer.Argument(help="A revision: v3, its id, or the end of it.", metavar="REVISION", show_default=False),
 ]
 
 
 def revisions(
     name: Name = None,
     limit: Annotated[int, typer.Option(min=1, help="How many of the newest.", metavar="N")] = 20,
+    wide: Wide = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
@@ -39,8 +42,9 @@ def revisions(
         rows = list(client.revisions(found["id"], limit=limit))
         if as_json:
             typer.echo(json.dumps(rows, indent=2))
-        else:
-            console().print(revision_table(rows, found.get("active_revision_id")))
+            return
+        active_id = found.get("active_revision_id")
+        show_table(lambda is_wide: revision_table(rows, active_id, is_wide=is_wide), wide=wide)
 
 
 def rollback(
@@ -61,11 +65,10 @@ def rollback(
     those of `deploy`.
     """
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
-        found = chosen(client, name)
-        rows = list(client.revisions(found["id"], limit=SEARCHED))
-        target = named(rows, revision) if revision else before_active(rows, found.get("active_revision_id"))
+        found, revision = meant(client, name, revision)
+        target = find(client, found, revision) if revision else _before_active(client, found)
         report = choose(as_json=as_json, quiet=False)
-        report.step(f"Going back to revision {target['id']} of {when(target['created_at'])}")
+        report.step(f"Going back to {label(target)} of {when(target['created_at'])}")
         found = client.redeploy(found["id"], target["id"])
         revision_id = found.get("latest_revision_id") or client.newest_revision(found["id"])["id"]
         run_to_end(client, found, revision_id, report, seconds=None if no_wait else timeout)
@@ -81,32 +84,48 @@ def interrupt(
 ) -> None:
     """Stop a revision that is on its way: by default the newest. What serves goes on serving."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
-        found = chosen(client, name)
-        rows = list(client.revisions(found["id"], limit=SEARCHED if revision else 1))
-        target = named(rows, revision) if revision else client.newest_revision(found["id"])
+        found, revision = meant(client, name, revision)
+        target = find(client, found, revision) if revision else client.newest_revision(found["id"])
         if target["status"] in REVISION_ENDS:
-            raise CommandFailed(f"Revision {target['id']} is not on its way: it is {target['status']}.")
+            raise CommandFailed(f"Revision {label(target)} is not on its way: it is {target['status']}.")
         ended = client.interrupt(found["id"], target["id"])
         if as_json:
             typer.echo(json.dumps(ended, indent=2))
         else:
-            typer.echo(f"Revision {ended['id']} is {ended['status']}.")
+            typer.echo(f"Revision {label(ended)} is {ended['status']}.")
 
 
-def named(rows: list[dict[str, Any]], text: str) -> dict[str, Any]:
-    """The revision whose id begins so. Raises CommandFailed when none or several do."""
-    found = [row for row in rows if str(row["id"]).startswith(text.lower())]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise BadUsage(f"{len(found)} revisions begin with {text!r}: give more of the id.")
+def meant(client: Client, name: str | None, revision: str | None) -> tuple[dict[str, Any], str | None]:
+    """The deployment, and which revision of it: `v3` alone is one of the deployment of this directory."""
+    if name and revision is None and number_of(name) and client.find(name) is None:
+        return chosen(client, None), name
+    return chosen(client, name), revision
+
+
+def find(client: Client, found: dict[str, Any], text: str) -> dict[str, Any]:
+    """The deployment's revision of that number, or that id or a part of it. Raises CommandFailed unless it is one."""
     if is_id(text):
-        return {"id": text, "created_at": "earlier", "status": "UNKNOWN"}  # older than what was listed
-    raise CommandFailed(f"There is no revision {text!r}. `runyard revisions` shows those there are.")
+        return client.revision(found["id"], text)
+    number = number_of(text)
+    if number is not None:
+        rows = [row for row in client.revisions(found["id"], limit=ALL) if row.get("number") == number]
+    else:
+        rows = with_part(client.revisions(found["id"], limit=ALL), text)
+    if len(rows) > 1:
+        raise BadUsage(f"{len(rows)} revisions have an id with {text!r}: give more of it.")
+    if not rows:
+        raise CommandFailed(f"There is no revision {text!r}. `runyard revisions` shows those there are.")
+    return rows[0]
 
 
-def before_active(rows: list[dict[str, Any]], active_id: str | None) -> dict[str, Any]:
+def label(row: dict[str, Any]) -> str:
+    """A revision as it is spoken of: its number, or its id where the service has none."""
+    return version(row["number"]) if row.get("number") else str(row["id"])
+
+
+def _before_active(client: Client, found: dict[str, Any]) -> dict[str, Any]:
     """The DEPLOYED revision before the active one. Raises CommandFailed when there is none."""
+    rows, active_id = list(client.revisions(found["id"], limit=SEARCHED)), found.get("active_revision_id")
     ids = [row["id"] for row in rows]
     older = rows[ids.index(active_id) + 1 :] if active_id in ids else []
     for row in older:

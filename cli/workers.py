@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.client import Client
+from cli.ids import version
 from cli.options import Json, Key, Org, Url, open_client, sentences
 from cli.output import console, printable
 
@@ -123,7 +124,7 @@ def _hosts(hosts: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Tabl
     for worker, host in hosts:
         table.add_row(
             Text(printable(host["deployment"])),
-            str(host["revision_number"]),
+            version(host["revision_number"]),
             str(host["runs"]),
             f"{host['memory_mb']}/{host['memory_limit_mb']} MiB",
             duration(host["age_seconds"]),

@@ -294,11 +294,20 @@ def interrupt(
     return revisions.interrupt(conn, deployment_id, revision_id, reason="interrupted by a user")
 
 
-SELECT = """
-SELECT d.id, d.organization_id, d.name, d.display_name, d.source, d.source_config, d.status, d.pool,
+ENDS = ", ".join(f"'{status}'" for status in sorted(REVISION_ENDS))
+# What serves nothing, and has nothing on its way that could, is not READY.
+STATUS = f"""
+CASE WHEN d.status = 'READY' AND d.active_revision_id IS NULL AND NOT EXISTS
+          (SELECT FROM revision o WHERE o.deployment_id = d.id AND o.status NOT IN ({ENDS}))
+     THEN 'UNUSED' ELSE d.status END"""
+
+SELECT = f"""
+SELECT d.id, d.organization_id, d.name, d.display_name, d.source, d.source_config, {STATUS} AS status, d.pool,
        d.max_concurrent_runs, d.hosts_per_runner, d.run_timeout_seconds, d.memory_mb,
        d.agent_id, d.agent_environment, d.latest_revision_id, d.active_revision_id, d.created_at,
-       d.updated_at, r.source_revision_config,
+       d.updated_at, r.source_revision_config, r.number AS latest_revision_number,
+       r.status AS latest_revision_status,
+       (SELECT a.number FROM revision a WHERE a.id = d.active_revision_id) AS active_revision_number,
        coalesce((SELECT json_agg(s.name ORDER BY s.name) FROM secret s WHERE s.revision_id = r.id), '[]')
            AS secret_names
 FROM deployment d LEFT JOIN revision r ON r.id = d.latest_revision_id
@@ -349,7 +358,7 @@ def _one_alive(conn: Connection, organization_id: UUID, deployment_id: UUID, suf
 FILTERS = {
     "name": "d.name = :name",
     "name_contains": "strpos(d.name, :name_contains) > 0",
-    "status": "d.status = :status",
+    "status": f"{STATUS} = :status",
     "deployment_type": "d.source_config ->> 'deployment_type' = :deployment_type",
     "deployment_ids": "d.id = ANY(:deployment_ids)",
     "agent_id": "d.agent_id = :agent_id",

@@ -18,7 +18,7 @@ LOOK_SECONDS = 5.0  # also without an event: a message may be lost, and Redis ma
 CONFIRM_SECONDS = 1.0
 
 LOOK = """
-SELECT r.id, r.deployment_id, r.created_at, r.updated_at, r.status, r.status_message, r.source,
+SELECT r.id, r.number, r.deployment_id, r.created_at, r.updated_at, r.status, r.status_message, r.source,
        r.source_revision_config
 FROM deployment d LEFT JOIN revision r ON r.deployment_id = d.id AND r.id = %(revision_id)s
 WHERE d.id = %(deployment_id)s AND d.organization_id = %(organization_id)s AND d.deleted_at IS NULL

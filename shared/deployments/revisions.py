@@ -391,7 +391,7 @@ def expire(conn: Connection) -> list[Transition]:
     return moved
 
 
-COLUMNS = "r.id, r.created_at, r.updated_at, r.status, r.status_message, r.source, r.source_revision_config"
+COLUMNS = "r.id, r.number, r.created_at, r.updated_at, r.status, r.status_message, r.source, r.source_revision_config"
 
 
 def get(conn: Connection, deployment_id: UUID, revision_id: UUID) -> RowMapping:

@@ -20,13 +20,29 @@ def json_lines(ran: Result) -> list[dict[str, Any]]:
     return [json.loads(text) for text in ran.stdout.splitlines()]
 
 
-def deployed(server: ControlPlane, *statuses: str, active: int = 0) -> list[dict[str, Any]]:
+def deployed(server: ControlPlane, *statuses: str, active: int | None = 0) -> list[dict[str, Any]]:
     """A deployment with these revisions, newest first."""
     rows = [
-        {"id": f"{n}" * 8 + R[8:], "status": word, "status_message": None, "created_at": f"2026-01-0{9 - n}"}
+        {
+            "id": f"{n}" * 8 + R[8:-8] + f"{n}" * 8,
+            "number": len(statuses) - n + 1,
+            "status": word,
+            "status_message": None,
+            "created_at": f"2026-01-0{9 - n}",
+        }
         for n, word in enumerate(statuses, 1)
     ]
-    found = record(active_revision_id=rows[active]["id"], pool="gpu")
+    serving = None if active is None else rows[active]
+    found = record(
+        status="READY",
+        latest_revision_id=rows[0]["id"],
+        latest_revision_number=rows[0]["number"],
+        latest_revision_status=rows[0]["status"],
+        active_revision_id=serving and serving["id"],
+        active_revision_number=serving and serving["number"],
+        source_config={"custom_url": serving and "http://127.0.0.1:8123/d/app"},
+        pool="gpu",
+    )
     server.answers = {
         "GET /v2/deployments": [(200, {"resources": [found]})],
         f"GET /v2/deployments/{D}": [(200, found)],

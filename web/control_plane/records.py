@@ -44,7 +44,10 @@ def deployment_record(row: RowMapping) -> dict[str, Any]:
         "secret_references": [],
         "status": row["status"],
         "latest_revision_id": row["latest_revision_id"],
+        "latest_revision_number": row["latest_revision_number"],
+        "latest_revision_status": row["latest_revision_status"],
         "active_revision_id": row["active_revision_id"],
+        "active_revision_number": row["active_revision_number"],
         "image_version": None,
         "is_preview": False,
         "is_managed_deep_agent": False,
@@ -60,6 +63,7 @@ def revision_record(row: Row) -> dict[str, Any]:
     """A revision, with what became of it."""
     return {
         "id": row["id"],
+        "number": row["number"],
         "created_at": row["created_at"],
         "updated_at": row["updated_at"],
         "status": row["status"],

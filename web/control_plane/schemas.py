@@ -32,12 +32,14 @@ def page(item: JsonSchema) -> JsonSchema:
 
 
 SOURCE = one_of(*SOURCES)
+NUMBER: JsonSchema = {"type": "integer", "minimum": 1, "description": "1, 2, 3 … within the deployment"}
 REVISION_STATUS: JsonSchema = {"title": "RevisionStatus", **one_of(*RevisionStatus)}
 SECRET = record("MaskedSecret", name=TEXT, value=TEXT)
 
 REVISION = record(
     "Revision",
     id=UUID,
+    number=NUMBER,
     created_at=TIME,
     updated_at=TIME,
     status=REVISION_STATUS,
@@ -67,7 +69,10 @@ DEPLOYMENT = record(
     secret_references=listed(OBJECT),
     status=one_of(*DeploymentStatus),
     latest_revision_id=UUID_OR_NULL,
+    latest_revision_number=COUNT_OR_NULL,
+    latest_revision_status=or_null(REVISION_STATUS),
     active_revision_id=UUID_OR_NULL,
+    active_revision_number=COUNT_OR_NULL,
     image_version=TEXT_OR_NULL,
     is_preview=BOOLEAN,
     is_managed_deep_agent=BOOLEAN,

@@ -123,8 +123,8 @@ function rowOf(revision, deployment) {
   row.ariaSelected = String(revision.id === watched);
   const pick = document.createElement("button");
   pick.type = "button";
-  pick.textContent = revision.id;
-  pick.title = "Show its build log";
+  pick.textContent = `v${revision.number}`;
+  pick.title = `Show the build log of ${revision.id}`;
   pick.addEventListener("click", () => { chosen = revision.id; refresh(); });
   const status = document.createElement("span");
   showStatus(status, revision.status);
@@ -153,7 +153,7 @@ function watch(revisions) {
   following = new AbortController();
   watched = revision.id;
   for (const row of at("revisions").children) row.ariaSelected = String(row.dataset.id === watched);
-  at("log-of").textContent = `of ${revision.id}`;
+  at("log-of").textContent = `of v${revision.number} (${revision.id})`;
   at("log").replaceChildren();
   const reading = ENDS.has(revision.status) ? readLog(watched, following.signal) : followLog(watched, following.signal);
   reading.catch(() => { if (watched === revision.id) watched = null; }); // the next look begins again

@@ -17,7 +17,6 @@ from tests.support import control_plane as fake
 from tests.support.commands import deployed, json_lines, runyard
 from tests.support.control_plane import (
     REVISION,
-    STREAM,
     ControlPlane,
     D,
     R,
@@ -277,85 +276,6 @@ def test_a_busy_service_is_asked_again_with_the_same_key(server: ControlPlane, p
     first, second = server.header("POST /v2/deployments", "Idempotency-Key")
     assert first == second
     assert first
-
-
-# list, status, revisions, rollback, interrupt, delete
-
-
-def test_all_pages_are_listed(server: ControlPlane) -> None:
-    def page(start: int, count: int) -> dict[str, Any]:
-        return {"resources": [record(id=str(n), name=f"app-{n}") for n in range(start, start + count)]}
-
-    server.answers = {"GET /v2/deployments": [(200, page(0, 100)), (200, page(100, 3))]}
-    assert len(json.loads(runyard(server, "list", "--json").stdout)) == 103
-
-
-def test_a_status_shows_what_serves(server: ControlPlane) -> None:
-    rows = deployed(server, "BUILD_FAILED", "DEPLOYED", active=1)
-    text = runyard(server, "status", "app").stdout
-    assert "Pool        gpu" in text
-    (active,) = [line for line in text.splitlines() if "serves now" in line]
-    assert rows[1]["id"] in active
-    shown = json.loads(runyard(server, "status", D, "--json").stdout)
-    assert (shown["active_revision_id"], len(shown["revisions"])) == (rows[1]["id"], 2)
-
-
-def test_a_name_is_looked_for_as_deploy_would_name_it(server: ControlPlane) -> None:
-    deployed(server, "DEPLOYED")
-    assert runyard(server, "status", "App").exit_code == 0
-    assert "There is no deployment 'other'" in runyard(server, "status", "other").stderr
-
-
-@pytest.mark.parametrize(
-    ("statuses", "active", "arguments", "target"),
-    [
-        (("BUILD_FAILED", "DEPLOYED", "SKIPPED", "DEPLOYED"), 1, [], 3),
-        (("DEPLOYED", "DEPLOYED", "DEPLOYED"), 0, ["333333"], 2),
-    ],
-)
-def test_a_rollback_deploys_an_earlier_revision_again(
-    server: ControlPlane, statuses: tuple[str, ...], active: int, arguments: list[str], target: int
-) -> None:
-    rows = deployed(server, *statuses, active=active)
-    redeploy = f"POST /v2/deployments/{D}/revisions/{rows[target]['id']}/redeploy"
-    server.answers[redeploy] = [(200, record())]
-    server.answers[REVISION] = [(200, {"id": R, "status": "DEPLOYED"})]
-    server.answers[STREAM] = [(200, fake.events(fake.status("DEPLOYED")))]
-
-    ran = runyard(server, "rollback", "app", *arguments)
-
-    assert ran.exit_code == 0, ran.output
-    assert redeploy in server.asked
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"), [([], "no earlier DEPLOYED revision"), (["99"], "no revision '99'")]
-)
-def test_a_rollback_needs_something_to_go_back_to(
-    server: ControlPlane, arguments: list[str], says: str
-) -> None:
-    deployed(server, "DEPLOYED", "BUILD_FAILED")
-    ran = runyard(server, "rollback", "app", *arguments)
-    assert ran.exit_code == 1
-    assert says in ran.stderr
-
-
-def test_an_interrupt_is_for_what_is_on_its_way(server: ControlPlane) -> None:
-    rows = deployed(server, "BUILDING", "DEPLOYED", active=1)
-    interrupt = f"POST /v2/deployments/{D}/revisions/{rows[0]['id']}/interrupt"
-    server.answers[interrupt] = [(200, {**rows[0], "status": "INTERRUPTED"})]
-    assert "is INTERRUPTED" in runyard(server, "interrupt", "app").stdout
-    assert "is not on its way" in runyard(server, "interrupt", "app", rows[1]["id"][:6]).stderr
-
-
-def test_a_delete_asks_where_somebody_can_answer(server: ControlPlane) -> None:
-    deployed(server, "DEPLOYED")
-    refused = runyard(server, "delete", D)
-    assert refused.exit_code == 1
-    assert "--force" in refused.stderr
-    assert f"DELETE /v2/deployments/{D}" not in server.asked
-    assert "Deleted app" in runyard(server, "delete", D, "--force").stdout
-    assert f"DELETE /v2/deployments/{D}" in server.asked
 
 
 # logs

@@ -1,0 +1,55 @@
+"""What a deployment's status and its revisions' numbers say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import text
+
+from shared.infra.postgres import connection
+from tests.contract.conftest import ControlPlane
+
+
+def listed(control: ControlPlane, **filters: str) -> list[str]:
+    """The names of the deployments that match."""
+    page: Any = control.get("/v2/deployments", **filters).json
+    return [row["name"] for row in page["resources"]]
+
+
+def ended(control: ControlPlane, deployment: dict[str, Any], status: str) -> dict[str, Any]:
+    """The deployment once its newest revision has ended so."""
+    with connection() as conn:
+        conn.execute(
+            text("UPDATE revision SET status = :status WHERE id = :id"),
+            {"status": status, "id": deployment["latest_revision_id"]},
+        )
+    return control.get(f"/v2/deployments/{deployment['id']}").json
+
+
+def test_a_deployment_that_serves_nothing_and_builds_nothing_is_not_ready(control: ControlPlane) -> None:
+    made = control.create("app")
+    assert control.deploy(made)["status"] == "READY", "it is on its way"
+
+    failed = ended(control, made, "BUILD_FAILED")
+    assert (failed["status"], failed["latest_revision_status"]) == ("UNUSED", "BUILD_FAILED")
+    assert [listed(control, status=status) for status in ("UNUSED", "READY")] == [["app"], []]
+
+    again = control.deploy(made)
+    assert (again["status"], again["latest_revision_number"]) == ("READY", 2)
+    with connection() as conn:
+        conn.execute(text("UPDATE deployment SET active_revision_id = latest_revision_id"))
+    serving = ended(control, again, "DEPLOYED")
+    assert (serving["status"], serving["active_revision_number"]) == ("READY", 2)
+    assert ended(control, control.deploy(made), "BUILD_FAILED")["status"] == "READY", "the old one serves"
+
+
+def test_revisions_are_numbered_within_their_deployment(control: ControlPlane) -> None:
+    for name in ("one", "two"):
+        made = control.create(name)
+        control.deploy(made)
+        control.deploy(made)
+        rows = control.revisions(made)
+        assert [row["number"] for row in rows] == [2, 1]
+        path = f"/v2/deployments/{made['id']}/revisions/{rows[0]['id']}"
+        assert control.get(path).json["number"] == 2
+        assert control.get(path, wait=1).json["number"] == 2
