@@ -264,6 +264,8 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_URL": settings.url,
         "RUNYARD_APP_DOMAIN": settings.app_domain or "",
         "RUNYARD_DEV_DEPLOYMENT": settings.dev_deployment or "",
+        "RUNYARD_DEV_ORIGIN": settings.dev_origin or "",
+        "RUNYARD_HOST_IDLE_SECONDS": f"{settings.host_idle_seconds:g}",
         "RUNYARD_API_KEY": settings.api_key or "",
         "RUNYARD_ENCRYPTION_KEYS": ",".join(settings.encryption_keys),
         "RUNYARD_LOG_LEVEL": settings.log_level,

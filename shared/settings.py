@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 MIB = 1024 * 1024
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 DOMAIN = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?")
 
 
@@ -83,6 +82,11 @@ class Settings:
         "RUNYARD_DEV_DEPLOYMENT",
         None,
         "what `runyard dev` sets: this deployment is also at the root, and needs no key from this machine's user",
+    )
+    dev_origin: str | None = setting(
+        "RUNYARD_DEV_ORIGIN",
+        None,
+        "what `runyard dev --studio` sets: pages of this origin, shown on this machine, need no key for that deployment either",
     )
 
     # Who may do what
@@ -217,7 +221,9 @@ class Settings:
         "hosts of all revisions a runner keeps, and half as many more for runs whose host died; the one idle for longest makes room, and where none is idle runs wait",
     )
     host_idle_seconds: float = setting(
-        "RUNYARD_HOST_IDLE_SECONDS", 600.0, "a host without runs stops after this time"
+        "RUNYARD_HOST_IDLE_SECONDS",
+        600.0,
+        "a host without runs stops after this time; 0: one of a revision that serves never does",
     )
     host_start_seconds: float = setting(
         "RUNYARD_HOST_START_SECONDS", 60.0, "loading the graphs may take this long"
@@ -305,10 +311,6 @@ class Settings:
         }.items():
             if getattr(self, name) not in allowed:
                 raise BadSetting(f"{VARIABLES[name]} must be one of {', '.join(allowed)}")
-        if self.dev_deployment and self.host not in LOOPBACK:
-            raise BadSetting(
-                "RUNYARD_DEV_DEPLOYMENT opens a deployment without a key: RUNYARD_HOST must be 127.0.0.1 or ::1"
-            )
         if self.app_domain and not DOMAIN.fullmatch(self.app_domain):
             raise BadSetting(
                 "RUNYARD_APP_DOMAIN must be a domain, like apps.example.com or apps.localhost:8123"

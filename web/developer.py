@@ -3,7 +3,7 @@
 Why so many conditions: any page that a browser shows can send requests to this machine. One that comes from
 another site says so (`Origin`, `Sec-Fetch-Site`), one that rebinds a name of its own to 127.0.0.1 has that name
 in `Host`, and one that a proxy passes on has headers that say so. The control plane, where code comes in and
-keys are made, wants its key even here.
+keys are made, wants its key even here. One origin may be let in (`dev_origin`), by a developer who trusts its pages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def is_local() -> bool:
         return False
     origin = request.headers.get("Origin")
     if origin is not None:
-        return _host_of(origin) in LOCAL_NAMES
+        return _host_of(origin) in LOCAL_NAMES or origin == current_app.config["SETTINGS"].dev_origin
     return request.headers.get("Sec-Fetch-Site", "none") in OWN_SITES
 
 

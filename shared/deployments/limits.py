@@ -38,14 +38,15 @@ class HostLimits:
     hosts_per_runner: int | None = None
     memory_mb: int | None = None
     is_gone: bool = False  # the revision, or its deployment, has been deleted
+    is_replaced: bool = False  # another revision of its deployment serves
 
 
 def of_hosts(conn: Connection, revision_ids: Collection[UUID]) -> dict[UUID, HostLimits]:
     """The limits of each of these revisions' deployments."""
     rows = conn.execute(
         text(
-            "SELECT r.id, d.hosts_per_runner, d.memory_mb, d.deleted_at IS NOT NULL FROM revision r"
-            " JOIN deployment d ON d.id = r.deployment_id WHERE r.id = ANY(:ids)"
+            "SELECT r.id, d.hosts_per_runner, d.memory_mb, d.deleted_at IS NOT NULL,"
+            " coalesce(d.active_revision_id <> r.id, false) FROM revision r JOIN deployment d ON d.id = r.deployment_id WHERE r.id = ANY(:ids)"
         ),
         {"ids": list(revision_ids)},
     )

@@ -136,6 +136,27 @@ def test_only_this_machine_s_user_needs_no_key(
     assert local.post("/threads", json={}, headers=headers).status_code == status
 
 
+STUDIO = "https://studio.example"
+
+
+@pytest.mark.parametrize(
+    ("origin", "path", "status"),
+    [
+        (STUDIO, "/threads", 200),
+        (STUDIO, "/v2/deployments", 401),
+        ("https://evil.example", "/threads", 401),
+        ("https://studio.example.evil", "/threads", 401),
+        ("http://studio.example", "/threads", 401),
+    ],
+)
+def test_the_pages_of_one_site_may_be_let_in(app_with: MakeApp, origin: str, path: str, status: int) -> None:
+    opened = app_with(dev_deployment="chat", dev_origin=STUDIO).test_client()
+    answer = opened.post(path, json={}, headers={"Origin": origin, "Sec-Fetch-Site": "cross-site"})
+    assert answer.status_code == status
+    far = {"REMOTE_ADDR": "192.168.1.7"}
+    assert opened.post(path, json={}, headers={"Origin": origin}, environ_overrides=far).status_code == 401
+
+
 @pytest.mark.parametrize("address", ["192.168.1.7", "10.0.0.1", "2001:db8::1", ""])
 def test_another_machine_needs_a_key(local: FlaskClient, address: str) -> None:
     far = {"REMOTE_ADDR": address}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import text
 
+from shared.deployments import limits
 from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane
 
@@ -53,3 +55,14 @@ def test_revisions_are_numbered_within_their_deployment(control: ControlPlane) -
         path = f"/v2/deployments/{made['id']}/revisions/{rows[0]['id']}"
         assert control.get(path).json["number"] == 2
         assert control.get(path, wait=1).json["number"] == 2
+
+
+def test_the_hosts_of_a_revision_know_when_another_one_serves(control: ControlPlane) -> None:
+    made = control.create("app")
+    first = control.deploy(made)["latest_revision_id"]
+    second = control.deploy(made)["latest_revision_id"]
+    ids = [UUID(first), UUID(second)]
+    with connection() as conn:
+        assert not any(found.is_replaced for found in limits.of_hosts(conn, ids).values()), "none serves"
+        conn.execute(text("UPDATE deployment SET active_revision_id = latest_revision_id"))
+        assert [limits.of_hosts(conn, ids)[id].is_replaced for id in ids] == [True, False]

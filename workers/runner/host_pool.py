@@ -12,6 +12,7 @@ A start belongs to the pool, not to whoever asked for it first: any of them may 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ PING_SECONDS = 1.0
 SLOW_SECONDS = 0.05  # a host whose answer to a ping takes longer is busy
 STARTS_OF_ONE = 2  # hosts of one revision that start at a time
 EXPECTED_SECONDS = 30.0  # how long a host waits for runs that were to come after a death
+REPLACED_IDLE_SECONDS = 600.0  # where hosts of what serves never leave, those of earlier revisions do
 SLOT_WAIT_SECONDS = 5.0  # how long somebody waits for a slot until another host takes no new runs
 
 NEVER: AsyncResult = AsyncResult()
@@ -324,7 +326,12 @@ class HostPool:
             self._evict(host, "was idle")
 
     def _idle_seconds(self, host: Host) -> float:
-        return self._settings.host_idle_seconds if host.group == OPEN else EXPECTED_SECONDS
+        if host.group != OPEN:
+            return EXPECTED_SECONDS
+        if self._settings.host_idle_seconds:
+            return self._settings.host_idle_seconds
+        limits = self._limits.get(host.revision_id, HostLimits())
+        return REPLACED_IDLE_SECONDS if limits.is_replaced else math.inf
 
     def _look_after_the_starved(self) -> None:
         """Runs that wait for a thread want another host, though nobody new asks for one."""

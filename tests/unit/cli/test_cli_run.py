@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cli import new
-from cli.dev import first_run
 from cli.main import app
 from cli.project import Project
 from cli.report import Terminal
 from cli.transcript import Transcript
-from cli.watching import changes, state_of
 from tests.support import control_plane as fake
 from tests.support.control_plane import ControlPlane, R, record
 
@@ -292,48 +289,6 @@ def test_a_new_project_overwrites_nothing(
     assert says in ran.stderr
 
 
-@pytest.mark.parametrize(
-    ("graphs", "typed"),
-    [
-        ({"a": ""}, 'runyard run my-agent "Hello!"'),
-        ({"a": "", "b": ""}, 'run my-agent --assistant a "Hello!"'),
-    ],
-)
-def test_a_first_run_can_be_typed_as_it_is_shown(graphs: dict[str, str], typed: str, tmp_path: Path) -> None:
-    project = Project(tmp_path / "My Agent", "langgraph.json", {"graphs": graphs})
-    shown = first_run(project, "my-agent")
-    assert shown.startswith(f"cd '{tmp_path}/My Agent' && ")
-    assert shown.endswith(typed)
-
-
 def test_the_templates_are_listed() -> None:
     listed = CliRunner().invoke(app, ["new", "--list"]).stdout
     assert [line.split()[0] for line in listed.splitlines()] == ["approval", "chat", "research"]
-
-
-# dev
-
-
-def test_changes_are_those_that_a_deploy_would_see(tmp_path: Path) -> None:
-    new.make(tmp_path / "app", "chat")
-    folder = tmp_path / "app"
-    project = Project.read(folder)
-    told = changes(lambda: Project.read(folder), state_of(project))
-
-    (folder / "agent.py").write_text("changed = 1")
-    (folder / ".runyard").mkdir()
-    (folder / ".runyard" / "noise").write_text("x")
-    assert next(told) == ["agent.py"]
-
-    (folder / "more").mkdir()
-    (folder / "more" / "tool.py").write_text("x = 1")
-    assert next(told) == ["more/tool.py"], "also in a directory that was not there before"
-
-    (folder / "more" / "tool.py").write_text("x = 22")
-    assert next(told) == ["more/tool.py"]
-
-    (folder / ".env").write_text("KEY=v")
-    assert next(told) == [".env"], "variables count, though they are never in an archive"
-
-    os.remove(folder / "more" / "tool.py")
-    assert next(told) == ["more/tool.py"]

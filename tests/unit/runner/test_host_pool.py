@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from uuid import UUID, uuid4
@@ -263,6 +264,15 @@ def test_an_idle_host_leaves_and_a_busy_one_stays(world: World) -> None:
         busy.leave(occupant.id)
         until(lambda: not is_alive(busy.pid))
         assert not occupant.deaths
+
+
+@greened
+def test_a_host_of_what_serves_may_stay_however_idle(world: World) -> None:
+    with stage(world, host_idle_seconds=0) as s:
+        serving, replaced = s.acquire(uuid4()), s.acquire(uuid4())
+        s.pool.adjust({replaced.revision_id: HostLimits(is_replaced=True), serving.revision_id: HostLimits()})
+        assert s.pool._idle_seconds(serving) == math.inf
+        assert s.pool._idle_seconds(replaced) == host_pool.REPLACED_IDLE_SECONDS
 
 
 @greened

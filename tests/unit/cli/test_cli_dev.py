@@ -1,0 +1,116 @@
+"""`runyard dev`: its settings, what it says, and which changes it sees."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cli import dev, new
+from cli.client import Client
+from cli.dev import Developing, ProjectFiles, first_run
+from cli.errors import BadUsage
+from cli.main import app
+from cli.output import Lines
+from cli.project import Project
+from cli.watching import changes, state_of
+from shared.settings import Settings
+from tests.support.control_plane import ControlPlane, D, deploy_answers
+
+pytestmark = pytest.mark.usefixtures("nowhere")
+
+
+def developing(server: ControlPlane, project: Path, said: io.StringIO, **options: Any) -> Developing:
+    settings = Settings(dev_deployment="my-app", url=server.url, data_dir=project)
+    files = ProjectFiles(project, "langgraph.json", None)
+    return Developing(Client(server.url, "key"), settings, files, Lines(said), **options)
+
+
+def test_without_a_reload_nothing_is_built_again_nor_said_to_be(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server, "BUILD_FAILED")
+    said = io.StringIO()
+    code = developing(server, project, said).develop(reload=False)
+    assert code == 1, "what cannot serve ends"
+    assert "Mend it, and start dev again." in said.getvalue()
+    assert "built again" not in said.getvalue()
+
+
+def test_what_serves_is_greeted_with_its_addresses(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server)
+    server.answers[f"POST /v1/projects/{D}/deploy_logs"] = [(200, {"logs": [], "next_offset": None})]
+    said = io.StringIO()
+    made = developing(server, project, said, limits={"max_concurrent_runs": 2})
+    assert made.develop(reload=False) is None
+    assert f"https://smith.langchain.com/studio/?baseUrl={server.url}\n" in said.getvalue()
+    assert "let in with --studio" in said.getvalue()
+    assert server.body("POST /v2/deployments")["limits"] == {"max_concurrent_runs": 2}
+
+
+def test_its_hosts_stay_and_its_address_is_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNYARD_HOST", "10.0.0.1")
+    found = dev.settings_for(Project.read(project), 2025, None, verbose=False)
+    assert (found.url, found.host_idle_seconds) == ("http://127.0.0.1:2025", 0)
+    monkeypatch.setenv("RUNYARD_HOST_IDLE_SECONDS", "5")
+    found = dev.settings_for(Project.read(project), 2025, None, verbose=False, host="0.0.0.0")
+    assert (found.url, found.host_idle_seconds) == ("http://0.0.0.0:2025", 5)
+    assert dev.local_url(found) == "http://127.0.0.1:2025"
+
+
+def test_an_origin_is_what_a_browser_calls_it() -> None:
+    assert dev.origin_of("https://Smith.LangChain.com/studio/") == dev.STUDIO
+    with pytest.raises(BadUsage):
+        dev.origin_of("smith.langchain.com")
+
+
+def test_the_peer_s_options_are_taken_with_a_word(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Settings] = []
+    monkeypatch.setattr(dev, "up", lambda settings, lines, visit: asked.append(settings) or 0)
+    options = ["--no-browser", "--allow-blocking", "--debug-port", "5678", "--wait-for-client", "--studio"]
+    ran = CliRunner().invoke(
+        app, ["dev", str(project), "--host", "localhost", "--n-jobs-per-worker", "2", *options]
+    )
+    assert ran.exit_code == 0, ran.output
+    assert (asked[0].host, asked[0].dev_origin) == ("localhost", dev.STUDIO)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "typed"),
+    [
+        ({"a": ""}, 'runyard run my-agent "Hello!"'),
+        ({"a": "", "b": ""}, 'run my-agent --assistant a "Hello!"'),
+    ],
+)
+def test_a_first_run_can_be_typed_as_it_is_shown(graphs: dict[str, str], typed: str, tmp_path: Path) -> None:
+    project = Project(tmp_path / "My Agent", "langgraph.json", {"graphs": graphs})
+    shown = first_run(project, "my-agent")
+    assert shown.startswith(f"cd '{tmp_path}/My Agent' && ")
+    assert shown.endswith(typed)
+
+
+def test_changes_are_those_that_a_deploy_would_see(tmp_path: Path) -> None:
+    new.make(tmp_path / "app", "chat")
+    folder = tmp_path / "app"
+    project = Project.read(folder)
+    told = changes(lambda: Project.read(folder), state_of(project))
+
+    (folder / "agent.py").write_text("changed = 1")
+    (folder / ".runyard").mkdir()
+    (folder / ".runyard" / "noise").write_text("x")
+    assert next(told) == ["agent.py"]
+
+    (folder / "more").mkdir()
+    (folder / "more" / "tool.py").write_text("x = 1")
+    assert next(told) == ["more/tool.py"], "also in a directory that was not there before"
+
+    (folder / "more" / "tool.py").write_text("x = 22")
+    assert next(told) == ["more/tool.py"]
+
+    (folder / ".env").write_text("KEY=v")
+    assert next(told) == [".env"], "variables count, though they are never in an archive"
+
+    os.remove(folder / "more" / "tool.py")
+    assert next(told) == ["more/tool.py"]
