@@ -6,7 +6,7 @@ tells, for as long as it is kept, what a reader who comes late must know of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -30,6 +30,9 @@ CANCEL_ERRORS = {
     ROLLBACK: ("UserRollback", "rollback requested"),
     "interrupt": ("UserInterrupt", "interrupt requested"),
 }
+# What they hear who wait for a run that is deleted.
+NOT_FOUND = {"error": "HTTPException", "message": "404: Run not found"}
+OUTPUT_OF_DELETED = dumps({"__error__": NOT_FOUND}).encode()
 OUTPUT = b',"output":'  # the rest of a last event's JSON is the output, as the graph host made it
 FOLLOWED_BY = ("stream_mode", "subgraphs", "resumable", "joined")  # of a run's kwargs, what its readers go by
 
@@ -47,11 +50,20 @@ def last_event(run: Claimed, status: str, output: bytes) -> bytes:
     return events.payload(END, dumps(head).encode()[:-1] + OUTPUT + output + b"}")
 
 
-def last_event_of_cancelled(run_id: UUID) -> bytes:
-    """What the log of a run ends with that nobody executed when it was cancelled."""
-    return events.payload(
-        END, dumps({"run_id": str(run_id), "status": "interrupted", "output": None}).encode()
-    )
+def last_event_of_stopped(run_id: UUID, action: str, *, is_deleted: bool) -> bytes:
+    """What the log of a run ends with that no owner ends: it was pending, or is deleted."""
+    status = ROLLBACK if action == ROLLBACK else RunStatus.INTERRUPTED
+    output = OUTPUT_OF_DELETED if is_deleted else b"null"
+    head = dumps({"run_id": str(run_id), "status": str(status)}).encode()
+    return events.payload(END, head[:-1] + OUTPUT + output + b"}")
+
+
+def with_error_of_deleted(batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
+    """A log's events; before the end of a run that is deleted comes the error that its readers hear."""
+    for batch in batches:
+        if batch and batch[-1].is_last and output_of(batch[-1]) == OUTPUT_OF_DELETED:
+            batch = [*batch[:-1], Event(0, 0, "error", dumps(NOT_FOUND).encode()), batch[-1]]
+        yield batch
 
 
 def cancel_error(action: str, reason: str | None = None) -> dict[str, str]:

@@ -54,7 +54,7 @@ def _end_log(run: Displaced, retention_seconds: int) -> None:
         attempt=run.attempt + 1,
         owner="cancel",
         floor=run.seq_reserved,
-        payloads=[end_event.last_event_of_cancelled(run.run_id)],
+        payloads=[end_event.last_event_of_stopped(run.run_id, run.action, is_deleted=run.is_gone)],
         retention_seconds=retention_seconds,
     )
 

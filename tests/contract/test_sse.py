@@ -175,13 +175,6 @@ def test_a_displaced_run_s_stream_closes_without_an_error(api: Api, thread_id: s
     assert text_of(response) == first(run_id)
 
 
-def test_deleting_the_thread_closes_the_stream_of_a_running_run(api: Api, thread_id: str) -> None:
-    response, run_id = stream(api, thread_id)
-    Actor(run_id)
-    api.delete(f"/threads/{thread_id}")
-    assert text_of(response) == first(run_id)
-
-
 def test_an_enqueued_run_s_stream_has_everything_when_its_turn_comes(api: Api, thread_id: str) -> None:
     ahead = start(api, thread_id)
     response, run_id = stream(api, thread_id)

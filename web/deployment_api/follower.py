@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
@@ -50,7 +50,8 @@ class RunFollower:
             quiet_seconds=self.heartbeat.quiet_seconds,
             ended_by_row=self.ended_by_row if end_alone else None,
         )
-        return sse.watch(request.environ.get("gunicorn.socket"), followed) if self.cancels else followed
+        batches = end_event.with_error_of_deleted(followed)
+        return sse.watch(request.environ.get("gunicorn.socket"), batches) if self.cancels else batches
 
     def batches_of_new(self, reader: Reader, *, starts_at_once: bool) -> Iterator[list[Event]]:
         """A new run's events. The first one is known before it happens, unless other runs are ahead."""
@@ -105,9 +106,17 @@ class RunFollower:
         try:
             return dumps(self.stored_output()).encode()
         except NotFound:
-            if logged:
-                return b"{}"
-            raise sse.cut_off("the run and the end of its log are gone") from None
+            if not logged:
+                raise sse.cut_off("the run and the end of its log are gone") from None
+        return dumps(self._values_left()).encode()
+
+    def _values_left(self) -> Any:
+        """What a run that was rolled back before it had values leaves: those of its thread, if that is there."""
+        try:
+            with connection() as conn:
+                return _shown(records.get(conn, self.deployment_id, self.thread_id))
+        except NotFound:
+            return {}
 
     def stored_output(self) -> Any:
         """The same from the rows, for a log without it; raises NotFound.
@@ -119,15 +128,7 @@ class RunFollower:
             thread = records.get(conn, self.deployment_id, row["thread_id"])
         if row["status"] in FAILED:
             return {"__error__": row["error"]}
-        values = {} if thread["values"] is None else thread["values"]
-        open_interrupts = [
-            {**item, "response_schema": None}
-            for items in (thread["interrupts"] or {}).values()
-            for item in items
-        ]
-        if not open_interrupts:
-            return values
-        return {**(values if isinstance(values, dict) else {}), "__interrupt__": open_interrupts}
+        return _shown(thread)
 
     def cancel(self) -> None:
         """Cancel the run, as its client asked for the case that it leaves."""
@@ -145,6 +146,17 @@ class RunFollower:
             return
         publish_cancels([stopped], self.settings.event_retention_seconds)
         notify_next(next_run)
+
+
+def _shown(thread: Mapping[Any, Any]) -> Any:
+    """A thread's values, and the interrupts that wait for an answer."""
+    values = {} if thread["values"] is None else thread["values"]
+    open_interrupts = [
+        {**item, "response_schema": None} for items in (thread["interrupts"] or {}).values() for item in items
+    ]
+    if not open_interrupts:
+        return values
+    return {**(values if isinstance(values, dict) else {}), "__interrupt__": open_interrupts}
 
 
 def _without_first(batches: Iterator[list[Event]]) -> Iterator[list[Event]]:

@@ -95,9 +95,10 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """The run is undone as if it had never been."""
+    """The run is undone as if it had never been; whoever waits for it still gets what it had come to."""
 
     error: dict[str, Any]
+    answer: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +167,9 @@ def stopped(run: Claimed, stop: Stop, done: Done = Done(), *, timeout_seconds: f
         case "handover":
             return GiveBack()
         case "rollback" if run.temporary:
-            return End(RunStatus.INTERRUPTED, ThreadStatus.IDLE)
+            return End(RunStatus.INTERRUPTED, ThreadStatus.IDLE, done=done)
         case "rollback":
-            return RollBack(cancel_error(ROLLBACK, stop.reason))
+            return RollBack(cancel_error(ROLLBACK, stop.reason), done.answer)
         case "timeout":
             seconds = run.timeout_seconds or timeout_seconds
             error = {"error": "TimeoutError", "message": f"the run exceeded its limit of {seconds:.0f} s"}

@@ -330,7 +330,7 @@ class Execution:
             # without a database: upkeep rolls it back when its lease has run out
             return self._drop(refused)
         self._note_end("rolled back")
-        self.log.end(end_event.last_event(self.run, "rollback", b"null"))
+        self.log.end(end_event.last_event(self.run, end_event.ROLLBACK, back.answer or b"null"))
         return following
 
     def _give_back(self, back: GiveBack) -> Next | None:

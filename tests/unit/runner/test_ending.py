@@ -55,8 +55,16 @@ def test_a_run_that_is_to_stop_ends_as_it_was_wanted(outcome: Done | HostDied) -
     assert of(outcome, Stop("handover")) == GiveBack()
 
 
+def test_whoever_waits_for_a_run_that_is_rolled_back_gets_what_it_had_come_to() -> None:
+    ended = of(Done("cancelled", answer=b'{"n":1}'), ROLLBACK)
+
+    assert ended == RollBack({"error": "UserRollback", "message": "enough"}, b'{"n":1}')
+
+
 def test_a_temporary_run_has_nothing_to_roll_back() -> None:
-    assert of(Done("cancelled"), ROLLBACK, temporary=True) == End(RunStatus.INTERRUPTED, ThreadStatus.IDLE)
+    done = Done("cancelled", answer=b'{"n":1}')
+    ended = of(done, ROLLBACK, temporary=True)
+    assert ended == End(RunStatus.INTERRUPTED, ThreadStatus.IDLE, done=done)
 
 
 def test_a_timeout_names_the_deployments_own_limit_and_has_no_answer() -> None:

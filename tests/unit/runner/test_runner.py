@@ -169,6 +169,7 @@ def test_a_run_rolled_back_leaves_the_thread_as_it_was(world: World) -> None:
         found = b.wait(run_id)
 
         assert last(found)["status"] == "rollback"
+        assert last(found)["output"]["log"] == ["kept", "before"], "for whoever waits for it"
         assert b.row(run_id) is None
         with connection() as conn:
             thread = records.get(conn, b.deployment.id, thread_id)
