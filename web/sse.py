@@ -1,7 +1,7 @@
 """Server-sent events from an event log, and JSON that comes late, behind keep-alive line feeds.
 
 A heartbeat is sent every few seconds by the clock, whether or not events flow. A client that has left is
-noticed when a write fails or, where that ends a run, by looking at its socket.
+noticed when a write fails or, where that ends a run, at once (`web/client_watch.py`).
 
 Headers are sent with a stream's first chunk, which comes at once and may be empty: from then on the server
 iterates the stream and closes it. A stream that the server is not given is closed by the middleware `StreamOwner`.
@@ -10,10 +10,8 @@ iterates the stream and closes it. A stream that the server is not given is clos
 from __future__ import annotations
 
 import errno
-import select
-import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -21,13 +19,13 @@ from flask import Response, request
 
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.hub import Stopping
+from web.client_watch import ClientWatch
 
 HEARTBEAT = b": heartbeat\r\n\r\n"
 HISTORY_EXPIRED = b": history expired\r\n\r\n"
 KEEP_ALIVE = b"\n"
 HEADERS = b""  # a first chunk with which the server sends them
 OPEN_STREAM = "runyard.open_stream"  # in the WSGI environment: the request's stream
-WATCH_SECONDS = 2.0
 ALLOWED_SECONDS = 2.0  # how often a stream asks whether it may go on
 
 Batches = Iterable[list[Event]]
@@ -37,9 +35,8 @@ Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 class HeartbeatTimer:
     """When a stream's next heartbeat is due; `quiet_seconds` is how long a reader may wait for events."""
 
-    def __init__(self, heartbeat_seconds: float, *, watched: bool = False) -> None:
+    def __init__(self, heartbeat_seconds: float) -> None:
         self._every = heartbeat_seconds
-        self._watched = watched
         self._next = time.monotonic() + heartbeat_seconds
         self._owes_headers = False
 
@@ -55,8 +52,7 @@ class HeartbeatTimer:
     def quiet_seconds(self) -> float:
         if self._owes_headers:
             return 0.0
-        left = max(self._next - time.monotonic(), 0.0)
-        return min(left, WATCH_SECONDS) if self._watched else left
+        return max(self._next - time.monotonic(), 0.0)
 
     def take_due(self) -> bool:
         """Whether a heartbeat is to be sent now; the next one is due one period later."""
@@ -77,27 +73,13 @@ class NoLongerAllowed(Exception):
     """Whoever opened the stream may not read it any longer."""
 
 
-def watch(connection: socket.socket | None, batches: Batches) -> Iterator[list[Event]]:
-    """Pass batches on; raises ClientGone soon after the client has left, whether or not something comes."""
-    look_at = time.monotonic() + WATCH_SECONDS
-    for batch in batches:
-        now = time.monotonic()
-        if not batch or now >= look_at:
-            look_at = now + WATCH_SECONDS
-            if _is_closed(connection):
+def watch(client: ClientWatch, batches: Batches) -> Iterator[list[Event]]:
+    """Pass batches on; raises ClientGone at the first one after the client has left."""
+    with client:
+        for batch in batches:
+            if client.has_left():
                 raise ClientGone
-        yield batch
-
-
-def _is_closed(connection: socket.socket | None) -> bool:
-    if connection is None:
-        return False
-    try:
-        poll = select.poll()  # select() refuses descriptors above 1023
-        poll.register(connection, select.POLLIN)
-        return bool(poll.poll(0)) and not connection.recv(1, socket.MSG_PEEK)
-    except (OSError, ValueError):
-        return True
+            yield batch
 
 
 def encode(event: Event, *, with_id: bool) -> bytes:
@@ -119,7 +101,7 @@ def body(
     with_end: bool = False,
     keep: Callable[[str], bool] | None = None,
     headers_first: bool = False,
-) -> Iterator[bytes]:
+) -> Generator[bytes]:
     """The stream's bytes: every batch in one write. `with_end` also sends the log's last event.
 
     `headers_first`: the headers go out although nobody knows when there will be something to send.
@@ -141,7 +123,7 @@ def body(
 
 def waiting(
     batches: Batches, heartbeat: HeartbeatTimer, answer: Callable[[Event | None], bytes]
-) -> Iterator[bytes]:
+) -> Generator[bytes]:
     """Line feeds until the run has ended, then its answer made from the log's last event."""
     last: Event | None = None
     heartbeat.send_headers_first()
@@ -165,7 +147,7 @@ class Stream:
 
     def __init__(
         self,
-        chunks: Iterator[bytes],
+        chunks: Generator[bytes],
         *,
         holds: AbstractContextManager[Any],
         on_disconnect: Callable[[], None] | None,
@@ -225,6 +207,7 @@ class Stream:
             if not self._ended and self._on_disconnect is not None:
                 parts.callback(self._on_disconnect)
             parts.push(self._holds)
+            parts.callback(self._chunks.close)
             if self._on_close is not None:
                 parts.callback(self._on_close)
 

@@ -40,6 +40,7 @@ class Reader:
         self.confirmed = False
         self.stale = not unseen
         self.is_closed = False
+        self._is_woken = False
         self._events: deque[Event] = deque()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -78,13 +79,18 @@ class Reader:
         self.is_closed = True
         self._ready.set()
 
+    def wake(self) -> None:
+        """Let the follower look after something else: its next wait ends with nothing."""
+        self._is_woken = True
+        self._ready.set()
+
     def take(self, timeout_seconds: float) -> tuple[list[Event], bool]:
         """What has arrived, waiting for something if there is nothing; and whether to read the log.
 
         Raises Stopping where it would have to wait and the hub has been closed.
         """
         deadline = time.monotonic() + timeout_seconds
-        while not self._events and not self.stale and (left := deadline - time.monotonic()) > 0:
+        while not self._has_something() and (left := deadline - time.monotonic()) > 0:
             if self.is_closed:
                 raise Stopping
             self._ready.wait(left)
@@ -93,11 +99,16 @@ class Reader:
             self._ready.clear()
             events, self._events, self._bytes = list(self._events), deque(), 0
             stale, self.stale = self.stale, False
+            if not events and not stale:  # else the next call says so
+                self._is_woken = False
         return events, stale
+
+    def _has_something(self) -> bool:
+        return bool(self._events) or self.stale or self._is_woken
 
     def wait_confirmed(self, timeout_seconds: float) -> bool:
         deadline = time.monotonic() + timeout_seconds
-        while not self.confirmed and time.monotonic() < deadline:
+        while not self.confirmed and not self._is_woken and time.monotonic() < deadline:
             self._ready.wait(deadline - time.monotonic())
             if not self.confirmed:
                 self._ready.clear()

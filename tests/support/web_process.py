@@ -27,8 +27,10 @@ def answers(base: str) -> bool:
 
 
 @contextmanager
-def started(database: str, data_dir: Path, **more: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """gunicorn and its address, with a bus that is away: nothing here needs one."""
+def started(
+    database: str, data_dir: Path, *, app: str = "web.wsgi:app", **more: str
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """gunicorn and its address, with a bus that is away unless `more` names one."""
     port = free_port()
     settings = {
         "PATH": os.environ["PATH"],
@@ -40,7 +42,7 @@ def started(database: str, data_dir: Path, **more: str) -> Iterator[tuple[subpro
         "RUNYARD_DATA_DIR": str(data_dir),
         **more,
     }
-    command = [sys.executable, "-m", "gunicorn", "-c", "web/gunicorn.py"]
+    command = [sys.executable, "-m", "gunicorn", "-c", "web/gunicorn.py", app]
     with subprocess.Popen(command, cwd=ROOT, env=settings) as process:
         try:
             wait_until(lambda: answers(f"http://127.0.0.1:{port}"), timeout=30)

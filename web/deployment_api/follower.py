@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
@@ -21,6 +21,7 @@ from shared.runs.end_event import FAILED
 from shared.runs.signals import notify_next, publish_cancels
 from shared.threads import records
 from web import sse
+from web.client_watch import ClientWatch
 from web.context import deployment, settings
 from web.deployment_api.locations import join_headers
 
@@ -35,7 +36,7 @@ class RunFollower:
         self.deployment_id = deployment().id
         self.settings = settings()
         self.cancels = cancels
-        self.heartbeat = sse.HeartbeatTimer(self.settings.heartbeat_seconds, watched=cancels)
+        self.heartbeat = sse.HeartbeatTimer(self.settings.heartbeat_seconds)
 
     def batches(self, reader: Reader, *, after: int | None, end_alone: bool = False) -> Iterator[list[Event]]:
         """The run's events; with `end_alone` at least its end, which the row tells while the log is unreachable.
@@ -51,7 +52,9 @@ class RunFollower:
             ended_by_row=self.ended_by_row if end_alone else None,
         )
         batches = end_event.with_error_of_deleted(followed)
-        return sse.watch(request.environ.get("gunicorn.socket"), batches) if self.cancels else batches
+        if not self.cancels:
+            return batches
+        return sse.watch(ClientWatch(request.environ.get("gunicorn.socket"), reader.wake), batches)
 
     def batches_of_new(self, reader: Reader, *, starts_at_once: bool) -> Iterator[list[Event]]:
         """A new run's events. The first one is known before it happens, unless other runs are ahead."""
@@ -61,7 +64,7 @@ class RunFollower:
         return chain([[first]], _without_first(self.batches(reader, after=0)))
 
     def stream(
-        self, body: Iterator[bytes], holds: AbstractContextManager[Any], *, may_end_early: bool = True
+        self, body: Generator[bytes], holds: AbstractContextManager[Any], *, may_end_early: bool = True
     ) -> sse.Stream:
         on_disconnect = self.cancel if self.cancels else None
         return sse.Stream(body, holds=holds, on_disconnect=on_disconnect, may_end_early=may_end_early)

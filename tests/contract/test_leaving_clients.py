@@ -1,0 +1,97 @@
+"""Clients that leave a quiet stream, at the server the Procfile starts: their runs are cancelled at once.
+
+Heartbeats are an hour apart, so nothing is written from which the server could learn that they have left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import psutil
+import pytest
+
+import tests.support.factories as make
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.infra.postgres import connection
+from shared.runs import claims
+from tests.contract.conftest import Api
+from tests.support.acting import Actor
+from tests.support.waiting import wait_until
+from tests.support.web_process import KEY, started
+
+BODY = {"assistant_id": "agent", "on_disconnect": "cancel"}
+READERS = {
+    "stream": ("POST", "runs/stream", BODY),
+    "wait": ("POST", "runs/wait", BODY),
+    "join": ("GET", "runs/{run_id}/join?cancel_on_disconnect=true", None),
+    "joined stream": ("GET", "runs/{run_id}/stream?cancel_on_disconnect=true", None),
+}
+
+
+@pytest.fixture(scope="module")
+def served(
+    database: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[psutil.Process, str]]:
+    quiet = "tests.support.quiet_web:app"
+    with started(database, tmp_path_factory.mktemp("data"), app=quiet, REDIS_URL=redis_url) as (
+        arbiter,
+        base,
+    ):
+        (worker,) = psutil.Process(arbiter.pid).children()
+        yield worker, base
+
+
+@pytest.fixture
+def chat(api: Api) -> Api:
+    """A deployment of a name of its own: the process remembers for a moment which one has it."""
+    deployment = make.deployment(organization_id=DEFAULT_ORGANIZATION_ID, name=f"chat-{uuid4().hex[:8]}")
+    return Api(api.client, deployment)
+
+
+@contextmanager
+def reading(base: str, chat: Api, thread_id: str, how: str, run_id: str) -> Iterator[httpx.Response]:
+    """A client that has the answer's headers."""
+    method, path, body = READERS[how]
+    url = f"{base}/d/{chat.deployment.name}/threads/{thread_id}/{path.format(run_id=run_id)}"
+    with httpx.stream(method, url, json=body, headers={"x-api-key": KEY}, timeout=30) as response:
+        assert response.status_code == 200
+        yield response
+
+
+def newest(chat: Api, thread_id: str) -> Any:
+    return chat.get(f"/threads/{thread_id}/runs").json[0]
+
+
+def is_to_stop(actor: Actor) -> bool:
+    with connection() as conn:
+        held = claims.renew(conn, [actor.run.run_id], owner=actor.run.owner, lease_seconds=30)
+    return held[UUID(str(actor.run.run_id))].cancel_requested == "interrupt"
+
+
+@pytest.mark.parametrize("how", READERS)
+def test_a_silent_run_is_cancelled_when_its_client_leaves(
+    served: tuple[psutil.Process, str], chat: Api, how: str
+) -> None:
+    thread_id = chat.post("/threads").json["thread_id"]
+    run_id = "" if READERS[how][2] else chat.post(f"/threads/{thread_id}/runs", BODY).json["run_id"]
+    with reading(served[1], chat, thread_id, how, run_id):
+        actor = Actor(newest(chat, thread_id)["run_id"])
+        assert not is_to_stop(actor)
+
+    wait_until(lambda: is_to_stop(actor), timeout=30)
+
+
+def test_nothing_is_left_of_clients_that_left(served: tuple[psutil.Process, str], chat: Api) -> None:
+    worker, base = served
+    thread_id = chat.post("/threads").json["thread_id"]
+    before = worker.num_fds()
+    for _ in range(30):
+        with reading(base, chat, thread_id, "stream", ""):
+            run_id = newest(chat, thread_id)["run_id"]
+        path = f"/threads/{thread_id}/runs/{run_id}"
+        wait_until(lambda path=path: chat.get(path).json["status"] == "interrupted", timeout=30)
+    wait_until(lambda: worker.num_fds() <= before, timeout=30)

@@ -1,0 +1,78 @@
+"""Notices that the client of a long answer has left, also while there is nothing to send to it.
+
+Its socket becomes readable then. A watcher of gevent's loop waits for that and costs no greenlet: there are thousands
+of streams. It only wakes the stream's greenlet, which looks. What a client sends meanwhile, as the next request on
+the same connection, makes the socket readable for good: from then on the stream looks each time something happens.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import gevent
+from gevent import monkey
+
+READ = 1  # libev's flag
+PEER_CLOSED = getattr(select, "POLLRDHUP", 0)  # also where bytes are left to read; Linux has it
+GONE = PEER_CLOSED | select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+_poll = monkey.get_original(
+    "select", "poll"
+)  # gevent's knows no PEER_CLOSED; select() no descriptor above 1023
+
+
+class ClientWatch:
+    """Watches a request's client while it is entered; `wake` is called once, from gevent's loop.
+
+    `client` is None where no server of ours answers the request: nobody can be seen to leave then.
+    """
+
+    def __init__(self, client: socket.socket | None, wake: Callable[[], None]) -> None:
+        self._client = client
+        self._wake = wake
+        self._is_readable = False
+        self._watcher: Any = None
+
+    def __enter__(self) -> ClientWatch:
+        if self._client is not None:
+            self._watcher = gevent.get_hub().loop.io(self._client.fileno(), READ)
+            self._watcher.start(self._on_readable)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def _on_readable(self) -> None:
+        self._stop()
+        self._is_readable = True
+        self._wake()
+
+    def _stop(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.stop()
+            watcher.close()
+
+    def has_left(self) -> bool:
+        return self._client is not None and self._is_readable and _is_closed(self._client)
+
+
+def _is_closed(client: socket.socket) -> bool:
+    asked = _poll()
+    asked.register(client.fileno(), select.POLLIN | PEER_CLOSED)
+    happened = dict(asked.poll(0)).get(client.fileno(), 0)
+    if happened & GONE or PEER_CLOSED:
+        return bool(happened & GONE)
+    try:
+        return bool(happened) and not client.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return True
