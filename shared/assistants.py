@@ -35,6 +35,7 @@ FIELDS = (
     "version", "description",
 )  # fmt: skip
 CONTENT = ("graph_id", "config", "context", "metadata", "name", "description")
+NOTHING_SERVES = "The deployment has no serving revision yet. Poll its latest revision."
 
 
 def default_id(graph_id: str) -> UUID:
@@ -332,7 +333,9 @@ def graph_ids(conn: Connection | Driver, deployment: DeploymentRef) -> list[str]
 
 
 def require_graph(conn: Connection, deployment: DeploymentRef, graph_id: str) -> None:
-    """Raise NotFound naming the graphs there are."""
+    """Raise NotFound naming the graphs there are; Conflict while nothing serves yet, so that none is known."""
+    if deployment.active_revision_id is None:
+        raise Conflict(NOTHING_SERVES)
     known = graph_ids(conn, deployment)
     if graph_id not in known:
         raise NotFound(f"Graph {graph_id!r} not found. Expected one of: {known}")
@@ -394,7 +397,7 @@ def resolve(conn: Connection | Driver, deployment: DeploymentRef, assistant: str
     if row is None:
         raise NotFound("Not Found")
     if row["active_revision_id"] is None:
-        raise Conflict("The deployment has no serving revision yet. Poll its latest revision.")
+        raise Conflict(NOTHING_SERVES)
     if row["assistant_id"] is None:
         if assistant_id is None and assistant not in (known := graph_ids(conn, deployment)):
             raise Invalid(

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import update
 
+import tests.support.factories as make
 from shared import assistants
 from shared.infra.postgres import connection
 from shared.models import Graph
@@ -85,6 +86,15 @@ def test_an_unknown_graph_is_404_and_names_those_there_are(api: Api, made: dict[
         api.post("/assistants/count", {"graph_id": "nope"}),
     ):
         assert (response.status_code, response.json) == (404, detail)
+
+
+def test_before_anything_serves_no_graph_is_known(api: Api) -> None:
+    new = make.deployment("new", organization_id=api.deployment.organization_id, serving=False)
+    starting = Api(api.client, new)
+    detail = {"detail": "The deployment has no serving revision yet. Poll its latest revision."}
+    for path in ("/assistants", "/assistants/search", "/assistants/count"):
+        response = starting.post(path, {"graph_id": "agent"})
+        assert (response.status_code, response.json) == (409, detail)
 
 
 def test_a_taken_id_is_409_or_the_existing_record(api: Api, made: dict[str, Any]) -> None:

@@ -174,7 +174,7 @@ def get_assistant(assistant_id: str) -> Response:
     role="run",
     body=AssistantPatch,
     answer=schemas.ASSISTANT,
-    errors=(400, 404),
+    errors=(400, 404, 409),
 )
 def change_assistant(assistant_id: str) -> Response:
     key = uuid_path(assistant_id, "assistant_id")
@@ -228,7 +228,7 @@ def _delete_thread(thread_id: UUID) -> None:
     body=AssistantSearch,
     answer=schemas.ASSISTANTS,
     headers=schemas.PAGE_HEADERS,
-    errors=(404,),
+    errors=(404, 409),
 )
 def search_assistants() -> Response:
     body = load(AssistantSearch)
@@ -242,7 +242,7 @@ def search_assistants() -> Response:
 
 
 @bp.post("/assistants/count")
-@operation("Count assistants", role="read", body=AssistantFilter, answer=COUNT, errors=(404,))
+@operation("Count assistants", role="read", body=AssistantFilter, answer=COUNT, errors=(404, 409))
 def count_assistants() -> Response:
     body = load(AssistantFilter)
     with connection() as conn:
