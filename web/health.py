@@ -1,6 +1,7 @@
 """`/ok`, `/info` and `/metrics`: whether the service is up, its version, and figures of queues and requests.
 
-They answer without a key. With one, a deployment's address also shows what only its organization may know.
+They answer without a key. With one, a deployment's address also shows what only its organization may know. At the
+address of a deployment that nobody has they answer 404.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from flask import Blueprint, Flask, Response, current_app, jsonify
+from flask import Blueprint, Flask, Response, current_app, jsonify, request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import Connection, RowMapping, select, text
 
 from shared import __version__, fleet
+from shared.deployments import deployments
 from shared.errors import NotFound
 from shared.infra.postgres import Row, connection
 from shared.models import Deployment, Revision, RunStatus, is_live
+from web.addresses import AT_ROOT
 from web.auth import identify
+from web.context import settings
 from web.fields import OneOf, QueryBoolean, Schema
 from web.json_schema import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
 from web.operations import operation
@@ -64,9 +68,20 @@ class MetricsQuery(Schema):
     format = OneOf("prometheus", "json", load_default="prometheus")
 
 
+@bp.before_request
+def require_deployment() -> None:
+    """At a deployment's address there must be one, whoever asks; `dev` answers at its root before it has built its own."""
+    name = (request.view_args or {}).get("deployment")
+    if name is None or (AT_ROOT in request.environ and name == settings().dev_deployment):
+        return
+    with connection() as conn:
+        if not deployments.is_taken(conn, name):
+            raise NotFound
+
+
 @bp.get("/", strict_slashes=False)
 @bp.get("/ok")
-@operation("Is the service up?", role="open", query=OkQuery, answer=UP, errors=(503,))
+@operation("Is the service up?", role="open", query=OkQuery, answer=UP, errors=(404, 503))
 def get_ok(deployment: str | None = None) -> Response:
     """With `check_db=1` the database must answer too."""
     if load_query(OkQuery)["check_db"]:

@@ -47,6 +47,12 @@ def resolve(conn: Connection, organization_id: UUID, name: str) -> DeploymentRef
     return DeploymentRef(*row) if row else None
 
 
+def is_taken(conn: Connection, name: str) -> bool:
+    """Whether any organization has a deployment of that name."""
+    query = text("SELECT EXISTS (SELECT FROM deployment WHERE name = :name AND deleted_at IS NULL)")
+    return conn.execute(query, {"name": name}).scalar_one()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """What a PATCH or a new revision asks for; None and empty mean: as it is."""

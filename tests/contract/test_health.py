@@ -13,6 +13,7 @@ from sqlalchemy import text
 import tests.support.factories as make
 from shared import __version__
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.deployments.deployments import DeploymentRef
 from shared.infra import postgres
 from shared.models import RunStatus
 from shared.settings import Settings
@@ -20,6 +21,12 @@ from web import health
 from web.app import create_app
 
 
+@pytest.fixture
+def chat(anonymous: FlaskClient) -> DeploymentRef:
+    return make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID)
+
+
+@pytest.mark.usefixtures("chat")
 @pytest.mark.parametrize("path", ["/ok", "/", "/d/chat/ok", "/d/chat/", "/d/chat", "/ok?check_db=1"])
 def test_it_is_up(anonymous: FlaskClient, path: str) -> None:
     response = anonymous.get(path)
@@ -38,6 +45,7 @@ def test_it_works_without_any_connection(settings: Settings) -> None:
     assert create_app(settings).test_client().get("/ok").status_code == 200
 
 
+@pytest.mark.usefixtures("chat")
 @pytest.mark.parametrize("path", ["/info", "/d/chat/info"])
 def test_a_stranger_learns_the_version_and_no_more(anonymous: FlaskClient, path: str) -> None:
     assert anonymous.get(path).json == {
@@ -49,23 +57,35 @@ def test_a_stranger_learns_the_version_and_no_more(anonymous: FlaskClient, path:
     }
 
 
-def test_its_owner_learns_what_a_deployment_runs(client: FlaskClient) -> None:
-    deployment = make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID)
+def test_its_owner_learns_what_a_deployment_runs(client: FlaskClient, chat: DeploymentRef) -> None:
     info: Any = client.get("/d/chat/info").json
     assert info["langgraph_py_version"] == "1.2.22"
     assert info["host"] == {
         "kind": "self-hosted",
         "isolation": None,  # no worker has told
-        "project_id": str(deployment.id),
+        "project_id": str(chat.id),
         "tenant_id": str(DEFAULT_ORGANIZATION_ID),
-        "revision_id": str(deployment.active_revision_id),
-        "host_revision_id": str(deployment.active_revision_id),
+        "revision_id": str(chat.active_revision_id),
+        "host_revision_id": str(chat.active_revision_id),
     }
 
 
-def test_another_deployment_is_unknown(client: FlaskClient) -> None:
-    response = client.get("/d/nope/info")
-    assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
+@pytest.mark.parametrize("path", ["ok", "", "info", "metrics"])
+def test_at_the_address_of_no_deployment_nothing_is_up(
+    client: FlaskClient, anonymous: FlaskClient, chat: DeploymentRef, path: str
+) -> None:
+    for caller in (client, anonymous):
+        response = caller.get(f"/d/nope/{path}")
+        assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
+    with postgres.connection() as conn:
+        conn.execute(text("UPDATE deployment SET deleted_at = now()"))
+    assert anonymous.get(f"/d/chat/{path}").status_code == 404
+
+
+def test_another_organization_s_deployment_is_up_and_shows_nothing(client: FlaskClient) -> None:
+    make.deployment("theirs")
+    assert client.get("/d/theirs/ok").status_code == 200
+    assert client.get("/d/theirs/info").status_code == 404
 
 
 def test_what_is_flagged_is_served(client: FlaskClient) -> None:
