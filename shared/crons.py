@@ -33,14 +33,17 @@ FIELDS = (
 SORTABLE = (
     "cron_id", "assistant_id", "thread_id", "next_run_date", "end_time", "created_at", "updated_at",
 )  # fmt: skip
-OWN = ("assistant_id", "schedule", "timezone", "end_time", "on_run_completed", "enabled")
+OWN = ("schedule", "timezone", "end_time", "on_run_completed", "enabled")
 MAX_PER_DEPLOYMENT = 10_000
 FIRED_AT_ONCE = 50
 
 
 def record(row: RowMapping) -> dict[str, Any]:
-    """A cron as the API shows it."""
-    return {name: row[name] for name in FIELDS}
+    """A cron as the API shows it: its end as it was sent."""
+    return {
+        **{name: row[name] for name in FIELDS},
+        "end_time": row["payload"].get("end_time", row["end_time"]),
+    }
 
 
 INSERT = text("""
@@ -52,9 +55,14 @@ VALUES (:cron_id, :deployment_id, :assistant_id, :thread_id, '', :end_time, :sch
 
 
 def create(
-    conn: Connection, deployment: DeploymentRef, asked: Mapping[str, Any], *, thread_id: UUID | None
+    conn: Connection,
+    deployment: DeploymentRef,
+    asked: Mapping[str, Any],
+    *,
+    thread_id: UUID | None,
+    min_seconds: float = 0,
 ) -> RowMapping:
-    """A new cron; raises NotFound (assistant, thread), Invalid (schedule, zone), TooMany."""
+    """A new cron, as `asked` in the words of the API; raises NotFound (assistant, thread), Invalid (schedule, zone), TooMany."""
     assistant_id = _assistant(conn, deployment, asked["assistant_id"])
     if thread_id is not None:
         _require_thread(conn, deployment.id, thread_id)
@@ -68,17 +76,24 @@ def create(
             "deployment_id": deployment.id,
             "assistant_id": assistant_id,
             "thread_id": thread_id,
-            "end_time": asked.get("end_time"),
+            "end_time": _moment(asked.get("end_time")),
             "schedule": asked["schedule"],
             "timezone": asked.get("timezone"),
             "payload": dumps(_payload(asked, cron_id, assistant_id)),
-            "next_run_date": cron_schedule.next_after(asked["schedule"], asked.get("timezone"), _now(conn)),
+            "next_run_date": _first(conn, asked["schedule"], asked.get("timezone"), min_seconds),
             "metadata": dumps(asked.get("metadata") or {}),
             "on_run_completed": None if thread_id else asked.get("on_run_completed") or "delete",
             "enabled": asked.get("enabled", True),
         },
     )
     return get(conn, deployment.id, cron_id)
+
+
+def _first(conn: Connection, schedule: str, timezone: str | None, min_seconds: float) -> datetime:
+    """When a schedule is due for the first time, which is not to be due again within so many seconds."""
+    first = cron_schedule.next_after(schedule, timezone, _now(conn))
+    cron_schedule.refuse_closer(schedule, min_seconds)
+    return first
 
 
 def _assistant(conn: Connection, deployment: DeploymentRef, named: str) -> UUID:
@@ -96,15 +111,18 @@ def _require_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> N
 
 
 def _payload(asked: Mapping[str, Any], cron_id: UUID, assistant_id: UUID) -> dict[str, Any]:
-    """What each run is created from: the body, and the cron's id where its runs see it."""
+    """What each run is created from: the body as it was sent, and the cron's id where its runs see it."""
     config = asked.get("config") or {}
     configurable = {**(config.get("configurable") or {}), "cron_id": str(cron_id)}
-    payload = {name: value for name, value in asked.items() if name not in OWN}
     return {
-        **payload,
+        **asked,
         "assistant_id": str(assistant_id),
         "config": {**config, "configurable": configurable},
     }
+
+
+def _moment(sent: str | None) -> datetime | None:
+    return None if sent is None else cron_schedule.moment_of(sent)
 
 
 def _now(conn: Connection) -> datetime:
@@ -131,19 +149,28 @@ WHERE deployment_id = :deployment_id AND cron_id = :cron_id
 """)
 
 
-def update(conn: Connection, deployment_id: UUID, cron_id: UUID, changes: Mapping[str, Any]) -> RowMapping:
+def update(
+    conn: Connection,
+    deployment_id: UUID,
+    cron_id: UUID,
+    changes: Mapping[str, Any],
+    *,
+    min_seconds: float = 0,
+) -> RowMapping:
     """Change what is given: metadata is merged; a new schedule or zone begins from now. Raises NotFound, Invalid."""
     try:
         row = get(conn, deployment_id, cron_id, lock=True)
     except NotFound:
         raise NotFound(f"Cron '{cron_id}' not found") from None
-    own = {name: changes.get(name, row[name]) for name in OWN if name != "assistant_id"}
+    own = {name: changes.get(name, row[name]) for name in OWN}
+    if "end_time" in changes:
+        own["end_time"] = _moment(changes["end_time"])
     if row["thread_id"] is not None:
         own["on_run_completed"] = None
-    payload = {**row["payload"], **{name: value for name, value in changes.items() if name not in OWN}}
     next_run_date = row["next_run_date"]
     if "schedule" in changes or "timezone" in changes:
-        next_run_date = cron_schedule.next_after(own["schedule"], own["timezone"], _now(conn))
+        least = min_seconds if "schedule" in changes else 0
+        next_run_date = _first(conn, own["schedule"], own["timezone"], least)
     conn.execute(
         UPDATE,
         {
@@ -151,7 +178,7 @@ def update(conn: Connection, deployment_id: UUID, cron_id: UUID, changes: Mappin
             "deployment_id": deployment_id,
             "cron_id": cron_id,
             "next_run_date": next_run_date,
-            "payload": dumps(_payload(payload, cron_id, row["assistant_id"])),
+            "payload": dumps(_payload({**row["payload"], **changes}, cron_id, row["assistant_id"])),
             "metadata": dumps({**row["metadata"], **(changes.get("metadata") or {})}),
         },
     )

@@ -161,6 +161,11 @@ class Settings:
         100_000,
         "more waiting runs of one deployment are refused with 429",
     )
+    min_cron_seconds: float = setting(
+        "RUNYARD_MIN_CRON_SECONDS",
+        10.0,
+        "a cron whose schedule is due twice within less than this is refused; `0`: none is",
+    )
     max_body_bytes: int = setting(
         "RUNYARD_MAX_BODY_BYTES", 16 * MIB, "larger request bodies are refused with 413"
     )

@@ -6,8 +6,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from sqlalchemy import text
 
 from shared import assistants
+from shared.infra.postgres import connection
 from tests.contract.conftest import Api
 
 FIELDS = [
@@ -32,12 +34,42 @@ def test_a_new_cron_is_the_contracts_record(api: Api) -> None:
     assert cron["assistant_id"] == str(assistants.default_id("agent"))
     assert (cron["thread_id"], cron["timezone"], cron["on_run_completed"]) == (None, None, "delete")
     assert (cron["enabled"], cron["metadata"], cron["user_id"]) == (True, {"m": 1}, "")
-    assert cron["end_time"] == "2030-01-01T00:00:00+00:00"
     assert "." not in cron["next_run_date"]
     assert cron["payload"]["input"] == {"a": 1}
     assert cron["payload"]["stream_mode"] == ["updates"]
     assert cron["payload"]["config"]["configurable"] == {"cron_id": cron["cron_id"]}
     assert api.get(f"/runs/crons/{cron['cron_id']}").json == cron
+
+
+SENT = {
+    "assistant_id": "agent", "schedule": "0 9 * * 1", "timezone": "Europe/Berlin",
+    "end_time": "2030-01-01T00:00:00+02:00", "enabled": False, "on_run_completed": "keep", "input": {"n": 1},
+    "metadata": {"a": 1}, "config": {"configurable": {"k": 1}}, "stream_mode": ["values"],
+}  # fmt: skip
+
+
+def test_its_payload_is_what_was_sent(api: Api) -> None:
+    cron = new(api, **SENT)
+
+    configurable = {"k": 1, "cron_id": cron["cron_id"]}
+    resolved = {"assistant_id": cron["assistant_id"], "config": {"configurable": configurable}}
+    assert cron["payload"] == {**SENT, **resolved}
+    assert cron["end_time"] == SENT["end_time"]
+
+    sent = {"end_time": "2031-01-01T00:00", "schedule": "0 8 * * *", "metadata": {"b": 2}, "enabled": True}
+    changed = api.patch(f"/runs/crons/{cron['cron_id']}", sent).json
+    assert changed["payload"] == {**SENT, **resolved, **sent}
+    assert changed["end_time"] == sent["end_time"]
+    ended = api.patch(f"/runs/crons/{cron['cron_id']}", {"end_time": None}).json
+    assert (ended["end_time"], ended["payload"]["end_time"]) == (None, None)
+
+
+def test_the_end_of_a_cron_from_before_its_payload_was_kept_whole_is_shown(api: Api) -> None:
+    cron = new(api, end_time="2030-01-01T00:00:00Z")
+    with connection() as conn:
+        conn.execute(text("UPDATE cron SET payload = '{}'"))
+    shown = api.get(f"/runs/crons/{cron['cron_id']}").json
+    assert shown["end_time"] == "2030-01-01T00:00:00+00:00"
 
 
 def test_a_cron_on_a_thread_has_no_word_on_its_runs_end(api: Api) -> None:
@@ -101,6 +133,13 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("POST", "", {"assistant_id": "agent"}, 422, "schedule: "),
     ("POST", "", {**HOURLY, "schedule": "x"}, 422, "Invalid cron schedule: 'x'."),
     ("POST", "", {**HOURLY, "schedule": "0 0 30 2 *"}, 422, "Invalid cron schedule"),
+    (
+        "POST",
+        "",
+        {**HOURLY, "schedule": "*/5 * * * * *"},
+        422,
+        "Invalid cron schedule: '*/5 * * * * *'. It is due 1 s",
+    ),
     ("POST", "", {**HOURLY, "timezone": "Mars/Base"}, 422, "Invalid timezone"),
     ("POST", "", {**HOURLY, "end_time": "soon"}, 422, "end_time: "),
     ("POST", "", {**HOURLY, "end_time": 5}, 422, "end_time: "),
@@ -139,6 +178,21 @@ def test_what_is_wrong_is_named(
 ) -> None:
     response = api.call(method, f"/runs/crons{path}", body)
     assert (response.status_code, response.json["detail"].startswith(detail)) == (status, True), response.text
+
+
+def test_a_schedule_that_is_due_too_often_is_refused_unless_the_operator_allows_it(api: Api) -> None:
+    cron_id = new(api)["cron_id"]
+    often = {"schedule": "* * * * * */2"}
+    refused = api.patch(f"/runs/crons/{cron_id}", often)
+    assert refused.status_code == 422
+    assert "the last one is seconds" in refused.json["detail"]
+
+    api.set(min_cron_seconds=2.0)
+
+    assert api.patch(f"/runs/crons/{cron_id}", often).json["schedule"] == often["schedule"]
+    api.set(min_cron_seconds=10.0)
+    zone = api.patch(f"/runs/crons/{cron_id}", {"timezone": "Asia/Tokyo"})
+    assert zone.status_code == 200, "what was allowed once is not looked at again"
 
 
 def test_a_cron_needs_its_thread(api: Api) -> None:

@@ -84,6 +84,7 @@ class Stack:
             "RUNYARD_DATA_DIR": str(self.data_dir),
             "RUNYARD_CACHE_DIR": str(PROJECT / ".cache"),
             "RUNYARD_LOG_LEVEL": "INFO",
+            "RUNYARD_MIN_CRON_SECONDS": "1",
             **self._env,
         }
 

@@ -84,7 +84,7 @@ def test_however_many_look_each_due_time_fires_once(deployment: DeploymentRef) -
     assert sorted(one.cron_id for one in fired) == sorted(ids)
 
 
-@pytest.mark.parametrize("changes", [{"enabled": False}, {"end_time": datetime(2020, 1, 1).astimezone()}])
+@pytest.mark.parametrize("changes", [{"enabled": False}, {"end_time": "2020-01-01T00:00:00"}])
 def test_what_is_disabled_or_has_ended_does_not_fire(
     deployment: DeploymentRef, changes: dict[str, Any]
 ) -> None:
@@ -96,7 +96,7 @@ def test_what_is_disabled_or_has_ended_does_not_fire(
 
 
 def test_the_last_time_before_the_end_still_fires(deployment: DeploymentRef) -> None:
-    cron_id = cron(deployment, due_ago=30, end_time=now() - timedelta(seconds=10))
+    cron_id = cron(deployment, due_ago=30, end_time=(now() - timedelta(seconds=10)).isoformat())
     assert [one.cron_id for one in fire()] == [cron_id]
     assert fire() == []
 

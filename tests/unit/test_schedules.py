@@ -59,6 +59,32 @@ def test_what_is_no_schedule_or_never_due_is_refused(schedule: str) -> None:
         cron_schedule.next_after(schedule, None, at("2026-01-01T00:00:00"))
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    ["* * * * *", "@hourly", "* * * * * 0", "* * * * * */10", "* * * * * 5,30,55", "*/2 * * * * 0,55"],
+)
+def test_what_is_due_every_ten_seconds_at_most_passes(schedule: str) -> None:
+    cron_schedule.refuse_closer(schedule, 10)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "gap"),
+    [
+        ("*/5 * * * * *", "1 s"),
+        ("0 */5 * * * *", "1 s"),
+        ("0 9 * * 1 */7", "7 s"),
+        ("* * * * * 0,55", "5 s"),
+        ("0,20,21 5 1 1 * 1,55", "6 s"),
+    ],
+)
+def test_what_is_due_more_often_is_refused_and_says_where_seconds_are(schedule: str, gap: str) -> None:
+    with pytest.raises(
+        Invalid, match=rf"It is due {gap} after .* Of six fields the last one is seconds"
+    ) as refused:
+        cron_schedule.refuse_closer(schedule, 10)
+    assert refused.value.loc == ("body", "schedule")
+
+
 @pytest.mark.parametrize("zone", ["Mars/Base", "../etc/passwd", "\x00", "Europe"])
 def test_what_is_no_zone_is_refused(zone: str) -> None:
     with pytest.raises(Invalid, match="Invalid timezone"):

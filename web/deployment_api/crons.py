@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 
-from shared import crons
+from shared import cron_schedule, crons
 from shared.errors import Invalid
 from shared.infra.postgres import connection
-from web.context import deployment
+from web.context import deployment, settings
 from web.deployment_api import schemas
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
@@ -51,10 +51,19 @@ class Moment(Field):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> datetime:
         try:
-            moment = datetime.fromisoformat(value)
+            return cron_schedule.moment_of(value)
         except (TypeError, ValueError):
             raise ValidationError([self.type_rule]) from None
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+class SentMoment(Field):
+    """The same, kept as it was sent."""
+
+    json_schema = Moment.json_schema
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        Moment().deserialize(value)
+        return value
 
 
 class Input(Field):
@@ -74,7 +83,7 @@ class Input(Field):
 
 class CronContent(Schema):
     timezone = StrictString(max_length=100, allow_none=True)
-    end_time = Moment(allow_none=True)
+    end_time = SentMoment(allow_none=True)
     input = Input(allow_none=True)
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True)
     config = ConfigField(max_bytes=CONFIG_BYTES)
@@ -92,14 +101,14 @@ class CronContent(Schema):
 class CronCreate(CronContent):
     assistant_id = StrictString(required=True, min_length=1)
     schedule = StrictString(required=True, min_length=1)
-    end_time = Moment()
+    end_time = SentMoment()
     on_run_completed = OneOf("delete", "keep", allow_none=True)
 
 
 class ThreadCronCreate(CronContent):
     assistant_id = StrictString(required=True, min_length=1)
     schedule = StrictString(required=True, min_length=1)
-    end_time = Moment()
+    end_time = SentMoment()
     multitask_strategy = OneOf("reject", "rollback", "interrupt", "enqueue", allow_none=True)
 
 
@@ -133,7 +142,10 @@ class CronSearch(CronFilter):
     errors=(400, 404, 429),
 )
 def create_cron() -> Response:
-    """`schedule` has five fields, or six with seconds last, read in `timezone` (UTC unless named)."""
+    """`schedule` has five fields, or six with seconds last, read in `timezone` (UTC unless named).
+
+    One that is due more often than every ten seconds is refused unless the operator allows it.
+    """
     return _created(load(CronCreate), None)
 
 
@@ -152,19 +164,15 @@ def create_thread_cron(thread_id: str) -> Response:
 
 def _created(body: dict[str, Any], thread_id: UUID | None) -> Response:
     _check(body)
+    least = settings().min_cron_seconds
     with connection() as conn:
-        return jsonify(crons.record(crons.create(conn, deployment(), _sent(body), thread_id=thread_id)))
+        made = crons.create(conn, deployment(), body, thread_id=thread_id, min_seconds=least)
+        return jsonify(crons.record(made))
 
 
 def _check(body: dict[str, Any]) -> None:
     check_webhooks([body.get("webhook")])
     refuse_two_configurations(body)
-
-
-def _sent(body: dict[str, Any]) -> dict[str, Any]:
-    """The body as it is kept: one stream mode is an array too."""
-    mode = body.get("stream_mode")
-    return body if mode is None or isinstance(mode, list) else {**body, "stream_mode": [mode]}
 
 
 @bp.get("/runs/crons/<cron_id>")
@@ -184,8 +192,9 @@ def change_cron(cron_id: str) -> Response:
     _check(body)
     if not body:
         raise Invalid("Request body cannot be empty", status=400)
+    least = settings().min_cron_seconds
     with connection() as conn:
-        return jsonify(crons.record(crons.update(conn, deployment().id, key, _sent(body))))
+        return jsonify(crons.record(crons.update(conn, deployment().id, key, body, min_seconds=least)))
 
 
 @bp.delete("/runs/crons/<cron_id>")
