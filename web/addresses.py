@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
+from shared.deployments.deployments import PATH_PREFIX
 from shared.settings import Settings
 
 CONTROL_PLANE_MOUNT = "/api-host"
-DEPLOYMENT_PREFIX = "/d/"
+DEPLOYMENT_PREFIX = PATH_PREFIX
 NOWHERE = "/.nowhere"  # no route can have it
 
 # What stays the control plane's own at an address whose root is a deployment's.

@@ -72,7 +72,7 @@ def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
         gevent.spawn_later(pause, forever, partial(tidy, settings), pause, what=what)
     _upkeep = Upkeep(settings)
     _upkeep.start()
-    _deliveries = Deliveries(settings.worker)
+    _deliveries = Deliveries(settings.worker, settings.url)
     _deliveries.start()
 
 

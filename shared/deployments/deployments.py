@@ -26,6 +26,9 @@ REPOSITORY = "github"  # the contract's word for a git repository, wherever it i
 REVISION_CONFIG = "repo_ref langgraph_config_path image_uri source_tarball_path repo_commit_sha".split()
 
 
+PATH_PREFIX = "/d/"  # a deployment's path at the service's address, before its name
+
+
 @dataclass(frozen=True, slots=True)
 class DeploymentRef:
     """What the deployment API needs to know of a deployment."""

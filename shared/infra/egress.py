@@ -102,6 +102,11 @@ def allows_http() -> bool:
     return _policy.allow_http
 
 
+def allows_loopback() -> bool:
+    """Whether the operator lets calls go back to this machine."""
+    return any(_policy.allows("localhost", ip_address(own)) for own in ("127.0.0.1", "::1"))
+
+
 @dataclass(frozen=True)
 class OutsideResponse:
     """What a server answered."""

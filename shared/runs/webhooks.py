@@ -8,7 +8,7 @@ are executed; what a receiver answers never changes the run. Runs without a webh
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -16,12 +16,16 @@ from uuid import UUID
 import httpx2
 from sqlalchemy import Connection, text
 
+from shared.deployments.deployments import PATH_PREFIX
 from shared.errors import AddressRefused, Invalid, OutsideFailed
 from shared.infra import egress
 from shared.infra.postgres import Driver, dumps, query
 from shared.runs import end_event
 
 LOC = ("body", "webhook")
+STEP = re.compile(
+    r"(?:^|[/\\])(?:\.|%2e){1,2}(?:[/\\?#]|$)|%2f|%5c", re.IGNORECASE
+)  # out of the deployment's paths
 
 TRIES = 5
 # After each failed attempt, give or take a tenth: the last one is made within an hour of the first.
@@ -45,8 +49,26 @@ def _configured(conn: Connection, revision_id: UUID | None) -> dict[str, Any]:
     return conn.execute(query, {"id": revision_id}).scalar_one_or_none() or {}
 
 
-def check(url: str, rules: Mapping[str, Any]) -> None:
-    """Raises Invalid for an address that may not be called, here or by the project's rules; resolves its name."""
+def leads_back(url: str) -> bool:
+    """Whether it is a path at the deployment's own address."""
+    return url.startswith("/")
+
+
+def own_url(service_url: str, deployment_name: str, path: str) -> str:
+    """A path at a deployment as an address."""
+    return f"{service_url.rstrip('/')}{PATH_PREFIX}{deployment_name}{path}"
+
+
+def check(url: str, rules: Mapping[str, Any], *, own: Callable[[str], str] | None = None) -> None:
+    """Raises Invalid for an address that may not be called, here or by the project's rules; resolves its name.
+
+    `own` makes an address of a path, which a project may allow (`disable_loopback: false`): its own rules are
+    not meant for it, the operator's are.
+    """
+    if own is not None and leads_back(url) and not rules.get("disable_loopback", True):
+        if STEP.search(url):
+            raise _refused("Webhook path must not hold a step to another one")
+        url, rules = own(url), {"max_url_length": rules.get("max_url_length")}
     try:
         parsed = httpx2.URL(url)
         host = parsed.raw_host.decode("ascii")
@@ -184,6 +206,7 @@ class Delivery:
 
     delivery_id: UUID
     deployment_id: UUID
+    deployment_name: str
     revision_id: UUID | None  # the one that serves now: its variables hold the secret
     run_id: UUID
     url: str
@@ -223,8 +246,8 @@ WHERE d.id = w.deployment_id AND w.delivery_id = ANY(ARRAY(
     SELECT delivery_id FROM webhook_delivery
     WHERE ended_at IS NULL AND due_at <= now() AND delivery_id IN (SELECT delivery_id FROM chosen)
     FOR UPDATE SKIP LOCKED))
-RETURNING w.delivery_id, w.deployment_id, d.active_revision_id AS revision_id, w.run_id, w.url, w.status, w.run,
-    w.values, w.error, w.attempt, w.owner
+RETURNING w.delivery_id, w.deployment_id, d.name AS deployment_name, d.active_revision_id AS revision_id, w.run_id,
+    w.url, w.status, w.run, w.values, w.error, w.attempt, w.owner
 """)
 
 

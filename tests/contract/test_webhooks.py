@@ -52,6 +52,25 @@ def test_the_refusal_says_why(api: Api, url: str, detail: str) -> None:
     assert (response.status_code, response.json) == (422, {"detail": detail})
 
 
+def test_a_path_is_kept_as_it_was_sent_where_the_project_lets_webhooks_lead_back(
+    api: Api, lenient: None
+) -> None:
+    with connection() as conn:
+        manifest = {"webhooks": {"url": {"disable_loopback": False}}}
+        conn.execute(text("UPDATE revision SET manifest = CAST(:m AS json)"), {"m": dumps(manifest)})
+    api.set(url="http://127.0.0.1:8123")
+    for path, body in named(api, "/hook"):
+        response = api.post(path, body, buffered=False)
+        assert response.status_code == 200, path
+        response.close()
+    with connection() as conn:
+        kept = conn.execute(text("SELECT DISTINCT webhook FROM run WHERE webhook IS NOT NULL")).scalars()
+        assert list(kept) == ["/hook"]
+    api.set(url="http://10.0.0.1")
+    refused = api.post("/runs", {"assistant_id": "agent", "webhook": "/hook"})
+    assert refused.json == {"detail": "Webhook host blocked: private or reserved IP range"}
+
+
 def test_the_projects_rules_count(api: Api, lenient: None) -> None:
     with connection() as conn:
         manifest = {"webhooks": {"url": {"allowed_ports": [443]}}}

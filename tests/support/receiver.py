@@ -20,6 +20,7 @@ class Call:
 
     headers: dict[str, str]
     body: bytes
+    path: str  # with its query
 
     @property
     def told(self) -> Any:
@@ -46,8 +47,10 @@ class Receiver:
         app = Flask("receiver")
 
         @app.post("/hook")
-        def hear() -> Response:
-            self.calls.append(Call(dict(request.headers), request.get_data()))
+        @app.post("/d/<deployment>/hook")
+        def hear(deployment: str = "") -> Response:
+            path = request.full_path.removesuffix("?")
+            self.calls.append(Call(dict(request.headers), request.get_data(), path))
             self.answers.wait(60)
             status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
             return Response("a receiver's own words", status, {"Location": "/elsewhere"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from shared.infra.postgres import connection
 from shared.models import ThreadStatus
 from shared.runs import webhooks
 from shared.runs.create import RunRequest
-from web.context import deployment
+from web.context import deployment, settings
 from web.deployment_api import stream_filter
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
@@ -232,8 +233,9 @@ def check_webhooks(named: Iterable[str | None]) -> None:
     if urls:
         with connection() as conn:
             rules = webhooks.rules_of(conn, deployment().active_revision_id)
+        own = partial(webhooks.own_url, settings().url, deployment().name)
         for url in urls:
-            webhooks.check(url, rules)
+            webhooks.check(url, rules, own=own)
 
 
 def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, str]:

@@ -41,10 +41,11 @@ TIMES = ("created_at", "updated_at", "started_at", "ended_at")
 
 
 class Deliveries:
-    """The loop; `start()` and forget, until `drain()`."""
+    """The loop; `start()` and forget, until `drain()`. `service_url` is where this service is found."""
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, service_url: str) -> None:
         self._owner = owner
+        self._service_url = service_url
         self._pool = Pool(AT_ONCE)
         self._wake = Signal()
         self._draining = False
@@ -72,7 +73,7 @@ class Deliveries:
 
     def _deliver(self, delivery: Delivery) -> None:
         try:
-            deliver(delivery)
+            deliver(delivery, self._service_url)
         except Unavailable as error:
             log.warning("webhook of run %s: tried again later: %s", delivery.run_id, error)
         except Exception:  # the outermost loop: the lease runs out, and the attempt is made again
@@ -81,9 +82,9 @@ class Deliveries:
             self._wake.set()
 
 
-def deliver(delivery: Delivery) -> None:
+def deliver(delivery: Delivery, service_url: str) -> None:
     """Make one attempt and note what became of it."""
-    failure = _attempt(delivery)
+    failure = _attempt(delivery, service_url)
     with connection() as conn:
         is_retried = webhooks.settle(conn, delivery, failure)
         if failure is not None:
@@ -94,18 +95,28 @@ def deliver(delivery: Delivery) -> None:
         log.warning("webhook of run %s: attempt %d: %s", delivery.run_id, delivery.attempt, failure)
 
 
-def _attempt(delivery: Delivery) -> str | None:
-    """Why the receiver has not taken it; None when it has."""
+def _attempt(delivery: Delivery, service_url: str) -> str | None:
+    """Why the receiver has not taken it; None when it has.
+
+    A deployment that is called itself gets no key of ours: whoever may name a path could have it do what they
+    may not do themselves.
+    """
     if delivery.attempt > webhooks.TRIES:
         return "the process that made the last attempt ended"
     now = datetime.now(UTC)
     try:
         body = content(delivery, now)
         sent = headers(delivery, body, now)
-        answer = egress.request("POST", delivery.url, headers=sent, body=body)
+        answer = egress.request("POST", _address(delivery, service_url), headers=sent, body=body)
     except (OutsideFailed, Undecryptable) as error:
         return error.message
     return None if answer.is_success else f"the receiver answered {answer.status}"
+
+
+def _address(delivery: Delivery, service_url: str) -> str:
+    if webhooks.leads_back(delivery.url):
+        return webhooks.own_url(service_url, delivery.deployment_name, delivery.url)
+    return delivery.url
 
 
 def content(delivery: Delivery, now: datetime) -> bytes:

@@ -431,8 +431,14 @@ def test_webhooks_have_rules_and_headers(read: Read) -> None:
             "allowed_domains": ["*.example.com"],
             "allowed_ports": [],
             "max_url_length": None,
+            "disable_loopback": True,
         },
     }
+
+
+def test_webhooks_may_lead_back_where_the_operator_lets_calls_go_there(read: Read, lenient: None) -> None:
+    found = read(webhooks={"url": {"disable_loopback": False}}).webhooks
+    assert found["url"]["disable_loopback"] is False
 
 
 @pytest.mark.parametrize(
@@ -442,7 +448,7 @@ def test_webhooks_have_rules_and_headers(read: Read) -> None:
         ({"retries": 1}, "^webhooks.retries: not known"),
         ({"env_prefix": ""}, "^webhooks.env_prefix: must be"),
         ({"url": {"require_https": 1}}, "^webhooks.url.require_https: must be"),
-        ({"url": {"disable_loopback": False}}, "^webhooks.url.disable_loopback: false is not supported"),
+        ({"url": {"disable_loopback": False}}, "^webhooks.url.disable_loopback: false is not allowed"),
         ({"url": {"max_url_length": True}}, "^webhooks.url.max_url_length: must be"),
         ({"url": {"allowed_domains": ["a b"]}}, "^webhooks.url.allowed_domains: must be"),
         ({"url": {"allowed_ports": ["80"]}}, "^webhooks.url.allowed_ports: must be"),

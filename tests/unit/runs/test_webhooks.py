@@ -31,6 +31,7 @@ from tests.support.waiting import wait_until
 from workers.upkeep import webhook_deliveries as delivering
 from workers.upkeep.webhook_deliveries import Deliveries
 
+SERVICE = "http://127.0.0.1:1"
 URL = "https://hooks.example/run?token=x"
 KWARGS = {"config": {"configurable": {"nul": "\0"}}, "webhook": URL}
 FAILED = {"error": "ValueError", "message": "no"}
@@ -270,6 +271,36 @@ def test_an_address_that_may_not_be_called_is_refused(url: str, message: str) ->
     assert "secret" not in caught.value.message
 
 
+def own(path: str) -> str:
+    return webhooks.own_url("http://127.0.0.1:8080/", "chat", path)
+
+
+LOOPS = {"disable_loopback": False}
+
+
+def test_a_path_is_the_deployments_own_where_project_and_operator_allow_it(lenient: None) -> None:
+    assert own("/hook?x=1") == "http://127.0.0.1:8080/d/chat/hook?x=1"
+    webhooks.check("/hook?x=1", LOOPS, own=own)
+    webhooks.check("/hook", {**LOOPS, "allowed_domains": ["a.example"], "allowed_ports": [443]}, own=own)
+    for rules in ({}, {"disable_loopback": True}):
+        with pytest.raises(Invalid, match="Invalid webhook hostname ''"):
+            webhooks.check("/hook", rules, own=own)
+
+
+def test_a_path_is_not_called_where_only_the_project_allows_it() -> None:
+    with pytest.raises(Invalid, match="Webhook must use https"):
+        webhooks.check("/hook", LOOPS, own=own)
+
+
+STEPS = ["/..", "/../../v2/keys", "/a/%2e%2E/b", "/.%2e/x", "/a%2f..%2fb", "/a\\..\\b", "/./x"]
+
+
+@pytest.mark.parametrize("path", STEPS)
+def test_a_path_stays_in_its_deployment(lenient: None, path: str) -> None:
+    with pytest.raises(Invalid, match="Webhook path must not"):
+        webhooks.check(path, LOOPS, own=own)
+
+
 def test_what_the_operator_allows_may_be_named(lenient: None) -> None:
     webhooks.check("http://127.0.0.1:8080/hook", {})
     with pytest.raises(Invalid, match="private or reserved"):
@@ -324,7 +355,7 @@ def test_a_receiver_is_told_the_run_as_it_ended(deployment: DeploymentRef, recei
         record = read.record(read.get(conn, deployment.id, run.run_id))
     finish(run, values='{"done": 1}')
     [delivery] = take()
-    delivering.deliver(delivery)
+    delivering.deliver(delivery, SERVICE)
 
     [call] = receiver.calls
     body, headers = call.told, call.headers
@@ -343,6 +374,20 @@ def test_a_receiver_is_told_the_run_as_it_ended(deployment: DeploymentRef, recei
     assert take() == []
 
 
+def test_a_path_is_called_at_the_deployment_with_the_projects_headers_alone(
+    deployment: DeploymentRef, receiver: Receiver
+) -> None:
+    manifest = {"webhooks": {"headers": {"X-Api-Key": "of the project"}}}
+    with connection() as conn:
+        conn.execute(text("UPDATE revision SET manifest = CAST(:m AS json)"), {"m": dumps(manifest)})
+    finish(claimed(deployment, "/hook?x=1"))
+    delivering.deliver(*take(), receiver.url.removesuffix("/hook"))
+
+    [call] = receiver.calls
+    assert call.path == f"/d/{deployment.name}/hook?x=1"
+    assert call.headers["X-Api-Key"] == "of the project"
+
+
 @pytest.mark.parametrize(
     "secret", ["a plain secret", "whsec_" + base64.b64encode(b"thirty-two bytes").decode()]
 )
@@ -353,7 +398,7 @@ def test_it_is_signed_with_the_secret_of_what_serves(
     with connection() as conn:
         secrets.replace(conn, deployment.active_revision_id, [{"name": delivering.SECRET, "value": secret}])
     finish(claimed(deployment, receiver.url))
-    delivering.deliver(*take())
+    delivering.deliver(*take(), SERVICE)
 
     [call] = receiver.calls
     body, headers = call.body, call.headers
@@ -372,14 +417,14 @@ def test_the_projects_headers_go_with_it(
         query = text("UPDATE revision SET manifest = CAST(:manifest AS json)")
         conn.execute(query, {"manifest": dumps({"webhooks": {"headers": wanted}})})
     finish(claimed(deployment, receiver.url))
-    delivering.deliver(*take())
+    delivering.deliver(*take(), SERVICE)
     assert outbox()[0]["failure"] == "the header Authorization needs the variable LG_WEBHOOK_TOKEN"
 
     with connection() as conn:
         variables = [{"name": "LG_WEBHOOK_TOKEN", "value": "s3cret"}, {"name": "OTHER", "value": "x"}]
         secrets.replace(conn, deployment.active_revision_id, variables)
     make_due()
-    delivering.deliver(*take())
+    delivering.deliver(*take(), SERVICE)
 
     headers = receiver.calls[0].headers
     assert (headers["Authorization"], headers["X-From"]) == ("Bearer s3cret", "us")
@@ -393,7 +438,7 @@ def test_it_is_not_sent_unsigned_when_the_secret_cannot_be_read(
         secrets.replace(conn, deployment.active_revision_id, [{"name": delivering.SECRET, "value": "old"}])
     encryption.configure([encryption.new_key()])
     finish(claimed(deployment, receiver.url))
-    delivering.deliver(*take())
+    delivering.deliver(*take(), SERVICE)
 
     assert receiver.calls == []
     [row] = outbox()
@@ -410,7 +455,7 @@ def test_a_receiver_that_fails_is_told_again_under_the_same_id_and_then_given_up
     for attempt in range(1, webhooks.TRIES + 1):
         [delivery] = take()
         assert delivery.attempt == attempt
-        delivering.deliver(delivery)
+        delivering.deliver(delivery, SERVICE)
         assert take() == [], "not before its time"
         make_due()
 
@@ -442,8 +487,8 @@ def test_an_attempt_that_a_process_took_to_its_grave_is_made_again(
     assert take() == [], "somebody has it"
     make_due()  # its lease is over
     [again] = take()
-    delivering.deliver(again)
-    delivering.deliver(lost)  # the dead rise
+    delivering.deliver(again, SERVICE)
+    delivering.deliver(lost, SERVICE)  # the dead rise
 
     assert [call.id for call in receiver.calls] == [str(lost.delivery_id)] * 2
     [row] = outbox()
@@ -455,7 +500,7 @@ def test_an_attempt_that_a_process_took_to_its_grave_is_made_again(
 
 def test_an_address_is_looked_at_again_before_it_is_called(deployment: DeploymentRef) -> None:
     finish(claimed(deployment, "https://127.0.0.1/hook"))
-    delivering.deliver(*take())
+    delivering.deliver(*take(), SERVICE)
 
     [row] = outbox()
     assert row["failure"] == "127.0.0.1 is not an address this service may call"
@@ -503,7 +548,7 @@ def test_a_deleted_deployment_stays_until_its_receivers_have_been_called(deploym
 def test_the_loop_delivers_what_is_due(deployment: DeploymentRef, receiver: Receiver) -> None:
     for _ in range(3):
         finish(claimed(deployment, receiver.url))
-    deliveries = Deliveries("a")
+    deliveries = Deliveries("a", SERVICE)
     deliveries._take()
     deliveries._pool.join(timeout=20)
 

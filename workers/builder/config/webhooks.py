@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from shared.infra import egress
 from shared.runs.webhooks import TEMPLATE
 from workers.builder.config.checks import check_keys, refused
 
 PREFIX = "LG_WEBHOOK_"  # of variables that headers may hold, unless the project names another
 KNOWN = ("env_prefix", "url", "headers")
 RULES = ("require_https", "allowed_domains", "allowed_ports", "max_url_length", "disable_loopback")
+NOT_ALLOWED = "false is not allowed by this service: its operator can (RUNYARD_ALLOWED_ADDRESSES=127.0.0.1)"
 MAX_HEADERS = 50
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 VALUE = re.compile(r"[\x20-\x7e]{0,4096}")
@@ -41,8 +43,9 @@ def _rules(rules: Any) -> dict[str, Any]:
     for name in ("require_https", "disable_loopback"):
         if not isinstance(rules.get(name, False), bool):
             raise refused(f"webhooks.url.{name}", "must be true or false")
-    if not rules.get("disable_loopback", True):
-        raise refused("webhooks.url.disable_loopback", "false is not supported: no webhook leads back here")
+    has_loopback = not rules.get("disable_loopback", True)
+    if has_loopback and not egress.allows_loopback():
+        raise refused("webhooks.url.disable_loopback", NOT_ALLOWED)
     longest = rules.get("max_url_length")
     if longest is not None and (type(longest) is not int or longest < 1):
         raise refused("webhooks.url.max_url_length", "must be a positive number")
@@ -58,6 +61,7 @@ def _rules(rules: Any) -> dict[str, Any]:
         "allowed_domains": [domain.lower() for domain in domains],
         "allowed_ports": ports,
         "max_url_length": longest,
+        "disable_loopback": not has_loopback,
     }
 
 
