@@ -38,7 +38,7 @@ LOOK_SECONDS = 10.0  # between two looks at the rows without a wake-up
 RUN_MODES, LIFECYCLE, STATE_UPDATE = MODES = ("run_modes", "lifecycle", "state_update")
 MAX_DIGITS = 17
 
-Keep = Callable[[str], bool]  # by an event's name
+Keep = Callable[[str], str | None]  # an event's name in its log → its name for the reader; None: not for it
 
 
 class ThreadEvent(NamedTuple):
@@ -226,8 +226,8 @@ class ThreadStream:
                 sent: list[ThreadEvent] = []
                 for event in batch:
                     seq = event.seq or seq + (event is not EXPIRED)
-                    if keep(event.name):
-                        sent.append(self._told(event, look.run, seq, run_id))
+                    if name := keep(event.name):
+                        sent.append(self._told(event, name, look.run, seq, run_id))
                 yield sent
 
     def _begin(self, look: _Look) -> int | None:
@@ -243,14 +243,14 @@ class ThreadStream:
         """Which events of a run's log belong to the modes."""
         if RUN_MODES in self._modes:
             keep = self._wanted(look.kwargs)
-            return lambda name: name in (END, EXPIRED.name) or keep(name)
+            return lambda name: name if name in (END, EXPIRED.name) else keep(name)
         if LIFECYCLE in self._modes:
-            return lambda name: name in ("metadata", END)
-        return lambda name: False
+            return lambda name: name if name in ("metadata", END) else None
+        return lambda name: None
 
-    def _told(self, event: Event, run: int, seq: int, run_id: UUID) -> ThreadEvent:
+    def _told(self, event: Event, name: str, run: int, seq: int, run_id: UUID) -> ThreadEvent:
         if event.name != END:
-            return ThreadEvent(self._id(run, seq), event.name, event.data)
+            return ThreadEvent(self._id(run, seq), name, event.data)
         done = {"status": "run_done", "run_id": str(run_id)}
         return ThreadEvent(self._id(run, seq), "metadata", dumps(done).encode())
 

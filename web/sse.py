@@ -82,9 +82,9 @@ def watch(client: ClientWatch, batches: Batches) -> Iterator[list[Event]]:
             yield batch
 
 
-def encode(event: Event, *, with_id: bool) -> bytes:
-    """One event as bytes."""
-    return encode_parts(event.name, event.data, b"%d" % event.seq if with_id and event.seq else b"")
+def encode(event: Event, name: str, *, with_id: bool) -> bytes:
+    """One event as bytes, by the name that its client knows it by."""
+    return encode_parts(name, event.data, b"%d" % event.seq if with_id and event.seq else b"")
 
 
 def encode_parts(name: str, data: bytes, id: bytes) -> bytes:
@@ -99,11 +99,12 @@ def body(
     *,
     with_ids: bool,
     with_end: bool = False,
-    keep: Callable[[str], bool] | None = None,
+    keep: Callable[[str], str | None] | None = None,
     headers_first: bool = False,
 ) -> Generator[bytes]:
     """The stream's bytes: every batch in one write. `with_end` also sends the log's last event.
 
+    `keep` gives each event its name for the client, or None for one that is not sent.
     `headers_first`: the headers go out although nobody knows when there will be something to send.
     """
     if headers_first:
@@ -113,8 +114,8 @@ def body(
         for event in batch:
             if event is EXPIRED:
                 out.append(HISTORY_EXPIRED)
-            elif (with_end or event.name != END) and (keep is None or keep(event.name)):
-                out.append(encode(event, with_id=with_ids))
+            elif (with_end or event.name != END) and (name := keep(event.name) if keep else event.name):
+                out.append(encode(event, name, with_id=with_ids))
         if heartbeat.take_due():
             out.append(HEARTBEAT)
         if heartbeat.take_headers() or out:

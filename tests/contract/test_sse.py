@@ -370,15 +370,17 @@ def test_only_the_modes_asked_for_come(api: Api, ended: str, query: str, seen: l
 
 
 @pytest.mark.parametrize(
-    ("mode", "seen"),
+    ("query", "seen"),
     [
-        ("messages", ["messages/metadata", "messages/partial|child:1", "messages/complete", "messages"]),
-        ("messages-tuple", ["messages"]),
-        ("values", ["values|child:1"]),
+        ("stream_mode=messages", ["messages/metadata", "messages/partial", "messages/complete", "messages"]),
+        ("stream_mode=messages&namespace=child", ["messages/partial"]),
+        ("stream_mode=messages&namespace=", ["messages/metadata", "messages/complete", "messages"]),
+        ("stream_mode=messages-tuple", ["messages"]),
+        ("stream_mode=values", ["values|child:1"]),
     ],
 )
 def test_a_mode_s_events_of_subgraphs_belong_to_it(
-    api: Api, thread_id: str, mode: str, seen: list[str]
+    api: Api, thread_id: str, query: str, seen: list[str]
 ) -> None:
     run_id = start(api, thread_id, stream_resumable=True)
     actor = Actor(run_id)
@@ -387,7 +389,7 @@ def test_a_mode_s_events_of_subgraphs_belong_to_it(
     ):  # fmt: skip
         actor.emit(name, [])
     actor.finish({})
-    assert [name for name, _ in names(join(api, run_id, "0", f"?stream_mode={mode}"))] == seen
+    assert [name for name, _ in names(join(api, run_id, "0", f"?{query}"))] == seen
 
 
 @pytest.mark.parametrize("query", ["?cancel_on_disconnect=perhaps", "?namespace=[1]"])

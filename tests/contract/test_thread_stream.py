@@ -103,6 +103,17 @@ def test_it_stays_open_across_runs(api: Api, thread_id: str) -> None:
         assert stream.beats(2) == []
 
 
+def test_a_subgraphs_messages_so_far_are_told_by_the_name_that_clients_know(api: Api, thread_id: str) -> None:
+    with follow(api, thread_id) as stream:
+        run_id = start(api, thread_id, stream_mode=["messages", "values"], stream_subgraphs=True)
+        actor = Actor(run_id)
+        for name in ("messages/metadata|child:1", "messages/partial|child:1", "values|child:1"):
+            actor.emit(name, [])
+        actor.finish({})
+        seen = [name for name, _, _ in stream.until("metadata", 2)]
+        assert seen == ["metadata", "messages/metadata", "messages/partial", "values|child:1", "metadata"]
+
+
 def test_a_failed_run_is_told_with_its_error_and_the_next_one_follows(api: Api, thread_id: str) -> None:
     with follow(api, thread_id) as stream:
         run_id = start(api, thread_id)

@@ -3,6 +3,8 @@
 A run's log may hold more than its creator asked for: who joins a run adds its own wishes to what the run will
 stream, before its start (`shared/runs/create.py`, `widen`) or while it runs (`shared/runs/signals.py`, `widen`). So
 every client's stream is filtered.
+
+The log names the namespace of each event. Clients know messages as the text so far by their bare names alone.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 PARTS = frozenset({"messages/metadata", "messages/partial", "messages/complete"})
 ALWAYS = frozenset({"error"})  # how a run ended concerns everybody
 
-Keep = Callable[[str], bool]
+Keep = Callable[[str], str | None]  # an event's name in the log → its name for the client; None: not for it
 
 
 def of_creator(kwargs: Mapping[str, Any], namespaces: Collection[str] | None) -> Keep:
@@ -56,22 +58,26 @@ def _has_parts(kwargs: Mapping[str, Any]) -> bool:
 
 
 def _keep(bases: Collection[str], *, subgraphs: bool, namespaces: Collection[str] | None) -> Keep:
-    known: dict[str, bool] = {}
+    known: dict[str, str | None] = {}
     wanted = None if namespaces is None else frozenset(namespaces)
 
-    def decide(name: str) -> bool:
-        base, _, namespace = name.partition("|")
+    def is_kept(base: str, namespace: str) -> bool:
         if base in ALWAYS or (base == "metadata" and base in bases):
             return True
         if wanted is not None and namespace not in wanted and _nodes(namespace) not in wanted:
             return False
         return base in bases and (subgraphs or not namespace)
 
-    def keep(name: str) -> bool:
-        found = known.get(name)
-        if found is None:
-            found = known[name] = decide(name)
-        return found
+    def decide(name: str) -> str | None:
+        base, _, namespace = name.partition("|")
+        if not is_kept(base, namespace):
+            return None
+        return base if base in PARTS else name
+
+    def keep(name: str) -> str | None:
+        if name not in known:
+            known[name] = decide(name)
+        return known[name]
 
     return keep
 
