@@ -8,6 +8,7 @@ HOSTED = Path(__file__).parents[1] / "projects" / "hosted"
 GRAPHS = [
     "steps",
     "builder",
+    "named",
     "stops_before_two",
     "asks",
     "asks_twice",

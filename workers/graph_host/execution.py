@@ -238,6 +238,8 @@ class Execution:
         }
         if given.get("recursion_limit") is not None:
             config["recursion_limit"] = given["recursion_limit"]
+        if isinstance(given.get("run_name"), str):
+            config["run_name"] = given["run_name"]
         return config
 
     def _graph_input(self) -> Any:

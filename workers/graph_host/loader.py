@@ -30,6 +30,7 @@ from .saver import HostSaver
 from .serialization import text_of
 
 TRACEBACK_LINES = 30
+UNNAMED = Pregel.name  # of a graph that was compiled without one
 # What a graph is opened for, in the words a factory may ask for.
 RUN, READ = "threads.create_run", "assistants.read"
 READ_STATE, UPDATE_STATE = "threads.read", "threads.update"
@@ -75,12 +76,13 @@ class LoadedGraph:
             yield self.prepared(made)
 
     def prepared(self, value: Any) -> Pregel:
-        """A graph that saves and stores through the platform; raises NotAGraph."""
+        """A graph that saves and stores through the platform, and has a name; raises NotAGraph."""
         if isinstance(value, StateGraph):
             value = value.compile()
         if not isinstance(value, Pregel):
             raise NotAGraph(f"graph '{self.graph_id}': {text_of(type(value), repr)} is not a graph")
-        return value.copy(update={"checkpointer": self.saver, "store": self.store})
+        name = self.graph_id if value.name == UNNAMED else value.name
+        return value.copy(update={"checkpointer": self.saver, "store": self.store, "name": name})
 
     def context_for(self, graph: Pregel, context: dict[str, Any]) -> dict[str, Any] | None:
         """The part of a run's context that the graph's schema knows."""

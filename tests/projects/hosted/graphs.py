@@ -61,6 +61,7 @@ async def two(state: State) -> State:
 
 steps = chain(one, two).compile(checkpointer=InMemorySaver())
 builder = chain(one)
+named = chain(one).compile(name="a name of its own")
 stops_before_two = chain(one, two).compile(interrupt_before=["two"])
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.hosted import ALL, HOSTED
 from tests.support.hosts import HostProcess, graph_host
 
@@ -121,6 +123,26 @@ def test_it_streams_the_librarys_own_events_beside_others(host: HostProcess) -> 
     assert run.named("events")[0]["run_id"] == str(run.id)
     assert [list(update) for update in run.named("updates")] == [["repeat"]]
     assert run.answer["messages"][-1]["content"] == "said before"
+
+
+@pytest.mark.parametrize(
+    ("graph_id", "config", "name"),
+    [
+        ("steps", {}, "steps"),
+        ("builder", {}, "builder"),
+        ("plain_factory", {}, "plain_factory"),
+        ("named", {}, "a name of its own"),
+        ("named", {"run_name": "the caller's"}, "the caller's"),
+        ("steps", {"run_name": 1}, "steps"),
+    ],
+)
+def test_a_run_has_the_name_of_its_graph(
+    host: HostProcess, graph_id: str, config: dict[str, Any], name: str
+) -> None:
+    run = host.run(graph_id, {"text": "a"}, stream_mode=["events"], config=config)
+
+    own = [event["name"] for event in run.named("events") if event["run_id"] == str(run.id)]
+    assert set(own) == {name}
 
 
 def test_it_names_subgraphs_in_the_events(host: HostProcess) -> None:
