@@ -213,7 +213,7 @@ class Execution:
     async def _with_library_events(
         self, graph: Pregel, config: RunnableConfig, options: dict[str, Any]
     ) -> AsyncGenerator[Chunk, None]:
-        """The same chunks, out of the library's own event stream, which is passed on too."""
+        """The same chunks, out of the library's own event stream; what is no chunk is passed on."""
         root = self._spec["run_id"]
         stream = graph.astream_events(self._graph_input(), config, version="v2", **options)
         async with contextlib.aclosing(stream):  # type: ignore[type-var]
@@ -221,6 +221,9 @@ class Execution:
                 if event["event"] == "on_chain_stream" and event["run_id"] == root:
                     chunk: Any = event["data"].get("chunk")
                     yield chunk if options["subgraphs"] else ((), *chunk)
+                    continue
+                if event["event"] == "on_chain_end" and event["run_id"] == root:
+                    self._events.finish()  # the graph's end is its last event
                 self._events.on_library_event(event)
 
     def _config(self) -> RunnableConfig:

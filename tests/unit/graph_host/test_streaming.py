@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.hosted import ALL, HOSTED
-from tests.support.hosts import HostProcess, graph_host
+from tests.support.hosts import HostProcess, Run, graph_host
 
 
 def without_ids(value: Any) -> Any:
@@ -114,15 +114,37 @@ def test_a_message_a_node_returned_whole_is_complete(host: HostProcess) -> None:
     assert run.named("messages/complete")[0][0]["content"] == "said before"
 
 
-def test_it_streams_the_librarys_own_events_beside_others(host: HostProcess) -> None:
-    run = host.run("repeats", {"messages": "hi"}, stream_mode=["events", "updates"])
+def kinds_of(run: Run) -> list[str]:
+    """Its events in order; of the library's own ones what each is of whom."""
+    return [f"{data['event']} {data['name']}" if name == "events" else name for name, data in run.events]
 
-    kinds = [event["event"] for event in run.named("events")]
-    assert kinds[0] == "on_chain_start"
-    assert kinds[-1] == "on_chain_end"
+
+@pytest.mark.parametrize("subgraphs", [False, True])
+def test_the_librarys_own_events_come_beside_others_and_bring_no_chunk_twice(
+    host: HostProcess, subgraphs: bool
+) -> None:
+    modes = ["events", "updates", "values"]
+    run = host.run("repeats", {"messages": "hi"}, stream_mode=modes, subgraphs=subgraphs)
+
+    assert kinds_of(run) == [
+        "on_chain_start repeats",
+        "values",
+        "on_chain_start repeat",
+        "on_chain_stream repeat",
+        "on_chain_end repeat",
+        "updates",
+        "values",
+        "on_chain_end repeats",
+    ]
     assert run.named("events")[0]["run_id"] == str(run.id)
-    assert [list(update) for update in run.named("updates")] == [["repeat"]]
     assert run.answer["messages"][-1]["content"] == "said before"
+
+
+def test_the_graphs_end_is_the_last_event_also_after_an_interrupt(host: HostProcess) -> None:
+    run = host.run("asks", {"text": "a"}, stream_mode=["events", "updates", "values"])
+
+    assert kinds_of(run)[-4:] == ["on_chain_start ask", "updates", "values", "on_chain_end asks"]
+    assert "__interrupt__" in run.named("updates")[-1]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +164,7 @@ def test_a_run_has_the_name_of_its_graph(
     run = host.run(graph_id, {"text": "a"}, stream_mode=["events"], config=config)
 
     own = [event["name"] for event in run.named("events") if event["run_id"] == str(run.id)]
-    assert set(own) == {name}
+    assert own == [name] * 2
 
 
 def test_it_names_subgraphs_in_the_events(host: HostProcess) -> None:
