@@ -9,7 +9,7 @@ from typing import Any, NotRequired, get_type_hints, is_typeddict
 
 from langchain_core.runnables.graph import Graph
 from langgraph.pregel import Pregel
-from pydantic import TypeAdapter, create_model
+from pydantic import Field, TypeAdapter, create_model
 from typing_extensions import TypedDict
 
 from .loader import READ, LoadedGraph, user_traceback
@@ -44,12 +44,14 @@ def _undescribed(entry: LoadedGraph) -> dict[str, Any]:
 
 async def _describe(entry: LoadedGraph) -> dict[str, Any]:
     async with _graph(entry) as graph:
-        subgraphs = [(name, inner) async for name, inner in graph.aget_subgraphs(recurse=True)]
+        subgraphs: list[tuple[str, Any]] = [
+            (name, inner) async for name, inner in graph.aget_subgraphs(recurse=True)
+        ]
         return {
             "description": entry.description,
             "drawings": await _drawings(graph),
             "schemas": {"graph_id": entry.graph_id, **schemas(graph)},
-            "subgraphs": {name: _subgraph_schemas(inner) for name, inner in subgraphs},
+            "subgraphs": {name: schemas(inner) for name, inner in subgraphs},
         }
 
 
@@ -94,33 +96,27 @@ def _node(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def schemas(graph: Pregel) -> dict[str, Any]:
-    """The five JSON Schemas of a graph; null for one that cannot be made."""
+    """The five JSON Schemas of a graph; null for one that cannot be made. Without context the config's is empty."""
     builder: Any = getattr(graph, "builder", None)
+    has_context = graph.context_schema is not None
     context = None
-    if graph.context_schema is not None:
+    if has_context:
         context = _made(graph.get_context_jsonschema, lambda: _of_type(graph.context_schema))
     return {
         "input_schema": _made(graph.get_input_jsonschema, lambda: _of_type(builder.input_schema)),
         "output_schema": _made(graph.get_output_jsonschema, lambda: _of_type(builder.output_schema)),
-        "state_schema": _made(lambda: _state_schema(graph)),
-        "config_schema": context,
+        "state_schema": _made(lambda: _state_schema(graph), lambda: _of_type(builder.state_schema)),
+        "config_schema": context if has_context else {},
         "context_schema": context,
     }
 
 
-def _subgraph_schemas(graph: Any) -> dict[str, Any]:
-    found = schemas(graph)
-    return {**found, "config_schema": found["config_schema"] or {}}
-
-
 def _state_schema(graph: Pregel) -> dict[str, Any]:
-    builder = getattr(graph, "builder", None)
-    declared = getattr(builder, "state_schema", None)
-    if declared is not None:
-        return _of_type(declared)
+    """The schema of a state as callers read it: of its channels, each of which may still be empty."""
     channels = {key: graph.channels[key] for key in graph.stream_channels_list}
     fields: dict[str, Any] = {
-        key: (getattr(channel, "UpdateType", Any), None) for key, channel in channels.items()
+        f"field_{number}": (getattr(channel, "UpdateType", Any), Field(None, alias=key))
+        for number, (key, channel) in enumerate(channels.items())
     }
     return create_model(graph.get_name("State"), **fields).model_json_schema()
 

@@ -40,7 +40,16 @@ def test_inspection_describes_every_graph_and_exits() -> None:
     assert set(nested["schemas"]) == {
         "graph_id", "input_schema", "output_schema", "state_schema", "config_schema", "context_schema",
     }  # fmt: skip
-    assert set(nested["schemas"]["state_schema"]["properties"]) == {"text", "log"}
+    assert nested["schemas"]["state_schema"] == {
+        "title": "nested_state",
+        "type": "object",
+        "properties": {
+            "text": {"title": "Text", "type": "string", "default": None},
+            "log": {"title": "Log", "type": "array", "items": {}, "default": None},
+        },
+    }
+    assert set(found["functional"]["schemas"]["state_schema"]["properties"]) == {"__end__"}
+    assert (nested["schemas"]["config_schema"], nested["schemas"]["context_schema"]) == ({}, None)
     assert set(nested["subgraphs"]) == {"child"}
     assert set(found["deep"]["subgraphs"]) == {"outer", "outer|inner"}
     context = found["shows_context"]["schemas"]["context_schema"]
