@@ -261,6 +261,7 @@ class EventWriter:
             inner = _public(payload["payload"])
             inner["checkpoint"] = coordinates(inner.get("config"))
             inner["parent_checkpoint"] = coordinates(inner.get("parent_config"))
+            inner["tasks"] = [_with_place(task) for task in inner.get("tasks") or ()]
             payload = {**payload, "payload": inner}
         self.emit("debug", ns, dumps(payload))
 
@@ -290,6 +291,13 @@ def _public(payload: dict[str, Any]) -> dict[str, Any]:
             conf = out[key].get("configurable", {})
             out[key] = {"configurable": {k: v for k, v in conf.items() if not k.startswith("__")}}
     return out
+
+
+def _with_place(task: dict[str, Any]) -> dict[str, Any]:
+    """A task of a checkpoint; a subgraph's names the place of its checkpoints instead of a config."""
+    state = task.get("state")
+    rest = {key: value for key, value in task.items() if key != "state"}
+    return {**rest, "checkpoint": state["configurable"]} if state else task
 
 
 def coordinates(config: Any) -> dict[str, Any] | None:

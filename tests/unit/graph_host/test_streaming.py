@@ -78,6 +78,17 @@ def test_it_streams_checkpoints_and_debug(host: HostProcess) -> None:
     assert second["parent_checkpoint"] == debug[0]["payload"]["checkpoint"]
 
 
+def test_a_debug_checkpoint_names_the_place_of_a_subgraphs_own(host: HostProcess) -> None:
+    run = host.run("nested", {"text": "a"}, stream_mode=["debug", "checkpoints"])
+
+    tasks = [task for item in run.named("debug") for task in item["payload"].get("tasks", ())]
+    child = {"id": tasks[-1]["id"], "name": "child", "interrupts": []}
+    place = {"thread_id": run.thread_id, "checkpoint_ns": f"child:{child['id']}"}
+    assert tasks[-1] == {**child, "checkpoint": place}
+    assert [task["state"] for task in tasks[:-1]] == [None, None]
+    assert run.named("checkpoints")[-1]["tasks"] == [{**child, "state": {"configurable": place}}]
+
+
 def test_it_streams_tokens_as_tuples(host: HostProcess) -> None:
     run = host.run(
         "speaks", {"messages": "hi"}, stream_mode=["messages-tuple", "messages"], metadata={"topic": "t"}
