@@ -66,8 +66,8 @@ class Execution:
         self._input = input
         self._limits = limits
         self._limiter = limiter
-        self._metadata = _metadata(spec)
-        self._checkpoints = self._make_checkpoints(stored, versions)
+        self._metadata = _metadata(spec, versions["langgraph"])
+        self._checkpoints = self._make_checkpoints(stored)
         asked = Asked.of(spec)
         self._modes, self._subgraphs = asked.modes, asked.subgraphs
         self._events = EventWriter(connection, id, asked, max_bytes=limits.event_bytes)
@@ -102,7 +102,7 @@ class Execution:
         is_stored = not self._spec.get("temporary") and self._spec.get("durability") != "exit"
         return is_stored or self._events.states <= 1
 
-    def _make_checkpoints(self, stored: list[bytes], versions: dict[str, str]) -> RunCheckpoints:
+    def _make_checkpoints(self, stored: list[bytes]) -> RunCheckpoints:
         spec = self._spec
         is_temporary = bool(spec.get("temporary"))
         configurable = (spec.get("config") or {}).get("configurable") or {}
@@ -115,8 +115,6 @@ class Execution:
             metadata={
                 **self._metadata,
                 "user_id": configurable.get("user_id", ""),
-                "run_attempt": spec.get("attempt", 1),
-                "langgraph_version": versions["langgraph"],
             },
             waits=spec.get("durability") == "sync" and not is_temporary,
             is_fresh=is_temporary or bool(spec.get("fresh")) or bool(stored and newest is None),
@@ -324,8 +322,8 @@ class Execution:
         self._connection.send(frames.DONE, self._id, body)
 
 
-def _metadata(spec: dict[str, Any]) -> dict[str, Any]:
-    """What messages and checkpoints say about the run they are of."""
+def _metadata(spec: dict[str, Any], langgraph_version: str) -> dict[str, Any]:
+    """What messages, tasks, events and checkpoints say about the run they are of."""
     return {
         **((spec.get("config") or {}).get("metadata") or {}),
         **(spec.get("metadata") or {}),
@@ -333,4 +331,6 @@ def _metadata(spec: dict[str, Any]) -> dict[str, Any]:
         "thread_id": str(spec["thread_id"]),
         "graph_id": spec["graph_id"],
         "assistant_id": str(spec["assistant_id"]),
+        "run_attempt": spec.get("attempt", 1),
+        "langgraph_version": langgraph_version,
     }

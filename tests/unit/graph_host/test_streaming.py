@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -87,6 +88,18 @@ def test_a_debug_checkpoint_names_the_place_of_a_subgraphs_own(host: HostProcess
     assert tasks[-1] == {**child, "checkpoint": place}
     assert [task["state"] for task in tasks[:-1]] == [None, None]
     assert run.named("checkpoints")[-1]["tasks"] == [{**child, "state": {"configurable": place}}]
+
+
+def test_what_a_run_streams_says_which_attempt_and_which_library_made_it(host: HostProcess) -> None:
+    modes = ["messages-tuple", "tasks", "events", "debug"]
+    run = host.run("speaks", {"messages": "hi"}, stream_mode=modes, attempt=2)
+
+    found = [metadata for _, metadata in run.named("messages")]
+    found += [task["metadata"] for task in run.named("tasks") if "metadata" in task]
+    found += [event["metadata"] for event in run.named("events")]
+    found += [item["payload"]["metadata"] for item in run.named("debug") if item["type"] == "task"]
+    said = {(metadata["run_attempt"], metadata["langgraph_version"]) for metadata in found}
+    assert said == {(2, version("langgraph"))}
 
 
 def test_it_streams_tokens_as_tuples(host: HostProcess) -> None:
