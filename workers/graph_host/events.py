@@ -56,7 +56,7 @@ class Asked:
 
 
 class EventWriter:
-    """Writes the events of one run, and remembers its newest `values`."""
+    """Writes the events of one run, and remembers the newest `values` shown."""
 
     def __init__(self, connection: Connection, id: bytes, asked: Asked, *, max_bytes: int) -> None:
         self._connection = connection
@@ -68,8 +68,9 @@ class EventWriter:
         self._described: set[str] = set()
         self._partial: dict[str, BaseMessageChunk] = {}
         self._metadata: tuple[Any, bytes] = (None, b"")
-        self.values: Any = None
-        self.values_json: bytes | None = None
+        self.shown: Any = None  # the newest `values` that callers see
+        self.shown_json: bytes | None = None
+        self.shows_state = True  # whether they are the whole state
         self.states = 0  # of the graph, seen so far: the one it begins with, and one a step
         self.interrupts: list[Any] = []
         self.is_closed = False
@@ -104,6 +105,19 @@ class EventWriter:
     def graph_modes(self) -> list[str]:
         """The modes to ask the graph library for. Always `values`: waiting callers get the last ones."""
         return [*self._handlers, *self._unread]
+
+    @property
+    def values(self) -> Any:
+        """The graph's newest state; None where it is not known."""
+        return self.shown if self.shows_state else None
+
+    @property
+    def values_json(self) -> bytes | None:
+        return self.shown_json if self.shows_state else None
+
+    def show_part(self) -> None:
+        """From the start: `values` are what the graph's output schema names, and none until there is such a key."""
+        self.shown, self.shows_state = {}, False
 
     def widen(self, modes: Iterable[str]) -> None:
         """Write events of these modes too from now on; what the library was not asked for cannot be had."""
@@ -166,7 +180,7 @@ class EventWriter:
             data = dumps(payload)
             self.emit("values", ns, data)
         if not ns:
-            self.values, self.values_json = payload, data
+            self.shown, self.shown_json = payload, data
             self.states += 1
             if isinstance(payload, dict) and INTERRUPT in payload:
                 self.interrupts = list(payload[INTERRUPT])

@@ -100,7 +100,7 @@ class Execution:
     def is_movable(self) -> bool:
         """Whether a new attempt would do no step again: none is done, or each is stored."""
         is_stored = not self._spec.get("temporary") and self._spec.get("durability") != "exit"
-        return is_stored or self._events.states <= 1
+        return is_stored or (self._events.shows_state and self._events.states <= 1)
 
     def _make_checkpoints(self, stored: list[bytes]) -> RunCheckpoints:
         spec = self._spec
@@ -152,6 +152,8 @@ class Execution:
         self._graph = graph
         await self._check_resume(graph, config)
         events, connection = self._events, self._connection
+        if not _shows_state(graph):
+            events.show_part()
         if "lifecycle" in self._modes:
             events.emit("lifecycle", (), dumps({"event": "started", "namespace": []}))
         options = self._options(graph, context)
@@ -194,6 +196,7 @@ class Execution:
             "interrupt_after": spec.get("interrupt_after"),
             "durability": durability,
             "context": self._entry.context_for(graph, context),
+            "output_keys": graph.output_channels,
         }
 
     async def _plain(
@@ -316,10 +319,19 @@ class Execution:
         events.is_closed = True
         self._checkpoints.storage.is_closed = True
         outcome.usage = self._usage.by_model()
-        answer = outcome.answer(events.values, events.values_json)
+        shown_json = events.shown_json
+        if shown_json is None and not events.shows_state:
+            shown_json = dumps(events.shown)
+        answer = outcome.answer(events.shown, shown_json)
         body = frames.pack([dumps(outcome.document()), outcome.values, answer])
         self._limiter.forget(self._id)
         self._connection.send(frames.DONE, self._id, body)
+
+
+def _shows_state(graph: Pregel) -> bool:
+    """Whether a graph's output is its whole state."""
+    output, state = graph.output_channels, graph.stream_channels_asis
+    return output == state or (isinstance(output, list) and set(state) <= set(output))
 
 
 def _metadata(spec: dict[str, Any], langgraph_version: str) -> dict[str, Any]:

@@ -65,11 +65,24 @@ named = chain(one).compile(name="a name of its own")
 stops_before_two = chain(one, two).compile(interrupt_before=["two"])
 
 
+class Log(TypedDict, total=False):
+    log: list[Any]
+
+
+async def retext(state: State) -> State:
+    return {"text": "changed"}
+
+
+shows_log = chain(one, retext, output_schema=Log).compile()
+shows_little = chain(retext, output_schema=Log).compile()
+
+
 def ask(state: State) -> State:
     return {"log": [interrupt({"question": state.get("text")})]}
 
 
 asks = chain(one, ask, two).compile()
+asks_and_shows_log = chain(one, ask, output_schema=Log).compile()
 
 
 def ask_again(state: State) -> State:

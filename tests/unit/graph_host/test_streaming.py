@@ -45,6 +45,40 @@ def test_a_caller_that_streams_no_values_still_gets_an_answer(host: HostProcess)
     assert run.answer == run.values == {"text": "a", "log": ["one", "two"]}
 
 
+def test_a_run_shows_what_the_graphs_output_schema_names_and_its_thread_keeps_all(host: HostProcess) -> None:
+    run = host.run("shows_log", {"text": "a"}, stream_mode=["values", "updates"])
+
+    assert run.events == [
+        ("updates", {"one": {"log": ["one"]}}),
+        ("values", {"log": ["one"]}),
+        ("updates", {"retext": None}),
+    ]
+    assert run.answer == {"log": ["one"]}
+    assert run.values == {"text": "changed", "log": ["one"]}
+    assert run.outcome is not None
+    assert (run.outcome["thread_status"], run.outcome["state"]["next"]) == ("idle", [])
+
+
+@pytest.mark.parametrize("modes", [["values"], ["custom"], ["events"]])
+@pytest.mark.parametrize(
+    ("graph_id", "answer"), [("shows_log", {"log": ["one"]}), ("shows_little", {}), ("steps", None)]
+)
+def test_who_waits_gets_what_the_output_schema_names(
+    host: HostProcess, graph_id: str, answer: Any, modes: list[str]
+) -> None:
+    run = host.run(graph_id, {"text": "a"}, stream_mode=modes)
+
+    assert run.answer == (run.values if answer is None else answer)
+    assert run.values["text"]
+
+
+def test_an_interrupt_is_shown_beside_what_the_output_schema_names(host: HostProcess) -> None:
+    run = host.run("asks_and_shows_log", {"text": "a"}, stream_mode=["updates"])
+
+    assert run.answer == {"log": ["one"], "__interrupt__": run.named("updates")[-1]["__interrupt__"]}
+    assert run.values == {"text": "a", "log": ["one"]}
+
+
 def test_it_streams_custom_events_as_they_were_written(host: HostProcess) -> None:
     assert host.run("writes", {}, stream_mode=["custom"]).events == [("custom", {"n": 1}), ("custom", "text")]
 
