@@ -19,8 +19,9 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.infra.postgres import Driver, Row, dumps, query
 from shared.models import ThreadStatus
-from shared.runs import cancel
+from shared.runs import cancel, configurable
 from shared.runs.cancel import Displaced
+from shared.runs.configurable import RunIdentity
 from shared.threads import records
 
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
@@ -111,7 +112,7 @@ def create_run(
         "revision_id": assistant.revision_id,
         "graph_id": assistant.graph_id,
         "assistant_metadata": dumps(assistant.metadata),
-        "metadata": dumps({**request.config.get("metadata", {}), **graph, **request.metadata}),
+        "metadata": dumps(_metadata(request, assistant)),
         "thread_metadata": dumps(graph),
         "input": dumps(request.input),
         "kwargs": dumps(_kwargs(request, assistant, identity, temporary=temporary)),
@@ -249,19 +250,10 @@ WITH t AS (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunIdentity:
-    """What every run finds of itself in `configurable`, whatever its caller wrote there."""
-
-    run_id: str
-    thread_id: str
-    graph_id: str
-    assistant_id: str
-    user_id: str = ""
-    langgraph_auth_user: None = None
-    langgraph_auth_user_id: str = ""
-    langgraph_auth_permissions: Sequence[str] = ()
-    langgraph_request_id: str
+def _metadata(request: RunRequest, assistant: assistants.Resolved) -> dict[str, Any]:
+    """A run's own metadata: it may call its graph otherwise, but belongs to its assistant."""
+    asked = {**request.config.get("metadata", {}), "graph_id": assistant.graph_id, **request.metadata}
+    return {**asked, "assistant_id": str(assistant.assistant_id)}
 
 
 # A run's kwargs that hold what was asked for as it was: name → field of the request.
@@ -281,16 +273,13 @@ def _kwargs(
     request: RunRequest, assistant: assistants.Resolved, identity: RunIdentity, *, temporary: bool
 ) -> dict[str, Any]:
     """Everything the graph host needs to know but the input: assistant's configuration, run's over it."""
-    own = request.context or request.config.get("configurable", {})
-    context = {**assistant.context, **own}
+    assistants_own = configurable.given(assistant.config.get("configurable", {}))
+    own = configurable.given(request.context or request.config.get("configurable", {}))
+    context = {**configurable.given(assistant.context), **own}
     config = {**assistant.config, **request.config}
-    config["configurable"] = {
-        **assistant.config.get("configurable", {}),
-        **own,
-        **vars(identity),
-        **request.extras,
-        **request.place,
-    }
+    config["configurable"] = configurable.of_run(
+        {**assistants_own, **own}, identity, request.extras, request.place
+    )
     kwargs = {
         "command": request.command,
         "config": config,

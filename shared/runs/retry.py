@@ -21,12 +21,11 @@ from shared.errors import Conflict
 from shared.infra.postgres import Row
 from shared.models import UNSUCCESSFUL_RUN_STATUSES, ThreadStatus, is_unsuccessful
 from shared.runs import create, read
-from shared.runs.create import AS_ASKED, Created, RunIdentity, RunRequest
+from shared.runs.configurable import OWN, PLACE
+from shared.runs.create import AS_ASKED, Created, RunRequest
 from shared.threads import records
 
 RETRY_OF = "retry_of"  # in a run's metadata
-PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
-OWN = {*RunIdentity.__dataclass_fields__, *PLACE}  # of `configurable`: the new run has its own
 
 _MATCHING = f"""
 FROM run WHERE deployment_id = :deployment_id AND {is_unsuccessful()}

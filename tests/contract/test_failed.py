@@ -128,7 +128,7 @@ def test_a_failed_run_goes_on_from_its_last_checkpoint(
 ) -> None:
     body = {
         "input": {"a": 1},
-        "config": {"recursion_limit": 7, "tags": ["x"], "configurable": {"tone": "dry"}},
+        "config": {"recursion_limit": 7, "tags": ["x"], "configurable": {"tone": "dry", "user_id": "ann"}},
         "metadata": {"m": 1},
         "stream_mode": ["updates", "custom"],
         "stream_subgraphs": True,

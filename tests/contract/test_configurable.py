@@ -1,0 +1,73 @@
+"""Whose `configurable` counts: what a run finds there, what its thread keeps of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shared import assistants
+from tests.contract.conftest import Api
+
+AGENT = str(assistants.default_id("agent"))
+IDS = ("run_id", "thread_id", "graph_id", "assistant_id", "langgraph_request_id")
+AUTH = ("langgraph_auth_user", "langgraph_auth_user_id", "langgraph_auth_permissions", "langgraph_auth_scope")
+
+
+@pytest.fixture
+def thread_id(api: Api) -> str:
+    return str(api.post("/threads").json["thread_id"])
+
+
+def start(api: Api, thread_id: str, **body: Any) -> dict[str, Any]:
+    response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body})
+    assert response.status_code == 200, response.text
+    run: dict[str, Any] = response.json
+    return run
+
+
+def assistant(api: Api, **body: Any) -> str:
+    response = api.post("/assistants", {"graph_id": "agent", **body})
+    assert response.status_code == 200, response.text
+    return str(response.json["assistant_id"])
+
+
+def configurable(run: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = run["kwargs"]["config"]["configurable"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "sent", [{"context": {"user_id": "ann"}}, {"config": {"configurable": {"user_id": "ann"}}}]
+)
+def test_whom_a_run_acts_for_is_its_callers_word(api: Api, thread_id: str, sent: dict[str, Any]) -> None:
+    own = assistant(api, context={"user_id": "everybody"})
+    assert configurable(start(api, thread_id, assistant_id=own, **sent))["user_id"] == "ann"
+    assert configurable(start(api, thread_id, assistant_id=own))["user_id"] == "everybody"
+    assert configurable(start(api, thread_id))["user_id"] == ""
+
+
+@pytest.mark.parametrize("where", ["context", "config", "assistant"])
+def test_what_identifies_a_run_is_the_services_word(api: Api, thread_id: str, where: str) -> None:
+    entries = {**dict.fromkeys((*IDS, *AUTH), "forged"), "cron_id": "own"}
+    body: dict[str, Any] = (
+        {"config": {"configurable": entries}} if where == "config" else {"context": entries}
+    )
+    if where == "assistant":
+        body = {"assistant_id": assistant(api, **body)}
+
+    run = start(api, thread_id, **body)
+
+    found = configurable(run)
+    assert "forged" not in found.values()
+    assert (found["run_id"], found["thread_id"]) == (run["run_id"], thread_id)
+    assert (found["langgraph_auth_user"], found["langgraph_auth_user_id"]) == (None, "")
+    assert "langgraph_auth_scope" not in found
+    assert found["cron_id"] == "own"
+    assert run["kwargs"]["context"] == {**dict.fromkeys(IDS, "forged"), "cron_id": "own"}
+
+
+def test_a_run_is_its_assistants_whatever_its_metadata_says(api: Api, thread_id: str) -> None:
+    forged = {"assistant_id": "forged"}
+    run = start(api, thread_id, metadata=forged, config={"metadata": forged})
+    assert run["metadata"]["assistant_id"] == AGENT
