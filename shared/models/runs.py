@@ -26,7 +26,8 @@ class Run(Base):
     graph_id: Mapped[str]
     status: Mapped[RunStatus] = mapped_column(Text)
     metadata_: Mapped[dict[str, Any]] = mapped_column("metadata", JSONB, server_default=EMPTY)
-    # what its creation took from the thread's metadata, for a rollback; NULL: nothing
+    # what its creation took from the thread's metadata, and the thread's config as text, for a rollback;
+    # NULL: nothing
     metadata_before: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     input: Mapped[Any | None] = mapped_column(JSON)
     kwargs: Mapped[dict[str, Any]] = mapped_column(JSON)  # all but the input, as the API shows it

@@ -1,4 +1,4 @@
-"""What a run's `configurable` holds, and whose value of a key counts.
+"""What a run's `configurable` holds, whose value of a key counts, and what its thread keeps of it.
 
 Later lines hold:
 
@@ -20,6 +20,7 @@ from typing import Any
 
 AUTH = "langgraph_auth_"
 DEFAULTS: Mapping[str, Any] = {"user_id": ""}
+IDS = ("run_id", "thread_id", "assistant_id")  # what nobody names but the service, in metadata too
 PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")  # what addresses a checkpoint
 
 
@@ -37,6 +38,10 @@ class RunIdentity:
     langgraph_request_id: str
 
 
+# Who asked for a run or a question when nobody was asked who it is.
+NOBODY: Mapping[str, Any] = {
+    field.name: field.default for field in fields(RunIdentity) if field.name.startswith(AUTH)
+}
 # What a run has of its own there, and no other run made like it takes over.
 OWN = frozenset({*DEFAULTS, *(field.name for field in fields(RunIdentity)), *PLACE})
 
@@ -51,3 +56,19 @@ def of_run(
 ) -> dict[str, Any]:
     """The `configurable` of a run; `entries` are the assistant's and the run's, as `given` leaves them."""
     return {**DEFAULTS, **entries, **vars(identity), **extras, **place}
+
+
+def of_thread(assistants: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a thread keeps of its newest run's config, and its assistant's: of `configurable` the assistant's alone.
+
+    With it the thread's graph is made again where its state is read or updated.
+    """
+    kept = {**assistants, **runs, "configurable": given(assistants.get("configurable", {}))}
+    metadata = {key: value for key, value in kept.pop("metadata", {}).items() if key not in IDS}
+    return {**kept, "metadata": metadata} if metadata else kept
+
+
+def of_question(config: Mapping[str, Any], **ids: Any) -> dict[str, Any]:
+    """The config a graph is made with to read or update a thread's state: the thread's, as a run would get it."""
+    entries = config.get("configurable", {})
+    return {**config, "configurable": {**DEFAULTS, **entries, **ids, **NOBODY}}

@@ -114,6 +114,7 @@ def create_run(
         "assistant_metadata": dumps(assistant.metadata),
         "metadata": dumps(_metadata(request, assistant)),
         "thread_metadata": dumps(graph),
+        "thread_config": dumps(configurable.of_thread(assistant.config, request.config)),
         "input": dumps(request.input),
         "kwargs": dumps(_kwargs(request, assistant, identity, temporary=temporary)),
         "multitask_strategy": request.multitask_strategy,
@@ -217,20 +218,22 @@ RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metad
 INSERT_ON_THREAD = (
     """
 WITH old AS (
-    SELECT metadata, status <> 'busy' AS was_idle FROM thread
+    SELECT metadata, CAST(config AS text) AS config, CAST(%(thread_config)s AS text) AS new_config,
+        status <> 'busy' AS was_idle FROM thread
     WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s
       AND (SELECT count(*) FROM run WHERE deployment_id = %(deployment_id)s
            AND thread_id = %(thread_id)s AND status = 'pending') < %(max_pending)s
     FOR NO KEY UPDATE
 ), t AS (
     UPDATE thread SET status = 'busy', error = NULL, updated_at = now(), last_seq = last_seq + 1,
-        metadata = thread.metadata || CAST(%(thread_metadata)s AS jsonb)
+        metadata = thread.metadata || CAST(%(thread_metadata)s AS jsonb),
+        config = CASE WHEN old.config = old.new_config THEN thread.config ELSE CAST(old.new_config AS json) END
     FROM old
     WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s
     RETURNING deployment_id, thread_id, last_seq, old.metadata AS before, old.was_idle,
-        CASE WHEN old.metadata @> CAST(%(thread_metadata)s AS jsonb) THEN NULL
-            ELSE jsonb_strip_nulls(jsonb_build_object('graph_id', old.metadata -> 'graph_id',
-                'assistant_id', old.metadata -> 'assistant_id')) END AS taken
+        CASE WHEN old.metadata @> CAST(%(thread_metadata)s AS jsonb) AND old.config = old.new_config
+            THEN NULL ELSE jsonb_strip_nulls(jsonb_build_object('graph_id', old.metadata -> 'graph_id',
+                'assistant_id', old.metadata -> 'assistant_id', 'config', old.config)) END AS taken
 )
 """
     + _INSERT_RUN
@@ -239,8 +242,9 @@ WITH old AS (
 INSERT_WITH_THREAD = (
     """
 WITH t AS (
-    INSERT INTO thread (deployment_id, thread_id, status, metadata, last_seq)
-    VALUES (%(deployment_id)s, %(thread_id)s, 'busy', CAST(%(metadata)s AS jsonb), 1)
+    INSERT INTO thread (deployment_id, thread_id, status, metadata, config, last_seq)
+    VALUES (%(deployment_id)s, %(thread_id)s, 'busy', CAST(%(metadata)s AS jsonb),
+        CAST(%(thread_config)s AS json), 1)
     ON CONFLICT DO NOTHING
     RETURNING deployment_id, thread_id, last_seq, CAST('{}' AS jsonb) AS before, true AS was_idle,
         CAST(NULL AS jsonb) AS taken
@@ -273,13 +277,11 @@ def _kwargs(
     request: RunRequest, assistant: assistants.Resolved, identity: RunIdentity, *, temporary: bool
 ) -> dict[str, Any]:
     """Everything the graph host needs to know but the input: assistant's configuration, run's over it."""
-    assistants_own = configurable.given(assistant.config.get("configurable", {}))
     own = configurable.given(request.context or request.config.get("configurable", {}))
     context = {**configurable.given(assistant.context), **own}
     config = {**assistant.config, **request.config}
-    config["configurable"] = configurable.of_run(
-        {**assistants_own, **own}, identity, request.extras, request.place
-    )
+    entries = {**configurable.given(assistant.config.get("configurable", {})), **own}
+    config["configurable"] = configurable.of_run(entries, identity, request.extras, request.place)
     kwargs = {
         "command": request.command,
         "config": config,

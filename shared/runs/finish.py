@@ -5,7 +5,7 @@ Ends that somebody else asks for are in `shared/runs/cancel.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -55,7 +55,6 @@ def _finish_kept(conn: Connection | Driver, ends: Sequence[Finish], owner: str) 
         "thread_statuses": [end.thread_status and str(end.thread_status) for end in ends],
         "states": [end.state for end in ends],
         "interrupts": [end.interrupts for end in ends],
-        "configs": [_thread_config(end.run.kwargs) for end in ends],
     }
     done: dict[UUID, Next | None] = {}
     for row in query(conn, FINISH, parameters):
@@ -96,19 +95,13 @@ def _columns(ends: Sequence[Finish], owner: str) -> dict[str, Any]:
     }
 
 
-def _thread_config(kwargs: Mapping[str, Any]) -> str:
-    config = {key: value for key, value in kwargs["config"].items() if key != "metadata"}
-    return dumps({**config, "configurable": {}})
-
-
 FINISH = f"""
 WITH f AS (
     SELECT * FROM unnest(
         CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(statuses)s AS text[]),
         CAST(%(errors)s AS text[]), CAST(%(thread_statuses)s AS text[]), CAST(%(values)s AS text[]),
-        CAST(%(states)s AS text[]), CAST(%(interrupts)s AS text[]), CAST(%(usages)s AS text[]),
-        CAST(%(configs)s AS text[])
-    ) AS f(run_id, attempt, status, error, thread_status, new_values, new_state, new_interrupts, usage, config)
+        CAST(%(states)s AS text[]), CAST(%(interrupts)s AS text[]), CAST(%(usages)s AS text[])
+    ) AS f(run_id, attempt, status, error, thread_status, new_values, new_state, new_interrupts, usage)
 ), ended AS (
     UPDATE run r SET status = f.status, error = CAST(f.error AS json), usage = CAST(f.usage AS jsonb),
         ended_at = now(), updated_at = now(), lease_until = NULL
@@ -133,7 +126,6 @@ WITH f AS (
                           ELSE CAST(f.new_interrupts AS json) END,
         error = CASE WHEN f.thread_status IS NULL THEN t.rest_error ELSE CAST(f.error AS json) END,
         rest_error = CASE WHEN f.thread_status IS NULL THEN t.rest_error ELSE CAST(f.error AS json) END,
-        config = CASE WHEN f.thread_status IS NULL THEN t.config ELSE CAST(f.config AS json) END,
         updated_at = now(),
         state_updated_at = CASE WHEN f.thread_status IS NULL THEN t.state_updated_at ELSE now() END
     FROM ended e JOIN f ON f.run_id = e.run_id JOIN waiting w ON w.run_id = e.run_id

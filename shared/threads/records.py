@@ -298,13 +298,16 @@ WITH gone AS (
 ), passed_on AS (
     UPDATE run SET metadata_before = g.metadata_before FROM gone g, later l WHERE run.run_id = l.run_id
 )
-UPDATE thread t SET metadata = (t.metadata - 'graph_id' - 'assistant_id') || g.metadata_before FROM gone g
+UPDATE thread t SET
+    metadata = (t.metadata - 'graph_id' - 'assistant_id') || (g.metadata_before - 'config'),
+    config = coalesce(CAST(g.metadata_before ->> 'config' AS json), t.config)
+FROM gone g
 WHERE t.deployment_id = g.deployment_id AND t.thread_id = g.thread_id AND NOT EXISTS (SELECT FROM later)"""
 )
 
 
 def restore_metadata(conn: Connection, run_id: UUID) -> None:
-    """Undo what a run's creation did to its thread's metadata; before the run is deleted.
+    """Undo what a run's creation did to its thread's metadata and config; before the run is deleted.
 
     Where another run was created after it, that one's undoing restores it.
     """

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from shared import assistants
-from tests.contract.conftest import Api
+from tests.contract.conftest import Api, Notifications
+from tests.contract.test_states import Runner
+from tests.support.acting import act
 
 AGENT = str(assistants.default_id("agent"))
 IDS = ("run_id", "thread_id", "graph_id", "assistant_id", "langgraph_request_id")
@@ -17,6 +19,11 @@ AUTH = ("langgraph_auth_user", "langgraph_auth_user_id", "langgraph_auth_permiss
 @pytest.fixture
 def thread_id(api: Api) -> str:
     return str(api.post("/threads").json["thread_id"])
+
+
+@pytest.fixture
+def runner(notifications: Notifications, api: Api) -> Runner:
+    return Runner(notifications)
 
 
 def start(api: Api, thread_id: str, **body: Any) -> dict[str, Any]:
@@ -71,3 +78,59 @@ def test_a_run_is_its_assistants_whatever_its_metadata_says(api: Api, thread_id:
     forged = {"assistant_id": "forged"}
     run = start(api, thread_id, metadata=forged, config={"metadata": forged})
     assert run["metadata"]["assistant_id"] == AGENT
+
+
+def test_a_thread_keeps_its_assistants_part_of_the_config(api: Api, thread_id: str) -> None:
+    config = {"tags": ["a"], "recursion_limit": 5, "configurable": {"node": "special", AUTH[0]: "forged"}}
+    own = assistant(api, config=config)
+    body = {"context": {"node": "mine", "word": "own"}, "config": {"tags": ["b"], "own": 1}}
+    kept = {"tags": ["b"], "recursion_limit": 5, "own": 1, "configurable": {"node": "special"}}
+
+    run = start(api, thread_id, assistant_id=own, **body)
+    while_it_runs = api.get(f"/threads/{thread_id}").json["config"]
+    act(run["run_id"], {})
+
+    assert while_it_runs == api.get(f"/threads/{thread_id}").json["config"] == kept
+    act(start(api, thread_id)["run_id"], {})
+    assert api.get(f"/threads/{thread_id}").json["config"] == {"configurable": {}}
+
+
+def test_a_thread_keeps_the_configs_metadata_but_no_ids(api: Api, thread_id: str) -> None:
+    start(api, thread_id, config={"metadata": {"topic": "a", "run_id": "x", "thread_id": "x"}})
+    assert api.get(f"/threads/{thread_id}").json["config"] == {
+        "configurable": {},
+        "metadata": {"topic": "a"},
+    }
+
+
+def test_a_run_makes_its_thread_with_the_config(api: Api) -> None:
+    own = assistant(api, context={"node": "special"})
+    thread_id = "00000000-0000-0000-0000-000000000001"
+    start(api, thread_id, assistant_id=own, if_not_exists="create")
+    assert api.get(f"/threads/{thread_id}").json["config"] == {"configurable": {"node": "special"}}
+
+
+@pytest.mark.parametrize("action", ["rollback", "interrupt"])
+def test_a_rollback_gives_the_config_back(api: Api, thread_id: str, action: str) -> None:
+    act(start(api, thread_id, config={"tags": ["first"]})["run_id"], {})
+    run = start(api, thread_id, assistant_id=assistant(api, context={"node": "x\0y"}))
+
+    api.post(f"/threads/{thread_id}/runs/{run['run_id']}/cancel?action={action}")
+
+    kept = {"tags": ["first"], "configurable": {}}
+    assert (api.get(f"/threads/{thread_id}").json["config"] == kept) == (action == "rollback")
+
+
+def test_the_graph_of_a_threads_state_is_made_as_for_its_runs(
+    api: Api, thread_id: str, runner: Runner
+) -> None:
+    own = assistant(api, context={"node": "special", "user_id": "ann"})
+    act(start(api, thread_id, assistant_id=own)["run_id"], {})
+
+    api.post(f"/threads/{thread_id}/history", {})
+
+    ids = {"thread_id": thread_id, "graph_id": "agent", "assistant_id": own}
+    nobody = {"langgraph_auth_user": None, "langgraph_auth_user_id": "", "langgraph_auth_permissions": []}
+    assert runner.asked[0].document["config"] == {
+        "configurable": {"node": "special", "user_id": "ann", **ids, **nobody}
+    }

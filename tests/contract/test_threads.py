@@ -182,7 +182,7 @@ def test_a_thread_after_an_interrupted_run(api: Api) -> None:
     assert list(record) == [*FIELDS, "error", "interrupts"]
     assert record["status"] == "interrupted"
     assert record["metadata"] == {"graph_id": "agent", "assistant_id": run["assistant_id"]}
-    assert record["config"] == {"tags": ["t"], "configurable": {}}
+    assert record["config"] == {"tags": ["t"], "metadata": {"m": 1}, "configurable": {}}
     assert (record["values"], record["error"]) == ({"q": "ok?"}, None)
     assert record["interrupts"] == {"c519": [item]}
     assert record["updated_at"] == record["state_updated_at"] > made["updated_at"]

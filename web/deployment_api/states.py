@@ -17,6 +17,7 @@ from shared import graph_queries, thread_stream
 from shared.errors import Conflict, Invalid
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
+from shared.runs import configurable
 from shared.threads import checkpoints, records, state
 from shared.threads.state import Newest
 from web.context import deployment
@@ -292,12 +293,13 @@ def _ask(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
     serving = deployment()
     if serving.active_revision_id is None:
         raise Conflict("This deployment serves no revision yet.")
+    ids = {"thread_id": str(thread_id), "graph_id": newest.graph_id}
+    assistant_id = newest.metadata.get("assistant_id")
     document = {
         **document,
-        "thread_id": str(thread_id),
-        "graph_id": newest.graph_id,
-        "config": newest.config,
-        "metadata": {"assistant_id": newest.metadata.get("assistant_id")},
+        **ids,
+        "config": configurable.of_question(newest.config, **ids, assistant_id=assistant_id),
+        "metadata": {"assistant_id": assistant_id},
     }
     question = Question(serving.id, serving.active_revision_id, serving.pool, thread_id, document)
     return graph_queries.ask(question)

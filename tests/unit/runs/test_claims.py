@@ -395,7 +395,6 @@ def test_an_end_is_stored_with_the_threads_state(deployment: DeploymentRef) -> N
     assert (stored["status"], stored["lease_until"]) == ("success", None)
     assert stored["ended_at"] is not None
     assert (thread["status"], thread["values"], thread["error"]) == ("idle", {"a": 1}, None)
-    assert thread["config"] == {"configurable": {}, "recursion_limit": 25}
 
 
 def test_an_end_without_state_keeps_the_threads(deployment: DeploymentRef) -> None:

@@ -114,14 +114,19 @@ def test_runs_that_were_all_rolled_back_leave_no_trace(
     chance = random.Random(seed)
     thread_id = ended(deployment, status)
     before = shown(deployment, thread_id)
-    live = [create(deployment, thread_id, chance.choice(["agent", "other"])) for _ in range(4)]
+
+    def another() -> UUID:
+        tags = chance.choice([["a"], ["b"], []])
+        return create(deployment, thread_id, chance.choice(["agent", "other"]), config={"tags": tags})
+
+    live = [another() for _ in range(4)]
 
     while live:
         run_id = live.pop(chance.randrange(len(live)))
         undo(deployment, thread_id, run_id, starts=chance.random() < 0.6)
         assert (shown(deployment, thread_id)["status"] == "busy") == bool(live)
         if len(live) < 3 and chance.random() < 0.3:
-            live.append(create(deployment, thread_id, chance.choice(["agent", "other"])))
+            live.append(another())
 
     after = shown(deployment, thread_id)
     if before["error"] is None and after["error"] is not None:
@@ -151,7 +156,7 @@ def test_a_run_that_leaves_the_thread_alone_ends_without_a_trace_on_it(deploymen
         assert run is not None
         finish(run, None, error={"error": "UnknownInterruptError", "message": ""})
         after = shown(deployment, thread_id)
-        changed = {name for name in after if after[name] != before[name]} - {"metadata"}
+        changed = {name for name in after if after[name] != before[name]} - {"metadata", "config"}
         assert changed <= ({"interrupts"} if status is None else set()), (status, changed)
         with connection() as conn:
             query = text("SELECT status FROM run WHERE run_id = :id")
