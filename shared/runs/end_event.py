@@ -37,9 +37,14 @@ OUTPUT = b',"output":'  # the rest of a last event's JSON is the output, as the 
 FOLLOWED_BY = ("stream_mode", "subgraphs", "resumable", "joined")  # of a run's kwargs, what its readers go by
 
 
-def last_event(run: Claimed, status: str, output: bytes) -> bytes:
-    """What a run's log ends with: how the run ended and, for whoever waits for it, its output in JSON."""
+def last_event(run: Claimed, status: str, output: bytes, *, interrupted: bool = False) -> bytes:
+    """What a run's log ends with: how the run ended and, for whoever waits for it, its output in JSON.
+
+    `interrupted`: it leaves its thread so, whatever its own status.
+    """
     head: dict[str, Any] = {"run_id": str(run.run_id), "status": str(status)}
+    if interrupted:
+        head["interrupted"] = True
     if run.temporary:
         kwargs = {name: run.kwargs[name] for name in FOLLOWED_BY if name in run.kwargs}
         head["row"] = {

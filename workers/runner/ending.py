@@ -90,7 +90,8 @@ class End:
         if answer is None:
             has_failed = self.error is not None and self.status is not RunStatus.INTERRUPTED
             answer = dumps({"__error__": self.error}).encode() if has_failed else b"null"
-        return end_event.last_event(run, self.status, answer)
+        is_interrupted = self.thread_status is ThreadStatus.INTERRUPTED
+        return end_event.last_event(run, self.status, answer, interrupted=is_interrupted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import orjson
 import pytest
 
 from shared.errors import Fenced, HostDied, HostUnusable, RunyardError, Unavailable
@@ -124,3 +125,19 @@ def test_any_other_failure_is_the_runs_error() -> None:
 )  # fmt: skip
 def test_whoever_waits_gets_the_answer_or_the_error(end: End, output: bytes) -> None:
     assert end.last_event(run()).endswith(b',"output":' + output + b"}")
+
+
+@pytest.mark.parametrize(
+    ("end", "interrupted"),
+    [
+        (End(RunStatus.SUCCESS, ThreadStatus.IDLE), None),
+        (End(RunStatus.SUCCESS, ThreadStatus.INTERRUPTED), True),
+        (End(RunStatus.INTERRUPTED, ThreadStatus.INTERRUPTED, BROKEN), True),
+        (End(RunStatus.ERROR, None, BROKEN), None),
+    ],
+)
+def test_the_last_event_says_whether_the_thread_is_left_interrupted(
+    end: End, interrupted: bool | None
+) -> None:
+    _, _, data = end.last_event(run()).partition(b"\n")
+    assert orjson.loads(data).get("interrupted") is interrupted
