@@ -71,7 +71,8 @@ class Outcome:
             return self._stored_answer()
         if values_json is not None:
             return values_json
-        return self.values if self.state and INTERRUPT not in values else dumps(values)
+        is_open = isinstance(values, dict) and INTERRUPT in values
+        return self.values if self.state and not is_open else dumps(values)
 
     def lifecycle(self) -> dict[str, Any]:
         if self.status == "error":

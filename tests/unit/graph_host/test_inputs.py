@@ -53,3 +53,7 @@ def test_a_command_that_says_nothing_is_like_no_input(host: HostProcess, command
 def test_sends_and_entrypoints_run(host: HostProcess) -> None:
     assert host.run("sends", {"text": "a"}).values["log"] == ["routed", "one", "one"]
     assert host.run("functional", 5).answer == 11
+
+
+def test_an_entrypoint_whose_values_nobody_streams_still_answers(host: HostProcess) -> None:
+    assert host.run("functional", 5, stream_mode=["updates"]).answer == 11
