@@ -51,4 +51,26 @@ GRAPHS = [
     "failing_factory",
     "wrong_factory",
 ]
+STREAMS = [
+    "react",
+    "layers",
+    "asks",
+    "asks_both",
+    "asks_inside",
+    "speaks_twice",
+    "writes",
+    "writes_much",
+    "gives",
+    "pushes",
+    "speaks_whole",
+    "thinks",
+    "breaks_off",
+    "gives_up",
+    "fails_inside",
+    "delegates",
+    "waits",
+    "censored",
+    "numbers",
+]
 ALL = {name: f"./graphs.py:{name}" for name in GRAPHS}
+ALL_STREAMS = {name: f"./streams.py:{name}" for name in STREAMS}

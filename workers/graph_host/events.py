@@ -5,7 +5,7 @@ An event is encoded here once; nobody on its way looks into it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,12 @@ from langgraph.types import Interrupt
 
 from . import frames
 from .connection import Connection
+from .protocol import ProtocolWriter
+from .protocol_log import PROTOCOL, ProtocolLog
 from .serialization import dumps
 
 Namespace = tuple[str, ...]
+Handler = Callable[[Namespace, Any], None]
 
 INTERRUPT = "__interrupt__"
 # Modes that the library is asked for though nobody reads them. `custom` costs a run of two nodes 0.2 ms when it
@@ -50,7 +53,7 @@ class Asked:
         added = frozenset(joined.get("stream_mode") or ())
         return cls(
             own | added,
-            bool(spec.get("subgraphs") or joined.get("subgraphs")),
+            bool(spec.get("subgraphs") or joined.get("subgraphs") or PROTOCOL in own | added),
             ("messages" in own and "messages-tuple" not in own) or "messages" in added,
         )
 
@@ -77,8 +80,8 @@ class EventWriter:
         self._tool_names: dict[str, str] = {}
         # of the subgraphs whose life is reported: those that began, by their task, and have not ended
         self._alive: dict[str, Namespace] | None = None
-        self._handlers: dict[str, Callable[[Namespace, Any], None]] = {"values": self._on_values}
-        optional: dict[str, Callable[[Namespace, Any], None]] = {
+        self._handlers: dict[str, Handler] = {"values": self._on_values}
+        optional: dict[str, Handler] = {
             "updates": self._on_updates,
             "custom": self._passed_on("custom"),
             "tasks": self._passed_on("tasks"),
@@ -97,14 +100,17 @@ class EventWriter:
             self._handlers["tasks"] = self._on_task
         # A reader may ask for these while the run is executed. The library's own event stream would show that they
         # are asked for.
-        self._unread: dict[str, Callable[[Namespace, Any], None]] = {}
+        self._unread: dict[str, Handler] = {}
         if "events" not in self._modes:
             self._unread = {mode: optional[mode] for mode in UNREAD if mode not in self._handlers}
+        self.protocol: ProtocolWriter | None = None
+        if PROTOCOL in self._modes:
+            self._join_protocol(ProtocolWriter(self.protocol_log()))
 
     @property
     def graph_modes(self) -> list[str]:
         """The modes to ask the graph library for. Always `values`: waiting callers get the last ones."""
-        return [*self._handlers, *self._unread]
+        return list(dict.fromkeys((*self._handlers, *self._unread)))
 
     @property
     def values(self) -> Any:
@@ -119,12 +125,24 @@ class EventWriter:
         """From the start: `values` are what the graph's output schema names, and none until there is such a key."""
         self.shown, self.shows_state = {}, False
 
-    def widen(self, modes: Iterable[str]) -> None:
+    def protocol_log(self) -> ProtocolLog:
+        """Where the events of protocol v2 go."""
+        return ProtocolLog(self._send, max_bytes=self._max_bytes)
+
+    def _join_protocol(self, writer: ProtocolWriter) -> None:
+        """Give what the library streams to a second writer, too."""
+        self.protocol = writer
+        for mode, handler in writer.handlers.items():
+            self._handlers[mode] = _both(self._handlers.get(mode), handler)
+
+    def widen(self, modes: Collection[str]) -> None:
         """Write events of these modes too from now on; what the library was not asked for cannot be had."""
+        if PROTOCOL in modes and self.protocol is None:
+            self._join_protocol(ProtocolWriter(self.protocol_log(), is_late=True))
         for mode in modes:
             handler = self._unread.pop(mode, None)
             if handler is not None:
-                self._handlers[mode] = handler
+                self._handlers[mode] = _both(self._handlers.get(mode), handler)
             if mode in self._handlers:
                 self._modes |= {mode}
 
@@ -149,6 +167,10 @@ class EventWriter:
             head = self._names[key] = "|".join((name, *ns)).encode().replace(b"\n", b" ") + b"\n"
         self._connection.send(frames.EVENT, self._id, head + data)
 
+    def _send(self, head: bytes, data: bytes) -> None:
+        if not self.is_closed:
+            self._connection.send(frames.EVENT, self._id, head + data)
+
     def finish(self) -> None:
         """Send the interrupts that were held back: one event a namespace, after all else of the step."""
         for ns, held in self._held.items():
@@ -158,7 +180,7 @@ class EventWriter:
                 self._values(ns, held["values"])
         self._held.clear()
 
-    def _passed_on(self, name: str) -> Callable[[Namespace, Any], None]:
+    def _passed_on(self, name: str) -> Handler:
         def handler(ns: Namespace, payload: Any) -> None:
             self.emit(name, ns, dumps(payload))
 
@@ -282,6 +304,17 @@ class EventWriter:
     def on_library_event(self, event: Mapping[str, Any]) -> None:
         """An item of `astream_events`."""
         self.emit("events", (), dumps(event))
+
+
+def _both(one: Handler | None, other: Handler) -> Handler:
+    if one is None:
+        return other
+
+    def handler(ns: Namespace, payload: Any) -> None:
+        one(ns, payload)
+        other(ns, payload)
+
+    return handler
 
 
 def _streamed(interrupt: Interrupt) -> dict[str, Any]:

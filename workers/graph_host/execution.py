@@ -14,16 +14,18 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.errors import EmptyInputError
 from langgraph.pregel import Pregel
 
-from . import frames
+from . import frames, input_events
 from .commands import UnknownInterruptError, check_resume, command_of
 from .connection import Connection
 from .events import Asked, EventWriter
 from .loader import RUN, LoadedGraph
 from .outcome import Outcome, describe_error, finished_state, read_state
 from .output import Limiter, current_run_id
+from .protocol_log import PROTOCOL
 from .run_checkpoints import PLACE, RunCheckpoints, current_run
 from .serialization import dumps, loads
 from .storage import MemoryStorage, Storage
+from .transforming import transformed
 from .usage import UsageCounter, current_usage
 
 log = logging.getLogger("runyard")
@@ -151,6 +153,7 @@ class Execution:
     async def _stream(self, graph: Pregel, config: RunnableConfig, context: dict[str, Any]) -> None:
         self._graph = graph
         await self._check_resume(graph, config)
+        await self._tell_what_is_answered(config)
         events, connection = self._events, self._connection
         if not _shows_state(graph):
             events.show_part()
@@ -158,7 +161,12 @@ class Execution:
             events.emit("lifecycle", (), dumps({"event": "started", "namespace": []}))
         options = self._options(graph, context)
         source = self._with_library_events if "events" in self._modes else self._plain
-        async with contextlib.aclosing(source(graph, config, options)) as stream:
+        if events.protocol is not None:
+            config["callbacks"] = [events.protocol.calls]
+        stream = source(graph, config, options)
+        if events.protocol is not None:
+            stream = transformed(graph, events.protocol, stream)
+        async with contextlib.aclosing(stream):
             async for ns, mode, payload in stream:
                 events.write(ns, mode, payload)
                 if connection.is_full:
@@ -182,10 +190,19 @@ class Execution:
         if is_strict and "checkpoint_id" not in (config.get("configurable") or {}):
             check_resume(resume, await graph.aget_state(config))
 
+    async def _tell_what_is_answered(self, config: RunnableConfig) -> None:
+        """Others who have the thread open need not answer any more what this run resumes with."""
+        spec = self._spec
+        resume = (spec.get("command") or {}).get("resume")
+        if resume is None or spec.get("temporary") or spec.get("resume_from_checkpoint"):
+            return
+        ids = await input_events.answered(self._entry.saver, config, resume)
+        input_events.write_answered(self._events.protocol_log(), ids)
+
     def _options(self, graph: Pregel, context: dict[str, Any]) -> dict[str, Any]:
         spec = self._spec
         durability = spec.get("durability") or "async"
-        if spec.get("temporary") and not self._modes & {"checkpoints", "debug"}:
+        if spec.get("temporary") and not self._modes & {"checkpoints", "debug", PROTOCOL}:
             # Nobody reads what is between: with one checkpoint at the end the run is cheaper.
             durability = "exit"
             self._checkpoints.skips_root = True
@@ -312,6 +329,10 @@ class Execution:
             )
             outcome.values, outcome.unchanged = b"null", True
         events.end_subgraphs(outcome.lifecycle()["event"])
+        try:
+            self._end_protocol(outcome)
+        except Exception:  # what the project's own objects do, of any kind
+            log.exception("the last events of protocol v2 could not be written")
         if outcome.error and outcome.status == "error":
             events.emit("error", (), dumps(outcome.error))
         if "lifecycle" in self._modes:
@@ -326,6 +347,15 @@ class Execution:
         body = frames.pack([dumps(outcome.document()), outcome.values, answer])
         self._limiter.forget(self._id)
         self._connection.send(frames.DONE, self._id, body)
+
+    def _end_protocol(self, outcome: Outcome) -> None:
+        """Say what the run asks of people, however it is watched."""
+        events = self._events
+        asked = [] if self._spec.get("temporary") else outcome.asked
+        if events.protocol is not None:
+            events.protocol.close(outcome.lifecycle()["event"], outcome.error, asked)
+        elif asked:
+            input_events.write_requested(events.protocol_log(), asked, {})
 
 
 def _shows_state(graph: Pregel) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from langgraph.pregel import Pregel
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from .events import INTERRUPT, coordinates
+from .input_events import Question, questions
 from .run_checkpoints import Saved
 from .serialization import dumps, loads, text_of
 
@@ -29,6 +30,9 @@ class Outcome:
     unchanged: bool = False
     keeps_thread: bool = False  # the run was refused: its thread stays as it was
     usage: dict[str, dict[str, Any]] | None = None  # tokens by model, however the run ended
+    asked: list[Question] = field(
+        default_factory=list
+    )  # what waits for an answer, of a run that came that far
 
     def __post_init__(self) -> None:
         if self.status == "error":
@@ -36,6 +40,7 @@ class Outcome:
 
     def fail(self, error: dict[str, str]) -> None:
         self.status, self.error, self.thread_status = "error", error, "error"
+        self.asked = []
 
     def use(self, state: dict[str, Any], values: bytes) -> None:
         """Take a state record."""
@@ -49,6 +54,7 @@ class Outcome:
             return
         self.use(state_record(snapshot, thread_id), dumps(snapshot.values))
         self.interrupts = interrupts_by_task(snapshot.tasks)
+        self.asked = questions(snapshot.tasks) if self.status == "success" else []
 
     def document(self) -> dict[str, Any]:
         """The JSON of the DONE frame."""

@@ -10,7 +10,7 @@ import base64
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from decimal import Decimal
@@ -28,13 +28,23 @@ MAX_DEPTH = 100
 
 _message_fields: dict[type, tuple[str, ...]] = {}
 
+Shape = Callable[[Any], Any]  # one object that orjson does not know → the nearest it does
+
 
 def dumps(value: Any) -> bytes:
     """`value` as JSON; never raises for what the value is."""
     try:
         return orjson.dumps(value, default=plain)
     except (TypeError, RecursionError):
-        return orjson.dumps(_simplify(value, 0))
+        return orjson.dumps(_simplify(value, 0, plain))
+
+
+def dumps_as(value: Any, shape: Shape) -> bytes:
+    """`dumps` with a shape of one's own for objects."""
+    try:
+        return orjson.dumps(value, default=shape)
+    except (TypeError, RecursionError):
+        return orjson.dumps(_simplify(value, 0, shape))
 
 
 def loads(data: bytes) -> Any:
@@ -121,7 +131,7 @@ def _other(value: Any) -> Any:
     return text_of(value, repr)
 
 
-def _simplify(value: Any, depth: int) -> Any:
+def _simplify(value: Any, depth: int, shape: Shape) -> Any:
     """Rebuild a value from what orjson surely takes."""
     if value is None or isinstance(value, bool):
         return value
@@ -135,18 +145,18 @@ def _simplify(value: Any, depth: int) -> Any:
     if depth >= MAX_DEPTH:
         return text_of(value, repr).encode("utf-8", "replace").decode()[:1000]
     if isinstance(value, Enum):
-        return _simplify(value.value, depth + 1)
+        return _simplify(value.value, depth + 1, shape)
     if isinstance(value, dict):
-        return {_key(key): _simplify(item, depth + 1) for key, item in value.items()}
+        return {_key(key): _simplify(item, depth + 1, shape) for key, item in value.items()}
     if isinstance(value, list):
-        return [_simplify(item, depth + 1) for item in value]
+        return [_simplify(item, depth + 1, shape) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = (field.name for field in dataclasses.fields(value))
-        return {name: _simplify(getattr(value, name, None), depth + 1) for name in names}
+        return {name: _simplify(getattr(value, name, None), depth + 1, shape) for name in names}
     try:
         return orjson.loads(orjson.dumps(value))
     except TypeError:
-        return _simplify(plain(value), depth + 1)
+        return _simplify(shape(value), depth + 1, shape)
 
 
 def _key(key: Any) -> str:

@@ -62,3 +62,14 @@ def test_a_mode_that_a_request_may_name_has_a_handler_and_reaches_its_client(mod
 
 def test_no_other_mode_has_a_sample_here() -> None:
     assert {*CHUNKS, "events"} == set(STREAM_MODES)
+
+
+def test_events_of_protocol_v2_reach_no_client_of_the_classic_streams() -> None:
+    names = [
+        '~["values",[],"",null]',
+        '~["lifecycle",["a:1"],"lc|a:1|started",null]',
+        '~["error",[],"",null]',
+    ]
+    for modes in ([*STREAM_MODES, "metadata"], ["values", "protocol"]):
+        keep = stream_filter.of_creator({"stream_mode": modes, "subgraphs": True}, None)
+        assert not any(keep(name) for name in names)

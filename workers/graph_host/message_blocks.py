@@ -1,0 +1,241 @@
+"""Messages, whole or in chunks → the events of protocol v2 that build them up block by block.
+
+message-start, then for each block content-block-start, its deltas and content-block-finish, then message-finish.
+The blocks of one message never interleave: one that a model begins before another has ended waits for that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata, add_usage
+
+from .standard import json_loads
+
+Block = dict[str, Any]
+Event = dict[str, Any]
+
+ROLES = {"human": "human", "system": "system", "tool": "tool"}  # by a message's type; all others are the AI's
+PROSE = {"text": "text", "reasoning": "reasoning"}  # types whose content streams, and the field that holds it
+CALLS = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}  # in pieces → whole
+OF_CALLS = frozenset({"tool_call_chunk", "tool_call", "invalid_tool_call"})
+JOINED = frozenset(
+    {"text", "reasoning", "args", "data", "base64", "transcript"}
+)  # fields that come in pieces
+# What a block brings only when it is finished, and what stands for it until then.
+HEAVY = frozenset({"args", "base64", "data", "output", "transcript", "value"})
+NEEDED = {"tool_call": {"args": {}}, "server_tool_call": {"args": {}}, "non_standard": {"value": {}}}
+UNREADABLE = "Failed to parse tool call arguments as JSON"
+
+
+class MessageBlocks:
+    """One message in the making. Its events are yielded as its chunks come."""
+
+    def __init__(self, message: BaseMessage) -> None:
+        self.id = message.id or ""
+        self._open: deque[_Block] = deque()  # the first one streams, the others wait for it
+        self._by_key: dict[Any, _Block] = {}
+        self._count = 0
+        self._usage: UsageMetadata | None = None
+        self._metadata: dict[str, Any] = {}
+
+    def begin(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Event:
+        """The first event of a message; `metadata` is the stream's."""
+        start: Event = {"event": "message-start", "role": ROLES.get(message.type, "ai"), "id": self.id}
+        if isinstance(message, ToolMessage):
+            start["tool_call_id"] = message.tool_call_id
+        known = message.response_metadata or {}
+        said = {
+            "provider": known.get("model_provider") or metadata.get("ls_provider"),
+            "model": known.get("model_name") or metadata.get("ls_model_name"),
+            "langgraph_node": metadata.get("langgraph_node"),
+        }
+        start["metadata"] = {name: value for name, value in said.items() if isinstance(value, str)}
+        return start
+
+    def add(self, message: BaseMessage) -> Iterator[Event]:
+        """What a chunk adds; a whole message is a chunk that is the only one."""
+        for key, block in _slices(message):
+            yield from self._take(key, block)
+        self._metadata.update(message.response_metadata or {})
+        if isinstance(message, AIMessage) and message.usage_metadata:
+            self._usage = add_usage(self._usage, message.usage_metadata)
+
+    def finish(self) -> Iterator[Event]:
+        """End the open blocks and the message."""
+        for block in self._open:
+            yield from block.begin()
+            yield block.finish()
+        self._open.clear()
+        end: Event = {"event": "message-finish"}
+        if self._usage:
+            end["usage"] = self._usage
+        reason = self._metadata.get("finish_reason") or self._metadata.get("stop_reason")
+        if isinstance(reason, str):
+            end["reason"] = reason
+        if self._metadata:
+            end["metadata"] = self._metadata
+        yield end
+
+    def _take(self, key: Any, slice: Block) -> Iterator[Event]:
+        block = self._by_key.get(key)
+        if block is None or block.is_finished:
+            if _is_empty(slice) or (block is not None and _goes_on(slice)):
+                return
+            block = self._by_key[key] = _Block(self._count)
+            self._count += 1
+            self._open.append(block)
+        block.merge(slice)
+        if block.is_begun:
+            yield from block.delta(slice)
+        while len(self._open) > 1 and self._open[0].may_end:
+            yield from self._open[0].begin()
+            yield self._open.popleft().finish()
+        yield from self._open[0].begin()
+
+
+class _Block:
+    """One content block: what is known of it, and whether readers have heard of it."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._state: Block = {}
+        self.is_begun = False
+        self.is_finished = False
+
+    @property
+    def may_end(self) -> bool:
+        """Whether nothing is missing as far as one can see, once another block has begun."""
+        if self._state["type"] not in CALLS:
+            return True
+        args = (self._state.get("args") or "").rstrip()
+        return args.endswith("}") and _parsed(args) is not None
+
+    def merge(self, slice: Block) -> None:
+        state = self._state
+        for name, value in slice.items():
+            known = state.get(name)
+            if name in JOINED and isinstance(known, str) and isinstance(value, str):
+                state[name] = known + value
+            elif isinstance(known, list) and isinstance(value, list):
+                state[name] = [*known, *value]
+            elif isinstance(known, dict) and isinstance(value, dict):
+                state[name] = {**known, **value}
+            elif value is not None or name not in state:
+                state[name] = value
+
+    def begin(self) -> Iterator[Event]:
+        """The start, once, and all that has come so far."""
+        if self.is_begun:
+            return
+        self.is_begun = True
+        yield {"event": "content-block-start", "index": self._index, "content": _outline(self._state)}
+        yield from self.delta(self._state)
+
+    def delta(self, slice: Block) -> Iterator[Event]:
+        delta = _delta(slice)
+        if delta is not None:
+            yield {"event": "content-block-delta", "index": self._index, "delta": delta}
+
+    def finish(self) -> Event:
+        self.is_finished = True
+        return {"event": "content-block-finish", "index": self._index, "content": _whole(self._state)}
+
+
+def _slices(message: BaseMessage) -> Iterator[tuple[Any, Block]]:
+    """The blocks of a chunk, each with what tells it from the message's others."""
+    content = message.content
+    calls = message.tool_call_chunks if isinstance(message, AIMessageChunk) else ()
+    if isinstance(content, str) and not message.additional_kwargs and isinstance(message, AIMessageChunk):
+        blocks: list[Any] = [{"type": "text", "text": content}] if content else []
+    else:
+        blocks = _blocks(message)
+    for position, block in enumerate(blocks):
+        if not isinstance(block, dict) or (calls and block.get("type") in OF_CALLS):
+            continue
+        index = block.get("index")
+        yield (block.get("type"), position if index is None else index), block
+    for position, call in enumerate(calls):
+        index = call.get("index")
+        chunk: Block = {"type": "tool_call_chunk", **{k: v for k, v in call.items() if k != "type"}}
+        yield ("tool_call_chunk", ("at", position) if index is None else index), chunk
+    if not isinstance(message, AIMessageChunk):
+        for position, invalid in enumerate(getattr(message, "invalid_tool_calls", None) or ()):
+            yield ("invalid_tool_call", position), {**invalid, "type": "invalid_tool_call"}
+
+
+def _blocks(message: BaseMessage) -> list[Any]:
+    try:
+        return list(message.content_blocks)
+    except Exception:  # a provider's translator, or content of its own kind
+        text = message.content if isinstance(message.content, str) else ""
+        return [{"type": "text", "text": text}] if text else []
+
+
+def _is_empty(slice: Block) -> bool:
+    field = PROSE.get(slice.get("type", ""))
+    return field is not None and not slice.get(field) and not (slice.keys() - {"type", "index", field})
+
+
+def _goes_on(slice: Block) -> bool:
+    """Whether it is a piece of a call that has begun."""
+    return slice.get("type") in CALLS and not slice.get("name")
+
+
+def _delta(slice: Block) -> Block | None:
+    """What a slice adds, as far as it is told before the block is finished."""
+    type_ = slice.get("type", "")
+    field = PROSE.get(type_)
+    if field is not None:
+        return {"type": f"{type_}-delta", field: slice[field]} if slice.get(field) else None
+    if type_ in CALLS:
+        return {"type": "tool-call-delta", "args": slice["args"]} if slice.get("args") else None
+    if isinstance(slice.get("data"), str) and slice["data"]:
+        encoding = {"encoding": slice["encoding"]} if "encoding" in slice else {}
+        return {"type": "data-delta", "data": slice["data"], **encoding}
+    return None
+
+
+def _outline(state: Block) -> Block:
+    """A block without what is still to come."""
+    type_ = state.get("type", "")
+    field = PROSE.get(type_)
+    if field is not None:
+        return {**{k: v for k, v in state.items() if k not in (field, "index", "annotations")}, field: ""}
+    if type_ in CALLS:
+        known = {"id": state.get("id"), "name": state.get("name"), "args": ""}
+        index = {} if state.get("index") is None else {"index": state["index"]}
+        return {"type": type_, **known, **index}
+    return {**{k: v for k, v in state.items() if k not in HEAVY}, **NEEDED.get(type_, {})}
+
+
+def _whole(state: Block) -> Block:
+    """The finished block; a call whose arguments are no JSON object is an invalid one."""
+    type_ = state.get("type", "")
+    if type_ not in CALLS:
+        return state
+    dropped = {"type", "id", "name", "args", *(("index",) if type_ == "tool_call_chunk" else ())}
+    rest = {k: v for k, v in state.items() if k not in dropped and v is not None}
+    id, name, raw = state.get("id"), state.get("name"), state.get("args") or "{}"
+    args = _parsed(raw)
+    if args is None:
+        return {
+            "type": "invalid_tool_call",
+            "id": id,
+            "name": name,
+            "args": raw,
+            "error": UNREADABLE,
+            **rest,
+        }
+    return {"type": CALLS[type_], "id": id or "", "name": name or "", "args": args, **rest}
+
+
+def _parsed(args: str) -> dict[str, Any] | None:
+    try:
+        found = json_loads(args)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,101 @@
+"""When the subgraphs of a run begin and end, told from the tasks that they are, as events of protocol v2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .protocol_log import Namespace, ProtocolLog
+from .serialization import dumps, text_of
+
+
+class Life(NamedTuple):
+    """A subgraph that has begun."""
+
+    namespace: Namespace
+    graph_name: str
+
+
+class SubgraphLives:
+    """Writes `lifecycle` of the subgraphs of one run; that of the run itself is made from its log."""
+
+    def __init__(self, log: ProtocolLog) -> None:
+        self._log = log
+        self._begun: set[Namespace] = {()}
+        self._alive: dict[tuple[Namespace, str], Life] = {}  # by the task that it is: where, and its id
+        self._tool_calls: dict[str, str] = {}  # task → the model's tool call that it executes
+
+    def has_begun(self, ns: Namespace) -> bool:
+        return ns in self._begun
+
+    def note_task(self, ns: Namespace, task: Mapping[str, Any]) -> None:
+        """A task begins: the graph that it is a task of has begun."""
+        call = _tool_call(task.get("input"))
+        if call is not None:
+            self._tool_calls[task["id"]] = call
+        self.begin(ns, (task.get("metadata") or {}).get("lc_agent_name"))
+
+    def begin(self, ns: Namespace, agent: str | None = None) -> None:
+        """Say that this namespace has begun, and those around it; once."""
+        if ns in self._begun:
+            return
+        self.begin(ns[:-1])
+        self._begun.add(ns)
+        name, _, task = ns[-1].partition(":")
+        if not task:
+            return  # another use of a subgraph by the task around it, which has no life of its own
+        data: dict[str, Any] = {
+            "event": "started",
+            "namespace": list(ns),
+            "graph_name": agent or name,
+            "trigger_call_id": task,
+        }
+        if task in self._tool_calls:
+            data["cause"] = {"type": "toolCall", "tool_call_id": self._tool_calls[task]}
+        life = self._alive[ns[:-1], task] = Life(ns, data["graph_name"])
+        self._write(life, data)
+
+    def end_task(self, ns: Namespace, task: Mapping[str, Any]) -> None:
+        """A task has ended, and with it the subgraph that it is."""
+        self._tool_calls.pop(task["id"], None)
+        life = self._alive.pop((ns, task["id"]), None)
+        if life is None:
+            return
+        if task.get("interrupts"):
+            self._end(life, "interrupted")
+        elif task.get("error"):
+            self._end(life, "failed", _text(task["error"]))
+        else:
+            self._end(life, "completed")
+
+    def end_all(self, event: str, error: str | None) -> None:
+        """Those whose task never said so end as the run does, the innermost first."""
+        for life in sorted(self._alive.values(), key=lambda life: len(life.namespace), reverse=True):
+            self._end(life, event, error if event == "failed" else None)
+        self._alive.clear()
+
+    def _end(self, life: Life, event: str, error: str | None = None) -> None:
+        data = {"event": event, "namespace": list(life.namespace), "graph_name": life.graph_name}
+        self._write(life, data if error is None else {**data, "error": error})
+
+    def _write(self, life: Life, data: dict[str, Any]) -> None:
+        tail = f"lc|{'|'.join(life.namespace)}|{data['event']}"
+        self._log.write("lifecycle", life.namespace, dumps(data), id_tail=tail)
+
+
+def _tool_call(input: Any) -> str | None:
+    """The id of the tool call that a task was given; older versions give several at once."""
+    if isinstance(input, Mapping) and isinstance(input.get("tool_call"), Mapping):
+        input = [input["tool_call"]]
+    if not isinstance(input, list):
+        return None
+    ids = [
+        call["id"] for call in input if isinstance(call, Mapping) and call.keys() >= {"id", "name", "args"}
+    ]
+    return ids[0] if ids and isinstance(ids[0], str) else None
+
+
+def _text(error: Any) -> str:
+    if isinstance(error, Mapping):
+        return str(error.get("message", ""))
+    return text_of(error)
