@@ -3,17 +3,13 @@
 Runs of a thread follow one another, so their event logs do too. An id is `<run>-<event>`: the run's place in the
 thread and the event's number in its log; where states are sent, `-<time>` of the last one sent is added.
 `6-0` is the place after all of run 5.
-
-Runners publish a wake-up to the thread's channel when a run's log begins, writers of state when it is written. It may be
-lost: the rows are looked at now and then anyway.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -22,19 +18,19 @@ from uuid import UUID
 from redis.exceptions import RedisError
 from sqlalchemy import text
 
-from shared.errors import NotFound, Unavailable
+from shared.errors import NotFound
 from shared.eventlog import events, follow
 from shared.eventlog.events import END, EXPIRED, Event
-from shared.eventlog.hub import Reader, hub
+from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import connection, dumps
 from shared.models import is_live
 from shared.runs import end_event
+from shared.thread_runs import Look, ThreadReader
 from shared.threads import state
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 10.0  # between two looks at the rows without a wake-up
 RUN_MODES, LIFECYCLE, STATE_UPDATE = MODES = ("run_modes", "lifecycle", "state_update")
 MAX_DIGITS = 17
 
@@ -70,19 +66,6 @@ class StreamPosition:
         return cls(int(run), int(seq), None if state_at is None else int(state_at))
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What the rows say: the thread, and the next of its runs to follow."""
-
-    last_run: int
-    state_at: int
-    run_id: UUID | None
-    run: int
-    status: str | None
-    attempt: int
-    kwargs: Mapping[str, Any]
-
-
 # Runs after `known` are live or new when the stream begins; earlier ones are replayed only where they can be.
 LOOK = text("""
 SELECT t.last_seq, t.state_updated_at, r.run_id, r.created_seq, r.status, r.attempt, r.kwargs
@@ -104,7 +87,7 @@ FROM thread AS t WHERE t.deployment_id = :deployment_id AND t.thread_id = :threa
 """)
 
 
-class ThreadStream:
+class ThreadStream(ThreadReader[ThreadEvent]):
     """One reader of one thread. `place` says from where; None means from now on.
 
     `wanted` tells from a run's `kwargs` which of its events its creator asked for.
@@ -120,14 +103,14 @@ class ThreadStream:
         wanted: Callable[[Mapping[str, Any]], Keep],
         retention_seconds: int,
     ) -> None:
-        self._deployment_id, self._thread_id = deployment_id, thread_id
+        super().__init__(deployment_id, thread_id)
         self._modes, self._wanted = frozenset(modes), wanted
         self._tells_states = STATE_UPDATE in modes
         self._place = place
         self._retention = retention_seconds
-        self._after = 0  # all of this run, and of those before it, has been sent or is not to be
         self._known = self._newest = 0  # see LOOK; the newest run there was when the stream began
         self._state_at = 0
+        self._has_run = False  # the last look found a run to follow
 
     def open(self) -> None:
         """Note where the stream begins; raises NotFound when there is no such thread."""
@@ -140,61 +123,22 @@ class ThreadStream:
         knows = self._place.state_at if self._place is not None else None
         self._state_at = _microseconds(row.state_updated_at) if knows is None else knows
 
-    def batches(self, wake_ups: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[ThreadEvent]]:
-        """The events, in batches, until the thread is gone; [] on each quiet spell.
-
-        `wake_ups` listens to `channel()`. Raises Stopping when the process stops.
-        """
-        has_run = False
-        while True:
-            try:
-                look = self._look()
-            except Unavailable as error:
-                log.warning("thread %s: its runs cannot be looked up now: %s", self._thread_id, error)
-                yield from self._wait(wake_ups, quiet_seconds)
-                continue
-            if look is None:
-                return
-            has_moved = look.state_at != self._state_at
-            if self._tells_states and has_moved and (has_run or look.run_id is None):
-                yield self._state(look)  # never before the run that has made it
-            has_run = look.run_id is not None
-            if look.run_id is None:
-                self._after = look.last_run
-                yield from self._wait(wake_ups, quiet_seconds)
-            else:
-                yield from self._run(look, look.run_id, quiet_seconds)
-                self._after = look.run
-
-    @property
-    def _keys(self) -> dict[str, UUID]:
-        return {"deployment_id": self._deployment_id, "thread_id": self._thread_id}
-
-    def _look(self) -> _Look | None:
+    def _look(self) -> Look | None:
         bounds = {"after": self._after, "known": self._known, "retention": self._retention}
         with connection() as conn:
             row = conn.execute(LOOK, {**self._keys, **bounds}).one_or_none()
         if row is None:
             return None
-        return _Look(
-            row.last_seq,
-            _microseconds(row.state_updated_at),
-            row.run_id,
-            row.created_seq,
-            row.status,
-            row.attempt,
-            row.kwargs,
-        )
+        return Look(row.last_seq, row if row.run_id else None, _microseconds(row.state_updated_at))
 
-    def _wait(self, wake_ups: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[ThreadEvent]]:
-        deadline = time.monotonic() + LOOK_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
-            notified, missed = wake_ups.take(min(quiet_seconds(), left))
-            yield []
-            if notified or missed:
-                return
+    def _between(self, look: Look) -> Sequence[list[ThreadEvent]]:
+        """The state where it has moved, never before the run that has made it."""
+        has_run, self._has_run = self._has_run, look.run is not None
+        has_moved = look.state_at != self._state_at
+        is_told = self._tells_states and has_moved and (has_run or look.run is None)
+        return [self._state(look)] if is_told else ()
 
-    def _state(self, look: _Look) -> list[ThreadEvent]:
+    def _state(self, look: Look) -> list[ThreadEvent]:
         """The newest state; the rows may know a newer one than the look, which is then sent again."""
         with connection() as conn:
             record = state.newest(conn, self._deployment_id, self._thread_id).record
@@ -204,11 +148,9 @@ class ThreadStream:
     def _id(self, run: int, seq: int) -> str:
         return f"{run}-{seq}-{self._state_at}" if self._tells_states else f"{run}-{seq}"
 
-    def _run(
-        self, look: _Look, run_id: UUID, quiet_seconds: Callable[[], float]
-    ) -> Iterator[list[ThreadEvent]]:
+    def _run(self, run: Any, quiet_seconds: Callable[[], float]) -> Iterator[list[ThreadEvent]]:
         """What is wanted of one run's log, and that it is over."""
-        after, keep = self._begin(look), self._keep(look)
+        run_id, after, keep = run.run_id, self._begin(run), self._keep(run)
         with hub().reader(run_id) as reader:
             newest, is_whole = end_event.extent(run_id)
             if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
@@ -227,22 +169,22 @@ class ThreadStream:
                 for event in batch:
                     seq = event.seq or seq + (event is not EXPIRED)
                     if name := keep(event.name):
-                        sent.append(self._told(event, name, look.run, seq, run_id))
+                        sent.append(self._told(event, name, run.created_seq, seq, run_id))
                 yield sent
 
-    def _begin(self, look: _Look) -> int | None:
+    def _begin(self, run: Any) -> int | None:
         """The number in the run's log to go on after; None means from now on."""
-        if look.run > self._newest:
+        if run.created_seq > self._newest:
             return 0
-        if look.kwargs["resumable"] and self._place is not None:
-            return self._place.seq if look.run == self._place.run else 0
-        was_first = look.run == self._known + 1
-        return None if was_first and look.attempt else 0
+        if run.kwargs["resumable"] and self._place is not None:
+            return self._place.seq if run.created_seq == self._place.run else 0
+        was_first = run.created_seq == self._known + 1
+        return None if was_first and run.attempt else 0
 
-    def _keep(self, look: _Look) -> Keep:
+    def _keep(self, run: Any) -> Keep:
         """Which events of a run's log belong to the modes."""
         if RUN_MODES in self._modes:
-            keep = self._wanted(look.kwargs)
+            keep = self._wanted(run.kwargs)
             return lambda name: name if name in (END, EXPIRED.name) else keep(name)
         if LIFECYCLE in self._modes:
             return lambda name: name if name in ("metadata", END) else None

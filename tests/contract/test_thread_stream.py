@@ -11,7 +11,7 @@ import orjson
 import pytest
 from sqlalchemy import text
 
-from shared import graph_queries, thread_stream
+from shared import graph_queries, thread_runs
 from shared.eventlog import events
 from shared.infra import broker, redis
 from shared.infra.postgres import connection
@@ -233,7 +233,7 @@ def test_events_that_are_gone_are_said_to_be(api: Api, thread_id: str) -> None:
 def test_a_lost_ring_costs_time_and_no_event(
     api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_stream, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(thread_runs, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(events, "WAKE_UP", b"")
     with follow(api, thread_id) as stream:
         assert stream.beats(1) == []
@@ -243,7 +243,7 @@ def test_a_lost_ring_costs_time_and_no_event(
 
 
 def test_it_ends_with_its_thread(api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_stream, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(thread_runs, "LOOK_SECONDS", 0.1)
     with follow(api, thread_id) as stream:
         assert stream.beats(1) == []
         api.delete(f"/threads/{thread_id}")

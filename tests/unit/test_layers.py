@@ -61,6 +61,7 @@ FLOORS = {
         {"deployments", "oauth"},
         {"assistants"},
         {"runs"},
+        {"thread_runs"},
         {"crons", "cron_schedule", "thread_stream", "thread_copies"},
         {"removal"},
         {"access"},
