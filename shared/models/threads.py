@@ -31,6 +31,9 @@ class Thread(Base):
     rest_status: Mapped[ThreadStatus | None] = mapped_column(Text)
     rest_error: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     last_seq: Mapped[int] = mapped_column(server_default="0")  # created_seq of its newest run
+    # who watches it by the protocol: see shared/protocol/watching.py
+    protocol_until: Mapped[datetime | None]
+    protocol_end_given: Mapped[int] = mapped_column(server_default="0")
     # how long after its last change it is deleted or thinned out: see shared/removal/expiry.py
     ttl_minutes: Mapped[float | None] = mapped_column(Double)
     ttl_strategy: Mapped[str | None]

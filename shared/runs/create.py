@@ -22,6 +22,7 @@ from shared.models import ThreadStatus
 from shared.runs import cancel, configurable
 from shared.runs.cancel import Displaced
 from shared.runs.configurable import RunIdentity
+from shared.runs.read import PROTOCOL
 from shared.threads import records
 
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
@@ -138,7 +139,7 @@ def create_run(
 
 MADE = """
 SELECT run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,
-    multitask_strategy, cancel_reason, pool, coalesce(not_before <= now(), true) AS is_due
+    multitask_strategy, cancel_reason, created_seq, pool, coalesce(not_before <= now(), true) AS is_due
 FROM run WHERE run_id = %(run_id)s
 """
 
@@ -196,7 +197,9 @@ def _may_make_thread(
     return False
 
 
-_INSERT_RUN = """
+# Of a run on a thread that somebody watches, the kwargs begin with this.
+_JOINED = f'{{"joined":{dumps({"stream_mode": [PROTOCOL], "subgraphs": False})},'
+_INSERT_RUN = f"""
 INSERT INTO run (webhook, key_id,
                  run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, metadata,
                  input, kwargs, multitask_strategy, temporary, pool, timeout_seconds, created_seq,
@@ -204,13 +207,16 @@ INSERT INTO run (webhook, key_id,
 SELECT CAST(%(webhook)s AS text), %(key_id)s,
        %(run_id)s, t.deployment_id, t.thread_id, %(assistant_id)s, %(revision_id)s, %(graph_id)s, 'pending',
        CAST(%(assistant_metadata)s AS jsonb) || t.before || CAST(%(metadata)s AS jsonb),
-       CAST(%(input)s AS json), CAST(%(kwargs)s AS json), %(multitask_strategy)s, %(temporary)s, %(pool)s,
+       CAST(%(input)s AS json), CAST(CASE WHEN t.is_watched
+           THEN '{_JOINED}' || substr(CAST(%(kwargs)s AS text), 2) ELSE CAST(%(kwargs)s AS text) END AS json),
+       %(multitask_strategy)s, %(temporary)s, %(pool)s,
        CAST(%(timeout_seconds)s AS double precision), t.last_seq,
        now() + later.by, CASE WHEN later.by > '0' THEN now() + later.by END,
        CASE WHEN later.by > '0' THEN NULL ELSE now() END, t.taken
 FROM t, make_interval(secs => CAST(%(after)s AS double precision)) AS later(by)
 RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,
-          multitask_strategy, cancel_reason, (SELECT was_idle FROM t) AND not_before IS NULL AS starts_at_once
+          multitask_strategy, cancel_reason, created_seq,
+          (SELECT was_idle FROM t) AND not_before IS NULL AS starts_at_once
 """
 # Whether runs are ahead is read from the locked thread: other runs may be invisible to this statement.
 # A run that is to start later is not notified of: upkeep does so when its time has come.
@@ -219,7 +225,7 @@ INSERT_ON_THREAD = (
     """
 WITH old AS (
     SELECT metadata, CAST(config AS text) AS config, CAST(%(thread_config)s AS text) AS new_config,
-        status <> 'busy' AS was_idle FROM thread
+        status <> 'busy' AS was_idle, coalesce(protocol_until > now(), false) AS is_watched FROM thread
     WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s
       AND (SELECT count(*) FROM run WHERE deployment_id = %(deployment_id)s
            AND thread_id = %(thread_id)s AND status = 'pending') < %(max_pending)s
@@ -230,7 +236,7 @@ WITH old AS (
         config = CASE WHEN old.config = old.new_config THEN thread.config ELSE CAST(old.new_config AS json) END
     FROM old
     WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s
-    RETURNING deployment_id, thread_id, last_seq, old.metadata AS before, old.was_idle,
+    RETURNING deployment_id, thread_id, last_seq, old.metadata AS before, old.was_idle, old.is_watched,
         CASE WHEN old.metadata @> CAST(%(thread_metadata)s AS jsonb) AND old.config = old.new_config
             THEN NULL ELSE jsonb_strip_nulls(jsonb_build_object('graph_id', old.metadata -> 'graph_id',
                 'assistant_id', old.metadata -> 'assistant_id', 'config', old.config)) END AS taken
@@ -247,7 +253,7 @@ WITH t AS (
         CAST(%(thread_config)s AS json), 1)
     ON CONFLICT DO NOTHING
     RETURNING deployment_id, thread_id, last_seq, CAST('{}' AS jsonb) AS before, true AS was_idle,
-        CAST(NULL AS jsonb) AS taken
+        false AS is_watched, CAST(NULL AS jsonb) AS taken
 )
 """
     + _INSERT_RUN

@@ -17,6 +17,10 @@ COLUMNS = (
     " seq_reserved"
 )
 
+# A run with this among its stream modes also writes the protocol's events into its log; callers neither name it nor
+# see it.
+PROTOCOL = "protocol"
+
 
 def count_pending(conn: Connection | Driver, deployment_id: UUID, *, most: int) -> int:
     """How many runs of a deployment wait, counted up to `most`."""
@@ -41,6 +45,7 @@ def record(row: Row) -> dict[str, Any]:
         "kwargs": {
             "input": row["input"],
             **{name: value for name, value in row["kwargs"].items() if name != "joined"},
+            "stream_mode": [mode for mode in row["kwargs"]["stream_mode"] if mode != PROTOCOL],
         },
         "multitask_strategy": row["multitask_strategy"],
         "langsmith_session_name": None,

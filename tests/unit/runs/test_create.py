@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from sqlalchemy import text
 
 import tests.support.factories as make
 from shared.deployments.deployments import DeploymentRef
@@ -190,3 +191,23 @@ def test_a_run_of_another_deployment_is_not_there(deployment: DeploymentRef, thr
         with pytest.raises(NotFound):
             read.get(conn, other.id, run_id)
         assert read.get(conn, deployment.id, run_id)["status"] == RunStatus.PENDING
+
+
+@pytest.mark.parametrize(("until", "is_joined"), [("'1 minute'", True), ("'-1 second'", False)])
+def test_a_run_on_a_thread_that_is_watched_is_to_show_more(
+    deployment: DeploymentRef, thread_id: UUID, until: str, is_joined: bool
+) -> None:
+    plain = create(deployment, thread_id).row["kwargs"]
+    with connection() as conn:
+        conn.execute(text(f"UPDATE thread SET protocol_until = now() + interval {until}"))
+    kwargs = dict(create(deployment, thread_id).row["kwargs"])
+    joined = kwargs.pop("joined", None)
+    assert joined == ({"stream_mode": ["protocol"], "subgraphs": False} if is_joined else None)
+    assert kwargs.keys() == plain.keys()
+    assert kwargs["stream_mode"] == ["values"]
+
+
+def test_callers_do_not_see_what_a_run_shows_to_others(deployment: DeploymentRef, thread_id: UUID) -> None:
+    row = create(deployment, thread_id, stream_mode=("values", "protocol")).row
+    assert row["kwargs"]["stream_mode"] == ["values", "protocol"]
+    assert read.record(row)["kwargs"]["stream_mode"] == ["values"]
