@@ -131,7 +131,8 @@ def _refusal(spec: APISpec, operation: Operation, status: int, path: str) -> dic
     if status == 304:
         return {**described, "headers": {"ETag": ETAG}}
     lists = status == 422 and path.startswith(CONTROL_PLANE)
-    described["content"] = {JSON: {"schema": named(spec, VIOLATIONS if lists else ERROR)}}
+    schema = operation.refusals.get(status, VIOLATIONS if lists else ERROR)
+    described["content"] = {JSON: {"schema": named(spec, schema)}}
     return described
 
 

@@ -6,8 +6,8 @@ the rest. A role has no default, so that no route can be without one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from flask import current_app, request
@@ -38,6 +38,7 @@ class Operation:
     empty: tuple[int, ...] = ()  # other statuses, without a body
     headers: tuple[str, ...] = ()  # of the answer, known to web/openapi_responses.py
     errors: tuple[int, ...] = ()
+    refusals: Mapping[int, dict[str, Any]] = field(default_factory=dict)  # those with a form of their own
     sse: bool = False  # answers with server-sent events
     idempotent: bool = False  # takes an Idempotency-Key (web/idempotency.py)
     media: tuple[str, ...] = (JSON,)  # of the answer; only JSON has its schema

@@ -93,6 +93,11 @@ def encode_parts(name: str, data: bytes, id: bytes) -> bytes:
     return head + b"\r\nid: " + id + b"\r\n\r\n" if id else head + b"\r\n\r\n"
 
 
+def comment(text: str) -> bytes:
+    """A line that clients pass over."""
+    return f": {text}\r\n\r\n".encode()
+
+
 def body(
     batches: Batches,
     heartbeat: HeartbeatTimer,

@@ -55,26 +55,27 @@ class SchemaViolation(Invalid):
 
 def load(schema: type[Schema], *, optional: bool = False) -> dict[str, Any]:
     """The checked JSON body; with `optional` an empty body counts as `{}`."""
-    raw = _raw_body()
+    raw = raw_body()
     body = {} if optional and not raw.strip() else parse_body(raw)
     if not isinstance(body, dict):
         raise SchemaViolation([Violation(("body",), "must be an object", "dict_type")])
-    return _checked(schema, body, "body")
+    return checked(schema, body, "body")
 
 
 def load_many(schema: type[Schema], *, max_items: int) -> list[dict[str, Any]]:
     """The checked items of a JSON array; one bad item refuses them all."""
-    body = parse_body(_raw_body())
+    body = parse_body(raw_body())
     if not isinstance(body, list):
         raise SchemaViolation([Violation(("body",), "must be an array", "list_type")])
     if not body:
         raise SchemaViolation([Violation(("body",), NO_ITEM, NO_ITEM.kind)])
     if len(body) > max_items:
         raise SchemaViolation([Violation(("body",), f"must have at most {max_items} items", "too_long")])
-    return [_checked(schema, item, "body", at) for at, item in enumerate(body)]
+    return [checked(schema, item, "body", at) for at, item in enumerate(body)]
 
 
-def _raw_body() -> bytes:
+def raw_body() -> bytes:
+    """The request's body as it was sent."""
     try:
         return request.get_data(cache="Idempotency-Key" in request.headers)  # read again for its digest
     except TimeoutError as error:
@@ -90,7 +91,7 @@ def load_query(schema: type[Schema]) -> dict[str, Any]:
         values = request.args.getlist(key)
         if values:
             sent[key] = values if isinstance(field, QueryList) else values[-1]
-    return _checked(schema, sent, "query")
+    return checked(schema, sent, "query")
 
 
 def parse_body(raw: bytes) -> Any:
@@ -138,7 +139,8 @@ def _instance(schema: type[Schema]) -> Schema:
     return _instances[schema]
 
 
-def _checked(schema: type[Schema], sent: Mapping[str, Any], *loc: str | int) -> dict[str, Any]:
+def checked(schema: type[Schema], sent: Mapping[str, Any], *loc: str | int) -> dict[str, Any]:
+    """What was sent, checked; `loc` is where it stood."""
     try:
         return cast("dict[str, Any]", _instance(schema).load(sent))
     except ValidationError as error:

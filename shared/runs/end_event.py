@@ -82,6 +82,12 @@ def output_of(last: Event) -> bytes:
     return last.data.partition(OUTPUT)[2][:-1]
 
 
+def head_of(last: Event) -> bytes:
+    """What a log's last event says beside the output, as JSON."""
+    head, is_with_output, _ = last.data.partition(OUTPUT)
+    return head + b"}" if is_with_output else head
+
+
 def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
     """The row of a temporary run that has ended, as far as readers need it; None when nothing is known of it.
 

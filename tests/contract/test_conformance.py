@@ -49,7 +49,7 @@ CHECKS = [
 ]
 
 EXAMPLES = 12  # of each operation; drawn in the same order each time
-FOLLOWS = ("/stream", "/wait", "/join")  # they answer when a run has ended
+FOLLOWS = ("/stream", "/wait", "/join", "/stream/events")  # they answer when a run has ended
 KNOWN = {"assistant_id": "agent", "graph_id": "agent", "schedule": "0 0 1 1 *", "version": 1}
 CHECKPOINT = "1f0c1b9e-0000-6000-8000-000000000000"
 FIRST_PENDING = text("""

@@ -126,6 +126,8 @@ run       DELETE  /d/<deployment>/threads/<thread_id>/runs/<run_id>
 read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>/join
 read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>/stream
 read      GET     /d/<deployment>/threads/<thread_id>/stream
+read      POST    /d/<deployment>/threads/<thread_id>/stream/events
+run       POST    /d/<deployment>/threads/<thread_id>/commands
 run       POST    /d/<deployment>/threads/<thread_id>/runs/<run_id>/cancel
 run       POST    /d/<deployment>/runs/crons
 run       POST    /d/<deployment>/threads/<thread_id>/runs/crons
@@ -160,6 +162,7 @@ LONG = """
 /d/<deployment>/threads/<thread_id>/runs/<run_id>/join
 /d/<deployment>/threads/<thread_id>/runs/<run_id>/stream
 /d/<deployment>/threads/<thread_id>/stream
+/d/<deployment>/threads/<thread_id>/stream/events
 /v2/auth/wait/<auth_id>
 /v2/deployments/<deployment_id>/revisions/<revision_id>/stream
 """

@@ -39,6 +39,7 @@ BODIES: dict[Route, Any] = {
     ("POST", "/d/<deployment>/threads/<thread_id>/state"): {"values": {}},
     ("PATCH", "/d/<deployment>/threads/<thread_id>/state"): {"metadata": {}},
     ("POST", "/d/<deployment>/threads/<thread_id>/state/checkpoint"): {"checkpoint": {"checkpoint_id": "1"}},
+    ("POST", "/d/<deployment>/threads/<thread_id>/commands"): {"id": 1, "method": "agent.getTree"},
     ("PATCH", "/v2/keys/<key_id>"): {"name": "mine"},
     ("POST", "/v2/auth/callback/<provider_id>"): {"code": "c", "state": "s"},
     ("POST", "/v2/auth/authenticate"): {"provider": "their-provider", "scopes": []},
@@ -60,6 +61,11 @@ ANSWERS: dict[Route, int] = {
     ("GET", "/v1/integrations/github/<integration_id>/repos"): 200,  # nobody has any
     ("GET", "/v2/auth/wait/<auth_id>"): 200,  # with the status not_found
     ("PATCH", "/v2/organizations/<organization_id>"): 403,  # for operators
+    ("POST", "/d/<deployment>/threads/<thread_id>/commands"): 200,  # a refusal: no such run
+    (
+        "POST",
+        "/d/<deployment>/threads/<thread_id>/stream/events",
+    ): 400,  # tests/contract/test_protocol_events.py has more
     ("DELETE", "/v2/organizations/<organization_id>"): 403,
 }
 

@@ -62,7 +62,7 @@ FLOORS = {
         {"assistants"},
         {"runs"},
         {"thread_runs"},
-        {"crons", "cron_schedule", "thread_stream", "thread_copies"},
+        {"crons", "cron_schedule", "thread_stream", "thread_copies", "protocol"},
         {"removal"},
         {"access"},
     ),

@@ -26,6 +26,7 @@ from web.deployment_api import (
     thread_stream,
     threads,
 )
+from web.deployment_api.protocol import commands, events
 
 KNOWN_SECONDS = 1.0  # how long a deployment found by name is not looked up again
 
@@ -34,7 +35,7 @@ _known: dict[tuple[UUID, str], tuple[float, DeploymentRef]] = {}
 bp = Blueprint("deployment_api", __name__)
 for resource in (
     assistants.bp, threads.bp, states.bp, runs.bp, joins.bp, cancels.bp, thread_stream.bp, crons.bp, store.bp,
-    queue.bp, retries.bp,
+    queue.bp, retries.bp, commands.bp, events.bp,
 ):  # fmt: skip
     bp.register_blueprint(resource)
 

@@ -238,6 +238,11 @@ def check_webhooks(named: Iterable[str | None]) -> None:
             webhooks.check(url, rules, own=own)
 
 
+def of_command(params: dict[str, Any], thread_id: UUID, **fixed: Any) -> RunRequest:
+    """Checked parameters of a protocol's command; `fixed` is what a caller has no say in."""
+    return replace(_request(params, thread_id)[0], **fixed)
+
+
 def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, str]:
     checkpoint = _checkpoint(body, thread_id)
     refuse_two_configurations(body)

@@ -8,7 +8,7 @@ as the first time, with the stream or the output of the run that was made then.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
@@ -199,6 +199,28 @@ def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Cr
     publish_cancels(created.displaced, settings().event_retention_seconds)
     _notify(created)
     return created, response
+
+
+def create_by(rule: Callable[..., Created]) -> Created:
+    """Commit the run that a rule makes in a transaction, then notify.
+
+    The rule gets the connection, `run_id` and the terms of `runs.create`; what it raises is raised.
+    """
+    run_id = uuid7()
+    if is_full := _is_full(1):
+        raise is_full
+    try:
+        with connection() as conn:
+            created = rule(conn, run_id=run_id, **_terms())
+    except OutcomeUnknown:  # an error would have the caller send it again
+        with driver() as conn:
+            found = create.made(conn, run_id)
+        if found is None:
+            raise
+        created = found
+    publish_cancels(created.displaced, settings().event_retention_seconds)
+    _notify(created)
+    return created
 
 
 def _insert(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Created, Response]:

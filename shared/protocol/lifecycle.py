@@ -1,0 +1,115 @@
+"""That a run begins and how it ends, as the protocol says it: made from the run's row, for runs of whatever origin.
+
+The row has changed before the log says so. Only what the row does not keep is taken from the log: that a run which
+came to a good end left its thread waiting for an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+from sqlalchemy import Connection, text
+
+from shared.eventlog.events import Event
+from shared.models import RunStatus
+from shared.protocol import position
+from shared.protocol.events import ProtocolEvent, made
+from shared.runs import end_event
+from shared.runs.end_event import END_OF_LOG, FAILED, ROLLBACK
+
+REFUSED = "UnknownInterruptError"  # the error of a strict resume that fits no open interrupt
+
+# `left_open`: the thread rests as this run left it, and waits.
+ROW = text("""
+SELECT r.run_id, r.created_seq, r.graph_id, r.status, r.attempt, r.started_at, r.ended_at, r.error,
+    r.kwargs -> 'command' -> 'resume' AS resume, r.kwargs ->> 'strict_resume' AS is_strict, t.interrupts,
+    t.rest_status = 'interrupted' AND NOT EXISTS (SELECT FROM run AS later
+        WHERE later.deployment_id = r.deployment_id AND later.thread_id = r.thread_id
+        AND later.created_seq > r.created_seq AND later.attempt > 0) AS left_open
+FROM run AS r JOIN thread AS t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
+WHERE r.deployment_id = :deployment_id AND r.run_id = :run_id
+""")
+
+
+def row(conn: Connection, deployment_id: UUID, run_id: UUID) -> Any | None:
+    """What is to be known of a run here; None when it was taken away."""
+    return conn.execute(ROW, {"deployment_id": deployment_id, "run_id": run_id}).one_or_none()
+
+
+def event_of(status: str, *, is_interrupted: bool) -> str:
+    """A run's status in the protocol's words."""
+    if status == RunStatus.PENDING:
+        return "started"
+    if status == RunStatus.RUNNING:
+        return "running"
+    if status in FAILED:
+        return "failed"
+    return "interrupted" if is_interrupted or status != RunStatus.SUCCESS else "completed"
+
+
+def running(run: Any, at: datetime | None) -> ProtocolEvent:
+    data = {"event": "running", "graph_name": run.graph_id}
+    return made(run, position.FIRST, "lifecycle", "lc||running", data, at)
+
+
+def ended(row: Any, end: Event) -> ProtocolEvent:
+    """How a run has ended, by its row and its log's last event."""
+    is_open = row.left_open if end is END_OF_LOG else _head(end).get("interrupted")
+    return _terminal(row, row.status, row.ended_at, is_open=bool(is_open), failure=_failure(row))
+
+
+def gone(run: Any, end: Event) -> ProtocolEvent:
+    """The same of a run whose row is gone: it was temporary, or it was rolled back."""
+    head = _head(end)
+    return _terminal(
+        run, head.get("status", ROLLBACK), None, is_open=bool(head.get("interrupted")), failure={}
+    )
+
+
+def _terminal(
+    run: Any, status: str, at: datetime | None, *, is_open: bool, failure: Mapping[str, Any]
+) -> ProtocolEvent:
+    event = event_of(status, is_interrupted=is_open)
+    data = {"event": event, "graph_name": run.graph_id, **(failure if event == "failed" else {})}
+    return made(run, position.LAST, "lifecycle", f"lc||{event}", data, at)
+
+
+def requested(row: Any) -> list[ProtocolEvent]:
+    """What the run's thread waits for, where no log has it any more."""
+    found = open_interrupts(row.interrupts) if row.left_open else {}
+    return [
+        made(
+            row,
+            position.LAST - len(found) + nth,
+            "input.requested",
+            f"input||{id}",
+            {"interrupt_id": id, "payload": value, "value": value},
+            row.ended_at,
+        )
+        for nth, (id, value) in enumerate(found.items())
+    ]
+
+
+def open_interrupts(stored: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What each open interrupt asks, by its id, from what is stored with a thread by task."""
+    return {one["id"]: one["value"] for of_task in (stored or {}).values() for one in of_task}
+
+
+def _head(end: Event) -> Mapping[str, Any]:
+    """What a log's last event says but the run's output, which may be large."""
+    return orjson.loads(end_event.head_of(end))
+
+
+def _failure(row: Any) -> dict[str, Any]:
+    error = row.error or {}
+    said = {"error": error.get("message") or error.get("error") or f"the run ended as {row.status}"}
+    if not row.is_strict or error.get("error") != REFUSED:
+        return said
+    pending = list(open_interrupts(row.interrupts))
+    named = list(row.resume) if isinstance(row.resume, dict) else []
+    unknown = [id for id in named if id not in pending]
+    return {**said, "reason": REFUSED, "interrupt_ids": unknown, "pending_ids": pending}

@@ -1,0 +1,99 @@
+"""What a command means for a thread as it is when the thread is locked: a run with input, or an answer to a question.
+
+A thread that waits for an answer takes the next input as that answer. One that was cancelled, or stands at a
+breakpoint, asks nothing: input for it is input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared.deployments.deployments import DeploymentRef
+from shared.errors import NotFound
+from shared.models import ThreadStatus, is_live
+from shared.protocol.lifecycle import open_interrupts
+from shared.runs import create
+from shared.runs.create import Created, RunRequest
+
+
+class NoSuchRun(NotFound):
+    """The thread has no run."""
+
+
+class NoSuchInterrupt(NotFound):
+    """Nothing waits for this answer."""
+
+
+LOCKED = text("""
+SELECT status, interrupts FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+FOR NO KEY UPDATE
+""")
+
+COMMANDS = text(f"""
+SELECT kwargs -> 'command' -> 'resume' AS resume FROM run
+WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND {is_live()} ORDER BY created_seq
+""")
+
+# A run that was cancelled before it began has asked nothing.
+ASKED_BY = text("""
+SELECT assistant_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+ORDER BY attempt > 0 DESC, created_seq DESC LIMIT 1
+""")
+
+
+def start(
+    conn: Connection, deployment: DeploymentRef, request: RunRequest, *, thread_id: UUID, **more: Any
+) -> Created:
+    """A run with this input, or one that takes it as the answer to what the thread asks.
+
+    From a checkpoint that is named it is always input. `more` is what `create_run` takes, and so is what is raised.
+    """
+    thread = conn.execute(LOCKED, {"deployment_id": deployment.id, "thread_id": thread_id}).one_or_none()
+    is_asked = thread is not None and thread.status == ThreadStatus.INTERRUPTED and _open(thread)
+    if is_asked and request.input is not None and not request.place:
+        request = replace(request, input=None, command={"resume": request.input})
+    return create.create_run(conn, deployment, request, thread_id=thread_id, **more)
+
+
+def respond(
+    conn: Connection,
+    deployment: DeploymentRef,
+    request: RunRequest,
+    answers: Mapping[str, Any],
+    *,
+    thread_id: UUID,
+    **more: Any,
+) -> Created:
+    """A run of the assistant that asked, which gives these answers by interrupt; what is not answered stays open.
+
+    Raises NoSuchRun, and NoSuchInterrupt for an id that is unknown, or answered by a run that has not ended.
+    """
+    keys = {"deployment_id": deployment.id, "thread_id": thread_id}
+    thread = conn.execute(LOCKED, keys).one_or_none()
+    assistant_id = None if thread is None else conn.execute(ASKED_BY, keys).scalar_one_or_none()
+    if thread is None or assistant_id is None:
+        raise NoSuchRun(f"Thread {thread_id} has no run")
+    waiting = _unanswered(_open(thread), conn.execute(COMMANDS, keys).scalars())
+    unknown = [id for id in answers if id not in waiting]
+    if unknown:
+        raise NoSuchInterrupt(f"Unknown or already answered interrupt: {', '.join(unknown)}")
+    command = {**(request.command or {}), "resume": dict(answers)}
+    request = replace(request, assistant_id=str(assistant_id), command=command)
+    return create.create_run(conn, deployment, request, thread_id=thread_id, **more)
+
+
+def _open(thread: Any) -> set[str]:
+    return set(open_interrupts(thread.interrupts))
+
+
+def _unanswered(waiting: set[str], resumes: Iterable[Any]) -> set[str]:
+    """What is left open by runs that have not ended; one that does not name what it answers leaves nothing."""
+    for resume in resumes:
+        names = isinstance(resume, dict) and resume and resume.keys() <= waiting
+        waiting = waiting - resume.keys() if names else set()
+    return waiting

@@ -1,0 +1,63 @@
+"""Which graphs of a run have begun and how they ended, from its row and its log."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from redis.exceptions import RedisError
+from sqlalchemy import Connection, text
+
+from shared.errors import Unavailable
+from shared.eventlog import events as logs
+from shared.infra import redis
+from shared.protocol import events, lifecycle
+from shared.protocol.resume import NoSuchRun
+
+WANTED = text("""
+SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thread_id
+    AND (CAST(:run_id AS uuid) IS NULL OR run_id = :run_id) ORDER BY created_seq DESC LIMIT 1
+""")
+
+Node = dict[str, Any]
+
+
+def of_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID | None) -> Node:
+    """The tree of a run, by default of the thread's newest; raises NoSuchRun and Unavailable."""
+    keys = {"deployment_id": deployment_id, "thread_id": thread_id, "run_id": run_id}
+    found = conn.execute(WANTED, keys).scalar_one_or_none()
+    row = None if found is None else lifecycle.row(conn, deployment_id, found)
+    if row is None:
+        raise NoSuchRun("Run not found" if run_id else f"Thread {thread_id} has no run")
+    status = lifecycle.event_of(row.status, is_interrupted=bool(row.left_open))
+    root: Node = {"namespace": [], "status": status, "graph_name": row.graph_id}
+    _hang_up(root, _statuses(row.run_id))
+    return root
+
+
+def _statuses(run_id: UUID) -> dict[tuple[str, ...], str]:
+    """The last that the log says of each graph inside, by namespace."""
+    found: dict[tuple[str, ...], str] = {}
+    try:
+        for event in logs.logged(redis.client(), run_id, 0):
+            if not events.is_stored(event.name):
+                continue
+            method, namespace, tail, _ = events.stored_head(event.name)
+            if method == "lifecycle" and namespace:
+                found[tuple(namespace)] = tail.rpartition("|")[2]
+    except RedisError as error:
+        raise Unavailable("the event log cannot be read") from error
+    return found
+
+
+def _hang_up(root: Node, statuses: dict[tuple[str, ...], str]) -> None:
+    """Put each graph under the nearest one around it."""
+    nodes: dict[tuple[str, ...], Node] = {(): root}
+    for namespace in sorted(statuses, key=len):
+        graph_name = namespace[-1].partition(":")[0]
+        node = {"namespace": list(namespace), "status": statuses[namespace], "graph_name": graph_name}
+        nodes[namespace] = node
+        around = next(
+            nodes[namespace[:n]] for n in range(len(namespace) - 1, -1, -1) if namespace[:n] in nodes
+        )
+        around.setdefault("children", []).append(node)

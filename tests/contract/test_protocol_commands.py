@@ -1,0 +1,439 @@
+"""Commands of protocol v2: what each does to a thread, what it answers, and the codes of what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from flask import Flask
+from sqlalchemy import text
+
+from shared.access import api_keys
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.errors import OutcomeUnknown
+from shared.infra.postgres import connection, transaction
+from shared.models import RunStatus, ThreadStatus
+from tests.contract.conftest import Api, Notifications, caller
+from tests.support.acting import act
+from tests.support.protocol import Host, command, replay, started
+
+RUN = 1 << 26
+CHECKPOINT = "1f0c1b9e-0000-6000-8000-000000000000"
+
+
+def run(run_id: str) -> Any:
+    """A run as it is stored."""
+    with connection() as conn:
+        found = conn.execute(text("SELECT * FROM run WHERE run_id = :id"), {"id": run_id}).mappings().one()
+    return dict(found)
+
+
+def newest(api: Api, thread_id: str) -> Any:
+    return run(api.get(f"/threads/{thread_id}/runs").json[0]["run_id"])
+
+
+def start(api: Api, thread_id: str, **params: Any) -> Any:
+    """The run that a start has made."""
+    return run(started(api, thread_id, **params)["result"]["run_id"])
+
+
+def asking(api: Api, thread_id: str, **questions: Any) -> None:
+    """A thread whose newest run has asked these."""
+    Host(started(api, thread_id)["result"]["run_id"]).ask(**(questions or {"q": "?"}))
+
+
+def refused(answer: Any, code: str, said: str = "") -> None:
+    assert (answer["type"], answer["id"], answer["error"]) == ("error", 7, code), answer
+    assert set(answer) == {"type", "id", "error", "message"}
+    assert said in answer["message"]
+
+
+# run.start
+
+
+def test_a_start_makes_a_run_that_all_kinds_of_readers_can_follow(
+    api: Api, thread_id: str, notifications: Notifications
+) -> None:
+    answer = command(
+        api,
+        thread_id,
+        "run.start",
+        id=0,
+        assistant_id="agent",
+        input={"a": 1},
+        config={"configurable": {"b": 2}, "tags": ["t"]},
+        metadata={"c": 3},
+        langsmith_tracer={"project": "p"},
+        unknown=1,
+    )
+    made = newest(api, thread_id)
+    assert answer == {
+        "type": "success",
+        "id": 0,
+        "result": {"run_id": str(made["run_id"])},
+        "meta": {"applied_through_seq": RUN},
+    }
+    assert made["input"] == {"a": 1}
+    assert made["metadata"]["c"] == 3
+    kwargs = made["kwargs"]
+    assert kwargs["stream_mode"] == ["values", "updates", "messages-tuple", "custom", "protocol"]
+    assert (kwargs["subgraphs"], kwargs["resumable"], kwargs["durability"]) == (True, True, "async")
+    assert (kwargs["config"]["configurable"]["b"], kwargs["config"]["tags"]) == (2, ["t"])
+    assert (kwargs["command"], made["multitask_strategy"]) == (None, "enqueue")
+    assert notifications.heard == [("runs.default", str(made["run_id"]))]
+
+
+def test_a_start_makes_the_thread_with_the_callers_id(api: Api) -> None:
+    thread_id = str(uuid4())
+    assert started(api, thread_id, id=-5)["id"] == -5
+    assert api.get(f"/threads/{thread_id}").json["status"] == "busy"
+
+
+def test_a_start_names_the_place_before_its_run(api: Api, thread_id: str) -> None:
+    answers = [started(api, thread_id) for _ in range(3)]
+    assert [answer["meta"]["applied_through_seq"] for answer in answers] == [RUN, 2 * RUN, 3 * RUN]
+
+
+@pytest.mark.parametrize("input", [{"a": 1}, "yes", 0, False, [], ""])
+def test_input_for_a_thread_that_asks_is_its_answer(api: Api, thread_id: str, input: Any) -> None:
+    asking(api, thread_id)
+    made = start(api, thread_id, input=input)
+    assert (made["input"], made["kwargs"]["command"]) == (None, {"resume": input})
+
+
+def test_so_it_is_when_an_older_endpoint_led_there(api: Api, thread_id: str) -> None:
+    Host(api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent"}).json["run_id"]).ask(q="?")
+    assert start(api, thread_id, input="yes")["kwargs"]["command"] == {"resume": "yes"}
+
+
+def test_no_input_lets_the_waiting_node_run_again(api: Api, thread_id: str) -> None:
+    asking(api, thread_id)
+    made = start(api, thread_id, input=None)
+    assert (made["input"], made["kwargs"]["command"]) == (None, None)
+
+
+def test_from_a_checkpoint_it_is_a_fork(api: Api, thread_id: str) -> None:
+    asking(api, thread_id)
+    made = start(api, thread_id, config={"configurable": {"checkpoint_id": CHECKPOINT}})
+    assert (made["input"], made["kwargs"]["command"]) == ({"a": 1}, None)
+    assert made["kwargs"]["config"]["configurable"]["checkpoint_id"] == CHECKPOINT
+
+
+def test_a_thread_that_was_cancelled_asks_nothing(api: Api, thread_id: str) -> None:
+    host = Host(started(api, thread_id)["result"]["run_id"])
+    host.finish({}, status=RunStatus.INTERRUPTED, thread_status=ThreadStatus.INTERRUPTED)
+    made = start(api, thread_id)
+    assert (made["input"], made["kwargs"]["command"]) == ({"a": 1}, None)
+
+
+@pytest.mark.parametrize("name", ["multitask_strategy", "multitaskStrategy"])
+def test_a_busy_thread_does_as_the_strategy_says(api: Api, thread_id: str, name: str) -> None:
+    first = start(api, thread_id)
+    assert start(api, thread_id)["status"] == "pending"
+    refused(
+        command(api, thread_id, "run.start", assistant_id="agent", **{name: "reject"}),
+        "unknown_error",
+        "409: Thread is already running a task",
+    )
+    assert start(api, thread_id, **{name: "interrupt"})["multitask_strategy"] == "interrupt"
+    assert run(str(first["run_id"]))["status"] == "interrupted"
+
+
+def test_a_run_whose_creation_got_no_answer_is_found(
+    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from web.deployment_api import runs
+
+    real = runs.connection
+
+    class Lost:
+        def __enter__(self) -> Any:
+            self._inner = real()
+            return self._inner.__enter__()
+
+        def __exit__(self, *error: Any) -> None:
+            self._inner.__exit__(*error)
+            raise OutcomeUnknown("lost")
+
+    monkeypatch.setattr(runs, "connection", Lost)
+    assert started(api, thread_id)["meta"] == {"applied_through_seq": RUN}
+
+
+@pytest.mark.parametrize(
+    ("params", "code", "said"),
+    [
+        ({}, "invalid_argument", "assistant_id: this field is required"),
+        ({"assistant_id": ""}, "invalid_argument", "assistant_id"),
+        ({"assistant_id": 7}, "invalid_argument", "assistant_id: must be a string"),
+        ({"assistant_id": "nope"}, "unknown_error", "422: Invalid assistant: 'nope'"),
+        ({"assistant_id": CHECKPOINT}, "unknown_error", "422: "),
+        ({"config": 1}, "invalid_argument", "config: must be an object"),
+        ({"config": {"recursion_limit": 0}}, "invalid_argument", "config.recursion_limit"),
+        ({"config": {"configurable": {"checkpoint_id": "x"}}}, "invalid_argument", "Invalid checkpoint ID"),
+        ({"metadata": []}, "invalid_argument", "metadata: must be an object"),
+        ({"multitask_strategy": "nope"}, "invalid_argument", "multitask_strategy: must be one of"),
+        ({"multitaskStrategy": 1}, "invalid_argument", "multitaskStrategy: must be one of"),
+    ],
+)  # fmt: skip
+def test_a_bad_start_is_refused(api: Api, thread_id: str, params: Any, code: str, said: str) -> None:
+    known = {} if "assistant_id" in params or not params else {"assistant_id": "agent"}
+    refused(command(api, thread_id, "run.start", **known, **params), code, said)
+    assert api.get(f"/threads/{thread_id}/runs").json == []
+
+
+def test_a_full_thread_and_a_full_deployment_refuse(app: Flask, api: Api, thread_id: str) -> None:
+    api.set(max_pending_per_thread=1)
+    started(api, thread_id)
+    refused(
+        command(api, thread_id, "run.start", assistant_id="agent"), "unknown_error", "429: This thread has"
+    )
+    api.set(max_pending_per_deployment=0)
+    answer = command(api, str(uuid4()), "run.start", assistant_id="agent")
+    refused(answer, "unknown_error", "429: This deployment has")
+
+
+# input.respond
+
+
+def test_an_answer_makes_a_run_that_resumes(api: Api, thread_id: str) -> None:
+    asking(api, thread_id)
+    answer = command(
+        api,
+        thread_id,
+        "input.respond",
+        namespace=["anything"],
+        interrupt_id="q",
+        response={"x": 1},
+        update={"b": 2},
+        goto="node",
+        config={"configurable": {"c": 3}},
+        metadata={"d": 4},
+        strict_resume=True,
+    )
+    assert answer == {"type": "success", "id": 7, "result": {}, "meta": {"applied_through_seq": 2 * RUN}}
+    made = newest(api, thread_id)
+    kwargs = made["kwargs"]
+    assert kwargs["command"] == {"resume": {"q": {"x": 1}}, "update": {"b": 2}, "goto": "node"}
+    assert kwargs["config"]["configurable"]["c"] == 3
+    assert (made["input"], made["metadata"]["d"], kwargs["strict_resume"]) == (None, 4, True)
+    assert (kwargs["resumable"], "protocol" in kwargs["stream_mode"]) == (True, True)
+
+
+def test_the_assistant_that_asked_gets_the_answer(api: Api, thread_id: str) -> None:
+    made = api.post("/assistants", {"graph_id": "other"}).json
+    Host(started(api, thread_id, assistant_id=made["assistant_id"])["result"]["run_id"]).ask(q="?")
+    cancelled = start(api, thread_id, input=None)
+    api.post(f"/threads/{thread_id}/runs/{cancelled['run_id']}/cancel")
+    command(api, thread_id, "input.respond", interrupt_id="q", response=1)
+    assert str(newest(api, thread_id)["assistant_id"]) == made["assistant_id"]
+
+
+def test_several_answers_make_one_run(api: Api, thread_id: str) -> None:
+    asking(api, thread_id, q=1, r=2, s=3)
+    responses = [
+        {"interrupt_id": "q", "response": None, "namespace": []},
+        {"interrupt_id": "r", "response": 2},
+    ]
+    command(api, thread_id, "input.respond", responses=responses)
+    assert newest(api, thread_id)["kwargs"]["command"] == {"resume": {"q": None, "r": 2}}
+
+
+def test_what_was_not_answered_can_be_answered_meanwhile(api: Api, thread_id: str) -> None:
+    asking(api, thread_id, q=1, r=2)
+    for id in ("q", "r"):
+        assert command(api, thread_id, "input.respond", interrupt_id=id, response=1)["type"] == "success"
+    refused(command(api, thread_id, "input.respond", interrupt_id="q", response=1), "no_such_interrupt", "q")
+    refused(command(api, thread_id, "input.respond", interrupt_id="r", response=1), "no_such_interrupt", "r")
+
+
+@pytest.mark.parametrize("input", [{"a": 1}, None])
+def test_a_run_that_goes_on_without_naming_an_interrupt_leaves_none(
+    api: Api, thread_id: str, input: Any
+) -> None:
+    asking(api, thread_id, q=1, r=2)
+    started(api, thread_id, input=input)
+    refused(command(api, thread_id, "input.respond", interrupt_id="r", response=1), "no_such_interrupt")
+
+
+def test_an_answered_interrupt_is_unknown(api: Api, thread_id: str) -> None:
+    asking(api, thread_id)
+    command(api, thread_id, "input.respond", interrupt_id="q", response=1)
+    Host(newest(api, thread_id)["run_id"]).finish({})
+    refused(
+        command(api, thread_id, "input.respond", interrupt_id="q", response=1),
+        "no_such_interrupt",
+        "Unknown or already answered interrupt: q",
+    )
+
+
+@pytest.mark.parametrize(
+    ("params", "code", "said"),
+    [
+        ({}, "invalid_argument", "interrupt_id: this field is required"),
+        ({"response": 1}, "invalid_argument", "interrupt_id: this field is required"),
+        ({"interrupt_id": ""}, "invalid_argument", "interrupt_id"),
+        ({"interrupt_id": 7}, "invalid_argument", "interrupt_id: must be a string"),
+        ({"responses": []}, "invalid_argument", "responses: must have at least 1 item"),
+        ({"responses": {}}, "invalid_argument", "responses: must be an array"),
+        ({"responses": [7]}, "invalid_argument", "responses.0"),
+        ({"responses": [{"response": 1}]}, "invalid_argument", "responses.0.interrupt_id"),
+        ({"responses": [{"interrupt_id": "q"}, {"interrupt_id": "q"}]}, "invalid_argument", "once only"),
+        ({"interrupt_id": "q", "goto": 7}, "invalid_argument", "goto: must be"),
+        ({"interrupt_id": "q", "update": 7}, "invalid_argument", "update: must be"),
+        ({"interrupt_id": "q", "strict_resume": 1}, "invalid_argument", "strict_resume: must be true or false"),
+        ({"interrupt_id": "q", "config": 7}, "invalid_argument", "config: must be an object"),
+        ({"interrupt_id": "x"}, "no_such_interrupt", "x"),
+        ({"responses": [{"interrupt_id": "q"}, {"interrupt_id": "x"}]}, "no_such_interrupt", ": x"),
+    ],
+)  # fmt: skip
+def test_a_bad_answer_is_refused(api: Api, thread_id: str, params: Any, code: str, said: str) -> None:
+    asking(api, thread_id)
+    refused(command(api, thread_id, "input.respond", **params), code, said)
+    assert len(api.get(f"/threads/{thread_id}/runs").json) == 1
+
+
+def test_a_thread_without_a_run_has_none_to_resume(api: Api, thread_id: str) -> None:
+    for id in (thread_id, str(uuid4())):
+        refused(command(api, id, "input.respond", interrupt_id="q"), "no_such_run")
+
+
+# agent.getTree
+
+
+def test_the_tree_says_which_graphs_have_begun_and_ended(api: Api, thread_id: str) -> None:
+    host = Host(started(api, thread_id)["result"]["run_id"])
+    for namespace, event in (
+        (["child:1"], "started"),
+        (["child:1", "inner:2"], "started"),
+        (["child:1", "inner:2"], "failed"),
+        (["tools:3"], "started"),
+    ):
+        data = {"event": event, "namespace": namespace}
+        host.show("lifecycle", data, namespace=namespace, tail=f"lc|{'|'.join(namespace)}|{event}")
+    inner = {"namespace": ["child:1", "inner:2"], "status": "failed", "graph_name": "inner"}
+    assert command(api, thread_id, "agent.getTree")["result"] == {
+        "tree": {
+            "namespace": [],
+            "status": "running",
+            "graph_name": "agent",
+            "children": [
+                {"namespace": ["child:1"], "status": "started", "graph_name": "child", "children": [inner]},
+                {"namespace": ["tools:3"], "status": "started", "graph_name": "tools"},
+            ],
+        }
+    }
+
+
+def test_the_tree_of_a_run_is_asked_by_its_id(api: Api, thread_id: str) -> None:
+    first = started(api, thread_id)["result"]["run_id"]
+    act(first, {})
+    started(api, thread_id)
+
+    def status(**params: Any) -> str:
+        return command(api, thread_id, "agent.getTree", **params)["result"]["tree"]["status"]
+
+    assert (status(), status(run_id=first)) == ("started", "completed")
+    refused(command(api, thread_id, "agent.getTree", run_id=str(uuid4())), "no_such_run")
+    refused(command(api, thread_id, "agent.getTree", run_id="nope"), "invalid_argument", "run_id")
+
+
+def test_a_command_that_makes_nothing_names_the_newest_event(api: Api, thread_id: str) -> None:
+    refused(command(api, thread_id, "agent.getTree"), "no_such_run")
+    host = Host(started(api, thread_id)["result"]["run_id"])
+    host.show("values", {})
+
+    def through() -> int:
+        return command(api, thread_id, "agent.getTree")["meta"]["applied_through_seq"]
+
+    assert through() == replay(api, thread_id, since=0)[-1]["seq"] == RUN + 2
+    host.finish({})
+    assert through() == replay(api, thread_id, since=0)[-1]["seq"] == 2 * RUN - 1
+
+
+# What no method is, and what is no command.
+
+
+@pytest.mark.parametrize(
+    ("method", "code"),
+    [
+        ("subscription.subscribe", "not_supported"),
+        ("subscription.unsubscribe", "not_supported"),
+        ("subscription.reconnect", "not_supported"),
+        ("state.get", "not_supported"),
+        ("state.listCheckpoints", "not_supported"),
+        ("state.fork", "not_supported"),
+        ("input.inject", "not_supported"),
+        ("run.stop", "unknown_command"),
+        ("", "unknown_command"),
+        ("é", "unknown_command"),
+    ],
+)  # fmt: skip
+def test_a_method_that_is_not_served_is_refused(api: Api, thread_id: str, method: str, code: str) -> None:
+    refused(command(api, thread_id, method), code)
+
+
+@pytest.mark.parametrize("method", ["run.start", "input.respond", "agent.getTree"])
+def test_a_bad_thread_id_is_refused(api: Api, method: str) -> None:
+    refused(command(api, "nonsense", method), "unknown_error", "422: Invalid thread ID")
+
+
+@pytest.mark.parametrize(
+    ("sent", "id"),
+    [
+        ({}, None), ([], None), (7, None), ("text", None), (None, None),
+        ({"id": "x", "method": "run.start"}, "x"),
+        ({"id": None, "method": "run.start"}, None),
+        ({"id": True, "method": "run.start"}, True),
+        ({"id": 1.5, "method": "run.start"}, 1.5),
+        ({"id": {"a": 1}, "method": "run.start"}, {"a": 1}),
+        ({"method": "run.start"}, None),
+        ({"id": 7}, 7),
+        ({"id": 7, "method": None}, 7),
+        ({"id": 7, "method": 7}, 7),
+        ({"id": 7, "method": "run.start", "params": 7}, 7),
+        ({"id": 7, "method": "run.start", "params": None}, 7),
+        ({"id": 7, "method": "run.start", "params": []}, 7),
+    ],
+)  # fmt: skip
+def test_what_is_no_command_is_a_400_with_its_id(api: Api, thread_id: str, sent: Any, id: Any) -> None:
+    response = (
+        api.call("POST", f"/threads/{thread_id}/commands", sent)
+        if sent is not None
+        else api.client.post(f"/d/chat/threads/{thread_id}/commands", data=b"null")
+    )
+    answer: Any = response.json
+    assert response.status_code == 400, response.text
+    assert (answer["type"], answer["id"], answer["error"]) == ("error", id, "invalid_argument")
+    assert set(answer) == {"type", "id", "error", "message"}
+
+
+def test_params_may_be_missing(api: Api, thread_id: str) -> None:
+    response = api.post(f"/threads/{thread_id}/commands", {"id": 7, "method": "agent.getTree"})
+    refused(response.json, "no_such_run")
+
+
+@pytest.mark.parametrize("raw", [b"", b"  \n", b"{", b'{"id": NaN}', b'{"a": "\xff"}'])
+def test_what_is_no_json_is_a_400_that_says_so(api: Api, thread_id: str, raw: bytes) -> None:
+    response = api.client.post(f"/d/chat/threads/{thread_id}/commands", data=raw)
+    assert (response.status_code, response.json) == (400, {"detail": "Invalid JSON in request body"})
+
+
+def test_who_may_only_read_gives_no_commands(app: Flask, api: Api, thread_id: str) -> None:
+    with transaction() as session:
+        key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name="reader", role="read")
+    response = Api(caller(app, key), api.deployment).post(
+        f"/threads/{thread_id}/commands", {"id": 1, "method": "agent.getTree"}
+    )
+    assert response.status_code == 403
+    assert set(response.json) == {"detail"}
+
+
+def test_commands_reach_no_thread_of_others(api: Api, neighbour: Api) -> None:
+    thread_id = neighbour.post("/threads").json["thread_id"]
+    asking(neighbour, thread_id)
+    refused(command(api, thread_id, "agent.getTree"), "no_such_run")
+    refused(command(api, thread_id, "input.respond", interrupt_id="q"), "no_such_run")
+    run_id = started(api, thread_id)["result"]["run_id"]
+    assert [run["run_id"] for run in api.get(f"/threads/{thread_id}/runs").json] == [run_id]
+    assert neighbour.get(f"/threads/{thread_id}").json["status"] == "interrupted"

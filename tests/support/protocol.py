@@ -1,0 +1,144 @@
+"""Protocol v2 as a test plays it: a graph host that writes its events, and a reader of a thread's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+
+from shared.eventlog import events
+from shared.eventlog.events import END
+from shared.models import RunStatus, ThreadStatus
+from tests.contract.conftest import Api
+from tests.support.acting import Actor
+
+HEARTBEAT = ": heartbeat"
+ALL = (
+    "values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom",
+)  # fmt: skip
+WAITING = ("lifecycle", "input")
+AT = 1_700_000_000_000
+
+
+class Host(Actor):
+    """Who executes one run and writes what the protocol shows of it."""
+
+    is_interrupted = False
+
+    def show(
+        self,
+        method: str,
+        data: Any,
+        *,
+        namespace: Sequence[str] = (),
+        tail: str = "",
+        name: str | None = None,
+    ) -> None:
+        head = orjson.dumps([method, namespace, tail, name]).decode()
+        self.emit(f"~{head}", {"namespace": namespace, "timestamp": AT, "data": data})
+
+    def ask(self, **questions: Any) -> None:
+        """End the run with these interrupts open."""
+        for id, value in questions.items():
+            asked = {"interrupt_id": id, "payload": value, "value": value}
+            self.show("input.requested", asked, tail=f"input||{id}")
+        self.is_interrupted = True
+        interrupts = {"task": [{"id": id, "value": value} for id, value in questions.items()]}
+        self.finish({}, thread_status=ThreadStatus.INTERRUPTED, interrupts=interrupts)
+
+    def end(self, status: str, output: Any = None) -> None:
+        head: dict[str, Any] = {"run_id": str(self.run.run_id), "status": str(status)}
+        if self.is_interrupted:
+            head["interrupted"] = True
+        self._append(events.payload(END, orjson.dumps({**head, "output": output})), final=True)
+
+    def fail(self, error: str, message: str) -> None:
+        self.finish(
+            status=RunStatus.ERROR,
+            thread_status=ThreadStatus.ERROR,
+            error={"error": error, "message": message},
+        )
+
+
+class EventReader:
+    """An open stream of a thread's events; it beats so often here that reading on always comes back."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._left = b""
+
+    def parts(self) -> Iterator[str]:
+        """Frames and comments as they come."""
+        for chunk in self._chunks:
+            *whole, self._left = (self._left + chunk).split(b"\r\n\r\n")
+            yield from (part.decode() for part in whole)
+
+    def quiet(self) -> list[Any]:
+        """What comes until nothing more does: events, and comments as text."""
+        found, beats = [], 0
+        for part in self.parts():
+            beats = beats + 1 if part == HEARTBEAT else 0
+            if beats == 2:
+                return found
+            if part != HEARTBEAT:
+                found.append(parsed(part))
+        return found
+
+    def until_end(self) -> list[Any]:
+        """What comes until the server closes the stream."""
+        return [parsed(part) for part in self.parts() if part != HEARTBEAT]
+
+
+def parsed(part: str) -> Any:
+    """An event, checked to be framed as the contract says; a comment as its text."""
+    if part.startswith(":"):
+        return part[2:]
+    lines = dict(line.split(": ", 1) for line in part.split("\r\n"))
+    event = orjson.loads(lines["data"])
+    if event["type"] == "event":
+        assert (lines["event"], lines["id"]) == (event["method"], str(event["seq"]))
+        assert set(event) == {"type", "event_id", "seq", "method", "params"}
+    return event
+
+
+@contextmanager
+def subscribed(api: Api, thread_id: str, channels: Sequence[str] = ALL, **more: Any) -> Iterator[EventReader]:
+    body = {"channels": list(channels), **more}
+    response = api.post(f"/threads/{thread_id}/stream/events", body, buffered=False)
+    assert response.status_code == 200, response.text
+    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    yield EventReader(response.iter_encoded())
+    response.close()
+
+
+def replay(api: Api, thread_id: str, channels: Sequence[str] = ALL, **more: Any) -> list[Any]:
+    """What a stream that is opened now has to say of what was before."""
+    with subscribed(api, thread_id, channels, **more) as reader:
+        return reader.quiet()
+
+
+def brief(events: Sequence[Any]) -> list[str]:
+    """Each event's method, with the word of a lifecycle's; comments as they are."""
+    return [
+        event if isinstance(event, str)
+        else f"{event['method']} {event['params']['data']['event']}" if event["method"] == "lifecycle"
+        else event["method"]
+        for event in events
+    ]  # fmt: skip
+
+
+def command(api: Api, thread_id: str, method: str, id: Any = 7, **params: Any) -> Any:
+    """The answer to a command that is one."""
+    body = {"id": id, "method": method, "params": params}
+    response = api.post(f"/threads/{thread_id}/commands", body)
+    assert response.status_code == 200, response.text
+    return response.json
+
+
+def started(api: Api, thread_id: str, **params: Any) -> Any:
+    """The answer to a `run.start` that is carried out."""
+    answer = command(api, thread_id, "run.start", **{"assistant_id": "agent", "input": {"a": 1}, **params})
+    assert answer["type"] == "success", answer
+    return answer

@@ -1,0 +1,84 @@
+"""Numbers of a thread's events, and where a reader begins."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from shared.protocol import position
+from shared.protocol.stream import Begin, begin
+
+JS_SAFE = 2**53 - 1
+LAST = position.LAST
+
+
+def test_a_number_tells_the_run_and_the_event() -> None:
+    for place in ((0, 0), (1, 0), (1, 1), (7, 501), (7, LAST)):
+        assert position.parts(position.seq(*place)) == place
+
+
+def test_numbers_rise_from_run_to_run_and_never_reach_the_next_one() -> None:
+    places = [(1, 0), (1, 1), (1, 900), (1, LAST), (2, 0), (2, 1)]
+    numbers = [position.seq(*place) for place in places]
+    assert numbers == sorted(set(numbers))
+    assert position.seq(1, LAST + 5) == position.seq(1, LAST)
+
+
+def test_numbers_of_a_hundred_million_runs_are_whole_in_a_browser() -> None:
+    assert position.seq(100_000_000, LAST) <= JS_SAFE
+
+
+def row(**columns: object) -> SimpleNamespace:
+    """A thread with six runs that have all ended, the newest made by a command."""
+    known = {
+        "last_seq": 6,
+        "status": "idle",
+        "newest": 6,
+        "by_protocol": True,
+        "protocol_end_given": 0,
+        "oldest_live": None,
+        "forgotten": None,
+    }
+    return SimpleNamespace(**{**known, **columns})
+
+
+@pytest.mark.parametrize(
+    ("columns", "content", "waits"),
+    [
+        ({}, 5, 5),
+        ({"protocol_end_given": 5}, 5, 5),
+        ({"protocol_end_given": 6}, 5, 6),
+        ({"by_protocol": False}, 5, 6),
+        ({"oldest_live": 4}, 3, 3),
+        ({"oldest_live": 6, "protocol_end_given": 6}, 5, 5),
+        ({"status": "interrupted", "protocol_end_given": 6}, 5, 5),
+        ({"status": "interrupted", "protocol_end_given": 6, "newest": 5}, 4, 4),  # one was cancelled in the queue
+        ({"newest": None, "by_protocol": None}, 6, 6),
+    ],
+)  # fmt: skip
+def test_without_a_place_a_reader_begins_with_what_it_can_want(
+    columns: dict[str, object], content: int, waits: int
+) -> None:
+    assert begin(row(**columns), None, waits=False) == Begin(content)
+    assert begin(row(**columns), None, waits=True) == Begin(waits)
+
+
+@pytest.mark.parametrize(
+    ("since", "columns", "expected"),
+    [
+        ((0, 0), {}, Begin(-1)),
+        ((3, 0), {}, Begin(2)),
+        ((3, 7), {}, Begin(2, 7)),
+        ((3, LAST), {}, Begin(3)),
+        ((6, LAST), {}, Begin(6)),
+        ((7, 0), {}, Begin(6)),
+        ((2, 9), {"forgotten": 2}, Begin(2, is_expired=True)),
+        ((3, 9), {"forgotten": 2}, Begin(2, 9)),
+    ],
+)  # fmt: skip
+def test_with_a_place_a_reader_begins_after_it(
+    since: tuple[int, int], columns: dict[str, object], expected: Begin
+) -> None:
+    for waits in (False, True):
+        assert begin(row(oldest_live=5, **columns), since, waits=waits) == expected

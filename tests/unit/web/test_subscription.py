@@ -1,0 +1,72 @@
+"""Which events a subscription wants: by channel, by namespace, by depth."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from langgraph_sdk.stream.subscription import namespace_matches
+
+from shared.protocol.events import Failure, ProtocolEvent
+from web.deployment_api.protocol.subscription import Subscription, encoded, failed
+
+
+def event(method: str = "values", namespace: tuple[str, ...] = (), name: str | None = None) -> ProtocolEvent:
+    return ProtocolEvent(7, "id", method, namespace, name, b"{}")
+
+
+def subscription(*channels: str, **more: object) -> Subscription:
+    return Subscription.of({"channels": list(channels), **more})
+
+
+@pytest.mark.parametrize(
+    ("channel", "wanted", "unwanted"),
+    [
+        ("values", event("values"), event("updates")),
+        ("input", event("input.requested"), event("lifecycle")),
+        ("input", event("input.answered"), event("values")),
+        ("custom", event("custom", name="a"), event("tools")),
+        ("custom", event("custom"), event("values", name="a")),
+        ("custom:a", event("custom", name="a"), event("custom", name="b")),
+        ("custom:a", event("custom", name="a"), event("custom")),
+    ],
+)  # fmt: skip
+def test_events_go_by_their_channel(channel: str, wanted: ProtocolEvent, unwanted: ProtocolEvent) -> None:
+    assert subscription("tasks", channel).wants(wanted)
+    assert not subscription("tasks", channel).wants(unwanted)
+
+
+NAMESPACES = [(), ("a:1",), ("a:2",), ("b",), ("a:1", "c:3"), ("a:1", "c:3", "d:4")]
+CHOICES = [None, [], [[]], [["a"]], [["a:1"]], [["a", "c"]], [["a:1", "c:9"]], [["b"], ["a:2"]], [["a:1:2"]]]
+
+
+@pytest.mark.parametrize("depth", [None, 0, 1, 2])
+@pytest.mark.parametrize("chosen", CHOICES)
+def test_namespaces_go_by_the_clients_own_rule(chosen: list[list[str]] | None, depth: int | None) -> None:
+    asked = subscription("values", namespaces=chosen, depth=depth)
+    for namespace in NAMESPACES:
+        expected = namespace_matches(list(namespace), chosen, depth)
+        assert asked.wants(event(namespace=namespace)) is expected, namespace
+
+
+def test_who_wants_content_does_not_only_wait() -> None:
+    assert subscription("lifecycle", "input").waits
+    assert subscription("lifecycle").waits
+    assert not subscription("lifecycle", "input", "values").waits
+
+
+def test_an_event_is_one_line_of_json() -> None:
+    whole = ProtocolEvent(7, 'a"|b', "custom", ("a",), "n", b'{"namespace":["a"],"data":{"x":"\\n"}}')
+    line = encoded(whole)
+    assert b"\n" not in line
+    assert orjson.loads(line) == {
+        "type": "event",
+        "event_id": 'a"|b',
+        "seq": 7,
+        "method": "custom",
+        "params": {"namespace": ["a"], "data": {"x": "\n"}},
+    }
+
+
+def test_a_failure_has_no_id() -> None:
+    expected = {"type": "error", "id": None, "error": "no_such_run", "message": "it is gone"}
+    assert orjson.loads(failed(Failure("no_such_run", "it is gone"))) == expected

@@ -1,0 +1,249 @@
+"""Commands of the protocol over HTTP: what each takes, what it answers, and the codes of what is refused.
+
+A refusal is an answer like any other: status 200, with a code. Only what is no command is a 400.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from flask import Blueprint, Response, jsonify
+
+from shared.errors import Forbidden, Invalid, NotFound, Refused
+from shared.infra.postgres import connection
+from shared.protocol import position, resume, stream, tree
+from shared.protocol.resume import NoSuchInterrupt, NoSuchRun
+from shared.runs.create import Created, RunRequest
+from shared.runs.read import PROTOCOL
+from web.context import deployment
+from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField
+from web.deployment_api.protocol import answers
+from web.deployment_api.run_request import Goto, Update, of_command
+from web.deployment_api.runs import create_by
+from web.errors import status_of
+from web.fields import (
+    AnyJson,
+    JsonObject,
+    ListOf,
+    Nested,
+    OneOf,
+    Schema,
+    StrictBoolean,
+    StrictInteger,
+    StrictString,
+    UuidField,
+)
+from web.operations import operation
+from web.validation import BAD_JSON, checked, parse_body, raw_body, uuid_path
+
+bp = Blueprint("protocol_commands", __name__)
+
+STRATEGIES = ("reject", "rollback", "interrupt", "enqueue")
+# What a run that a command makes writes for its readers, of this kind and of the older one.
+STREAMED: dict[str, Any] = {
+    "stream_mode": ["values", "updates", "messages-tuple", "custom", PROTOCOL],
+    "stream_subgraphs": True,
+    "stream_resumable": True,
+    "durability": "async",
+}
+
+
+class ProtocolCommand(Schema):
+    id = StrictInteger(required=True)
+    method = StrictString(required=True)
+    params = JsonObject()
+
+
+class RunStart(Schema):
+    assistant_id = StrictString(required=True, min_length=1)
+    input = AnyJson()
+    config = ConfigField(max_bytes=CONFIG_BYTES, allow_none=True)
+    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+    multitask_strategy = OneOf(*STRATEGIES, allow_none=True)
+    multitaskStrategy = OneOf(*STRATEGIES, allow_none=True)
+
+
+class InterruptAnswer(Schema):
+    interrupt_id = StrictString(required=True, min_length=1)
+    response = AnyJson(load_default=None)
+
+
+class InputRespond(Schema):
+    interrupt_id = StrictString(min_length=1)
+    response = AnyJson(load_default=None)
+    responses = ListOf(Nested(InterruptAnswer), not_empty=True)
+    update = Update(allow_none=True)
+    goto = Goto(allow_none=True)
+    config = ConfigField(max_bytes=CONFIG_BYTES, allow_none=True)
+    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+    strict_resume = StrictBoolean(allow_none=True)
+
+
+class GetTree(Schema):
+    run_id = UuidField(allow_none=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDone:
+    """What a command has led to; `through` is the number of the newest event before all it causes."""
+
+    result: Mapping[str, Any]
+    through: int
+
+
+class CommandRefused(Exception):
+    """A command that is not carried out, by the protocol's code."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+@bp.post("/threads/<thread_id>/commands")
+@operation(
+    "Carry out a command of protocol v2",
+    role="run",
+    body=ProtocolCommand,
+    answer=answers.ANSWER,
+    errors=(400,),
+    refusals={400: answers.NO_COMMAND},
+)
+def command(thread_id: str) -> Response:
+    """`run.start` (makes the thread where there is none), `input.respond`, `agent.getTree`."""
+    sent = _sent()
+    try:
+        fields = checked(ProtocolCommand, sent if isinstance(sent, dict) else {}, "body")
+    except Invalid as error:
+        response = jsonify(answers.refused(_id(sent), "invalid_argument", error.message))
+        response.status_code = 400
+        return response
+    return jsonify(carry_out(thread_id, fields))
+
+
+def _sent() -> Any:
+    try:
+        return parse_body(raw_body())
+    except Invalid as error:
+        if error.message == BAD_JSON:
+            error.status = 400
+        raise
+
+
+def _id(sent: Any) -> Any:
+    """The id of something that is no command, whatever it is."""
+    return sent.get("id") if isinstance(sent, dict) else None
+
+
+def carry_out(thread_id: str, command: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a command that was checked to be one."""
+    try:
+        done = _done(thread_id, command["method"], command.get("params", {}))
+    except CommandRefused as refusal:
+        return answers.refused(command["id"], refusal.code, refusal.message)
+    return answers.success(command["id"], done.result, done.through)
+
+
+def _done(thread_id: str, method: str, params: Mapping[str, Any]) -> CommandDone:
+    if method in NOT_SUPPORTED:
+        raise CommandRefused("not_supported", f"{method} is not supported here")
+    if method not in METHODS:
+        raise CommandRefused("unknown_command", f"Unknown command '{method[:100]}'")
+    schema, execute = METHODS[method]
+    try:
+        key = uuid_path(thread_id, "thread_id", message="Invalid thread ID")
+    except Invalid as error:
+        raise _refusal(error) from error
+    try:
+        fields = checked(schema, params, "params")
+        rule = execute(key, fields)
+    except Invalid as error:
+        raise CommandRefused("invalid_argument", error.message) from error
+    try:
+        return rule()
+    except Refused as error:
+        raise _refusal(error) from error
+
+
+CODES: dict[type[Refused], str] = {
+    NoSuchRun: "no_such_run",
+    NoSuchInterrupt: "no_such_interrupt",
+    Forbidden: "permission_denied",
+}
+
+
+def _refusal(error: Refused) -> CommandRefused:
+    """A refusal of the rules; one without a code of its own has the status that it would have as an answer."""
+    code = CODES.get(type(error))
+    if code is not None:
+        return CommandRefused(code, error.message)
+    status = 422 if isinstance(error, NotFound) else status_of(error)
+    return CommandRefused("unknown_error", f"{status}: {error.message}")
+
+
+Rule = Callable[[], CommandDone]
+
+
+def _run_start(thread_id: UUID, params: dict[str, Any]) -> Rule:
+    older = params.pop("multitaskStrategy", None)
+    params["multitask_strategy"] = params.get("multitask_strategy") or older
+    asked = of_command(params, thread_id, **STREAMED, if_not_exists="create")
+    return lambda: _started(thread_id, asked)
+
+
+def _started(thread_id: UUID, asked: RunRequest) -> CommandDone:
+    created = create_by(partial(resume.start, deployment=deployment(), request=asked, thread_id=thread_id))
+    return CommandDone({"run_id": str(created.run_id)}, _before(created))
+
+
+def _input_respond(thread_id: UUID, params: dict[str, Any]) -> Rule:
+    one = {"interrupt_id": params.pop("interrupt_id", None), "response": params.pop("response")}
+    several = params.pop("responses", None) or [one]
+    given = {each["interrupt_id"]: each["response"] for each in several}
+    if None in given:
+        raise Invalid("interrupt_id: this field is required")
+    if len(given) < len(several):
+        raise Invalid("responses: an interrupt can be answered once only")
+    params["command"] = {name: params.pop(name, None) for name in ("update", "goto")}
+    asked = of_command({**params, "assistant_id": ""}, thread_id, **STREAMED)
+    return lambda: _responded(thread_id, asked, given)
+
+
+def _responded(thread_id: UUID, asked: RunRequest, given: Mapping[str, Any]) -> CommandDone:
+    rule = partial(resume.respond, deployment=deployment(), request=asked, answers=given, thread_id=thread_id)
+    return CommandDone({}, _before(create_by(rule)))
+
+
+def _before(created: Created) -> int:
+    return position.seq(created.row["created_seq"])
+
+
+def _get_tree(thread_id: UUID, params: dict[str, Any]) -> Rule:
+    def found() -> CommandDone:
+        with connection() as conn:
+            root = tree.of_run(conn, deployment().id, thread_id, params.get("run_id"))
+            return CommandDone({"tree": root}, stream.newest(conn, deployment().id, thread_id))
+
+    return found
+
+
+METHODS: dict[str, tuple[type[Schema], Callable[[UUID, dict[str, Any]], Rule]]] = {
+    "run.start": (RunStart, _run_start),
+    "input.respond": (InputRespond, _input_respond),
+    "agent.getTree": (GetTree, _get_tree),
+}
+# Subscriptions belong to a socket; the others are in the protocol's types, and no server has them.
+NOT_SUPPORTED = frozenset(
+    {
+        "subscription.subscribe",
+        "subscription.unsubscribe",
+        "subscription.reconnect",
+        "state.get",
+        "state.listCheckpoints",
+        "state.fork",
+        "input.inject",
+    }
+)

@@ -1,0 +1,85 @@
+"""A thread's events by the protocol, as server-sent events: from where the client says, until it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+
+from flask import Blueprint, Response
+
+from shared import thread_stream
+from shared.eventlog.hub import hub
+from shared.protocol.events import Failure, Item, Note
+from shared.protocol.stream import ProtocolStream
+from web import sse
+from web.auth import caller
+from web.context import deployment, settings
+from web.deployment_api.protocol.subscription import Subscribed, Subscription, encoded, failed
+from web.operations import operation
+from web.validation import SchemaViolation, load, uuid_path
+
+bp = Blueprint("protocol_events", __name__)
+
+MAKES_THREADS = "run"  # the role of keys that may wait for a thread that is not there yet
+
+
+@bp.post("/threads/<thread_id>/stream/events")
+@operation(
+    "Stream a thread's events by protocol v2",
+    role="read",
+    long=True,
+    body=Subscribed,
+    sse=True,
+    errors=(400, 404),
+)
+def stream_events(thread_id: str) -> Response:
+    """Of all its runs, one after the other, until the caller leaves. A thread that is not there yet is waited for."""
+    key = uuid_path(thread_id, "thread_id")
+    subscription = Subscription.of(_asked())
+    stream = ProtocolStream(
+        deployment().id,
+        key,
+        since=subscription.since,
+        waits=subscription.waits,
+        awaits=caller().may(MAKES_THREADS),
+    )
+    heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
+    with ExitStack() as stack:
+        wake_ups = stack.enter_context(hub().reader(key, at=thread_stream.channel(key)))
+        stream.open()
+        body = _body(stream.batches(wake_ups, heartbeat.quiet_seconds), subscription, heartbeat)
+        stack.callback(body.close)
+        return sse.event_stream(sse.Stream(body, holds=stack.pop_all(), on_disconnect=None), {})
+
+
+def _asked() -> dict[str, object]:
+    """The body; wrong channels are a 400."""
+    try:
+        return load(Subscribed)
+    except SchemaViolation as error:
+        if any(violation.loc[1:2] == ("channels",) for violation in error.violations):
+            error.status = 400
+        raise
+
+
+def _body(
+    batches: Iterator[list[Item]], subscription: Subscription, heartbeat: sse.HeartbeatTimer
+) -> Generator[bytes]:
+    heartbeat.send_headers_first()
+    for batch in batches:
+        out = [_frame(item, subscription) for item in batch]
+        if heartbeat.take_due():
+            out.append(sse.HEARTBEAT)
+        frames = b"".join(out)
+        if heartbeat.take_headers() or frames:
+            yield frames
+
+
+def _frame(item: Item, subscription: Subscription) -> bytes:
+    if isinstance(item, Note):
+        return sse.comment(item.text)
+    if isinstance(item, Failure):
+        return sse.encode_parts("error", failed(item), b"")
+    if not subscription.wants(item):
+        return b""
+    return sse.encode_parts(item.method, encoded(item), b"%d" % item.seq)

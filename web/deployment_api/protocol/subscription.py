@@ -1,0 +1,104 @@
+"""Which of a thread's events a client subscribed to, and each of them as JSON; knows neither HTTP nor Flask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from marshmallow import ValidationError
+
+from shared.infra.postgres import dumps
+from shared.protocol.events import Failure, ProtocolEvent
+from web.fields import ListOf, Rule, Schema, StrictInteger, StrictString
+
+CHANNELS = (
+    "values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks", "custom",
+)  # fmt: skip
+CUSTOM = "custom"
+NAMED = f"{CUSTOM}:"
+INPUT = "input"  # the channel of all methods that begin so
+WAITING = frozenset({"lifecycle", INPUT})  # channels of who waits for beginnings, ends and questions alone
+SHOWN = 100  # characters of an unknown channel that a refusal repeats
+
+
+class ChannelName(StrictString):
+    """A channel, or the one of custom events of one name."""
+
+    json_schema: ClassVar[dict[str, Any]] = {
+        "pattern": f"^(?:{'|'.join(CHANNELS)}|{NAMED}.+)$",
+        "examples": list(CHANNELS),
+    }
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        name = super()._deserialize(value, attr, data, **kwargs)
+        if name not in CHANNELS and not (name.startswith(NAMED) and name != NAMED):
+            raise ValidationError([Rule(f"unknown channel '{name[:SHOWN]}'", "literal_error")])
+        return name
+
+
+class Subscribed(Schema):
+    """What a client says of the events it wants."""
+
+    channels = ListOf(ChannelName(), required=True, not_empty=True)
+    namespaces = ListOf(ListOf(StrictString()), allow_none=True)
+    depth = StrictInteger(minimum=0, allow_none=True)
+    since = StrictInteger(allow_none=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One client's choice of a thread's events; `namespaces` empty or None means all."""
+
+    channels: frozenset[str]
+    namespaces: Sequence[Sequence[str]] | None = None
+    depth: int | None = None
+    since: int | None = None
+
+    @classmethod
+    def of(cls, checked: Mapping[str, Any]) -> Subscription:
+        """From what `Subscribed` has checked."""
+        return cls(**{**checked, "channels": frozenset(checked["channels"])})
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is for beginnings, ends and questions of runs alone."""
+        return self.channels <= WAITING
+
+    def wants(self, event: ProtocolEvent) -> bool:
+        return self._has_channel(event) and self._has_namespace(event.namespace)
+
+    def _has_channel(self, event: ProtocolEvent) -> bool:
+        channel = event.method.partition(".")[0]
+        if channel == CUSTOM and event.name and f"{NAMED}{event.name}" in self.channels:
+            return True
+        return channel in self.channels
+
+    def _has_namespace(self, namespace: Sequence[str]) -> bool:
+        if not self.namespaces:
+            return True
+        return any(
+            _begins_with(namespace, prefix)
+            and (self.depth is None or len(namespace) - len(prefix) <= self.depth)
+            for prefix in self.namespaces
+        )
+
+
+def _begins_with(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
+    """Label by label; one of the prefix without a task's id stands for any."""
+    return len(prefix) <= len(namespace) and all(
+        wanted == label or (":" not in wanted and wanted == label.partition(":")[0])
+        for wanted, label in zip(prefix, namespace, strict=False)
+    )
+
+
+def encoded(event: ProtocolEvent) -> bytes:
+    """An event as one line of JSON; its parameters as the graph host made them."""
+    head = {"type": "event", "event_id": event.id, "seq": event.seq, "method": event.method}
+    return dumps(head).encode()[:-1] + b',"params":' + event.params + b"}"
+
+
+def failed(failure: Failure) -> bytes:
+    """What a client gets just before its stream is closed."""
+    said = {"type": "error", "id": None, "error": failure.code, "message": failure.message}
+    return dumps(said).encode()
