@@ -1,4 +1,4 @@
-"""Both lines of the JavaScript client that people have installed, and tests written for it.
+"""Both lines of the JavaScript client that people have installed, a browser, and tests written for them.
 
 Node comes from a wheel, the clients from lock files by `npm ci`, once for each lock file.
 """
@@ -47,15 +47,18 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @cache
-def outcomes(line: str, rows: str, url: str, key: str) -> Mapping[str, str | None]:
-    """What failed in each row of a file, None where nothing did; empty where none could be run."""
+def outcomes(line: str, rows: str, url: str, key: str, **more: str) -> Mapping[str, str | None]:
+    """What failed in each row of a file, None where nothing did; empty where none could be run.
+
+    `more` is environment of the file's own.
+    """
     place = installed(line)
-    for name in (rows, "reporter.mjs"):
-        shutil.copy(JS / name, place)
+    for file in (JS / rows, JS / "reporter.mjs", *(JS / line).glob("*.jsx")):
+        shutil.copy(file, place)
     done = subprocess.run(
         [NODE / "node", "--test-force-exit", "--test-reporter=./reporter.mjs", rows],
         cwd=place,
-        env=environment(DEPLOYMENT_URL=url, DEPLOYMENT_KEY=key),
+        env=environment(DEPLOYMENT_URL=url, DEPLOYMENT_KEY=key, **more),
         capture_output=True,
         text=True,
         timeout=RUN_SECONDS,

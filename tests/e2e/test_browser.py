@@ -1,0 +1,37 @@
+"""A chat in a real browser, driven by the hooks that people build pages with.
+
+The rows are in `tests/js/browser.mjs`, the page in `tests/js/browser`; all of a hook run in one browser.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.javascript import CACHE, JS, outcomes
+from tests.support.stack import Stack
+
+CHATROOM = Path(__file__).parent.parent / "projects" / "chatroom"
+ROWS = re.findall(r'^  row\("([^"]+)"', (JS / "browser.mjs").read_text(), re.MULTILINE)
+HOOKS = ("old",)
+
+
+@pytest.fixture(scope="module")
+def chatroom(stack: Stack) -> str:
+    """The address of a deployment with graphs to chat with."""
+    return f"{stack.url}/d/{stack.deploy(CHATROOM, name='chatroom')}"
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("row", ROWS)
+def test_a_chat_does_what_people_expect(stack: Stack, chatroom: str, hook: str, row: str) -> None:
+    place = CACHE / "pages"  # what a failed row leaves: a screenshot, and what its console said
+    unpacked = CACHE / "chromium"
+    unpacked.mkdir(parents=True, exist_ok=True)
+    failures = outcomes(
+        "browser", "browser.mjs", chatroom, stack.api_key, HOOK=hook, ARTIFACTS=str(place), TMPDIR=str(unpacked)
+    )
+    assert row in failures, "it was not run"
+    assert failures[row] is None, failures[row]
