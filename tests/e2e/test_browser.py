@@ -31,7 +31,13 @@ def test_a_chat_does_what_people_expect(stack: Stack, chatroom: str, hook: str, 
     unpacked = CACHE / "chromium"
     unpacked.mkdir(parents=True, exist_ok=True)
     failures = outcomes(
-        "browser", "browser.mjs", chatroom, stack.api_key, HOOK=hook, ARTIFACTS=str(place), TMPDIR=str(unpacked)
+        "browser",
+        "browser.mjs",
+        chatroom,
+        stack.api_key,
+        HOOK=hook,
+        ARTIFACTS=str(place),
+        TMPDIR=str(unpacked),
     )
     assert row in failures, "it was not run"
     assert failures[row] is None, failures[row]
