@@ -1,4 +1,4 @@
-"""A chat in a real browser, driven by the hooks that people build pages with.
+"""A chat in a real browser, driven by the hooks that people build pages with: the newer one speaks protocol v2.
 
 The rows are in `tests/js/browser.mjs`, the page in `tests/js/browser`; all of a hook run in one browser.
 """
@@ -14,8 +14,8 @@ from tests.support.javascript import CACHE, JS, outcomes
 from tests.support.stack import Stack
 
 CHATROOM = Path(__file__).parent.parent / "projects" / "chatroom"
-ROWS = re.findall(r'^  row\("([^"]+)"', (JS / "browser.mjs").read_text(), re.MULTILINE)
-HOOKS = ("old",)
+ROWS = re.findall(r'^  (row|newer)\("([^"]+)"', (JS / "browser.mjs").read_text(), re.MULTILINE)
+TABLE = [(hook, row) for hook in ("old", "new") for kind, row in ROWS if hook == "new" or kind == "row"]
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +24,7 @@ def chatroom(stack: Stack) -> str:
     return f"{stack.url}/d/{stack.deploy(CHATROOM, name='chatroom')}"
 
 
-@pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(("hook", "row"), TABLE)
 def test_a_chat_does_what_people_expect(stack: Stack, chatroom: str, hook: str, row: str) -> None:
     place = CACHE / "pages"  # what a failed row leaves: a screenshot, and what its console said
     unpacked = CACHE / "chromium"

@@ -83,6 +83,8 @@ const row = (name, run) =>
     }
   });
 
+const newer = (name, run) => hook === "new" && row(name, run); // what the older hook does not do
+
 const texts = (locator) => locator.allTextContents();
 
 suite("chat", () => {
@@ -172,6 +174,18 @@ suite("chat", () => {
     const other = await open("chat", first);
     await other.hears("heard: first.");
     assert.equal(await other.messages().count(), 2);
+  });
+
+  newer("another tab answers", async (open) => {
+    const it = await open("approves");
+    await it.say("may I");
+    await it.page.locator("#question").waitFor(WAIT);
+    const other = await open("approves", await it.thread());
+    await other.page.locator("#question", { hasText: "Answer this?" }).waitFor(WAIT);
+    await other.page.click("text=Yes");
+    await other.hears("decided: yes");
+    await it.hears("decided: yes");
+    await it.page.locator("#question").waitFor({ ...WAIT, state: "detached" });
   });
 
   row("each request carries the page's own header", async (open) => {

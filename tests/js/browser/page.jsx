@@ -81,7 +81,7 @@ function NewChat() {
     <Chat
       {...{ stream, threadId, show }}
       interrupt={stream.interrupt}
-      answer={(value) => stream.respond(value)}
+      answer={(value) => stream.respond(value, { interruptId: stream.interrupt.id })}
       edit={(text, forkFrom) => stream.submit(human(text), { forkFrom })}
       Message={NewLine}
     />
