@@ -52,6 +52,7 @@ class RunRequest:
     place: dict[str, Any] = field(default_factory=dict)  # the checkpoint to start from; on a thread only
     feedback_keys: list[str] | None = None
     strict_resume: bool = False
+    langsmith_tracer: dict[str, str] = field(default_factory=dict)  # `project_name`, `example_id`
     if_thread_status: Sequence[str] | None = None  # refuse on a thread whose status is none of these
     extras: dict[str, Any] = field(default_factory=dict)  # what the graph also finds in `configurable`
 
@@ -298,6 +299,8 @@ def _kwargs(
     }
     if request.strict_resume:
         kwargs["strict_resume"] = True
+    if request.langsmith_tracer:
+        kwargs["langsmith_tracer"] = request.langsmith_tracer
     return kwargs
 
 

@@ -48,7 +48,7 @@ def record(row: Row) -> dict[str, Any]:
             "stream_mode": [mode for mode in row["kwargs"]["stream_mode"] if mode != PROTOCOL],
         },
         "multitask_strategy": row["multitask_strategy"],
-        "langsmith_session_name": None,
+        "langsmith_session_name": (row["kwargs"].get("langsmith_tracer") or {}).get("project_name"),
         "cancel_reason": row["cancel_reason"],
         "usage": row.get("usage"),  # not asked for of a run that was just created
     }

@@ -120,6 +120,17 @@ def test_kwargs_have_the_contracts_defaults(api: Api, thread_id: str) -> None:
     }
 
 
+def test_a_run_is_traced_to_the_project_its_caller_names(api: Api, thread_id: str) -> None:
+    tracer = {"project_name": "evaluations", "example_id": "8b3f7a52-6a7e-4d8c-9a53-0f0f6a4f1c11"}
+
+    run = start(api, thread_id, langsmith_tracer=tracer)
+
+    assert run["langsmith_session_name"] == "evaluations"
+    assert run["kwargs"]["langsmith_tracer"] == tracer
+    listed = api.get(f"/threads/{thread_id}/runs").json
+    assert [row["langsmith_session_name"] for row in listed] == ["evaluations"]
+
+
 def test_a_runs_configuration_goes_over_the_assistants(api: Api, thread_id: str) -> None:
     config = {"tags": ["a"], "recursion_limit": 5, "configurable": {"word": "one", "deep": {"x": 1}}}
     made = api.post("/assistants", {"graph_id": "agent", "config": config, "metadata": {"who": "assistant"}})
@@ -314,6 +325,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"durability": "never"}, "durability"),
     ({"checkpoint_during": 0}, "checkpoint_during"),
     ({"langsmith_tracer": "x"}, "langsmith_tracer"),
+    ({"langsmith_tracer": {"example_id": "x"}}, "langsmith_tracer.example_id"),
     # of the wrong type
     ({"webhook": ""}, "webhook"),
     ({"webhook": 5}, "webhook"),

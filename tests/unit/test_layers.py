@@ -29,6 +29,7 @@ HOST_MAY_IMPORT = frozenset(
         "ormsgpack",
         "pydantic",
         "httpx",
+        "langsmith",
         "typing_extensions",
     }
 )

@@ -165,6 +165,13 @@ class Command(Schema):
     goto = Goto(allow_none=True)
 
 
+class Tracer(Schema):
+    """Where what the graph traces is to appear: a project, and the example of a data set it is an attempt at."""
+
+    project_name = StrictString(min_length=1, max_length=1_024, allow_none=True)
+    example_id = UuidField(allow_none=True)
+
+
 class RunCreate(Schema):
     assistant_id = StrictString(required=True, min_length=1)
     input = AnyJson()
@@ -189,7 +196,7 @@ class RunCreate(Schema):
     feedback_keys = ListOf(StrictString(), max_items=100, allow_none=True)
     strict_resume = StrictBoolean(allow_none=True)
     if_thread_status = ItemOrList(OneOf(*ThreadStatus), allow_none=True)
-    langsmith_tracer = JsonObject(allow_none=True)  # names a vendor's project: means nothing here
+    langsmith_tracer = Nested(Tracer, allow_none=True)
     webhook = StrictString(min_length=1, max_length=65_536, allow_none=True)
 
 
@@ -251,8 +258,9 @@ def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, 
     if during is not None:
         sent.setdefault("durability", "async" if during else "exit")
     sent["command"] = _command(sent.pop("command", None))
+    tracer = sent.pop("langsmith_tracer", {})
+    sent["langsmith_tracer"] = {name: str(value) for name, value in tracer.items() if value is not None}
     sent["stream_mode"] = sent.get("stream_mode") or ["values"]
-    sent.pop("langsmith_tracer", None)
     on_disconnect = sent.pop("on_disconnect", "continue")
     return RunRequest(**sent, place=checkpoint), on_disconnect
 

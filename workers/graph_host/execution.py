@@ -25,6 +25,7 @@ from .protocol_log import PROTOCOL
 from .run_checkpoints import PLACE, RunCheckpoints, current_run
 from .serialization import dumps, loads
 from .storage import MemoryStorage, Storage
+from .tracing import traced_as
 from .transforming import transformed
 from .usage import UsageCounter, current_usage
 
@@ -128,7 +129,8 @@ class Execution:
         current_run_id.set(self._id)
         current_usage.set(self._usage)
         try:
-            await self._stream_graph()
+            with traced_as(self._spec.get("langsmith_tracer")):
+                await self._stream_graph()
         except UnknownInterruptError as error:
             outcome = Outcome("error", describe_error(error), keeps_thread=True)
         except asyncio.CancelledError as error:

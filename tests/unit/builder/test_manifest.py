@@ -362,6 +362,11 @@ def test_variables_are_text(read: Read) -> None:
     refuse(read, "env: must be an object", env=["A=1"])
 
 
+def test_a_deployment_says_where_its_graphs_trace_to(read: Read) -> None:
+    names = "LANGSMITH_PROJECT LANGSMITH_TRACING LANGSMITH_API_KEY LANGCHAIN_TRACING_V2 LANGCHAIN_PROJECT"
+    assert read(env=dict.fromkeys(names.split(), "x")).env.keys() == set(names.split())
+
+
 @pytest.mark.parametrize(
     "name",
     ["DATABASE_URL", "REDIS_URL", "RUNYARD_PORT", "LD_PRELOAD", "PYTHONPATH", "POSTGRES_URI", "A=B", ""],
