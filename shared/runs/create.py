@@ -23,7 +23,7 @@ from shared.runs import cancel, configurable
 from shared.runs.cancel import Displaced
 from shared.runs.configurable import RunIdentity
 from shared.runs.read import PROTOCOL
-from shared.threads import records
+from shared.threads import records, ttl
 
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
 
@@ -130,6 +130,8 @@ def create_run(
     row = None if is_stateless else query(conn, INSERT_ON_THREAD, values).fetchone()
     if row is None and (is_stateless or _may_make_thread(conn, deployment.id, thread_id, request)):
         row = query(conn, INSERT_WITH_THREAD, values).fetchone()
+        if row is not None and not temporary:
+            ttl.give_default(conn, deployment.id, thread_id)
     if row is None:  # somebody made the thread between two statements, or it is full
         row = query(conn, INSERT_ON_THREAD, values).fetchone()
     if row is None:

@@ -30,6 +30,7 @@ from uuid_utils.compat import uuid7
 from shared.errors import Conflict, NotFound
 from shared.infra.postgres import Driver, dumps, query
 from shared.models import Thread, is_live
+from shared.threads import ttl
 
 SORTABLE = {
     "thread_id": Thread.thread_id,
@@ -104,6 +105,7 @@ def create(
         .one_or_none()
     )
     if row is not None:
+        ttl.give_default(conn, deployment_id, thread_id)
         return Made(row, is_new=True)
     if if_exists == "do_nothing":
         return Made(get(conn, deployment_id, thread_id), is_new=False)

@@ -273,6 +273,7 @@ class _Build:
                 manifest={
                     "graphs": {name: dict(entry) for name, entry in made.manifest.graphs.items()},
                     "inputs": made.inputs,
+                    "checkpointer": dict(made.manifest.checkpointer),
                     "store": dict(made.manifest.store),
                     "webhooks": dict(made.manifest.webhooks),
                     "resolved_at": self._resolved_at,

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from shared.deployments import env_names
-from workers.builder.config import dependencies, graphs, pip_config, source, store, webhooks
+from workers.builder.config import checkpointer, dependencies, graphs, pip_config, source, store, webhooks
 from workers.builder.config.checks import refused
 from workers.builder.config.dependencies import Dependencies
 from workers.builder.config.graphs import Graphs
@@ -34,7 +34,6 @@ WITHOUT_MEANING = (
 LEFT_OUT = ("dockerfile_lines", "base_image", "ui", "ui_config", "priority")
 # What would be missed if it were ignored, and what there is instead.
 NOT_SERVED = {
-    "checkpointer": "this server keeps checkpoints itself, and as long as their thread",
     "auth": "this server's own API keys decide who may call a deployment",
     "encryption": "this server does not call a project's own encryption",
     "http": "this server serves no routes of a project's own",
@@ -45,7 +44,7 @@ VERSION = re.compile(r"(~=|>~=)?\d+(\.\d+){0,2}(-?[a-z]+\.?\d*)?", re.IGNORECASE
 INSTALLERS = ("auto", "pip", "uv")
 HONOURED = (
     "source", "dependencies", "graphs", "env", "python_version", "pip_config_file", "pip_installer", "store",
-    "webhooks",
+    "webhooks", "checkpointer",
 )  # fmt: skip
 MOVED = ("project_root", "package")
 
@@ -64,6 +63,7 @@ class Manifest:
     env: Mapping[str, str] = field(default_factory=dict)
     store: Mapping[str, Any] = field(default_factory=dict)  # `ttl` and `index`
     webhooks: Mapping[str, Any] = field(default_factory=dict)  # `url` and `headers`
+    checkpointer: Mapping[str, Any] = field(default_factory=dict)  # `ttl`
     python_version: str | None = None
     index: PipConfig | None = None
     notes: tuple[str, ...] = ()  # what is done in another way, or not needed
@@ -95,6 +95,7 @@ def read(root: Path, config_path: str | None) -> Manifest:
         env=own_env,
         store=store.read(config.get("store")),
         webhooks=webhooks.read(config.get("webhooks"), own_env),
+        checkpointer=checkpointer.read(config.get("checkpointer")),
         python_version=_python_version(config.get("python_version")),
         index=pip_config.read(tree, config.get("pip_config_file")),
         notes=tuple(_notes(config)),
