@@ -33,6 +33,8 @@ LISTS = {
     "/v2/deployments": "`runyard list` shows the deployments there are.",
     "/v2/keys": "`runyard keys list` shows the keys there are.",
     "/v2/organizations": "`runyard orgs list` shows those there are.",
+    "/runs/": "`runyard runs list` shows the newest.",
+    "/threads/": "`runyard threads list` shows the newest.",
 }
 
 
@@ -57,6 +59,10 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._http.close()
+
+    def at(self, url: str) -> Client:
+        """The same caller at another address, as a deployment's."""
+        return Client(url, self.headers["X-Api-Key"], tenant=self.headers.get("X-Tenant-Id"))
 
     # Deployments
 
@@ -131,11 +137,22 @@ class Client:
         return self._http.stream("GET", path, headers=dict(headers), timeout=timeout)
 
     def logs(
-        self, deployment_id: str, revision_id: str | None, kind: str, body: Mapping[str, Any]
+        self,
+        deployment_id: str,
+        revision_id: str | None,
+        kind: str,
+        body: Mapping[str, Any],
+        *,
+        wait_seconds: int = 0,
     ) -> dict[str, Any]:
-        """A page of `build` or `deploy` log lines: `logs` and `next_offset`."""
+        """A page of `build` or `deploy` log lines: `logs` and `next_offset`.
+
+        Of a deployment's log the service may be asked to wait so long for the first line.
+        """
         revision = f"/revisions/{revision_id}" if revision_id else ""
-        return self.send("POST", f"/v1/projects/{deployment_id}{revision}/{kind}_logs", body, repeat=True)
+        wait = f"?wait={wait_seconds}" if wait_seconds and not revision else ""
+        path = f"/v1/projects/{deployment_id}{revision}/{kind}_logs{wait}"
+        return self.send("POST", path, body, repeat=True)
 
     # Uploads
 
@@ -289,7 +306,7 @@ def _what_to_do(answer: httpx.Response) -> str:
             return CHECK_ORGANIZATION if "X-Tenant-Id" in _detail(answer) else OTHER_ROLE
         case 404:
             path = answer.request.url.path
-            return next((hint for start, hint in LISTS.items() if path.startswith(start)), NOT_A_SERVICE)
+            return next((hint for start, hint in LISTS.items() if start in path), NOT_A_SERVICE)
         case _:
             return ""
 

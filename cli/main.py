@@ -7,7 +7,24 @@ from typing import Annotated
 
 import typer
 
-from cli import deploy, deployments, dev, encryption, keys, logs, new, orgs, revisions, run, serving, workers
+from cli import (
+    browser,
+    deploy,
+    deployments,
+    dev,
+    encryption,
+    env,
+    keys,
+    logs,
+    new,
+    orgs,
+    revisions,
+    run,
+    runs,
+    serving,
+    threads,
+    workers,
+)
 from cli.options import new_app
 from shared import __version__
 
@@ -23,11 +40,15 @@ app.command("deploy", rich_help_panel=DEPLOY)(deploy.command)
 app.command("rollback", rich_help_panel=DEPLOY)(revisions.rollback)
 app.command("interrupt", rich_help_panel=DEPLOY)(revisions.interrupt)
 app.command("delete", rich_help_panel=DEPLOY)(deployments.delete)
+app.add_typer(env.app, name="env", rich_help_panel=DEPLOY)
 app.command("list", rich_help_panel=WATCH)(deployments.list_deployments)
 app.command("status", rich_help_panel=WATCH)(deployments.status)
 app.command("revisions", rich_help_panel=WATCH)(revisions.revisions)
 app.command("logs", rich_help_panel=WATCH)(logs.command)
+app.command("open", rich_help_panel=WATCH)(browser.command)
 app.command("run", rich_help_panel=WATCH)(run.command)
+app.add_typer(runs.app, name="runs", rich_help_panel=WATCH)
+app.add_typer(threads.app, name="threads", rich_help_panel=WATCH)
 app.command("workers", rich_help_panel=OPERATE)(workers.command)
 app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
 app.add_typer(orgs.app, name="orgs", rich_help_panel=OPERATE)

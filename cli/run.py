@@ -16,6 +16,7 @@ from cli.deployments import Name, chosen
 from cli.errors import FAILED, INTERRUPTED, BadUsage, CommandFailed
 from cli.options import Key, Org, Url, open_client, sentences
 from cli.output import console, printable
+from cli.served import require_serving
 from cli.statuses import UNSUCCESSFUL_RUNS
 from cli.transcript import Transcript, as_text, error_text
 
@@ -75,10 +76,7 @@ def command(
         body = _body(said, resume, thread)
         with open_client(url, api_key, org) as client:
             found = chosen(client, name)
-            if not found.get("active_revision_id"):
-                raise CommandFailed(
-                    f"{found['name']} does not serve yet. `runyard status {found['name']}` tells why."
-                )
+            require_serving(found)
             address = address_of(client.url, found)
             headers = client.headers
         request = RunCommand(assistant, thread, body, stream_mode or STREAM_MODES, subgraphs)

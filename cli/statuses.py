@@ -21,3 +21,17 @@ STYLES = {
 def status_style(status: str) -> str:
     """The style of a revision's status on a terminal."""
     return STYLES.get(status, "cyan")
+
+
+RUN_STYLES = {
+    "success": "green",
+    "idle": "green",
+    "interrupted": "yellow",
+    "error": "bold red",
+    "timeout": "bold red",
+}
+
+
+def run_style(status: str) -> str:
+    """The style of a run's or a thread's status on a terminal."""
+    return RUN_STYLES.get(status, "cyan")

@@ -65,6 +65,9 @@ class Change:
     source_config: Mapping[str, Any] = field(default_factory=dict)
     revision_config: Mapping[str, Any] = field(default_factory=dict)
     secrets: Sequence[Mapping[str, str]] = ()
+    secret_changes: Mapping[str, str | None] = field(
+        default_factory=dict
+    )  # after those; None: not set any more
     tracked_packages: Sequence[str] = ()
     pool: str | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
@@ -73,6 +76,7 @@ class Change:
     def makes_revision(self) -> bool:
         return bool(
             self.secrets
+            or self.secret_changes
             or any(value is not None for value in self.revision_config.values())
             or self.source_config.get("resource_spec") is not None
         )
@@ -227,6 +231,7 @@ def _next_revision(conn: Connection, deployment: RowMapping, change: Change) -> 
             revision_secrets.carry_over(conn, latest["id"], revision_id)
     if change.secrets:
         revision_secrets.replace(conn, revision_id, change.secrets)
+    revision_secrets.change(conn, revision_id, change.secret_changes)
     has_source = digest is not None or source == REPOSITORY
     return revision_id, revisions.start(conn, deployment_id, revision_id) if has_source else []
 

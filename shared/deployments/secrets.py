@@ -14,23 +14,48 @@ from shared.deployments import env_names
 from shared.errors import Invalid
 from shared.infra import encryption
 
+MOST = 500
 
-def check(secrets: Sequence[Mapping[str, str]]) -> None:
+
+def check(names: Collection[str], *, field: str = "secrets") -> None:
     """Raises Invalid (400) naming the variables a deployment may not set."""
-    names = [secret["name"] for secret in secrets]
     if bad := env_names.refused(names):
         raise Invalid(
             f"these names cannot be set by a deployment: {', '.join(sorted(set(bad)))}",
-            loc=("body", "secrets"),
+            loc=("body", field),
             status=400,
         )
 
 
 def replace(conn: Connection, revision_id: UUID, secrets: Sequence[Mapping[str, str]]) -> None:
     """Make these the revision's secrets, and no others; raises Invalid."""
-    check(secrets)
-    conn.execute(text("DELETE FROM secret WHERE revision_id = :id"), {"id": revision_id})
     values = {secret["name"]: secret["value"] for secret in secrets}  # of doubles the last wins
+    check(values)
+    conn.execute(text("DELETE FROM secret WHERE revision_id = :id"), {"id": revision_id})
+    _insert(conn, revision_id, values)
+
+
+def change(conn: Connection, revision_id: UUID, changes: Mapping[str, str | None]) -> None:
+    """Set some of the revision's secrets and remove others (None); the rest stays. Raises Invalid."""
+    if not changes:
+        return
+    given = {name: value for name, value in changes.items() if value is not None}
+    check(given, field="secret_changes")
+    conn.execute(
+        text("DELETE FROM secret WHERE revision_id = :id AND name = ANY(:names)"),
+        {"id": revision_id, "names": list(changes)},
+    )
+    _insert(conn, revision_id, given)
+    _require_few(conn, revision_id)
+
+
+def _require_few(conn: Connection, revision_id: UUID) -> None:
+    count = conn.execute(text("SELECT count(*) FROM secret WHERE revision_id = :id"), {"id": revision_id})
+    if count.scalar_one() > MOST:
+        raise Invalid(f"a deployment has at most {MOST} secrets", loc=("body", "secret_changes"), status=400)
+
+
+def _insert(conn: Connection, revision_id: UUID, values: Mapping[str, str]) -> None:
     if values:
         conn.execute(
             text("INSERT INTO secret (revision_id, name, value) VALUES (:id, :name, :value)"),

@@ -210,7 +210,7 @@ def get_deployment(deployment_id: str) -> Response:
 def change_deployment(deployment_id: str) -> Response:
     """Source, its configuration, secrets or a resource_spec make a new revision, the latest at once.
 
-    null and empty mean: as it is. Secrets replace the whole set.
+    null and empty mean: as it is. Secrets replace the whole set; `secret_changes` set or, with null, remove some.
     """
     key = uuid_path(deployment_id, "deployment_id")
     body = load(DeploymentPatch)
@@ -233,6 +233,7 @@ def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:
         source_config=refuse_fixed(body.get("source_config"), current["source_config"]),
         revision_config=body.get("source_revision_config") or {},
         secrets=body.get("secrets") or (),
+        secret_changes={item["name"]: item["value"] for item in body.get("secret_changes") or ()},
         tracked_packages=body.get("tracked_packages") or (),
         pool=body.get("pool"),
         limits=body.get("limits") or {},

@@ -11,7 +11,7 @@ from typing import Any
 
 from marshmallow import ValidationError
 
-from shared.deployments import deployments, env_names, git_refs
+from shared.deployments import deployments, env_names, git_refs, secrets
 from shared.errors import Invalid
 from web.fields import (
     JsonObject,
@@ -35,7 +35,7 @@ ENVIRONMENTS = ("development", "staging", "production")
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"
 POOL = r"[a-z0-9][a-z0-9_-]*"
 SPEC_BYTES = 64 * 1024
-MAX_SECRETS = 500
+MAX_SECRETS = secrets.MOST
 MAX_TIMEOUT_SECONDS = 30 * 24 * 3600
 MIN_MEMORY_MB, MAX_MEMORY_MB = 128, 1024 * 1024
 
@@ -84,6 +84,11 @@ class SecretItem(Schema):
     value = SecretValue(required=True)
 
 
+class SecretChange(Schema):
+    name = StrictString(required=True, min_length=1)
+    value = SecretValue(required=True, allow_none=True)
+
+
 class SourceConfig(Schema):
     integration_id = StrictString(allow_none=True)
     repo_url = StrictString(allow_none=True)
@@ -126,6 +131,8 @@ class RevisionContent(Schema):
     source_config = Nested(SourceConfig, allow_none=True)
     source_revision_config = Nested(SourceRevisionConfig, allow_none=True)
     secrets = ListOf(Nested(SecretItem), max_items=MAX_SECRETS, allow_none=True)
+    # One by one, for who does not know the others' values: null takes a secret away, the rest stays.
+    secret_changes = ListOf(Nested(SecretChange), max_items=MAX_SECRETS, allow_none=True)
     secret_references = ListOf(JsonObject(), allow_none=True)
     tracked_packages = ListOf(StrictString(max_length=1024), max_items=1000, allow_none=True)
 

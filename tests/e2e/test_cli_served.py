@@ -1,0 +1,77 @@
+"""`runyard runs`, `threads`, `env` and `open`, on a whole platform."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.support.stack import Stack
+
+AGENT = """
+import asyncio, os
+from typing import TypedDict
+from langgraph.graph import START, StateGraph
+
+class State(TypedDict, total=False):
+    is_slow: bool
+    said: str
+
+async def speak(state: State):
+    if "WHO" not in os.environ:
+        raise ValueError("nobody is here")
+    if state.get("is_slow"):
+        await asyncio.sleep(600)
+    return {"said": os.environ["WHO"]}
+
+graph = StateGraph(State).add_node(speak).add_edge(START, "speak").compile()
+"""
+
+
+def write(folder: Path) -> Path:
+    folder.mkdir()
+    config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
+    (folder / "langgraph.json").write_text(json.dumps(config))
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "requirements.txt").touch()
+    return folder
+
+
+def told(stack: Stack, *words: str) -> Any:
+    ran = stack.cli(*words, "-n", "speaker", "--json", timeout=120)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_a_failed_run_is_found_mended_and_tried_again(stack: Stack, tmp_path: Path) -> None:
+    stack.deploy(write(tmp_path / "speaker"), name="speaker")
+    sdk = stack.sdk("speaker")
+    thread_id = sdk.threads.create()["thread_id"]
+    sdk.runs.wait(thread_id, "agent", input={}, raise_error=False)
+
+    (failed,) = told(stack, "runs", "list", "--status", "error")
+    assert "nobody is here" in stack.cli("runs", "show", failed["run_id"][-8:], "-n", "speaker").stdout
+
+    changed = stack.cli("env", "set", "WHO=Ada", "-n", "speaker", timeout=120)
+    assert changed.returncode == 0, changed.stderr
+    assert "v2 of speaker: WHO" in changed.stdout
+
+    again = told(stack, "runs", "retry", failed["run_id"])
+    sdk.runs.join(thread_id, again["run_id"])
+    assert told(stack, "threads", "show", thread_id[-8:])["values"]["said"] == "Ada"
+    assert told(stack, "threads", "history", thread_id)[0]["metadata"]["step"] == 1
+
+    slow = sdk.runs.create(thread_id, "agent", input={"is_slow": True})
+    assert told(stack, "runs", "cancel", slow["run_id"])["cancelled"]
+    rows = told(stack, "runs", "list", "--thread", thread_id)
+    assert [row["status"] for row in rows] == ["interrupted", "success", "error"]
+
+    assert told(stack, "threads", "delete", thread_id, "--force")["deleted"]
+    assert sdk.threads.search() == []
+
+    assert stack.cli("env", "unset", "WHO", "-n", "speaker", "--no-wait").returncode == 0
+    assert told(stack, "env", "list") == []
+    page = stack.cli("open", "speaker", "--print").stdout.strip()
+    assert httpx.get(page).status_code == 200

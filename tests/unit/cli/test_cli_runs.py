@@ -1,0 +1,157 @@
+"""`runyard runs` and `threads`: what they ask a deployment, what they print, how they end."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from tests.support.commands import runyard
+from tests.support.control_plane import ControlPlane, R, record
+
+pytestmark = pytest.mark.usefixtures("nowhere")
+
+T, RUN = "33333333-3333-4333-8333-3333aaaaaaaa", "44444444-4444-4444-8444-4444bbbbbbbb"
+OTHER = "55555555-5555-4555-8555-5555cccccccc"
+THREAD = f"/d/app/threads/{T}"
+
+
+def row(run_id: str = RUN, status: str = "error", minute: int = 0, **more: Any) -> dict[str, Any]:
+    at = f"2026-01-01T00:{minute:02d}:00+00:00"
+    return {
+        "run_id": run_id,
+        "thread_id": T,
+        "status": status,
+        "created_at": at,
+        "updated_at": at,
+        "kwargs": {"input": {"topic": "tea"}},
+        **more,
+    }
+
+
+FAILED = row(error={"error": "ValueError", "message": "it broke"})
+SHOWN = {
+    "thread_id": T,
+    "status": "error",
+    "created_at": "2026-01-01T00:00:00+00:00",
+    "updated_at": "2026-01-01T00:00:00+00:00",
+    "metadata": {"graph_id": "agent"},
+    "interrupts": {"task": [{"value": "Who?"}]},
+    "values": {"messages": [{"type": "ai", "content": "Hello"}], "topic": "tea"},
+}
+CHECKPOINT = {
+    "checkpoint": {"checkpoint_id": OTHER},
+    "metadata": {"step": 1, "source": "loop"},
+    "created_at": "2026-01-01T00:00:00+00:00",
+    "next": ["ask"],
+}
+
+
+@pytest.fixture
+def served(server: ControlPlane) -> ControlPlane:
+    """A deployment that serves, with one thread and two runs."""
+    found = record(active_revision_id=R, source_config={"custom_url": f"{server.url}/d/app"})
+    server.answers = {
+        "GET /v2/deployments": [(200, {"resources": [found]})],
+        "POST /d/app/threads/search": [(200, [SHOWN])],
+        f"GET {THREAD}/runs": [(200, [row(OTHER, "success", 1), row()])],
+        f"GET {THREAD}/runs/{RUN}": [(200, row())],
+        "POST /d/app/runs/search": [(200, [FAILED])],
+        f"GET {THREAD}": [(200, SHOWN)],
+        f"POST {THREAD}/history": [(200, [CHECKPOINT])],
+        f"DELETE {THREAD}": [(204, None)],
+    }
+    return server
+
+
+def typed(server: ControlPlane, *words: str) -> Result:
+    return runyard(server, *words, "-n", "app")
+
+
+def test_the_newest_runs_are_those_of_the_threads_that_changed_last(served: ControlPlane) -> None:
+    rows = json.loads(typed(served, "runs", "list", "--json").stdout)
+    assert [one["run_id"] for one in rows] == [OTHER, RUN]
+    asked = served.body("POST /d/app/threads/search")
+    assert (asked["sort_by"], asked["sort_order"], asked["limit"]) == ("updated_at", "desc", 20)
+    lines = typed(served, "runs", "list").stdout.splitlines()[1:]
+    assert [line.split()[2] for line in lines] == ["success", "error"]
+
+
+def test_runs_that_failed_are_all_asked_for_with_their_reasons(served: ControlPlane) -> None:
+    told = typed(served, "runs", "list", "--status", "error").stdout
+    assert "ValueError: it broke" in told
+    assert served.body("POST /d/app/runs/search") == {"limit": 20, "status": "error"}
+    assert "POST /d/app/threads/search" not in served.asked
+
+
+@pytest.mark.parametrize("id", [RUN, RUN[-8:], RUN[:6]])
+def test_a_run_is_shown_with_its_input_and_its_error(served: ControlPlane, id: str) -> None:
+    told = typed(served, "runs", "show", id).stdout
+    assert "tea" in told
+    assert "ValueError: it broke" in told
+    assert json.loads(typed(served, "runs", "show", id, "--json").stdout)["run_id"] == RUN
+
+
+def test_a_run_that_is_not_there_is_a_sentence(served: ControlPlane) -> None:
+    ran = typed(served, "runs", "show", "dead")
+    assert (ran.exit_code, "There is no run 'dead' among the newest" in ran.stderr) == (1, True)
+    assert typed(served, "runs", "show", "nonsense").exit_code == 2
+    served.answers[f"GET {THREAD}/runs"] = [(200, [row(), row(f"{OTHER[:-8]}bbbbbbbb")])]
+    several = typed(served, "runs", "show", "bbbbbbbb")
+    assert (several.exit_code, "2 runs have an id with" in several.stderr) == (2, True)
+
+
+def test_a_run_is_cancelled_unless_it_has_ended(served: ControlPlane) -> None:
+    ran = typed(served, "runs", "cancel", RUN)
+    assert (ran.exit_code, "has ended already: error" in ran.stderr) == (1, True)
+    served.answers[f"GET {THREAD}/runs"] = [(200, [row(status="running")])]
+    served.answers[f"POST {THREAD}/runs/{RUN}/cancel"] = [(200, {})]
+    ran = typed(served, "runs", "cancel", RUN, "--thread", T, "--json")
+    assert json.loads(ran.stdout) == {"run_id": RUN, "thread_id": T, "cancelled": True}
+
+
+def test_a_retry_is_a_new_run(served: ControlPlane) -> None:
+    served.answers[f"POST {THREAD}/runs/{RUN}/retry"] = [(200, row(OTHER, "pending"))]
+    assert f"Run {OTHER} is pending" in typed(served, "runs", "retry", RUN[-8:], "--force").stdout
+    assert served.body(f"POST {THREAD}/runs/{RUN}/retry") == {"force": True}
+
+
+def test_what_the_deployment_refuses_is_a_sentence(served: ControlPlane) -> None:
+    served.answers[f"POST {THREAD}/runs/{RUN}/retry"] = [(409, {"detail": "The thread is busy"})]
+    ran = typed(served, "runs", "retry", RUN)
+    assert (ran.exit_code, "The thread is busy." in ran.stderr) == (1, True)
+
+
+def test_what_serves_nothing_has_nothing_to_show(server: ControlPlane) -> None:
+    server.answers = {"GET /v2/deployments": [(200, {"resources": [record()]})]}
+    ran = typed(server, "threads", "list")
+    assert (ran.exit_code, "app does not serve yet" in ran.stderr) == (1, True)
+
+
+# threads
+
+
+def test_threads_are_listed_and_shown(served: ControlPlane) -> None:
+    listed = typed(served, "threads", "list", "--status", "error").stdout.splitlines()
+    assert listed[1].split()[:2] == [T, "error"]
+    assert served.body("POST /d/app/threads/search")["status"] == "error"
+    told = typed(served, "threads", "show", T[-8:]).stdout.splitlines()
+    assert 'Waits for   ["Who?"]' in told
+    assert told[-4:] == ["messages", "  ai: Hello", "topic", "  tea"]
+    assert json.loads(typed(served, "threads", "show", T, "--json").stdout) == SHOWN
+
+
+def test_a_history_is_newest_first(served: ControlPlane) -> None:
+    (_, line) = typed(served, "threads", "history", T, "--limit", "5").stdout.splitlines()
+    assert (line.split()[:2], line.split()[-2:]) == (["1", "loop"], [OTHER, "ask"])
+    assert served.body(f"POST {THREAD}/history") == {"limit": 5}
+
+
+def test_a_thread_is_deleted_when_that_is_sure(served: ControlPlane) -> None:
+    refused = typed(served, "threads", "delete", T)
+    assert (refused.exit_code, "--force" in refused.stderr) == (1, True)
+    ran = typed(served, "threads", "delete", T[-8:], "--force", "--json")
+    assert json.loads(ran.stdout) == {"thread_id": T, "deleted": True}
+    assert f"DELETE {THREAD}" in served.asked
