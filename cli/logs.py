@@ -21,6 +21,7 @@ from cli.output import as_time, console, printable
 from cli.report import LEVEL_STYLES
 
 FOLLOW_SECONDS = 1.0
+WAIT_SECONDS = 20  # the service answers as soon as there is a line
 PAGE = 1000
 AGO = re.compile(r"(\d+)\s*([smhd])")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -108,7 +109,8 @@ class Log:
         offset: str | None = None
         while len(lines) < limit:
             size = min(limit - len(lines), PAGE)
-            page = self._page("desc", size, **({"offset": offset} if offset else {}))
+            where: dict[str, Any] = {"offset": offset} if offset else {}
+            page = self._page("desc", size, **where)
             lines += page["logs"]
             offset = page.get("next_offset")
             if not offset or len(page["logs"]) < size:
@@ -122,13 +124,14 @@ class Log:
         offset: str | None = None
         while True:
             where: dict[str, Any] = {"offset": offset} if offset else self._since_newest()
-            page = self._page("asc", PAGE, **where)
+            asked_at = time.monotonic()
+            page = self._page("asc", PAGE, wait_seconds=WAIT_SECONDS, **where)
             offset = page.get("next_offset") or offset
             fresh = [line for line in page["logs"] if line["id"] not in self._read_ids]
             self._remember(fresh)
             yield from fresh
-            if len(page["logs"]) < PAGE:
-                time.sleep(FOLLOW_SECONDS)
+            if not page["logs"] and time.monotonic() - asked_at < FOLLOW_SECONDS:
+                time.sleep(FOLLOW_SECONDS)  # it does not wait: a build's log, or a service that stops
 
     def _since_newest(self) -> dict[str, Any]:
         """A line that was read is read again rather than that one between two readings is missed."""
@@ -139,10 +142,10 @@ class Log:
             self._newest = lines[-1]
             self._read_ids = {line["id"] for line in lines[-PAGE:]}
 
-    def _page(self, order: str, limit: int, **where: Any) -> dict[str, Any]:
+    def _page(self, order: str, limit: int, *, wait_seconds: int = 0, **where: Any) -> dict[str, Any]:
         deployment_id, revision_id, kind = self._source
         body = {**self._filters, "order": order, "limit": limit, **where}
-        return self._client.logs(deployment_id, revision_id, kind, body)
+        return self._client.logs(deployment_id, revision_id, kind, body, wait_seconds=wait_seconds)
 
 
 def _shower() -> Callable[[Line], None]:

@@ -113,6 +113,21 @@ def append(conn: Connection, lines: Sequence[Line]) -> None:
     )
 
 
+def channel(deployment_id: UUID) -> bytes:
+    """Where readers of a deployment's log hear that it has new lines."""
+    return f"{redis.PREFIX}log:{deployment_id}".encode()
+
+
+def notify(stored: Iterable[Line]) -> None:
+    """After the commit: whoever waits for lines of these deployments looks. It may be lost."""
+    for deployment_id in {line.deployment_id for line in stored}:
+        try:
+            redis.client().publish(channel(deployment_id), events.WAKE_UP)
+        except RedisError as error:
+            log.warning("readers of a deployment's log learn of its lines a little later: %s", error)
+            return
+
+
 def lines(
     conn: Connection,
     deployment_id: UUID,

@@ -41,13 +41,14 @@ def look(organization_id: UUID, deployment_id: UUID, revision_id: UUID) -> Row:
     return row
 
 
-def changes(revision_id: UUID, *, seconds: float) -> Iterator[None]:
+def changes(id: UUID, *, seconds: float, at: bytes | None = None) -> Iterator[None]:
     """Yields whenever it is time to look at the row again, first when no event can be missed any more.
 
-    Ends after so many seconds, with a last look, or at once when the process stops.
+    `at` is the channel of its events, by default that of its own. Ends after so many seconds, with a last look, or
+    at once when the process stops.
     """
     ends_at = time.monotonic() + seconds
-    with hub().reader(revision_id) as reader:
+    with hub().reader(id, at=at) as reader:
         reader.wait_confirmed(min(seconds, CONFIRM_SECONDS))
         now = time.monotonic()
         look_at = now + LOOK_SECONDS

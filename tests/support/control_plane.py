@@ -39,6 +39,7 @@ class ControlPlane(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: dict[str, list[Answer]] = {}
         self.asked: list[str] = []
+        self.queries: list[str] = []
         self.bodies: list[bytes] = []
         self.headers: list[Mapping[str, str]] = []
         self.more_headers: dict[str, str] = {}
@@ -65,6 +66,7 @@ class Handler(BaseHTTPRequestHandler):
         what = f"{self.command} {self.path.partition('?')[0]}"
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server.asked.append(what)
+        self.server.queries.append(self.path.partition("?")[2])
         self.server.bodies.append(body)
         self.server.headers.append(dict(self.headers))
         answers = self.server.answers.get(what, [(404, {"detail": "Not Found"})])

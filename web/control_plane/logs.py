@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from time import sleep
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
+from sqlalchemy import RowMapping
 
-from shared.deployments import deployments, logs
+from shared.deployments import deployments, logs, polling
 from shared.infra.postgres import connection
 from web.auth import caller
 from web.control_plane import schemas
 from web.control_plane.records import log_record
 from web.control_plane.revisions import find_revision
-from web.fields import OneOf, Schema, StrictInteger, StrictString, TimeField
+from web.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
 from web.operations import operation
-from web.validation import load, uuid_path
+from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("logs", __name__)
 
@@ -24,6 +26,14 @@ MAX_LINES = 1000
 # Many runners write one deployment's log, each a moment after its lines were said: a line may come to lie before one
 # that is there already. Whoever follows from the newest line seen would miss it, so none is shown before it settled.
 SETTLED_SECONDS = 1.0
+
+
+MAX_WAIT_SECONDS = 25  # below the 30 seconds after which clients and proxies give up
+
+
+class LogRead(Schema):
+    # A longer wait ends at the maximum: whoever waits asks again anyway.
+    wait = QueryInteger(minimum=0, load_default=0)
 
 
 class LogSearch(Schema):
@@ -69,18 +79,22 @@ def search_revision_logs(deployment_id: str, revision_id: str) -> Response:
 
 @bp.post("/v1/projects/<deployment_id>/deploy_logs")
 @operation(
-    "Read what a deployment logs",
+    "Read what a deployment logs, perhaps once there is more",
     role="read",
+    long="wait",
     answer=schemas.LOG_LINES,
+    query=LogRead,
     body_optional=True,
     body=LogSearch,
     errors=(404,),
 )
 def search_deployment_logs(deployment_id: str) -> Response:
+    """With `wait` the answer comes as soon as there is a line that matches, or after so many seconds without."""
     key = uuid_path(deployment_id, "deployment_id")
+    wait_seconds = min(load_query(LogRead)["wait"], MAX_WAIT_SECONDS)
     with connection() as conn:
         deployments.require(conn, caller().organization_id, key)
-    return _lines(key, None, logs.DEPLOY)
+    return _lines(key, None, logs.DEPLOY, wait_seconds=wait_seconds)
 
 
 def _of_revision(deployment_id: str, revision_id: str, kind: str) -> Response:
@@ -89,11 +103,21 @@ def _of_revision(deployment_id: str, revision_id: str, kind: str) -> Response:
     return _lines(row["deployment_id"], row["id"], kind)
 
 
-def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str) -> Response:
+def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str, *, wait_seconds: int = 0) -> Response:
     asked = {name: value for name, value in load(LogSearch, optional=True).items() if value is not None}
     asked["limit"] = min(asked.get("limit", DEFAULT_LINES), MAX_LINES)
     if kind == logs.DEPLOY:
         asked["settled_seconds"] = SETTLED_SECONDS
-    with connection() as conn:
-        rows, next_offset = logs.lines(conn, deployment_id, kind, revision_id=revision_id, **asked)
+
+    def read() -> tuple[list[RowMapping], str | None]:
+        with connection() as conn:
+            return logs.lines(conn, deployment_id, kind, revision_id=revision_id, **asked)
+
+    rows, next_offset = read()
+    if wait_seconds and not rows:
+        for _ in polling.changes(deployment_id, seconds=wait_seconds, at=logs.channel(deployment_id)):
+            sleep(SETTLED_SECONDS)
+            rows, next_offset = read()
+            if rows:
+                break
     return jsonify(logs=[log_record(row) for row in rows], next_offset=next_offset)

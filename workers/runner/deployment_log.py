@@ -16,7 +16,7 @@ from uuid import UUID
 import gevent
 from gevent.event import Event as Signal
 
-from shared.deployments.logs import DEPLOY, Line, RisingClock, append, clean, scrubber
+from shared.deployments.logs import DEPLOY, Line, RisingClock, append, clean, notify, scrubber
 from shared.errors import Unavailable
 from shared.infra.postgres import connection
 from shared.runs.claims import Claimed
@@ -115,6 +115,7 @@ class DeployLog:
             try:
                 with connection() as conn:
                     append(conn, batch)
+                notify(batch)
             except Unavailable:
                 self._lines.extendleft(reversed(batch))
                 raise

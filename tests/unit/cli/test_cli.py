@@ -344,6 +344,7 @@ def test_following_shows_each_line_once(server: ControlPlane, monkeypatch: pytes
     assert [line["message"] for line in told] == ["1", "2", "3", "4"]
     assert [json.loads(body).get("offset") for body in server.bodies] == [None, None, "after-3", "after-3"]
     assert json.loads(server.bodies[1])["start_time"] == "2023-11-14T22:13:20.002000+00:00"
+    assert server.queries == ["", "wait=20", "wait=20", "wait=20"], "the service waits, not we"
 
 
 # Others
