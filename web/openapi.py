@@ -8,6 +8,7 @@ deployment's own address holds that interface alone.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,9 +19,12 @@ from flask import Blueprint, Flask, Response, current_app, request
 from marshmallow import fields
 from werkzeug.routing import Rule
 
-from shared import __version__
+from shared import __version__, assistants
 from shared.access.idempotency import HEADER
-from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, deployment_path
+from shared.deployments import deployments
+from shared.infra.postgres import connection
+from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX
+from web.developer import developer
 from web.fields import (
     ItemOrList,
     JsonObject,
@@ -36,10 +40,31 @@ from web.fields import (
     UuidField,
 )
 from web.json_schema import OBJECT
+from web.openapi_examples import EXAMPLE, EXAMPLES, of_body, with_graph
 from web.openapi_responses import responses
 from web.operations import JSON, Operation, of_view, operation
 
 bp = Blueprint("openapi", __name__)
+
+# The groups of the page, in its order, and the blueprints whose routes each one has.
+GROUPS = {
+    "Runs": ("runs", "joins", "cancels", "failed"),
+    "Threads": ("threads", "thread_stream"),
+    "State and history": ("states",),
+    "Assistants": ("assistants",),
+    "Crons": ("crons",),
+    "Store": ("store",),
+    "Deployments": ("deployments", "uploads"),
+    "Revisions": ("revisions",),
+    "Logs": ("logs",),
+    "Organizations and keys": ("organizations",),
+    "OAuth providers": ("providers",),
+    "Users' tokens": ("authentication",),
+    "Repositories": ("integrations",),
+    "Workers": ("workers",),
+    "Service": ("queue", "health", "openapi"),
+}
+GROUP_OF = {blueprint: group for group, blueprints in GROUPS.items() for blueprint in blueprints}
 
 SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
 SKIPPED_BLUEPRINTS = frozenset({"docs", "deployment_docs", "console"})
@@ -58,9 +83,26 @@ def get_openapi(deployment: str | None = None) -> Response:
     found = dict(known[of_deployment])
     if deployment is not None:
         found["info"] = {**found["info"], "title": f"runyard: {deployment}"}
+        found = _for_developer(found, deployment)
     prefix = f"{DEPLOYMENT_PREFIX}{deployment}" if deployment and AT_ROOT not in request.environ else ""
     found["servers"] = [{"url": request.script_root + prefix or "/"}]
     return Response(orjson.dumps(found), mimetype=JSON)
+
+
+def _for_developer(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """The document as it is for whoever needs no key: it asks for none, and its examples name a graph that there is."""
+    asking = developer()
+    if asking is None:
+        return document
+    components = {name: part for name, part in document["components"].items() if name != "securitySchemes"}
+    document = {**document, "components": components, "security": []}
+    with connection() as conn:
+        serving = deployments.resolve(conn, asking.organization_id, name)
+        known = assistants.graph_ids(conn, serving) if serving is not None else []
+        if serving is None or not known:
+            return document
+        schemas = assistants.graph(conn, serving, known[0])["schemas"]
+    return with_graph(document, known[0], schemas.get("input_schema"))
 
 
 def document(app: Flask, *, of_deployment: bool = False) -> dict[str, Any]:
@@ -81,11 +123,26 @@ def document(app: Flask, *, of_deployment: bool = False) -> dict[str, Any]:
     spec.components.security_scheme("api_key", {"type": "apiKey", "in": "header", "name": "X-Api-Key"})
     spec.components.security_scheme("tenant_id", {"type": "apiKey", "in": "header", "name": "X-Tenant-Id"})
     spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
-    for path, rule in sorted(_paths(app, of_deployment), key=lambda pair: pair[0]):
-        view = app.view_functions[rule.endpoint]
-        for method in sorted((rule.methods or set()) - SKIPPED_METHODS):
-            spec.path(path=path, operations={method.lower(): _describe(spec, rule, method, path, view)})
-    return spec.to_dict()
+    described = sorted(_operations(app, of_deployment), key=lambda found: found[:2])
+    times = Counter(of_view(view).summary for *_, view in described)
+    for path, method, rule, view in described:
+        operation = _describe(spec, rule, method, path, view)
+        if times[operation["summary"]] > 1:  # a view with several routes
+            operation["summary"] += f" ({method} {path})"
+        spec.path(path=path, operations={method.lower(): operation})
+    found = spec.to_dict()
+    schemas = found["components"]["schemas"]
+    for name in EXAMPLES.keys() & schemas.keys():
+        schemas[name]["examples"] = [EXAMPLES[name]]
+    used = {operation["tags"][0] for path in found["paths"].values() for operation in path.values()}
+    return {**found, "tags": [{"name": group} for group in GROUPS if group in used]}
+
+
+def _operations(app: Flask, of_deployment: bool) -> Iterator[tuple[str, str, Rule, Callable[..., Any]]]:
+    """Every method of every path, its rule and its view."""
+    for path, rule in _paths(app, of_deployment):
+        for method in (rule.methods or set()) - SKIPPED_METHODS:
+            yield path, method, rule, app.view_functions[rule.endpoint]
 
 
 def _paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
@@ -95,8 +152,10 @@ def _paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
             continue
         if not of_deployment:
             yield path, rule
-        elif path.startswith(DEPLOYMENT_ROOT):
-            yield path.removeprefix(DEPLOYMENT_ROOT) or "/", rule
+        elif (
+            path.startswith(f"{DEPLOYMENT_ROOT}/") and path != f"{DEPLOYMENT_ROOT}/"
+        ):  # which is another word for /ok
+            yield path.removeprefix(DEPLOYMENT_ROOT), rule
 
 
 def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[..., Any]) -> dict[str, Any]:
@@ -119,7 +178,8 @@ def _describe(spec: APISpec, rule: Rule, method: str, path: str, view: Callable[
     if text:
         described["description"] = text
     if operation.body is not None:
-        content = {JSON: {"schema": _body_schema(operation)}}
+        examples = {EXAMPLE: {"value": _example(operation)}}  # the viewer reads no `example`
+        content = {JSON: {"schema": _body_schema(operation), "examples": examples}}
         described["requestBody"] = {"required": not operation.body_optional, "content": content}
     if is_open:
         described["security"] = []
@@ -132,12 +192,15 @@ def _body_schema(operation: Operation) -> Any:
     return {"type": "array", "items": operation.body, "minItems": 1, "maxItems": operation.body_items}
 
 
+def _example(operation: Operation) -> Any:
+    assert operation.body is not None
+    example = of_body(operation.body)
+    return [example] if operation.body_items else example
+
+
 def _tag(rule: Rule) -> str:
-    """The resource a route belongs to: the name of its innermost blueprint."""
-    if deployment_path(rule.rule) is None and not rule.rule.startswith(("/v1/", "/v2/")):
-        return "system"
-    resource = rule.endpoint.split(".")[-2]
-    return "system" if resource.startswith("deployment_") else resource
+    """The group of a route, by the name of its innermost blueprint."""
+    return GROUP_OF[rule.endpoint.split(".")[-2].removeprefix("deployment_")]
 
 
 def _path_parameters(path: str, operation: Operation) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,143 @@
+"""The example bodies of the API document, as its page fills them in: whoever sends one succeeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import text
+
+import tests.support.factories as make
+from shared import assistants
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.infra.postgres import connection, dumps
+from tests.contract.conftest import Api, ControlPlane, MakeApp
+from web.openapi import document
+from web.openapi_examples import EXAMPLES, sample, with_graph
+from web.operations import of_view
+
+# What a graph host answers, and what is about a run that there is.
+NOT_FOR_ANY = {
+    "/threads/{thread_id}/state",
+    "/threads/{thread_id}/state/checkpoint",
+    "/threads/{thread_id}/runs/{run_id}/retry",
+    "/runs/cancel",
+}
+MAKING = ["/v2/deployments", "/v2/auth/providers", "/v2/keys", "/v2/organizations"]
+
+
+def bodies(document: dict[str, Any]) -> dict[tuple[str, str], Any]:
+    """The example of every operation that takes a body."""
+    return {
+        (method, path): operation["requestBody"]["content"]["application/json"]["examples"]["example"][
+            "value"
+        ]
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        if "requestBody" in operation
+    }
+
+
+def test_every_body_of_a_deployment_s_page_succeeds(app: Flask, api: Api) -> None:
+    thread_id = api.post("/threads").json["thread_id"]
+    ids = {"thread_id": thread_id, "assistant_id": assistants.default_id("agent")}
+    sent = 0
+    for (method, path), body in bodies(document(app, of_deployment=True)).items():
+        if method in ("post", "put") and path not in NOT_FOR_ANY:
+            response = api.call(method, path.format(**ids), body, buffered=False)
+            assert response.status_code in (200, 204), (path, response.text)
+            response.close()
+            sent += 1
+    assert sent >= 20
+
+
+@pytest.mark.parametrize("path", MAKING)
+def test_every_body_that_makes_something_of_the_control_plane_succeeds(
+    app: Flask, control: ControlPlane, path: str, lenient: None
+) -> None:
+    response = control.post(path, bodies(document(app))["post", path])
+    assert response.status_code in (200, 201), response.text
+
+
+def test_every_example_is_what_its_schema_takes(app: Flask) -> None:
+    schemas = {body for view in app.view_functions.values() if (body := of_view(view).body) is not None}
+    assert EXAMPLES.keys() <= {schema.__name__ for schema in schemas}
+    for schema in schemas:
+        schema().load(EXAMPLES.get(schema.__name__, {}))
+
+
+@pytest.mark.parametrize("of_deployment", [False, True])
+def test_no_two_entries_of_a_page_have_one_name(app: Flask, of_deployment: bool) -> None:
+    found = document(app, of_deployment=of_deployment)
+    entries = [operation for path in found["paths"].values() for operation in path.values()]
+    names = [entry["summary"] for entry in entries]
+    assert sorted(names) == sorted(set(names))
+    groups = [group["name"] for group in found["tags"]]
+    assert {entry["tags"][0] for entry in entries} == set(groups)
+    assert all(group[0].isupper() for group in groups)
+
+
+INPUT = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "n": {"type": "integer"}},
+    "required": ["text"],
+}
+
+
+@pytest.fixture
+def local(app_with: MakeApp) -> FlaskClient:
+    """A developer's own service: it asks for no key."""
+    client = app_with(dev_deployment="chat").test_client()
+    make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID, graphs=("writer",))
+    with connection() as conn:
+        conn.execute(
+            text("UPDATE graph SET schemas = CAST(:s AS json)"), {"s": dumps({"input_schema": INPUT})}
+        )
+    return client
+
+
+def test_in_dev_the_page_asks_for_no_key_and_names_the_deployments_own_graph(local: FlaskClient) -> None:
+    found: Any = local.get("/openapi.json").json
+    assert found["security"] == []
+    assert "securitySchemes" not in found["components"]
+    run = {"assistant_id": "writer", "input": {"text": "Hello"}}
+    assert bodies(found)["post", "/runs"] == run
+    assert bodies(found)["post", "/runs/batch"] == [run]
+    assert bodies(found)["post", "/assistants"]["graph_id"] == "writer"
+    assert local.post("/runs", json=run).status_code == 200
+    assert 'allow-authentication="false"' in local.get("/docs").text
+
+
+def test_a_stranger_s_page_asks_for_a_key_and_names_no_graph_of_the_deployment(local: FlaskClient) -> None:
+    found: Any = local.get("/openapi.json", headers={"Origin": "https://elsewhere.example"}).json
+    assert found["security"]
+    assert "securitySchemes" in found["components"]
+    assert "writer" not in str(found)
+    page = local.get("/docs", headers={"Origin": "https://elsewhere.example"})
+    assert 'allow-authentication="true"' in page.text
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({}, {}),
+        (
+            {"properties": {"messages": {"type": "array"}, "n": {}}},
+            {"messages": [{"role": "user", "content": "Hello"}]},
+        ),
+        ({"properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}, {"a": 1}),
+        ({"properties": {"a": {"anyOf": [{"type": "number"}, {"type": "null"}]}}}, {"a": 1.0}),
+        ({"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"enum": ["x", "y"]}}}, {"a": "x"}),
+        ({"properties": {"a": {"type": "array", "default": [5]}}}, {"a": [5]}),
+        ({"type": "string"}, "Hello"),
+    ],
+)
+def test_a_sample_fits_its_schema(schema: dict[str, Any], value: Any) -> None:
+    assert sample(schema, schema) == value
+
+
+def test_a_schema_that_holds_itself_has_a_sample_that_ends() -> None:
+    schema = {"$ref": "#/$defs/N", "$defs": {"N": {"properties": {"n": {"$ref": "#/$defs/N"}}}}}
+    assert with_graph({"paths": {}}, "g", schema) == {"paths": {}}

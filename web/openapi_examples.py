@@ -1,0 +1,123 @@
+"""Example bodies in the API document: `/docs` fills them in, and each is accepted as it stands.
+
+A body that is not named here may be empty. Those that name a graph name the first of the deployment's where the
+caller may know it, with an input that its schema takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from web.fields import Schema
+
+EXAMPLE = "example"  # what each is called in the document
+GRAPH = "agent"  # in the examples; whoever may know it sees a graph that there is
+MESSAGES = {"messages": [{"role": "user", "content": "Hello"}]}
+METADATA = {"metadata": {"topic": "greetings"}}
+ID = "0198c0de-0000-7000-8000-000000000000"
+RUN = {"assistant_id": GRAPH, "input": MESSAGES}
+CRON = {"assistant_id": GRAPH, "schedule": "0 9 * * 1-5", "input": MESSAGES}
+PROVIDER = {
+    "provider_id": "acme",
+    "name": "Acme",
+    "client_id": "runyard",
+    "client_secret": "of the client",
+    "auth_url": "https://acme.example/authorize",
+    "token_url": "https://acme.example/token",
+}
+
+# By the name of their schema.
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "AssistantCreate": {"graph_id": GRAPH, "name": "My assistant"},
+    "AssistantPatch": {"name": "My assistant"},
+    "AssistantSearch": {"limit": 10},
+    "Authenticate": {"provider": "acme", "scopes": ["mail.read"], "user_id": "ann"},
+    "Callback": {"code": "of the provider", "state": "as it was sent"},
+    "CancelMany": {"status": "pending"},
+    "CronCreate": CRON,
+    "CronPatch": {"enabled": False},
+    "DeploymentCreate": {"name": "chat", "source": "internal_source"},
+    "DeploymentPatch": {"display_name": "Chat"},
+    "History": {"limit": 10},
+    "ItemDelete": {"namespace": ["notes"], "key": "greeting"},
+    "ItemPut": {"namespace": ["notes"], "key": "greeting", "value": {"text": "Hello"}},
+    "ItemSearch": {"namespace_prefix": ["notes"]},
+    "KeyCreate": {"name": "ci", "role": "deploy"},
+    "KeyPatch": {"name": "ci"},
+    "McpDiscover": {"provider_id": "tools", "name": "Tools", "mcp_server_url": "https://tools.example/mcp"},
+    "OrganizationBody": {"name": "Acme"},
+    "ProviderCreate": PROVIDER,
+    "ProviderPatch": {"name": "Acme"},
+    "RunCreate": RUN,
+    "StateAt": {"checkpoint": {"checkpoint_id": ID}},
+    "StatePatch": METADATA,
+    "StateUpdate": {"values": MESSAGES},
+    "ThreadCreate": METADATA,
+    "ThreadCronCreate": CRON,
+    "ThreadPatch": METADATA,
+    "ThreadPrune": {"thread_ids": [ID], "strategy": "keep_latest"},
+    "ThreadSearch": {"limit": 10},
+    "TokenMetadata": METADATA,
+    "VersionChoice": {"version": 1},
+}
+
+
+def of_body(schema: type[Schema]) -> dict[str, Any]:
+    """An example of what a schema accepts."""
+    return EXAMPLES.get(schema.__name__, {})
+
+
+def with_graph(
+    document: dict[str, Any], graph_id: str, input_schema: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The document with examples that name this graph, and hold an input for it."""
+    values = sample(input_schema or {}, input_schema or {})
+    known = {"assistant_id": graph_id, "graph_id": graph_id, "input": values, "values": values}
+
+    def filled(example: Any) -> Any:
+        if isinstance(example, list):
+            return [filled(one) for one in example]
+        named = {name: known[name] for name in known.keys() & example.keys()}
+        return {**example, **named}
+
+    paths = deepcopy(document["paths"])
+    for operation in (operation for path in paths.values() for operation in path.values()):
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            example = content["examples"][EXAMPLE]
+            example["value"] = filled(example["value"])
+    return {**document, "paths": paths}
+
+
+DEEPEST = 10  # a schema may hold itself
+SAMPLES: dict[str, Any] = {
+    "string": "Hello",
+    "integer": 1,
+    "number": 1.0,
+    "boolean": True,
+    "array": [],
+    "null": None,
+}
+
+
+def sample(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> Any:
+    """A small value that fits a JSON Schema: of an object's properties those that must be there, else the first."""
+    if depth > DEEPEST:
+        return None
+    if "default" in schema:
+        return schema["default"]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return sample((root.get("$defs") or {}).get(name) or {}, root, depth + 1)
+    for one in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        return sample(one, root, depth + 1)
+    properties = schema.get("properties") or {}
+    if "messages" in properties:
+        return MESSAGES
+    if not properties:
+        return SAMPLES.get(schema.get("type", ""), {})
+    wanted = schema.get("required") or list(properties)[:1]
+    return {name: sample(properties[name], root, depth + 1) for name in wanted if name in properties}
