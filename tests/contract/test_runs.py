@@ -711,13 +711,6 @@ def test_line_feeds_go_before_the_answer(api: Api, thread_id: str) -> None:
     response.close()
 
 
-def test_a_run_deleted_under_a_wait_answers_an_object(api: Api, thread_id: str) -> None:
-    response = api.post(f"/threads/{thread_id}/runs/wait", {"assistant_id": "agent"})
-    run_id = api.get(f"/threads/{thread_id}/runs").json[0]["run_id"]
-    api.delete(f"/threads/{thread_id}/runs/{run_id}")
-    assert response.json == {}
-
-
 @pytest.mark.parametrize(("leaves", "status"), [("cancel", "interrupted"), ("continue", "pending")])
 def test_a_client_that_leaves_a_wait_cancels_if_it_said_so(
     api: Api, thread_id: str, leaves: str, status: str
