@@ -74,7 +74,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(bytes(value)).decode()
     if isinstance(value, Send):
-        return {"node": value.node, "arg": value.arg}
+        return {"node": value.node, "args": value.arg}
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, timedelta):

@@ -6,9 +6,11 @@ from importlib.metadata import version
 from typing import Any
 
 import pytest
+from langgraph.types import Send
 
 from tests.support.hosted import ALL, HOSTED
 from tests.support.hosts import HostProcess, Run, graph_host
+from workers.graph_host.serialization import dumps, loads
 
 
 def without_ids(value: Any) -> Any:
@@ -256,3 +258,7 @@ def test_a_state_that_is_too_large_fails_the_run() -> None:
     assert run.outcome is not None
     assert run.outcome["status"] == "error"
     assert "1000000" in run.outcome["error"]["message"]
+
+
+def test_what_is_sent_to_a_node_is_shown_in_the_clients_words() -> None:
+    assert loads(dumps(Send("leaf", {"text": "a"}))) == {"node": "leaf", "args": {"text": "a"}}
