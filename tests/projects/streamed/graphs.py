@@ -1,0 +1,189 @@
+"""Graphs whose streams are compared whole: each shows what the order and the names of events depend on."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Any, TypedDict
+
+from langchain_core.callbacks.manager import adispatch_custom_event
+from langchain_core.language_models.chat_models import BaseChatModel, agenerate_from_stream
+from langchain_core.messages import AIMessage, AIMessageChunk, ToolMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
+from langgraph.config import get_stream_writer
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Command, Send, interrupt
+
+
+class State(TypedDict, total=False):
+    text: str
+    log: Annotated[list[Any], operator.add]
+
+
+class Chat(TypedDict, total=False):
+    messages: Annotated[list[Any], add_messages]
+
+
+class Speaker(BaseChatModel):
+    """A model that says these words; one with a tool calls it first."""
+
+    words: list[str]
+    tool: str | None = None
+    before: Callable[[str], Awaitable[None]] | None = None  # awaited before each word
+
+    @property
+    def _llm_type(self) -> str:
+        return "speaker"
+
+    def _generate(
+        self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        raise NotImplementedError
+
+    async def _agenerate(
+        self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        return await agenerate_from_stream(self._astream(messages))
+
+    async def _astream(
+        self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        if self.tool is not None and not isinstance(messages[-1], ToolMessage):
+            for args in ("", '{"city": ', '"Rome"}'):
+                call = {
+                    "name": None if args else self.tool,
+                    "args": args,
+                    "id": None if args else "call-1",
+                    "index": 0,
+                }
+                yield ChatGenerationChunk(message=AIMessageChunk("", tool_call_chunks=[call]))
+            return
+        for word in self.words:
+            if self.before is not None:
+                await self.before(word)
+            yield ChatGenerationChunk(message=AIMessageChunk(word))
+
+
+# A model that calls a tool, which writes
+
+
+@tool
+async def weather(city: str) -> str:
+    """The weather of a city."""
+    get_stream_writer()({"looks at": city})
+    return f"sunny in {city}"
+
+
+async def think(state: Chat) -> Chat:
+    return {"messages": [await Speaker(words=["it ", "is"], tool="weather").ainvoke(state["messages"])]}
+
+
+_agent = StateGraph(Chat)
+_agent.add_node(think)
+_agent.add_node("tools", ToolNode([weather]))
+_agent.add_edge(START, "think")
+_agent.add_conditional_edges("think", tools_condition)
+_agent.add_edge("tools", "think")
+agent = _agent.compile()
+
+# Two floors of subgraphs: a model below, a message returned whole above it
+
+
+async def prepare(state: Chat) -> Chat:
+    get_stream_writer()("prepared")
+    return {}
+
+
+async def speak(state: Chat) -> Chat:
+    return {"messages": [await Speaker(words=["in", "side"]).ainvoke(state["messages"])]}
+
+
+async def say(state: Chat) -> Chat:
+    return {"messages": [AIMessage("whole", id="whole")]}
+
+
+_inner = StateGraph(Chat).add_node(prepare).add_node(speak)
+_inner.add_edge(START, "prepare")
+_inner.add_edge("prepare", "speak")
+_outer = StateGraph(Chat).add_node("inner", _inner.compile()).add_node(say)
+_outer.add_edge(START, "inner")
+_outer.add_edge("inner", "say")
+_nested = StateGraph(Chat).add_node("outer", _outer.compile())
+_nested.add_edge(START, "outer")
+nested = _nested.compile()
+
+# An interrupt in the root, then one in a subgraph
+
+
+async def one(state: State) -> State:
+    return {"log": ["one"]}
+
+
+async def ask(state: State) -> State:
+    return {"log": [interrupt("above?")]}
+
+
+async def ask_below(state: State) -> State:
+    return {"log": [interrupt({"question": "below?"})]}
+
+
+_below = StateGraph(State).add_node(one).add_node(ask_below)
+_below.add_edge(START, "one")
+_below.add_edge("one", "ask_below")
+_asks = StateGraph(State).add_node(ask).add_node("below", _below.compile())
+_asks.add_edge(START, "ask")
+_asks.add_edge("ask", "below")
+asks = _asks.compile()
+
+# Two models at once, which take turns
+
+
+async def talk(state: Chat) -> Chat:
+    order = ["l1", "r1", "l2", "left is over", "r2"]
+    moved = asyncio.Condition()
+
+    async def turn(word: str) -> None:
+        async with moved:
+            await moved.wait_for(lambda: order[0] == word)
+            order.pop(0)
+            moved.notify_all()
+
+    async def left() -> Any:
+        said = await Speaker(words=["l1", "l2"], before=turn).ainvoke("hi")
+        await turn("left is over")
+        return said
+
+    right = Speaker(words=["r1", "r2"], before=turn).ainvoke("hi")
+    return {"messages": await asyncio.gather(left(), right)}
+
+
+both = StateGraph(Chat).add_node(talk).add_edge(START, "talk").compile()
+
+# What nodes write themselves, and how they send work on
+
+
+async def write(state: State) -> Command[Any]:
+    writer = get_stream_writer()
+    writer({"n": 1})
+    writer("text")
+    await adispatch_custom_event("mine", {"x": 1})
+    await RunnableLambda(lambda number: number + 1).with_config(run_name="plus", tags=["mine"]).ainvoke(1)
+    return Command(update={"log": ["write"]}, goto=[Send("leaf", {"text": "a"})])
+
+
+async def leaf(state: State) -> State:
+    get_stream_writer()([1, 2])
+    return {"log": [f"leaf {state['text']}"]}
+
+
+async def silent(state: State) -> None:
+    return None
+
+
+writes = StateGraph(State).add_node("write", write, destinations=("leaf",)).add_node(leaf).add_node(silent)
+writes = writes.add_edge(START, "write").add_edge("leaf", "silent").compile()

@@ -1,0 +1,115 @@
+"""Whole streams of the sample graphs in `tests/projects/streamed`, as text that can be compared.
+
+`python -m tests.support.transcripts` writes the recorded ones anew, of what the graph host streams now. They were
+compared with those of LangGraph's own server: look at what a change makes of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.support.hosts import Checkpointed, HostProcess, graph_host
+
+STREAMED = Path(__file__).parents[1] / "projects" / "streamed"
+RECORDED = Path(__file__).parents[1] / "unit" / "graph_host" / "streams"
+
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+TEXT = {"text": "a"}
+# What each graph is run with, one run after the other on one thread: its input, or what it is resumed with.
+RUNS: dict[str, list[dict[str, Any]]] = {
+    "agent": [{"input": HI}],
+    "nested": [{"input": HI}],
+    "asks": [{"input": TEXT}, {"command": {"resume": "yes"}}, {"command": {"resume": "so"}}],
+    "both": [{"input": HI}],
+    "writes": [{"input": TEXT}],
+}
+GRAPHS = {name: f"./graphs.py:{name}" for name in RUNS}
+MODES = [
+    "values",
+    "updates",
+    "messages",
+    "messages-tuple",
+    "values updates messages-tuple",
+    "events",
+    "debug",
+    "tasks checkpoints",
+    "custom",
+]
+
+Events = Iterable[tuple[str, Any]]
+
+IDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{32}\b")
+LEFT_OUT = {"config", "parent_config", "parent_checkpoint", "timestamp"}  # differ, or are long
+
+
+def transcript(runs: Iterable[Events]) -> list[str]:
+    """One line an event; ids are numbered as they come, a line of dashes is between two runs."""
+    lines = [[_line(name, data) for name, data in events] for events in runs]
+    text = "\n---\n".join("\n".join(of_run) or "(no event)" for of_run in lines)
+    numbers: dict[str, str] = {}
+    return IDS.sub(lambda found: numbers.setdefault(found[0], f"#{len(numbers) + 1}"), text).split("\n")
+
+
+def _line(name: str, data: Any) -> str:
+    if name.partition("|")[0] == "events":
+        return f"{name} {data['event']} {data['name']} {' '.join(data['tags'])}".rstrip()
+    return f"{name} {json.dumps(_short(data), sort_keys=True)}"
+
+
+def _short(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_short(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    if "content" in data and "type" in data:
+        calls = data.get("tool_call_chunks") or data.get("tool_calls") or ()
+        called = "".join(f" {call['name'] or ''}({call['args']})" for call in calls)
+        return f"{data['type']}: {data['content']}{called}"
+    if "langgraph_node" in data:
+        return f"at {data['langgraph_node']}"
+    return {key: _short(value) for key, value in data.items() if not _is_left_out(key, value)}
+
+
+def _is_left_out(key: str, value: Any) -> bool:
+    """Of metadata a message's node alone is shown; of the places of checkpoints, which are long, the subgraphs'."""
+    if key == "metadata":
+        return "langgraph_node" not in value or "source" in value
+    return key in LEFT_OUT or (key == "checkpoint" and bool(value) and "checkpoint_id" in value)
+
+
+def streamed(host: HostProcess, graph_id: str, modes: str, *, subgraphs: bool) -> list[str]:
+    """What the host streams."""
+    thread = Checkpointed(host)
+    asked = {"stream_mode": modes.split(), "subgraphs": subgraphs}
+    return transcript([thread.run(graph_id, **run, **asked).events for run in RUNS[graph_id]])
+
+
+def title(modes: str, *, subgraphs: bool) -> str:
+    return f"{modes}, subgraphs" if subgraphs else modes
+
+
+def recorded(graph_id: str) -> dict[str, list[str]]:
+    """The graph's recorded streams by title. Where subgraphs make no difference there is one for both."""
+    parts = re.split(r"(?m)^== (.+)\n", (RECORDED / f"{graph_id}.txt").read_text())
+    return {name: body.rstrip("\n").split("\n") for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def _record(host: HostProcess, graph_id: str) -> str:
+    out: list[str] = []
+    for modes in MODES:
+        alone, inside = (streamed(host, graph_id, modes, subgraphs=subgraphs) for subgraphs in (False, True))
+        out += [f"== {title(modes, subgraphs=False)}", *alone, ""]
+        if inside != alone:
+            out += [f"== {title(modes, subgraphs=True)}", *inside, ""]
+    return "\n".join(out)
+
+
+if __name__ == "__main__":
+    with graph_host(STREAMED, GRAPHS) as started:
+        started.wait_ready()
+        for name in GRAPHS:
+            (RECORDED / f"{name}.txt").write_text(_record(started, name))
