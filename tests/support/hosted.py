@@ -74,3 +74,32 @@ STREAMS = [
 ]
 ALL = {name: f"./graphs.py:{name}" for name in GRAPHS}
 ALL_STREAMS = {name: f"./streams.py:{name}" for name in STREAMS}
+STOPPING = [
+    "breaks_inside",
+    "breaks_after_inside",
+    "breaks_at_the_end_inside",
+    "breaks_deep",
+    "keeps_inside",
+    "breaks_beside",
+    "asks_deep",
+    "asks_beside_break",
+    "fails_beside_question",
+    "fails_inside",
+    "stops_after_end",
+    "goes_to_parent",
+    "sends_to_question",
+    "sends_before_break",
+    "joins",
+    "defers",
+    "half_joined",
+    "forgets",
+    "passes",
+    "narrows",
+    "modelled",
+    "rooted",
+    "asks_in_function",
+    "remembers",
+    "subscribes",
+    "rebuilds",
+]
+STOPS = {name: f"./stops.py:{name}" for name in STOPPING}

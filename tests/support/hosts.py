@@ -171,11 +171,13 @@ class Checkpointed:
         host.answer = self._answer
 
     def run(self, graph_id: str, input: Any = None, **spec: Any) -> Run:
+        return self.host.wait_done(self.start(graph_id, input, **spec))
+
+    def start(self, graph_id: str, input: Any = None, **spec: Any) -> Run:
         run = Run(thread_id=self.thread_id)
         newest = self._get({"checkpoint_ns": "", "checkpoint_id": None})
         spec["stored"] = newest if b'"found":true' in newest[0] else []
-        self.host.start(graph_id, input, run=run, temporary=False, **spec)
-        return self.host.wait_done(run)
+        return self.host.start(graph_id, input, run=run, temporary=False, **spec)
 
     def _answer(self, run: Run, kind: int, parts: list[bytes]) -> list[bytes] | None:
         head = json.loads(parts[0])

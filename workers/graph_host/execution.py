@@ -19,7 +19,7 @@ from .commands import UnknownInterruptError, check_resume, command_of
 from .connection import Connection
 from .events import Asked, EventWriter
 from .loader import RUN, LoadedGraph
-from .outcome import Outcome, describe_error, finished_state, read_state
+from .outcome import Outcome, describe_error, finished_state, is_over, read_state
 from .output import Limiter, current_run_id
 from .protocol_log import PROTOCOL
 from .run_checkpoints import PLACE, RunCheckpoints, current_run
@@ -302,24 +302,12 @@ class Execution:
             return
         events = self._events
         saved = self._checkpoints.last.get("")
-        if outcome.status == "success" and saved and not events.interrupts and not self._may_stop():
+        if outcome.status == "success" and saved and is_over(self._graph, saved.checkpoint, events.values):
             values = events.values_json or dumps(events.values)
-            if events.values is not None:
-                outcome.use(finished_state(self._checkpoints.thread_id, saved), values)
-                return
+            outcome.use(finished_state(self._checkpoints.thread_id, saved), values)
+            return
         state = await read_state(self._graph, self._checkpoints.thread_id)
         outcome.use_snapshot(state, self._checkpoints.thread_id)
-
-    def _may_stop(self) -> bool:
-        """Whether a static breakpoint may have ended the run early."""
-        spec, graph = self._spec, self._graph
-        assert graph is not None
-        return bool(
-            spec.get("interrupt_before")
-            or spec.get("interrupt_after")
-            or graph.interrupt_before_nodes
-            or graph.interrupt_after_nodes
-        )
 
     def _report(self, outcome: Outcome) -> None:
         """Send the last events and DONE."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from langgraph.checkpoint.base import Checkpoint
 from langgraph.pregel import Pregel
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
@@ -12,6 +13,10 @@ from .events import INTERRUPT, coordinates
 from .input_events import Question, questions
 from .run_checkpoints import Saved
 from .serialization import dumps, loads, text_of
+
+TASKS = "__pregel_tasks"  # the channel of what is sent to nodes
+DELTA = "DeltaChannel"  # by name: not every library that is supported has it
+ABSENT = object()
 
 
 @dataclass
@@ -118,6 +123,31 @@ def state_record(snapshot: StateSnapshot, thread_id: str) -> dict[str, Any]:
         "checkpoint_id": checkpoint["checkpoint_id"] if checkpoint else None,
         "parent_checkpoint_id": parent["checkpoint_id"] if parent else None,
     }
+
+
+def is_over(graph: Pregel, checkpoint: Checkpoint, streamed: Any) -> bool:
+    """Whether nothing is left to do at a run's last checkpoint, whose values are what was streamed last.
+
+    A step whose updates trigger no node and send nothing is the last one: the library ends its loop by the same
+    question. A run that stopped early, for whatever reason, stands before a step. Channels that are not stored, or
+    empty themselves, are why the values are compared, each as the very object.
+    """
+    updated = checkpoint.get("updated_channels")
+    if updated is None or TASKS in updated or not graph.trigger_to_nodes.keys().isdisjoint(updated):
+        return False
+    stored, names = checkpoint["channel_values"], graph.stream_channels_asis
+    if isinstance(names, str):
+        return _is_stored(graph, names, stored.get(names, ABSENT), streamed)
+    if not isinstance(streamed, dict) or INTERRUPT in streamed:
+        return False
+    return all(
+        _is_stored(graph, name, stored.get(name, ABSENT), streamed.get(name, ABSENT)) for name in names
+    )
+
+
+def _is_stored(graph: Pregel, channel: str, stored: Any, streamed: Any) -> bool:
+    """Whether a channel holds what was streamed of it; one that is stored as its changes holds what it shows."""
+    return stored is streamed or type(graph.channels[channel]).__name__ == DELTA
 
 
 def finished_state(thread_id: str, saved: Saved) -> dict[str, Any]:
