@@ -22,7 +22,7 @@ from .loader import RUN, LoadedGraph
 from .outcome import Outcome, describe_error, finished_state, is_over, read_state
 from .output import Limiter, current_run_id
 from .protocol_log import PROTOCOL
-from .run_checkpoints import PLACE, RunCheckpoints, current_run
+from .run_checkpoints import PLACE, RunCheckpoints, configured, current_run
 from .serialization import dumps, loads
 from .storage import MemoryStorage, Storage
 from .tracing import traced_as
@@ -116,8 +116,9 @@ class Execution:
             if is_temporary
             else Storage(self._connection, self._id, str(spec["thread_id"])),
             metadata={
+                "user_id": "",
+                **configured(configurable),
                 **self._metadata,
-                "user_id": configurable.get("user_id", ""),
             },
             waits=spec.get("durability") == "sync" and not is_temporary,
             is_fresh=is_temporary or bool(spec.get("fresh")) or bool(stored and newest is None),

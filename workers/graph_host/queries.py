@@ -29,7 +29,7 @@ from .loader import READ_STATE, UPDATE_STATE, LoadedGraph
 from .meaning import MeaningIndex
 from .outcome import describe_error, interrupts_by_task, read_state, state_record
 from .output import current_run_id
-from .run_checkpoints import PLACE, RunCheckpoints, current_run
+from .run_checkpoints import PLACE, RunCheckpoints, configured, current_run
 from .serialization import dumps, without_nul
 from .standard import json_dumps
 from .storage import Overlay
@@ -58,6 +58,7 @@ class Query:
             thread_id=self._thread_id,
             storage=self._storage,
             metadata={
+                **configured((document.get("config") or {}).get("configurable") or {}),
                 "thread_id": self._thread_id,
                 "graph_id": entry.graph_id,
                 "langgraph_version": versions["langgraph"],

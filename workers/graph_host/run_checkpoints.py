@@ -8,13 +8,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, copy_checkpoint
+from langgraph.checkpoint.base import (
+    EXCLUDED_METADATA_KEYS,
+    Checkpoint,
+    CheckpointTuple,
+    copy_checkpoint,
+)
 
-from .serialization import text_of
+from .serialization import dumps, text_of
 from .storage import MemoryStorage, Storage
 
 PAGE = 50
 PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")  # what of a config addresses a checkpoint
+
+# Of `configurable`, what checkpoints do not say beside what the library leaves out: the user's own record.
+PRIVATE = frozenset({"langgraph_auth_user", "langgraph_auth_permissions"})
+# An entry above this is no word to search by, and each checkpoint would hold it again.
+MAX_ENTRY_BYTES = 4096
 
 
 @dataclass
@@ -57,6 +67,19 @@ class RunCheckpoints:
 
 
 current_run: ContextVar[RunCheckpoints] = ContextVar("current_run")
+
+
+def configured(configurable: dict[str, Any]) -> dict[str, Any]:
+    """The entries of `configurable` that a run's checkpoints have in their metadata."""
+    return {name: value for name, value in configurable.items() if _is_told(name) and _is_word(value)}
+
+
+def _is_told(name: str) -> bool:
+    return not name.startswith("__") and name not in EXCLUDED_METADATA_KEYS and name not in PRIVATE
+
+
+def _is_word(value: Any) -> bool:
+    return not isinstance(value, str | list | dict) or len(dumps(value)) <= MAX_ENTRY_BYTES
 
 
 def place_of(config: RunnableConfig | None) -> dict[str, Any]:

@@ -194,3 +194,36 @@ def test_a_class_of_the_project_comes_back_in_a_host_that_has_not_imported_it(tm
         host.wait_ready()
         thread.move_to(host)
         assert thread.run("g", command={"resume": 1}).values["kind"] == "Point"
+
+
+def test_a_history_is_filtered_by_what_its_runs_were_configured_with(host: HostProcess) -> None:
+    thread = Checkpointed(host)
+    told = {"tenant": "acme", "level": 2, "is_new": True, "deep": {"a": [1]}, "user_id": "ann"}
+    auth = {"langgraph_auth_user": {"token": "s"}, "langgraph_auth_permissions": ["p"], "__private": "s"}
+    config = {"configurable": {**told, **auth, "prompt": "x" * 5000, "checkpoint_map": {}}}
+
+    thread.run("steps", {"text": "a"}, config=config)
+    thread.run("steps", {"text": "b"}, config={"configurable": {"tenant": "other"}})
+
+    for name, value in told.items():
+        found = thread.query("history", "steps", limit=20, filter={name: value})
+        assert [state["values"]["text"] for state in found[:-1]] == ["a", "a", "a"], name
+    metadata = found[0]["metadata"]
+    assert {name: metadata[name] for name in told} == told
+    assert not {*auth, "prompt", "checkpoint_map"} & metadata.keys()
+
+
+def test_what_identifies_a_run_is_not_overwritten_in_its_checkpoints(host: HostProcess) -> None:
+    thread = Checkpointed(host)
+    forged = dict.fromkeys(("run_id", "thread_id", "graph_id", "assistant_id", "run_attempt"), "forged")
+    run = thread.run("steps", {}, config={"configurable": forged, "metadata": forged}, metadata=forged)
+    assert run.outcome is not None
+    assert "forged" not in run.outcome["state"]["metadata"].values()
+
+
+def test_an_update_is_found_by_its_threads_configuration(host: HostProcess) -> None:
+    thread = Checkpointed(host)
+    config = {"configurable": {"tenant": "acme"}}
+    supersteps = [[{"values": {"text": "u"}, "as_node": "one"}]]
+    thread.query("update", "steps", config=config, supersteps=supersteps)
+    assert len(thread.query("history", "steps", limit=5, filter={"tenant": "acme"})) == 1
