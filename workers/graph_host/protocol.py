@@ -25,6 +25,7 @@ from .subgraph_lives import SubgraphLives
 log = logging.getLogger("runyard")
 
 INTERRUPT = "__interrupt__"
+PUSH = "__pregel_push"  # begins the path of a task that was called or sent to
 MODES = ("values", "updates", "messages", "custom", "tasks", "checkpoints", "tools")
 LATE_MODES = ("values", "updates")  # what a reader gets of a run that was begun without these events
 
@@ -140,10 +141,8 @@ class ProtocolWriter:
     def _begin_message(
         self, key: str, ns: Namespace, message: BaseMessage, metadata: Mapping[str, Any]
     ) -> Streamed:
-        if ns and metadata.get("langgraph_checkpoint_ns") == "|".join(ns):
-            ns = ns[:-1]  # older versions name the node's task in place of its graph
         blocks = MessageBlocks(message)
-        streamed = self._messages[key] = Streamed(blocks, ns, metadata, key)
+        streamed = self._messages[key] = Streamed(blocks, _graph_of(metadata, ns), metadata, key)
         self._say(streamed, [blocks.begin(message, metadata)])
         return streamed
 
@@ -260,6 +259,17 @@ class ProtocolWriter:
         if delta is not None and not isinstance(delta, str):
             payload = {**payload, "delta": dumps(delta).decode()}
         self._log.write("tools", ns, dumps(payload), timestamp=at)
+
+
+def _graph_of(metadata: Mapping[str, Any], ns: Namespace) -> Namespace:
+    """The namespace of the graph a node is in, which older versions do not stream its messages under."""
+    place, path = metadata.get("langgraph_checkpoint_ns"), metadata.get("langgraph_path")
+    if not place:
+        return ns
+    tasks = 1
+    while isinstance(path, (tuple, list)) and len(path) == 4 and path[0] == PUSH and path[3] is True:
+        tasks, path = tasks + 1, path[1]  # a task that a node calls runs in the node's graph
+    return tuple(place.split("|")[:-tasks])
 
 
 def _guarded(handler: Handler) -> Handler:
