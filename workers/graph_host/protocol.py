@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -30,16 +30,21 @@ MODES = ("values", "updates", "messages", "custom", "tasks", "checkpoints", "too
 LATE_MODES = ("values", "updates")  # what a reader gets of a run that was begun without these events
 
 Handler = Callable[[Namespace, Any], None]
+Encoded = tuple[str, bytes, int]  # method, data, timestamp
 
 
 @dataclass
 class Held:
-    """What a namespace's newest step brought, until it is known whether its checkpoint follows."""
+    """What a namespace's steps brought, until it has begun and the newest values' checkpoint has followed."""
 
-    values: bytes | None = None
-    values_at: int = 0
-    checkpoint: bytes | None = None
-    checkpoint_at: int = 0
+    ready: list[Encoded] = field(default_factory=list)
+    values: Encoded | None = None
+
+    def settle(self) -> None:
+        """The values' checkpoint has come, or will not."""
+        if self.values is not None:
+            self.ready.append(self.values)
+            self.values = None
 
 
 @dataclass
@@ -200,16 +205,20 @@ class ProtocolWriter:
         if not ns and (is_last or self._last is not None):
             self._last = payload
             return
-        self._release(ns)
         if self._is_late:
             self._log.write("values", ns, short_dumps(payload), timestamp=at)
-        else:
-            self._held[ns] = Held(short_dumps(payload), at)
+            return
+        if self._lives.has_begun(ns):
+            self._release(ns)
+        held = self._held.setdefault(ns, Held())
+        held.settle()
+        held.values = ("values", short_dumps(payload), at)
 
     def _on_checkpoint(self, ns: Namespace, payload: Mapping[str, Any], at: int) -> None:
         """A checkpoint comes after its step's values, and is told before them."""
         held = self._held.setdefault(ns, Held())
-        held.checkpoint, held.checkpoint_at = dumps(_checkpoint(payload)), at
+        held.ready.append(("checkpoints", dumps(_checkpoint(payload)), at))
+        held.settle()
         if self._lives.has_begun(ns):
             self._release(ns)
 
@@ -218,10 +227,9 @@ class ProtocolWriter:
         if held is None:
             return
         self._lives.begin(ns)
-        if held.checkpoint is not None:
-            self._log.write("checkpoints", ns, held.checkpoint, timestamp=held.checkpoint_at)
-        if held.values is not None:
-            self._log.write("values", ns, held.values, timestamp=held.values_at)
+        held.settle()
+        for method, data, at in held.ready:
+            self._log.write(method, ns, data, timestamp=at)
 
     def _on_task(self, ns: Namespace, payload: Mapping[str, Any], at: int) -> None:
         if "result" not in payload:

@@ -17,7 +17,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages, push_message
 from langgraph.prebuilt import ToolNode
-from langgraph.types import interrupt
+from langgraph.types import Send, interrupt
 
 
 class Scripted(BaseChatModel):
@@ -243,7 +243,7 @@ _failing.add_node("child", _sub.compile())
 _failing.add_edge("note", "child")
 fails_inside = _failing.compile()
 
-_helper = chain(tell).compile()
+_helper = chain(tell).compile().with_config(metadata={"lc_agent_name": "helper"})
 
 
 @tool
@@ -260,11 +260,16 @@ async def boss(state: Chat) -> Chat:
     return {"messages": [await Scripted(chunks=script).ainvoke(state["messages"])]}
 
 
+def each_call(state: Chat) -> Any:
+    calls = state["messages"][-1].tool_calls
+    return [Send("tools", {"__type": "tool_call_with_context", "tool_call": call, "state": state}) for call in calls] or END
+
+
 _delegates = StateGraph(Chat)
 _delegates.add_node("agent", boss)
 _delegates.add_node("tools", ToolNode([delegate]))
 _delegates.add_edge(START, "agent")
-_delegates.add_conditional_edges("agent", goes_on, ["tools", END])
+_delegates.add_conditional_edges("agent", each_call, ["tools", END])
 _delegates.add_edge("tools", "agent")
 delegates = _delegates.compile()
 

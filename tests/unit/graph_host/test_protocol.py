@@ -333,13 +333,16 @@ def test_a_subgraph_that_fails_says_why(streams: HostProcess) -> None:
     assert classic(run) == [("error", {"error": "ValueError", "message": "the model broke off"})]
 
 
-def test_a_graph_that_a_tool_invokes_is_told_as_a_subgraph(streams: HostProcess) -> None:
+def test_an_agent_that_a_tool_invokes_is_told_by_its_name(streams: HostProcess) -> None:
     run = watched(streams, "delegates")
 
-    assert [(event.place, event.data["event"]) for event in told(run, "lifecycle")] == [
-        ("tools", "started"),
-        ("tools", "completed"),
+    assert [
+        (event.place, event.data["event"], event.data["graph_name"]) for event in told(run, "lifecycle")
+    ] == [
+        ("tools", "started", "helper"),
+        ("tools", "completed", "helper"),
     ]
+    assert told(run, "lifecycle")[0].data["cause"] == {"type": "toolCall", "tool_call_id": "call-9"}
     assert {event.place for event in told(run, "messages")} == {"", "tools"}
 
 
