@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage, BaseMessageChunk
 
 from .input_events import Question, write_requested
 from .message_blocks import MessageBlocks
-from .model_calls import ModelCall, ModelCalls
+from .model_calls import ModelCalls
 from .protocol_log import Namespace, ProtocolLog, now
 from .serialization import dumps, text_of
 from .short_values import short_dumps
@@ -133,15 +133,17 @@ class ProtocolWriter:
         self._settle()
         key = call.run_id if call is not None else message.id or ""
         is_chunk = isinstance(message, BaseMessageChunk)
-        if call is not None and call.produced and not is_chunk:
-            return  # the whole of what came in chunks
+        if call is not None and (call.is_told or (call.produced and not is_chunk)):
+            return  # nothing is left to say, or it is the whole of what came in chunks
         streamed = self._messages.get(key)
         if streamed is None:
             streamed = self._begin_message(key, ns, message, metadata)
         self._say(streamed, streamed.blocks.add(message))
         is_last = not is_chunk or getattr(message, "chunk_position", None) == "last"
-        if is_last or (call is not None and call.error is None and self._is_streamed(call)):
+        if is_last:
             self._end_message(key)
+        if is_last and call is not None:
+            call.is_told = True
 
     def _begin_message(
         self, key: str, ns: Namespace, message: BaseMessage, metadata: Mapping[str, Any]
@@ -162,9 +164,6 @@ class ProtocolWriter:
             self._say(streamed, [{"event": "error", **said}])
         elif event == "completed":
             self._say(streamed, streamed.blocks.finish())
-
-    def _is_streamed(self, call: ModelCall) -> bool:
-        return call in self.calls.over and call.streamed >= call.produced
 
     def _settle(self) -> None:
         """End the messages of calls that are over and all of whose chunks have been streamed."""
