@@ -57,6 +57,8 @@ STREAMS = [
     "asks",
     "asks_both",
     "asks_inside",
+    "asks_much",
+    "forgetful",
     "speaks_twice",
     "writes",
     "writes_much",

@@ -48,7 +48,8 @@ class ProtocolLog:
         at = b"%d" % (now() if timestamp is None else timestamp)
         params = b"".join((self._place(ns, node), at, b',"data":', data, b"}"))
         if len(params) > self._max_bytes:
-            self._say_too_large(method, ns, len(params))
+            if name != TOO_LARGE:
+                self._say_too_large(method, ns, len(params))
             return False
         self._send(_head(method, ns, id_tail, name) if id_tail else self._head(method, ns, name), params)
         return True

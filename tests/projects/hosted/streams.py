@@ -132,6 +132,12 @@ _outer.add_edge("note", "middle")
 layers = _outer.compile()
 
 
+_forgetful = chain(note)
+_forgetful.add_node("child", chain(note).compile(checkpointer=False))
+_forgetful.add_edge("note", "child")
+forgetful = _forgetful.compile()
+
+
 def ask(state: Chat) -> Chat:
     return {"log": [interrupt({"question": state.get("text")})]}
 
@@ -140,6 +146,11 @@ def ask_again(state: Chat) -> Chat:
     return {"log": [interrupt("again")]}
 
 
+def ask_much(state: Chat) -> Chat:
+    return {"log": [interrupt("x" * 2_000_000)]}
+
+
+asks_much = chain(ask_much).compile()
 asks = chain(note, ask).compile()
 _both = StateGraph(Chat)
 for _node in (ask, ask_again, note):

@@ -129,6 +129,13 @@ def test_a_checkpoint_is_told_directly_before_the_values_of_its_namespace(stream
     }
 
 
+def test_values_of_a_subgraph_without_checkpoints_wait_for_none(streams: HostProcess) -> None:
+    run = watched(streams, "forgetful")
+
+    inside = [event.method for event in told(run) if event.place == "child"]
+    assert inside == ["lifecycle", "values", "tasks", "updates", "tasks", "values", "lifecycle"]
+
+
 def test_values_show_messages_in_short_form(streams: HostProcess) -> None:
     run = watched(streams, "gives")
 
@@ -447,6 +454,14 @@ def test_an_event_that_is_too_large_is_replaced_and_the_run_goes_on(streams: Hos
     assert event.name == event.data["name"] == "event_too_large"
     assert "1048576" in event.data["payload"]["message"]
     assert run.values["log"] == ["went on"]
+
+
+def test_a_question_that_is_too_large_is_asked_without_its_value(streams: HostProcess) -> None:
+    run = watched(streams, "asks_much")
+
+    (event,) = told(run, "input.requested")
+    assert event.data == {"interrupt_id": event.data["interrupt_id"], "payload": None, "value": None}
+    assert "event_too_large" in [event.name for event in told(run, "custom")]
 
 
 def test_who_comes_late_gets_values_and_updates_from_then_on(streams: HostProcess) -> None:
