@@ -1,0 +1,153 @@
+"""`threads.stream` of the unmodified Python clients, asynchronous and synchronous, against the whole platform."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import httpx
+import pytest
+from langgraph_sdk import get_client
+
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+LIMIT_SECONDS = 60  # for one test's part; nothing here takes so long
+
+T = TypeVar("T")
+
+
+class World:
+    """The deployment as clients of both kinds see it."""
+
+    def __init__(self, stack: Stack, name: str) -> None:
+        self.sdk = stack.sdk(name)
+        self._address, self._key = f"{stack.url}/d/{name}", stack.api_key
+        self.http = httpx.Client(base_url=self._address, headers={"X-Api-Key": stack.api_key})
+
+    def run(self, what: Callable[[Any], Awaitable[T]]) -> T:
+        async def bounded() -> T:
+            client = get_client(url=self._address, api_key=self._key)
+            try:
+                return await asyncio.wait_for(what(client), LIMIT_SECONDS)
+            finally:
+                await client.aclose()
+
+        return asyncio.run(bounded())
+
+    def thread(self) -> str:
+        return str(self.sdk.threads.create()["thread_id"])
+
+    def runs(self, thread_id: str) -> list[Any]:
+        return list(self.sdk.runs.list(thread_id))
+
+
+@pytest.fixture(scope="module")
+def world(stack: Stack, kitchen: str) -> World:
+    return World(stack, kitchen)
+
+
+@asynccontextmanager
+async def opened(client: Any, graph: str, thread_id: str | None = None) -> AsyncIterator[Any]:
+    async with client.threads.stream(thread_id, assistant_id=graph) as thread:
+        yield thread
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_output_is_what_the_run_came_to(world: World, is_named: bool) -> None:
+    async def use(client: Any) -> Any:
+        async with opened(client, "echo", str(uuid4()) if is_named else None) as thread:
+            started = await thread.run.start(input={"text": "hi"})
+            assert set(started) == {"run_id"}
+            return await thread.output
+
+    assert world.run(use) == {"text": "hi", "log": ["hi"]}
+
+
+def test_the_synchronous_client_gets_it_too(world: World) -> None:
+    with world.sdk.threads.stream(assistant_id="echo") as thread:
+        thread.run.start(input={"text": "hi"})
+        assert thread.output == {"text": "hi", "log": ["hi"]}
+
+
+def test_each_run_of_a_thread_has_its_own_output(world: World) -> None:
+    """Also after one of an older endpoint, and with a new object each time."""
+    thread_id = world.thread()
+    world.sdk.runs.wait(thread_id, "echo", input={"text": "0"})
+
+    async def use(client: Any, text: str) -> Any:
+        async with opened(client, "echo", thread_id) as thread:
+            await thread.run.start(input={"text": text})
+            return (await thread.output)["log"]
+
+    for n in range(1, 4):
+        assert world.run(lambda client, n=n: use(client, str(n))) == [str(i) for i in range(n + 1)]
+
+
+def test_a_run_that_ends_before_anybody_looks_is_seen_all_the_same(world: World) -> None:
+    async def use(client: Any) -> Any:
+        async with opened(client, "echo") as thread:
+            thread_id = thread.thread_id
+            command = {
+                "id": 1,
+                "method": "run.start",
+                "params": {"assistant_id": "echo", "input": {"text": "x"}},
+            }
+            world.http.post(f"/threads/{thread_id}/commands", json=command).raise_for_status()
+            await asyncio.to_thread(wait_until, lambda: world.runs(thread_id)[0]["status"] == "success", 30)
+            thread._run_seen = True
+            thread._ensure_lifecycle_watcher_running()
+            return await thread.output
+
+    assert world.run(use)["log"] == ["x"]
+
+
+def test_a_failed_run_raises_what_went_wrong(world: World) -> None:
+    async def use(client: Any) -> None:
+        async with opened(client, "fails") as thread:
+            await thread.run.start(input={})
+            await thread.output
+
+    with pytest.raises(RuntimeError, match="Run errored: boom happened"):
+        world.run(use)
+
+
+def test_a_refused_command_raises_its_code(world: World) -> None:
+    async def use(client: Any) -> None:
+        async with opened(client, "nope") as thread:
+            await thread.run.start(input={})
+
+    with pytest.raises(RuntimeError, match=r"Protocol error \[unknown_error\]: 422: Invalid assistant"):
+        world.run(use)
+
+
+def test_who_comes_while_a_run_goes_on_gets_its_end(world: World) -> None:
+    thread_id = world.thread()
+    world.sdk.runs.create(thread_id, "sleeps", input={"seconds": 2})
+
+    async def use(client: Any) -> Any:
+        async with opened(client, "sleeps", thread_id) as thread:
+            return await thread.output
+
+    assert world.run(use)["log"] == ["before", "woke"]
+
+
+def test_a_cancelled_run_is_interrupted(world: World) -> None:
+    thread_id = world.thread()
+
+    async def use(client: Any) -> list[str]:
+        async with opened(client, "sleeps", thread_id) as thread:
+            started = await thread.run.start(input={"seconds": 60})
+            words = []
+            async for event in thread.subscribe(["lifecycle"]):
+                words.append(event["params"]["data"]["event"])
+                if words[-1] == "running":
+                    await client.runs.cancel(thread_id, started["run_id"])
+                if words[-1] == "interrupted":
+                    break
+            return words
+
+    assert world.run(use) == ["running", "interrupted"]
