@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from redis.exceptions import RedisError
 from sqlalchemy import Connection, text
 
 from shared.errors import Unavailable
@@ -21,6 +22,7 @@ from shared.eventlog import events as logs
 from shared.eventlog import follow
 from shared.eventlog.events import END, Event
 from shared.eventlog.hub import Reader, Stopping, hub
+from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES, ThreadStatus, is_live
 from shared.protocol import events, lifecycle, position, watching
@@ -181,7 +183,7 @@ class ProtocolStream(ThreadReader[Item]):
             yield [Note(f"content of run {run.run_id} was not kept")]
         with hub().reader(run.run_id) as reader:
             newest, is_whole = end_event.extent(run.run_id)
-            if run.has_settled and not newest:
+            if run.has_settled and not newest and _is_lost(run.run_id):
                 row = yield from self._row(run, reader)
                 yield from self._shown(run, view.lost(row), is_over=True)
                 return
@@ -220,6 +222,14 @@ class ProtocolStream(ThreadReader[Item]):
             except Unavailable as error:
                 log.warning("run %s: not noted that its end was given: %s", run.run_id, error)
         yield items
+
+
+def _is_lost(run_id: UUID) -> bool:
+    """Whether Redis answers, and has no log of this run."""
+    try:
+        return not logs.position(redis.client(), run_id)
+    except RedisError:
+        return False
 
 
 class _RunView:

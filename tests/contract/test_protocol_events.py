@@ -8,15 +8,18 @@ from uuid import uuid4
 
 import pytest
 from flask import Flask
+from redis.exceptions import ConnectionError
 from sqlalchemy import text
 
 from shared import thread_runs
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.errors import Unavailable
+from shared.eventlog import follow
 from shared.infra import redis
 from shared.infra.postgres import connection, transaction
 from shared.models import RunStatus, ThreadStatus
-from shared.protocol import stream
+from shared.protocol import lifecycle, stream
 from tests.contract.conftest import Api, caller
 from tests.support.acting import act
 from tests.support.protocol import (
@@ -360,6 +363,59 @@ def test_what_is_asked_is_told_by_the_row_when_the_log_was_lost(
     numbers = [event["seq"] for event in after[1:]]
     assert numbers == sorted(numbers)
     assert replay(api, thread_id, WAITING, since=numbers[1])[1:] == after[3:]
+
+
+def test_a_running_run_whose_log_is_lost_ends_all_the_same(
+    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SELF_CHECK_SECONDS", "ROW_CHECK_SECONDS", "SETTLE_SECONDS"):
+        monkeypatch.setattr(follow, name, 0.05)
+    monkeypatch.setattr(Host, "end", lambda *said: None)  # as of an owner that cannot reach Redis
+    host = Host(started(api, thread_id)["result"]["run_id"])
+    host.show("values", {"n": 1})
+    with subscribed(api, thread_id) as reader:
+        before = reader.quiet()
+        redis.client().flushall()
+        host.finish({})
+        after = reader.until("lifecycle completed")
+    assert brief(after) == ["history expired", "lifecycle completed"]
+    assert after[-1]["seq"] > before[-1]["seq"]
+
+
+def test_a_log_that_cannot_be_read_now_is_not_taken_for_lost(
+    api: Api, thread_id: str, settled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_run(api, thread_id)
+    real = redis.client()
+    calls = iter(range(4))
+
+    class Away:
+        def __getattr__(self, name: str) -> Any:
+            if next(calls, None) is not None:
+                raise ConnectionError("away")
+            return getattr(real, name)
+
+    monkeypatch.setattr("shared.eventlog.follow.client", Away)
+    monkeypatch.setattr(redis, "client", Away)
+    with subscribed(api, thread_id) as reader:
+        assert brief(reader.until("lifecycle completed")) == WHOLE
+
+
+def test_a_database_that_is_away_for_a_moment_costs_nothing(
+    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "PAUSE_SECONDS", 0.0)
+    real, failures = lifecycle.row, iter(range(3))
+
+    def row(*asked: Any) -> Any:
+        if next(failures, None) is not None:
+            raise Unavailable("away")
+        return real(*asked)
+
+    monkeypatch.setattr(lifecycle, "row", row)
+    one_run(api, thread_id)
+    with subscribed(api, thread_id) as reader:
+        assert brief(reader.until("lifecycle completed")) == WHOLE
 
 
 def test_history_that_is_further_back_than_is_kept_is_said_to_be_gone(

@@ -86,6 +86,13 @@ class EventReader:
                 found.append(parsed(part))
         return found
 
+    def until(self, word: str) -> list[Any]:
+        """What comes up to an event of which `brief` says this."""
+        found: list[Any] = []
+        while brief(found[-1:]) != [word]:
+            found += self.quiet()
+        return found
+
     def until_end(self) -> list[Any]:
         """What comes until the server closes the stream."""
         return [parsed(part) for part in self.parts() if part != HEARTBEAT]
