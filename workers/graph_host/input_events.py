@@ -21,7 +21,7 @@ from .serialization import dumps
 INTERRUPTED, RESUMED = "__interrupt__", "__resume__"  # the library's names of what a task has written
 
 
-class Question(NamedTuple):
+class OpenInterrupt(NamedTuple):
     """An interrupt that waits for an answer."""
 
     namespace: Namespace  # of the graph whose node asks
@@ -29,13 +29,13 @@ class Question(NamedTuple):
     value: Any
 
 
-def questions(tasks: Iterable[PregelTask], ns: Namespace = ()) -> list[Question]:
+def open_interrupts(tasks: Iterable[PregelTask], ns: Namespace = ()) -> list[OpenInterrupt]:
     """Those of a state, each with the innermost task that raised it."""
-    found: list[Question] = []
+    found: list[OpenInterrupt] = []
     for task in tasks:
         state = task.state if isinstance(task.state, StateSnapshot) else None
-        inner = questions(state.tasks, _namespace_of(state)) if state is not None else []
-        found += inner or [Question(ns, item.id, item.value) for item in task.interrupts]
+        inner = open_interrupts(state.tasks, _namespace_of(state)) if state is not None else []
+        found += inner or [OpenInterrupt(ns, item.id, item.value) for item in task.interrupts]
     return found
 
 
@@ -47,7 +47,7 @@ async def answered(saver: HostSaver, config: RunnableConfig, resume: Any) -> lis
     return [] if found is None else _open(found)
 
 
-def write_requested(log: ProtocolLog, asked: Iterable[Question], known: Mapping[str, Namespace]) -> None:
+def write_requested(log: ProtocolLog, asked: Iterable[OpenInterrupt], known: Mapping[str, Namespace]) -> None:
     """Say what waits for an answer; `known` are the namespaces where it was seen to be raised."""
     for question in asked:
         ns = known.get(question.id, question.namespace)

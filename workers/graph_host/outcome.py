@@ -10,7 +10,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from .events import INTERRUPT, coordinates
-from .input_events import Question, questions
+from .input_events import OpenInterrupt, open_interrupts
 from .run_checkpoints import Saved
 from .serialization import dumps, loads, text_of
 
@@ -35,7 +35,7 @@ class Outcome:
     unchanged: bool = False
     keeps_thread: bool = False  # the run was refused: its thread stays as it was
     usage: dict[str, dict[str, Any]] | None = None  # tokens by model, however the run ended
-    asked: list[Question] = field(
+    asked: list[OpenInterrupt] = field(
         default_factory=list
     )  # what waits for an answer, of a run that came that far
 
@@ -59,7 +59,7 @@ class Outcome:
             return
         self.use(state_record(snapshot, thread_id), dumps(snapshot.values))
         self.interrupts = interrupts_by_task(snapshot.tasks)
-        self.asked = questions(snapshot.tasks) if self.status == "success" else []
+        self.asked = open_interrupts(snapshot.tasks) if self.status == "success" else []
 
     def document(self) -> dict[str, Any]:
         """The JSON of the DONE frame."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk
 
-from .input_events import Question, write_requested
+from .input_events import OpenInterrupt, write_requested
 from .message_blocks import MessageBlocks
 from .model_calls import ModelCalls
 from .protocol_log import Namespace, ProtocolLog, now
@@ -98,7 +98,7 @@ class ProtocolWriter:
         """Write what a transformer has put into a channel of its own."""
         self._log.write("custom", ns, short_dumps({"name": name, "payload": payload}), name=name)
 
-    def close(self, event: str, error: Mapping[str, Any] | None, asked: Iterable[Question]) -> None:
+    def close(self, event: str, error: Mapping[str, Any] | None, asked: Iterable[OpenInterrupt]) -> None:
         """The run is over: write what was held back. `event` is what its lifecycle ends with."""
         self._settle()
         for ns in sorted(self._held, key=len, reverse=True):
