@@ -99,6 +99,11 @@ class Limiter:
         with self._lock:
             self._lines.pop(run_id, None)
 
+    def finish(self) -> None:
+        """The process ends: send what is held back."""
+        for writer in self.writers:
+            writer.finish()
+
     def _count(self, run_id: bytes) -> int:
         if run_id == frames.NOBODY:
             return 0
@@ -218,9 +223,9 @@ class LineWriter(io.TextIOBase):
         if printed is not None:
             self._emit(key, printed.text())
 
-    def finish(self, run_id: bytes) -> None:
-        """Send the half lines of a run."""
-        for key in [key for key in (*self._tracebacks, *self._partial) if key[1] == run_id]:
+    def finish(self, run_id: bytes | None = None) -> None:
+        """Send the half lines of a run, or all there are."""
+        for key in [key for key in (*self._tracebacks, *self._partial) if run_id in (None, key[1])]:
             self.settle(key)
             self._emit(key, self._partial.pop(key, ""))
 

@@ -132,6 +132,7 @@ class Host:
             graphs = self._loop.run_until_complete(inspection.describe_all(self._entries))
         except Exception as error:  # a graph factory's own error, of any kind
             self._unusable("inspect", loader.user_traceback(error))
+        self._limiter.finish()
         self._connection.send(
             frames.READY, frames.NOBODY, _json({"graphs": graphs, "versions": self._versions})
         )
@@ -139,6 +140,7 @@ class Host:
 
     def _unusable(self, step: str, message: str) -> NoReturn:
         body = _json({"error": {"step": step, "message": message}})
+        self._limiter.finish()
         self._connection.send(frames.READY, frames.NOBODY, body)
         self._connection.flush_and_exit(EXIT_UNUSABLE)
 
@@ -154,6 +156,7 @@ class Host:
         elif kind == frames.PING:
             self._connection.send(frames.PONG, id, self._condition())
         elif kind == frames.STOP:
+            self._limiter.finish()
             self._connection.flush_and_exit(0)
         elif kind == frames.QUERY:
             self._on_query(id, body)

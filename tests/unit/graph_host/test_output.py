@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,3 +98,28 @@ def test_where_the_library_refuses_its_own_frames_stay(host: HostProcess) -> Non
     assert "langgraph" in line["message"]
     assert "graph_host" not in line["message"]
     assert "InvalidUpdateError" in line["message"]
+
+
+CAUGHT = """
+import traceback
+try:
+    import no_such_module
+except ImportError:
+    traceback.print_exc()
+print("half a line", end="")
+"""
+
+
+@pytest.mark.parametrize(("more", "ends"), [("", "has no 'graph'"), ("graph = 1 / 0", "ZeroDivisionError")])
+def test_what_a_project_printed_last_is_there_before_it_is_refused(
+    tmp_path: Path, more: str, ends: str
+) -> None:
+    (tmp_path / "own.py").write_text(f"{CAUGHT}\n{more}")
+
+    with graph_host(tmp_path, {"own": "./own.py:graph"}) as host:
+        refused = host.wait_ready()["error"]["message"]
+
+        assert ends in refused
+        printed, half = messages(host.logs)
+    assert printed.endswith("ModuleNotFoundError: No module named 'no_such_module'")
+    assert half == "half a line"
