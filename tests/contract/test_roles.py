@@ -169,6 +169,7 @@ LONG = """
 LONG_TO_WAIT = """
 /d/<deployment>/threads/<thread_id>/runs/<run_id>/cancel
 /v2/deployments/<deployment_id>/revisions/<revision_id>
+/v1/projects/<deployment_id>/deploy_logs
 """
 NEEDED = {(method, rule): role for role, method, rule in (line.split() for line in TABLE.split("\n") if line)}
 
