@@ -180,12 +180,13 @@ class _Build:
         self._repeat()
         made = self._make()
         store.require_vectors(made.manifest.store)
+        configs = graphs.configs({**made.manifest.env, **self._variables})
         found = self._graphs(made)
         if claimed.status == RevisionStatus.BUILDING:
             self._keep(made)
             self._advance(RevisionStatus.AWAITING_DEPLOY)
             self._advance(RevisionStatus.DEPLOYING)
-        self._switch(found)
+        self._switch(found, configs)
 
     def _fetch(self) -> None:
         """Get the source from where it is, once: every later attempt and runner has the archive."""
@@ -286,7 +287,7 @@ class _Build:
             revisions.advance(conn, self._claimed, status)
         self.log.status(status)
 
-    def _switch(self, found: graphs.Graphs) -> None:
+    def _switch(self, found: graphs.Graphs, configs: graphs.Configs) -> None:
         """Let this revision serve from now on, all of it in one transaction."""
         claimed = self._claimed
         self._lease.release()
@@ -294,7 +295,7 @@ class _Build:
             revisions.lock_deployment(conn, claimed.deployment_id)
             moved = revisions.end(conn, claimed, RevisionStatus.DEPLOYED, None)
             graphs.store(conn, claimed.revision_id, found)
-            graphs.make_default_assistants(conn, claimed.deployment_id, found)
+            graphs.make_default_assistants(conn, claimed.deployment_id, found, configs)
             served = {"id": claimed.deployment_id, "revision_id": claimed.revision_id}
             name = conn.execute(SERVE, served).scalar_one()
             self.log.write("INFO", f"deployed at {self._settings.url.rstrip('/')}/d/{name}")

@@ -28,9 +28,12 @@ from workers.builder.steps import WriteLine
 from workers.runner.host import Host
 
 STEP = "graphs"
+CONFIGS = "LANGGRAPH_CONFIG"
+OBJECT = '{"agent": {"configurable": {"model": "small"}, "recursion_limit": 50}}'
 WATCH_SECONDS = 0.5
 
 Graphs = Mapping[str, Mapping[str, Any]]
+Configs = Mapping[str, dict[str, Any]]  # of default assistants, by graph
 
 
 def inspect(
@@ -151,25 +154,52 @@ def store(conn: Connection, revision_id: UUID, graphs: Graphs) -> None:
         )
 
 
-def make_default_assistants(conn: Connection, deployment_id: UUID, graphs: Graphs) -> None:
-    """One assistant a graph, where there is none yet; what users made of theirs stays."""
+def configs(variables: Mapping[str, str]) -> Configs:
+    """The configurations of default assistants that a deployment's variables name, by graph; raises BuildFailed."""
+    text = variables.get(CONFIGS, "").strip()
+    try:
+        found = orjson.loads(text or "{}")
+    except ValueError as error:
+        raise BuildFailed(STEP, f"{CONFIGS} is not JSON: {error}") from error
+    for config in [found, *(found.values() if isinstance(found, dict) else ())]:
+        if not isinstance(config, dict) or not isinstance(config.get("configurable", {}), dict):
+            raise BuildFailed(STEP, f"{CONFIGS} must be an object of configurations by graph: {OBJECT}")
+    return found
+
+
+def make_default_assistants(conn: Connection, deployment_id: UUID, graphs: Graphs, configs: Configs) -> None:
+    """One assistant a graph, with its configuration from `configs`; what users made of theirs stays."""
     for graph_id, graph in graphs.items():
-        assistant_id = assistants.default_id(graph_id)
+        key = {"deployment_id": deployment_id, "assistant_id": assistants.default_id(graph_id)}
+        config = configs.get(graph_id, {})
+        content = {"config": config, "context": config.get("configurable", {})}
         made = conn.execute(
-            insert(Assistant)
-            .values(deployment_id=deployment_id, assistant_id=assistant_id)
-            .on_conflict_do_nothing()
-            .returning(Assistant.assistant_id)
+            insert(Assistant).values(**key).on_conflict_do_nothing().returning(Assistant.assistant_id)
         ).one_or_none()
-        if made is not None:
+        if made is None:
             conn.execute(
-                insert(AssistantVersion).values(
-                    deployment_id=deployment_id,
-                    assistant_id=assistant_id,
-                    version=1,
-                    graph_id=graph_id,
-                    metadata_={"created_by": "system"},
-                    name=graph_id,
-                    description=graph["description"],
-                )
+                RECONFIGURE, {**key, **{name: orjson.dumps(part).decode() for name, part in content.items()}}
             )
+            continue
+        conn.execute(
+            insert(AssistantVersion).values(
+                **key,
+                **content,
+                version=1,
+                graph_id=graph_id,
+                metadata_={"created_by": "system"},
+                name=graph_id,
+                description=graph["description"],
+            )
+        )
+
+
+# A default assistant that nobody has changed is as the newest deployment wants it.
+RECONFIGURE = text("""
+UPDATE assistant_version v SET config = CAST(:config AS json), context = CAST(:context AS json)
+FROM assistant a
+WHERE a.deployment_id = :deployment_id AND a.assistant_id = :assistant_id AND a.last_version = 1
+  AND v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id AND v.version = 1
+  AND v.metadata ->> 'created_by' = 'system'
+  AND (v.config::jsonb <> CAST(:config AS jsonb) OR v.context::jsonb <> CAST(:context AS jsonb))
+""")
