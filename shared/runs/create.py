@@ -130,8 +130,6 @@ def create_run(
     row = None if is_stateless else query(conn, INSERT_ON_THREAD, values).fetchone()
     if row is None and (is_stateless or _may_make_thread(conn, deployment.id, thread_id, request)):
         row = query(conn, INSERT_WITH_THREAD, values).fetchone()
-        if row is not None and not temporary:
-            ttl.give_default(conn, deployment.id, thread_id)
     if row is None:  # somebody made the thread between two statements, or it is full
         row = query(conn, INSERT_ON_THREAD, values).fetchone()
     if row is None:
@@ -249,13 +247,15 @@ WITH old AS (
 )
 
 INSERT_WITH_THREAD = (
-    """
+    f"""
 WITH t AS (
-    INSERT INTO thread (deployment_id, thread_id, status, metadata, config, last_seq)
+    INSERT INTO thread (deployment_id, thread_id, status, metadata, config, last_seq, ttl_minutes, ttl_strategy)
     VALUES (%(deployment_id)s, %(thread_id)s, 'busy', CAST(%(metadata)s AS jsonb),
-        CAST(%(thread_config)s AS json), 1)
+        CAST(%(thread_config)s AS json), 1,
+        CASE WHEN NOT %(temporary)s THEN {ttl.default_minutes("%(deployment_id)s")} END,
+        CASE WHEN NOT %(temporary)s THEN {ttl.default_strategy("%(deployment_id)s")} END)
     ON CONFLICT DO NOTHING
-    RETURNING deployment_id, thread_id, last_seq, CAST('{}' AS jsonb) AS before, true AS was_idle,
+    RETURNING deployment_id, thread_id, last_seq, CAST('{{}}' AS jsonb) AS before, true AS was_idle,
         false AS is_watched, CAST(NULL AS jsonb) AS taken
 )
 """

@@ -97,7 +97,13 @@ def create(
     row = (
         conn.execute(
             insert(Thread)
-            .values(deployment_id=deployment_id, thread_id=thread_id, metadata_=metadata or {})
+            .values(
+                deployment_id=deployment_id,
+                thread_id=thread_id,
+                metadata_=metadata or {},
+                ttl_minutes=text(ttl.default_minutes(":owner")).bindparams(owner=deployment_id),
+                ttl_strategy=text(ttl.default_strategy(":owner")).bindparams(owner=deployment_id),
+            )
             .on_conflict_do_nothing()
             .returning(*COLUMNS)
         )
@@ -105,7 +111,6 @@ def create(
         .one_or_none()
     )
     if row is not None:
-        ttl.give_default(conn, deployment_id, thread_id)
         return Made(row, is_new=True)
     if if_exists == "do_nothing":
         return Made(get(conn, deployment_id, thread_id), is_new=False)

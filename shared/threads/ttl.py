@@ -5,24 +5,16 @@ It is written to the thread when it is made, so that another revision changes no
 
 from __future__ import annotations
 
-from uuid import UUID
-
-from sqlalchemy import Connection
-
-from shared.infra.postgres import Driver, query
-
-GIVE_DEFAULT = """
-UPDATE thread
-SET ttl_minutes = CAST(configured.ttl ->> 'default_ttl' AS double precision),
-    ttl_strategy = configured.ttl ->> 'strategy'
-FROM (SELECT revision.manifest -> 'checkpointer' -> 'ttl' AS ttl
-      FROM deployment JOIN revision ON revision.id = deployment.active_revision_id
-      WHERE deployment.id = %(deployment_id)s) AS configured
-WHERE thread.deployment_id = %(deployment_id)s AND thread.thread_id = %(thread_id)s
-  AND configured.ttl ->> 'default_ttl' IS NOT NULL
-"""
+_CONFIGURED = """(SELECT revision.manifest -> 'checkpointer' -> 'ttl' ->> '{key}'
+    FROM deployment JOIN revision ON revision.id = deployment.active_revision_id
+    WHERE deployment.id = {deployment_id})"""
 
 
-def give_default(conn: Connection | Driver, deployment_id: UUID, thread_id: UUID) -> None:
-    """Let a new thread live as long as the configuration says; without such a word for ever."""
-    query(conn, GIVE_DEFAULT, {"deployment_id": deployment_id, "thread_id": thread_id})
+def default_minutes(deployment_id: str) -> str:
+    """SQL of a new thread's minutes; `deployment_id` is SQL too. NULL: for ever."""
+    return f"CAST({_CONFIGURED.format(key='default_ttl', deployment_id=deployment_id)} AS double precision)"
+
+
+def default_strategy(deployment_id: str) -> str:
+    """SQL of what becomes of it then, `delete` or `keep_latest`; NULL: nobody has said."""
+    return _CONFIGURED.format(key="strategy", deployment_id=deployment_id)
