@@ -1,8 +1,8 @@
-"""What the current request is served with: the service's settings, and the deployment that it is for."""
+"""What the current request is served with: the service's settings and address, and the deployment that it is for."""
 
 from __future__ import annotations
 
-from flask import current_app, g
+from flask import current_app, g, request
 
 from shared.deployments.deployments import DeploymentRef
 from shared.settings import Settings
@@ -17,3 +17,13 @@ def deployment() -> DeploymentRef:
     """The deployment whose address was called; only in its own interface."""
     found: DeploymentRef = g.deployment
     return found
+
+
+def base_url() -> str:
+    """Where clients reach the service: as its operator named it, else as this caller did.
+
+    A service that listens on every address of a machine cannot know its own name.
+    """
+    known = settings()
+    is_named = known.url != f"http://{known.host}:{known.port}"
+    return known.url.rstrip("/") if is_named or not request.host else f"{request.scheme}://{request.host}"

@@ -81,7 +81,7 @@ def responses(
     spec: APISpec, operation: Operation, path: str, *, is_open: bool, takes_input: bool
 ) -> dict[str, Any]:
     """Every answer an operation may give, by status."""
-    good = [status for status in (operation.status, *operation.also) if status < 400]
+    good = [*([operation.status] if operation.status < 400 else []), *operation.also]
     described = {str(status): _answer(spec, operation, status) for status in good}
     described |= {str(status): {"description": HTTPStatus(status).phrase} for status in operation.empty}
     for status in sorted(_refused(operation, path, is_open=is_open, takes_input=takes_input)):

@@ -116,10 +116,15 @@ def count_request(who: Caller) -> None:
 
 def take_slot() -> None:
     """Before a run is created, so that one that cannot be followed is not."""
-    who: Caller | None = g.get("caller")
-    if who is not None and operations.may_take_long():
-        streams: Streams = current_app.extensions["runyard_streams"]
-        g.close_stream = streams.open(who)
+    if "caller" in g and operations.may_take_long():
+        hold_slot()
+
+
+def hold_slot() -> None:
+    """Take a stream slot for the current request; raises TooMany and Unavailable."""
+    who: Caller = g.caller
+    streams: Streams = current_app.extensions["runyard_streams"]
+    g.close_stream = streams.open(who)
 
 
 def hand_over_slot(response: Response) -> Response:

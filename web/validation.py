@@ -75,7 +75,7 @@ def load_many(schema: type[Schema], *, max_items: int) -> list[dict[str, Any]]:
 
 
 def raw_body() -> bytes:
-    """The request's body as it was sent."""
+    """The request's body as it came."""
     try:
         return request.get_data(cache="Idempotency-Key" in request.headers)  # read again for its digest
     except TimeoutError as error:
@@ -140,7 +140,7 @@ def _instance(schema: type[Schema]) -> Schema:
 
 
 def checked(schema: type[Schema], sent: Mapping[str, Any], *loc: str | int) -> dict[str, Any]:
-    """What was sent, checked; `loc` is where it stood."""
+    """What was sent, checked; violations are named by their path below `loc`. Raises SchemaViolation."""
     try:
         return cast("dict[str, Any]", _instance(schema).load(sent))
     except ValidationError as error:

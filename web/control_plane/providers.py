@@ -12,8 +12,7 @@ from shared.infra.egress import MAX_URL_LENGTH
 from shared.infra.postgres import connection
 from shared.oauth import discovery, providers
 from web.auth import caller
-from web.context import settings
-from web.control_plane.records import base_url
+from web.context import base_url, settings
 from web.fields import OneOf, Schema, StrictBoolean, StrictString
 from web.idempotency import once
 from web.json_schema import BOOLEAN, TEXT, TEXT_OR_NULL, TIME, UUID, record

@@ -5,26 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flask import Response, jsonify, request
+from flask import Response, jsonify
 from sqlalchemy import RowMapping
 
 from shared.deployments import limits
 from shared.infra.encryption import MASK
 from shared.infra.postgres import Row
 from web.addresses import deployment_address
-from web.context import settings
+from web.context import base_url, settings
 
 MAX_OFFSET = 2**62  # the database counts in 64 bits
-
-
-def base_url() -> str:
-    """Where clients reach the service: as its operator named it, else as this caller did.
-
-    A service that listens on every address of a machine cannot know its own name.
-    """
-    known = settings()
-    is_named = known.url != f"http://{known.host}:{known.port}"
-    return known.url.rstrip("/") if is_named or not request.host else f"{request.scheme}://{request.host}"
 
 
 def deployment_record(row: RowMapping) -> dict[str, Any]:

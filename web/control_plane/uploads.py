@@ -17,9 +17,8 @@ from shared.deployments import archives, deployments
 from shared.errors import Invalid, Unavailable
 from shared.infra.postgres import connection
 from web.auth import caller
-from web.context import settings
+from web.context import base_url, settings
 from web.control_plane import schemas
-from web.control_plane.records import base_url
 from web.fields import Schema, StrictBoolean
 from web.idempotency import once
 from web.operations import operation

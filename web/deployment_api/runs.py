@@ -186,10 +186,19 @@ def _new_runs_thread(thread_id: str) -> UUID:
     return uuid_path(thread_id, "thread_id", message="Invalid thread ID")
 
 
-def _create(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Created, Response]:
+def create_unkeyed(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> Created:
+    """A run of an interface whose calls know no `Idempotency-Key`: its row is committed, then its runner notified."""
+    return _create(asked, thread_id, run_id, has_key=False)[0]
+
+
+def _create(
+    asked: RunRequest, thread_id: UUID | None, run_id: UUID, *, has_key: bool | None = None
+) -> tuple[Created, Response]:
     """Commit the run's row, then notify; also its record as an answer. Raises Repeated."""
+    if has_key is None:
+        has_key = HEADER in request.headers
     try:
-        created, response = _insert(asked, thread_id, run_id)
+        created, response = _insert(asked, thread_id, run_id, has_key=has_key)
     except OutcomeUnknown:  # an error would have the caller send it again
         with driver() as conn:
             found = create.made(conn, run_id)
@@ -223,11 +232,12 @@ def create_by(rule: Callable[..., Created]) -> Created:
     return created
 
 
-def _insert(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> tuple[Created, Response]:
+def _insert(
+    asked: RunRequest, thread_id: UUID | None, run_id: UUID, *, has_key: bool
+) -> tuple[Created, Response]:
     is_full = _is_full(1)
     # What looks at other runs, or at an earlier answer, is several statements in one transaction, the rest
     # one that inserts.
-    has_key = HEADER in request.headers
     alone = not has_key and (thread_id is None or not create.depends_on_thread(asked))
     with driver() if alone else connection() as conn:
         keep = once(conn) if has_key else None  # a repetition makes nothing: it is answered also when full
