@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, Invalid, NotFound
-from shared.infra.postgres import Driver, query
+from shared.infra.postgres import Driver, Row, query
 from shared.models import Assistant, AssistantVersion, Graph, is_live
 
 # The clients compute default assistants' ids themselves: UUID version 5 of the graph id in this namespace.
@@ -353,6 +353,43 @@ def graph(conn: Connection, deployment: DeploymentRef, assistant: str) -> RowMap
     if row is None:
         raise NotFound("Not Found")
     return row
+
+
+# Of assistants whose names come to the same, the oldest has the name. Only graphs that say what they take are tools.
+TOOLS = """
+WITH known AS (
+    SELECT a.assistant_id, a.created_at, v.graph_id, v.name AS title,
+           coalesce(v.description, g.description) AS description, g.schemas -> 'input_schema' AS input_schema,
+           left(regexp_replace(coalesce(nullif(v.name, ''), v.graph_id), '[^A-Za-z0-9_.-]', '_', 'g'), 128) AS plain
+    FROM assistant a
+    JOIN assistant_version v ON v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id
+        AND v.version = a.version
+    JOIN graph g ON g.revision_id = %(revision_id)s AND g.graph_id = v.graph_id
+    WHERE a.deployment_id = %(deployment_id)s
+      AND json_typeof(g.schemas #> '{input_schema,properties}') = 'object'
+      AND CAST(g.schemas #> '{input_schema,properties}' AS text) <> '{}'
+), named AS (
+    SELECT *, CASE WHEN row_number() OVER (PARTITION BY plain ORDER BY created_at, assistant_id) = 1 THEN plain
+                   ELSE left(plain, 119) || '-' || left(CAST(assistant_id AS text), 8) END AS name
+    FROM known
+)
+SELECT assistant_id, graph_id, name, title, description, input_schema FROM named
+WHERE CAST(%(name)s AS text) IS NULL OR name = %(name)s
+ORDER BY created_at, assistant_id LIMIT %(limit)s OFFSET %(offset)s"""
+
+
+def tools(
+    conn: Connection | Driver,
+    deployment: DeploymentRef,
+    *,
+    name: str | None = None,
+    limit: int = 1,
+    offset: int = 0,
+) -> list[Row]:
+    """Assistants under names that a model can call them by, the oldest first; with `name` the one that has it."""
+    wanted = {"deployment_id": deployment.id, "revision_id": deployment.active_revision_id}
+    page = {"name": name, "limit": limit, "offset": offset}
+    return list(query(conn, TOOLS, {**wanted, **page}))
 
 
 @dataclass(frozen=True, slots=True)

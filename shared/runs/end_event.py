@@ -88,6 +88,12 @@ def head_of(last: Event) -> bytes:
     return head + b"}" if is_with_output else head
 
 
+def status_of(last: Event) -> str | None:
+    """How a run ended, by its log's last event; None where that was lost."""
+    found: str | None = orjson.loads(head_of(last)).get("status")
+    return found
+
+
 def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
     """The row of a temporary run that has ended, as far as readers need it; None when nothing is known of it.
 

@@ -190,6 +190,8 @@ def sendable(case: Case, exists: bool) -> None:
     """The request without what would be another one, or would wait for hours; names in bodies are known ones."""
     for name, value in case.path_parameters.items():
         case.path_parameters[name] = str(value).replace("/", "") or "x"
+    if case.path == "/mcp":
+        case.headers["Accept"] = "application/json, text/event-stream"
     for body in case.body if isinstance(case.body, list) else [case.body]:
         if isinstance(body, dict):
             if case.path.endswith(FOLLOWS):

@@ -151,6 +151,8 @@ run       POST    /d/<deployment>/threads/<thread_id>/runs/<run_id>/retry
 run       POST    /d/<deployment>/runs/cancel
 read      GET     /d/<deployment>/runs/<run_id>/join
 read      GET     /d/<deployment>/runs/<run_id>/stream
+run       POST    /d/<deployment>/mcp
+read      DELETE  /d/<deployment>/mcp
 """
 LONG = """
 /d/<deployment>/runs/stream

@@ -9,9 +9,16 @@ import pytest
 from tests.support.stack import Stack
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
+AGENCY = KITCHEN.with_name("agency")
 
 
 @pytest.fixture(scope="session")
 def kitchen(stack: Stack) -> str:
     """The name of a deployment with one graph for each behaviour."""
     return stack.deploy(KITCHEN, name="kitchen")
+
+
+@pytest.fixture(scope="session")
+def agency(stack: Stack) -> str:
+    """The name of a deployment whose graphs are agents and tools to others."""
+    return stack.deploy(AGENCY, name="agency")

@@ -105,6 +105,16 @@ def revision(
     return id
 
 
+def takes(deployment: DeploymentRef, graph_id: str, input_schema: Any) -> None:
+    """Let a graph of the serving revision say what it takes."""
+    with connection() as conn:
+        conn.execute(
+            update(Graph)
+            .where(Graph.revision_id == deployment.active_revision_id, Graph.graph_id == graph_id)
+            .values(schemas={**LOOKS["schemas"], "input_schema": input_schema})
+        )
+
+
 def assistant(deployment_id: UUID, graph_id: str = "agent", **columns: Any) -> UUID:
     """An assistant at version 1; its id."""
     id = columns.pop("assistant_id", None) or uuid7()

@@ -1,4 +1,4 @@
-"""A deployment as its clients use it, at its address: assistants, threads, runs, crons, the store."""
+"""A deployment as its clients use it, at its address: assistants, threads, runs, crons, the store, MCP."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from web.deployment_api import (
     cancels,
     crons,
     joins,
+    mcp,
     queue,
     retries,
     runs,
@@ -35,7 +36,7 @@ _known: dict[tuple[UUID, str], tuple[float, DeploymentRef]] = {}
 bp = Blueprint("deployment_api", __name__)
 for resource in (
     assistants.bp, threads.bp, states.bp, runs.bp, joins.bp, cancels.bp, thread_stream.bp, crons.bp, store.bp,
-    queue.bp, retries.bp, commands.bp, events.bp,
+    queue.bp, retries.bp, commands.bp, events.bp, mcp.bp,
 ):  # fmt: skip
     bp.register_blueprint(resource)
 

@@ -1,0 +1,75 @@
+"""Graphs as other agents and models see them: conversations, typed input, questions, failures."""
+
+import asyncio
+from typing import Annotated, Any, TypedDict
+
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import interrupt
+
+
+class Chat(TypedDict, total=False):
+    messages: Annotated[list[Any], add_messages]
+
+
+class Trip(TypedDict, total=False):
+    city: str
+    nights: int
+    log: list[Any]
+
+
+class Nap(Chat, total=False):
+    seconds: float
+
+
+def single(node: Any, state: Any) -> Any:
+    builder = StateGraph(state)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    builder.add_edge("node", END)
+    return builder.compile()
+
+
+async def talk(state: Chat) -> Chat:
+    """Streams its words one by one."""
+    model = GenericFakeChatModel(messages=iter([AIMessage("hello big world")]))
+    return {"messages": [await model.ainvoke(state["messages"])]}
+
+
+def ask(state: Chat) -> Chat:
+    answer = interrupt("Which colour?")
+    said = answer["colour"] if isinstance(answer, dict) else answer
+    return {"messages": [AIMessage(f"You said {said}")]}
+
+
+def book(state: Trip) -> Trip:
+    answer = interrupt({"question": f"Book {state['city']}?"})
+    return {"log": [answer]}
+
+
+def count(state: Trip) -> Trip:
+    return {"log": [state.get("city"), state.get("nights")]}
+
+
+async def sleep(state: Nap) -> Chat:
+    await asyncio.sleep(state.get("seconds", 60))
+    return {"messages": [AIMessage("awake")]}
+
+
+def fail(state: Chat) -> Chat:
+    raise ValueError("boom happened")
+
+
+def see(state: Any) -> Any:
+    return state
+
+
+talks = single(talk, Chat)
+asks = single(ask, Chat)
+books = single(book, Trip)
+counts = single(count, Trip)
+sleeps = single(sleep, Nap)
+fails = single(fail, Chat)
+bare = single(see, Annotated[list, lambda old, new: new])

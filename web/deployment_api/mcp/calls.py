@@ -1,0 +1,132 @@
+"""A tool's call: a run without a thread, which goes when it ends, or when its caller does.
+
+Its result comes as JSON, behind line feeds while the run goes on; to a client that asks for progress, as the last
+event of a stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+from flask import Response
+from uuid_utils.compat import uuid7
+
+from shared.errors import Invalid, NotFound
+from shared.eventlog.events import Event
+from shared.eventlog.hub import hub
+from shared.infra.postgres import Row, dumps, loads
+from shared.models import RunStatus
+from shared.runs import end_event
+from shared.runs.create import RunRequest
+from web import rate_limits, sse
+from web.deployment_api import json_rpc, messages
+from web.deployment_api.follower import RunFollower
+from web.deployment_api.graph_input import takes_messages
+from web.deployment_api.json_rpc import INVALID_PARAMS, Call, RpcError
+from web.deployment_api.mcp import tools
+from web.deployment_api.runs import create_unkeyed
+from web.fields import AnyJson, JsonObject, Schema, StrictString
+
+PROGRESS_SECONDS = 0.5  # the least time between two notices of progress
+METADATA = {"mcp": True}
+
+
+class ToolCall(Schema):
+    name = StrictString(required=True)
+    arguments = JsonObject(load_default=dict, allow_none=True)
+    meta = AnyJson(data_key="_meta")
+
+
+def call_tool(call: Call) -> Response:
+    """Run an assistant; raises RpcError."""
+    asked = call.read(ToolCall)
+    tool = tools.named(asked["name"])
+    graph_input = tools.graph_input(tool["input_schema"], asked["arguments"] or {})
+    token = _progress_token(asked.get("meta")) if json_rpc.accepts_stream() else None
+    request = RunRequest(
+        assistant_id=str(tool["assistant_id"]),
+        input=graph_input,
+        metadata=dict(METADATA),
+        stream_mode=() if token is None else ("updates",),
+    )
+    rate_limits.hold_slot()
+    run_id = uuid7()
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(run_id, unseen=True))
+        try:
+            created = create_unkeyed(request, None, run_id)
+        except (NotFound, Invalid) as error:  # the assistant has gone meanwhile
+            raise RpcError(INVALID_PARAMS, f"Unknown tool: {asked['name']}") from error
+        follower = RunFollower(run_id, created.thread_id, cancels=True)
+        batches = follower.batches(reader, after=0, end_alone=True)
+
+        def result(last: Event | None) -> bytes:
+            return json_rpc.result(call.id, _result(follower, tool, last))
+
+        if token is None:
+            body = sse.waiting(batches, follower.heartbeat, result)
+            return sse.late_json(follower.stream(body, stack.pop_all(), may_end_early=False), {})
+        body = _with_progress(batches, follower.heartbeat, token, result)
+        return sse.event_stream(follower.stream(body, stack.pop_all()), {})
+
+
+def _progress_token(meta: Any) -> str | int | None:
+    token = meta.get("progressToken") if isinstance(meta, dict) else None
+    return token if isinstance(token, str | int) and not isinstance(token, bool) else None
+
+
+def _with_progress(
+    batches: sse.Batches,
+    heartbeat: sse.HeartbeatTimer,
+    token: str | int,
+    result: Callable[[Event | None], bytes],
+) -> Iterator[bytes]:
+    """A notice after steps of the graph and with each heartbeat, then the result."""
+    last: Event | None = None
+    count, next_at = 0, 0.0
+    heartbeat.send_headers_first()
+    for batch in batches:
+        if batch and batch[-1].is_last:
+            last = batch[-1]
+        is_due, now = heartbeat.take_due(), time.monotonic()
+        if is_due or (batch and last is None and now >= next_at):
+            count, next_at = count + 1, now + PROGRESS_SECONDS
+            heartbeat.take_headers()
+            yield json_rpc.event(_progress(token, count))
+        elif heartbeat.take_headers():
+            yield sse.HEADERS
+    yield json_rpc.event(result(last))
+
+
+def _progress(token: str | int, count: int) -> bytes:
+    params = {"progressToken": token, "progress": count}
+    return dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}).encode()
+
+
+def _result(follower: RunFollower, tool: Row, last: Event | None) -> dict[str, Any]:
+    """What a run came to, as the result of a tool."""
+    if last is not None and end_event.status_of(last) == RunStatus.INTERRUPTED:
+        return _failed("The run was cancelled")
+    output = follower.output(last)
+    values = loads(output)
+    error = values.get("__error__") if isinstance(values, dict) else None
+    if error is not None:
+        return _failed(f"{error.get('error')}: {error.get('message')}")
+    said = _last_text(values) if takes_messages(tool["input_schema"]) else ""
+    return {"content": [_text(text) for text in (said, output.decode()) if text], "isError": False}
+
+
+def _last_text(values: Any) -> str:
+    found = messages.of_values(values)
+    return messages.text_of(found[-1]) if found else ""
+
+
+def _failed(reason: str) -> dict[str, Any]:
+    return {"content": [_text(reason)], "isError": True}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
