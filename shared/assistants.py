@@ -355,6 +355,29 @@ def graph(conn: Connection, deployment: DeploymentRef, assistant: str) -> RowMap
     return row
 
 
+AGENT = """
+SELECT a.assistant_id, v.graph_id, v.name, coalesce(v.description, g.description) AS description, a.version,
+       g.schemas -> 'input_schema' AS input_schema
+FROM assistant a
+JOIN assistant_version v ON v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id
+    AND v.version = a.version
+JOIN graph g ON g.revision_id = %(revision_id)s AND g.graph_id = v.graph_id
+WHERE a.deployment_id = %(deployment_id)s AND a.assistant_id = %(assistant_id)s"""
+
+
+def agent(conn: Connection | Driver, deployment: DeploymentRef, assistant: str) -> Row:
+    """An assistant, given by its id or by a graph id, with what its graph takes; raises NotFound."""
+    wanted = {
+        "deployment_id": deployment.id,
+        "revision_id": deployment.active_revision_id,
+        "assistant_id": _as_uuid(assistant) or default_id(assistant),
+    }
+    row = query(conn, AGENT, wanted).fetchone()
+    if row is None:
+        raise NotFound("Not Found")
+    return row
+
+
 # Of assistants whose names come to the same, the oldest has the name. Only graphs that say what they take are tools.
 TOOLS = """
 WITH known AS (

@@ -91,6 +91,14 @@ class Run(Base):
         Index("ix_run_running", "lease_until", postgresql_where=text("status = 'running'")),
         # who waits for a further attempt: few of all that wait
         Index("ix_run_again", "not_before", postgresql_where=text("status = 'pending' AND attempt > 0")),
+        # an assistant's A2A tasks, newest first: see shared/runs/a2a_tasks.py
+        Index(
+            "ix_run_a2a",
+            "deployment_id",
+            "assistant_id",
+            "run_id",
+            postgresql_where=text("metadata ? 'a2a'"),
+        ),
         # what is ahead of a run and what comes next, however many runs the thread has seen
         Index(
             "ix_run_live",

@@ -153,6 +153,10 @@ read      GET     /d/<deployment>/runs/<run_id>/join
 read      GET     /d/<deployment>/runs/<run_id>/stream
 run       POST    /d/<deployment>/mcp
 read      DELETE  /d/<deployment>/mcp
+run       POST    /d/<deployment>/a2a/<assistant_id>
+read      GET     /d/<deployment>/a2a/<assistant_id>
+read      GET     /d/<deployment>/a2a/<assistant_id>/.well-known/agent-card.json
+read      GET     /d/<deployment>/.well-known/agent-card.json
 """
 LONG = """
 /d/<deployment>/runs/stream

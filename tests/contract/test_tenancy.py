@@ -54,6 +54,7 @@ QUERIES: dict[Route, dict[str, str]] = {
     ("DELETE", "/v2/auth/tokens"): {"provider_id": "their-provider"},
     ("DELETE", "/v2/deployments"): {"deployment_ids": str(uuid4())},
     ("GET", "/d/<deployment>/store/items"): {"namespace": "theirs", "key": "k"},
+    ("GET", "/d/<deployment>/.well-known/agent-card.json"): {"assistant_id": "agent"},
 }
 
 # What answers otherwise than 404 when it is asked for something of another organization.

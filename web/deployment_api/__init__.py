@@ -1,4 +1,4 @@
-"""A deployment as its clients use it, at its address: assistants, threads, runs, crons, the store, MCP."""
+"""A deployment as its clients use it, at its address: assistants, threads, runs, crons, the store, MCP and A2A."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from shared.errors import NotFound
 from shared.infra.postgres import connection
 from web.auth import caller
 from web.deployment_api import (
+    a2a,
     assistants,
     cancels,
     crons,
@@ -36,7 +37,7 @@ _known: dict[tuple[UUID, str], tuple[float, DeploymentRef]] = {}
 bp = Blueprint("deployment_api", __name__)
 for resource in (
     assistants.bp, threads.bp, states.bp, runs.bp, joins.bp, cancels.bp, thread_stream.bp, crons.bp, store.bp,
-    queue.bp, retries.bp, commands.bp, events.bp, mcp.bp,
+    queue.bp, retries.bp, commands.bp, events.bp, mcp.bp, a2a.bp,
 ):  # fmt: skip
     bp.register_blueprint(resource)
 

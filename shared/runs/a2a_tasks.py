@@ -1,0 +1,95 @@
+"""Runs as the A2A protocol sees them: found by their id, or listed newest first.
+
+A task is a run whose metadata has the key `a2a`. It waits for an answer as long as its thread does and nothing was
+created after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from shared.errors import NotFound
+from shared.infra.postgres import Row, query
+
+KEY = "a2a"  # of the metadata
+
+SUBMITTED, WORKING, COMPLETED = "submitted", "working", "completed"
+FAILED, CANCELED, INPUT_REQUIRED = "failed", "canceled", "input-required"
+
+# Whether something came after it, but for what was cancelled before it began.
+_LATER = """
+EXISTS (SELECT FROM run o WHERE o.deployment_id = r.deployment_id AND o.thread_id = r.thread_id
+        AND o.created_seq > r.created_seq AND NOT (o.status = 'interrupted' AND o.attempt = 0))"""
+
+_STATE = f"""
+CASE r.status WHEN 'pending' THEN '{SUBMITTED}' WHEN 'running' THEN '{WORKING}'
+              WHEN 'interrupted' THEN '{CANCELED}'
+              WHEN 'success' THEN CASE WHEN l.later OR t.rest_status IS DISTINCT FROM 'interrupted'
+                                       THEN '{COMPLETED}' ELSE '{INPUT_REQUIRED}' END
+              ELSE '{FAILED}' END"""
+
+_FROM = f"""
+FROM run r
+JOIN thread t ON t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
+CROSS JOIN LATERAL (SELECT {_LATER} AS later) l
+CROSS JOIN LATERAL (SELECT {_STATE} AS state) s
+WHERE r.deployment_id = %(deployment_id)s AND r.assistant_id = %(assistant_id)s AND r.metadata ? '{KEY}'"""
+
+_COLUMNS = """
+r.run_id, r.thread_id, r.status, r.error, r.metadata -> 'a2a' AS a2a, r.updated_at, NOT l.later AS is_newest,
+s.state, CASE WHEN %(with_values)s THEN r.input END AS input, CASE WHEN %(with_values)s THEN t.values END AS values,
+CASE WHEN s.state = 'input-required' THEN t.interrupts END AS interrupts"""
+
+GET = f"SELECT {_COLUMNS} {_FROM} AND r.run_id = %(run_id)s AND r.thread_id = %(thread_id)s"
+
+_MATCHING = f"""
+{_FROM}
+  AND (CAST(%(thread_id)s AS uuid) IS NULL OR r.thread_id = %(thread_id)s)
+  AND (CAST(%(since)s AS timestamptz) IS NULL OR r.updated_at >= %(since)s)
+  AND (CAST(%(state)s AS text) IS NULL OR s.state = %(state)s)"""
+
+LIST = f"""
+SELECT {_COLUMNS} {_MATCHING}
+  AND (CAST(%(before)s AS uuid) IS NULL OR r.run_id < %(before)s)
+ORDER BY r.run_id DESC LIMIT %(limit)s"""
+
+COUNT = f"SELECT count(*) AS n {_MATCHING}"
+
+
+def get(conn: Connection, deployment_id: UUID, assistant_id: UUID, *, thread_id: UUID, run_id: UUID) -> Row:
+    """One task with its thread's values; raises NotFound, also for another assistant's."""
+    wanted = {"deployment_id": deployment_id, "assistant_id": assistant_id, "with_values": True}
+    row = query(conn, GET, {**wanted, "thread_id": thread_id, "run_id": run_id}).fetchone()
+    if row is None:
+        raise NotFound("Task not found")
+    return row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which tasks to list, and what of them."""
+
+    thread_id: UUID | None = None
+    state: str | None = None
+    since: datetime | None = None
+    before: UUID | None = None  # the last one of the page before
+    limit: int = 50
+    with_values: bool = False
+
+
+def search(
+    conn: Connection, deployment_id: UUID, assistant_id: UUID, wanted: Wanted
+) -> tuple[list[Row], int]:
+    """A page of tasks, and how many there are in all."""
+    parameters: dict[str, Any] = {
+        "deployment_id": deployment_id,
+        "assistant_id": assistant_id,
+        **vars(wanted),
+    }
+    counted = query(conn, COUNT, parameters).fetchone()
+    return list(query(conn, LIST, parameters)), 0 if counted is None else counted["n"]

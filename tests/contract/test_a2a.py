@@ -1,0 +1,251 @@
+"""A2A at a deployment's address: cards, the envelope, and who may call."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from uuid_utils.compat import uuid7
+from werkzeug.test import TestResponse
+
+import tests.support.factories as make
+from shared.access import api_keys
+from shared.infra.postgres import connection, transaction
+from shared.models import RunStatus, Thread
+from tests.contract.bad_input import BODIES, MAX_BYTES, bad_objects
+from tests.contract.conftest import Api, MakeApp, Notifications, caller
+from tests.contract.documented import document_of
+from tests.support import rpc
+from tests.support.a2a import (
+    AGENT,
+    AGENT_ID,
+    CANCEL,
+    GET,
+    STREAM,
+    SUBSCRIBE,
+    VERSIONS,
+    error,
+    finish,
+    live,
+    message,
+    result,
+    row,
+    run_of,
+    said,
+    sent,
+)
+from tests.support.rpc import BOTH, CHAT, TRIP, text_message
+from web import rate_limits
+
+versions = pytest.mark.parametrize("version", VERSIONS)
+
+
+CARD = "/.well-known/agent-card.json"
+
+
+@pytest.fixture(autouse=True)
+def graphs(api: Api) -> None:
+    make.takes(api.deployment, "agent", CHAT)
+    make.takes(api.deployment, "other", TRIP)
+
+
+def test_a_card_says_what_an_assistant_is_and_where(api: Api) -> None:
+    card: Any = api.get(f"{AGENT}{CARD}").json
+    url = f"http://localhost/d/chat/a2a/{AGENT_ID}"
+    assert (card["name"], card["version"], card["description"]) == (
+        "agent",
+        "1",
+        "Runs the assistant 'agent'.",
+    )
+    assert card["supportedInterfaces"] == [
+        {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
+        {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "0.3"},
+    ]
+    assert (card["url"], card["preferredTransport"], card["protocolVersion"]) == (url, "JSONRPC", "0.3.0")
+    capabilities = card["capabilities"]
+    assert capabilities["streaming"] is True
+    assert capabilities["pushNotifications"] is capabilities["stateTransitionHistory"] is False
+    assert capabilities["extensions"][0]["uri"].endswith("/a2a/extensions/history-scope/v1")
+    assert card["defaultInputModes"] == ["application/json", "text/plain"]
+    assert card["securitySchemes"]["api_key"]["apiKeySecurityScheme"]["name"] == "X-Api-Key"
+    (skill,) = card["skills"]
+    assert {"id", "name", "description", "tags", "examples", "inputModes", "outputModes"} == set(skill)
+
+
+def test_a_card_is_found_in_three_places_and_by_either_name(api: Api) -> None:
+    card = api.get(f"{AGENT}{CARD}").json
+    for path in (AGENT, f"/a2a/{AGENT_ID}", f"/a2a/{AGENT_ID}{CARD}", f"{CARD}?assistant_id={AGENT_ID}"):
+        assert api.get(path).json == card, path
+    assert api.get(CARD).status_code == 400
+    for unknown in ("nope", str(uuid4())):
+        assert api.get(f"/a2a/{unknown}").status_code == 404
+        assert api.get(f"{CARD}?assistant_id={unknown}").status_code == 404
+
+
+def test_what_takes_no_text_says_so_in_its_card(api: Api) -> None:
+    card: Any = api.get("/a2a/other").json
+    assert card["defaultInputModes"] == ["application/json"]
+    assert "city, nights, note" in card["skills"][0]["description"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "host", "path", "address"),
+    [
+        ({"url": "https://runs.example/mount"}, "localhost", "/d/chat", "https://runs.example/mount/d/chat"),
+        ({"app_domain": "apps.example"}, "chat.apps.example", "", "http://chat.apps.example"),
+        ({"dev_deployment": "chat"}, "localhost:8123", "", "http://localhost:8123"),
+    ],
+)
+def test_the_address_in_a_card_is_the_public_one(
+    app_with: MakeApp, api: Api, changes: dict[str, str], host: str, path: str, address: str
+) -> None:
+    key = str(api.client.environ_base["HTTP_X_API_KEY"])
+    client = caller(app_with(**changes), key)
+    card: Any = client.get(f"{path}{AGENT}", headers={"Host": host}).json
+    assert card["url"] == f"{address}/a2a/{AGENT_ID}"
+
+
+def test_the_extended_card_is_the_card(api: Api) -> None:
+    card = api.get(AGENT).json
+    assert result(api, "GetExtendedAgentCard") == card
+    assert result(api, "agent/getAuthenticatedExtendedCard") == card
+
+
+def test_what_is_no_call_is_refused_with_a_code(api: Api) -> None:
+    document = document_of(api)
+    (described,) = (one for one in document.operations() if str(one) == "POST /a2a/{assistant_id}")
+    schema = document.body(described)
+    assert schema is not None
+    bodies = [raw for raw, _, _ in BODIES] + [b"", b'[{"jsonrpc": "2.0", "id": 1, "method": "GetTask"}]']
+    bodies += [orjson.dumps(body) for loc, body, _ in bad_objects(document, schema) if loc != ["params"]]
+    bodies += [
+        b'{"jsonrpc": "2.0", "method": "GetTask"}',
+        b'{"jsonrpc": "2.0", "id": null, "method": "GetTask"}',
+    ]
+    for raw in bodies:
+        response = api.client.post(f"/d/chat{AGENT}", data=raw, headers=BOTH)
+        answer: Any = response.json
+        assert response.status_code == 200, (raw[:80], response.text)
+        assert answer["error"]["code"] in (-32700, -32600), raw[:80]
+    not_json: Any = api.client.post(f"/d/chat{AGENT}", data=b"{", headers=BOTH).json
+    assert not_json["error"]["code"] == -32700
+    assert error(api, "GetTask", [1]) == -32602
+
+
+def test_a_body_that_is_too_large_is_refused(api: Api) -> None:
+    api.client.application.config["MAX_CONTENT_LENGTH"] = MAX_BYTES
+    assert rpc.post(api, AGENT, "SendMessage", {"a": "x" * MAX_BYTES}).status_code == 413
+
+
+@pytest.mark.parametrize("method", ["tasks/list", "message/nonsense", "sendMessage"])
+def test_other_methods_are_unknown(api: Api, method: str) -> None:
+    assert error(api, method) == -32601
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "CreateTaskPushNotificationConfig",
+        "GetTaskPushNotificationConfig",
+        "ListTaskPushNotificationConfigs",
+        "DeleteTaskPushNotificationConfig",
+        "tasks/pushNotificationConfig/set",
+    ],
+)
+def test_push_notifications_are_refused(api: Api, method: str) -> None:
+    assert error(api, method) == -32003
+    told = {"message": text_message(), "configuration": {"taskPushNotificationConfig": {"url": "http://x"}}}
+    assert error(api, "SendMessage", told) == -32003
+
+
+@pytest.mark.parametrize(
+    ("version", "is_known"), [("1.0", True), ("0.3", True), ("9.9", False), ("x", False)]
+)
+def test_an_unknown_version_is_refused(api: Api, version: str, is_known: bool) -> None:
+    code = error(api, "GetTask", {"id": "none"}, headers={**BOTH, "A2A-Version": version})
+    assert code == (-32001 if is_known else -32009)
+
+
+def test_an_unknown_assistant_is_not_found(api: Api) -> None:
+    for unknown in ("nope", str(uuid4())):
+        response = rpc.post(api, f"/a2a/{unknown}", "GetTask", {"id": "x"})
+        assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
+
+
+@versions
+def test_a_stream_must_be_asked_for(api: Api, notifications: Notifications, version: str) -> None:
+    told = {"message": message(version)}
+    response = rpc.post(api, AGENT, STREAM[version], told, headers={"Accept": "application/json"})
+    assert response.status_code == 400
+    assert not notifications.heard
+
+
+def test_a_key_is_needed(anonymous: FlaskClient, api: Api) -> None:
+    for path in (AGENT, f"{AGENT}{CARD}", f"{CARD}?assistant_id=agent"):
+        assert anonymous.get(f"/d/chat{path}").status_code == 401, path
+    refused = anonymous.post(f"/d/chat{AGENT}", json={})
+    assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
+
+
+def test_a_key_that_only_reads_sees_cards_and_sends_nothing(app: Flask, api: Api) -> None:
+    with transaction() as session:
+        key = api_keys.create(session, api.deployment.organization_id, name="reader", role="read")
+    reader = Api(caller(app, key), api.deployment)
+    assert reader.get(AGENT).status_code == 200
+    assert rpc.post(reader, AGENT, "SendMessage", {"message": text_message()}).status_code == 403
+    assert rpc.post(reader, "/mcp", "tools/list").status_code == 403
+
+
+def test_others_neither_read_nor_list_nor_cancel_nor_continue_tasks(
+    api: Api, neighbour: Api, notifications: Notifications
+) -> None:
+    task = live(api)
+    for methods in (GET, CANCEL, SUBSCRIBE):
+        assert error(neighbour, methods["1.0"], {"id": task["id"]}) == -32001
+    assert error(neighbour, "SendMessage", {"message": text_message(taskId=task["id"])}) == -32001
+    assert result(neighbour, "ListTasks")["tasks"] == []
+    assert result(neighbour, "ListTasks", {"contextId": task["contextId"]})["tasks"] == []
+    assert row(run_of(task))["status"] == RunStatus.PENDING
+    # a context is found in one's own deployment alone: theirs is another thread of the same name
+    make.takes(neighbour.deployment, "agent", CHAT)
+    own = live(neighbour, contextId=task["contextId"])
+    assert row(run_of(own))["deployment_id"] == neighbour.deployment.id
+    with connection() as conn:
+        assert len(conn.execute(Thread.__table__.select()).all()) == 2
+
+
+def test_what_takes_long_holds_a_stream_slot_and_the_rest_does_not(
+    api: Api, notifications: Notifications
+) -> None:
+    api.set(max_streams=1)
+    rate_limits.start(api.client.application)
+    body = text_message()
+    call = sent(api, notifications, body)
+
+    def status(method: str, params: Any) -> int:
+        return rpc.post(api, AGENT, method, params).status_code
+
+    for method in ("SendMessage", "SendStreamingMessage"):
+        assert status(method, {"message": text_message()}) == 503
+    task = live(api)
+    assert status("SubscribeToTask", {"id": task["id"]}) == 503
+    assert status("GetTask", {"id": task["id"]}) == 200
+    assert status("CancelTask", {"id": task["id"]}) == 200
+    finish(call.run_id, said(body))
+    assert call.result()
+    call.response.close()
+    assert status("SubscribeToTask", {"id": task["id"]}) == 200
+
+
+def test_a_repeated_key_of_idempotency_means_nothing_here(api: Api, notifications: Notifications) -> None:
+    headers = {**BOTH, "Idempotency-Key": str(uuid7())}
+    told = {"message": text_message(), "configuration": {"returnImmediately": True}}
+    answers: list[TestResponse] = [
+        rpc.post(api, AGENT, "SendMessage", told, headers=headers) for _ in range(2)
+    ]
+    ids = {rpc.answered(response)["result"]["task"]["id"] for response in answers}
+    assert len(ids) == 2

@@ -1,0 +1,161 @@
+"""The Agent2Agent protocol at a deployment's address: an assistant is an agent, a thread a context, a run a task.
+
+Versions 1.0 and 0.3 are served side by side. Whoever calls is `web.auth.caller()`, as everywhere: which tasks a caller
+may see is decided in `tasks` and `shared/runs/a2a_tasks.py`, what a run is made with in `incoming`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from flask import Blueprint, Response, jsonify, request
+
+from shared import assistants
+from shared.errors import Invalid, NotFound
+from shared.infra.postgres import Row, connection
+from web.context import deployment
+from web.deployment_api import json_rpc
+from web.deployment_api.a2a import methods
+from web.deployment_api.a2a.cards import card
+from web.deployment_api.a2a.following import Asked
+from web.deployment_api.a2a.ids import PUSH_NOT_SUPPORTED, TASK_NOT_FOUND, VERSION_NOT_SUPPORTED
+from web.deployment_api.a2a.shapes import Version03, Version1
+from web.deployment_api.json_rpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Call, RpcError
+from web.fields import Schema, StrictString
+from web.json_schema import OBJECT
+from web.openapi_responses import SSE
+from web.operations import JSON, operation
+from web.validation import load_query
+
+bp = Blueprint("a2a", __name__)
+
+VERSION_HEADER = "A2A-Version"
+MAJORS = ("0", "1")
+V1, V03 = Version1(), Version03()
+
+
+class Method(NamedTuple):
+    carry_out: Callable[[Asked], Response]
+    shapes: Version1
+    streams: bool = False
+
+
+def _no_push(asked: Asked) -> Response:
+    raise RpcError(PUSH_NOT_SUPPORTED, "Push notifications are not supported")
+
+
+METHODS = {
+    "SendMessage": Method(methods.send, V1),
+    "message/send": Method(methods.send, V03),
+    "SendStreamingMessage": Method(methods.send_streaming, V1, streams=True),
+    "message/stream": Method(methods.send_streaming, V03, streams=True),
+    "GetTask": Method(methods.get_task, V1),
+    "tasks/get": Method(methods.get_task, V03),
+    "ListTasks": Method(methods.list_tasks, V1),
+    "CancelTask": Method(methods.cancel_task, V1),
+    "tasks/cancel": Method(methods.cancel_task, V03),
+    "SubscribeToTask": Method(methods.subscribe, V1, streams=True),
+    "tasks/resubscribe": Method(methods.subscribe, V03, streams=True),
+    "GetExtendedAgentCard": Method(methods.extended_card, V1),
+    "agent/getAuthenticatedExtendedCard": Method(methods.extended_card, V03),
+    **dict.fromkeys(
+        (
+            "CreateTaskPushNotificationConfig",
+            "GetTaskPushNotificationConfig",
+            "ListTaskPushNotificationConfigs",
+            "DeleteTaskPushNotificationConfig",
+        ),
+        Method(_no_push, V1),
+    ),
+    **dict.fromkeys(
+        (f"tasks/pushNotificationConfig/{what}" for what in ("set", "get", "list", "delete")),
+        Method(_no_push, V03),
+    ),
+}
+
+
+class CardQuery(Schema):
+    assistant_id = StrictString()
+
+
+def _agent(assistant: str) -> Row:
+    with connection() as conn:
+        return assistants.agent(conn, deployment(), assistant)
+
+
+@bp.get("/a2a/<assistant_id>")
+@bp.get("/a2a/<assistant_id>/.well-known/agent-card.json")
+@operation(
+    "Get an assistant's A2A card", role="read", answer=OBJECT, any_text=("assistant_id",), errors=(404,)
+)
+def get_card(assistant_id: str) -> Response:
+    return jsonify(card(_agent(assistant_id)))
+
+
+@bp.get("/.well-known/agent-card.json")
+@operation(
+    "Get the A2A card of the assistant that the query names",
+    role="read",
+    query=CardQuery,
+    answer=OBJECT,
+    errors=(400, 404),
+)
+def find_card() -> Response:
+    assistant = load_query(CardQuery).get("assistant_id")
+    if not assistant:
+        raise Invalid("assistant_id is required", loc=("query", "assistant_id"), status=400)
+    return get_card(assistant)
+
+
+@bp.post("/a2a/<assistant_id>")
+@operation(
+    "Call a method of the Agent2Agent protocol",
+    role="run",
+    body=json_rpc.JsonRpcCall,
+    answer=json_rpc.ANSWER,
+    media=(JSON, SSE),
+    also=(400,),
+    any_text=("assistant_id",),
+    errors=(404, 409),
+)
+def call_method(assistant_id: str) -> Response:
+    """Messages, tasks and their streams, in the shapes of version 1.0 or 0.3: the method's name decides."""
+    agent = _agent(assistant_id)
+    try:
+        call = _read()
+        method = METHODS.get(call.method)
+        if method is None:
+            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {call.method}", id=call.id)
+    except RpcError as error:
+        return json_rpc.answer(json_rpc.failure(error.id, error))
+    if method.streams and not json_rpc.accepts_stream():
+        error = RpcError(INVALID_REQUEST, f"The Accept header must name {SSE}")
+        return json_rpc.answer(json_rpc.failure(call.id, error), 400)
+    try:
+        return method.carry_out(Asked(agent, call, method.shapes))
+    except RpcError as error:
+        return _refused(call, error, streams=method.streams)
+    except NotFound as error:
+        return _refused(call, RpcError(TASK_NOT_FOUND, error.message), streams=method.streams)
+    except Invalid as error:
+        return _refused(call, RpcError(INVALID_PARAMS, error.message), streams=method.streams)
+
+
+def _read() -> Call:
+    call = json_rpc.read()
+    if call.id is None:
+        raise RpcError(INVALID_REQUEST, "id: this field is required")
+    version = request.headers.get(VERSION_HEADER, "").strip()
+    if version and version.partition(".")[0] not in MAJORS:
+        said = f"{VERSION_HEADER}: {version} is not supported, 1.0 and 0.3 are"
+        raise RpcError(VERSION_NOT_SUPPORTED, said, id=call.id)
+    return call
+
+
+def _refused(call: Call, error: RpcError, *, streams: bool) -> Response:
+    """A refusal; where a stream was asked for it is one, as the clients of 0.3 read nothing else there."""
+    body = json_rpc.failure(call.id, error)
+    if not streams:
+        return json_rpc.answer(body)
+    return Response(json_rpc.event(body), content_type=f"{SSE}; charset=utf-8")

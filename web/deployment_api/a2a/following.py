@@ -1,0 +1,89 @@
+"""A call of one assistant, and following the task that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Response
+
+from shared.errors import NotFound
+from shared.eventlog.events import Event
+from shared.eventlog.hub import Reader
+from shared.infra.postgres import Row, connection
+from shared.runs.a2a_tasks import SUBMITTED
+from web import sse
+from web.context import deployment
+from web.deployment_api import json_rpc
+from web.deployment_api.a2a import tasks
+from web.deployment_api.a2a.ids import TASK_NOT_FOUND, TaskId
+from web.deployment_api.a2a.shapes import Task, Version1
+from web.deployment_api.a2a.streams import UpdateTimer, updates
+from web.deployment_api.a2a.tasks import History
+from web.deployment_api.follower import RunFollower
+from web.deployment_api.json_rpc import RpcError
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call of one assistant, and the shapes it is answered in."""
+
+    agent: Row
+    call: json_rpc.Call
+    shapes: Version1
+
+    def answer(self, value: Any) -> Response:
+        return json_rpc.answer(json_rpc.result(self.call.id, value))
+
+
+class Follower:
+    """Who follows a task; holds what is needed after the request's context has ended."""
+
+    def __init__(self, asked: Asked, id: TaskId, history: History | None = None) -> None:
+        self.asked, self.id = asked, id
+        self.history = history or tasks.WHOLE
+        self.run = RunFollower(id.run_id, id.thread_id, cancels=False)
+        self._deployment_id, self._assistant_id = deployment().id, asked.agent["assistant_id"]
+
+    def row(self) -> Row:
+        """Raises NotFound."""
+        with connection() as conn:
+            return tasks.get(conn, self._deployment_id, self._assistant_id, self.id)
+
+    def submitted(self) -> Task:
+        """The task as it was made, though it may have begun already; raises NotFound."""
+        return tasks.of_row({**self.row(), "state": SUBMITTED}, self.history)
+
+    def ended(self, last: Event | None) -> Task:
+        """The task after its run's last event; raises NotFound."""
+        return tasks.of_row(tasks.ended(self.row(), last), self.history)
+
+    def answer(
+        self, reader: Reader, holds: ExitStack, *, after: int, shown: Callable[[Task], Any]
+    ) -> Response:
+        """Line feeds until the run has ended, then the task."""
+
+        def says(last: Event | None) -> bytes:
+            try:
+                return json_rpc.result(self.asked.call.id, shown(self.ended(last)))
+            except NotFound as error:
+                return json_rpc.failure(self.asked.call.id, RpcError(TASK_NOT_FOUND, error.message))
+
+        batches = self.run.batches(reader, after=after, end_alone=True)
+        body = sse.waiting(batches, self.run.heartbeat, says)
+        return sse.late_json(self.run.stream(body, holds, may_end_early=False), {})
+
+    def stream(self, reader: Reader, holds: ExitStack, task: Task) -> Response:
+        """The task, then what becomes of it."""
+        timer = self.run.heartbeat = UpdateTimer(self.run.settings.heartbeat_seconds)
+        body = updates(
+            task,
+            self.run.batches(reader, after=0, end_alone=True),
+            timer,
+            shapes=self.asked.shapes,
+            call_id=self.asked.call.id,
+            ended=self.ended,
+        )
+        return sse.event_stream(self.run.stream(body, holds), {})

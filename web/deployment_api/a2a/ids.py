@@ -1,0 +1,34 @@
+"""A2A's own words for what is refused, and the id of a task: its thread and its run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+from shared.errors import NotFound
+
+TASK_NOT_FOUND, TASK_NOT_CANCELABLE, PUSH_NOT_SUPPORTED = -32001, -32002, -32003
+UNSUPPORTED_OPERATION, CONTENT_NOT_SUPPORTED, VERSION_NOT_SUPPORTED = -32004, -32005, -32009
+
+FORM = re.compile(r"([0-9a-fA-F-]{36}):([0-9a-fA-F-]{36})")
+
+
+@dataclass(frozen=True)
+class TaskId:
+    thread_id: UUID
+    run_id: UUID
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Raises NotFound for what cannot be the id of a task."""
+        match = FORM.fullmatch(text)
+        try:
+            if match is not None:
+                return cls(UUID(match[1]), UUID(match[2]))
+        except ValueError:
+            pass
+        raise NotFound("Task not found")
+
+    def __str__(self) -> str:
+        return f"{self.thread_id}:{self.run_id}"

@@ -1,0 +1,175 @@
+"""What a client sends: a message becomes the input of a graph, or the answer to what it asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from shared.errors import NotFound
+from shared.infra.postgres import Row, connection
+from shared.models import ThreadStatus
+from shared.runs.a2a_tasks import KEY
+from shared.runs.create import RunRequest
+from shared.threads import records
+from web.context import deployment
+from web.deployment_api import messages
+from web.deployment_api.a2a.ids import CONTENT_NOT_SUPPORTED, PUSH_NOT_SUPPORTED, TaskId
+from web.deployment_api.assistants import METADATA_BYTES
+from web.deployment_api.graph_input import MESSAGES, fields, takes_messages, user_message
+from web.deployment_api.json_rpc import INVALID_PARAMS, RpcError
+from web.fields import (
+    AnyJson,
+    JsonObject,
+    ListOf,
+    Nested,
+    OneOf,
+    Schema,
+    StrictBoolean,
+    StrictInteger,
+    StrictString,
+)
+
+MAX_ID = 1024
+TOKENS = ("messages-tuple",)  # what a stream of a task is made of
+
+
+class MessageBody(Schema):
+    messageId = StrictString(required=True, min_length=1, max_length=MAX_ID)
+    role = OneOf("user", "ROLE_USER", required=True)
+    parts = ListOf(JsonObject(), required=True, not_empty=True)
+    contextId = StrictString(allow_none=True)
+    taskId = StrictString(allow_none=True)
+    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+
+
+class Configuration(Schema):
+    blocking = StrictBoolean(allow_none=True)
+    returnImmediately = StrictBoolean(allow_none=True)
+    historyLength = StrictInteger(minimum=0, allow_none=True)
+    historyScope = OneOf("context", "task", allow_none=True)
+    pushNotificationConfig = AnyJson()
+    taskPushNotificationConfig = AnyJson()
+
+
+class Send(Schema):
+    message = Nested(MessageBody, required=True)
+    configuration = Nested(Configuration, load_default=dict, allow_none=True)
+    metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A message, and the run it asks for."""
+
+    thread_id: UUID
+    request: RunRequest
+
+
+def incoming(agent: Row, body: Mapping[str, Any]) -> Incoming:
+    """Read a `Send`; raises RpcError, and NotFound for a task that is unknown."""
+    _refuse_push_notifications(body["configuration"] or {})
+    message = body["message"]
+    text, data = _contents(message["parts"])
+    thread_id = _thread_id(message)
+    thread = _thread(thread_id)
+    if thread is None and message.get("taskId"):
+        raise NotFound("Task not found")
+    origin: dict[str, Any] = {"message_id": message["messageId"]}
+    if sent := {**(body.get("metadata") or {}), **(message.get("metadata") or {})}:
+        origin["metadata"] = sent
+    made: dict[str, Any]
+    if thread is not None and _asks(thread):
+        origin["after"] = _newest_message(thread)
+        answer = {"resume": text if data is None else data}
+        made = {
+            "command": answer,
+            "if_thread_status": (ThreadStatus.INTERRUPTED,),
+        }  # nobody else has answered
+    else:
+        made = {"input": _input(agent["input_schema"], text, data, message["messageId"])}
+    request = RunRequest(
+        assistant_id=str(agent["assistant_id"]),
+        metadata={KEY: origin},
+        stream_mode=TOKENS,
+        if_not_exists="create",
+        **made,
+    )
+    return Incoming(thread_id, request)
+
+
+def _refuse_push_notifications(configuration: Mapping[str, Any]) -> None:
+    if configuration.get("pushNotificationConfig") or configuration.get("taskPushNotificationConfig"):
+        raise RpcError(PUSH_NOT_SUPPORTED, "Push notifications are not supported")
+
+
+def _contents(parts: list[dict[str, Any]]) -> tuple[str | None, dict[str, Any] | None]:
+    """The text of a message and its data, None for what it has none of; raises RpcError."""
+    texts: list[str] = []
+    data: dict[str, Any] | None = None
+    for at, part in enumerate(parts):
+        if isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif isinstance(part.get("data"), dict):
+            data = {**(data or {}), **part["data"]}
+        elif part.get("file") or part.get("raw") or part.get("url"):
+            raise RpcError(CONTENT_NOT_SUPPORTED, f"message.parts.{at}: files are not supported")
+        else:
+            raise RpcError(INVALID_PARAMS, f"message.parts.{at}: must have a text, or an object as data")
+    return "\n".join(texts) if texts else None, data
+
+
+def _thread_id(message: Mapping[str, Any]) -> UUID:
+    """The context that a message names, or that of its task; else a new one."""
+    context_id, task_id = message.get("contextId"), message.get("taskId")
+    named = _uuid(context_id) if context_id else None
+    if not task_id:
+        return named or uuid7()
+    thread_id = TaskId.parse(task_id).thread_id
+    if named not in (None, thread_id):
+        raise RpcError(INVALID_PARAMS, "message.taskId: is a task of another context")
+    return thread_id
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise RpcError(INVALID_PARAMS, "message.contextId: must be a UUID") from None
+
+
+def _thread(thread_id: UUID) -> Any:
+    try:
+        with connection() as conn:
+            return records.get(conn, deployment().id, thread_id)
+    except NotFound:
+        return None
+
+
+def _asks(thread: Mapping[str, Any]) -> bool:
+    """Whether a graph waits there for an answer."""
+    return thread["status"] == ThreadStatus.INTERRUPTED and any((thread["interrupts"] or {}).values())
+
+
+def _newest_message(thread: Mapping[str, Any]) -> Any:
+    """The id of the last message before the answer, which has none itself."""
+    found = messages.of_values(thread["values"])
+    return found[-1].get("id") if found else None
+
+
+def _input(schema: Any, text: str | None, data: dict[str, Any] | None, message_id: str) -> dict[str, Any]:
+    if text is None:
+        return data or {}
+    if not takes_messages(schema):
+        known = ", ".join(fields(schema)) or "none that are known"
+        raise RpcError(
+            INVALID_PARAMS,
+            f"message.parts: this agent takes no text, since its input has no messages. Its fields: {known}."
+            " Send them in a part with data.",
+        )
+    if data is not None and MESSAGES in data:
+        raise RpcError(INVALID_PARAMS, "message.parts: messages come as text or as data, not as both")
+    return {**(data or {}), MESSAGES: [user_message(text, message_id)]}

@@ -1,0 +1,188 @@
+"""The methods of A2A: each makes, follows, finds or cancels a run of one assistant.
+
+Both versions have the same methods under other names; the name decides in which shapes the answer comes.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+from uuid import UUID
+
+from flask import Response, request
+from uuid_utils.compat import uuid7
+
+from shared.errors import Conflict, NotFound
+from shared.eventlog.hub import hub
+from shared.infra.postgres import connection
+from shared.models import LIVE_RUN_STATUSES
+from shared.runs import a2a_tasks, cancel, eligibility
+from shared.runs.signals import notify_next, publish_cancels
+from web import rate_limits
+from web.context import deployment, settings
+from web.deployment_api import json_rpc
+from web.deployment_api.a2a import tasks
+from web.deployment_api.a2a.cards import CONTEXT, SCOPE_HEADER, SCOPES, card
+from web.deployment_api.a2a.following import Asked, Follower
+from web.deployment_api.a2a.ids import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATION, TaskId
+from web.deployment_api.a2a.incoming import Send, incoming
+from web.deployment_api.a2a.shapes import STATES
+from web.deployment_api.a2a.tasks import History
+from web.deployment_api.json_rpc import INVALID_PARAMS, RpcError
+from web.deployment_api.runs import create_unkeyed
+from web.fields import OneOf, Schema, StrictBoolean, StrictInteger, StrictString, TimeField
+
+PAGE, MAX_PAGE = 50, 100
+
+
+class Named(Schema):
+    """Parameters that name a task."""
+
+    id = StrictString(required=True, min_length=1)
+    historyLength = StrictInteger(minimum=0, allow_none=True)
+    historyScope = OneOf(*SCOPES, allow_none=True)
+
+
+class Listing(Schema):
+    contextId = StrictString(allow_none=True)
+    status = StrictString(allow_none=True)
+    pageSize = StrictInteger(minimum=0, allow_none=True)
+    pageToken = StrictString(allow_none=True)
+    historyLength = StrictInteger(minimum=0, allow_none=True)
+    historyScope = OneOf(*SCOPES, allow_none=True)
+    includeArtifacts = StrictBoolean(allow_none=True)
+    statusTimestampAfter = TimeField(allow_none=True)
+
+
+def send(asked: Asked) -> Response:
+    """Make a task, and answer it when it has ended, or at once where that is asked for."""
+    body = asked.call.read(Send)
+    told = body["configuration"] or {}
+    history = _history(told)
+    if told.get("returnImmediately") or told.get("blocking") is False:
+        follower = Follower(asked, _create(asked, body, uuid7()), history)
+        return asked.answer(asked.shapes.sent(follower.submitted()))
+    rate_limits.hold_slot()
+    run_id = uuid7()
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(run_id, unseen=True))
+        follower = Follower(asked, _create(asked, body, run_id), history)
+        return follower.answer(reader, stack.pop_all(), after=0, shown=asked.shapes.sent)
+
+
+def send_streaming(asked: Asked) -> Response:
+    """Make a task and stream it."""
+    body = asked.call.read(Send)
+    rate_limits.hold_slot()
+    run_id = uuid7()
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(run_id, unseen=True))
+        follower = Follower(asked, _create(asked, body, run_id))
+        return follower.stream(reader, stack.pop_all(), follower.submitted())
+
+
+def _create(asked: Asked, body: dict[str, Any], run_id: UUID) -> TaskId:
+    """The run that a message asks for; raises RpcError."""
+    found = incoming(asked.agent, body)
+    try:
+        created = create_unkeyed(found.request, found.thread_id, run_id)
+    except Conflict as error:  # what was asked there has been answered meanwhile
+        raise RpcError(UNSUPPORTED_OPERATION, error.message) from error
+    return TaskId(created.thread_id, created.run_id)
+
+
+def get_task(asked: Asked) -> Response:
+    named = asked.call.read(Named)
+    follower = Follower(asked, TaskId.parse(named["id"]))
+    return asked.answer(asked.shapes.task(tasks.of_row(follower.row(), _history(named))))
+
+
+def subscribe(asked: Asked) -> Response:
+    """Join a task: as it is, then what becomes of it; one that has ended is all there is."""
+    follower = Follower(asked, TaskId.parse(asked.call.read(Named)["id"]))
+    rate_limits.hold_slot()
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(follower.id.run_id))
+        row = follower.row()
+        if row["status"] in LIVE_RUN_STATUSES:
+            return follower.stream(reader, stack.pop_all(), tasks.of_row(row))
+    whole = asked.shapes.first(tasks.of_row(row))
+    return Response(
+        json_rpc.event(json_rpc.result(asked.call.id, whole)), content_type="text/event-stream; charset=utf-8"
+    )
+
+
+def cancel_task(asked: Asked) -> Response:
+    """Cancel a task that has not ended, and answer it when it has."""
+    follower = Follower(asked, TaskId.parse(asked.call.read(Named)["id"]))
+    id = follower.id
+    with ExitStack() as stack:
+        reader = stack.enter_context(hub().reader(id.run_id))
+        follower.row()
+        before, _ = follower.run.extent()
+        try:
+            with connection() as conn:
+                stopped = cancel.cancel_run(
+                    conn, deployment().id, id.thread_id, id.run_id, reason="cancelled by its A2A client"
+                )
+                next_run = eligibility.next_of(conn, deployment().id, id.thread_id)
+        except NotFound:
+            raise RpcError(TASK_NOT_CANCELABLE, "The task has ended already") from None
+        publish_cancels([stopped], settings().event_retention_seconds)
+        notify_next(next_run)
+        if stopped.is_over:
+            return asked.answer(asked.shapes.task(follower.ended(None)))
+        return follower.answer(reader, stack.pop_all(), after=before, shown=asked.shapes.task)
+
+
+def list_tasks(asked: Asked) -> Response:
+    """A page of an assistant's tasks, newest first."""
+    told = asked.call.read(Listing)
+    size = min(told.get("pageSize") or PAGE, MAX_PAGE)
+    with_artifacts, length = bool(told.get("includeArtifacts")), told.get("historyLength") or 0
+    wanted = a2a_tasks.Wanted(
+        thread_id=_uuid(told, "contextId"),
+        state=_state(told.get("status")),
+        since=told.get("statusTimestampAfter"),
+        before=_uuid(told, "pageToken"),
+        limit=size + 1,
+        with_values=with_artifacts or length > 0,
+    )
+    with connection() as conn:
+        rows, total = a2a_tasks.search(conn, deployment().id, asked.agent["assistant_id"], wanted)
+    history = _history({**told, "historyLength": length})
+    shown = [
+        asked.shapes.task(tasks.of_row(row, history), with_artifacts=with_artifacts) for row in rows[:size]
+    ]
+    following = str(rows[size - 1]["run_id"]) if len(rows) > size else ""
+    return asked.answer({"tasks": shown, "nextPageToken": following, "pageSize": size, "totalSize": total})
+
+
+def extended_card(asked: Asked) -> Response:
+    return asked.answer(card(asked.agent))
+
+
+def _history(told: dict[str, Any]) -> History:
+    """How much of the history is wanted; what the call says goes before its header."""
+    scope = told.get("historyScope") or request.headers.get(SCOPE_HEADER, CONTEXT)
+    if scope not in SCOPES:
+        raise RpcError(INVALID_PARAMS, f"{SCOPE_HEADER}: must be {' or '.join(SCOPES)}")
+    return History(scope, told.get("historyLength"))
+
+
+def _uuid(told: dict[str, Any], name: str) -> UUID | None:
+    text = told.get(name)
+    try:
+        return UUID(text) if text else None
+    except ValueError:
+        raise RpcError(INVALID_PARAMS, f"{name}: must be one that this server gave") from None
+
+
+def _state(word: str | None) -> str | None:
+    """The state that a list is asked for, in the words of either version."""
+    if not word or word == "TASK_STATE_UNSPECIFIED":
+        return None
+    state = word.removeprefix("TASK_STATE_").lower().replace("_", "-")
+    if state not in (*STATES, "rejected", "auth-required"):
+        raise RpcError(INVALID_PARAMS, f"status: must be one of {', '.join(STATES)}")
+    return state

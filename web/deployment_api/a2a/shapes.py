@@ -1,0 +1,131 @@
+"""A2A's objects, and how its two versions write them: 1.0 names things by their field, 0.3 by `kind`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from shared.runs.a2a_tasks import CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, SUBMITTED, WORKING
+
+USER, AGENT = "user", "agent"
+STATES = (SUBMITTED, WORKING, COMPLETED, FAILED, CANCELED, INPUT_REQUIRED)
+
+Part = dict[str, Any]  # {"text": …} or {"data": …}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    id: str
+    role: str
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Artifact:
+    id: str
+    name: str
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A run as its client sees it; `id` names its thread, which is its context, and the run."""
+
+    id: str
+    context_id: str
+    state: str
+    at: datetime
+    message: Message | None = None  # what there is to say of its state
+    artifacts: Sequence[Artifact] = ()
+    history: Sequence[Message] = ()
+
+
+class Version1:
+    """Protocol 1.0."""
+
+    def sent(self, task: Task) -> Any:
+        """The result of a message that was sent."""
+        return {"task": self.task(task)}
+
+    def task(self, task: Task, *, with_artifacts: bool = True) -> dict[str, Any]:
+        shown = {
+            "id": task.id,
+            "contextId": task.context_id,
+            "status": self._status(task),
+            "history": [self._message(message, task) for message in task.history],
+        }
+        if with_artifacts and task.artifacts:
+            shown["artifacts"] = [self._artifact(artifact) for artifact in task.artifacts]
+        return shown
+
+    def first(self, task: Task) -> Any:
+        """The first item of a stream."""
+        return {"task": self.task(task)}
+
+    def status_update(self, task: Task, *, is_last: bool) -> Any:
+        return {"statusUpdate": {**self._place(task), "status": self._status(task)}}
+
+    def artifact_update(self, task: Task, artifact: Artifact) -> Any:
+        said = {"artifact": self._artifact(artifact), "append": False, "lastChunk": True}
+        return {"artifactUpdate": {**self._place(task), **said}}
+
+    def _place(self, task: Task) -> dict[str, Any]:
+        return {"taskId": task.id, "contextId": task.context_id}
+
+    def _status(self, task: Task) -> dict[str, Any]:
+        at = task.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        message = task.message
+        said = {} if message is None else {"message": self._message(message, task, names_task=True)}
+        return {"state": self._state(task.state), "timestamp": at, **said}
+
+    def _message(self, message: Message, task: Task, *, names_task: bool = False) -> dict[str, Any]:
+        place = self._place(task) if names_task else {"contextId": task.context_id}
+        parts = [self._part(part) for part in message.parts]
+        return {"messageId": message.id, **place, "role": self._role(message.role), "parts": parts}
+
+    def _artifact(self, artifact: Artifact) -> dict[str, Any]:
+        parts = [self._part(part) for part in artifact.parts]
+        return {"artifactId": artifact.id, "name": artifact.name, "parts": parts}
+
+    def _state(self, state: str) -> str:
+        return f"TASK_STATE_{state.upper().replace('-', '_')}"
+
+    def _role(self, role: str) -> str:
+        return f"ROLE_{role.upper()}"
+
+    def _part(self, part: Part) -> dict[str, Any]:
+        return part
+
+
+class Version03(Version1):
+    """Protocol 0.3."""
+
+    def sent(self, task: Task) -> Any:
+        return self.task(task)
+
+    def task(self, task: Task, *, with_artifacts: bool = True) -> dict[str, Any]:
+        return {"kind": "task", **super().task(task, with_artifacts=with_artifacts)}
+
+    def first(self, task: Task) -> Any:
+        return self.task(task)
+
+    def status_update(self, task: Task, *, is_last: bool) -> Any:
+        update = super().status_update(task, is_last=is_last)["statusUpdate"]
+        return {"kind": "status-update", **update, "final": is_last}
+
+    def artifact_update(self, task: Task, artifact: Artifact) -> Any:
+        return {"kind": "artifact-update", **super().artifact_update(task, artifact)["artifactUpdate"]}
+
+    def _message(self, message: Message, task: Task, *, names_task: bool = False) -> dict[str, Any]:
+        return {"kind": "message", **super()._message(message, task, names_task=names_task)}
+
+    def _state(self, state: str) -> str:
+        return state
+
+    def _role(self, role: str) -> str:
+        return role
+
+    def _part(self, part: Part) -> dict[str, Any]:
+        return {"kind": next(iter(part)), **part}
