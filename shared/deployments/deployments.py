@@ -38,13 +38,16 @@ class DeploymentRef:
     name: str
     pool: str
     active_revision_id: UUID | None
+    http: Mapping[str, Any] = field(default_factory=dict)  # of the langgraph.json of the revision that serves
 
 
 def resolve(conn: Connection, organization_id: UUID, name: str) -> DeploymentRef | None:
     """The organization's deployment of that name, None when there is none."""
     query = text(
-        "SELECT id, organization_id, name, pool, active_revision_id FROM deployment"
-        " WHERE organization_id = :organization_id AND name = :name AND deleted_at IS NULL"
+        "SELECT d.id, d.organization_id, d.name, d.pool, d.active_revision_id,"
+        " coalesce(r.manifest -> 'http', '{}') FROM deployment d"
+        " LEFT JOIN revision r ON r.id = d.active_revision_id"
+        " WHERE d.organization_id = :organization_id AND d.name = :name AND d.deleted_at IS NULL"
     )
     row = conn.execute(query, {"organization_id": organization_id, "name": name}).one_or_none()
     return DeploymentRef(*row) if row else None

@@ -241,6 +241,14 @@ def test_what_takes_long_holds_a_stream_slot_and_the_rest_does_not(
     assert status("SubscribeToTask", {"id": task["id"]}) == 200
 
 
+def test_the_project_may_switch_it_off(api: Api) -> None:
+    make.switched_off(api.deployment, "disable_a2a")
+    for path in (AGENT, f"{AGENT}{CARD}", f"{CARD}?assistant_id=agent"):
+        assert api.get(path).status_code == 404, path
+    assert rpc.post(api, AGENT, "GetTask", {"id": "x"}).status_code == 404
+    assert rpc.result(api, "/mcp", "ping") == {}
+
+
 def test_a_repeated_key_of_idempotency_means_nothing_here(api: Api, notifications: Notifications) -> None:
     headers = {**BOTH, "Idempotency-Key": str(uuid7())}
     told = {"message": text_message(), "configuration": {"returnImmediately": True}}

@@ -322,6 +322,13 @@ def test_a_call_holds_a_stream_slot_and_the_rest_do_not(api: Api, notifications:
     assert len(notifications.heard) == 1
 
 
+def test_the_project_may_switch_it_off(api: Api) -> None:
+    make.switched_off(api.deployment, "disable_mcp")
+    for path in ("/mcp", "/mcp/"):
+        assert post(api, "ping", path=path).status_code == 404
+    assert api.get("/a2a/agent").status_code == 200
+
+
 def test_a_key_is_needed(api: Api) -> None:
     response = api.client.application.test_client().post("/d/chat/mcp", json={}, headers=BOTH)
     assert response.status_code == 401

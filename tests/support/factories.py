@@ -115,6 +115,16 @@ def takes(deployment: DeploymentRef, graph_id: str, input_schema: Any) -> None:
         )
 
 
+def switched_off(deployment: DeploymentRef, *switches: str) -> None:
+    """Let the serving revision's langgraph.json switch interfaces off."""
+    with connection() as conn:
+        conn.execute(
+            update(Revision)
+            .where(Revision.id == deployment.active_revision_id)
+            .values(manifest={"http": dict.fromkeys(switches, True)})
+        )
+
+
 def assistant(deployment_id: UUID, graph_id: str = "agent", **columns: Any) -> UUID:
     """An assistant at version 1; its id."""
     id = columns.pop("assistant_id", None) or uuid7()

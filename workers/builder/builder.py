@@ -277,6 +277,7 @@ class _Build:
                     "checkpointer": dict(made.manifest.checkpointer),
                     "store": dict(made.manifest.store),
                     "webhooks": dict(made.manifest.webhooks),
+                    "http": dict(made.manifest.http),
                     "resolved_at": self._resolved_at,
                     "inspector": graphs.inspector(),
                 },

@@ -468,3 +468,25 @@ def test_webhooks_may_lead_back_where_the_operator_lets_calls_go_there(read: Rea
 )
 def test_webhooks_that_make_no_sense_are_refused(read: Read, told: Any, match: str) -> None:
     refuse(read, match, webhooks=told)
+
+
+def test_http_switches_interfaces_off(read: Read) -> None:
+    assert read().http == {}
+    assert read(http={"disable_mcp": True, "app": None}).http == {"disable_mcp": True}
+    assert read(http={"disable_mcp": False, "disable_a2a": True}).http == {
+        "disable_mcp": False,
+        "disable_a2a": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("told", "match"),
+    [
+        ([1], "^http: must be an object"),
+        ({"disable_mcp": "yes"}, "^http.disable_mcp: must be true or false"),
+        ({"app": "./app.py:app"}, "^http.app: not supported: this server serves no routes"),
+        ({"disable_a2a": True, "cors": {"allow_origins": ["*"]}}, "^http.cors: not supported"),
+    ],
+)
+def test_whatever_else_http_says_is_refused(read: Read, told: Any, match: str) -> None:
+    refuse(read, match, http=told)

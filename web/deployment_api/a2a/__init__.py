@@ -79,6 +79,13 @@ class CardQuery(Schema):
     assistant_id = StrictString()
 
 
+@bp.before_request
+def require_enabled() -> None:
+    """The project's langgraph.json may switch it off."""
+    if deployment().http.get("disable_a2a"):
+        raise NotFound("Not Found")
+
+
 def _agent(assistant: str) -> Row:
     with connection() as conn:
         return assistants.agent(conn, deployment(), assistant)

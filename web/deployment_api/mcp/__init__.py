@@ -35,6 +35,13 @@ class ToolsList(Schema):
     cursor = StrictString(allow_none=True)
 
 
+@bp.before_request
+def require_enabled() -> None:
+    """The project's langgraph.json may switch it off."""
+    if deployment().http.get("disable_mcp"):
+        raise NotFound("Not Found")
+
+
 @bp.post("/mcp", strict_slashes=False)
 @operation(
     "Call a method of the Model Context Protocol",

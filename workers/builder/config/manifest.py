@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from shared.deployments import env_names
-from workers.builder.config import checkpointer, dependencies, graphs, pip_config, source, store, webhooks
+from workers.builder.config import checkpointer, dependencies, graphs, http, pip_config, source, store, webhooks
 from workers.builder.config.checks import refused
 from workers.builder.config.dependencies import Dependencies
 from workers.builder.config.graphs import Graphs
@@ -36,7 +36,6 @@ LEFT_OUT = ("dockerfile_lines", "base_image", "ui", "ui_config", "priority")
 NOT_SERVED = {
     "auth": "this server's own API keys decide who may call a deployment",
     "encryption": "this server does not call a project's own encryption",
-    "http": "this server serves no routes of a project's own",
 }
 DISTROS = ("debian", "wolfi", "bookworm")
 PACKAGE_TOOLS = frozenset({"pip", "setuptools", "wheel"})
@@ -44,7 +43,7 @@ VERSION = re.compile(r"(~=|>~=)?\d+(\.\d+){0,2}(-?[a-z]+\.?\d*)?", re.IGNORECASE
 INSTALLERS = ("auto", "pip", "uv")
 HONOURED = (
     "source", "dependencies", "graphs", "env", "python_version", "pip_config_file", "pip_installer", "store",
-    "webhooks", "checkpointer",
+    "webhooks", "checkpointer", "http",
 )  # fmt: skip
 MOVED = ("project_root", "package")
 
@@ -64,6 +63,7 @@ class Manifest:
     store: Mapping[str, Any] = field(default_factory=dict)  # `ttl` and `index`
     webhooks: Mapping[str, Any] = field(default_factory=dict)  # `url` and `headers`
     checkpointer: Mapping[str, Any] = field(default_factory=dict)  # `ttl`
+    http: Mapping[str, bool] = field(default_factory=dict)  # interfaces that are off
     python_version: str | None = None
     index: PipConfig | None = None
     notes: tuple[str, ...] = ()  # what is done in another way, or not needed
@@ -96,6 +96,7 @@ def read(root: Path, config_path: str | None) -> Manifest:
         store=store.read(config.get("store")),
         webhooks=webhooks.read(config.get("webhooks"), own_env),
         checkpointer=checkpointer.read(config.get("checkpointer")),
+        http=http.read(config.get("http")),
         python_version=_python_version(config.get("python_version")),
         index=pip_config.read(tree, config.get("pip_config_file")),
         notes=tuple(_notes(config)),
