@@ -16,11 +16,8 @@ import tests.support.factories as make
 from shared.access import api_keys
 from shared.infra.postgres import connection, transaction
 from shared.models import RunStatus, Thread
-from tests.contract.bad_input import BODIES, MAX_BYTES, bad_objects
-from tests.contract.conftest import Api, MakeApp, Notifications, caller
-from tests.contract.documented import document_of
-from tests.support import rpc
-from tests.support.a2a import (
+from tests.contract import rpc
+from tests.contract.a2a_calls import (
     AGENT,
     AGENT_ID,
     CANCEL,
@@ -38,7 +35,10 @@ from tests.support.a2a import (
     said,
     sent,
 )
-from tests.support.rpc import BOTH, CHAT, TRIP, text_message
+from tests.contract.bad_input import BODIES, MAX_BYTES, bad_objects
+from tests.contract.conftest import Api, MakeApp, Notifications, caller
+from tests.contract.documented import document_of
+from tests.contract.rpc import BOTH, CHAT, TRIP, text_message
 from web import rate_limits
 
 versions = pytest.mark.parametrize("version", VERSIONS)

@@ -10,9 +10,8 @@ import pytest
 
 import tests.support.factories as make
 from shared.models import RunStatus, ThreadStatus
-from tests.contract.conftest import Api, Notifications
-from tests.support import rpc
-from tests.support.a2a import (
+from tests.contract import rpc
+from tests.contract.a2a_calls import (
     FAILURE,
     GET,
     QUESTION,
@@ -32,8 +31,9 @@ from tests.support.a2a import (
     state,
     task_of,
 )
+from tests.contract.conftest import Api, Notifications
+from tests.contract.rpc import BOTH, CHAT, TRIP, text_message
 from tests.support.acting import Actor
-from tests.support.rpc import BOTH, CHAT, TRIP, text_message
 
 versions = pytest.mark.parametrize("version", VERSIONS)
 

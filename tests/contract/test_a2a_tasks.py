@@ -9,9 +9,8 @@ import pytest
 
 import tests.support.factories as make
 from shared.models import RunStatus, ThreadStatus
-from tests.contract.conftest import Api, Notifications
-from tests.support import rpc
-from tests.support.a2a import (
+from tests.contract import rpc
+from tests.contract.a2a_calls import (
     AGENT,
     CANCEL,
     FAILURE,
@@ -33,8 +32,9 @@ from tests.support.a2a import (
     state,
     task_of,
 )
+from tests.contract.conftest import Api, Notifications
+from tests.contract.rpc import CHAT, TRIP, text_message
 from tests.support.acting import Actor
-from tests.support.rpc import CHAT, TRIP, text_message
 
 versions = pytest.mark.parametrize("version", VERSIONS)
 

@@ -12,12 +12,12 @@ import tests.support.factories as make
 from shared import __version__
 from shared.infra.postgres import connection
 from shared.models import Run, RunStatus, ThreadStatus
+from tests.contract import rpc
 from tests.contract.bad_input import BODIES, MAX_BYTES, bad_objects
 from tests.contract.conftest import Api, Notifications
 from tests.contract.documented import document_of
-from tests.support import rpc
+from tests.contract.rpc import BOTH, CHAT, TRIP, Called
 from tests.support.acting import Actor, act
-from tests.support.rpc import BOTH, CHAT, TRIP, Called
 from web import rate_limits
 
 TEXT = {"type": "string"}

@@ -7,10 +7,10 @@ from typing import Any
 from shared import assistants
 from shared.infra.postgres import connection
 from shared.models import Run, ThreadStatus
+from tests.contract import rpc
 from tests.contract.conftest import Api, Notifications
-from tests.support import rpc
+from tests.contract.rpc import Called, text_message
 from tests.support.acting import Actor
-from tests.support.rpc import Called, text_message
 
 AGENT = "/a2a/agent"
 AGENT_ID = str(assistants.default_id("agent"))
