@@ -47,6 +47,8 @@ async def transformed(
         except BaseException as error:
             await line.fail(error)
             raise
+        finally:
+            writer.intercept = None
 
 
 class _Line:
@@ -97,7 +99,12 @@ class _Line:
 
     def _write_own(self, event: dict[str, Any]) -> None:
         params = event["params"]
-        self._writer.write(event["method"], tuple(params["namespace"]), params["data"], params["timestamp"])
+        try:
+            self._writer.write(
+                event["method"], tuple(params["namespace"]), params["data"], params["timestamp"]
+            )
+        except Exception as error:  # it may have made anything of it
+            log.warning("a stream transformer's event cannot be written", exc_info=error)
 
     def _write_made(self, event: dict[str, Any]) -> None:
         """What was put into a channel with a name; channels named as ours are for readers in the process."""

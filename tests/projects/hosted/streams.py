@@ -342,6 +342,8 @@ if StreamTransformer is not None:
             if "water" in delta.get("text", ""):
                 delta["text"] = "***"
             self.count += 1
+            if said["event"] == "message-finish":
+                event["params"]["data"] = "nothing of the kind"
             return said["event"] != "content-block-finish"
 
         async def afinalize(self) -> None:
