@@ -151,3 +151,124 @@ def test_a_cancelled_run_is_interrupted(world: World) -> None:
             return words
 
     assert world.run(use) == ["running", "interrupted"]
+
+
+def test_values_come_as_the_graph_makes_them(world: World) -> None:
+    thread_id = world.thread()
+
+    async def use(client: Any) -> Any:
+        async with opened(client, "asks", thread_id) as thread:
+            await thread.run.start(input={"text": "t"})
+            first = [value async for value in thread.values]
+            assert thread.interrupted
+            (asked,) = thread.interrupts
+            assert asked["value"] == {"question": "may I?"}
+            await thread.run.respond("yes")
+            again = [value async for value in thread.values]
+            return first, again, await thread.output
+
+    first, again, output = world.run(use)
+    assert first[-1]["log"] == ["before"]
+    assert again[-1] == output == {"text": "t", "log": ["before", "yes", "after"]}
+    statuses = [run["status"] for run in world.runs(thread_id)]
+    assert statuses == ["success", "success"]
+
+
+def test_the_synchronous_client_answers_too(world: World) -> None:
+    with world.sdk.threads.stream(world.thread(), assistant_id="asks") as thread:
+        thread.run.start(input={"text": "t"})
+        wait_until(lambda: thread.interrupts, 30)
+        thread.run.respond("yes")
+        assert thread.output["log"] == ["before", "yes", "after"]
+
+
+def test_who_comes_later_finds_what_is_asked(world: World) -> None:
+    thread_id = world.thread()
+    world.sdk.runs.wait(thread_id, "asks", input={"text": "t"})
+
+    async def use(client: Any) -> Any:
+        async with opened(client, "asks", thread_id) as thread:
+            while not thread.interrupts:
+                await asyncio.sleep(0.02)
+            await thread.run.respond("yes")
+            return await thread.output
+
+    assert world.run(use)["log"] == ["before", "yes", "after"]
+
+
+def test_input_for_a_thread_that_asks_is_the_answer(world: World) -> None:
+    thread_id = world.thread()
+    world.sdk.runs.wait(thread_id, "asks", input={"text": "t"})
+
+    async def use(client: Any) -> Any:
+        async with opened(client, "asks", thread_id) as thread:
+            await thread.run.start(input="yes")
+            return await thread.output
+
+    assert world.run(use)["log"] == ["before", "yes", "after"]
+
+
+def test_messages_come_token_by_token(world: World) -> None:
+    async def use(client: Any) -> Any:
+        async with opened(client, "speaks") as thread:
+            await thread.run.start(input={"messages": [{"type": "human", "content": "hi", "id": "mine"}]})
+            messages = [message async for message in thread.messages]
+            return [[part async for part in message.text] for message in messages], await thread.output
+
+    (tokens,), output = world.run(use)
+    assert "".join(tokens) == "hello big world"
+    assert len(tokens) > 2
+    assert output["messages"][0]["id"] == "mine"
+    assert output["messages"][1]["content"] == "hello big world"
+
+
+def test_subgraphs_are_found(world: World) -> None:
+    async def use(client: Any) -> Any:
+        async with opened(client, "nested") as thread:
+            await thread.run.start(input={"text": "t"})
+            return [(child.graph_name, child.path) async for child in thread.subgraphs]
+
+    ((name, path),) = world.run(use)
+    assert name == "child"
+    assert path[0].startswith("child:")
+
+
+def test_several_projections_see_one_run(world: World) -> None:
+    async def use(client: Any) -> Any:
+        async with opened(client, "speaks") as thread:
+            await thread.run.start(input={"messages": [{"type": "human", "content": "hi"}]})
+            items = [
+                (name, item) async for name, item in thread.interleave_projections(["values", "messages"])
+            ]
+            return [name for name, _ in items], items[-1][1]
+
+    names, last = world.run(use)
+    assert names.count("messages") == 1
+    assert last["messages"][-1]["content"] == "hello big world"
+
+
+def test_a_run_of_an_older_endpoint_shows_its_content_to_who_watches(world: World) -> None:
+    thread_id = world.thread()
+
+    async def use(client: Any) -> Any:
+        async with opened(client, "echo", thread_id) as thread:
+            events = thread.subscribe(["values", "lifecycle"])
+            seen = asyncio.ensure_future(_until_end(events))
+            while not thread._shared_stream:
+                await asyncio.sleep(0.01)
+            await thread._shared_stream.ready
+            await client.runs.create(thread_id, "echo", input={"text": "x"})
+            return await seen
+
+    seen = world.run(use)
+    assert seen[0]["method"] == "lifecycle"
+    assert seen[-2]["params"]["data"]["log"] == ["x"]
+
+
+async def _until_end(events: AsyncIterator[Any]) -> list[Any]:
+    seen = []
+    async for event in events:
+        seen.append(event)
+        if event["method"] == "lifecycle" and event["params"]["data"]["event"] == "completed":
+            break
+    return seen
