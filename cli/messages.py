@@ -12,7 +12,7 @@ ROLES = ASSISTANT | TOOL | {"human", "user", "system", "developer", "function"}
 
 
 @dataclass(frozen=True)
-class Message:
+class ShownMessage:
     """One message: who said it, and its text."""
 
     role: str
@@ -22,16 +22,16 @@ class Message:
     is_streamed: bool = False  # the library sends it as a message too
 
 
-def message_of(data: Any) -> Message | None:
+def message_of(data: Any) -> ShownMessage | None:
     """A message in any of its forms; None where it is none."""
     if isinstance(data, str):
-        return Message("human", data)
+        return ShownMessage("human", data)
     if _is_pair(data):
-        return Message(data[0], "".join(texts(data[1])))
+        return ShownMessage(data[0], "".join(texts(data[1])))
     if not isinstance(data, dict) or "content" not in data:
         return None
     role = str(data.get("role") or data.get("type"))
-    return Message(
+    return ShownMessage(
         role=role,
         text="".join(texts(data["content"])),
         id=data.get("id"),
@@ -40,7 +40,7 @@ def message_of(data: Any) -> Message | None:
     )
 
 
-def messages_of(written: Any) -> Iterator[Message]:
+def messages_of(written: Any) -> Iterator[ShownMessage]:
     """What a node wrote to `messages`: one or several."""
     for data in written if isinstance(written, list) and not _is_pair(written) else [written]:
         found = message_of(data)

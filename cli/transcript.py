@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from cli.messages import ASSISTANT, TOOL, Message, message_of, messages_of
+from cli.messages import ASSISTANT, TOOL, ShownMessage, message_of, messages_of
 from cli.output import printable
 
 SHOWN_CHARACTERS = 2_000
@@ -61,13 +61,13 @@ class Transcript:
         if chunk is not None:
             self._say(chunk, chunk.text)
 
-    def _whole(self, message: Message) -> None:
+    def _whole(self, message: ShownMessage) -> None:
         """A message as it is by now: what of it has been printed is not printed again."""
         said = self._said.get(message.id or "", "")
         if message.text.startswith(said):
             self._say(message, message.text[len(said) :])
 
-    def _say(self, message: Message, text: str) -> None:
+    def _say(self, message: ShownMessage, text: str) -> None:
         if not text:
             return
         if message.id:
@@ -81,7 +81,7 @@ class Transcript:
             self._speaking = message.id or ""
         self._out.print(Text(printable(text)), end="")
 
-    def _answer_of_tool(self, message: Message, text: str) -> None:
+    def _answer_of_tool(self, message: ShownMessage, text: str) -> None:
         self.finish()
         self._notes.print(
             Text.assemble(("⚙ ", "yellow"), (printable(f"{message.name or 'tool'}: "), "yellow")), end=""

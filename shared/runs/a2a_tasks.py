@@ -71,7 +71,7 @@ def get(conn: Connection, deployment_id: UUID, assistant_id: UUID, *, thread_id:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class TaskFilter:
     """Which tasks to list, and what of them."""
 
     thread_id: UUID | None = None
@@ -83,7 +83,7 @@ class Wanted:
 
 
 def search(
-    conn: Connection, deployment_id: UUID, assistant_id: UUID, wanted: Wanted
+    conn: Connection, deployment_id: UUID, assistant_id: UUID, wanted: TaskFilter
 ) -> tuple[list[Row], int]:
     """A page of tasks, and how many there are in all."""
     parameters: dict[str, Any] = {

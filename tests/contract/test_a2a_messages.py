@@ -36,6 +36,7 @@ from tests.contract.rpc import BOTH, CHAT, TRIP, text_message
 from tests.support.acting import Actor
 
 versions = pytest.mark.parametrize("version", VERSIONS)
+NOBODYS = "5f0c6d1e-7a39-4a51-9d3c-0d0f9f1b2c3d"
 
 
 @pytest.fixture(autouse=True)
@@ -190,9 +191,7 @@ def test_a_context_is_a_thread_that_is_made_when_it_is_missing(
     assert error(api, "SendMessage", {"message": text_message(**both)}) == -32602
 
 
-@pytest.mark.parametrize(
-    "task_id", ["nonsense", f"{uuid4()}:{uuid4()}", f"{uuid4()}", f"{'-' * 36}:{'-' * 36}"]
-)
+@pytest.mark.parametrize("task_id", ["nonsense", f"{NOBODYS}:{NOBODYS}", NOBODYS, f"{'-' * 36}:{'-' * 36}"])
 def test_a_task_that_is_unknown_is_not_continued(api: Api, task_id: str) -> None:
     assert error(api, "SendMessage", {"message": text_message(taskId=task_id)}) == -32001
 

@@ -18,7 +18,7 @@ from web.context import deployment
 from web.deployment_api import json_rpc
 from web.deployment_api.a2a import methods
 from web.deployment_api.a2a.cards import card
-from web.deployment_api.a2a.following import Asked
+from web.deployment_api.a2a.following import AgentCall
 from web.deployment_api.a2a.ids import PUSH_NOT_SUPPORTED, TASK_NOT_FOUND, VERSION_NOT_SUPPORTED
 from web.deployment_api.a2a.shapes import Version03, Version1
 from web.deployment_api.json_rpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Call, RpcError
@@ -36,12 +36,12 @@ V1, V03 = Version1(), Version03()
 
 
 class Method(NamedTuple):
-    carry_out: Callable[[Asked], Response]
+    carry_out: Callable[[AgentCall], Response]
     shapes: Version1
     streams: bool = False
 
 
-def _no_push(asked: Asked) -> Response:
+def _no_push(asked: AgentCall) -> Response:
     raise RpcError(PUSH_NOT_SUPPORTED, "Push notifications are not supported")
 
 
@@ -140,7 +140,7 @@ def call_method(assistant_id: str) -> Response:
         error = RpcError(INVALID_REQUEST, f"The Accept header must name {SSE}")
         return json_rpc.answer(json_rpc.failure(call.id, error), 400)
     try:
-        return method.carry_out(Asked(agent, call, method.shapes))
+        return method.carry_out(AgentCall(agent, call, method.shapes))
     except RpcError as error:
         return _refused(call, error, streams=method.streams)
     except NotFound as error:

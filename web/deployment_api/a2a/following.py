@@ -21,13 +21,13 @@ from web.deployment_api.a2a import tasks
 from web.deployment_api.a2a.ids import TASK_NOT_FOUND, TaskId
 from web.deployment_api.a2a.shapes import Task, Version1
 from web.deployment_api.a2a.streams import UpdateTimer, updates
-from web.deployment_api.a2a.tasks import History
+from web.deployment_api.a2a.tasks import ShownHistory
 from web.deployment_api.follower import RunFollower
 from web.deployment_api.json_rpc import RpcError
 
 
 @dataclass(frozen=True)
-class Asked:
+class AgentCall:
     """A call of one assistant, and the shapes it is answered in."""
 
     agent: Row
@@ -41,7 +41,7 @@ class Asked:
 class Follower:
     """Who follows a task; holds what is needed after the request's context has ended."""
 
-    def __init__(self, asked: Asked, id: TaskId, history: History | None = None) -> None:
+    def __init__(self, asked: AgentCall, id: TaskId, history: ShownHistory | None = None) -> None:
         self.asked, self.id = asked, id
         self.history = history or tasks.WHOLE
         self.run = RunFollower(id.run_id, id.thread_id, cancels=False)

@@ -23,11 +23,11 @@ from web.context import deployment, settings
 from web.deployment_api import json_rpc
 from web.deployment_api.a2a import tasks
 from web.deployment_api.a2a.cards import CONTEXT, SCOPE_HEADER, SCOPES, card
-from web.deployment_api.a2a.following import Asked, Follower
+from web.deployment_api.a2a.following import AgentCall, Follower
 from web.deployment_api.a2a.ids import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATION, TaskId
 from web.deployment_api.a2a.incoming import Send, incoming
 from web.deployment_api.a2a.shapes import STATES
-from web.deployment_api.a2a.tasks import History
+from web.deployment_api.a2a.tasks import ShownHistory
 from web.deployment_api.json_rpc import INVALID_PARAMS, RpcError
 from web.deployment_api.runs import create_unkeyed
 from web.fields import OneOf, Schema, StrictBoolean, StrictInteger, StrictString, TimeField
@@ -43,7 +43,7 @@ class Named(Schema):
     historyScope = OneOf(*SCOPES, allow_none=True)
 
 
-class Listing(Schema):
+class TaskListing(Schema):
     contextId = StrictString(allow_none=True)
     status = StrictString(allow_none=True)
     pageSize = StrictInteger(minimum=0, allow_none=True)
@@ -54,7 +54,7 @@ class Listing(Schema):
     statusTimestampAfter = TimeField(allow_none=True)
 
 
-def send(asked: Asked) -> Response:
+def send(asked: AgentCall) -> Response:
     """Make a task, and answer it when it has ended, or at once where that is asked for."""
     body = asked.call.read(Send)
     told = body["configuration"] or {}
@@ -70,7 +70,7 @@ def send(asked: Asked) -> Response:
         return follower.answer(reader, stack.pop_all(), after=0, shown=asked.shapes.sent)
 
 
-def send_streaming(asked: Asked) -> Response:
+def send_streaming(asked: AgentCall) -> Response:
     """Make a task and stream it."""
     body = asked.call.read(Send)
     rate_limits.hold_slot()
@@ -81,7 +81,7 @@ def send_streaming(asked: Asked) -> Response:
         return follower.stream(reader, stack.pop_all(), follower.submitted())
 
 
-def _create(asked: Asked, body: dict[str, Any], run_id: UUID) -> TaskId:
+def _create(asked: AgentCall, body: dict[str, Any], run_id: UUID) -> TaskId:
     """The run that a message asks for; raises RpcError."""
     found = incoming(asked.agent, body)
     try:
@@ -91,13 +91,13 @@ def _create(asked: Asked, body: dict[str, Any], run_id: UUID) -> TaskId:
     return TaskId(created.thread_id, created.run_id)
 
 
-def get_task(asked: Asked) -> Response:
+def get_task(asked: AgentCall) -> Response:
     named = asked.call.read(Named)
     follower = Follower(asked, TaskId.parse(named["id"]))
     return asked.answer(asked.shapes.task(tasks.of_row(follower.row(), _history(named))))
 
 
-def subscribe(asked: Asked) -> Response:
+def subscribe(asked: AgentCall) -> Response:
     """Join a task: as it is, then what becomes of it; one that has ended is all there is."""
     follower = Follower(asked, TaskId.parse(asked.call.read(Named)["id"]))
     rate_limits.hold_slot()
@@ -112,7 +112,7 @@ def subscribe(asked: Asked) -> Response:
     )
 
 
-def cancel_task(asked: Asked) -> Response:
+def cancel_task(asked: AgentCall) -> Response:
     """Cancel a task that has not ended, and answer it when it has."""
     follower = Follower(asked, TaskId.parse(asked.call.read(Named)["id"]))
     id = follower.id
@@ -135,12 +135,12 @@ def cancel_task(asked: Asked) -> Response:
         return follower.answer(reader, stack.pop_all(), after=before, shown=asked.shapes.task)
 
 
-def list_tasks(asked: Asked) -> Response:
+def list_tasks(asked: AgentCall) -> Response:
     """A page of an assistant's tasks, newest first."""
-    told = asked.call.read(Listing)
+    told = asked.call.read(TaskListing)
     size = min(told.get("pageSize") or PAGE, MAX_PAGE)
     with_artifacts, length = bool(told.get("includeArtifacts")), told.get("historyLength") or 0
-    wanted = a2a_tasks.Wanted(
+    wanted = a2a_tasks.TaskFilter(
         thread_id=_uuid(told, "contextId"),
         state=_state(told.get("status")),
         since=told.get("statusTimestampAfter"),
@@ -158,16 +158,16 @@ def list_tasks(asked: Asked) -> Response:
     return asked.answer({"tasks": shown, "nextPageToken": following, "pageSize": size, "totalSize": total})
 
 
-def extended_card(asked: Asked) -> Response:
+def extended_card(asked: AgentCall) -> Response:
     return asked.answer(card(asked.agent))
 
 
-def _history(told: dict[str, Any]) -> History:
+def _history(told: dict[str, Any]) -> ShownHistory:
     """How much of the history is wanted; what the call says goes before its header."""
     scope = told.get("historyScope") or request.headers.get(SCOPE_HEADER, CONTEXT)
     if scope not in SCOPES:
         raise RpcError(INVALID_PARAMS, f"{SCOPE_HEADER}: must be {' or '.join(SCOPES)}")
-    return History(scope, told.get("historyLength"))
+    return ShownHistory(scope, told.get("historyLength"))
 
 
 def _uuid(told: dict[str, Any], name: str) -> UUID | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -74,7 +74,7 @@ def updates(
     shapes: Version1,
     call_id: Id | None,
     ended: Callable[[Event | None], Task],
-) -> Iterator[bytes]:
+) -> Generator[bytes]:
     """The bytes of the stream; `ended` is the task after its run's last event, and raises NotFound."""
 
     def item(result: Any) -> bytes:

@@ -25,7 +25,7 @@ INTERRUPTS = "__interrupt__"
 Listed = list[dict[str, Any]]
 
 
-class History:
+class ShownHistory:
     """How much of a conversation a task is shown with: of its context or its own, and how many messages."""
 
     def __init__(self, scope: str = CONTEXT, length: int | None = None) -> None:
@@ -39,7 +39,7 @@ class History:
         return shown if self._length is None else shown[len(shown) - min(self._length, len(shown)) :]
 
 
-WHOLE = History()
+WHOLE = ShownHistory()
 
 
 def get(conn: Connection, deployment_id: UUID, assistant_id: UUID, id: TaskId) -> Row:
@@ -47,7 +47,7 @@ def get(conn: Connection, deployment_id: UUID, assistant_id: UUID, id: TaskId) -
     return a2a_tasks.get(conn, deployment_id, assistant_id, thread_id=id.thread_id, run_id=id.run_id)
 
 
-def of_row(row: Row, history: History = WHOLE) -> Task:
+def of_row(row: Row, history: ShownHistory = WHOLE) -> Task:
     """A task as its row and its thread say."""
     id = str(TaskId(row["thread_id"], row["run_id"]))
     listed = messages.of_values(row["values"])

@@ -7,7 +7,7 @@ event of a stream.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from typing import Any
 
@@ -83,7 +83,7 @@ def _with_progress(
     heartbeat: sse.HeartbeatTimer,
     token: str | int,
     result: Callable[[Event | None], bytes],
-) -> Iterator[bytes]:
+) -> Generator[bytes]:
     """A notice after steps of the graph and with each heartbeat, then the result."""
     last: Event | None = None
     count, next_at = 0, 0.0

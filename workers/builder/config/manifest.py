@@ -11,7 +11,16 @@ from typing import Any
 import orjson
 
 from shared.deployments import env_names
-from workers.builder.config import checkpointer, dependencies, graphs, http, pip_config, source, store, webhooks
+from workers.builder.config import (
+    checkpointer,
+    dependencies,
+    graphs,
+    http,
+    pip_config,
+    source,
+    store,
+    webhooks,
+)
 from workers.builder.config.checks import refused
 from workers.builder.config.dependencies import Dependencies
 from workers.builder.config.graphs import Graphs
