@@ -1,4 +1,4 @@
-"""A thread's events by protocol v2: where a stream begins, what it shows of runs of any origin, and its frames."""
+"""A thread's events by protocol v2: what a stream shows of runs of any origin, to whom, and its frames."""
 
 from __future__ import annotations
 
@@ -8,47 +8,30 @@ from uuid import uuid4
 
 import pytest
 from flask import Flask
-from redis.exceptions import ConnectionError
 from sqlalchemy import text
 
 from shared import thread_runs
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.errors import Unavailable
-from shared.eventlog import follow
 from shared.infra import redis
 from shared.infra.postgres import connection, transaction
 from shared.models import RunStatus, ThreadStatus
-from shared.protocol import lifecycle, stream
 from tests.contract.conftest import Api, caller
 from tests.support.acting import act
 from tests.support.protocol import (
-    ALL,
     AT,
+    RUN,
     WAITING,
+    WHOLE,
     Host,
     brief,
+    classic,
     command,
+    one_run,
     replay,
     started,
     subscribed,
 )
-
-RUN = 1 << 26  # by how much the numbers of one run's events and the next one's lie apart
-WHOLE = ["lifecycle running", "values", "lifecycle completed"]
-
-
-def one_run(api: Api, thread_id: str, **params: Any) -> str:
-    """A whole run made by a command, with one content event; its id."""
-    run_id = started(api, thread_id, **params)["result"]["run_id"]
-    host = Host(run_id)
-    host.show("values", {"n": 1})
-    host.finish({"n": 1})
-    return str(run_id)
-
-
-def classic(api: Api, thread_id: str, **body: Any) -> str:
-    return api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body}).json["run_id"]
 
 
 def milliseconds(run_id: str, column: str) -> int:
@@ -234,200 +217,6 @@ def test_a_second_attempt_begins_nothing_anew(api: Api, thread_id: str) -> None:
     events = replay(api, thread_id)
     assert brief(events) == ["lifecycle running", "values", "values", "lifecycle completed"]
     assert [event["seq"] for event in events] == sorted(event["seq"] for event in events)
-
-
-# Where a stream begins that names no place.
-
-
-def test_watchers_are_given_an_end_once(api: Api, thread_id: str) -> None:
-    one_run(api, thread_id)
-    assert brief(replay(api, thread_id, WAITING)) == ["lifecycle running", "lifecycle completed"]
-    assert replay(api, thread_id, WAITING) == []
-    assert brief(replay(api, thread_id)) == WHOLE
-
-
-def test_content_does_not_count_as_an_end_given(api: Api, thread_id: str) -> None:
-    one_run(api, thread_id)
-    replay(api, thread_id)
-    assert brief(replay(api, thread_id, WAITING)) == ["lifecycle running", "lifecycle completed"]
-
-
-def test_nobody_waits_for_the_end_of_a_run_that_no_command_made(api: Api, thread_id: str) -> None:
-    act(classic(api, thread_id), {"n": 1})
-    with subscribed(api, thread_id, WAITING) as watcher:
-        assert watcher.quiet() == []
-        run_id = one_run(api, thread_id)
-        assert {event["event_id"].split(":")[1] for event in watcher.quiet()} == {run_id}
-
-
-def test_content_begins_with_the_newest_run_when_all_have_ended(api: Api, thread_id: str) -> None:
-    for _ in range(2):
-        run_id = one_run(api, thread_id)
-    assert {event["event_id"].split(":")[event["event_id"].startswith("synth")] for event in replay(api, thread_id)} == {
-        run_id
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("channels", [ALL, WAITING])
-def test_a_stream_begins_with_the_oldest_run_that_has_not_ended(
-    api: Api, thread_id: str, channels: tuple[str, ...]
-) -> None:
-    one_run(api, thread_id)
-    ids = [started(api, thread_id)["result"]["run_id"] for _ in range(2)]
-    host = Host(ids[0])
-    with subscribed(api, thread_id, channels) as reader:
-        assert [event["event_id"] for event in reader.quiet()] == [f"synth:{ids[0]}:lc||running"]
-        host.finish({})
-        Host(ids[1]).finish({})
-        assert [event["event_id"] for event in reader.quiet()] == [
-            f"synth:{ids[0]}:lc||completed",
-            f"synth:{ids[1]}:lc||running",
-            f"synth:{ids[1]}:lc||completed",
-        ]
-
-
-def test_a_stream_begins_with_the_run_that_asks(api: Api, thread_id: str) -> None:
-    run_id = started(api, thread_id)["result"]["run_id"]
-    Host(run_id).ask(q="?")
-    for _ in range(2):
-        events = replay(api, thread_id, WAITING)
-        assert brief(events) == ["lifecycle running", "input.requested", "lifecycle interrupted"]
-    assert events[1]["event_id"] == f"synth:{run_id}:input||q"
-    assert events[1]["params"]["data"] == {"interrupt_id": "q", "payload": "?", "value": "?"}
-
-
-def test_the_answer_to_a_start_names_the_place_before_its_run(api: Api, thread_id: str) -> None:
-    one_run(api, thread_id)
-    answer = started(api, thread_id)
-    through = answer["meta"]["applied_through_seq"]
-    assert through > replay(api, thread_id, since=0)[2]["seq"]
-    Host(answer["result"]["run_id"]).finish({})
-    assert brief(replay(api, thread_id, WAITING, since=through)) == [
-        "lifecycle running",
-        "lifecycle completed",
-    ]
-
-
-def test_a_reader_goes_on_after_each_event_without_loss(api: Api, thread_id: str) -> None:
-    for _ in range(2):
-        host = Host(started(api, thread_id)["result"]["run_id"])
-        for n in range(3):
-            host.show("messages", {"n": n})
-        host.finish({})
-    whole = replay(api, thread_id, since=0)
-    assert len(whole) == 10
-    for at, event in enumerate(whole):
-        assert replay(api, thread_id, since=event["seq"]) == whole[at + 1 :]
-
-
-@pytest.mark.parametrize("beyond", [5 * RUN, 1 << 60, 2 * RUN])
-def test_beyond_the_end_there_is_nothing_old(api: Api, thread_id: str, beyond: int) -> None:
-    one_run(api, thread_id)
-    with subscribed(api, thread_id, since=beyond) as reader:
-        assert reader.quiet() == []
-        one_run(api, thread_id)
-        assert brief(reader.quiet()) == WHOLE
-
-
-def test_before_the_beginning_is_the_beginning(api: Api, thread_id: str) -> None:
-    one_run(api, thread_id)
-    assert brief(replay(api, thread_id, since=-5)) == WHOLE
-
-
-# What is left when a log is gone.
-
-
-@pytest.fixture
-def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever has ended has ended long ago."""
-    monkeypatch.setattr(stream, "SETTLED_SECONDS", -60)
-
-
-def test_lifecycle_is_the_same_when_the_log_was_lost(api: Api, thread_id: str, settled: None) -> None:
-    one_run(api, thread_id)
-    before = replay(api, thread_id, ["lifecycle"], since=0)
-    redis.client().flushall()
-    assert replay(api, thread_id, ["lifecycle"], since=0) == ["history expired", *before]
-
-
-def test_what_is_asked_is_told_by_the_row_when_the_log_was_lost(
-    api: Api, thread_id: str, settled: None
-) -> None:
-    Host(started(api, thread_id)["result"]["run_id"]).ask(q="?", r={"deep": 1})
-    before = replay(api, thread_id, WAITING)
-    redis.client().flushall()
-    after = replay(api, thread_id, WAITING)
-    assert brief(after) == ["history expired", *brief(before)]
-    assert [event["event_id"] for event in after[1:]] == [event["event_id"] for event in before]
-    assert [event["params"]["data"] for event in after[1:]] == [event["params"]["data"] for event in before]
-    numbers = [event["seq"] for event in after[1:]]
-    assert numbers == sorted(numbers)
-    assert replay(api, thread_id, WAITING, since=numbers[1])[1:] == after[3:]
-
-
-def test_a_running_run_whose_log_is_lost_ends_all_the_same(
-    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("SELF_CHECK_SECONDS", "ROW_CHECK_SECONDS", "SETTLE_SECONDS"):
-        monkeypatch.setattr(follow, name, 0.05)
-    monkeypatch.setattr(Host, "end", lambda *said: None)  # as of an owner that cannot reach Redis
-    host = Host(started(api, thread_id)["result"]["run_id"])
-    host.show("values", {"n": 1})
-    with subscribed(api, thread_id) as reader:
-        before = reader.quiet()
-        redis.client().flushall()
-        host.finish({})
-        after = reader.until("lifecycle completed")
-    assert brief(after) == ["history expired", "lifecycle completed"]
-    assert after[-1]["seq"] > before[-1]["seq"]
-
-
-def test_a_log_that_cannot_be_read_now_is_not_taken_for_lost(
-    api: Api, thread_id: str, settled: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one_run(api, thread_id)
-    real = redis.client()
-    calls = iter(range(4))
-
-    class Away:
-        def __getattr__(self, name: str) -> Any:
-            if next(calls, None) is not None:
-                raise ConnectionError("away")
-            return getattr(real, name)
-
-    monkeypatch.setattr("shared.eventlog.follow.client", Away)
-    monkeypatch.setattr(redis, "client", Away)
-    with subscribed(api, thread_id) as reader:
-        assert brief(reader.until("lifecycle completed")) == WHOLE
-
-
-def test_a_database_that_is_away_for_a_moment_costs_nothing(
-    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream, "PAUSE_SECONDS", 0.0)
-    real, failures = lifecycle.row, iter(range(3))
-
-    def row(*asked: Any) -> Any:
-        if next(failures, None) is not None:
-            raise Unavailable("away")
-        return real(*asked)
-
-    monkeypatch.setattr(lifecycle, "row", row)
-    one_run(api, thread_id)
-    with subscribed(api, thread_id) as reader:
-        assert brief(reader.until("lifecycle completed")) == WHOLE
-
-
-def test_history_that_is_further_back_than_is_kept_is_said_to_be_gone(
-    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shared.protocol.stream.KEPT_RUNS", 2)
-    for _ in range(4):
-        one_run(api, thread_id)
-    events = replay(api, thread_id, since=0)
-    assert brief(events) == ["history expired", *WHOLE, *WHOLE]
-    assert events[1]["seq"] == 3 * RUN + 1
-    assert brief(replay(api, thread_id, since=3 * RUN)) == [*WHOLE, *WHOLE]
 
 
 # Threads that come and go.

@@ -20,6 +20,8 @@ ALL = (
 )  # fmt: skip
 WAITING = ("lifecycle", "input")
 AT = 1_700_000_000_000
+RUN = 1 << 26  # by how much the numbers of one run's events and the next one's lie apart
+WHOLE = ["lifecycle running", "values", "lifecycle completed"]
 
 
 class Host(Actor):
@@ -149,3 +151,16 @@ def started(api: Api, thread_id: str, **params: Any) -> Any:
     answer = command(api, thread_id, "run.start", **{"assistant_id": "agent", "input": {"a": 1}, **params})
     assert answer["type"] == "success", answer
     return answer
+
+
+def one_run(api: Api, thread_id: str, **params: Any) -> str:
+    """A whole run made by a command, with one content event; its id."""
+    run_id = started(api, thread_id, **params)["result"]["run_id"]
+    host = Host(run_id)
+    host.show("values", {"n": 1})
+    host.finish({"n": 1})
+    return str(run_id)
+
+
+def classic(api: Api, thread_id: str, **body: Any) -> str:
+    return api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body}).json["run_id"]
