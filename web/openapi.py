@@ -54,6 +54,8 @@ GROUPS = {
     "Assistants": ("assistants",),
     "Crons": ("crons",),
     "Store": ("store",),
+    "Protocol v2": ("protocol_commands", "protocol_events"),
+    "MCP and A2A": ("mcp", "a2a"),
     "Deployments": ("deployments", "uploads"),
     "Revisions": ("revisions",),
     "Logs": ("logs",),

@@ -72,6 +72,7 @@ STREAMS = [
     "delegates",
     "waits",
     "censored",
+    "without_censor",
     "numbers",
 ]
 ALL = {name: f"./graphs.py:{name}" for name in GRAPHS}

@@ -1,15 +1,15 @@
 """The transformers that a graph was compiled with, at work on protocol v2's events.
 
 A transformer sees the events of the run in the library's own form, may change them or leave them out, and may put
-something of its own into channels with names. What one fails on is left out too: it may be there to hide something.
-Graph libraries that know no transformers have none.
+something of its own into channels with names. What one fails on is left out too, and all content where they cannot be
+made: they may be there to hide something. Graph libraries that know no transformers have none.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from langgraph.pregel import Pregel
@@ -31,9 +31,12 @@ async def transformed(
     graph: Pregel, writer: ProtocolWriter, chunks: AsyncGenerator[Chunk, None]
 ) -> AsyncGenerator[Chunk, None]:
     """The same chunks. Between one and the next, the graph's transformers have their way with the first's events."""
-    transformers = _transformers(graph)
+    factories: tuple[Callable[..., Any], ...] = tuple(getattr(graph, "stream_transformers", None) or ())
+    transformers = _transformers(factories) if factories else None
     async with contextlib.aclosing(chunks):
         if transformers is None:
+            if factories:
+                writer.intercept = _leave_out
             async for chunk in chunks:
                 yield chunk
             return
@@ -113,17 +116,20 @@ class _Line:
             self._writer.write_named(method.removeprefix(CUSTOM), tuple(params["namespace"]), params["data"])
 
 
-def _transformers(graph: Pregel) -> Any:
-    """The library's dispatcher with the graph's own transformers; None where it has none."""
-    factories: tuple[Callable[..., Any], ...] = tuple(getattr(graph, "stream_transformers", None) or ())
-    if not factories:
-        return None
+def _transformers(factories: Sequence[Callable[..., Any]]) -> Any:
+    """The library's dispatcher with the graph's own transformers; None where they cannot be made."""
     try:
         from langgraph.stream._mux import StreamMux
 
         return StreamMux(factories=list(factories), is_async=True)
     except Exception as error:
         log.warning(
-            "the graph's stream transformers cannot be used: %s", text_of(error, repr), exc_info=error
+            "the graph's stream transformers cannot be used, so protocol v2 shows no content of this run: %s",
+            text_of(error, repr),
+            exc_info=error,
         )
         return None
+
+
+def _leave_out(event: dict[str, Any]) -> None:
+    """Nobody gets it."""

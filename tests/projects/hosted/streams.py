@@ -353,4 +353,8 @@ if StreamTransformer is not None:
         get_stream_writer()("a secret")
         return {"messages": [await Scripted(chunks=SECOND).ainvoke("?")]}
 
+    def broken(scope: tuple[str, ...]) -> Censor:
+        raise ValueError("no censor today")
+
     censored = chain(say).compile(transformers=[Censor])
+    without_censor = chain(say).compile(transformers=[broken])

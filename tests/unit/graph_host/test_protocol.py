@@ -495,6 +495,15 @@ def test_the_graphs_own_transformers_change_hide_and_add(streams: HostProcess) -
     assert run.values["messages"][-1]["content"] == "It is water."
 
 
+def test_nothing_is_shown_of_a_run_whose_transformers_cannot_be_made(streams: HostProcess) -> None:
+    run = watched(streams, "without_censor")
+
+    assert not any(told(run, method) for method in ("values", "messages", "updates", "custom", "tasks"))
+    assert any("no censor today" in line["message"] for line in run.logs)
+    assert run.outcome is not None
+    assert run.outcome["status"] == "success"
+
+
 def test_an_event_that_a_transformer_fails_on_is_left_out(streams: HostProcess) -> None:
     run = watched(streams, "censored")
 
