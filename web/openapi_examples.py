@@ -19,6 +19,12 @@ METADATA = {"metadata": {"topic": "greetings"}}
 ID = "0198c0de-0000-7000-8000-000000000000"
 RUN = {"assistant_id": GRAPH, "input": MESSAGES}
 CRON = {"assistant_id": GRAPH, "schedule": "0 9 * * 1-5", "input": MESSAGES}
+A2A_MESSAGE = {
+    "kind": "message",
+    "messageId": "1",
+    "role": "user",
+    "parts": [{"kind": "text", "text": "Hello"}],
+}
 PROVIDER = {
     "provider_id": "acme",
     "name": "Acme",
@@ -30,6 +36,7 @@ PROVIDER = {
 
 # By the name of their schema.
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "A2aCall": {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": A2A_MESSAGE}},
     "AssistantCreate": {"graph_id": GRAPH, "name": "My assistant"},
     "AssistantPatch": {"name": "My assistant"},
     "AssistantSearch": {"limit": 10},
@@ -46,14 +53,17 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "ItemSearch": {"namespace_prefix": ["notes"]},
     "KeyCreate": {"name": "ci", "role": "deploy"},
     "KeyPatch": {"name": "ci"},
+    "McpCall": {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
     "McpDiscover": {"provider_id": "tools", "name": "Tools", "mcp_server_url": "https://tools.example/mcp"},
     "OrganizationBody": {"name": "Acme"},
+    "ProtocolCommand": {"id": 1, "method": "run.start", "params": RUN},
     "ProviderCreate": PROVIDER,
     "ProviderPatch": {"name": "Acme"},
     "RunCreate": RUN,
     "StateAt": {"checkpoint": {"checkpoint_id": ID}},
     "StatePatch": METADATA,
     "StateUpdate": {"values": MESSAGES},
+    "Subscribed": {"channels": ["values", "messages", "lifecycle", "input"]},
     "ThreadCreate": METADATA,
     "ThreadCronCreate": CRON,
     "ThreadPatch": METADATA,
@@ -80,7 +90,8 @@ def with_graph(
         if isinstance(example, list):
             return [filled(one) for one in example]
         named = {name: known[name] for name in known.keys() & example.keys()}
-        return {**example, **named}
+        inner = {"params": filled(example["params"])} if "params" in example else {}
+        return {**example, **named, **inner}
 
     paths = deepcopy(document["paths"])
     for operation in (operation for path in paths.values() for operation in path.values()):

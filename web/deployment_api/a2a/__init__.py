@@ -75,6 +75,10 @@ METHODS = {
 }
 
 
+class A2aCall(json_rpc.JsonRpcCall):
+    pass
+
+
 class CardQuery(Schema):
     assistant_id = StrictString()
 
@@ -119,7 +123,7 @@ def find_card() -> Response:
 @operation(
     "Call a method of the Agent2Agent protocol",
     role="run",
-    body=json_rpc.JsonRpcCall,
+    body=A2aCall,
     answer=json_rpc.ANSWER,
     media=(JSON, SSE),
     also=(400,),

@@ -27,6 +27,10 @@ bp = Blueprint("mcp", __name__)
 NEWEST = "2025-11-25"  # of the protocol's versions
 
 
+class McpCall(json_rpc.JsonRpcCall):
+    pass
+
+
 class Initialize(Schema):
     protocolVersion = StrictString(max_length=64, load_default=NEWEST, allow_none=True)
 
@@ -46,7 +50,7 @@ def require_enabled() -> None:
 @operation(
     "Call a method of the Model Context Protocol",
     role="run",
-    body=json_rpc.JsonRpcCall,
+    body=McpCall,
     answer=json_rpc.ANSWER,
     media=(JSON, SSE),
     also=(400,),
