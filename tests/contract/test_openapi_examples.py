@@ -42,8 +42,6 @@ def bodies(document: dict[str, Any]) -> dict[tuple[str, str], Any]:
 
 
 def test_every_body_of_a_deployment_s_page_succeeds(app: Flask, api: Api) -> None:
-    thread_id = api.post("/threads").json["thread_id"]
-    ids = {"thread_id": thread_id, "assistant_id": assistants.default_id("agent")}
     sent = 0
     for (method, path), body in bodies(document(app, of_deployment=True)).items():
         if method in ("post", "put") and path not in NOT_FOR_ANY:
