@@ -199,14 +199,10 @@ def _create(
         has_key = HEADER in request.headers
     try:
         created, response = _insert(asked, thread_id, run_id, has_key=has_key)
-    except OutcomeUnknown:  # an error would have the caller send it again
-        with driver() as conn:
-            found = create.made(conn, run_id)
-        if found is None:
-            raise
-        created, response = found, _record(found, thread_id)
-    publish_cancels(created.displaced, settings().event_retention_seconds)
-    _notify(created)
+    except OutcomeUnknown as error:
+        created = _found(run_id, error)
+        response = _record(created, thread_id)
+    _publish(created)
     return created, response
 
 
@@ -221,15 +217,24 @@ def create_by(rule: Callable[..., Created]) -> Created:
     try:
         with connection() as conn:
             created = rule(conn, run_id=run_id, **_terms())
-    except OutcomeUnknown:  # an error would have the caller send it again
-        with driver() as conn:
-            found = create.made(conn, run_id)
-        if found is None:
-            raise
-        created = found
+    except OutcomeUnknown as error:
+        created = _found(run_id, error)
+    _publish(created)
+    return created
+
+
+def _found(run_id: UUID, error: OutcomeUnknown) -> Created:
+    """The run whose commit was not answered, if it was carried out: an error would have the caller send it again."""
+    with driver() as conn:
+        found = create.made(conn, run_id)
+    if found is None:
+        raise error
+    return found
+
+
+def _publish(created: Created) -> None:
     publish_cancels(created.displaced, settings().event_retention_seconds)
     _notify(created)
-    return created
 
 
 def _insert(
