@@ -85,7 +85,10 @@ def streamed(host: HostProcess, graph_id: str, modes: str, *, subgraphs: bool) -
     """What the host streams."""
     thread = Checkpointed(host)
     asked = {"stream_mode": modes.split(), "subgraphs": subgraphs}
-    return transcript([thread.run(graph_id, **run, **asked).events for run in RUNS[graph_id]])
+    runs = [thread.run(graph_id, **run, **asked).events for run in RUNS[graph_id]]
+    return transcript(
+        [[event for event in events if not event[0].startswith("~")] for events in runs]
+    )  # protocol v2's
 
 
 def title(modes: str, *, subgraphs: bool) -> str:
