@@ -86,9 +86,8 @@ def streamed(host: HostProcess, graph_id: str, modes: str, *, subgraphs: bool) -
     thread = Checkpointed(host)
     asked = {"stream_mode": modes.split(), "subgraphs": subgraphs}
     runs = [thread.run(graph_id, **run, **asked).events for run in RUNS[graph_id]]
-    return transcript(
-        [[event for event in events if not event[0].startswith("~")] for events in runs]
-    )  # protocol v2's
+    classic = [[event for event in events if not event[0].startswith("~")] for events in runs]
+    return transcript(classic)
 
 
 def title(modes: str, *, subgraphs: bool) -> str:
