@@ -9,9 +9,10 @@ export UV_PYTHON_DOWNLOADS := never
 # Tests start hundreds of Python processes: they do not each compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
-# As many workers as processors; each has a PostgreSQL and a Valkey of its own, so at most four. Modules are shared out
-# in the order of their names, and contract goes first: its longest tests are alone in their modules.
-PARALLEL := --numprocesses logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+# One worker more than processors, since many tests wait; each has a PostgreSQL and a Valkey of its own, so at most four.
+# Modules are shared out in the order of their names, and contract goes first: its longest tests are alone in their modules.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PARALLEL := --numprocesses $(WORKERS) --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 FAST := tests/contract tests/unit
 
 .PHONY: help install run demo test test-fast coverage soak check format lock docs clean

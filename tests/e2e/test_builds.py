@@ -126,7 +126,7 @@ def test_what_cannot_be_built_says_why_and_the_old_revision_serves(stack: Stack,
     assert any('File "agent.py", line 1' in line for line in told), "files as the project names them"
 
     reason = fail(stack, write(http={"app": "./agent.py:app"}), "broken")
-    assert reason == "configuration: http: not supported: this server serves no routes of a project's own"
+    assert reason == "configuration: http.app: not supported: this server serves no routes of a project's own"
 
     assert said(stack, "broken") == "old"
     active = record(stack, "broken")["active_revision_id"]
