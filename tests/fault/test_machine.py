@@ -116,7 +116,10 @@ def parsed(response: httpx.Response) -> Iterator[tuple[int, str, str]]:
                 yield EXPIRED
             fields[name] = value
         elif "event" in fields:
-            yield int(fields["id"]), fields["event"], fields["data"]
+            if "id" in fields:
+                yield int(fields["id"]), fields["event"], fields["data"]
+            else:  # it stands in no log
+                assert (fields["event"], "404: Run not found" in fields["data"]) == ("error", True)
             fields = {}
 
 
