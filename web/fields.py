@@ -195,6 +195,10 @@ class AnyJson(Field):
         super().__init__(**{"allow_none": True, **kwargs})
 
 
+def too_long(max_bytes: int) -> Rule:
+    return Rule(f"must have at most {max_bytes} bytes as JSON", "too_long")
+
+
 class JsonObject(Field):
     """Any JSON object, kept as sent.
 
@@ -213,7 +217,7 @@ class JsonObject(Field):
         if not isinstance(value, dict):
             raise ValidationError([self.type_rule])
         if self.max_bytes is not None and not _fits(value, self.max_bytes):
-            raise ValidationError([Rule(f"must have at most {self.max_bytes} bytes as JSON", "too_long")])
+            raise ValidationError([too_long(self.max_bytes)])
         if self.searchable and _has_nul(value):
             raise ValidationError([Rule("must not contain the character U+0000", "value_error")])
         return value
@@ -236,14 +240,21 @@ NO_ITEM = Rule("must have at least 1 item", "too_short")
 
 
 class ListOf(Field):
-    """An array whose items, not too many, are checked by `inner` one by one."""
+    """An array whose items, not too many, are checked by `inner` one by one; `max_bytes` is as with JsonObject."""
 
     type_rule = Rule("must be an array", "list_type")
 
     def __init__(
-        self, inner: fields.Field, *, not_empty: bool = False, max_items: int = MAX_ITEMS, **kwargs: Any
+        self,
+        inner: fields.Field,
+        *,
+        not_empty: bool = False,
+        max_items: int = MAX_ITEMS,
+        max_bytes: int | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.max_bytes = max_bytes
         self.inner = inner
         self.not_empty = not_empty
         self.max_items = max_items
@@ -255,6 +266,8 @@ class ListOf(Field):
             raise ValidationError([NO_ITEM])
         if len(value) > self.max_items:
             raise ValidationError([Rule(f"must have at most {self.max_items} items", "too_long")])
+        if self.max_bytes is not None and not _fits(value, self.max_bytes):
+            raise ValidationError([too_long(self.max_bytes)])
         items: list[Any] = []
         refused: dict[int, Any] = {}
         for position, item in enumerate(value):

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import orjson
 import pytest
 from langgraph_sdk.stream.subscription import namespace_matches
+from marshmallow import ValidationError
 
 from shared.protocol.events import Failure, ProtocolEvent
-from web.deployment_api.protocol.subscription import Subscription, encoded, failed
+from web.deployment_api.protocol.subscription import (
+    MOST_BYTES,
+    REMEMBERED,
+    Subscribed,
+    Subscription,
+    encoded,
+    failed,
+)
 
 
 def event(method: str = "values", namespace: tuple[str, ...] = (), name: str | None = None) -> ProtocolEvent:
@@ -46,6 +56,34 @@ def test_namespaces_go_by_the_clients_own_rule(chosen: list[list[str]] | None, d
     for namespace in NAMESPACES:
         expected = namespace_matches(list(namespace), chosen, depth)
         assert asked.wants(event(namespace=namespace)) is expected, namespace
+
+
+def test_a_long_choice_is_looked_through_once_for_each_namespace() -> None:
+    class Counted(list[list[str]]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[list[str]]:
+            self.looks += 1
+            return super().__iter__()
+
+    chosen = Counted([["a:2"], ["b"]])
+    asked = subscription("values", namespaces=chosen)
+    for _ in range(3):
+        assert [asked.wants(event(namespace=namespace)) for namespace in NAMESPACES] == [
+            False, False, True, True, False, False,
+        ]  # fmt: skip
+    assert chosen.looks == len(NAMESPACES)
+    assert not any(asked.wants(event(namespace=(f"a:{n}",))) for n in range(3, 3 * REMEMBERED))
+    assert chosen.looks < 4 * REMEMBERED
+
+
+def test_a_choice_has_a_length() -> None:
+    many = [["agent:" + "x" * 60]] * 1000
+    with pytest.raises(ValidationError, match="at most"):
+        Subscribed().load({"channels": ["values"], "namespaces": many})
+    with pytest.raises(ValidationError, match="at most"):
+        Subscribed().load({"channels": ["custom:" + "x" * MOST_BYTES]})
+    Subscribed().load({"channels": ["values"], "namespaces": many[:500]})
 
 
 def test_who_wants_content_does_not_only_wait() -> None:

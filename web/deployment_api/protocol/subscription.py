@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from marshmallow import ValidationError
@@ -20,6 +20,9 @@ NAMED = f"{CUSTOM}:"
 INPUT = "input"  # the channel of all methods that begin so
 WAITING = frozenset({"lifecycle", INPUT})  # channels of who waits for beginnings, ends and questions alone
 SHOWN = 100  # characters of an unknown channel that a refusal repeats
+# A stream keeps its choice for as long as it is open, and looks through it at events in a namespace new to it.
+MOST_BYTES = 64 * 1024
+REMEMBERED = 256  # namespaces, of which it is known whether they are wanted
 
 
 class ChannelName(StrictString):
@@ -40,8 +43,8 @@ class ChannelName(StrictString):
 class Subscribed(Schema):
     """What a client says of the events it wants."""
 
-    channels = ListOf(ChannelName(), required=True, not_empty=True)
-    namespaces = ListOf(ListOf(StrictString()), allow_none=True)
+    channels = ListOf(ChannelName(), required=True, not_empty=True, max_bytes=MOST_BYTES)
+    namespaces = ListOf(ListOf(StrictString()), allow_none=True, max_bytes=MOST_BYTES)
     depth = StrictInteger(minimum=0, allow_none=True)
     since = StrictInteger(allow_none=True)
 
@@ -54,6 +57,7 @@ class Subscription:
     namespaces: Sequence[Sequence[str]] | None = None
     depth: int | None = None
     since: int | None = None
+    _known: dict[tuple[str, ...], bool] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, checked: Mapping[str, Any]) -> Subscription:
@@ -77,10 +81,19 @@ class Subscription:
     def _has_namespace(self, namespace: Sequence[str]) -> bool:
         if not self.namespaces:
             return True
+        key = tuple(namespace)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            known = self._known[key] = self._is_in(key, self.namespaces)
+        return known
+
+    def _is_in(self, namespace: Sequence[str], chosen: Sequence[Sequence[str]]) -> bool:
         return any(
             _begins_with(namespace, prefix)
             and (self.depth is None or len(namespace) - len(prefix) <= self.depth)
-            for prefix in self.namespaces
+            for prefix in chosen
         )
 
 
