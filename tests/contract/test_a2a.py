@@ -15,7 +15,7 @@ from werkzeug.test import TestResponse
 import tests.support.factories as make
 from shared.access import api_keys
 from shared.infra.postgres import connection, transaction
-from shared.models import RunStatus, Thread
+from shared.models import RunStatus, Thread, ThreadStatus
 from tests.contract import rpc
 from tests.contract.a2a_calls import (
     AGENT,
@@ -39,6 +39,7 @@ from tests.contract.bad_input import BODIES, MAX_BYTES, bad_objects
 from tests.contract.conftest import Api, MakeApp, Notifications, caller
 from tests.contract.documented import document_of
 from tests.contract.rpc import BOTH, CHAT, TRIP, text_message
+from tests.support.acting import Actor
 from web import rate_limits
 
 versions = pytest.mark.parametrize("version", VERSIONS)
@@ -239,6 +240,26 @@ def test_what_takes_long_holds_a_stream_slot_and_the_rest_does_not(
     assert call.result()
     call.response.close()
     assert status("SubscribeToTask", {"id": task["id"]}) == 200
+
+
+def test_who_waits_for_a_cancelled_task_holds_a_slot(api: Api) -> None:
+    api.set(max_streams=1)
+    rate_limits.start(api.client.application)
+    streams: rate_limits.Streams = api.client.application.extensions["runyard_streams"]
+    task = live(api)
+    actor = Actor(run_of(task))
+    waiting = rpc.post(api, AGENT, "CancelTask", {"id": task["id"]}, buffered=False)
+    assert streams.count == 1
+
+    other = live(api)
+    Actor(run_of(other))
+    assert result(api, "CancelTask", {"id": other["id"]})["status"]["state"] == "TASK_STATE_WORKING"
+    assert row(run_of(other))["cancel_requested"] == "interrupt"
+
+    actor.finish(status=RunStatus.INTERRUPTED, thread_status=ThreadStatus.IDLE)
+    assert rpc.answered(waiting)["result"]["status"]["state"] == "TASK_STATE_CANCELED"
+    waiting.close()
+    assert streams.count == 0
 
 
 def test_the_project_may_switch_it_off(api: Api) -> None:

@@ -12,7 +12,7 @@ from uuid import UUID
 from flask import Response, request
 from uuid_utils.compat import uuid7
 
-from shared.errors import Conflict, NotFound
+from shared.errors import Conflict, NotFound, TooMany, Unavailable
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES
@@ -113,7 +113,7 @@ def subscribe(asked: AgentCall) -> Response:
 
 
 def cancel_task(asked: AgentCall) -> Response:
-    """Cancel a task that has not ended, and answer it when it has."""
+    """Cancel a task that has not ended, and answer it when it has: as it is, where no slot is left to wait in."""
     follower = Follower(asked, TaskId.parse(asked.call.read(Named)["id"]))
     id = follower.id
     with ExitStack() as stack:
@@ -132,7 +132,18 @@ def cancel_task(asked: AgentCall) -> Response:
         notify_next(next_run)
         if stopped.is_over:
             return asked.answer(asked.shapes.task(follower.ended(None)))
+        if not _may_wait():
+            return asked.answer(asked.shapes.task(tasks.of_row(follower.row())))
         return follower.answer(reader, stack.pop_all(), after=before, shown=asked.shapes.task)
+
+
+def _may_wait() -> bool:
+    """Whether this request has got a slot; who follows a task in the last one must still be able to cancel it."""
+    try:
+        rate_limits.hold_slot()
+    except (TooMany, Unavailable):
+        return False
+    return True
 
 
 def list_tasks(asked: AgentCall) -> Response:
