@@ -295,6 +295,19 @@ def test_progress_is_told_where_it_is_asked_for(api: Api, notifications: Notific
     assert orjson.loads(last["result"]["content"][0]["text"]) == {"a": 1}
 
 
+def test_what_each_message_of_a_stream_repeats_has_a_length(api: Api) -> None:
+    params = {"name": "agent", "arguments": {"messages": "hi"}, "_meta": {"progressToken": "p" * 1025}}
+    code, said = error(api, "tools/call", params)
+    assert (code, said) == (-32602, "_meta.progressToken: must have at most 1024 characters")
+    for path in ("/mcp", "/a2a/agent"):
+        body = {"jsonrpc": "2.0", "id": "i" * 1025, "method": "ping"}
+        answer: Any = api.post(path, body, headers=BOTH).json
+        assert answer["id"] is None
+        assert answer["error"] == {"code": -32600, "message": "id: must have at most 1024 characters"}
+        answer = api.post(path, {**body, "id": "i" * 1024}, headers=BOTH).json
+        assert answer["id"] == "i" * 1024
+
+
 def test_a_client_without_streams_gets_json_despite_its_token(api: Api, notifications: Notifications) -> None:
     params = {"name": "agent", "arguments": {"messages": "hi"}, "_meta": {"progressToken": 1}}
     response = post(api, "tools/call", params, headers={"Accept": "application/json"}, buffered=False)

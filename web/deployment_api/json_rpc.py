@@ -25,6 +25,7 @@ from web.validation import SchemaViolation, checked, parse_body, raw_body
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 
 Id = str | int | float
+MAX_ID = 1024  # characters: of what a caller names a call by, each message of its stream repeats it
 
 
 class RpcError(Exception):
@@ -39,11 +40,13 @@ class IdField(Field):
     """What a caller knows its call by; without it there is no answer."""
 
     type_rule = Rule("must be a string or a number", "value_error")
-    json_schema: ClassVar[dict[str, Any]] = {"type": ["string", "number"]}
+    json_schema: ClassVar[dict[str, Any]] = {"type": ["string", "number"], "maxLength": MAX_ID}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValidationError([self.type_rule])
+        if isinstance(value, str) and len(value) > MAX_ID:
+            raise ValidationError([Rule(f"must have at most {MAX_ID} characters", "string_too_long")])
         return value
 
 
@@ -113,8 +116,11 @@ def _is_answer(body: Mapping[str, Any]) -> bool:
 
 
 def _id_of(body: Mapping[str, Any]) -> Any:
-    id = body.get("id")
-    return id if isinstance(id, str | int | float) and not isinstance(id, bool) else None
+    """The id of what may be no call; None where it has none that may be."""
+    try:
+        return IdField().deserialize(body.get("id"))
+    except ValidationError:
+        return None
 
 
 def result(id: Id | None, value: Any) -> bytes:

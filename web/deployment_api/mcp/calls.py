@@ -25,7 +25,7 @@ from web import rate_limits, sse
 from web.deployment_api import json_rpc, messages
 from web.deployment_api.follower import RunFollower
 from web.deployment_api.graph_input import takes_messages
-from web.deployment_api.json_rpc import INVALID_PARAMS, Call, RpcError
+from web.deployment_api.json_rpc import INVALID_PARAMS, MAX_ID, Call, RpcError
 from web.deployment_api.mcp import tools
 from web.deployment_api.runs import create_unkeyed
 from web.fields import AnyJson, JsonObject, Schema, StrictString
@@ -74,7 +74,10 @@ def call_tool(call: Call) -> Response:
 
 
 def _progress_token(meta: Any) -> str | int | None:
+    """What each notice of progress repeats; None: none are wanted. Raises RpcError."""
     token = meta.get("progressToken") if isinstance(meta, dict) else None
+    if isinstance(token, str) and len(token) > MAX_ID:
+        raise RpcError(INVALID_PARAMS, f"_meta.progressToken: must have at most {MAX_ID} characters")
     return token if isinstance(token, str | int) and not isinstance(token, bool) else None
 
 
