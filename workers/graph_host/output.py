@@ -1,8 +1,8 @@
 """What user code prints and logs → LOG frames, with the id of the run that did it.
 
 What one `print()` writes is one record, however many lines it has, and so is a traceback. Bounded three ways:
-bytes a record, records a run, records a second. What is longer becomes several records, cut between lines; what is
-dropped is counted and said once.
+bytes a record, records a run, records a second. What is longer becomes several records, cut between lines, and what is
+far too long loses its end; what is dropped is counted and said once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .connection import Connection
 from .standard import get_ident, json_dumps, monotonic
 
 MAX_RECORD_BYTES = 8 * 1024
+MAX_CHARACTERS = 1_000_000  # of what is said at once: no other run goes on while it is cut up
 MAX_LINES_PER_RUN = 10_000
 LINES_PER_SECOND = 200
 BURST_LINES = 2_000
@@ -68,6 +69,9 @@ class Limiter:
         run_id = current_run_id.get() if run_id is None else run_id
         for writer in self.writers:
             writer.settle((get_ident(), run_id))
+        lost = len(message) - MAX_CHARACTERS
+        if lost > 0:
+            message = f"{message[:MAX_CHARACTERS]}\n{lost} more characters dropped"
         for part in _parts(clean(message)):
             self._emit(level, logger, part, run_id)
 
@@ -242,16 +246,18 @@ class _PrintedTraceback:
 
     def __init__(self, piece: str) -> None:
         self._pieces = [piece]
+        self._length = len(piece)
         self._seen = 1
         self._is_whole = False  # but for another exception that it led to
 
     def takes(self, piece: str) -> bool:
         """Take the piece if it may be the next one."""
         said = piece.lstrip("\n")
-        if self._is_whole and said and not said.startswith(CONNECTS):
+        if self._length > MAX_CHARACTERS or (self._is_whole and said and not said.startswith(CONNECTS)):
             return False
         self._is_whole = not said.startswith((" ", *BEGINS, *CONNECTS)) if said else self._is_whole
         self._pieces.append(piece)
+        self._length += len(piece)
         return True
 
     def grew(self) -> bool:
@@ -282,4 +288,12 @@ class FrameHandler(logging.Handler):
         try:
             self._limiter.emit(record.levelname, record.name, self.format(record).rstrip("\n"))
         except Exception:  # a record whose arguments do not fit its format
-            self._limiter.emit("ERROR", record.name, f"unprintable log record: {record.msg!r}")
+            self._limiter.emit("ERROR", record.name, f"unprintable log record: {_shown(record.msg)}")
+
+
+def _shown(said: object) -> str:
+    """What was logged, or its kind where it cannot be shown: who logs is never told."""
+    try:
+        return repr(said)
+    except Exception:  # the project's own objects raise what they like
+        return type(said).__name__

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.support.hosted import ALL, HOSTED
 from tests.support.hosts import HostProcess, graph_host
-from workers.graph_host.output import MAX_RECORD_BYTES
+from workers.graph_host.output import MAX_CHARACTERS, MAX_RECORD_BYTES, FrameHandler, Limiter, LineWriter
 
 NAMES = ("lines", "beside", "traces", "falls", "fails_inside", "refused")
 GRAPHS = {name: f"./prints.py:{name}" for name in NAMES} | {name: ALL[name] for name in ("says", "says_much")}
@@ -55,6 +57,60 @@ def test_what_is_printed_at_once_is_one_record(host: HostProcess) -> None:
     assert "\n".join(long) == "\n".join(letter * 5_000 for letter in "xyz")  # in parts, of whole lines
     assert all(len(part) <= MAX_RECORD_BYTES for part in long)
     assert line == "w" * MAX_RECORD_BYTES
+
+
+class Heard:
+    """A connection that keeps what is sent; nothing is ever called later on its loop."""
+
+    def __init__(self) -> None:
+        self.loop: Any = self
+        self.lines: list[str] = []
+
+    def send(self, kind: int, run_id: bytes, body: bytes) -> None:
+        self.lines.append(json.loads(body)["message"])
+
+    def call_soon_threadsafe(self, *call: Any) -> None:
+        pass
+
+    call_later = None
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def writer(heard: Heard) -> LineWriter:
+    limiter = Limiter(cast("Any", heard))
+    writer = LineWriter(limiter, "stdout", None)
+    limiter.writers = (writer,)
+    return writer
+
+
+def test_what_is_far_too_long_loses_its_end(heard: Heard, writer: LineWriter) -> None:
+    line = "é" * 999 + "\n"
+    writer.write(line * (MAX_CHARACTERS // len(line) + 5))
+    assert sum(map(len, heard.lines)) < MAX_CHARACTERS + 100
+    assert heard.lines[-1].endswith("\n4999 more characters dropped")
+
+
+def test_a_traceback_that_is_printed_without_end_is_not_held_back(heard: Heard, writer: LineWriter) -> None:
+    writer.write("Traceback (most recent call last):\n")
+    line = "  " + "x" * 10_000 + "\n"
+    for _ in range(MAX_CHARACTERS // len(line) + 2):
+        writer.write(line)
+    assert heard.lines[0].startswith("Traceback")
+    assert heard.lines[-1].startswith("  xxx")
+
+
+def test_what_cannot_be_shown_is_not_the_business_of_who_logs_it(heard: Heard, writer: LineWriter) -> None:
+    class Broken:
+        def __repr__(self) -> str:
+            raise ValueError("no words")
+
+    FrameHandler(writer._limiter).emit(logging.LogRecord("a", logging.INFO, "", 1, Broken(), (), None))
+    assert heard.lines == ["unprintable log record: Broken"]
 
 
 def test_threads_of_a_run_do_not_write_into_each_other_s_lines(host: HostProcess) -> None:
