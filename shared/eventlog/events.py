@@ -216,6 +216,31 @@ def logged(redis: Redis, id: UUID, after: int) -> Iterator[Event]:
             return
 
 
+# KEYS log. ARGV first id, how many, how a name begins. Answers the last id looked at, and the names that begin so.
+NAMES = """
+local found, names = redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2]), {}
+for _, entry in ipairs(found) do
+  local stored = entry[2][4]
+  if string.sub(stored, 1, #ARGV[3]) == ARGV[3] then
+    names[#names + 1] = string.sub(stored, 1, string.find(stored, '\\n', 1, true) - 1)
+  end
+end
+return {#found > 0 and found[#found][1] or '', names}
+"""
+
+
+def names(redis: Redis, id: UUID, beginning: str) -> Iterator[str]:
+    """The names of the log's events that begin so, without their data, which stays there; raises RedisError."""
+    after = 0
+    while True:
+        answer: Any = redis.eval(NAMES, 1, log_key(id), f"0-{after + 1}", PAGE, beginning)
+        last, found = answer
+        yield from (name.decode() for name in found)
+        if not last:
+            return
+        after = int(last.partition(b"-")[2])
+
+
 def newest(redis: Redis, id: UUID) -> Event | None:
     """The newest event the log holds; raises RedisError."""
     entries: Any = redis.xrevrange(log_key(id), count=1)

@@ -19,6 +19,8 @@ SELECT run_id FROM run WHERE deployment_id = :deployment_id AND thread_id = :thr
     AND (CAST(:run_id AS uuid) IS NULL OR run_id = :run_id) ORDER BY created_seq DESC LIMIT 1
 """)
 
+LIFECYCLE = f'{events.MARK}["lifecycle",'  # how the names of such events begin
+
 Node = dict[str, Any]
 
 
@@ -39,11 +41,9 @@ def _statuses(run_id: UUID) -> dict[tuple[str, ...], str]:
     """The last that the log says of each graph inside, by namespace."""
     found: dict[tuple[str, ...], str] = {}
     try:
-        for event in logs.logged(redis.client(), run_id, 0):
-            if not events.is_stored(event.name):
-                continue
-            method, namespace, tail, _ = events.stored_head(event.name)
-            if method == "lifecycle" and namespace:
+        for name in logs.names(redis.client(), run_id, LIFECYCLE):
+            _, namespace, tail, _ = events.stored_head(name)
+            if namespace:
                 found[tuple(namespace)] = tail.rpartition("|")[2]
     except RedisError as error:
         raise Unavailable("the event log cannot be read") from error

@@ -12,6 +12,8 @@ from sqlalchemy import text
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.errors import OutcomeUnknown
+from shared.eventlog.events import PAGE
+from shared.infra import redis
 from shared.infra.postgres import connection, transaction
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.conftest import Api, Notifications, caller
@@ -323,6 +325,23 @@ def test_the_tree_says_which_graphs_have_begun_and_ended(api: Api, thread_id: st
             ],
         }
     }
+
+
+def test_the_tree_of_a_long_run_costs_none_of_its_data(api: Api, thread_id: str) -> None:
+    host = Host(started(api, thread_id)["result"]["run_id"])
+    for n in range(2 * PAGE):
+        host.show("values", {"text": "x" * 1_000})
+        if n % PAGE == 0:
+            data = {"event": "started", "namespace": [f"child:{n}"]}
+            host.show("lifecycle", data, namespace=[f"child:{n}"], tail=f"lc|child:{n}|started")
+
+    def sent() -> int:
+        return redis.client().info("stats")["total_net_output_bytes"]  # type: ignore[index,return-value]
+
+    before = sent()
+    tree = command(api, thread_id, "agent.getTree")["result"]["tree"]
+    assert [child["namespace"] for child in tree["children"]] == [["child:0"], [f"child:{PAGE}"]]
+    assert sent() - before < PAGE * 1_000
 
 
 def test_the_tree_of_a_run_is_asked_by_its_id(api: Api, thread_id: str) -> None:
