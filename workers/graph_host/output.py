@@ -69,9 +69,10 @@ class Limiter:
         run_id = current_run_id.get() if run_id is None else run_id
         for writer in self.writers:
             writer.settle((get_ident(), run_id))
-        lost = len(message) - MAX_CHARACTERS
-        if lost > 0:
-            message = f"{message[:MAX_CHARACTERS]}\n{lost} more characters dropped"
+        if len(message) > MAX_CHARACTERS:
+            line_end = message.rfind("\n", 0, MAX_CHARACTERS)
+            kept = message[: line_end if line_end > 0 else MAX_CHARACTERS]
+            message = f"{kept}\n{len(message) - len(kept)} more characters dropped"
         for part in _parts(clean(message)):
             self._emit(level, logger, part, run_id)
 
