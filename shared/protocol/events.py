@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,10 @@ from shared.infra.postgres import dumps
 from shared.protocol import position
 
 MARK = "~"
+# Few heads differ, and each is read again for every stream of its thread. A custom event's name may be long.
+REMEMBERED_HEADS, MOST_REMEMBERED = 1024, 512
+
+Head = tuple[str, Sequence[str], str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +64,17 @@ def is_stored(name: str) -> bool:
     return name.startswith(MARK)
 
 
-def stored_head(name: str) -> tuple[str, Sequence[str], str, str | None]:
+def stored_head(name: str) -> Head:
     """Method, namespace, the tail of the id, and the name of a custom event."""
+    return _known_head(name) if len(name) <= MOST_REMEMBERED else _head(name)
+
+
+def _head(name: str) -> Head:
     method, namespace, tail, custom = orjson.loads(name[len(MARK) :])
-    return method, namespace, tail, custom
+    return method, tuple(namespace), tail, custom
+
+
+_known_head = lru_cache(REMEMBERED_HEADS)(_head)
 
 
 def stored(event: Event, run_id: UUID, run: int) -> ProtocolEvent:
