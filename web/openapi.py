@@ -54,7 +54,7 @@ GROUPS = {
     "Assistants": ("assistants",),
     "Crons": ("crons",),
     "Store": ("store",),
-    "Protocol v2": ("protocol_commands", "protocol_events"),
+    "Protocol v2": ("protocol_commands", "protocol_events", "protocol_socket"),
     "MCP and A2A": ("mcp", "a2a"),
     "Deployments": ("deployments", "uploads"),
     "Revisions": ("revisions",),
@@ -150,7 +150,7 @@ def _operations(app: Flask, of_deployment: bool) -> Iterator[tuple[str, str, Rul
 def _paths(app: Flask, of_deployment: bool) -> Iterator[tuple[str, Rule]]:
     for rule in app.url_map.iter_rules():
         path = re.sub(r"<(?:[^:<>]+:)?([^<>]+)>", r"{\1}", rule.rule)
-        if rule.endpoint.partition(".")[0] in SKIPPED_BLUEPRINTS:
+        if rule.endpoint.partition(".")[0] in SKIPPED_BLUEPRINTS or rule.websocket:
             continue
         if not of_deployment:
             yield path, rule

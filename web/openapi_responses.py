@@ -24,12 +24,13 @@ MEANINGS = {
     413: "Too large",
     422: "A value is missing or wrong",
     424: "The graph's host could not answer",
+    426: "The request asks for no WebSocket",
     429: "A limit is reached; see Retry-After",
     502: "A server outside this service did not answer as it should",
     503: "The database is unavailable; see Retry-After",
     504: "The graph's host did not answer in time",
 }
-WITHOUT_BODY = frozenset({202, 204, 304})
+WITHOUT_BODY = frozenset({101, 202, 204, 304})
 TO_BE_RETRIED = frozenset({429, 503})
 
 ETAG = {"description": "To be sent back as If-None-Match", "schema": {"type": "string"}}

@@ -88,6 +88,11 @@ class Begin:
     event: int = position.NONE
     is_expired: bool = False
 
+    @property
+    def seq(self) -> int:
+        """All that comes has a number above this one."""
+        return position.seq(self.after + 1, self.event)
+
 
 def begin(row: Any, since: Place | None, *, waits: bool) -> Begin:
     """Where a reader of the thread of this row begins; `waits`: one that looks for the ends of runs alone."""
@@ -109,20 +114,39 @@ def _after(row: Any, run: int, event: int) -> Begin:
     return Begin(run) if event == position.LAST else Begin(run - 1, event)
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What is read on by the same reader: all after this number, and whether for the ends of runs."""
+
+    seq: int
+    waits: bool
+
+
 class ProtocolStream(ThreadReader[Item]):
     """One reader of one thread. `since` is a number of the thread's events, None to begin where it makes sense.
 
     `waits`: it looks for beginnings, ends and questions of runs alone. `awaits`: the thread may be made later.
+    `joined`: it also reads on for somebody who has come further, or less far.
     """
 
     def __init__(
-        self, deployment_id: UUID, thread_id: UUID, *, since: int | None, waits: bool, awaits: bool
+        self,
+        deployment_id: UUID,
+        thread_id: UUID,
+        *,
+        since: int | None,
+        waits: bool,
+        awaits: bool,
+        joined: Joined | None = None,
     ) -> None:
         super().__init__(deployment_id, thread_id)
         self._since = None if since is None else position.parts(max(since, 0))
-        self._waits, self._is_awaited = waits, awaits
+        self._waits, self._is_awaited, self._joined = waits, awaits, joined
+        self._gives_ends = waits or (joined is not None and joined.waits)
         self._begin = Begin(0)
         self._renew_at = 0.0
+        self._reader: Reader | None = None  # of the run that is followed now
+        self.begins_after = position.seq(1)  # the number that all it was opened for are above
 
     def open(self) -> None:
         """Note where the stream begins, and say that somebody watches; raises NotFound when there is no thread."""
@@ -136,6 +160,10 @@ class ProtocolStream(ThreadReader[Item]):
         if row is not None:
             self._is_awaited = False
             self._begin = begin(row, self._since, waits=self._waits)
+            self.begins_after = self._begin.seq
+            if self._joined is not None:
+                others = _after(row, *position.parts(self._joined.seq))
+                self._begin = min(self._begin, others, key=lambda one: one.seq)
         elif not self._is_awaited:
             raise records.missing(self._thread_id)
         self._after = self._begin.after
@@ -148,6 +176,11 @@ class ProtocolStream(ThreadReader[Item]):
             self._renew()
             yield batch
         yield [Failure("no_such_run", f"Thread {self._thread_id} was deleted")]
+
+    def wake(self) -> None:
+        """End the wait for something new of a run: a quiet spell is over at once."""
+        if self._reader is not None:
+            self._reader.wake()
 
     def _renew(self) -> None:
         """Say again that somebody watches; what was created before it was said is widened."""
@@ -182,6 +215,7 @@ class ProtocolStream(ThreadReader[Item]):
         if not run.has_protocol and not self._waits:
             yield [Note(f"content of run {run.run_id} was not kept")]
         with hub().reader(run.run_id) as reader:
+            self._reader = reader
             newest, is_whole = end_event.extent(run.run_id)
             if run.has_settled and not newest and _is_lost(run.run_id):
                 row = yield from self._row(run, reader)
@@ -215,7 +249,7 @@ class ProtocolStream(ThreadReader[Item]):
 
     def _shown(self, run: Any, items: list[Item], *, is_over: bool) -> Iterator[list[Item]]:
         """A batch; that an end is given is noted before: who has got it often leaves at once."""
-        if is_over and self._waits:
+        if is_over and self._gives_ends:
             try:
                 with connection() as conn:
                     watching.end_given(conn, self._keys, run.created_seq)

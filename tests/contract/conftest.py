@@ -22,8 +22,9 @@ from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis
 from shared.infra.postgres import transaction
 from shared.settings import Settings
-from web import auth, deployment_api, health, rate_limits, request_metrics
+from web import auth, health, rate_limits, request_metrics
 from web.app import create_app
+from web.deployment_api import found
 
 ADMIN_KEY = "an-operator-key-for-tests"
 
@@ -47,7 +48,7 @@ def _routes() -> MakeApp:
 def app_with(_routes: MakeApp, db: Any, settings: Settings) -> MakeApp:
     """Makes the whole web app with these settings changed, as after its start."""
     api_keys.forget()
-    deployment_api._known.clear()
+    found._known.clear()
     with transaction() as session:
         api_keys.ensure_default_organization(session)
 

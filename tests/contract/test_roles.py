@@ -127,6 +127,7 @@ read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>/join
 read      GET     /d/<deployment>/threads/<thread_id>/runs/<run_id>/stream
 read      GET     /d/<deployment>/threads/<thread_id>/stream
 read      POST    /d/<deployment>/threads/<thread_id>/stream/events
+read      GET     /d/<deployment>/threads/<thread_id>/stream/events
 run       POST    /d/<deployment>/threads/<thread_id>/commands
 run       POST    /d/<deployment>/threads/<thread_id>/runs/<run_id>/cancel
 run       POST    /d/<deployment>/runs/crons

@@ -36,7 +36,7 @@ from web.control_plane.sources import (
     refuse_unsupported,
     require_repository,
 )
-from web.deployment_api import forget
+from web.deployment_api.found import forget
 from web.fields import (
     JsonObject,
     ListOf,

@@ -1,0 +1,316 @@
+"""Protocol v2 over a WebSocket, at the server the Procfile starts: commands, and events of several subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+import tests.support.factories as make
+from shared.access import api_keys
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.infra.postgres import transaction
+from tests.contract.conftest import Api
+from tests.support import sockets
+from tests.support.protocol import WAITING, Host, brief, started
+from tests.support.sockets import Socket
+from tests.support.web_process import KEY
+from tests.support.web_process import started as web_process
+
+RUN = 1 << 26  # by how much the numbers of one run's events and the next one's lie apart
+WHOLE = ["lifecycle running", "values", "lifecycle completed"]
+
+Open = Callable[..., AbstractContextManager[Socket]]
+
+
+@pytest.fixture(scope="module")
+def base(database: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    place: Path = tmp_path_factory.mktemp("data")
+    with web_process(database, place, app="tests.support.heard_web:app", REDIS_URL=redis_url) as (_, address):
+        yield address
+
+
+@pytest.fixture
+def chat(api: Api) -> Api:
+    """A deployment of a name of its own: the process remembers for a moment which one has it."""
+    deployment = make.deployment(organization_id=DEFAULT_ORGANIZATION_ID, name=f"chat-{uuid4().hex[:8]}")
+    return Api(api.client, deployment)
+
+
+@pytest.fixture
+def thread_id(chat: Api) -> str:
+    return str(chat.post("/threads").json["thread_id"])
+
+
+@pytest.fixture
+def open_socket(base: str, chat: Api, thread_id: str) -> Open:
+    return partial(sockets.opened, base, chat.deployment.name, thread_id, KEY)
+
+
+def key_of(role: str) -> str:
+    with transaction() as session:
+        return api_keys.create(session, DEFAULT_ORGANIZATION_ID, name=role, role=role)
+
+
+def one_run(chat: Api, thread_id: str, n: int = 1) -> str:
+    """A whole run made by a command, with one content event; its id."""
+    run_id = started(chat, thread_id)["result"]["run_id"]
+    host = Host(run_id)
+    host.show("values", {"n": n})
+    host.finish({"n": n})
+    return str(run_id)
+
+
+# Events.
+
+
+def test_a_subscription_replays_then_follows(chat: Api, thread_id: str, open_socket: Open) -> None:
+    one_run(chat, thread_id)
+    with open_socket() as socket:
+        assert socket.subscribe()["replayed_events"] == 3
+        assert brief(socket.events()) == WHOLE
+        one_run(chat, thread_id)
+        assert brief(socket.until("lifecycle", "completed")) == WHOLE
+
+
+def test_events_are_those_of_a_stream(chat: Api, thread_id: str, open_socket: Open) -> None:
+    run_id = one_run(chat, thread_id)
+    with open_socket() as socket:
+        socket.subscribe()
+        events = socket.events()
+    assert [event["event_id"] for event in events] == [
+        f"synth:{run_id}:lc||running",
+        f"{run_id}:2",
+        f"synth:{run_id}:lc||completed",
+    ]
+    assert [event["seq"] for event in events] == [RUN + 1, RUN + 2, 2 * RUN - 1]
+    assert {event["type"] for event in events} == {"event"}
+
+
+def test_each_new_subscription_replays_to_itself_and_live_events_come_once(
+    chat: Api, thread_id: str, open_socket: Open
+) -> None:
+    one_run(chat, thread_id)
+    with open_socket() as socket:
+        first = socket.subscribe(["values"])
+        assert brief(socket.events()) == ["values"]
+        second = socket.subscribe(["values", "lifecycle"])
+        assert second["replayed_events"] == 3
+        assert first["subscription_id"] != second["subscription_id"]
+        assert brief(socket.events()) == WHOLE
+        third = socket.subscribe(WAITING, since=2 * RUN - 1)
+        assert (third["replayed_events"], socket.events()) == (0, [])
+        one_run(chat, thread_id)
+        assert brief(socket.until("lifecycle", "completed")) == WHOLE
+        assert socket.events() == []
+
+
+def test_a_subscription_in_the_middle_of_a_run_loses_nothing(
+    chat: Api, thread_id: str, open_socket: Open
+) -> None:
+    host = Host(started(chat, thread_id)["result"]["run_id"])
+    with open_socket() as socket:
+        socket.subscribe(["values"])
+        host.show("values", {"n": 1})
+        assert brief(socket.until("values")) == ["values"]
+        socket.subscribe(["updates"])
+        host.show("values", {"n": 2})
+        host.show("updates", {"n": 2})
+        assert brief(socket.until("updates")) == ["values", "updates"]
+        assert socket.subscribe(["values"])["replayed_events"] == 2
+        assert [event["params"]["data"]["n"] for event in socket.events()] == [1, 2]
+        host.finish({})
+
+
+def test_since_begins_after_a_number(chat: Api, thread_id: str, open_socket: Open) -> None:
+    for _ in range(3):
+        one_run(chat, thread_id)
+    with open_socket() as socket:
+        assert socket.subscribe(since=RUN + 2)["replayed_events"] == 7
+        assert socket.events()[0]["seq"] == 2 * RUN - 1
+
+
+def test_who_unsubscribes_gets_nothing_more(chat: Api, thread_id: str, open_socket: Open) -> None:
+    with open_socket() as socket:
+        ids = [socket.subscribe([channel])["subscription_id"] for channel in ("values", "lifecycle")]
+        answer = socket.command("subscription.unsubscribe", subscription_id=ids[0])
+        assert (answer["type"], answer["result"]) == ("success", {})
+        one_run(chat, thread_id)
+        assert brief(socket.until("lifecycle", "completed")) == [WHOLE[0], WHOLE[2]]
+        socket.command("subscription.unsubscribe", subscription_id=ids[1])
+        one_run(chat, thread_id)
+        again = socket.command("subscription.unsubscribe", subscription_id=ids[1])
+        assert (again["type"], again["error"]) == ("error", "no_such_subscription")
+        assert socket.events() == []
+        assert socket.subscribe()["replayed_events"] == 3
+
+
+def test_a_thread_that_is_not_there_yet_is_waited_for(base: str, chat: Api) -> None:
+    thread_id = str(uuid4())
+    with sockets.opened(base, chat.deployment.name, thread_id, KEY) as socket:
+        assert socket.subscribe()["replayed_events"] == 0
+        one_run(chat, thread_id)
+        assert brief(socket.until("lifecycle", "completed")) == WHOLE
+
+
+def test_a_deleted_thread_ends_its_sockets(chat: Api, thread_id: str, open_socket: Open) -> None:
+    with open_socket() as socket:
+        socket.subscribe()
+        assert chat.delete(f"/threads/{thread_id}").status_code == 204
+        failure = socket.receive()
+        assert (failure["type"], failure["id"], failure["error"]) == ("error", None, "no_such_run")
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.receive()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1011
+
+
+# Commands.
+
+
+def test_a_run_is_started_and_seen_on_one_socket(chat: Api, thread_id: str, open_socket: Open) -> None:
+    with open_socket() as socket:
+        socket.subscribe()
+        answer = socket.command("run.start", assistant_id="agent", input={"a": 1})
+        assert answer["meta"] == {"applied_through_seq": RUN}
+        Host(answer["result"]["run_id"]).finish({})
+        assert brief(socket.until("lifecycle", "completed")) == ["lifecycle running", "lifecycle completed"]
+        tree = socket.command("agent.getTree")
+        assert tree["result"]["tree"]["status"] == "completed"
+        assert tree["meta"] == {"applied_through_seq": 2 * RUN - 1}
+
+
+def test_a_question_is_answered(chat: Api, thread_id: str, open_socket: Open) -> None:
+    with open_socket() as socket:
+        socket.subscribe(WAITING)
+        run = socket.command("run.start", assistant_id="agent", input={"a": 1})["result"]["run_id"]
+        Host(run).ask(q="sure?")
+        asked = socket.until("lifecycle", "interrupted")[-2]
+        assert asked["params"]["data"]["interrupt_id"] == "q"
+        answer = socket.command("input.respond", namespace=[], interrupt_id="q", response="yes")
+        assert (answer["result"], answer["meta"]) == ({}, {"applied_through_seq": 2 * RUN})
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("run.start", {}, "invalid_argument"),
+        ("run.start", {"assistant_id": "nope"}, "unknown_error"),
+        ("input.respond", {"interrupt_id": "x"}, "no_such_run"),
+        ("subscription.subscribe", {}, "invalid_argument"),
+        ("subscription.subscribe", {"channels": ["nope"]}, "invalid_argument"),
+        ("subscription.unsubscribe", {}, "invalid_argument"),
+        ("subscription.unsubscribe", {"subscription_id": "x"}, "no_such_subscription"),
+        ("subscription.reconnect", {"run_id": "x"}, "not_supported"),
+        ("state.get", {}, "not_supported"),
+        ("none.such", {}, "unknown_command"),
+    ],
+)
+def test_a_refused_command_has_its_code(open_socket: Open, method: str, params: Any, code: str) -> None:
+    with open_socket() as socket:
+        answer = socket.command(method, **params)
+        assert (answer["type"], answer["error"], answer["meta"]) == (
+            "error",
+            code,
+            {"applied_through_seq": 0},
+        )
+
+
+@pytest.mark.parametrize("sent", ["", "{", "nonsense", "[]", "7", "null", "{}", '{"id": "x", "method": "y"}'])
+def test_what_is_no_command_is_refused_and_the_socket_stays(open_socket: Open, sent: str) -> None:
+    with open_socket() as socket:
+        socket.connection.send(sent)
+        refused = socket.receive()
+        assert (refused["type"], refused["error"]) == ("error", "invalid_argument")
+        assert refused["id"] == ("x" if "x" in sent else None)
+        assert socket.subscribe()["replayed_events"] == 0
+
+
+def test_a_socket_of_a_key_that_reads_takes_no_commands(base: str, chat: Api, thread_id: str) -> None:
+    one_run(chat, thread_id)
+    with sockets.opened(base, chat.deployment.name, thread_id, key_of("read")) as socket:
+        assert socket.subscribe()["replayed_events"] == 3
+        assert socket.command("run.start", assistant_id="agent", input={})["error"] == "permission_denied"
+
+
+# What is refused before the upgrade.
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "status"),
+    [
+        ("/d/{name}/threads/{thread}/stream/events", "nonsense", 401),
+        ("/d/{name}/threads/{thread}/stream/events", "", 401),
+        ("/d/nowhere/threads/{thread}/stream/events", KEY, 404),
+        ("/d/{name}/threads/nonsense/stream/events", KEY, 422),
+    ],
+)
+def test_a_refused_handshake_has_its_status(
+    base: str, chat: Api, thread_id: str, path: str, key: str, status: int
+) -> None:
+    url = f"ws{base.removeprefix('http')}{path.format(name=chat.deployment.name, thread=thread_id)}"
+    with pytest.raises(InvalidStatus) as refused, sockets.connect(url, additional_headers={"x-api-key": key}):
+        pass
+    assert refused.value.response.status_code == status
+
+
+def test_who_may_not_make_a_thread_needs_one(base: str, chat: Api) -> None:
+    key = key_of("read")
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        sockets.opened(base, chat.deployment.name, str(uuid4()), key),
+    ):
+        pass
+    assert refused.value.response.status_code == 404
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_without_an_upgrade_it_says_what_it_is_for(base: str, chat: Api, thread_id: str, method: str) -> None:
+    url = f"{base}/d/{chat.deployment.name}/threads/{thread_id}/stream/events"
+    response = httpx.request(method, url, headers={"x-api-key": KEY})
+    assert (response.status_code, response.headers["upgrade"]) == (426, "websocket")
+    assert response.headers["sec-websocket-version"] == "13"
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"Sec_WebSocket_Version": "8"}, b"426"),
+        ({"Sec_WebSocket_Version": None}, b"426"),
+        ({"Sec_WebSocket_Key": None}, b"400"),
+        ({"Sec_WebSocket_Key": "short"}, b"400"),
+    ],
+)
+def test_a_handshake_that_is_none_is_refused(
+    base: str, chat: Api, thread_id: str, changes: dict[str, str | None], status: bytes
+) -> None:
+    host, port = base.removeprefix("http://").split(":")
+    path = f"/d/{chat.deployment.name}/threads/{thread_id}/stream/events"
+    with sockets.socket.create_connection((host, int(port))) as connection:
+        connection.sendall(sockets.handshake(path, KEY, **changes))
+        assert connection.makefile("rb").readline().split()[1] == status
+
+
+# Bounds.
+
+
+def test_a_socket_holds_a_slot_of_its_key(base: str, chat: Api, thread_id: str) -> None:
+    key = key_of("run")
+    most = 4  # tests/support/heard_web.py
+    connect = partial(sockets.opened, base, chat.deployment.name, thread_id, key)
+    for _ in range(2):  # a slot is given back
+        opened = [connect() for _ in range(most)]
+        for each in opened:
+            each.__enter__()
+        with pytest.raises(InvalidStatus) as refused, connect():
+            pass
+        assert refused.value.response.status_code == 429
+        for each in opened:
+            each.__exit__(None, None, None)

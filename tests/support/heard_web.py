@@ -1,0 +1,14 @@
+"""The web app with short heartbeats, small messages and few streams, for gunicorn: `tests.support.heard_web:app`."""
+
+from __future__ import annotations
+
+from web.wsgi import app  # isort: skip  it patches gevent before all else
+
+from dataclasses import replace
+
+from web import rate_limits
+
+app.config["SETTINGS"] = replace(
+    app.config["SETTINGS"], heartbeat_seconds=0.1, max_body_bytes=200_000, streams_per_key=4
+)
+rate_limits.start(app)

@@ -1,0 +1,367 @@
+"""A thread by the protocol over a WebSocket: commands, and the events of all that the client subscribed to there.
+
+One reader of the thread serves all subscriptions of a socket, so that each event is sent once. For a new one it goes
+back to where that begins: what the others have had goes to the new one alone, until it has caught up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+from flask import Blueprint, Flask, Response, current_app, g, request
+from wsproto.frame_protocol import CloseReason
+
+from shared import thread_stream
+from shared.access.api_keys import Caller
+from shared.errors import Invalid, Refused, RunyardError, TooMany, Unavailable
+from shared.eventlog.hub import Reader, Stopping, hub
+from shared.infra import logs
+from shared.infra.postgres import connection, dumps
+from shared.protocol import stream
+from shared.protocol.events import Failure, Item, Note, ProtocolEvent
+from shared.protocol.stream import Joined, ProtocolStream
+from shared.threads import records
+from web import rate_limits, sse, websocket
+from web.auth import caller
+from web.context import deployment, settings
+from web.deployment_api.found import find_deployment
+from web.deployment_api.protocol import answers
+from web.deployment_api.protocol.commands import ProtocolCommand, carry_out
+from web.deployment_api.protocol.events import MAKES_THREADS
+from web.deployment_api.protocol.subscription import Subscribed, Subscription, encoded, failed
+from web.errors import status_of
+from web.fields import Schema, StrictString
+from web.operations import operation
+from web.validation import checked, parse_body, uuid_path
+from web.websocket import Closed, NoUpgrade, SocketStream, Upgraded, WebSocket
+
+log = logging.getLogger(__name__)
+
+bp = Blueprint("protocol_socket", __name__)
+
+COMMANDS = "run"  # the role of keys that may send commands
+MOST_SUBSCRIPTIONS = 100  # of one socket
+FAILED = Failure("unknown_error", "500: internal error")
+
+
+class Unsubscribed(Schema):
+    subscription_id = StrictString(required=True)
+
+
+@bp.get("/threads/<thread_id>/stream/events")
+@bp.route("/threads/<thread_id>/stream/events", websocket=True)
+@operation(
+    "Open a WebSocket for a thread's events and commands by protocol v2",
+    role="read",
+    long=True,
+    status=101,
+    errors=(400, 404, 426),
+)
+def open_socket(thread_id: str) -> Response:
+    """The commands of `POST …/commands`, `subscription.subscribe` and `subscription.unsubscribe`, as text."""
+    key = uuid_path(thread_id, "thread_id")
+    try:
+        opened, opening = websocket.handshake(request.environ)
+    except NoUpgrade as refusal:
+        return websocket.refusal(refusal)
+    if not caller().may(MAKES_THREADS):
+        with connection() as conn:
+            records.require(conn, deployment().id, key)
+    client = request.environ[websocket.GATEWAY_SOCKET]
+    served = WebSocket(client, opened, opening, most_bytes=settings().max_body_bytes)
+    session = Session(served, key, heartbeat_seconds=settings().heartbeat_seconds)
+    return Upgraded(SocketStream(served, session.steps()))
+
+
+@dataclass(slots=True)
+class Live:
+    """A subscription that gets events: all after `begins_after` that it wants."""
+
+    subscription: Subscription
+    begins_after: int
+
+    def wants(self, event: ProtocolEvent) -> bool:
+        return event.seq > self.begins_after and self.subscription.wants(event)
+
+
+@dataclass(slots=True)
+class Replay:
+    """A subscription that is catching up; `through` was the newest event when it began."""
+
+    id: str
+    command_id: int
+    through: int
+    count: int = 0
+
+
+class Session:
+    """One socket's, made within the request that opens it; outlives it.
+
+    `steps` runs in the greenlet of the connection and sends events. Messages are taken in another, so that a
+    command waits for no event, and what it waits for itself is waited for there.
+    """
+
+    def __init__(self, socket: WebSocket, thread_id: UUID, *, heartbeat_seconds: float) -> None:
+        self._socket, self._thread_id = socket, thread_id
+        self._requested = _Requested.now()
+        self._deployment_id = deployment().id
+        self._heartbeat = sse.HeartbeatTimer(heartbeat_seconds)
+        self._wake_ups: Reader | None = None
+        self._stream: ProtocolStream | None = None
+        self._asked: deque[tuple[int, Subscription]] = deque()
+        self._live: dict[str, Live] = {}
+        self._replay: Replay | None = None
+        self._seen = 0  # the newest event that was read
+
+    # Events.
+
+    def steps(self) -> Generator[bytes]:
+        """Serve the socket until it is closed; yields now and then. Raises Closed and Stopping."""
+        try:
+            with (
+                self._socket.receiving(self._take, self._wake),
+                hub().reader(self._thread_id, at=thread_stream.channel(self._thread_id)) as wake_ups,
+            ):
+                self._wake_ups = wake_ups
+                while True:
+                    yield from self._serve(wake_ups)
+        except (Closed, Stopping):
+            raise
+        except Exception:  # the outermost of this socket: the client is to hear of it
+            log.exception("a socket of thread %s failed", self._thread_id)
+            self._fail(FAILED)
+
+    def _serve(self, wake_ups: Reader) -> Iterator[bytes]:
+        """Send what there is, until something else is to be read."""
+        with closing(self._batches(wake_ups)) as batches:
+            for batch in batches:
+                if self._socket.is_closed:
+                    raise Closed
+                self._pass_on(batch)
+                if self._heartbeat.take_due():
+                    self._socket.beat()
+                yield b""
+                if self._is_turned():
+                    return
+
+    def _batches(self, wake_ups: Reader) -> Generator[list[Item]]:
+        if self._stream is not None:
+            yield from self._stream.batches(wake_ups, self._quiet_seconds)
+        while True:
+            wake_ups.take(self._quiet_seconds())
+            yield []
+
+    def _quiet_seconds(self) -> float:
+        if self._replay or self._asked or self._socket.is_closed or self._is_idle():
+            return 0.0
+        return self._heartbeat.quiet_seconds()
+
+    def _wake(self) -> None:
+        if self._wake_ups is not None:
+            self._wake_ups.wake()
+        if self._stream is not None:
+            self._stream.wake()
+
+    def _is_idle(self) -> bool:
+        """Whether the thread is read for nobody."""
+        return self._stream is not None and not self._live
+
+    def _is_turned(self) -> bool:
+        """Whether something else is to be read from now on: also for one more subscription, or nothing."""
+        if self._is_idle():
+            self._stream = None
+            return True
+        return not self._replay and self._begin_next()
+
+    def _begin_next(self) -> bool:
+        """Begin with the next subscription that was asked for; whether there was one."""
+        while self._asked:
+            command_id, subscription = self._asked.popleft()
+            try:
+                opened = self._opened(subscription)
+                with connection() as conn:
+                    through = stream.newest(conn, self._deployment_id, self._thread_id)
+            except RunyardError as error:
+                self._answer(_refusal(command_id, error))
+                continue
+            for live in self._live.values():
+                live.begins_after = max(live.begins_after, self._seen)
+            self._replay = Replay(str(uuid4()), command_id, through)
+            self._live[self._replay.id] = Live(subscription, opened.begins_after)
+            self._stream = opened
+            return True
+        return False
+
+    def _opened(self, subscription: Subscription) -> ProtocolStream:
+        others = any(live.subscription.waits for live in self._live.values())
+        opened = ProtocolStream(
+            self._deployment_id,
+            self._thread_id,
+            since=subscription.since,
+            waits=subscription.waits,
+            awaits=self._requested.caller.may(MAKES_THREADS),
+            joined=Joined(self._seen, waits=others) if self._live else None,
+        )
+        opened.open()
+        return opened
+
+    def _pass_on(self, batch: Sequence[Item]) -> None:
+        """A batch of events; a quiet spell ends what is caught up with."""
+        texts: list[bytes] = []
+        for item in batch:
+            if isinstance(item, Failure):
+                self._fail(item)
+            elif not isinstance(item, Note):
+                texts += self._told(item)
+        if not batch:
+            texts += self._caught_up()
+        if texts:
+            self._socket.send(*texts)
+
+    def _told(self, event: ProtocolEvent) -> Iterator[bytes]:
+        if self._replay is not None and event.seq > max(self._replay.through, self._seen):
+            yield from self._caught_up()
+        self._seen = max(self._seen, event.seq)
+        if self._replay is not None:
+            self._replay.count += self._live[self._replay.id].wants(event)
+        if any(live.wants(event) for live in self._live.values()):
+            yield encoded(event)
+
+    def _caught_up(self) -> Iterator[bytes]:
+        """The answer to who has got all that was before."""
+        replay, self._replay = self._replay, None
+        if replay is not None:
+            result = {"subscription_id": replay.id, "replayed_events": replay.count}
+            yield _encoded(answers.success(replay.command_id, result, replay.through))
+
+    def _fail(self, failure: Failure) -> None:
+        """The socket's last words; raises Closed."""
+        self._socket.send(failed(failure))
+        self._socket.close(CloseReason.INTERNAL_ERROR, failure.message)
+        raise Closed
+
+    # Commands.
+
+    def _take(self, message: bytes) -> None:
+        """A message of the client's, and the answer to it."""
+        with self._requested.again():
+            answer = self._answered(message)
+        if answer is not None:
+            self._answer(answer)
+
+    def _answered(self, message: bytes) -> Mapping[str, Any] | None:
+        """None where the answer comes later."""
+        sent: Any = None
+        too_many = self._counted()
+        try:
+            sent = parse_body(message)
+            command = checked(ProtocolCommand, sent if isinstance(sent, dict) else {}, "body")
+        except Invalid as error:
+            id = sent.get("id") if isinstance(sent, dict) else None
+            return answers.refused(id, "invalid_argument", error.message)
+        try:
+            if too_many is not None:
+                raise too_many
+            find_deployment()
+            return self._done(command)
+        except RunyardError as error:
+            return self._numbered(_refusal(command["id"], error))
+
+    def _counted(self) -> TooMany | None:
+        """The refusal where the key asks too often; whatever is sent counts."""
+        try:
+            rate_limits.count_request(caller())
+        except TooMany as error:
+            return error
+        return None
+
+    def _done(self, command: dict[str, Any]) -> Mapping[str, Any] | None:
+        id, params = command["id"], command.get("params", {})
+        if command["method"] == "subscription.subscribe":
+            return self._subscribe(id, params)
+        if command["method"] == "subscription.unsubscribe":
+            return self._unsubscribe(id, params)
+        if not caller().may(COMMANDS):
+            message = f"This needs the role {COMMANDS}: the API key has the role {caller().role}"
+            return self._numbered(answers.refused(id, "permission_denied", message))
+        answer = carry_out(str(self._thread_id), command)
+        return answer if answer["type"] == "success" else self._numbered(answer)
+
+    def _subscribe(self, id: int, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        try:
+            subscription = Subscription.of(checked(Subscribed, params, "params"))
+        except Invalid as error:
+            return self._numbered(answers.refused(id, "invalid_argument", error.message))
+        if len(self._live) + len(self._asked) >= MOST_SUBSCRIPTIONS:
+            message = f"This socket has {MOST_SUBSCRIPTIONS} subscriptions, more it may not have"
+            return self._numbered(answers.refused(id, "invalid_argument", message))
+        self._asked.append((id, subscription))
+        self._wake()
+        return None
+
+    def _unsubscribe(self, id: int, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            subscription_id = checked(Unsubscribed, params, "params")["subscription_id"]
+        except Invalid as error:
+            return self._numbered(answers.refused(id, "invalid_argument", error.message))
+        if self._replay is not None and subscription_id == self._replay.id:
+            return self._unknown(id, subscription_id)  # nobody has been told of it yet
+        if self._live.pop(subscription_id, None) is None:
+            return self._unknown(id, subscription_id)
+        self._wake()
+        return self._numbered({"type": "success", "id": id, "result": {}})
+
+    def _unknown(self, id: int, subscription_id: str) -> Mapping[str, Any]:
+        message = f"Unknown subscription '{subscription_id[:100]}'"
+        return self._numbered(answers.refused(id, "no_such_subscription", message))
+
+    def _numbered(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """With the number of the thread's newest event, where it can be had."""
+        try:
+            with connection() as conn:
+                newest = stream.newest(conn, self._deployment_id, self._thread_id)
+        except Unavailable:
+            return answer
+        return {**answer, "meta": {"applied_through_seq": newest}}
+
+    def _answer(self, answer: Mapping[str, Any]) -> None:
+        self._socket.send(_encoded(answer))
+
+
+def _encoded(answer: Mapping[str, Any]) -> bytes:
+    return dumps(answer).encode()
+
+
+def _refusal(id: int, error: RunyardError) -> dict[str, Any]:
+    """An error as HTTP would answer it."""
+    status = status_of(error)
+    is_told = isinstance(error, Refused | Unavailable)
+    return answers.refused(id, "unknown_error", f"{status}: {error.message}" if is_told else FAILED.message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Requested:
+    """What the request that opened a socket was served with."""
+
+    app: Flask
+    caller: Caller
+    deployment_name: str
+    request_id: str
+
+    @classmethod
+    def now(cls) -> _Requested:
+        app: Any = current_app
+        return cls(app._get_current_object(), g.caller, g.deployment_name, g.request_id)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """The same for a command that comes over the socket."""
+        with self.app.app_context(), logs.bound(request_id=self.request_id):
+            g.caller, g.deployment_name, g.request_id = self.caller, self.deployment_name, self.request_id
+            yield

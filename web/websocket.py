@@ -1,0 +1,284 @@
+"""WebSockets on gunicorn's gevent worker: the handshake, and messages over the connection that the request came on.
+
+A socket costs the greenlet of its connection and no other: a watcher of gevent's loop waits for what comes, and the
+greenlet that reads is there only while there is something to read. Nothing is queued for a client: who writes waits
+until the client takes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from http import HTTPStatus
+from typing import Any
+
+import gevent
+from flask import Response
+from wsproto import ConnectionType, WSConnection
+from wsproto.connection import Connection, ConnectionState
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, TextMessage
+from wsproto.frame_protocol import CloseReason
+
+from shared.errors import Invalid
+from shared.eventlog.hub import Stopping
+from shared.infra.hardening import let_others_run
+from web import sse
+from web.errors import answer
+
+log = logging.getLogger(__name__)
+
+VERSION = "13"
+KEY = r"[A-Za-z0-9+/]{22}=="
+ASKED = [
+    (b"Host", b"localhost"),
+    (b"Connection", b"Upgrade"),
+    (b"Upgrade", b"websocket"),
+    (b"Sec-WebSocket-Version", VERSION.encode()),
+]  # what was looked at already, as the library wants it
+READ = 1  # libev's flag
+READ_BYTES = 16 * 1024
+TURN_EVENTS = 64  # after so many, others get their turn
+LINGER_SECONDS = 1.0  # for the other end to close too: what it has not read would be lost else
+PING_BEATS = 4  # heartbeats without a word from the client before it is asked for one
+SILENT_BEATS = 12  # … and before it is taken for gone
+
+GATEWAY_SOCKET = "gunicorn.socket"  # in the WSGI environment
+
+
+class NoUpgrade(Exception):
+    """The request asks for no WebSocket of ours."""
+
+
+class Closed(Exception):
+    """The socket is closed, by whichever end."""
+
+
+class _Broken(Exception):
+    """The client does not keep to the rules; why it is closed."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+def handshake(environ: Mapping[str, Any]) -> tuple[Connection, bytes]:
+    """The connection that a request asks for, and the bytes that open it; raises NoUpgrade and Invalid."""
+    upgrades = {one.strip().lower() for one in environ.get("HTTP_CONNECTION", "").split(",")}
+    if environ["REQUEST_METHOD"] != "GET" or "upgrade" not in upgrades:
+        raise NoUpgrade("This address is for WebSockets: ask for an upgrade")
+    kind = environ.get("HTTP_UPGRADE", "").lower(), environ.get("HTTP_SEC_WEBSOCKET_VERSION")
+    if kind != ("websocket", VERSION):
+        raise NoUpgrade(f"This address is for WebSockets of version {VERSION}")
+    if GATEWAY_SOCKET not in environ:
+        raise NoUpgrade("This server cannot upgrade connections")
+    key = environ.get("HTTP_SEC_WEBSOCKET_KEY", "")
+    if not re.fullmatch(KEY, key, re.ASCII):
+        raise Invalid("Sec-WebSocket-Key: must be 16 bytes in Base64", status=HTTPStatus.BAD_REQUEST)
+    opening = WSConnection(ConnectionType.SERVER)
+    opening.initiate_upgrade_connection([*ASKED, (b"Sec-WebSocket-Key", key.encode())], b"/")
+    opened = opening.send(AcceptConnection())
+    assert opening.connection is not None  # it was accepted
+    return opening.connection, opened
+
+
+class WebSocket:
+    """The server's end of one, after the handshake; `opening` are the bytes that answer it.
+
+    Greenlets may write at the same time. A message of the client's is text of at most `most_bytes`.
+    """
+
+    def __init__(
+        self, client: socket.socket, connection: Connection, opening: bytes, *, most_bytes: int
+    ) -> None:
+        self._client, self._connection, self._opening = client, connection, opening
+        self._most_bytes = most_bytes
+        self._message = bytearray()
+        self._lock = threading.Lock()
+        self._silent_beats = 0
+        self._take: Callable[[bytes], None] = lambda message: None
+        self._wake: Callable[[], None] = lambda: None
+        self._watcher: Any = None
+        self.is_closed = False
+
+    # What is sent.
+
+    def open(self) -> None:
+        with self._lock:
+            self._write(self._opening)
+
+    def send(self, *messages: bytes) -> None:
+        """Send texts, each a message; waits until the client takes them. Raises Closed."""
+        self._send(*(TextMessage(data=message.decode()) for message in messages))
+
+    def _send(self, *events: Event) -> None:
+        with self._lock:
+            if self.is_closed or self._connection.state is not ConnectionState.OPEN:
+                raise Closed
+            self._write(b"".join(map(self._connection.send, events)))
+
+    def _write(self, data: bytes) -> None:
+        """All of it; the client may pause between parts for as long as at any answer."""
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._client.send(left) :]
+        except OSError as error:
+            self.is_closed = True
+            raise Closed from error
+
+    def beat(self) -> None:
+        """A heartbeat of the service: is the client still there? Raises Closed where it is not."""
+        self._silent_beats += 1
+        if self._silent_beats >= SILENT_BEATS:
+            self.close(CloseReason.TRY_AGAIN_LATER, "nothing was heard for too long")
+            raise Closed
+        if self._silent_beats % PING_BEATS == 0:
+            self._send(Ping())
+
+    def close(self, code: int, reason: str) -> None:
+        """Say goodbye, where anybody hears it; nothing is sent after that."""
+        with self._lock, suppress(Closed):
+            if self.is_closed:
+                return
+            self.is_closed = True
+            goodbye = CloseConnection(code=code, reason=reason)
+            if self._connection.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
+                self._write(self._connection.send(goodbye))
+
+    def linger(self) -> None:
+        """Let the other end close first, for a moment."""
+        silent: Any = False  # not raised outside of the block
+        with suppress(OSError), gevent.Timeout(LINGER_SECONDS, silent):
+            self._client.shutdown(socket.SHUT_WR)
+            while self._client.recv(READ_BYTES):
+                let_others_run()
+
+    # What comes.
+
+    @contextmanager
+    def receiving(self, take: Callable[[bytes], None], wake: Callable[[], None]) -> Iterator[None]:
+        """While entered, `take` gets each message, one after the other, and `wake` is called at the end of them.
+
+        Both are called in another greenlet; nothing more is read before `take` returns.
+        """
+        self._take, self._wake = take, wake
+        self._watcher = gevent.get_hub().loop.io(self._client.fileno(), READ)
+        self._watcher.start(self._on_readable)
+        try:
+            yield
+        finally:
+            watcher, self._watcher = self._watcher, None
+            watcher.stop()
+            watcher.close()
+
+    def _on_readable(self) -> None:
+        self._watcher.stop()
+        gevent.spawn(self._read)
+
+    def _read(self) -> None:
+        """Take what is there, then watch for more."""
+        try:
+            for message in self._messages():
+                self._take(message)
+        except Closed:
+            self.is_closed = True
+        except _Broken as broken:
+            self.close(broken.code, broken.reason)
+        except Exception:  # the outermost of this greenlet: nobody else would close the socket
+            log.exception("a message over a socket was not taken")
+            self.close(CloseReason.INTERNAL_ERROR, "internal error")
+        if self.is_closed:
+            self._wake()
+        elif self._watcher is not None:
+            self._watcher.start(self._on_readable)
+
+    def _messages(self) -> Iterator[bytes]:
+        """The messages that are whole after one more piece of what the client sends."""
+        self._connection.receive_data(self._piece())
+        self._silent_beats = 0
+        for count, event in enumerate(self._connection.events(), start=1):
+            if count % TURN_EVENTS == 0:
+                let_others_run()
+            if isinstance(event, TextMessage):
+                yield from self._part(event)
+            elif isinstance(event, Ping):
+                self._send(event.response())
+            elif isinstance(event, BytesMessage):
+                raise _Broken(CloseReason.UNSUPPORTED_DATA, "messages are text")
+            elif isinstance(event, CloseConnection):
+                self._end(event)
+
+    def _piece(self) -> bytes:
+        try:
+            data = self._client.recv(READ_BYTES)
+        except OSError as error:
+            raise Closed from error
+        if not data:
+            with suppress(OSError):
+                self._client.shutdown(socket.SHUT_RDWR)  # who writes at this moment waits for nobody
+            raise Closed
+        return data
+
+    def _part(self, event: TextMessage) -> Iterator[bytes]:
+        self._message += event.data.encode()
+        if len(self._message) > self._most_bytes:
+            raise _Broken(CloseReason.MESSAGE_TOO_BIG, f"a message is larger than {self._most_bytes} bytes")
+        if event.message_finished:
+            message, self._message = bytes(self._message), bytearray()
+            yield message
+
+    def _end(self, event: CloseConnection) -> None:
+        if self._connection.state is ConnectionState.OPEN:
+            raise _Broken(event.code, event.reason or "")  # what came is no frame
+        self.close(event.code, event.reason or "")
+        raise Closed
+
+
+class SocketStream(sse.Stream):
+    """The answer to a handshake: takes the connection over when the server asks for its first chunk, and gives none.
+
+    `steps` do all the work; between them it is looked at whether the key may still go on.
+    """
+
+    def __init__(self, websocket: WebSocket, steps: Generator[bytes]) -> None:
+        super().__init__(steps, holds=nullcontext(), on_disconnect=None)
+        self._websocket = websocket
+
+    def __next__(self) -> bytes:
+        with suppress(Closed):
+            self._serve()
+        self._websocket.linger()
+        raise sse.cut_off("the socket is closed")
+
+    def _serve(self) -> None:
+        self._websocket.open()
+        try:
+            for _ in self._chunks:
+                self._ask()
+        except Stopping:
+            self._websocket.close(CloseReason.SERVICE_RESTART, "the server stops")
+        except sse.NoLongerAllowed:
+            self._websocket.close(CloseReason.POLICY_VIOLATION, "the key that opened this is no longer valid")
+        finally:
+            self._chunks.close()
+
+
+def refusal(no_upgrade: NoUpgrade) -> Response:
+    """What is answered to a request that asks for no WebSocket of ours."""
+    response = answer(HTTPStatus.UPGRADE_REQUIRED, str(no_upgrade))
+    response.headers.update({"Upgrade": "websocket", "Sec-WebSocket-Version": VERSION})
+    return response
+
+
+class Upgraded(Response):
+    """The answer to a handshake as Flask sees it; its bytes are written by the stream."""
+
+    def __init__(self, stream: SocketStream) -> None:
+        super().__init__(stream, status=HTTPStatus.SWITCHING_PROTOCOLS, direct_passthrough=True)
+
+    def get_app_iter(self, environ: Any) -> Any:
+        return self.response  # Flask gives a 101 no body
