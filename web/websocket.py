@@ -98,7 +98,7 @@ class WebSocket:
         self._most_bytes = most_bytes
         self._message = bytearray()
         self._lock = threading.Lock()
-        self._silent_beats = 0
+        self._silent_beats, self._is_reading = 0, False
         self._take: Callable[[bytes], None] = lambda message: None
         self._wake: Callable[[], None] = lambda: None
         self._watcher: Any = None
@@ -132,7 +132,7 @@ class WebSocket:
 
     def beat(self) -> None:
         """A heartbeat of the service: is the client still there? Raises Closed where it is not."""
-        self._silent_beats += 1
+        self._silent_beats = 0 if self._is_reading else self._silent_beats + 1
         if self._silent_beats >= SILENT_BEATS:
             self.close(CloseReason.TRY_AGAIN_LATER, "nothing was heard for too long")
             raise Closed
@@ -177,6 +177,7 @@ class WebSocket:
 
     def _on_readable(self) -> None:
         self._watcher.stop()
+        self._is_reading = True
         gevent.spawn(self._read)
 
     def _read(self) -> None:
@@ -191,6 +192,7 @@ class WebSocket:
         except Exception:  # the outermost of this greenlet: nobody else would close the socket
             log.exception("a message over a socket was not taken")
             self.close(CloseReason.INTERNAL_ERROR, "internal error")
+        self._silent_beats, self._is_reading = 0, False
         if self.is_closed:
             self._wake()
         elif self._watcher is not None:
@@ -199,7 +201,6 @@ class WebSocket:
     def _messages(self) -> Iterator[bytes]:
         """The messages that are whole after one more piece of what the client sends."""
         self._connection.receive_data(self._piece())
-        self._silent_beats = 0
         for count, event in enumerate(self._connection.events(), start=1):
             if count % TURN_EVENTS == 0:
                 let_others_run()

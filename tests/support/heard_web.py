@@ -1,4 +1,4 @@
-"""The web app with short heartbeats, small messages and few streams, for gunicorn: `tests.support.heard_web:app`."""
+"""The web app with short heartbeats and low bounds, for gunicorn: `tests.support.heard_web:app`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from dataclasses import replace
 from web import rate_limits
 
 app.config["SETTINGS"] = replace(
-    app.config["SETTINGS"], heartbeat_seconds=0.1, max_body_bytes=200_000, streams_per_key=4
+    app.config["SETTINGS"],
+    heartbeat_seconds=0.1,
+    max_body_bytes=200_000,
+    streams_per_key=4,
+    requests_per_second=1.0,
+    requests_burst=50,
 )
 rate_limits.start(app)

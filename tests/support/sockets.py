@@ -71,7 +71,14 @@ def _is(event: Any, method: str, word: str | None) -> bool:
 def opened(base: str, deployment: str, thread_id: str, key: str) -> Iterator[Socket]:
     """A socket of a thread."""
     url = f"ws{base.removeprefix('http')}/d/{deployment}/threads/{thread_id}/stream/events"
-    with connect(url, additional_headers={"x-api-key": key}, compression=None, max_size=None) as connection:
+    headers = {"x-api-key": key}
+    with connect(
+        url,
+        additional_headers=headers,
+        compression=None,
+        max_size=None,
+        ping_interval=None,  # a ping waits behind all commands that were sent before
+    ) as connection:
         yield Socket(connection)
 
 
