@@ -30,6 +30,11 @@ class ModelCall:
     error: BaseException | None = None
     answer: BaseMessage | None = None
 
+    @property
+    def is_streamed(self) -> bool:
+        """Whether all that will be in the stream has been; the answer is, where there were no chunks of it."""
+        return self.streamed >= (self.produced or (self.answer is not None))
+
 
 class ModelCalls(BaseCallbackHandler):
     """Notes the model calls of one run. Nodes may call models from several threads at a time."""

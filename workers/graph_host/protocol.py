@@ -125,12 +125,12 @@ class ProtocolWriter:
         message, metadata = payload
         if not isinstance(message, BaseMessage):
             return
+        self._settle()  # before this message counts: the last of a call that is over has yet to be told
         call = self.calls.call_of(message)
         if call is None and self.calls.is_returned(metadata):
             if self.intercept is not None:
                 self._take("messages", ns, (message, metadata))
             return
-        self._settle()
         key = call.run_id if call is not None else message.id or ""
         is_chunk = isinstance(message, BaseMessageChunk)
         if call is not None and (call.is_told or (call.produced and not is_chunk)):
@@ -170,7 +170,7 @@ class ProtocolWriter:
         over = self.calls.over
         for _ in range(len(over)):
             call = over.popleft()
-            if call.streamed < call.produced:
+            if not call.is_streamed:
                 over.append(call)
                 continue
             self.calls.forget(call)
