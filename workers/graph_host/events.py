@@ -14,8 +14,8 @@ from langgraph.types import Interrupt
 
 from . import frames
 from .connection import Connection
-from .protocol import ProtocolWriter
-from .protocol_log import PROTOCOL, ProtocolLog
+from .protocol.log import PROTOCOL, ProtocolLog
+from .protocol.writer import ProtocolWriter
 from .serialization import dumps
 
 Namespace = tuple[str, ...]

@@ -14,19 +14,20 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.errors import EmptyInputError
 from langgraph.pregel import Pregel
 
-from . import frames, input_events
+from . import frames
 from .commands import UnknownInterruptError, check_resume, command_of
 from .connection import Connection
 from .events import Asked, EventWriter
 from .loader import RUN, LoadedGraph
 from .outcome import Outcome, describe_error, finished_state, is_over, read_state
 from .output import Limiter, current_run_id
-from .protocol_log import PROTOCOL
+from .protocol import input_events
+from .protocol.log import PROTOCOL
+from .protocol.transforming import transformed
 from .run_checkpoints import PLACE, RunCheckpoints, configured, current_run
 from .serialization import dumps, loads
 from .storage import MemoryStorage, Storage
 from .tracing import traced_as
-from .transforming import transformed
 from .usage import UsageCounter, current_usage
 
 log = logging.getLogger("runyard")

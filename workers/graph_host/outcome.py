@@ -10,7 +10,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from .events import INTERRUPT, coordinates
-from .input_events import OpenInterrupt, open_interrupts
+from .protocol.input_events import OpenInterrupt, open_interrupts
 from .run_checkpoints import Saved
 from .serialization import dumps, loads, text_of
 

@@ -14,7 +14,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from workers.graph_host.message_blocks import MessageBlocks
+from workers.graph_host.protocol.message_blocks import MessageBlocks
 
 
 def events_of(*messages: BaseMessage) -> list[dict[str, Any]]:

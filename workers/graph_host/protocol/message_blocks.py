@@ -13,7 +13,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
-from .standard import json_loads
+from ..standard import json_loads
 
 Block = dict[str, Any]
 Event = dict[str, Any]

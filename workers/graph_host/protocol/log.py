@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .serialization import dumps
+from ..serialization import dumps
 
 Namespace = tuple[str, ...]
 Send = Callable[[bytes, bytes], None]  # head and data of an EVENT frame

@@ -13,10 +13,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import PregelTask, StateSnapshot
 
-from .commands import INTERRUPT_ID
-from .protocol_log import Namespace, ProtocolLog
-from .saver import HostSaver
-from .serialization import dumps
+from ..commands import INTERRUPT_ID
+from ..saver import HostSaver
+from ..serialization import dumps
+from .log import Namespace, ProtocolLog
 
 INTERRUPTED, RESUMED = "__interrupt__", "__resume__"  # the library's names of what a task has written
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from .serialization import dumps_as, plain
+from ..serialization import dumps_as, plain
 
 SHORT = frozenset(
     {"human", "ai", "system", "tool", "function", "remove"}

@@ -14,8 +14,8 @@ from typing import Any
 
 from langgraph.pregel import Pregel
 
-from .protocol import MODES, ProtocolWriter
-from .serialization import text_of
+from ..serialization import text_of
+from .writer import MODES, ProtocolWriter
 
 log = logging.getLogger("runyard")
 

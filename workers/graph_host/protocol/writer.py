@@ -14,11 +14,11 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk
 
+from ..serialization import dumps, text_of
 from .input_events import OpenInterrupt, write_requested
+from .log import Namespace, ProtocolLog, now
 from .message_blocks import MessageBlocks
 from .model_calls import ModelCalls
-from .protocol_log import Namespace, ProtocolLog, now
-from .serialization import dumps, text_of
 from .short_values import short_dumps
 from .subgraph_lives import SubgraphLives
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .protocol_log import Namespace, ProtocolLog
-from .serialization import dumps, text_of
+from ..serialization import dumps, text_of
+from .log import Namespace, ProtocolLog
 
 
 class Life(NamedTuple):
