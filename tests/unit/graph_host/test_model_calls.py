@@ -9,8 +9,8 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, LLMResult
 
-from workers.graph_host.protocol import ProtocolWriter
-from workers.graph_host.protocol_log import ProtocolLog
+from workers.graph_host.protocol.log import ProtocolLog
+from workers.graph_host.protocol.writer import ProtocolWriter
 
 METADATA = {"langgraph_node": "agent"}
 
