@@ -198,6 +198,20 @@ def test_a_question_is_answered(chat: Api, thread_id: str, open_socket: Open) ->
         assert (answer["result"], answer["meta"]) == ({}, {"applied_through_seq": 2 * RUN})
 
 
+def test_two_questions_are_answered_at_once(chat: Api, thread_id: str, open_socket: Open) -> None:
+    with open_socket() as socket:
+        socket.subscribe(WAITING)
+        run = socket.command("run.start", assistant_id="agent", input={"a": 1})["result"]["run_id"]
+        Host(run).ask(p="sure?", q="really?")
+        asked = [event for event in socket.until("lifecycle", "interrupted") if "input" in event["method"]]
+        ids = [event["params"]["data"]["interrupt_id"] for event in asked]
+        assert sorted(ids) == ["p", "q"]
+        responses = [{"interrupt_id": id, "response": "yes"} for id in ids]
+        assert socket.command("input.respond", responses=responses)["type"] == "success"
+        again = socket.command("input.respond", responses=responses)
+        assert again["error"] == "no_such_interrupt"
+
+
 @pytest.mark.parametrize(
     ("method", "params", "code"),
     [

@@ -117,7 +117,7 @@ class Session:
         self._asked: deque[tuple[int, Subscription]] = deque()
         self._live: dict[str, Live] = {}
         self._replay: Replay | None = None
-        self._seen = 0  # the newest event that was read
+        self._seen = 0  # all up to this number was read for those that are live
 
     # Events.
 
@@ -190,6 +190,8 @@ class Session:
             except RunyardError as error:
                 self._answer(_refusal(command_id, error))
                 continue
+            if not self._live:
+                self._seen = opened.begins_after
             for live in self._live.values():
                 live.begins_after = max(live.begins_after, self._seen)
             self._replay = Replay(str(uuid4()), command_id, through)
