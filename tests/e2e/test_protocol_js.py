@@ -12,8 +12,10 @@ from tests.support.stack import Stack
 ROWS = re.findall(r'^  test\("([^"]+)"', (JS / "protocol.mjs").read_text(), re.MULTILINE)
 
 
+@pytest.mark.parametrize("transport", ["sse", "websocket"])
 @pytest.mark.parametrize("row", ROWS)
-def test_the_newer_client_streams_threads(stack: Stack, kitchen: str, row: str) -> None:
-    failures = outcomes("v1", "protocol.mjs", f"{stack.url}/d/{kitchen}", stack.api_key)
+def test_the_newer_client_streams_threads(stack: Stack, kitchen: str, row: str, transport: str) -> None:
+    address = f"{stack.url}/d/{kitchen}"
+    failures = outcomes("v1", "protocol.mjs", address, stack.api_key, TRANSPORT=transport)
     assert row in failures, "it was not run"
     assert failures[row] is None, failures[row]

@@ -1,4 +1,4 @@
-// `threads.stream` over server-sent events: runs, questions, streams of several kinds.
+// `threads.stream` over server-sent events or a WebSocket: runs, questions, streams of several kinds.
 
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
@@ -7,8 +7,12 @@ import { Client } from "@langchain/langgraph-sdk";
 
 const apiUrl = process.env.DEPLOYMENT_URL;
 const apiKey = process.env.DEPLOYMENT_KEY;
-const client = new Client({ apiUrl, apiKey });
-const opened = (assistantId, threadId) => client.threads.stream(threadId ?? randomUUID(), { assistantId, transport: "sse" });
+const transport = process.env.TRANSPORT;
+// The client takes no key for sockets, since browsers could not send it: whoever can makes them.
+const client = new Client({ apiUrl, apiKey: transport === "sse" ? apiKey : null });
+const webSocketFactory = (url) => new WebSocket(url, { headers: { "x-api-key": apiKey } });
+const opened = (assistantId, threadId) =>
+  client.threads.stream(threadId ?? randomUUID(), { assistantId, transport, webSocketFactory });
 
 suite("protocol", { concurrency: 2, timeout: 60_000 }, () => {
   test("output is what the run came to", async () => {
