@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.types import PregelTask, StateSnapshot
 
 from ..commands import INTERRUPT_ID
-from ..saver import HostSaver
 from ..serialization import dumps
 from .log import Namespace, ProtocolLog
 
-INTERRUPTED, RESUMED = "__interrupt__", "__resume__"  # the library's names of what a task has written
+INTERRUPTED = "__interrupt__"  # the library's names of what a task has written but its output
+CONTROL = frozenset({INTERRUPTED, "__resume__", "__error__", "__error_source_node__"})
 
 
 class OpenInterrupt(NamedTuple):
@@ -39,7 +39,7 @@ def open_interrupts(tasks: Iterable[PregelTask], ns: Namespace = ()) -> list[Ope
     return found
 
 
-async def answered(saver: HostSaver, config: RunnableConfig, resume: Any) -> list[str]:
+async def answered(saver: BaseCheckpointSaver[Any], config: RunnableConfig, resume: Any) -> list[str]:
     """The ids of the interrupts that a run answers which resumes with this."""
     if isinstance(resume, Mapping) and resume and all(INTERRUPT_ID.fullmatch(str(key)) for key in resume):
         return [str(key) for key in resume]
@@ -64,10 +64,10 @@ def write_answered(log: ProtocolLog, ids: list[str]) -> None:
 
 
 def _open(found: CheckpointTuple) -> list[str]:
-    """The interrupts of the newest checkpoint's tasks that have no answer yet."""
+    """The interrupts of the newest checkpoint's tasks that have not ended; one that was answered may ask again."""
     writes = found.pending_writes or []
-    resumed = {task for task, channel, _ in writes if channel == RESUMED}
-    asked = [value for task, channel, value in writes if channel == INTERRUPTED and task not in resumed]
+    ended = {task for task, channel, _ in writes if channel not in CONTROL}
+    asked = [value for task, channel, value in writes if channel == INTERRUPTED and task not in ended]
     items = [item for value in asked for item in (value if isinstance(value, (list, tuple)) else [value])]
     return list(dict.fromkeys(item.id for item in items if hasattr(item, "id")))
 
