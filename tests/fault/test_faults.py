@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from shared.infra import broker
 from shared.infra import redis as shared_redis
 from tests.conftest import OUTSIDE
 from tests.support import counting
+from tests.support.protocol_reading import ProtocolReading
 from tests.support.reading import Reading
 from tests.support.receiver import receiving
 from tests.support.runners import lead
@@ -167,6 +169,41 @@ def test_a_threads_stream_tells_of_each_run_once_though_runners_are_killed(
     assert reading.runs_done() == run_ids
     assert reading.is_in_order()
     assert sdk.threads.get_state(thread_id)["values"]["log"] == list(range(12))
+
+
+def test_readers_of_protocol_v2_miss_nothing_whatever_is_killed(stack: Stack, thread_id: str) -> None:
+    path = f"/d/kitchen/threads/{thread_id}"
+    content = ProtocolReading(
+        stack.client, f"{path}/stream/events", ["lifecycle", "input", "custom", "values"]
+    )
+    watcher = ProtocolReading(stack.client, f"{path}/stream/events", ["lifecycle", "input"])
+    told: list[tuple[str, str]] = []
+    for fault in (
+        partial(stack.kill, "web"),
+        partial(stack.kill, "host"),
+        partial(stack.kill, "runner", signal.SIGTERM),
+        partial(stack.restart, "valkey", empty=True),
+        partial(stack.restart, "postgres"),
+    ):
+        before = len(content.written())
+        asked = {"assistant_id": "counts", "input": {"n": len(told) * 3 + 6, "seconds": 0.3}}
+        command = {"id": 1, "method": "run.start", "params": asked}
+        answer = stack.client.post(f"{path}/commands", json=command).raise_for_status().json()
+        run_id = answer["result"]["run_id"]
+        told = [*told, (run_id, "running"), (run_id, "completed")]
+        wait_until(lambda before=before: len(content.written()) >= before + 2, 30)
+
+        fault()
+
+        wait_until(lambda told=told: content.lifecycle() == watcher.lifecycle() == told, 60)
+    for reading in (content, watcher):
+        reading.close()
+        numbers = [event["seq"] for event in reading.events]
+        assert numbers == sorted(set(numbers))
+        assert len({event["event_id"] for event in reading.events}) == len(numbers)
+    steps = [item["step"] for item in content.written()]
+    assert sorted(set(steps)) == list(range(len(told) * 3))
+    assert content.cuts >= 1
 
 
 def test_graphs_may_call_their_own_deployment_deeper_than_a_host_has_threads(
