@@ -9,7 +9,9 @@ Later lines hold:
 4. What the run's maker adds: a cron's id.
 5. The checkpoint to start from.
 
-Keys that begin with AUTH say who a caller was found to be. They are the service's alone, in `context` too.
+Keys that begin with AUTH say who a caller was found to be. They are the service's alone, in `context` too. Those that
+begin with LIBRARY are the graph library's among graphs that call each other: with them a caller could have a run keep
+nothing, or take its input for an answer. Clients inside of a graph send them along.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 AUTH = "langgraph_auth_"
+LIBRARY = "__pregel_"
 DEFAULTS: Mapping[str, Any] = {"user_id": ""}
 IDS = ("run_id", "thread_id", "assistant_id")  # what nobody names but the service, in metadata too
 PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")  # what addresses a checkpoint
@@ -47,8 +50,8 @@ OWN = frozenset({*DEFAULTS, *(field.name for field in fields(RunIdentity)), *PLA
 
 
 def given(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """What an assistant or a caller has set, without what only the service may say."""
-    return {name: value for name, value in entries.items() if not name.startswith(AUTH)}
+    """What an assistant or a caller has set, without what only the service or the graph library may say."""
+    return {name: value for name, value in entries.items() if not name.startswith((AUTH, LIBRARY))}
 
 
 def of_run(

@@ -74,6 +74,23 @@ def test_what_identifies_a_run_is_the_services_word(api: Api, thread_id: str, wh
     assert run["kwargs"]["context"] == {**dict.fromkeys(IDS, "forged"), "cron_id": "own"}
 
 
+@pytest.mark.parametrize("where", ["context", "config", "assistant"])
+def test_what_the_graph_library_says_among_graphs_no_caller_says(
+    api: Api, thread_id: str, where: str
+) -> None:
+    entries = {"__pregel_checkpointer": None, "__pregel_resuming": True, "__own": 1}
+    body: dict[str, Any] = (
+        {"config": {"configurable": entries}} if where == "config" else {"context": entries}
+    )
+    if where == "assistant":
+        body = {"assistant_id": assistant(api, **body)}
+
+    run = start(api, thread_id, **body)
+
+    assert [name for name in configurable(run) if name.startswith("__")] == ["__own"]
+    assert run["kwargs"]["context"] == {"__own": 1}
+
+
 def test_a_run_is_its_assistants_whatever_its_metadata_says(api: Api, thread_id: str) -> None:
     forged = {"assistant_id": "forged"}
     run = start(api, thread_id, metadata=forged, config={"metadata": forged})
