@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -97,11 +98,8 @@ def command(
             for interrupt in ended.interrupts:
                 notes.print("It waits for an answer:", style="yellow")
                 out.print(printable(as_text(interrupt.get("value"))))
-            notes.print(
-                f"Answer with: runyard run {name or ''} --thread {ended.thread_id} --resume ANSWER".replace(
-                    "  ", " "
-                )
-            )
+            where = " ".join(["runyard run", *([name] if name else []), "--thread", str(ended.thread_id)])
+            notes.print(f"Answer with: {where} --resume {_answer(ended.interrupts)}", markup=False)
         else:
             notes.print(f"Go on with: --thread {ended.thread_id}", style="dim")
         if ended.was_cancelled:
@@ -225,6 +223,13 @@ def _interrupts(thread: Any) -> list[dict[str, Any]]:
     if thread["status"] != "interrupted":
         return []
     return [interrupt for task in (thread.get("interrupts") or {}).values() for interrupt in task]
+
+
+def _answer(interrupts: list[dict[str, Any]]) -> str:
+    """What to put in for an answer; of several questions each has to be named."""
+    if len(interrupts) == 1:
+        return "ANSWER"
+    return shlex.quote(json.dumps({str(one.get("id")): "ANSWER" for one in interrupts}))
 
 
 def _json_line(event: str, data: Any) -> None:

@@ -134,6 +134,17 @@ def test_a_question_is_shown_with_how_to_answer(server: ControlPlane) -> None:
     assert f"runyard run app --thread {THREAD} --resume ANSWER" in ran.stderr
 
 
+def test_several_questions_are_answered_by_name(server: ControlPlane) -> None:
+    asked = {
+        "status": "interrupted",
+        "interrupts": {"a": [{"id": "1", "value": 1}], "b": [{"id": "2", "value": 2}]},
+    }
+    server.answers[f"GET /threads/{THREAD}"] = [(200, asked)]
+    ran = runyard(server, "app", "hi")
+    assert ran.exit_code == 0
+    assert f"""--thread {THREAD} --resume '{{"1": "ANSWER", "2": "ANSWER"}}'""" in ran.stderr
+
+
 def test_a_run_that_fails_says_why(server: ControlPlane) -> None:
     broken = [("metadata", {"run_id": RUN}), ("error", {"error": "ValueError", "message": "it broke"})]
     server.answers[STREAM] = [(200, fake.events(*broken))]
