@@ -246,7 +246,7 @@ def test_who_cannot_make_threads_does_not_wait_for_one(app: Flask, api: Api) -> 
 def test_a_thread_that_is_deleted_ends_its_streams(
     api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_runs, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(thread_runs, "LOOK_SECONDS", 3_600)  # it is notified
     with subscribed(api, thread_id) as reader:
         assert reader.quiet() == []
         api.delete(f"/threads/{thread_id}")

@@ -243,7 +243,7 @@ def test_a_lost_ring_costs_time_and_no_event(
 
 
 def test_it_ends_with_its_thread(api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_runs, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(thread_runs, "LOOK_SECONDS", 3_600)  # it is notified
     with follow(api, thread_id) as stream:
         assert stream.beats(1) == []
         api.delete(f"/threads/{thread_id}")

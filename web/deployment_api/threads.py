@@ -7,7 +7,7 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify, request
 
-from shared import thread_copies
+from shared import thread_copies, thread_stream
 from shared.errors import Invalid, RunyardError
 from shared.infra.postgres import connection
 from shared.removal import expiry
@@ -185,6 +185,7 @@ def delete_thread(thread_id: str) -> tuple[str, int]:
     with connection() as conn:
         live = cancel.delete_thread(conn, deployment().id, key)
     publish_cancels(live, settings().event_retention_seconds)
+    thread_stream.notify(key)
     return "", 204
 
 
