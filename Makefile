@@ -56,7 +56,7 @@ else
 	@failed=0; \
 	$(PYTEST) $(PARALLEL) $(FAST) || failed=1; \
 	$(PYTEST) $(PARALLEL) tests/e2e || failed=1; \
-	$(PYTEST) tests/fault || failed=1; \
+	$(PYTEST) $(PARALLEL) --maxprocesses 2 tests/fault || failed=1; \
 	exit $$failed
 endif
 
