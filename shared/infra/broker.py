@@ -71,6 +71,7 @@ def configure(
     app: Celery = celery,
 ) -> Celery:
     """Point a Celery app (the process's own) at the broker; the reasons for each value stand beside it."""
+    app.__dict__.pop("amqp", None)  # its producers would go on to where they were pointed before
     app.conf.update(
         broker_url=_broker_url(redis_url),
         result_backend=None,

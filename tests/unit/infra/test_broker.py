@@ -46,6 +46,17 @@ def test_a_notification_puts_ids_in_the_pools_queue(broker: Redis) -> None:
     wait_until(lambda: ids_in(broker, "builds") == [str(second)])
 
 
+def test_who_is_pointed_at_another_broker_sends_there(broker: Redis, redis_url: str) -> None:
+    shared_broker.configure(NOWHERE)
+    assert shared_broker.celery.amqp.producer_pool is not None
+    shared_broker.configure(redis_url)
+
+    id = uuid4()
+    shared_broker.enqueue_run("gpu", id)
+
+    wait_until(lambda: ids_in(broker, "runs.gpu") == [str(id)])
+
+
 def test_notifications_that_meet_travel_together(broker: Redis) -> None:
     notifier = Notifier()
     ids = [str(uuid4()) for _ in range(120)]
