@@ -180,7 +180,7 @@ def test_values_come_as_the_graph_makes_them(world: World) -> None:
 
     first, again, output = world.run(use)
     # The client stops at the question, which its other connection may bring before the newest values come here.
-    assert first[-1].get("log", ["before"]) == ["before"]
+    assert first[-1].get("log", []) in ([], ["before"])
     assert again[-1] == output == {"text": "t", "log": ["before", "yes", "after"]}
     statuses = [run["status"] for run in world.runs(thread_id)]
     assert statuses == ["success", "success"]
