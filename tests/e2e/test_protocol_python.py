@@ -138,6 +138,8 @@ def test_a_refused_command_raises_its_code(world: World) -> None:
 def test_who_comes_while_a_run_goes_on_gets_its_end(world: World) -> None:
     thread_id = world.thread()
     world.sdk.runs.create(thread_id, "sleeps", input={"seconds": 2})
+    # The client takes a thread whose state has nothing next for one on which no run goes on.
+    wait_until(lambda: world.sdk.threads.get_state(thread_id)["next"], 30)
 
     async def use(client: Any) -> Any:
         async with opened(client, "sleeps", thread_id) as thread:
