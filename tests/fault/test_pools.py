@@ -59,8 +59,8 @@ def test_a_runner_that_stops_hands_over_what_it_cannot_end(stack: Stack, sdk: Sy
         ]
         (mine,) = [row["id"] for row in workers(stack) if row["pid"] == leaver.pid]
         wait_until(
-            lambda: sum(row["owner"] == mine for row in rows(stack, run_ids)) >= 5,
-            what="the second runner to have its share",
+            lambda: sum(row["owner"] == mine for row in rows(stack, run_ids[1::2])) >= 3,
+            what="the second runner to have its share of the long ones",
         )
         leaver.send_signal(signal.SIGTERM)
         wait_until(lambda: [row["state"] for row in workers(stack) if row["id"] == mine] == ["draining"])
