@@ -19,6 +19,7 @@ from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import connection
 from shared.runs import claims
 from tests.contract.conftest import Api
+from tests.support import open_connections
 from tests.support.acting import Actor
 from tests.support.waiting import wait_until
 from tests.support.web_process import KEY, started
@@ -86,12 +87,12 @@ def test_a_silent_run_is_cancelled_when_its_client_leaves(
 
 
 def test_nothing_is_left_of_clients_that_left(served: tuple[psutil.Process, str], chat: Api) -> None:
-    worker, base = served
+    base = served[1]
     thread_id = chat.post("/threads").json["thread_id"]
-    before = worker.num_fds()
+    before = open_connections.held(base)
     for _ in range(30):
         with reading(base, chat, thread_id, "stream", ""):
             run_id = newest(chat, thread_id)["run_id"]
         path = f"/threads/{thread_id}/runs/{run_id}"
         wait_until(lambda path=path: chat.get(path).json["status"] == "interrupted", timeout=30)
-    wait_until(lambda: worker.num_fds() <= before, timeout=30)
+    wait_until(lambda: open_connections.held(base) <= before, timeout=30)

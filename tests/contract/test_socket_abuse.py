@@ -21,7 +21,7 @@ from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import transaction
 from tests.contract.conftest import Api
-from tests.support import sockets
+from tests.support import open_connections, sockets
 from tests.support.protocol import Host, started
 from tests.support.sockets import (
     BINARY,
@@ -72,9 +72,7 @@ def thread_id(chat: Api) -> str:
 
 def clients(served: tuple[psutil.Process, str]) -> int:
     """How many connections the process has to clients, closed by them or not."""
-    port = int(served[1].rpartition(":")[2])
-    found = [one for one in served[0].net_connections("tcp") if one.laddr.port == port and one.raddr]
-    return len(found)
+    return open_connections.held(served[1])
 
 
 @pytest.fixture
