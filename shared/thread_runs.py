@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -32,7 +33,7 @@ class Look:
     state_at: int = 0  # microseconds: when its state was last moved
 
 
-class ThreadReader(Generic[Shown]):
+class ThreadReader(ABC, Generic[Shown]):
     """One reader of one thread."""
 
     def __init__(self, deployment_id: UUID, thread_id: UUID) -> None:
@@ -68,17 +69,17 @@ class ThreadReader(Generic[Shown]):
     def _keys(self) -> dict[str, UUID]:
         return {"deployment_id": self._deployment_id, "thread_id": self._thread_id}
 
+    @abstractmethod
     def _look(self) -> Look | None:
         """The thread now; None when there is none. Raises Unavailable."""
-        raise NotImplementedError
 
     def _between(self, look: Look) -> Sequence[list[Shown]]:
         """What is to be shown before the next run."""
         return ()
 
+    @abstractmethod
     def _run(self, run: Any, quiet_seconds: Callable[[], float]) -> Iterator[list[Shown]]:
         """What is to be shown of one run, to its end."""
-        raise NotImplementedError
 
     def _wait(self, wake_ups: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[Shown]]:
         deadline = time.monotonic() + LOOK_SECONDS
