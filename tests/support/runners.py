@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,16 @@ def runners(stack: Stack, pool: str, count: int) -> Iterator[list[Runner]]:
     finally:
         for runner in started:
             end(runner)
+
+
+@contextmanager
+def frozen(pids: Iterable[int]) -> Iterator[None]:
+    """These processes stand still meanwhile; their hosts go on."""
+    stopped = list(pids)
+    try:
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
