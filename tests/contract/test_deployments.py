@@ -14,34 +14,10 @@ from shared.deployments import secrets
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane, Notifications
+from tests.support.refusals import detail, place
+from tests.support.revisions import set_serving
 
 NO_LIMITS = dict.fromkeys(("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb"))
-
-
-def detail(response: Any) -> Any:
-    return response.json["detail"]
-
-
-def place(response: Any) -> tuple[list[Any], str]:
-    """Where the one violation is, and its word."""
-    assert response.status_code == 422, response.text
-    [item] = detail(response)
-    return item["loc"], item["type"]
-
-
-def set_status(revision_id: str, status: str) -> None:
-    """What a builder would have done."""
-    with connection() as conn:
-        conn.execute(text("UPDATE revision SET status = :s WHERE id = :id"), {"s": status, "id": revision_id})
-
-
-def set_serving(deployment: Any, revision_id: str) -> None:
-    set_status(revision_id, "DEPLOYED")
-    with connection() as conn:
-        conn.execute(
-            text("UPDATE deployment SET active_revision_id = :rid WHERE id = :id"),
-            {"rid": revision_id, "id": deployment["id"]},
-        )
 
 
 def test_a_new_deployment_is_shown_whole(control: ControlPlane) -> None:
@@ -271,55 +247,6 @@ def test_without_a_key_secrets_are_refused_and_nothing_is_made(control: ControlP
     assert names(control) == []
 
 
-def test_secrets_carry_over_until_they_are_replaced(control: ControlPlane) -> None:
-    made = control.create(secrets=[{"name": "A", "value": "1"}, {"name": "B", "value": "2"}])
-    deployed = control.deploy(made, secrets=[])
-    assert [secret["name"] for secret in deployed["secrets"]] == ["A", "B"]
-    changed = control.change(made, secrets=[{"name": "C", "value": "3"}])
-    assert changed["latest_revision_id"] != deployed["latest_revision_id"]
-    assert changed["secrets"] == [{"name": "C", "value": "********"}]
-    with connection() as conn:
-        assert secrets.secrets_of(conn, deployed["latest_revision_id"]) == {"A": "1", "B": "2"}
-        assert secrets.secrets_of(conn, changed["latest_revision_id"]) == {"C": "3"}
-
-
-def test_source_fills_the_revision_that_waits_for_it(
-    control: ControlPlane, notifications: Notifications
-) -> None:
-    made = control.create()
-    deployed = control.deploy(made, revision_source="internal_source", tracked_packages=["google-adk:1"])
-    assert deployed["latest_revision_id"] == made["latest_revision_id"]
-    revision = control.revision(deployed)
-    assert revision["status"] == "AWAITING_BUILD"
-    assert revision["source_revision_config"]["langgraph_config_path"] == "langgraph.json"
-    assert revision["source_revision_config"]["tracked_packages"] == ["google-adk:1"]
-    assert notifications.heard == [("builds", revision["id"])]
-
-
-def test_what_comes_while_one_is_built_waits_and_the_last_one_wins(
-    control: ControlPlane, notifications: Notifications
-) -> None:
-    made = control.create()
-    first = control.deploy(made)["latest_revision_id"]
-    second = control.deploy(made)["latest_revision_id"]
-    third = control.deploy(made)["latest_revision_id"]
-    shown = [(row["id"], row["status"]) for row in control.revisions(made)]
-    assert shown == [(third, "QUEUED"), (second, "SKIPPED"), (first, "AWAITING_BUILD")]
-    assert notifications.heard == [("builds", first)]
-
-
-def test_the_same_values_again_are_a_new_revision(control: ControlPlane) -> None:
-    made = control.create()
-    deployed = control.deploy(made)
-    config = deployed["source_revision_config"]
-    changed = control.change(
-        made, source_config={"build_on_push": True}, source_revision_config={**config, "repo_ref": "main"}
-    )
-    assert changed["latest_revision_id"] != deployed["latest_revision_id"]
-    assert changed["source_config"]["build_on_push"] is True
-    assert control.revisions(made, limit=1)[0]["id"] == changed["latest_revision_id"]
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -453,81 +380,6 @@ def test_a_bad_filter_is_placed(control: ControlPlane, query: Any, loc: list[Any
     assert place(control.get("/v2/deployments", **query))[0] == loc
 
 
-def test_revisions_are_listed_by_status_and_page(control: ControlPlane) -> None:
-    made = control.create()
-    ids = [control.deploy(made)["latest_revision_id"] for _ in range(4)]
-    assert [row["id"] for row in control.revisions(made)] == ids[::-1]
-    assert [row["id"] for row in control.revisions(made, limit=1, offset=1)] == [ids[2]]
-    assert [row["id"] for row in control.revisions(made, status="SKIPPED,QUEUED")] == ids[:0:-1]
-    assert len(control.revisions(made, limit=5000)) == 4
-    bad = control.get(f"/v2/deployments/{made['id']}/revisions", status="NEW")
-    assert place(bad) == (["query", "status", 0], "literal_error")
-
-
-def test_a_revision_can_be_asked_for(control: ControlPlane) -> None:
-    made = control.create()
-    first = control.deploy(made)["latest_revision_id"]
-    response = control.post(f"/v2/deployments/{made['id']}/revisions", {})
-    assert response.status_code == 201
-    created: Any = response.json
-    assert created["id"] != first
-    assert created["status"] == "QUEUED"
-    assert control.revisions(made, limit=1)[0] == created
-
-
-def test_a_revision_that_is_asked_for_brings_its_source_config(control: ControlPlane) -> None:
-    made = control.create()
-    control.deploy(made)
-    sent = {"resource_spec": {"cpu": 2}, "build_on_push": False}
-    response = control.post(f"/v2/deployments/{made['id']}/revisions", {"source_config": sent})
-    assert response.status_code == 201
-    kept: Any = control.get(f"/v2/deployments/{made['id']}").json
-    assert {name: kept["source_config"][name] for name in sent} == sent
-
-
-def test_a_built_revision_is_deployed_again_without_building(
-    control: ControlPlane, notifications: Notifications
-) -> None:
-    made = control.create(secrets=[{"name": "A", "value": "1"}])
-    first = control.deploy(made)["latest_revision_id"]
-    with connection() as conn:
-        conn.execute(text("UPDATE revision SET requirements = 'langgraph==1', manifest = '{}'"))
-    set_serving(made, first)
-    control.change(made, secrets=[{"name": "A", "value": "2"}])
-    set_status(control.revisions(made)[0]["id"], "DEPLOYED")
-    response = control.post(f"/v2/deployments/{made['id']}/revisions/{first}/redeploy")
-    assert response.status_code == 200
-    shown: Any = response.json
-    latest = shown["latest_revision_id"]
-    assert latest not in (first, None)
-    assert control.revision(shown)["status"] == "AWAITING_DEPLOY"
-    assert ("builds", latest) in notifications.heard
-    with connection() as conn:
-        assert secrets.secrets_of(conn, latest) == {"A": "1"}
-
-
-def test_a_revision_without_source_cannot_be_deployed_again(control: ControlPlane) -> None:
-    made = control.create()
-    path = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/redeploy"
-    response = control.post(path)
-    assert (response.status_code, detail(response)) == (400, "this revision has no source to deploy")
-
-
-@pytest.mark.parametrize("root", ["/v1/projects", "/v2/deployments"])
-def test_an_interrupted_revision_lets_the_next_one_go(control: ControlPlane, root: str) -> None:
-    made = control.create()
-    first = control.deploy(made)["latest_revision_id"]
-    second = control.deploy(made)["latest_revision_id"]
-    path = f"{root}/{made['id']}/revisions/{first}/interrupt"
-    response = control.post(path)
-    assert response.status_code == 200
-    assert response.json == control.revision(made, first)
-    assert control.revision(made, first)["status"] == "INTERRUPTED"
-    assert control.revision(made, first)["status_message"] == "interrupted by a user"
-    assert control.revision(made, second)["status"] == "AWAITING_BUILD"
-    assert control.post(path).json == response.json
-
-
 def test_a_deleted_deployment_is_gone_from_lists_and_its_name_is_free(control: ControlPlane) -> None:
     made = control.create("chat")
     control.deploy(made)
@@ -600,17 +452,6 @@ def test_another_organizations_deployment_is_as_if_it_were_not(
         assert response.json == {"detail": f"Deployment ID {made['id']} not found."}
     assert names(stranger) == []
     assert control.revision(made)["status"] == "AWAITING_BUILD"
-
-
-def test_a_revision_of_another_deployment_is_not_found(control: ControlPlane) -> None:
-    a, b = control.create("a"), control.create("b")
-    response = control.get(f"/v2/deployments/{a['id']}/revisions/{b['latest_revision_id']}")
-    assert (response.status_code, detail(response)) == (
-        404,
-        f"Revision ID {b['latest_revision_id']} not found.",
-    )
-    bad = control.get(f"/v2/deployments/{a['id']}/revisions/nope")
-    assert place(bad) == (["path", "revision_id"], "uuid_parsing")
 
 
 def test_it_is_the_same_under_api_host(control: ControlPlane) -> None:

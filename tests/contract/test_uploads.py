@@ -19,6 +19,7 @@ from shared.deployments import archives
 from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, ControlPlane, MakeApp, caller
 from tests.support.full_disk import largest_file
+from tests.support.refusals import detail
 
 
 @pytest.fixture
@@ -30,10 +31,6 @@ def place(control: ControlPlane, deployment: Any, **body: Any) -> Any:
     response = control.post(f"/v2/deployments/{deployment['id']}/upload-url", body)
     assert response.status_code == 200, response.text
     return response.json
-
-
-def detail(response: Any) -> Any:
-    return response.json["detail"]
 
 
 def stored() -> dict[str, bytes]:

@@ -1,0 +1,149 @@
+"""Revisions over HTTP: which change makes one, when it is built, deployed again and interrupted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from shared.deployments import secrets
+from shared.infra.postgres import connection
+from tests.contract.conftest import ControlPlane, Notifications
+from tests.support.refusals import detail, place
+from tests.support.revisions import set_serving, set_status
+
+
+def test_secrets_carry_over_until_they_are_replaced(control: ControlPlane) -> None:
+    made = control.create(secrets=[{"name": "A", "value": "1"}, {"name": "B", "value": "2"}])
+    deployed = control.deploy(made, secrets=[])
+    assert [secret["name"] for secret in deployed["secrets"]] == ["A", "B"]
+    changed = control.change(made, secrets=[{"name": "C", "value": "3"}])
+    assert changed["latest_revision_id"] != deployed["latest_revision_id"]
+    assert changed["secrets"] == [{"name": "C", "value": "********"}]
+    with connection() as conn:
+        assert secrets.secrets_of(conn, deployed["latest_revision_id"]) == {"A": "1", "B": "2"}
+        assert secrets.secrets_of(conn, changed["latest_revision_id"]) == {"C": "3"}
+
+
+def test_source_fills_the_revision_that_waits_for_it(
+    control: ControlPlane, notifications: Notifications
+) -> None:
+    made = control.create()
+    deployed = control.deploy(made, revision_source="internal_source", tracked_packages=["google-adk:1"])
+    assert deployed["latest_revision_id"] == made["latest_revision_id"]
+    revision = control.revision(deployed)
+    assert revision["status"] == "AWAITING_BUILD"
+    assert revision["source_revision_config"]["langgraph_config_path"] == "langgraph.json"
+    assert revision["source_revision_config"]["tracked_packages"] == ["google-adk:1"]
+    assert notifications.heard == [("builds", revision["id"])]
+
+
+def test_what_comes_while_one_is_built_waits_and_the_last_one_wins(
+    control: ControlPlane, notifications: Notifications
+) -> None:
+    made = control.create()
+    first = control.deploy(made)["latest_revision_id"]
+    second = control.deploy(made)["latest_revision_id"]
+    third = control.deploy(made)["latest_revision_id"]
+    shown = [(row["id"], row["status"]) for row in control.revisions(made)]
+    assert shown == [(third, "QUEUED"), (second, "SKIPPED"), (first, "AWAITING_BUILD")]
+    assert notifications.heard == [("builds", first)]
+
+
+def test_the_same_values_again_are_a_new_revision(control: ControlPlane) -> None:
+    made = control.create()
+    deployed = control.deploy(made)
+    config = deployed["source_revision_config"]
+    changed = control.change(
+        made, source_config={"build_on_push": True}, source_revision_config={**config, "repo_ref": "main"}
+    )
+    assert changed["latest_revision_id"] != deployed["latest_revision_id"]
+    assert changed["source_config"]["build_on_push"] is True
+    assert control.revisions(made, limit=1)[0]["id"] == changed["latest_revision_id"]
+
+
+def test_revisions_are_listed_by_status_and_page(control: ControlPlane) -> None:
+    made = control.create()
+    ids = [control.deploy(made)["latest_revision_id"] for _ in range(4)]
+    assert [row["id"] for row in control.revisions(made)] == ids[::-1]
+    assert [row["id"] for row in control.revisions(made, limit=1, offset=1)] == [ids[2]]
+    assert [row["id"] for row in control.revisions(made, status="SKIPPED,QUEUED")] == ids[:0:-1]
+    assert len(control.revisions(made, limit=5000)) == 4
+    bad = control.get(f"/v2/deployments/{made['id']}/revisions", status="NEW")
+    assert place(bad) == (["query", "status", 0], "literal_error")
+
+
+def test_a_revision_can_be_asked_for(control: ControlPlane) -> None:
+    made = control.create()
+    first = control.deploy(made)["latest_revision_id"]
+    response = control.post(f"/v2/deployments/{made['id']}/revisions", {})
+    assert response.status_code == 201
+    created: Any = response.json
+    assert created["id"] != first
+    assert created["status"] == "QUEUED"
+    assert control.revisions(made, limit=1)[0] == created
+
+
+def test_a_revision_that_is_asked_for_brings_its_source_config(control: ControlPlane) -> None:
+    made = control.create()
+    control.deploy(made)
+    sent = {"resource_spec": {"cpu": 2}, "build_on_push": False}
+    response = control.post(f"/v2/deployments/{made['id']}/revisions", {"source_config": sent})
+    assert response.status_code == 201
+    kept: Any = control.get(f"/v2/deployments/{made['id']}").json
+    assert {name: kept["source_config"][name] for name in sent} == sent
+
+
+def test_a_built_revision_is_deployed_again_without_building(
+    control: ControlPlane, notifications: Notifications
+) -> None:
+    made = control.create(secrets=[{"name": "A", "value": "1"}])
+    first = control.deploy(made)["latest_revision_id"]
+    with connection() as conn:
+        conn.execute(text("UPDATE revision SET requirements = 'langgraph==1', manifest = '{}'"))
+    set_serving(made, first)
+    control.change(made, secrets=[{"name": "A", "value": "2"}])
+    set_status(control.revisions(made)[0]["id"], "DEPLOYED")
+    response = control.post(f"/v2/deployments/{made['id']}/revisions/{first}/redeploy")
+    assert response.status_code == 200
+    shown: Any = response.json
+    latest = shown["latest_revision_id"]
+    assert latest not in (first, None)
+    assert control.revision(shown)["status"] == "AWAITING_DEPLOY"
+    assert ("builds", latest) in notifications.heard
+    with connection() as conn:
+        assert secrets.secrets_of(conn, latest) == {"A": "1"}
+
+
+def test_a_revision_without_source_cannot_be_deployed_again(control: ControlPlane) -> None:
+    made = control.create()
+    path = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/redeploy"
+    response = control.post(path)
+    assert (response.status_code, detail(response)) == (400, "this revision has no source to deploy")
+
+
+@pytest.mark.parametrize("root", ["/v1/projects", "/v2/deployments"])
+def test_an_interrupted_revision_lets_the_next_one_go(control: ControlPlane, root: str) -> None:
+    made = control.create()
+    first = control.deploy(made)["latest_revision_id"]
+    second = control.deploy(made)["latest_revision_id"]
+    path = f"{root}/{made['id']}/revisions/{first}/interrupt"
+    response = control.post(path)
+    assert response.status_code == 200
+    assert response.json == control.revision(made, first)
+    assert control.revision(made, first)["status"] == "INTERRUPTED"
+    assert control.revision(made, first)["status_message"] == "interrupted by a user"
+    assert control.revision(made, second)["status"] == "AWAITING_BUILD"
+    assert control.post(path).json == response.json
+
+
+def test_a_revision_of_another_deployment_is_not_found(control: ControlPlane) -> None:
+    a, b = control.create("a"), control.create("b")
+    response = control.get(f"/v2/deployments/{a['id']}/revisions/{b['latest_revision_id']}")
+    assert (response.status_code, detail(response)) == (
+        404,
+        f"Revision ID {b['latest_revision_id']} not found.",
+    )
+    bad = control.get(f"/v2/deployments/{a['id']}/revisions/nope")
+    assert place(bad) == (["path", "revision_id"], "uuid_parsing")
