@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -159,7 +160,8 @@ class Stack:
         up.suspend()  # or it might start a successor
         family = up.children(recursive=True)
         for process in [up, *family]:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self._process.wait()
         self._process = None
         _, left = psutil.wait_procs(family, timeout=20)
