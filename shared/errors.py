@@ -10,6 +10,7 @@ RunyardError
 │   ├── Forbidden
 │   ├── TooLarge
 │   └── TooMany              a bound is reached: try again later
+├── Denied                   a deployment's own authorization says no, in its words
 ├── Unavailable              a server we lean on does not answer
 │   └── OutcomeUnknown       it was lost before it did
 ├── Unanswered               no graph host answered a question in time
@@ -24,6 +25,10 @@ RunyardError
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
 
 
 class RunyardError(Exception):
@@ -64,6 +69,16 @@ class Invalid(Refused):
 
 class NotFound(Refused):
     """Not Found"""
+
+
+class Denied(RunyardError):
+    """A deployment's own authorization refuses a request: the status, the detail and the headers are its own."""
+
+    def __init__(self, status: int, detail: Any = None, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(HTTPStatus(status).phrase if detail is None else str(detail))
+        self.status = status
+        self.detail = self.message if detail is None else detail
+        self.headers = headers or {}
 
 
 class Conflict(Refused):

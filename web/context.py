@@ -14,8 +14,10 @@ def settings() -> Settings:
 
 
 def deployment() -> DeploymentRef:
-    """The deployment whose address was called; only in its own interface."""
+    """The deployment whose address was called; only in its own interface, and only once what is done was allowed."""
     found: DeploymentRef = g.deployment
+    if found.user_code.auth is not None and not g.get("is_authorized"):
+        raise RuntimeError("the deployment's authorization was not asked")
     return found
 
 

@@ -8,12 +8,13 @@ from secrets import token_hex
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, Row, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared.deployments import archives, limits, revisions
+from shared.deployments import archives, limits, revisions, user_code
 from shared.deployments import secrets as revision_secrets
 from shared.deployments.revisions import Transition
+from shared.deployments.user_code import UserCode
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import dumps
 from shared.models import REVISION_ENDS, DeploymentStatus, RevisionStatus
@@ -26,6 +27,7 @@ REPOSITORY = "github"  # the contract's word for a git repository, wherever it i
 REVISION_CONFIG = "repo_ref langgraph_config_path image_uri source_tarball_path repo_commit_sha".split()
 
 
+NO_USER_CODE = UserCode()
 PATH_PREFIX = "/d/"  # a deployment's path at the service's address, before its name
 
 
@@ -39,18 +41,27 @@ class DeploymentRef:
     pool: str
     active_revision_id: UUID | None
     http: Mapping[str, Any] = field(default_factory=dict)  # of the langgraph.json of the revision that serves
+    user_code: UserCode = NO_USER_CODE  # of that revision
 
 
 def resolve(conn: Connection, organization_id: UUID, name: str) -> DeploymentRef | None:
     """The organization's deployment of that name, None when there is none."""
     query = text(
         "SELECT d.id, d.organization_id, d.name, d.pool, d.active_revision_id,"
-        " coalesce(r.manifest -> 'http', '{}') FROM deployment d"
+        " coalesce(r.manifest -> 'http', '{}') AS http, r.user_code IS NOT NULL AS has_user_code"
+        " FROM deployment d"
         " LEFT JOIN revision r ON r.id = d.active_revision_id"
         " WHERE d.organization_id = :organization_id AND d.name = :name AND d.deleted_at IS NULL"
     )
     row = conn.execute(query, {"organization_id": organization_id, "name": name}).one_or_none()
-    return DeploymentRef(*row) if row else None
+    return _ref(conn, row) if row else None
+
+
+def _ref(conn: Connection, row: Row[Any]) -> DeploymentRef:
+    *known, has_user_code = row
+    if not has_user_code:
+        return DeploymentRef(*known)
+    return DeploymentRef(*known, user_code=user_code.of_revision(conn, row.active_revision_id))
 
 
 def is_taken(conn: Connection, name: str) -> bool:

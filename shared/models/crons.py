@@ -22,6 +22,7 @@ class Cron(Base):
     assistant_id: Mapped[UUID]
     thread_id: Mapped[UUID | None]
     user_id: Mapped[str]
+    auth_user: Mapped[bytes | None]  # whom its runs act for where the deployment has auth; encrypted
     schedule: Mapped[str]
     timezone: Mapped[str | None]
     end_time: Mapped[datetime | None]

@@ -71,6 +71,8 @@ class Revision(Base):
     python_version: Mapped[str | None]
     requirements: Mapped[str | None]  # the resolved set, one `name==version` a line
     manifest: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # langgraph.json as it was read
+    # its authorization and routes, as its build found them: see shared/deployments/user_code.py
+    user_code: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     build_id: Mapped[UUID | None]  # the revision whose build it uses, when it is not its own
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)

@@ -60,6 +60,7 @@ FLOORS = {
         {"models", "infra"},
         {"eventlog", "threads", "store", "store_vectors", "fleet", "leadership", "graph_queries"},
         {"deployments", "oauth"},
+        {"user_code"},
         {"assistants"},
         {"runs"},
         {"thread_runs"},

@@ -14,6 +14,8 @@ Down (runner → host)
     PING        empty; answered by PONG
     WIDEN       JSON {"stream_mode": [mode …]}: send events of these too from now on, as far as the run has them
     STOP        empty: finish nothing, start nothing, exit 0
+    OPEN        JSON head of a request for the project's app (`app.py`); parts follow under the same id
+    PART        both ways: one byte that says what it is (below), and its data
     CHECK       JSON [run id in hex …]: which of these have begun and not ended? Answered by CHECKED, by way
                 of all that a run needs: a document decoded, a thread, a document encoded
 
@@ -42,9 +44,12 @@ COUNT = struct.Struct(">I")
 NOBODY = bytes(16)
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
-RUN, CANCEL, QUERY, REPLY, PING, STOP, WIDEN, CHECK = range(1, 9)
+RUN, CANCEL, QUERY, REPLY, PING, STOP, WIDEN, CHECK, OPEN, PART = range(1, 11)
 READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG, CHECKED = range(16, 26)
-KINDS = frozenset((*range(1, 9), *range(16, 26)))
+
+# What a PART is: HEAD, FAILED and CLOSE are JSON, CREDIT a number in ASCII, TEXT in UTF-8.
+HEAD, BODY, END, TEXT, BYTES, CLOSE, CREDIT, FAILED = b"h", b"b", b"e", b"t", b"y", b"c", b"k", b"x"
+KINDS = frozenset((*range(1, 11), *range(16, 26)))
 
 
 class BadFrame(Exception):
