@@ -22,6 +22,7 @@ from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis
 from shared.infra.postgres import transaction
 from shared.settings import Settings
+from tests.support import user_code
 from web import auth, health, rate_limits, request_metrics
 from web.app import create_app
 from web.deployment_api import found
@@ -160,6 +161,42 @@ def neighbour(app: Flask, api: Api) -> Api:
     with transaction() as session:
         key = api_keys.create(session, organization_id, name="neighbour")
     return Api(caller(app, key), make.deployment(organization_id=organization_id, name="chat"))
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> user_code.PlayedAuth:
+    """The `auth` of the project behind `ann`: who sends `Bearer NAME` is NAME, and may do all, until a test says more."""
+    auth = user_code.PlayedAuth()
+    monkeypatch.setattr("shared.user_code.calls.call", auth.call)
+    return auth
+
+
+@pytest.fixture
+def ann(
+    app: Flask,
+    redis: Any,
+    notifications: Notifications,
+    _hub: Hub,
+    played: user_code.PlayedAuth,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Api:
+    """A user of the deployment `guarded`, which has an authorization of its own and the graphs of `api`."""
+    monkeypatch.setattr("shared.eventlog.hub._hub", _hub)
+    deployment = make.deployment(
+        organization_id=api_keys.DEFAULT_ORGANIZATION_ID,
+        name="guarded",
+        graphs=("agent", "other"),
+        user_code=user_code.described(),
+    )
+    ann = Api(user_code.user(app, "ann"), deployment)
+    ann.set(heartbeat_seconds=0.05)
+    return ann
+
+
+@pytest.fixture
+def bob(app: Flask, ann: Api) -> Api:
+    """Another user of the same deployment."""
+    return Api(user_code.user(app, "bob"), ann.deployment)
 
 
 class ControlPlane:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -59,6 +60,7 @@ def deployment(
     pool: str = "default",
     graphs: tuple[str, ...] = ("agent",),
     serving: bool = True,
+    user_code: Mapping[str, Any] | None = None,
 ) -> DeploymentRef:
     """A deployment as the deployment API sees it, serving these graphs unless told otherwise."""
     organization_id = organization_id or organization()
@@ -73,7 +75,7 @@ def deployment(
         pool=pool,
     )
     if serving:
-        revision_id = revision(id, graphs=graphs)
+        revision_id = revision(id, graphs=graphs, user_code=user_code)
         with connection() as conn:
             conn.execute(
                 update(Deployment)
