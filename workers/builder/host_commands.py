@@ -38,6 +38,9 @@ def host_command(
         "paths": [str(workspace.project / path) for path in made.manifest.import_paths],
         "inspect": inspect,
         "store": made.manifest.store,
+        "auth": {"path": made.manifest.auth["path"]} if made.manifest.auth else None,
+        "http": made.manifest.http if "app" in made.manifest.http else None,
+        **made.manifest.checkpointer.get("serde", {}),
     }
     env = {
         **uv.without_variables(settings.passed_on),

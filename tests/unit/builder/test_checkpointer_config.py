@@ -19,6 +19,17 @@ def test_how_long_threads_live_is_kept() -> None:
     assert checkpointer.read(None) == checkpointer.read({}) == {}
 
 
+def test_classes_that_checkpoints_may_hold_are_kept() -> None:
+    classes = [["my_agent.models", "State"], ["my_agent", "file", "Other"]]
+    assert checkpointer.read({"serde": {"allowed_msgpack_modules": classes, "pickle_fallback": False}}) == {
+        "serde": {"allowed_msgpack_modules": classes}
+    }
+    assert checkpointer.read({"serde": {"allowed_json_modules": True, "allowed_msgpack_modules": None}}) == {
+        "serde": {"allowed_json_modules": True}
+    }
+    assert checkpointer.read({"serde": {"allowed_json_modules": None}, "backend": "default"}) == {}
+
+
 @pytest.mark.parametrize(
     ("told", "message"),
     [
@@ -27,7 +38,19 @@ def test_how_long_threads_live_is_kept() -> None:
             {"path": "./saver.py:saver"},
             "checkpointer.path: not supported: this server keeps checkpoints itself",
         ),
-        ({"serde": {"pickle_fallback": True}}, "checkpointer.serde: not supported"),
+        ({"backend": "mongo"}, "checkpointer.backend: not supported: this server keeps checkpoints itself"),
+        ({"serde": True}, "checkpointer.serde: must be an object"),
+        (
+            {"serde": {"pickle_fallback": True}},
+            "checkpointer.serde.pickle_fallback: not supported: to read a",
+        ),
+        (
+            {"serde": {"allowed_msgpack_modules": ["a.B"]}},
+            "checkpointer.serde.allowed_msgpack_modules: must be",
+        ),
+        ({"serde": {"allowed_json_modules": [["a"]]}}, "checkpointer.serde.allowed_json_modules: must be"),
+        ({"serde": {"allowed_json_modules": [["a", 1]]}}, "checkpointer.serde.allowed_json_modules: must be"),
+        ({"serde": {"other": 1}}, "checkpointer.serde.other: not known"),
         ({"ttl": 5}, "checkpointer.ttl: must be an object"),
         ({"ttl": {"strategy": "forget"}}, "checkpointer.ttl.strategy: must be one of delete, keep_latest"),
         ({"ttl": {"default_ttl": "5"}}, "checkpointer.ttl.default_ttl: must be a number"),

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -43,6 +43,7 @@ from workers.builder import (
     workspaces,
 )
 from workers.builder.config import manifest
+from workers.builder.config.manifest import Manifest
 from workers.builder.environments import Environment, Plan
 from workers.builder.installer import Installer
 from workers.builder.interpreters import HERE
@@ -549,4 +550,30 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
         "paths": [],
         "store": {},
         "inspect": False,
+        "auth": None,
+        "http": None,
     }
+
+
+def test_a_host_gets_what_the_project_says_of_its_authorization_its_app_and_its_checkpoints(
+    tmp_path: Path,
+) -> None:
+    settings = Settings.from_env({"RUNYARD_DATA_DIR": str(tmp_path), "RUNYARD_ISOLATION": "none"})
+    workspace = Workspace(tmp_path / "revisions" / "x")
+    workspace.project.mkdir(parents=True)
+    found = Manifest(
+        directory=PurePosixPath(),
+        graphs={},
+        auth={"path": "./a.py:auth", "cache_keys": ["x"]},
+        http={"app": "./a.py:app", "middleware_order": "auth_first"},
+        checkpointer={"ttl": {"default_ttl": 5}, "serde": {"allowed_msgpack_modules": [["a", "State"]]}},
+    )
+    made = Environment(workspace, found, Requirements(), None, HERE)
+
+    command = host_commands.host_command(settings, made, {})
+
+    config = json.loads(command.env["GRAPH_HOST_CONFIG"])
+    assert config["auth"] == {"path": "./a.py:auth"}
+    assert config["http"] == {"app": "./a.py:app", "middleware_order": "auth_first"}
+    assert config["allowed_msgpack_modules"] == [["a", "State"]]
+    assert "ttl" not in config

@@ -103,7 +103,7 @@ def test_a_link_a_build_step_left_is_not_followed(root: Path) -> None:
 
 @pytest.mark.parametrize("key", manifest.NOT_SERVED)
 def test_a_key_that_is_not_served_is_refused_by_its_name_with_a_reason(read: Read, key: str) -> None:
-    refuse(read, f"^{key}: not supported: this server", **{key: {"path": "./auth.py:auth"}})
+    refuse(read, f"^{key}: not supported: this server", **{key: {"path": "./agent.py:own"}})
     assert read(**{key: None}).warnings == ()
 
 
@@ -470,23 +470,47 @@ def test_webhooks_that_make_no_sense_are_refused(read: Read, told: Any, match: s
     refuse(read, match, webhooks=told)
 
 
-def test_http_switches_interfaces_off(read: Read) -> None:
-    assert read().http == {}
-    assert read(http={"disable_mcp": True, "app": None}).http == {"disable_mcp": True}
-    assert read(http={"disable_mcp": False, "disable_a2a": True}).http == {
-        "disable_mcp": False,
-        "disable_a2a": True,
-    }
+def test_a_project_s_own_authorization_and_app_are_read_with_it(read: Read) -> None:
+    found = read(auth={"path": "./agent.py:auth"}, http={"app": "./agent.py:app"})
+
+    assert (found.auth["path"], found.http) == ("./agent.py:auth", {"app": "./agent.py:app"})
+    assert found.warnings == ()
+    assert (read().auth, read().http) == ({}, {})
 
 
-@pytest.mark.parametrize(
-    ("told", "match"),
-    [
-        ([1], "^http: must be an object"),
-        ({"disable_mcp": "yes"}, "^http.disable_mcp: must be true or false"),
-        ({"app": "./app.py:app"}, "^http.app: not supported: this server serves no routes"),
-        ({"disable_a2a": True, "cors": {"allow_origins": ["*"]}}, "^http.cors: not supported"),
-    ],
-)
-def test_whatever_else_http_says_is_refused(read: Read, told: Any, match: str) -> None:
-    refuse(read, match, http=told)
+def test_keys_of_auth_and_http_that_nobody_knows_are_ignored_with_a_warning(read: Read) -> None:
+    found = read(
+        auth={"path": "./agent.py:auth", "cach": {}, "cache": {"ttl": 5}, "openapi": {"tags": []}},
+        http={"disable_thread": True, "cors": {"allow_origin": "*"}, "logging_headers": {"include": []}},
+    )
+
+    assert found.warnings == (
+        "auth.cach: unknown key, ignored",
+        "auth.cache.ttl: unknown key, ignored",
+        "auth.openapi.tags: unknown key, ignored",
+        "http.disable_thread: unknown key, ignored",
+        "http.cors.allow_origin: unknown key, ignored",
+        "http.logging_headers.include: unknown key, ignored",
+    )
+
+
+@pytest.mark.parametrize(("key", "name"), [("auth", "path"), ("http", "app")])
+def test_with_a_lock_file_its_authorization_and_app_are_of_a_package_that_is_installed(
+    root: Path, read: Read, key: str, name: str
+) -> None:
+    (root / "pyproject.toml").write_text('[tool.uv.workspace]\nmembers = ["one"]')
+    (root / "one").mkdir()
+    (root / "one/agent.py").write_text("graph = None")
+    (root / "one/pyproject.toml").write_text('[project]\nname = "one"\nversion = "1"')
+    (root / "uv.lock").write_text(
+        'version = 1\n[[package]]\nname = "one"\nversion = "1"\nsource = { editable = "one" }'
+    )
+    locked = {"dependencies": ..., "source": {"kind": "uv"}, "graphs": {"a": "./one/agent.py:graph"}}
+
+    assert read(**locked, **{key: {name: "./one/agent.py:own"}})
+    refuse(
+        read,
+        rf"^{key}\.{name}: 'agent.py' is in none of the packages that are installed",
+        **locked,
+        **{key: {name: "./agent.py:own"}},
+    )

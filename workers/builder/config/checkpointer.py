@@ -1,4 +1,8 @@
-"""The `checkpointer` of a langgraph.json: how long threads live. Where checkpoints are kept is not a project's choice."""
+"""The `checkpointer` of a langgraph.json: how long threads live, and which classes their checkpoints may hold.
+
+Where checkpoints are kept is not a project's choice: fenced writes, rollback, copies and states that are read
+without user code rest on the service's own saver.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from workers.builder.config.checks import check_keys, refused
 
 STRATEGIES = ("delete", "keep_latest")
 TTL_KEYS = ("strategy", "default_ttl", "sweep_interval_minutes", "sweep_limit")
+SERDE_KEYS = ("allowed_msgpack_modules", "allowed_json_modules", "pickle_fallback")
+MAX_CLASSES = 1000
 REASON = "this server keeps checkpoints itself"
 
 
@@ -18,10 +24,41 @@ def read(config: Any) -> dict[str, Any]:
         return {}
     if not isinstance(config, dict):
         raise refused("checkpointer", "must be an object")
-    for name in config.keys() - {"ttl"}:
-        if config[name]:
+    for name in config.keys() - {"ttl", "serde"}:
+        if config[name] and (name, config[name]) != ("backend", "default"):
             raise refused(f"checkpointer.{name}", "not supported", REASON)
-    return {"ttl": _ttl(config["ttl"])} if config.get("ttl") is not None else {}
+    found = {"ttl": _ttl(config["ttl"])} if config.get("ttl") is not None else {}
+    serde = _serde(config["serde"]) if config.get("serde") is not None else {}
+    return {**found, **({"serde": serde} if serde else {})}
+
+
+def _serde(serde: Any) -> dict[str, Any]:
+    """What the library's own serializer is given: classes by module and name, or true for any."""
+    check_keys("checkpointer.serde", serde, SERDE_KEYS)
+    if serde.get("pickle_fallback"):
+        raise refused(
+            "checkpointer.serde.pickle_fallback",
+            "not supported",
+            "to read a pickle is to run whatever is in it; name your classes in allowed_msgpack_modules",
+        )
+    found: dict[str, Any] = {}
+    for name in SERDE_KEYS[:2]:
+        classes = serde.get(name)
+        if classes not in (None, False):
+            found[name] = classes if classes is True else _classes(f"checkpointer.serde.{name}", classes)
+    return found
+
+
+def _classes(key: str, classes: Any) -> list[list[str]]:
+    if not isinstance(classes, list) or len(classes) > MAX_CLASSES or not all(map(_is_class, classes)):
+        raise refused(key, 'must be true or an array of classes like ["my_agent.models", "State"]')
+    return classes
+
+
+def _is_class(value: Any) -> bool:
+    return (
+        isinstance(value, list) and len(value) > 1 and all(isinstance(part, str) and part for part in value)
+    )
 
 
 def _ttl(ttl: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from shared.errors import BuildFailed
@@ -22,3 +22,15 @@ def check_keys(key: str, value: Any, known: Collection[str]) -> None:
     for name in value:
         if name not in known:
             raise refused(f"{key}.{name}", "not known")
+
+
+def unknown_keys(config: Mapping[str, Any], known: Mapping[str, Collection[str]]) -> list[str]:
+    """A warning for each key that these objects of the configuration, by their paths, do not know."""
+    found: list[str] = []
+    for path, names in known.items():
+        part: Any = config
+        for name in path.split("."):
+            part = part.get(name) if isinstance(part, dict) else None
+        if isinstance(part, dict):
+            found += [f"{path}.{name}: unknown key, ignored" for name in part if name not in names]
+    return found

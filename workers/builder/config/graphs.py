@@ -11,12 +11,12 @@ from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
 
+from workers.builder.config import entry_points
 from workers.builder.config.checks import refused
 from workers.builder.config.source_tree import SourceTree
 
 Graphs = Mapping[str, Mapping[str, Any]]  # graph id → {"path": "module:attribute", "description"}
 
-SCRIPTS = (".ts", ".mts", ".cts", ".js", ".mjs", ".cjs")
 MAX_ID_LENGTH = 255
 SEPARATORS = ("/", "\\", "..")
 # Control, format (the marks that turn the direction of writing among them), surrogate, line, paragraph.
@@ -43,29 +43,14 @@ def _graph(tree: SourceTree, graph_id: str, entry: Any) -> dict[str, Any]:
         entry = entry.get("path")
     if not isinstance(entry, str):
         raise refused(f'{where}: must be "module:attribute" or an object with a "path"')
-    module, _, attribute = entry.partition(":")
-    if not module or not attribute:
-        raise refused(f'{where}: {entry!r} must have the form "./file.py:attribute"')
-    if module.endswith(SCRIPTS):
-        raise refused(f"{where}: {module!r} is a JavaScript graph, which this server does not run")
-    if "/" in module or "\\" in module:
-        path = tree.inside(module, f"{where}:")
-        if not tree.is_file(path):
-            raise refused(f"{where}: the file {module!r} is not in the archive")
-    elif module.endswith(".py"):
-        raise refused(f"{where}: write './{module}:{attribute}' for a file; {module!r} names a module")
-    return {"path": entry, "description": description}
+    path = entry_points.read(tree, where, entry, kind="graph")
+    return {"path": path, "description": description}
 
 
 def require_packaged(tree: SourceTree, graphs: Graphs, packages: Iterable[PurePosixPath]) -> None:
     """Raises BuildFailed for a graph's file that is in none of the packages that are installed."""
     for graph_id, graph in graphs.items():
-        module = graph["path"].partition(":")[0]
-        if "/" not in module:
-            continue
-        path = tree.inside(module, f"graphs.{graph_id}:")
-        if not any(path.is_relative_to(package) for package in packages):
-            raise refused(f"graphs.{graph_id}: '{path}' is in none of the packages that are installed")
+        entry_points.require_packaged(tree, f"graphs.{graph_id}", graph["path"], packages)
 
 
 def _why_not(graph_id: str) -> str | None:

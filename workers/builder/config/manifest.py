@@ -12,8 +12,10 @@ import orjson
 
 from shared.deployments import env_names
 from workers.builder.config import (
+    auth,
     checkpointer,
     dependencies,
+    entry_points,
     graphs,
     http,
     pip_config,
@@ -21,7 +23,7 @@ from workers.builder.config import (
     store,
     webhooks,
 )
-from workers.builder.config.checks import refused
+from workers.builder.config.checks import refused, unknown_keys
 from workers.builder.config.dependencies import Dependencies
 from workers.builder.config.graphs import Graphs
 from workers.builder.config.pip_config import PipConfig
@@ -43,8 +45,10 @@ WITHOUT_MEANING = (
 LEFT_OUT = ("dockerfile_lines", "base_image", "ui", "ui_config", "priority")
 # What would be missed if it were ignored, and what there is instead.
 NOT_SERVED = {
-    "auth": "this server's own API keys decide who may call a deployment",
-    "encryption": "this server does not call a project's own encryption",
+    "encryption": (
+        "this server searches, sorts and filters what it stores and reads it without user code, so it could not"
+        " call a project's own encryption; keep its database on an encrypted volume"
+    ),
 }
 DISTROS = ("debian", "wolfi", "bookworm")
 PACKAGE_TOOLS = frozenset({"pip", "setuptools", "wheel"})
@@ -52,7 +56,7 @@ VERSION = re.compile(r"(~=|>~=)?\d+(\.\d+){0,2}(-?[a-z]+\.?\d*)?", re.IGNORECASE
 INSTALLERS = ("auto", "pip", "uv")
 HONOURED = (
     "source", "dependencies", "graphs", "env", "python_version", "pip_config_file", "pip_installer", "store",
-    "webhooks", "checkpointer", "http",
+    "webhooks", "checkpointer", "auth", "http",
 )  # fmt: skip
 MOVED = ("project_root", "package")
 
@@ -71,8 +75,11 @@ class Manifest:
     env: Mapping[str, str] = field(default_factory=dict)
     store: Mapping[str, Any] = field(default_factory=dict)  # `ttl` and `index`
     webhooks: Mapping[str, Any] = field(default_factory=dict)  # `url` and `headers`
-    checkpointer: Mapping[str, Any] = field(default_factory=dict)  # `ttl`
-    http: Mapping[str, bool] = field(default_factory=dict)  # interfaces that are off
+    checkpointer: Mapping[str, Any] = field(default_factory=dict)  # `ttl` and `serde`
+    auth: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # its own authorization: where it is, and its settings
+    http: Mapping[str, Any] = field(default_factory=dict)  # its own app, interfaces that are off, browsers
     python_version: str | None = None
     index: PipConfig | None = None
     notes: tuple[str, ...] = ()  # what is done in another way, or not needed
@@ -88,11 +95,15 @@ def read(root: Path, config_path: str | None) -> Manifest:
     graph_paths = graphs.read(tree, config.get("graphs"))
     locked = source.read(tree, config.get("source"))
     own_env = _env(config.get("env", {}))
+    own_auth, own_http = auth.read(tree, config.get("auth")), http.read(tree, config.get("http"))
     if locked is None:
         wanted = dependencies.read(tree, config.get("dependencies", []))
     else:
         wanted = Dependencies(packages=locked.packages)
         graphs.require_packaged(tree, graph_paths, locked.packages)
+        for where, entry in (("auth.path", own_auth.get("path")), ("http.app", own_http.get("app"))):
+            if entry is not None:
+                entry_points.require_packaged(tree, where, entry, locked.packages)
     return Manifest(
         directory=tree.directory,
         graphs=graph_paths,
@@ -105,7 +116,8 @@ def read(root: Path, config_path: str | None) -> Manifest:
         store=store.read(config.get("store")),
         webhooks=webhooks.read(config.get("webhooks"), own_env),
         checkpointer=checkpointer.read(config.get("checkpointer")),
-        http=http.read(config.get("http")),
+        auth=own_auth,
+        http=own_http,
         python_version=_python_version(config.get("python_version")),
         index=pip_config.read(tree, config.get("pip_config_file")),
         notes=tuple(_notes(config)),
@@ -172,7 +184,8 @@ def _notes(config: Mapping[str, Any]) -> list[str]:
 def _warnings(config: Mapping[str, Any]) -> list[str]:
     known = {*WITHOUT_MEANING, *LEFT_OUT, *NOT_SERVED, *HONOURED, *MOVED}
     left_out = [f"{key}: is not done here and is ignored" for key in LEFT_OUT if config.get(key)]
-    return left_out + [f"{key}: unknown key, ignored" for key in config if key not in known]
+    unknown = [f"{key}: unknown key, ignored" for key in config if key not in known]
+    return left_out + unknown + unknown_keys(config, auth.KNOWN) + unknown_keys(config, http.KNOWN)
 
 
 def _env(env: Any) -> dict[str, str]:

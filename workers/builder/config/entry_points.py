@@ -1,0 +1,38 @@
+"""Where an object of a project is: `./file.py:attribute`, or `module:attribute`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import Any
+
+from workers.builder.config.checks import refused
+from workers.builder.config.source_tree import SourceTree
+
+SCRIPTS = (".ts", ".mts", ".cts", ".js", ".mjs", ".cjs")
+
+
+def read(tree: SourceTree, where: str, entry: Any, *, kind: str) -> str:
+    """The entry under this key, checked; `kind` is what such an object is called. Raises BuildFailed."""
+    module, _, attribute = entry.partition(":") if isinstance(entry, str) else ("", "", "")
+    if not module or not attribute:
+        raise refused(f'{where}: {entry!r} must have the form "./file.py:attribute"')
+    if module.endswith(SCRIPTS):
+        raise refused(f"{where}: {module!r} is a JavaScript {kind}, which this server does not run")
+    if "/" in module or "\\" in module:
+        path = tree.inside(module, f"{where}:")
+        if not tree.is_file(path):
+            raise refused(f"{where}: the file {module!r} is not in the archive")
+    elif module.endswith(".py"):
+        raise refused(f"{where}: write './{module}:{attribute}' for a file; {module!r} names a module")
+    return entry
+
+
+def require_packaged(tree: SourceTree, where: str, entry: str, packages: Iterable[PurePosixPath]) -> None:
+    """Raises BuildFailed for a file that is in none of the packages that are installed."""
+    module = entry.partition(":")[0]
+    if "/" not in module:
+        return
+    path = tree.inside(module, f"{where}:")
+    if not any(path.is_relative_to(package) for package in packages):
+        raise refused(f"{where}: '{path}' is in none of the packages that are installed")
