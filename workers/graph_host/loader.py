@@ -35,6 +35,8 @@ UNNAMED = Pregel.name  # of a graph that was compiled without one
 RUN, READ = "threads.create_run", "assistants.read"
 READ_STATE, UPDATE_STATE = "threads.read", "threads.update"
 
+Modules = dict[str, ModuleType]  # by the path of their file
+
 
 class LoadFailed(Exception):
     """A graph cannot be loaded; the message is for the person who deployed."""
@@ -116,15 +118,15 @@ class LoadedGraph:
 
 
 def load_all(
-    graphs: dict[str, Any], saver: HostSaver, store: BaseStore | None = None
+    graphs: dict[str, Any], saver: HostSaver, store: BaseStore | None = None, modules: Modules | None = None
 ) -> dict[str, LoadedGraph]:
     """Load every entry; raises LoadFailed at the first that cannot be."""
-    modules: dict[str, ModuleType] = {}
+    modules = {} if modules is None else modules
     return {graph_id: _load(graph_id, spec, saver, store, modules) for graph_id, spec in graphs.items()}
 
 
 def _load(
-    graph_id: str, spec: Any, saver: HostSaver, store: BaseStore | None, modules: dict[str, ModuleType]
+    graph_id: str, spec: Any, saver: HostSaver, store: BaseStore | None, modules: Modules
 ) -> LoadedGraph:
     description = None
     if isinstance(spec, dict):
@@ -132,10 +134,7 @@ def _load(
     location, _, attribute = str(spec).partition(":")
     if not location or not attribute:
         raise LoadFailed(f"graph '{graph_id}': '{spec}' is not of the form path:attribute")
-    module = _module(graph_id, location, modules)
-    if not hasattr(module, attribute):
-        raise LoadFailed(f"graph '{graph_id}': {location} has no '{attribute}'")
-    value = getattr(module, attribute)
+    value = _attribute(f"graph '{graph_id}'", location, attribute, modules)
     entry = LoadedGraph(graph_id, description, saver, store)
     if _is_graph(value):
         try:
@@ -160,28 +159,44 @@ def load_attribute(key: str, location: str) -> Any:
     return getattr(module, attribute)
 
 
+def load_object(key: str, location: str, modules: Modules) -> Any:
+    """What `file.py:object` or `module:object` names, its module shared with the graphs; raises LoadFailed."""
+    path, _, attribute = location.rpartition(":")
+    if not path or not attribute:
+        raise LoadFailed(f"{key}: '{location}' is not of the form path:object")
+    if path.endswith(".py") and not _is_file(path):
+        path = f"./{path}"
+    return _attribute(key, path, attribute, modules)
+
+
 def _is_graph(value: Any) -> bool:
     return isinstance(value, (Pregel, StateGraph))
 
 
-def _module(graph_id: str, location: str, modules: dict[str, ModuleType]) -> ModuleType:
-    is_file = "/" in location or "\\" in location
+def _attribute(key: str, location: str, attribute: str, modules: Modules) -> Any:
+    module = _module(key, location, modules)
+    if not hasattr(module, attribute):
+        raise LoadFailed(f"{key}: {location} has no '{attribute}'")
+    return getattr(module, attribute)
+
+
+def _module(key: str, location: str, modules: Modules) -> ModuleType:
     try:
-        return (
-            _from_file(f"graph '{graph_id}'", location, modules)
-            if is_file
-            else importlib.import_module(location)
-        )
+        return _from_file(key, location, modules) if _is_file(location) else importlib.import_module(location)
     except LoadFailed:
         raise
     except BaseException as error:  # whatever the user's module does when it is imported
         if isinstance(error, ModuleNotFoundError) and error.name == location:
             hint = f"no module named '{location}'; a file is written with a slash: './{location}'"
-            raise LoadFailed(f"graph '{graph_id}': {hint}") from error
-        raise LoadFailed(f"graph '{graph_id}': {location} failed\n{user_traceback(error)}") from error
+            raise LoadFailed(f"{key}: {hint}") from error
+        raise LoadFailed(f"{key}: {location} failed\n{user_traceback(error)}") from error
 
 
-def _from_file(key: str, location: str, modules: dict[str, ModuleType]) -> ModuleType:
+def _is_file(location: str) -> bool:
+    return "/" in location or "\\" in location
+
+
+def _from_file(key: str, location: str, modules: Modules) -> ModuleType:
     """The module of a file, executed once however many graphs it holds.
 
     Once, not once for each graph: the classes of two executions are different classes with one name, and

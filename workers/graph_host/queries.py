@@ -7,6 +7,7 @@ gets. The ops and what else they take:
     history  `limit`, `before` (a checkpoint id or null), `filter` (of metadata), `checkpoint_ns`
     update   `checkpoint` (or null), `supersteps`: [[{`values`, `command`, `as_node`} …] …]
     embed    `ops`: store operations as `store.py` describes them; of no graph and no thread
+    authenticate, authorize  what the project's own authorization says (`auth.py`); of no graph and no thread
 
 The answer is one JSON document for the first two. An update stores nothing itself: its answer says what is
 to be stored, so that whoever owns the thread can do it whole or not at all.

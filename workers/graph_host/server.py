@@ -4,7 +4,7 @@ Configuration comes as JSON in GRAPH_HOST_CONFIG, which is taken out of the envi
 sees it: `graphs` (graph id → "path:attribute" or {"path", "description"}), `paths` (import directories
 after the working directory), `inspect` (describe the graphs and exit), `allowed_msgpack_modules`
 ([[module, class] …] that checkpoints may hold beside the project's own; true: any), `store` (of the
-project's configuration: `ttl`, `index`), `limits`.
+project's configuration: `ttl`, `index`), `limits`, `auth` ({"path"} of the project's `Auth` object).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import Any, NoReturn
 
 from . import damage, frames, watch
@@ -63,6 +64,7 @@ class Host:
         self._answering: Any = None
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="check")
         self._index: Any = None  # of the store, if it has one
+        self._auth: Any = None  # the project's own authorization, if it has one
         self._limits: Any = None
         self._damage = damage.DamageWatch()
         self._connection = Connection(sock, self._loop, self._on_frame)
@@ -110,12 +112,21 @@ class Host:
         keeper = saver.HostSaver(allowed, max_bytes=self._limits.checkpoint_bytes)
         try:
             own_store = self._make_store()
-            self._entries = loader.load_all(self._config["graphs"], keeper, own_store)
+            modules: dict[str, ModuleType] = {}
+            self._entries = loader.load_all(self._config["graphs"], keeper, own_store, modules)
+            self._load_user_code(modules)
         except loader.LoadFailed as error:
             self._unusable("load", str(error))
         if not has_own_threads():
             self._unusable("load", REPLACED_THREADS)
         keeper.with_allowlist(project_types.project_types([os.getcwd(), *self._config.get("paths", ())]))
+
+    def _load_user_code(self, modules: dict[str, ModuleType]) -> None:
+        """What the project brings beside its graphs; raises LoadFailed."""
+        if own := self._config.get("auth"):
+            from . import auth
+
+            self._auth = auth.load(own["path"], modules)
 
     def _make_store(self) -> Any:
         """The store that graphs see; raises LoadFailed when its embeddings cannot be loaded."""
@@ -230,6 +241,9 @@ class Host:
         if document["op"] == "embed":
             self._ask(self._answering.embedded(self._connection, self._index, id, document))
             return
+        if document["op"] in ("authenticate", "authorize"):
+            self._ask(self._decide(id, document))
+            return
         entry = self._entries.get(document["graph_id"])
         if entry is None:
             error = {"error": "GraphNotFound", "message": f"no graph '{document['graph_id']}'"}
@@ -237,6 +251,13 @@ class Host:
             self._connection.send(frames.ANSWER, id, frames.pack([refusal]))
             return
         self._ask(self._answering.Query(self._connection, entry, id, document, self._versions).run())
+
+    async def _decide(self, id: bytes, document: dict[str, Any]) -> None:
+        """Ask the project's authorization; without one everything is refused."""
+        answer = {"failed": "this revision has no auth"}
+        if self._auth is not None:
+            answer = await self._auth.answer(document)
+        self._connection.send(frames.ANSWER, id, frames.pack([self._execution.dumps(answer)]))
 
     def _ask(self, answering: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(answering)

@@ -1,0 +1,219 @@
+"""A request as a project's `authenticate` sees it: its facts, by the names that a function may ask for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
+from http.cookies import SimpleCookie
+from typing import Any, NamedTuple, NoReturn
+from urllib.parse import parse_qsl, urlsplit
+
+# Parameters of `authenticate` → what they are given.
+NAMES = frozenset(
+    ("headers", "authorization", "method", "path", "query_params", "path_params", "body", "request", "scopes")
+)
+
+
+class Address(NamedTuple):
+    """Where a request came from."""
+
+    host: str
+    port: int
+
+
+class Facts:
+    """The facts of one request, each made when it is asked for."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self._request = request
+
+    def value(self, name: str) -> Any:
+        """What a parameter of this name is given."""
+        match name:
+            case "path_params":
+                return {}
+            case "scopes":
+                return []
+            case "body":
+                return None
+            case "request":
+                return self.request
+            case _:
+                return getattr(self, name)
+
+    @property
+    def method(self) -> str:
+        return self._request["method"]
+
+    @property
+    def path(self) -> str:
+        return self._request["path"]
+
+    @cached_property
+    def headers(self) -> dict[bytes, bytes]:
+        return dict(self._pairs)
+
+    @property
+    def authorization(self) -> str | None:
+        found = self.headers.get(b"authorization")
+        return None if found is None else found.decode("latin-1")
+
+    @cached_property
+    def query_params(self) -> Mapping[str, str]:
+        datastructures = _starlette("datastructures")
+        query = self._request.get("query") or ""
+        return datastructures.QueryParams(query) if datastructures else MultiDict(_parsed(query))
+
+    @cached_property
+    def request(self) -> Any:
+        requests = _starlette("requests")
+        return _starlette_request(requests, self) if requests else Request(self)
+
+    @property
+    def url(self) -> str:
+        return self._request.get("url") or self.path
+
+    @property
+    def _pairs(self) -> list[tuple[bytes, bytes]]:
+        return [
+            (name.lower().encode("latin-1"), value.encode("latin-1"))
+            for name, value in self._request.get("headers") or ()
+        ]
+
+    @property
+    def scope(self) -> dict[str, Any]:
+        """The request as ASGI describes one."""
+        url = urlsplit(self.url)
+        client = self._request.get("client")
+        server = (url.hostname or "localhost", url.port or (443 if url.scheme == "https" else 80))
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": self.method,
+            "scheme": url.scheme or "http",
+            "path": self.path,
+            "raw_path": self.path.encode(),
+            "root_path": "",
+            "query_string": (self._request.get("query") or "").encode(),
+            "headers": self._pairs,
+            "client": Address(*client) if client else None,
+            "server": server,
+            "path_params": {},
+            "state": {},
+        }
+
+
+class MultiDict(Mapping[str, str]):
+    """Names that may have several values: by item the last, `getlist` gives all."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        self._pairs = pairs
+        self._last = dict(pairs)
+
+    def __getitem__(self, name: str) -> str:
+        return self._last[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._last)
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def getlist(self, name: str) -> list[str]:
+        return [value for own, value in self._pairs if own == name]
+
+    def multi_items(self) -> list[tuple[str, str]]:
+        return list(self._pairs)
+
+
+class Headers(MultiDict):
+    """Headers by name, in any case of letters."""
+
+    def __getitem__(self, name: str) -> str:
+        return super().__getitem__(name.lower())
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._last
+
+    def getlist(self, name: str) -> list[str]:
+        return super().getlist(name.lower())
+
+
+class Url(str):
+    """An address, and its parts."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(urlsplit(self), name)
+
+
+class Request:
+    """The request where the project has no Starlette, with what is read most of Starlette's."""
+
+    path_params: Mapping[str, str] = {}
+
+    def __init__(self, facts: Facts) -> None:
+        self.scope = facts.scope
+        self.method = facts.method
+        self.url = Url(facts.url)
+        self.query_params = facts.query_params
+        self.client = self.scope["client"]
+        self.headers = Headers(
+            [(name.decode(), value.decode("latin-1")) for name, value in self.scope["headers"]]
+        )
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        found = SimpleCookie(self.headers.get("cookie", ""))
+        return {name: morsel.value for name, morsel in found.items()}
+
+    async def body(self) -> NoReturn:
+        await _no_body()
+
+    async def json(self) -> NoReturn:
+        await _no_body()
+
+    async def form(self) -> NoReturn:
+        await _no_body()
+
+    async def stream(self) -> NoReturn:
+        await _no_body()
+
+
+async def _no_body() -> NoReturn:
+    raise RuntimeError("authenticate is asked before the body of the request is read")
+
+
+def _starlette_request(requests: Any, facts: Facts) -> Any:
+    request = _request_class(requests)(facts.scope, receive=_no_body)
+    request.facts = facts
+    return request
+
+
+@cache
+def _request_class(requests: Any) -> Any:
+    datastructures = _starlette("datastructures")
+
+    class AskedRequest(requests.Request):
+        """Starlette's request with the address that the caller asked for: a scope has but its path."""
+
+        facts: Facts
+
+        @property
+        def url(self) -> Any:
+            return datastructures.URL(self.facts.url)
+
+    return AskedRequest
+
+
+def _starlette(name: str) -> Any:
+    """Starlette's module of this name; None where the project has none."""
+    try:
+        return importlib.import_module(f"starlette.{name}")
+    except ImportError:
+        return None
+
+
+def _parsed(query: str) -> list[tuple[str, str]]:
+    return parse_qsl(query, keep_blank_values=True)

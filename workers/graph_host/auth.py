@@ -1,0 +1,250 @@
+"""A project's `Auth` object (`auth.path`): who a caller is, and what they may do.
+
+The documents it answers, and the answers, are those of the QUERY ops `authenticate` and `authorize`:
+
+    authenticate  `request`: {"method", "path", "query", "headers": [[name, value] …], "client", "url"}
+                  → {"user": {…}}
+    authorize     `user`, `asks`: [{"resource", "action", "value"} …]
+                  → {"granted": [{"value", "filter": {…} | null} …]}
+
+or of either {"denied": {"status", "detail", "headers"}}, or {"failed": why}: the caller learns no more than that.
+It fails closed: whatever the project's functions do beside what the contract names is `failed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID
+
+import orjson
+from langgraph_sdk import Auth
+
+from .asked_request import NAMES, Facts
+from .loader import LoadFailed, Modules, load_object
+from .loopback import acting_for
+from .users import document_of, user_of
+
+log = logging.getLogger("runyard")
+
+KEY = "auth.path"
+OPS = frozenset({"authenticate", "authorize"})
+ANY = "*"
+# The caller gives up at 10 seconds, and shall be the first.
+ASK_SECONDS = 10.5
+THREADS = 16  # for an `authenticate` that is no coroutine
+IDS = ("thread_id", "run_id", "assistant_id", "cron_id")
+EMPTY = inspect.Parameter.empty
+
+Answer = dict[str, Any]
+
+
+class Refused(Exception):
+    """A project's function refuses; the words are its own."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers = status, detail, dict(headers or {})
+
+
+class WrongAnswer(Exception):
+    """A project's function answered what nobody can read."""
+
+
+class ProjectAuth:
+    """A project's authorization. `answer` is all that anybody asks of it."""
+
+    def __init__(self, auth: Auth) -> None:
+        self._auth = auth
+        function = auth._authenticate_handler
+        if function is None:
+            raise LoadFailed(f"{KEY}: no function is registered with @auth.authenticate")
+        self._authenticate: Callable[..., Any] = function
+        self._parameters = _parameters(function)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="auth")
+        self._handlers = _handlers(auth)
+
+    def describe(self) -> dict[str, Any]:
+        """What the service has to know to ask: the names `authenticate` takes, and which actions have a handler."""
+        return {
+            "parameters": [parameter.name for parameter in self._parameters],
+            "handlers": sorted([resource, action] for resource, action in self._handlers),
+        }
+
+    async def answer(self, document: Mapping[str, Any]) -> Answer:
+        """The answer to a question; never raises for what user code does."""
+        ask = self._found if document["op"] == "authenticate" else self._granted
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                return await ask(document)
+        except Refused as refusal:
+            return {
+                "denied": {"status": refusal.status, "detail": refusal.detail, "headers": refusal.headers}
+            }
+        except TimeoutError as error:
+            log.error("%s did not answer in time", document["op"], exc_info=error)
+            return {"failed": f"{document['op']} did not answer in time"}
+        except BaseException as error:  # whatever the project's functions raise
+            log.error("%s failed", document["op"], exc_info=error)
+            return {"failed": f"{document['op']} raised {type(error).__name__}"}
+
+    async def _found(self, document: Mapping[str, Any]) -> Answer:
+        facts = Facts(document["request"])
+        args = [facts.value(p.name) for p in self._parameters if p.kind is p.POSITIONAL_ONLY]
+        kwargs = {p.name: facts.value(p.name) for p in self._parameters if p.kind is not p.POSITIONAL_ONLY}
+        with acting_for(None):
+            try:
+                returned = await self._called(*args, **kwargs)
+            except Exception as error:
+                _raise_refusal(error)
+                raise
+        return {"user": document_of(returned)}
+
+    async def _called(self, *args: Any, **kwargs: Any) -> Any:
+        function = functools.partial(self._authenticate, *args, **kwargs)
+        if not inspect.iscoroutinefunction(self._authenticate):
+            loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+            returned = await loop.run_in_executor(self._threads, context.run, function)
+        else:
+            returned = function()
+        return await returned if isinstance(returned, Awaitable) else returned
+
+    async def _granted(self, document: Mapping[str, Any]) -> Answer:
+        user = document["user"]
+        with acting_for(user):
+            return {"granted": [await self._decided(user, **ask) for ask in document["asks"]]}
+
+    async def _decided(
+        self, user: Mapping[str, Any], resource: str, action: str, value: dict[str, Any]
+    ) -> Answer:
+        handler = self._handler(resource, action)
+        if handler is None:
+            return {"value": value, "filter": None}
+        seen = user_of(user)
+        context = Auth.types.AuthContext(
+            permissions=list(seen.permissions), user=seen, resource=resource, action=action
+        )
+        value = _with_ids(value)
+        try:
+            result = await handler(ctx=context, value=value)
+        except AssertionError as error:
+            raise Refused(403, str(error) or "Forbidden") from None
+        except Exception as error:
+            _raise_refusal(error)
+            raise
+        return {"value": _json(value, "value"), "filter": _filter(result, resource)}
+
+    def _handler(self, resource: str, action: str) -> Callable[..., Any] | None:
+        """The most specific one."""
+        for key in ((resource, action), (resource, ANY), (ANY, action), (ANY, ANY)):
+            if key in self._handlers:
+                return self._handlers[key]
+        return None
+
+
+def load(location: str, modules: Modules) -> ProjectAuth:
+    """The project's `Auth` object; raises LoadFailed."""
+    found = load_object(KEY, location, modules)
+    if not isinstance(found, Auth):
+        raise LoadFailed(f"{KEY}: {location} is no langgraph_sdk.Auth: {type(found).__name__}")
+    return ProjectAuth(found)
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters that are injected; raises LoadFailed at one that nobody can fill."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise LoadFailed(f"{KEY}: the function of @auth.authenticate has no readable signature") from error
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for parameter in parameters:
+        if parameter.kind not in variadic and parameter.name not in NAMES and parameter.default is EMPTY:
+            known = ", ".join(sorted(NAMES))
+            raise LoadFailed(
+                f"{KEY}: the function of @auth.authenticate wants '{parameter.name}', which nobody gives: {known} are"
+                " known, others need a default"
+            )
+    return [
+        parameter for parameter in parameters if parameter.name in NAMES and parameter.kind not in variadic
+    ]
+
+
+def _handlers(auth: Auth) -> dict[tuple[str, str], Callable[..., Any]]:
+    """(resource, action) → its one handler."""
+    registered = {**auth._handlers, (ANY, ANY): auth._global_handlers}
+    return {key: handlers[0] for key, handlers in registered.items() if handlers}
+
+
+def _with_ids(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The value as handlers get it: ids are UUIDs, a namespace is a tuple."""
+    ids = {name: _uuid(value[name]) for name in IDS if isinstance(value.get(name), str)}
+    if isinstance(value.get("namespace"), list):
+        ids["namespace"] = tuple(value["namespace"])
+    return {**value, **ids}
+
+
+def _uuid(text: str) -> UUID | str:
+    try:
+        return UUID(text)
+    except ValueError:
+        return text
+
+
+def _filter(result: Any, resource: str) -> dict[str, Any] | None:
+    """The filter that a handler's result is; raises Refused, WrongAnswer."""
+    if result is None or result is True:
+        return None
+    if result is False or (isinstance(result, int | float) and not result):
+        raise Refused(403, "Forbidden")
+    if isinstance(result, int | float):
+        return None
+    if not isinstance(result, dict):
+        raise WrongAnswer(
+            f"Auth handler returned invalid result. Expected a filter, None or a boolean, got {type(result).__name__}"
+        )
+    if resource == "store":
+        raise WrongAnswer("a handler of the store returned a filter: it narrows value['namespace'] instead")
+    return _json(result, "filter") or None
+
+
+def _json(value: Any, name: str) -> Any:
+    """The value as JSON has it; raises WrongAnswer."""
+    try:
+        return orjson.loads(orjson.dumps(value))
+    except TypeError as error:
+        raise WrongAnswer(f"a handler left a {name} that is no JSON: {error}") from None
+
+
+def _raise_refusal(error: Exception) -> None:
+    """Raise Refused where the exception, of the SDK's or of Starlette's, is a refusal."""
+    starlette = getattr(
+        sys.modules.get("starlette.exceptions"), "HTTPException", Auth.exceptions.HTTPException
+    )
+    if not isinstance(error, (Auth.exceptions.HTTPException, starlette)):
+        return
+    status: Any = getattr(error, "status_code", None)
+    if isinstance(status, int) and 400 <= status <= 599:
+        detail: Any = getattr(error, "detail", None)
+        text = detail if isinstance(detail, str) else _as_text(detail)
+        raise Refused(int(status), text, _headers(getattr(error, "headers", None))) from None
+
+
+def _as_text(detail: Any) -> str:
+    return orjson.dumps(detail, default=repr).decode()
+
+
+def _headers(headers: Any) -> dict[str, str]:
+    """Those that can be sent."""
+    pairs: Sequence[tuple[Any, Any]] = list(headers.items()) if isinstance(headers, Mapping) else []
+    return {str(name): str(value) for name, value in pairs if _is_line(f"{name}{value}")}
+
+
+def _is_line(text: str) -> bool:
+    return text.isprintable() and text.isascii()

@@ -1,0 +1,189 @@
+"""Who a caller is: what a project's `authenticate` returned → one JSON document → what its code sees as the user."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+log = logging.getLogger("runyard")
+
+Document = dict[str, Any]
+# Who comes by the platform's own tools, and what says so.
+STUDIO_IDENTITY, STUDIO_KIND = "langgraph-studio-user", "StudioUser"
+
+
+class NoUser(Exception):
+    """authenticate returned no user"""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{type(self).__doc__}: {why}")
+
+
+class User(Mapping[str, Any]):
+    """A user as handlers, graphs and routes see one: by attribute and by item, and read-only."""
+
+    _document: Document
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        object.__setattr__(self, "_document", {**document})
+
+    @property
+    def identity(self) -> str:
+        return self._document["identity"]
+
+    @property
+    def display_name(self) -> str:
+        return self._document["display_name"]
+
+    @property
+    def is_authenticated(self) -> bool:
+        return self._document["is_authenticated"]
+
+    @property
+    def permissions(self) -> list[str]:
+        return list(self._document["permissions"])
+
+    def __getitem__(self, name: str) -> Any:
+        return self._document[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._document)
+
+    def __len__(self) -> int:
+        return len(self._document)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._document:
+            raise AttributeError(f"the user has no '{name}'")
+        return self._document[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("a user is read-only")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("a user is read-only")
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return user_of, (self._document,)
+
+    def __repr__(self) -> str:
+        return f"User({self.identity!r})"  # other keys may hold what no log should
+
+    def dict(self) -> Document:
+        """The user as JSON."""
+        return {**self._document}
+
+
+def user_of(document: Mapping[str, Any], base: type | None = None) -> Any:
+    """The user of a document; an instance of `base` too, or of the SDK's StudioUser where it is one."""
+    is_studio = document.get("kind") == STUDIO_KIND and document["identity"] == STUDIO_IDENTITY
+    base = _studio_class() if is_studio else base
+    return (_with_base(base) if base else User)({**_defaults(document["identity"]), **document})
+
+
+@cache
+def _with_base(base: type) -> type:
+    return type(base.__name__, (User, base), {})
+
+
+def _studio_class() -> type:
+    from langgraph_sdk import Auth
+
+    return Auth.types.StudioUser
+
+
+def document_of(returned: Any) -> Document:
+    """The user that `authenticate` returned, as JSON; raises NoUser."""
+    permissions: Any = None
+    if isinstance(returned, tuple) and len(returned) == 2 and not hasattr(returned, "identity"):
+        permissions, returned = returned
+    found = _entries(returned)
+    if permissions is not None:
+        found["permissions"] = permissions
+    identity = _identity(found.pop("identity", None))
+    found["permissions"] = _permissions(found.get("permissions"))
+    found["display_name"] = str(found.get("display_name") or identity)
+    found["is_authenticated"] = bool(found.get("is_authenticated", True))
+    return {**_defaults(identity), **{name: value for name, value in found.items() if _is_json(name, value)}}
+
+
+def _defaults(identity: str) -> Document:
+    return {"identity": identity, "is_authenticated": True, "display_name": identity, "permissions": []}
+
+
+def _entries(returned: Any) -> Document:
+    if isinstance(returned, str):
+        return {"identity": returned}
+    if isinstance(returned, Mapping):
+        return {**returned} if all(isinstance(name, str) for name in returned) else _named(returned)
+    return dict(_attributes(returned))
+
+
+def _named(returned: Mapping[Any, Any]) -> Document:
+    return {name: value for name, value in returned.items() if isinstance(name, str)}
+
+
+def _attributes(user: Any) -> Iterator[tuple[str, Any]]:
+    """The public attributes of an object, without methods and without what cannot be read."""
+    for name in _attribute_names(user):
+        try:
+            value = getattr(user, name)
+        except Exception:  # a property of the project's own, of any kind
+            continue
+        if not callable(value):
+            yield name, value
+
+
+def _attribute_names(user: Any) -> list[str]:
+    names = dict.fromkeys(getattr(user, "__dict__", ()))
+    for cls in type(user).__mro__:
+        own = (name for name, value in vars(cls).items() if not callable(value))
+        names.update(dict.fromkeys(own))  # slots, properties and defaults
+    return [name for name in names if isinstance(name, str) and not name.startswith(("_", "model_"))]
+
+
+def _identity(found: Any) -> str:
+    """Text that is not empty: a user without a name would be all users without a name."""
+    identity = str(found) if isinstance(found, int | UUID) and not isinstance(found, bool) else found
+    if not isinstance(identity, str):
+        raise NoUser(f"its identity is {type(found).__name__}, not text")
+    if not identity or "\0" in identity or not _is_encodable(identity):
+        raise NoUser("its identity is empty, or no text that can be stored")
+    return str(identity)
+
+
+def _permissions(found: Any) -> list[Any]:
+    if isinstance(found, str):
+        return [found]
+    return list(found) if isinstance(found, Iterable) else []
+
+
+def _is_json(name: str, value: Any) -> bool:
+    try:
+        orjson.dumps({name: value})
+    except TypeError:
+        _warn_of(name)
+        return False
+    return True
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@cache
+def _warn_of(name: str) -> None:
+    """Say it once: every request has the same."""
+    log.warning("the user's %r is no JSON: graphs and handlers do not see it", name)
