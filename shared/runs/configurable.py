@@ -3,7 +3,7 @@
 Later lines hold:
 
 1. DEFAULTS: what the service says only where nobody else does. `user_id` names whom a caller acts for, by the
-   caller's own account; it proves nothing.
+   caller's own account; it proves nothing. Where the deployment's authorization found somebody, it is that user.
 2. What the assistant has there, and the run's own over it, each key as a whole.
 3. The run's identity: its ids, and who asked for it, whatever was written there.
 4. What the run's maker adds: a cron's id.
@@ -35,7 +35,7 @@ class RunIdentity:
     thread_id: str
     graph_id: str
     assistant_id: str
-    langgraph_auth_user: None = None
+    langgraph_auth_user: Mapping[str, Any] | None = None
     langgraph_auth_user_id: str = ""
     langgraph_auth_permissions: Sequence[str] = ()
     langgraph_request_id: str
@@ -45,6 +45,19 @@ class RunIdentity:
 NOBODY: Mapping[str, Any] = {
     field.name: field.default for field in fields(RunIdentity) if field.name.startswith(AUTH)
 }
+
+
+def of_user(user: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What AUTH keys say of a user, by the document that the deployment's authorization gave; None: nobody was asked."""
+    if user is None:
+        return NOBODY
+    return {
+        "langgraph_auth_user": user,
+        "langgraph_auth_user_id": user["identity"],
+        "langgraph_auth_permissions": user["permissions"],
+    }
+
+
 # What a run has of its own there, and no other run made like it takes over.
 OWN = frozenset({*DEFAULTS, *(field.name for field in fields(RunIdentity)), *PLACE})
 
@@ -58,7 +71,11 @@ def of_run(
     entries: Mapping[str, Any], identity: RunIdentity, extras: Mapping[str, Any], place: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The `configurable` of a run; `entries` are the assistant's and the run's, as `given` leaves them."""
-    return {**DEFAULTS, **entries, **vars(identity), **extras, **place}
+    return {**_defaults(vars(identity)), **entries, **vars(identity), **extras, **place}
+
+
+def _defaults(auth: Mapping[str, Any]) -> dict[str, Any]:
+    return {**DEFAULTS, "user_id": auth["langgraph_auth_user_id"]}
 
 
 def of_thread(assistants: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +88,9 @@ def of_thread(assistants: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[st
     return {**kept, "metadata": metadata} if metadata else kept
 
 
-def of_question(config: Mapping[str, Any], **ids: Any) -> dict[str, Any]:
+def of_question(
+    config: Mapping[str, Any], user: Mapping[str, Any] | None = None, **ids: Any
+) -> dict[str, Any]:
     """The config a graph is made with to read or update a thread's state: the thread's, as a run would get it."""
-    entries = config.get("configurable", {})
-    return {**config, "configurable": {**DEFAULTS, **entries, **ids, **NOBODY}}
+    entries, auth = config.get("configurable", {}), of_user(user)
+    return {**config, "configurable": {**_defaults(auth), **entries, **ids, **auth}}

@@ -6,7 +6,7 @@ depends on other runs of its thread looks at them first, in a transaction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -80,9 +80,11 @@ def create_run(
     request_id: str = "",
     max_pending: int = 1_000,
     key_id: str = "",
+    user: Mapping[str, Any] | None = None,
 ) -> Created:
     """Insert a pending run with its configuration frozen in; a run without thread gets one of its own.
 
+    `user` is the document of whom the deployment's authorization found to ask for it.
     Raises NotFound (thread or assistant), Conflict (strategy `reject` on a busy thread; a status that was not
     wanted; nothing serves yet), Invalid (unknown graph), TooMany. A request that depends on other runs of its
     thread (`depends_on_thread`) needs a transaction: TypeError on the driver's connection, which has none.
@@ -104,6 +106,7 @@ def create_run(
         graph_id=assistant.graph_id,
         assistant_id=str(assistant.assistant_id),
         langgraph_request_id=request_id,
+        **configurable.of_user(user),
     )
     values = {
         "run_id": run_id,
