@@ -289,6 +289,13 @@ def keep_artifact(
     _require_one(conn.execute(query, {**_held(claimed), **values}).rowcount, claimed)
 
 
+def keep_user_code(conn: Connection, claimed: ClaimedRevision, document: Mapping[str, Any] | None) -> None:
+    """Store what the revision brings beside its graphs; raises Fenced."""
+    query = text(f"UPDATE revision SET user_code = CAST(:document AS json) WHERE {HELD}")
+    values = {**_held(claimed), "document": None if document is None else dumps(document)}
+    _require_one(conn.execute(query, values).rowcount, claimed)
+
+
 def keep_source(conn: Connection, claimed: ClaimedRevision, *, digest: str, commit: str) -> ClaimedRevision:
     """The claimed revision is built from this archive of a repository's commit; raises Fenced."""
     config = {**claimed.config, "repo_commit_sha": commit}

@@ -181,9 +181,9 @@ class _Build:
         made = self._make()
         store.require_vectors(made.manifest.store)
         configs = graphs.configs({**made.manifest.env, **self._variables})
-        found = self._graphs(made)
+        found = self._inspected(made)
         if claimed.status == RevisionStatus.BUILDING:
-            self._keep(made)
+            self._keep(made, found)
             self._advance(RevisionStatus.AWAITING_DEPLOY)
             self._advance(RevisionStatus.DEPLOYING)
         self._switch(found, configs)
@@ -252,18 +252,18 @@ class _Build:
             python_version=found.python_version,
         )
 
-    def _graphs(self, made: environments.Environment) -> graphs.Graphs:
+    def _inspected(self, made: environments.Environment) -> graphs.Inspected:
         claimed = self._claimed
         with connection() as conn:
             found = graphs.known(
                 conn, claimed.deployment_id, claimed.revision_id, claimed.build_id, self._secrets
             )
-        if found is not None and found.keys() == made.manifest.graphs.keys():
+        if found is not None and found.graphs.keys() == made.manifest.graphs.keys():
             self.log.write("INFO", "its graphs have been loaded before, with the same variables")
             return found
         return graphs.inspect(self._settings, claimed.revision_id, made, self._variables, self.log.write)
 
-    def _keep(self, made: environments.Environment) -> None:
+    def _keep(self, made: environments.Environment, found: graphs.Inspected) -> None:
         """Store what makes the environment the same wherever it is made."""
         with connection() as conn:
             revisions.keep_artifact(
@@ -277,7 +277,7 @@ class _Build:
                     "checkpointer": dict(made.manifest.checkpointer),
                     "store": dict(made.manifest.store),
                     "webhooks": dict(made.manifest.webhooks),
-                    "http": dict(made.manifest.http),
+                    "http": dict(found.http),
                     "resolved_at": self._resolved_at,
                     "inspector": graphs.inspector(),
                 },
@@ -288,15 +288,16 @@ class _Build:
             revisions.advance(conn, self._claimed, status)
         self.log.status(status)
 
-    def _switch(self, found: graphs.Graphs, configs: graphs.Configs) -> None:
+    def _switch(self, found: graphs.Inspected, configs: graphs.Configs) -> None:
         """Let this revision serve from now on, all of it in one transaction."""
         claimed = self._claimed
         self._lease.release()
         with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
+            revisions.keep_user_code(conn, claimed, found.user_code)
             moved = revisions.end(conn, claimed, RevisionStatus.DEPLOYED, None)
-            graphs.store(conn, claimed.revision_id, found)
-            graphs.make_default_assistants(conn, claimed.deployment_id, found, configs)
+            graphs.store(conn, claimed.revision_id, found.graphs)
+            graphs.make_default_assistants(conn, claimed.deployment_id, found.graphs, configs)
             served = {"id": claimed.deployment_id, "revision_id": claimed.revision_id}
             name = conn.execute(SERVE, served).scalar_one()
             self.log.write("INFO", f"deployed at {self._settings.url.rstrip('/')}/d/{name}")

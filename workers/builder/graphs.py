@@ -1,4 +1,4 @@
-"""A revision's graphs: loaded once when it is built, drawn and described, and kept so.
+"""A revision's graphs, and what its project brings beside them: loaded once when it is built, and described.
 
 A deployment whose environment and variables have not changed keeps what was found then.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +24,8 @@ from shared.errors import BuildFailed, HostUnusable
 from shared.infra.encryption import Undecryptable
 from shared.models import Assistant, AssistantVersion, Graph
 from shared.settings import Settings
+from workers.builder import user_code
+from workers.builder.config.manifest import Manifest
 from workers.builder.environments import Environment
 from workers.builder.host_commands import GRAPH_HOST, host_command
 from workers.builder.steps import WriteLine
@@ -36,16 +40,26 @@ Graphs = Mapping[str, Mapping[str, Any]]
 Configs = Mapping[str, dict[str, Any]]  # of default assistants, by graph
 
 
+@dataclass(frozen=True)
+class Inspected:
+    """What was found in a project's code."""
+
+    graphs: Graphs
+    user_code: Mapping[str, Any] | None = (
+        None  # beside the graphs, as `shared.deployments.user_code` reads it
+    )
+    http: Mapping[str, Any] = field(default_factory=dict)  # of its langgraph.json, completed by its app
+
+
 def inspect(
     settings: Settings,
     revision_id: UUID,
     made: Environment,
     variables: Mapping[str, str],
     write_line: WriteLine,
-) -> Graphs:
-    """Load every graph once, as a host of the deployment would; raises BuildFailed."""
-    graphs = made.manifest.graphs
-    write_line("INFO", f"loading {len(graphs)} graph{'' if len(graphs) == 1 else 's'}")
+) -> Inspected:
+    """Load the project's code once, as a host of the deployment would; raises BuildFailed."""
+    write_line("INFO", f"loading {_listed(made.manifest)}")
     command = host_command(settings, made, variables, inspect=True)
     here = f"{made.workspace.project}/"  # tracebacks name files as the project does
 
@@ -58,7 +72,12 @@ def inspect(
         raise BuildFailed(STEP, error.message) from error
     watcher = gevent.spawn(_watch, host)
     try:
-        found = _described(host.wait_ready(), graphs)
+        answer = host.wait_ready()
+        found = Inspected(
+            _described(answer, made.manifest.graphs),
+            user_code.found(answer, made.manifest, write_line),
+            user_code.http_of(answer, made.manifest),
+        )
     except HostUnusable as error:
         is_its_end = error.message == host.died  # it did not get as far as saying why
         reason = f"the process that loads them {error.message}" if is_its_end else error.message
@@ -67,13 +86,21 @@ def inspect(
         watcher.kill()
         host.kill("its graphs have been looked at")
         host.wait_output()
-    for graph_id, graph in found.items():
+    for graph_id, graph in found.graphs.items():
         if graph.get("error"):
             write_line(
                 "WARNING", f"graph {graph_id!r}: its factory makes none now; a run may fare better or end so"
             )
             write_line("WARNING", str(graph["error"]))
     return found
+
+
+def _listed(manifest: Manifest) -> str:
+    count = len(manifest.graphs)
+    parts = [f"{count} graph{'' if count == 1 else 's'}"]
+    parts += ["the project's authorization"] if manifest.auth else []
+    parts += ["its app"] if "app" in manifest.http else []
+    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
 
 def _watch(host: Host) -> None:
@@ -85,15 +112,16 @@ def _watch(host: Host) -> None:
 
 @functools.cache
 def inspector() -> str:
-    """A digest of the code that inspects graphs: another version of it may see more in them."""
+    """A digest of the code that inspects projects: another version of it may see more in them."""
     found = hashlib.sha256()
-    for path in sorted(GRAPH_HOST.glob("*.py")):
+    builder = Path(user_code.__file__)
+    for path in (*sorted(GRAPH_HOST.glob("*.py")), builder, *sorted(builder.parent.glob("config/*.py"))):
         found.update(path.read_bytes())
     return found.hexdigest()[:16]
 
 
 SAME_BUILD = text("""
-SELECT id FROM revision
+SELECT id, user_code, manifest -> 'http' AS http FROM revision
 WHERE deployment_id = :deployment_id AND id <> :id AND coalesce(build_id, id) = :build_id
   AND status = 'DEPLOYED' AND manifest ->> 'inspector' = :inspector
 ORDER BY number DESC LIMIT 3
@@ -103,15 +131,16 @@ KEPT = text("SELECT graph_id, description, drawings, schemas, subgraphs FROM gra
 
 def known(
     conn: Connection, deployment_id: UUID, revision_id: UUID, build_id: UUID, variables: Mapping[str, str]
-) -> Graphs | None:
+) -> Inspected | None:
     """What was found when the same build was loaded with the same variables; None when it never was."""
     values = {"deployment_id": deployment_id, "id": revision_id, "build_id": build_id}
-    for other in conn.execute(SAME_BUILD, {**values, "inspector": inspector()}).scalars().all():
-        if not _has(conn, other, variables):
+    for other in conn.execute(SAME_BUILD, {**values, "inspector": inspector()}).all():
+        if not _has(conn, other.id, variables):
             continue
-        rows = conn.execute(KEPT, {"id": other}).mappings().all()
+        rows = conn.execute(KEPT, {"id": other.id}).mappings().all()
         if rows:
-            return {row["graph_id"]: {name: row[name] for name in PARTS} for row in rows}
+            graphs = {row["graph_id"]: {name: row[name] for name in PARTS} for row in rows}
+            return Inspected(graphs, other.user_code, other.http or {})
     return None
 
 

@@ -84,7 +84,8 @@ def test_headers_are_named_in_small_letters_and_a_prefix_ends_with_no_slash(tree
         ({"cors": {"allow_headers": ["a\r\nb"]}}, "^http.cors.allow_headers: must be an array"),
         ({"cors": {"allow_credentials": 1}}, "^http.cors.allow_credentials: must be true or false"),
         ({"cors": {"allow_origin_regex": "("}}, "^http.cors.allow_origin_regex: is no regular expression"),
-        ({"cors": {"allow_origin_regex": 7}}, "^http.cors.allow_origin_regex: is no regular expression"),
+        ({"cors": {"allow_origin_regex": 7}}, "^http.cors.allow_origin_regex: must be a regular expression"),
+        ({"cors": {"allow_origin_regex": "a" * 501}}, "^http.cors.allow_origin_regex: must be a regular"),
         ({"cors": {"max_age": -1}}, "^http.cors.max_age: must be a whole number"),
         ({"cors": {"max_age": True}}, "^http.cors.max_age: must be a whole number"),
     ],
@@ -92,3 +93,36 @@ def test_headers_are_named_in_small_letters_and_a_prefix_ends_with_no_slash(tree
 def test_what_makes_no_sense_is_refused_by_name(tree: SourceTree, told: Any, match: str) -> None:
     with pytest.raises(BuildFailed, match=match):
         http.read(tree, told)
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        r"https://.*\.example\.com",
+        r"^https?://(localhost|127\.0\.0\.1)(:\d+)?$",
+        r"https://(?:[a-z0-9-]+\.)?example\.(com|org)",
+        r"(?i)https://[a-z]{1,63}-[0-9]+\.[^.]+\.example",
+        r"http://(\d{1,3}\.){3}\d{1,3}(?=:80)",
+        r".*",
+    ],
+)
+def test_origins_are_told_by_a_regular_expression_that_is_soon_matched(tree: SourceTree, regex: str) -> None:
+    assert http.read(tree, {"cors": {"allow_origin_regex": regex}})["cors"]["allow_origin_regex"] == regex
+
+
+@pytest.mark.parametrize(
+    ("regex", "reason"),
+    [
+        (r"(a+)+b", "it repeats a group that repeats or chooses"),
+        (r"(a|aa)*b", "it repeats a group that repeats or chooses"),
+        (r"(?:[a-z-]+\.)*example", "it repeats a group that repeats or chooses"),
+        (r"((a?){4}){4}b", "it repeats a group that repeats or chooses"),
+        (r".*.*.*.*b", "it has more than 3 repetitions"),
+        (r"(?=.*a)(?=.*b).*.*c", "it has more than 3 repetitions"),
+        (r"(a*)\1\1b", "it refers to a group"),
+        (r"((a)?)?(?(2)b|c)", "it refers to a group"),
+    ],
+)
+def test_one_that_could_hold_up_everybody_is_refused(tree: SourceTree, regex: str, reason: str) -> None:
+    with pytest.raises(BuildFailed, match=f"^http.cors.allow_origin_regex: {reason}"):
+        http.read(tree, {"cors": {"allow_origin_regex": regex}})

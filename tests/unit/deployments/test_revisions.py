@@ -190,6 +190,7 @@ WRITES: dict[str, Callable[[Connection, ClaimedRevision], Any]] = {
     "keep": lambda conn, held: revisions.keep_artifact(
         conn, held, requirements="", python_version="3.11", manifest={}
     ),
+    "keep user code": lambda conn, held: revisions.keep_user_code(conn, held, {"auth": None, "app": None}),
     "reserve": lambda conn, held: revisions.reserve(conn, held, 10_000),
     "end": lambda conn, held: revisions.end(conn, held, RevisionStatus.DEPLOYED, None),
 }
@@ -211,6 +212,18 @@ def test_a_builder_that_lost_its_claim_changes_nothing(deployment_id: UUID, writ
     assert status(id) == "BUILDING"
     with connection() as conn:
         assert revisions.renew(conn, heir, lease_seconds=30)
+
+
+def test_what_it_brings_beside_its_graphs_is_kept_with_it(deployment_id: UUID) -> None:
+    id, _ = new(deployment_id)
+    held = claimed(id)
+    query = text("SELECT user_code FROM revision WHERE id = :id AND user_code IS NOT NULL")
+
+    with connection() as conn:
+        revisions.keep_user_code(conn, held, {"auth": None, "app": {"routes": []}})
+        assert conn.execute(query, {"id": id}).scalar_one() == {"auth": None, "app": {"routes": []}}
+        revisions.keep_user_code(conn, held, None)
+        assert conn.execute(query, {"id": id}).one_or_none() is None
 
 
 def test_a_builder_that_stops_leaves_it_to_the_next(deployment_id: UUID) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from workers.builder.config import entry_points
+from workers.builder.config import entry_points, regexes
 from workers.builder.config.checks import refused
 from workers.builder.config.source_tree import SourceTree
 
@@ -38,6 +38,7 @@ PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 MAX_PREFIX = 200
 MAX_ITEMS = 100
 ITEM = re.compile(r"[\x21-\x7e]{1,300}")  # an origin, a method, a header or a pattern of headers
+MAX_REGEX = 500
 MAX_AGE_SECONDS = 86_400 * 365
 
 
@@ -119,18 +120,17 @@ def _prefix(value: Any) -> str:
     """Without a slash at its end; nothing for the root."""
     if value is None:
         return ""
-    prefix = value.rstrip("/") if isinstance(value, str) else None
+    prefix = value.rstrip("/") if isinstance(value, str) else "?"
     if prefix == "":
         return ""
-    is_path = prefix is not None and len(prefix) <= MAX_PREFIX and PREFIX.fullmatch(prefix)
-    if not is_path or not {".", ".."}.isdisjoint(prefix.split("/")):
+    if len(prefix) > MAX_PREFIX or not PREFIX.fullmatch(prefix) or {".", ".."} & set(prefix.split("/")):
         raise refused("http.mount_prefix", 'must be a path like "/api"')
     return prefix
 
 
 def _regex(key: str, value: Any) -> str:
-    try:
-        re.compile(value)
-    except (re.error, TypeError, RecursionError) as error:
-        raise refused(key, f"is no regular expression: {error}") from error
+    if not isinstance(value, str) or len(value) > MAX_REGEX:
+        raise refused(key, f"must be a regular expression of at most {MAX_REGEX} characters")
+    if reason := regexes.why_not(value):
+        raise refused(key, reason)
     return value

@@ -1,0 +1,213 @@
+"""What a project brings beside its graphs: what a host sends of it, checked and joined with langgraph.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import pytest
+
+import tests.support.factories as make
+from shared.deployments.user_code import ANY, Route, from_stored
+from shared.errors import BuildFailed
+from shared.infra.postgres import connection
+from workers.builder import graphs, user_code
+from workers.builder.config.manifest import Manifest
+
+SETTINGS = {
+    "disable_studio_auth": True,
+    "openapi": {"security": [{"bearer": []}]},
+    "cache_keys": ["authorization"],
+    "cache_seconds": 60,
+    "cache_size": None,
+}
+AUTH = {"path": "./own.py:auth", **SETTINGS}
+DESCRIBED_AUTH = {"parameters": ["authorization"], "handlers": [["threads", "create"], ["*", "*"]]}
+ROUTE = {"path": "/hello/{name}", "methods": ["GET", "HEAD"], "kind": "http"}
+DESCRIBED_APP: dict[str, Any] = {"routes": [ROUTE], "openapi": None, "middleware": [], "cors": None}
+
+
+def manifest(auth: Mapping[str, Any] = {}, **http: Any) -> Manifest:
+    return Manifest(directory=PurePosixPath(), graphs={}, auth=auth, http=http)
+
+
+def with_app(**http: Any) -> Manifest:
+    return manifest(app="./own.py:app", **http)
+
+
+class Log(list[str]):
+    """The warnings of a build."""
+
+    def __call__(self, level: str, message: str) -> None:
+        assert level == "WARNING"
+        self.append(message)
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def app(*routes: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    described = {**DESCRIBED_APP, "routes": list(routes) or [ROUTE], **changes}
+    return {"user_code": {"auth": None, "app": described}}
+
+
+def auth(**changes: Any) -> dict[str, Any]:
+    return {"user_code": {"auth": {**DESCRIBED_AUTH, **changes}, "app": None}}
+
+
+def test_both_are_stored_as_the_service_reads_them(log: Log) -> None:
+    answer = {"user_code": {"auth": DESCRIBED_AUTH, "app": {**DESCRIBED_APP, "openapi": {"info": {}}}}}
+
+    found = user_code.found(answer, manifest(AUTH, app="./own.py:app"), log)
+
+    assert found is not None
+    stored = from_stored(orjson.loads(orjson.dumps(found)))
+    assert stored.auth is not None
+    assert stored.auth.parameters == ["authorization"]
+    assert stored.auth.handlers == {("threads", "create"), (ANY, ANY)}
+    assert {name: getattr(stored.auth, name) for name in SETTINGS} == SETTINGS
+    assert stored.app is not None
+    assert stored.app.routes == [Route(path="/hello/{name}", methods=["GET", "HEAD"], kind="http")]
+    assert stored.app.openapi == {"info": {}}
+    assert log == []
+
+
+@pytest.mark.parametrize("answer", [{}, {"user_code": None}, {"user_code": {"auth": None, "app": None}}])
+def test_a_project_without_either_has_nothing_stored(log: Log, answer: Any) -> None:
+    assert user_code.found(answer, manifest(), log) is None
+    assert user_code.http_of(answer, manifest(disable_mcp=True)) == {"disable_mcp": True}
+
+
+def test_a_handler_that_is_never_asked_is_a_warning(log: Log) -> None:
+    handlers = [["runs", "create"], ["threads", "wipe"], ["store", "put"], ["*", "list_namespaces"]]
+
+    found = user_code.found(auth(handlers=handlers), manifest(AUTH), log)
+
+    assert found is not None
+    assert found["auth"]["handlers"] == [["store", "put"], ["*", "list_namespaces"]]
+    assert log == [
+        "auth: the handler of 'runs', 'create' is never asked: there is no such action",
+        "auth: the handler of 'threads', 'wipe' is never asked: there is no such action",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "config", "reason"),
+    [
+        ({"user_code": [1]}, manifest(), "it is no object"),
+        ({}, manifest(AUTH), "'auth' is missing"),
+        ({"user_code": {"auth": []}}, manifest(AUTH), "'auth' is missing"),
+        (auth(), manifest(), "'auth' is not of the configuration"),
+        (app(), manifest(disable_mcp=True), "'app' is not of the configuration"),
+        (auth(), with_app(), "'auth' is not of the configuration"),
+        (auth(parameters=None), manifest(AUTH), "its parameters are no array of names"),
+        (auth(parameters=["a"] * 101), manifest(AUTH), "its parameters are no array of names"),
+        (auth(parameters=["a" * 201]), manifest(AUTH), "its parameters are no array of names"),
+        (auth(parameters=["a\0"]), manifest(AUTH), "it has a NUL character"),
+        (auth(handlers={}), manifest(AUTH), "its handlers are no pairs"),
+        (auth(handlers=[["threads"]]), manifest(AUTH), "its handlers are no pairs"),
+        (auth(handlers=[["threads", None]]), manifest(AUTH), "its handlers are no pairs"),
+        (auth(handlers=["ab"]), manifest(AUTH), "its handlers are no pairs"),
+        (app(routes=None), with_app(), "its routes are no array of at most 1000"),
+        (app(routes=[ROUTE] * 1001), with_app(), "its routes are no array of at most 1000"),
+        (app({**ROUTE, "kind": "gopher"}), with_app(), "a route of an unknown kind"),
+        (app({**ROUTE, "path": "hello"}), with_app(), "a route's path is none: 'hello'"),
+        (app({**ROUTE, "path": None}), with_app(), "a route's path is none: 'None'"),
+        (app({**ROUTE, "path": "/" + "a" * 500}), with_app(), "a route's path is none: '/aaa"),
+        (app({**ROUTE, "path": "/{a:path}/{b:path}"}), with_app(), "a route has too many parameters"),
+        (app({**ROUTE, "path": "/{a}" * 11}), with_app(), "a route has too many parameters"),
+        (app({**ROUTE, "methods": None}), with_app(), "a route's methods are none"),
+        (app({**ROUTE, "methods": ["get"]}), with_app(), "a route's methods are none"),
+        (app(middleware="GZip"), with_app(), "its middleware are no array of names"),
+        (app(openapi=[]), with_app(), "its OpenAPI document is no object"),
+        (app(openapi={"info": {"title": "\0"}}), with_app(), "it has a NUL character"),
+        (app(openapi={"info": {"n": 2**80}}), with_app(), "could not be described"),
+    ],
+)
+def test_a_description_that_makes_no_sense_fails_the_build(
+    log: Log, answer: Any, config: Manifest, reason: str
+) -> None:
+    with pytest.raises(BuildFailed, match=reason) as failed:
+        user_code.found(answer, config, log)
+    assert failed.value.step == "graphs"
+
+
+def test_a_route_has_no_more_parts_than_the_service_reads(log: Log) -> None:
+    found = user_code.found(app({**ROUTE, "name": "hello"}), with_app(), log)
+
+    assert found is not None
+    assert found["app"]["routes"] == [ROUTE]
+
+
+def test_an_openapi_document_that_is_too_large_is_left_out(log: Log) -> None:
+    found = user_code.found(app(openapi={"info": {"title": "a" * 2**20}}), with_app(), log)
+
+    assert found is not None
+    assert found["app"]["openapi"] is None
+    assert log == ["http.app: its OpenAPI document is larger than 1024 KiB and is left out"]
+
+
+def test_middleware_fails_the_build_unless_it_is_said_to_be_for_the_app_s_own_routes(log: Log) -> None:
+    answer = app(middleware=["GZipMiddleware", "CORSMiddleware", "Guard"])
+
+    with pytest.raises(
+        BuildFailed, match=r"^http.app: its middleware \(GZipMiddleware, Guard\) cannot"
+    ) as no:
+        user_code.found(answer, with_app(), log)
+
+    assert '"middleware_scope": "custom_routes"' in no.value.message
+    assert user_code.found(answer, with_app(middleware_scope="custom_routes"), log)
+    assert user_code.found(app(middleware=["CORSMiddleware"]), with_app(), log)
+    assert log == []
+
+
+def test_what_the_app_says_to_browsers_is_taken_over_unless_langgraph_json_does() -> None:
+    answer = app(cors={"allow_origins": ["https://a.example"], "allow_private_network": True})
+
+    assert user_code.http_of(answer, with_app())["cors"] == {"allow_origins": ["https://a.example"]}
+    config = with_app(cors={"allow_origins": []})
+    assert user_code.http_of(answer, config) == config.http
+    with pytest.raises(BuildFailed, match=r"^http.app: CORSMiddleware.max_age: must be"):
+        user_code.http_of(app(cors={"max_age": "long"}), with_app())
+
+
+def covered(*paths: str, kind: str = "http", methods: tuple[str, ...] = ("GET",)) -> list[dict[str, Any]]:
+    return [{"path": path, "methods": list(methods), "kind": kind} for path in paths]
+
+
+def test_open_routes_in_the_place_of_built_in_ones_are_a_warning(log: Log) -> None:
+    routes = covered("/threads/{any}", "/hello") + covered("", kind="mount", methods=())
+    config = manifest(AUTH, app="./own.py:app")
+    answer = {"user_code": {"auth": DESCRIBED_AUTH, "app": {**DESCRIBED_APP, "routes": routes}}}
+
+    assert user_code.found(answer, config, log)
+
+    assert len(log) == 1
+    assert log[0].endswith("enable_custom_route_auth is not set: GET /threads/{any}, all of /")
+    log.clear()
+    asked = manifest(AUTH, app="./own.py:app", enable_custom_route_auth=True)
+    assert user_code.found(answer, asked, log)
+    assert user_code.found(app(*routes), with_app(), log), "nothing is guarded that could be open"
+    assert log == []
+
+
+def test_the_same_build_with_the_same_variables_brings_the_same(db: Any) -> None:
+    deployment = make.deployment(serving=False)
+    document = {"auth": {**DESCRIBED_AUTH, **SETTINGS}, "app": None}
+    kept = {"inspector": graphs.inspector(), "http": {"disable_mcp": True}}
+    built = make.revision(deployment.id, manifest=kept, user_code=document)
+    make.revision(deployment.id, number=2, build_id=built, manifest={"inspector": "an older one"})
+
+    with connection() as conn:
+        found = graphs.known(conn, deployment.id, uuid4(), built, {})
+        others = graphs.known(conn, deployment.id, uuid4(), built, {"KEY": "another"})
+
+    assert found is not None
+    assert "agent" in found.graphs
+    assert (found.user_code, found.http) == (document, {"disable_mcp": True})
+    assert others is None

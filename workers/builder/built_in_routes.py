@@ -1,0 +1,119 @@
+"""The built-in routes of a deployment that ask who calls, and which of them an app's routes would cover."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+WEBSOCKET = "WEBSOCKET"
+ONE, REST = "{}", "{*}"  # a segment of a path that is a parameter, and one that takes all that follows
+
+# As web has them (a test compares). What is open to everybody anyway is not here.
+ROUTES = """
+GET /.well-known/agent-card.json
+GET POST /a2a/{}
+GET /a2a/{}/.well-known/agent-card.json
+POST /assistants
+GET PATCH DELETE /assistants/{}
+GET /assistants/{}/graph
+POST /assistants/{}/latest
+GET /assistants/{}/schemas
+GET /assistants/{}/subgraphs
+GET /assistants/{}/subgraphs/{*}
+POST /assistants/{}/versions
+POST /assistants/count
+POST /assistants/search
+POST DELETE /mcp
+GET /queue
+POST /runs
+GET /runs/{}/join
+GET /runs/{}/stream
+POST /runs/batch
+POST /runs/cancel
+POST /runs/crons
+GET PATCH DELETE /runs/crons/{}
+POST /runs/crons/count
+POST /runs/crons/search
+POST /runs/search
+POST /runs/stream
+POST /runs/wait
+GET PUT DELETE /store/items
+POST /store/items/search
+POST /store/namespaces
+POST /threads
+GET PATCH DELETE /threads/{}
+POST /threads/{}/commands
+POST /threads/{}/copy
+GET POST /threads/{}/history
+GET POST /threads/{}/runs
+GET DELETE /threads/{}/runs/{}
+POST /threads/{}/runs/{}/cancel
+GET /threads/{}/runs/{}/join
+POST /threads/{}/runs/{}/retry
+GET /threads/{}/runs/{}/stream
+POST /threads/{}/runs/crons
+POST /threads/{}/runs/stream
+POST /threads/{}/runs/wait
+GET POST PATCH /threads/{}/state
+GET /threads/{}/state/{}
+POST /threads/{}/state/checkpoint
+GET /threads/{}/storage
+GET /threads/{}/stream
+GET POST WEBSOCKET /threads/{}/stream/events
+POST /threads/count
+POST /threads/prune
+POST /threads/search
+"""
+
+
+def table() -> list[tuple[frozenset[str], str]]:
+    """Methods and path of each built-in route."""
+    rows = (line.rpartition(" ") for line in ROUTES.strip().splitlines())
+    return [(frozenset(methods.split()), path) for methods, _, path in rows]
+
+
+def covering(routes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Those of an app's routes that stand in the place of a built-in one, as a person reads them."""
+    built_in = [(methods, path.split("/")[1:]) for methods, path in table()]
+    found: list[str] = []
+    for route in routes:
+        own, methods = _segments(route), _methods(route)
+        if any(_share(methods, others) and _meet(own, path) for others, path in built_in):
+            shown = " ".join(sorted(methods - {"HEAD"})) if methods else "all of"
+            found.append(f"{shown} {route['path'] or '/'}")
+    return found
+
+
+def _methods(route: Mapping[str, Any]) -> frozenset[str]:
+    """None stands for every method, a WebSocket's handshake among them."""
+    if route["kind"] == "websocket":
+        return frozenset({WEBSOCKET})
+    if route["kind"] == "mount":
+        return frozenset()
+    return frozenset(route["methods"]) or frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS".split())
+
+
+def _share(some: frozenset[str], others: frozenset[str]) -> bool:
+    return not some or not some.isdisjoint(others)
+
+
+def _segments(route: Mapping[str, Any]) -> list[str]:
+    path = route["path"].rstrip("/") + "/" + REST if route["kind"] == "mount" else route["path"]
+    return [_segment(part) for part in path.split("/")[1:]]
+
+
+def _segment(part: str) -> str:
+    if ":path}" in part or part == REST:
+        return REST
+    return ONE if "{" in part else part
+
+
+def _meet(some: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether a path exists that both take."""
+    if not some or not others:
+        return not some and not others
+    if some[0] == REST:
+        return any(_meet(some[1:], others[n:]) for n in range(1, len(others) + 1))
+    if others[0] == REST:
+        return _meet(others, some)
+    return (ONE in (some[0], others[0]) or some[0] == others[0]) and _meet(some[1:], others[1:])

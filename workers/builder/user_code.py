@@ -1,0 +1,171 @@
+"""What a project brings beside its graphs: described by the host that inspects it, checked, joined with langgraph.json.
+
+User code ran in that host and may have sent a description of its own. What it can tell is about its own
+deployment only, so the check is of shapes and sizes: what the service reads later must be what it expects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any
+
+import orjson
+
+from shared.deployments.user_code import ANY
+from shared.errors import BuildFailed
+from workers.builder import built_in_routes
+from workers.builder.config import http
+from workers.builder.config.checks import refused
+from workers.builder.config.manifest import Manifest
+from workers.builder.steps import WriteLine
+
+STEP = "graphs"  # it is found in the same step
+CORS = "CORSMiddleware"  # what it says is read off: the service says it to browsers
+ACTIONS = {
+    "threads": "create read update delete search create_run".split(),
+    "assistants": "create read update delete search".split(),
+    "crons": "create read update delete search".split(),
+    "store": "put get search delete list_namespaces".split(),
+}
+KNOWN_RESOURCES = frozenset({ANY, *ACTIONS})
+KNOWN_ACTIONS = frozenset({ANY}.union(*ACTIONS.values()))
+KINDS = ("http", "websocket", "mount")
+METHOD = re.compile(r"[A-Z]{1,20}")
+MAX_NAMES = 100
+MAX_NAME = 200
+MAX_ROUTES = 1000
+MAX_PATH = 500
+MAX_PARAMETERS = 10  # of a route's path, which becomes a pattern
+MAX_OPENAPI_BYTES = 1024 * 1024
+SHOWN_ROUTES = 20
+
+
+class _Odd(Exception):
+    """What was sent is no description."""
+
+
+def found(answer: Mapping[str, Any], manifest: Manifest, write_line: WriteLine) -> dict[str, Any] | None:
+    """The revision's `user_code`, None when there is none; raises BuildFailed."""
+    described = answer.get("user_code") or {}
+    try:
+        if not isinstance(described, dict):
+            raise _Odd("it is no object")
+        auth = _auth(_part(described, "auth", bool(manifest.auth)), manifest.auth, write_line)
+        app = _app(_part(described, "app", "app" in manifest.http), write_line)
+        document = {"auth": auth, "app": app}
+        if b"\\u0000" in orjson.dumps(document):
+            raise _Odd("it has a NUL character")
+    except (_Odd, orjson.JSONEncodeError) as error:
+        raise BuildFailed(STEP, f"the authorization and the app could not be described: {error}") from error
+    if app is not None:
+        _require_scope(described["app"], manifest.http)
+        _warn_of_covered(app, manifest, write_line)
+    return None if auth is None and app is None else document
+
+
+def http_of(answer: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
+    """The deployment's `http`: without a word on browsers there, the app's own is taken. Raises BuildFailed."""
+    app = (answer.get("user_code") or {}).get("app") or {}
+    if "cors" in manifest.http or not app.get("cors"):
+        return dict(manifest.http)
+    return {**manifest.http, "cors": http.cors(f"http.app: {CORS}", app["cors"])}
+
+
+def _part(described: Mapping[str, Any], name: str, is_wanted: bool) -> dict[str, Any] | None:
+    part = described.get(name)
+    if not isinstance(part, dict if is_wanted else NoneType):
+        raise _Odd(f"{name!r} is {'missing' if is_wanted else 'not of the configuration'}")
+    return part
+
+
+def _auth(
+    part: Mapping[str, Any] | None, config: Mapping[str, Any], write_line: WriteLine
+) -> dict[str, Any] | None:
+    if part is None:
+        return None
+    handlers = part.get("handlers")
+    if not isinstance(handlers, list) or len(handlers) > MAX_NAMES or not all(map(_is_pair, handlers)):
+        raise _Odd("its handlers are no pairs of resource and action")
+    known: list[list[str]] = []
+    for resource, action in handlers:
+        if resource in KNOWN_RESOURCES and action in KNOWN_ACTIONS:
+            known.append([resource, action])
+        else:
+            write_line(
+                "WARNING",
+                f"auth: the handler of {resource!r}, {action!r} is never asked: there is no such action",
+            )
+    settings = {name: value for name, value in config.items() if name != "path"}
+    return {"parameters": _names(part, "parameters"), "handlers": known, **settings}
+
+
+def _app(part: Mapping[str, Any] | None, write_line: WriteLine) -> dict[str, Any] | None:
+    if part is None:
+        return None
+    routes, openapi = part.get("routes"), part.get("openapi")
+    if not isinstance(routes, list) or len(routes) > MAX_ROUTES:
+        raise _Odd(f"its routes are no array of at most {MAX_ROUTES}")
+    if not isinstance(openapi, dict | None):
+        raise _Odd("its OpenAPI document is no object")
+    _names(part, "middleware")
+    if openapi is not None and len(orjson.dumps(openapi)) > MAX_OPENAPI_BYTES:
+        size = MAX_OPENAPI_BYTES // 1024
+        write_line("WARNING", f"http.app: its OpenAPI document is larger than {size} KiB and is left out")
+        openapi = None
+    return {"routes": [_route(route) for route in routes], "openapi": openapi}
+
+
+def _route(route: Any) -> dict[str, Any]:
+    if not isinstance(route, dict) or route.get("kind") not in KINDS:
+        raise _Odd("a route of an unknown kind")
+    path, methods = route.get("path"), route.get("methods")
+    is_mount = route["kind"] == "mount"
+    if not isinstance(path, str) or len(path) > MAX_PATH or not (path.startswith("/") or is_mount):
+        raise _Odd(f"a route's path is none: {str(path)[:MAX_NAME]!r}")
+    if path.count("{") > MAX_PARAMETERS or path.count(":path}") > 1:
+        raise _Odd(f"a route has too many parameters: {path!r}")
+    if not isinstance(methods, list) or not all(isinstance(m, str) and METHOD.fullmatch(m) for m in methods):
+        raise _Odd(f"a route's methods are none: {path!r}")
+    return {"path": path, "methods": sorted(set(methods)), "kind": route["kind"]}
+
+
+def _names(part: Mapping[str, Any], name: str) -> list[str]:
+    names = part.get(name)
+    if not isinstance(names, list) or len(names) > MAX_NAMES or not all(map(_is_name, names)):
+        raise _Odd(f"its {name} are no array of names")
+    return names
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_NAME
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_name, value))
+
+
+def _require_scope(part: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """A guard that is silently left out of most requests would be worse than none that is deployed."""
+    names = [name for name in part["middleware"] if name != CORS]
+    if names and "middleware_scope" not in config:
+        raise refused(
+            "http.app",
+            f"its middleware ({', '.join(names)}) cannot stand around the built-in routes here, which are answered"
+            " without user code. If it is meant for the app's own routes alone, say so with"
+            ' "http": {"middleware_scope": "custom_routes"}; what guards the built-in ones belongs into `auth`',
+        )
+
+
+def _warn_of_covered(app: Mapping[str, Any], manifest: Manifest, write_line: WriteLine) -> None:
+    if not manifest.auth or manifest.http.get("enable_custom_route_auth"):
+        return
+    covered = built_in_routes.covering(app["routes"])
+    if covered:
+        more = "" if len(covered) <= SHOWN_ROUTES else f" and {len(covered) - SHOWN_ROUTES} more"
+        write_line(
+            "WARNING",
+            "http.app: these routes stand in the place of built-in ones and are open to everybody, since"
+            f" http.enable_custom_route_auth is not set: {', '.join(covered[:SHOWN_ROUTES])}{more}",
+        )
