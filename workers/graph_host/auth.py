@@ -122,7 +122,7 @@ class ProjectAuth:
             return {"granted": [await self._decided(user, **ask) for ask in document["asks"]]}
 
     async def _decided(
-        self, user: Mapping[str, Any], resource: str, action: str, value: dict[str, Any]
+        self, user: Mapping[str, Any], resource: Any, action: Any, value: dict[str, Any]
     ) -> Answer:
         handler = self._handler(resource, action)
         if handler is None:
@@ -184,7 +184,7 @@ def _handlers(auth: Auth) -> dict[tuple[str, str], Callable[..., Any]]:
 
 def _with_ids(value: Mapping[str, Any]) -> dict[str, Any]:
     """The value as handlers get it: ids are UUIDs, a namespace is a tuple."""
-    ids = {name: _uuid(value[name]) for name in IDS if isinstance(value.get(name), str)}
+    ids: dict[str, Any] = {name: _uuid(value[name]) for name in IDS if isinstance(value.get(name), str)}
     if isinstance(value.get("namespace"), list):
         ids["namespace"] = tuple(value["namespace"])
     return {**value, **ids}

@@ -16,6 +16,7 @@ from . import frames
 from .connection import Connection
 from .protocol.log import PROTOCOL, ProtocolLog
 from .protocol.writer import ProtocolWriter
+from .run_checkpoints import PRIVATE
 from .serialization import dumps
 
 Namespace = tuple[str, ...]
@@ -336,8 +337,12 @@ def _public(payload: dict[str, Any]) -> dict[str, Any]:
     for key in ("config", "parent_config"):
         if out.get(key):
             conf = out[key].get("configurable", {})
-            out[key] = {"configurable": {k: v for k, v in conf.items() if not k.startswith("__")}}
+            out[key] = {"configurable": {k: v for k, v in conf.items() if _is_shown(k)}}
     return out
+
+
+def _is_shown(name: str) -> bool:
+    return not name.startswith("__") and name not in PRIVATE
 
 
 def _with_place(task: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from .serialization import dumps, loads
 from .storage import MemoryStorage, Storage
 from .tracing import traced_as
 from .usage import UsageCounter, current_usage
+from .users import with_user
 
 log = logging.getLogger("runyard")
 
@@ -258,7 +259,7 @@ class Execution:
         config: RunnableConfig = {
             "tags": list(given.get("tags") or ()),
             "metadata": {**(given.get("metadata") or {}), **self._metadata},
-            "configurable": {**configurable, "thread_id": str(spec["thread_id"])},
+            "configurable": with_user({**configurable, "thread_id": str(spec["thread_id"])}),
             "run_id": UUID(spec["run_id"]),
         }
         if given.get("recursion_limit") is not None:

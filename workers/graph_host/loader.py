@@ -28,6 +28,7 @@ from langgraph.store.base import BaseStore
 from . import tracebacks
 from .saver import HostSaver
 from .serialization import text_of
+from .users import AUTH_USER
 
 TRACEBACK_LINES = 30
 UNNAMED = Pregel.name  # of a graph that was compiled without one
@@ -104,7 +105,8 @@ class LoadedGraph:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         given = [(self.config_parameter, lambda: config)]
-        given.append((self.runtime_parameter, lambda: _server_runtime(access, self.store, context)))
+        user = (config.get("configurable") or {}).get(AUTH_USER)
+        given.append((self.runtime_parameter, lambda: _server_runtime(access, user, self.store, context)))
         present = [(parameter, value) for parameter, value in given if parameter is not None]
         order = list(inspect.signature(self.factory).parameters) if len(present) > 1 else []  # type: ignore[arg-type]
         if order:
@@ -288,13 +290,13 @@ def _variants(alias: Any) -> list[Any]:
     return [typing.get_origin(variant) or variant for variant in typing.get_args(union)]
 
 
-def _server_runtime(access: str, store: BaseStore | None, context: Any) -> Any:
+def _server_runtime(access: str, user: Any, store: BaseStore | None, context: Any) -> Any:
     types = _runtime_types()
     assert types is not None  # checked when the factory was loaded
     run, read = types
     if access == RUN:
-        return run(access_context=access, store=store, context=context)
-    return read(access_context=access, store=store)
+        return run(access_context=access, user=user, store=store, context=context)
+    return read(access_context=access, user=user, store=store)
 
 
 def _known_keys(schema: Any) -> frozenset[str] | None:

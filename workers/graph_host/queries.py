@@ -34,6 +34,7 @@ from .run_checkpoints import PLACE, RunCheckpoints, configured, current_run
 from .serialization import dumps, without_nul
 from .standard import json_dumps
 from .storage import Overlay
+from .users import with_user
 
 MAX_ANSWER_BYTES = 48 * 1024 * 1024  # below what a frame may hold
 
@@ -109,9 +110,8 @@ class Query:
         given = self._asked.get("config") or {}
         place = {key: value for key, value in (checkpoint or {}).items() if key in PLACE and value}
         kept = {key: value for key, value in (given.get("configurable") or {}).items() if key not in PLACE}
-        return cast(
-            "RunnableConfig", {**given, "configurable": {**kept, **place, "thread_id": self._thread_id}}
-        )
+        configurable = with_user({**kept, **place, "thread_id": self._thread_id})
+        return cast("RunnableConfig", {**given, "configurable": configurable})
 
     async def _state(self, graph: Pregel) -> dict[str, Any]:
         config = self._config(self._asked.get("checkpoint"))

@@ -15,6 +15,8 @@ log = logging.getLogger("runyard")
 Document = dict[str, Any]
 # Who comes by the platform's own tools, and what says so.
 STUDIO_IDENTITY, STUDIO_KIND = "langgraph-studio-user", "StudioUser"
+AUTH_USER = "langgraph_auth_user"  # in `configurable`
+HIDDEN = ("_", "model_")  # of an object's attributes: its own affairs, and pydantic's
 
 
 class NoUser(Exception):
@@ -94,6 +96,12 @@ def _with_base(base: type) -> type:
     return type(base.__name__, (User, base), {})
 
 
+def with_user(configurable: Document) -> Document:
+    """The `configurable` of a run or a question, its user as graphs see one."""
+    document = configurable.get(AUTH_USER)
+    return {**configurable, AUTH_USER: user_of(document)} if isinstance(document, dict) else configurable
+
+
 def _studio_class() -> type:
     from langgraph_sdk import Auth
 
@@ -143,11 +151,12 @@ def _attributes(user: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _attribute_names(user: Any) -> list[str]:
-    names = dict.fromkeys(getattr(user, "__dict__", ()))
+    names: list[Any] = list(getattr(user, "__dict__", ()))
     for cls in type(user).__mro__:
-        own = (name for name, value in vars(cls).items() if not callable(value))
-        names.update(dict.fromkeys(own))  # slots, properties and defaults
-    return [name for name in names if isinstance(name, str) and not name.startswith(("_", "model_"))]
+        names += (
+            name for name, value in vars(cls).items() if not callable(value)
+        )  # slots, properties, defaults
+    return [name for name in dict.fromkeys(names) if isinstance(name, str) and not name.startswith(HIDDEN)]
 
 
 def _identity(found: Any) -> str:

@@ -142,10 +142,11 @@ def test_the_user_is_read_only() -> None:
 def test_a_studio_user_is_one() -> None:
     ctx, _ = seen({}, {"identity": "langgraph-studio-user", "kind": "StudioUser", "permissions": []})
 
+    user: Any = ctx.user
     assert isinstance(ctx.user, Auth.types.StudioUser)
     assert (ctx.user.identity, ctx.user.display_name) == ("langgraph-studio-user", "langgraph-studio-user")
     assert (ctx.user.is_authenticated, list(ctx.user.permissions), ctx.permissions) == (True, [], [])
-    assert ctx.user["kind"] == "StudioUser"
+    assert user["kind"] == "StudioUser"
 
 
 def test_a_user_who_only_says_so_is_no_studio_user() -> None:
