@@ -20,7 +20,9 @@ Down (runner → host)
                 of all that a run needs: a document decoded, a thread, a document encoded
 
 Up (host → runner)
-    READY       JSON {"graphs": [graph_id …], "versions": {…}} or {"error": {"step", "message"}}
+    READY       JSON {"graphs": [graph_id …], "versions": {…}} or {"error": {"step", "message"}}; of a host that
+                inspects: {"graphs": {graph_id: description …}, "versions", "user_code": {"auth": `auth.py`'s
+                description | null, "app": `app_description.py`'s | null}}
     EVENT       event name, one line feed, JSON on one line
     CHECKPOINT  parts: JSON {"ask": n | 0, …}, blobs
     WRITES      parts: JSON {"ask": n | 0, …}, blobs

@@ -4,7 +4,8 @@ Configuration comes as JSON in GRAPH_HOST_CONFIG, which is taken out of the envi
 sees it: `graphs` (graph id → "path:attribute" or {"path", "description"}), `paths` (import directories
 after the working directory), `inspect` (describe the graphs and exit), `allowed_msgpack_modules`
 ([[module, class] …] that checkpoints may hold beside the project's own; true: any), `store` (of the
-project's configuration: `ttl`, `index`), `limits`, `auth` ({"path"} of the project's `Auth` object).
+project's configuration: `ttl`, `index`), `limits`, `auth` ({"path"} of the project's `Auth` object),
+`http` (of the project's configuration: `app`).
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class Host:
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="check")
         self._index: Any = None  # of the store, if it has one
         self._auth: Any = None  # the project's own authorization, if it has one
+        self._app: Any = None  # its ASGI app, if it has one
         self._limits: Any = None
         self._damage = damage.DamageWatch()
         self._connection = Connection(sock, self._loop, self._on_frame)
@@ -127,6 +129,10 @@ class Host:
             from . import auth
 
             self._auth = auth.load(own["path"], modules)
+        if location := (self._config.get("http") or {}).get("app"):
+            from . import app
+
+            self._app = app.load(location, modules)
 
     def _make_store(self) -> Any:
         """The store that graphs see; raises LoadFailed when its embeddings cannot be loaded."""
@@ -137,16 +143,19 @@ class Host:
         return store.HostStore(self._connection, config.get("ttl"), self._index)
 
     def _report_inspection(self) -> None:
-        from . import inspection, loader
+        from . import app_description, inspection, loader
 
         try:
             graphs = self._loop.run_until_complete(inspection.describe_all(self._entries))
+            user_code = {
+                "auth": self._auth and self._auth.describe(),
+                "app": None if self._app is None else app_description.describe(self._app),
+            }
         except Exception as error:  # a graph factory's own error, of any kind
             self._unusable("inspect", loader.user_traceback(error))
         self._limiter.finish()
-        self._connection.send(
-            frames.READY, frames.NOBODY, _json({"graphs": graphs, "versions": self._versions})
-        )
+        ready = {"graphs": graphs, "versions": self._versions, "user_code": user_code}
+        self._connection.send(frames.READY, frames.NOBODY, _json(ready))
         self._connection.flush_and_exit(0)
 
     def _unusable(self, step: str, message: str) -> NoReturn:

@@ -1,0 +1,213 @@
+"""Inspection: what a project brings beside its graphs, described without starting any of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+
+from tests.support.hosted import HOSTED
+from tests.support.hosts import graph_host
+from workers.graph_host.app_description import describe
+
+PROJECT = """
+from contextlib import asynccontextmanager
+from langgraph_sdk import Auth
+from starlette.applications import Starlette
+from starlette.routing import Route, WebSocketRoute
+
+auth = Auth()
+
+@auth.authenticate
+async def who(authorization, method):
+    return "ann"
+
+@auth.on.threads
+async def threads(ctx, value): ...
+
+@auth.on.store(actions=["put", "get"])
+async def store(ctx, value): ...
+
+@auth.on
+async def everything(ctx, value): ...
+
+@asynccontextmanager
+async def lifespan(app):
+    raise RuntimeError("entered")
+    yield
+
+async def files(request): ...
+async def talk(socket): ...
+
+app = Starlette(routes=[Route("/files/{name:path}", files), WebSocketRoute("/talk", talk)], lifespan=lifespan)
+"""
+
+
+def endpoint(*args: Any) -> Any: ...
+
+
+def routes(app: Any) -> list[tuple[str, list[str], str]]:
+    return [(route["path"], route["methods"], route["kind"]) for route in describe(app)["routes"]]
+
+
+def test_a_host_that_inspects_describes_both_and_enters_no_lifespan(tmp_path: Path) -> None:
+    (tmp_path / "graphs.py").write_bytes((HOSTED / "graphs.py").read_bytes())
+    (tmp_path / "guarded.py").write_text(PROJECT)
+
+    config: dict[str, Any] = {"auth": {"path": "./guarded.py:auth"}, "http": {"app": "./guarded.py:app"}}
+    with graph_host(tmp_path, {"steps": "./graphs.py:steps"}, inspect=True, **config) as host:
+        ready = host.wait_ready()
+        code = host.process.wait()
+
+    assert code == 0
+    assert ready["user_code"] == {
+        "auth": {
+            "parameters": ["authorization", "method"],
+            "handlers": [["*", "*"], ["store", "get"], ["store", "put"], ["threads", "*"]],
+        },
+        "app": {
+            "routes": [
+                {"path": "/files/{name:path}", "methods": ["GET", "HEAD"], "kind": "http"},
+                {"path": "/talk", "methods": [], "kind": "websocket"},
+            ],
+            "openapi": None,
+            "middleware": [],
+            "cors": None,
+        },
+    }
+
+
+def test_a_project_with_graphs_only_has_neither() -> None:
+    with graph_host(HOSTED, {"steps": "./graphs.py:steps"}, inspect=True) as host:
+        assert host.wait_ready()["user_code"] == {"auth": None, "app": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("app = 7\n", "is no ASGI app"),
+        ("def app(): ...\n", "is no ASGI app"),
+        ("import starlette.none\n", "ModuleNotFoundError"),
+        ("other = 1\n", "has no 'app'"),
+    ],
+)
+def test_an_app_that_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "graphs.py").write_bytes((HOSTED / "graphs.py").read_bytes())
+    (tmp_path / "site.py").write_text(text)
+
+    with graph_host(tmp_path, {"steps": "./graphs.py:steps"}, http={"app": "./site.py:app"}) as host:
+        error = host.wait_ready()["error"]
+
+    assert (error["step"], error["message"][:10]) == ("load", "http.app: ")
+    assert words in error["message"]
+
+
+def test_routes_are_told_in_their_order_with_their_methods() -> None:
+    app = Starlette(
+        routes=[
+            Route("/threads/{x}", endpoint, methods=["DELETE", "GET"]),
+            Route("/class", type("Endpoint", (), {})),
+            WebSocketRoute("/ws/{room:int}", endpoint),
+        ]
+    )
+
+    assert routes(app) == [
+        ("/threads/{x}", ["DELETE", "GET", "HEAD"], "http"),
+        ("/class", [], "http"),
+        ("/ws/{room:int}", [], "websocket"),
+    ]
+
+
+def test_a_mount_is_everything_below_its_path() -> None:
+    inner = Starlette(routes=[Route("/a", endpoint)])
+    app = Starlette(
+        routes=[
+            Mount("/static", StaticFiles(directory="."), name="static"),
+            Mount("/inner", inner),
+            Mount("/", routes=[Route("/b", endpoint)]),
+            Host("other.test", Router([Route("/c", endpoint)])),
+            Mount("/", endpoint),
+        ]
+    )
+
+    assert [(path, kind) for path, _, kind in routes(app)] == [
+        ("/static", "mount"),
+        ("/inner", "mount"),
+        ("/b", "http"),
+        ("/c", "http"),
+        ("", "mount"),
+    ]
+
+
+def test_a_router_that_is_kept_whole_tells_its_joined_paths() -> None:
+    """As FastAPI keeps those that are included."""
+    joined = [
+        SimpleNamespace(starlette_route=None, path="/api/a", methods={"POST"}),
+        SimpleNamespace(starlette_route=WebSocketRoute("/api/ws", endpoint)),
+        SimpleNamespace(starlette_route=Mount("/api/files", endpoint)),
+    ]
+    app = SimpleNamespace(routes=[SimpleNamespace(effective_route_contexts=lambda: iter(joined))])
+
+    assert routes(app) == [
+        ("/api/a", ["POST"], "http"),
+        ("/api/ws", [], "websocket"),
+        ("/api/files", [], "mount"),
+    ]
+
+
+def test_an_app_that_nobody_knows_serves_everything() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    assert describe(app) == {
+        "routes": [{"path": "", "methods": [], "kind": "mount"}],
+        "openapi": None,
+        "middleware": [],
+        "cors": None,
+    }
+
+
+def test_middleware_is_named_and_the_settings_of_cors_are_read_off() -> None:
+    app = Starlette(
+        middleware=[
+            Middleware(BaseHTTPMiddleware, dispatch=endpoint),
+            Middleware(CORSMiddleware, allow_origins=["https://a.test"], allow_credentials=True),
+        ]
+    )
+
+    found = describe(app)
+
+    assert found["middleware"] == ["BaseHTTPMiddleware"]
+    chosen = {"allow_origins": ["https://a.test"], "allow_credentials": True}
+    assert found["cors"] == {**found["cors"], **chosen, "allow_methods": ["GET"], "max_age": 600}
+    assert "app" not in found["cors"]
+
+
+def test_what_is_derived_from_cors_is_a_middleware_of_the_projects_own() -> None:
+    class Guard(CORSMiddleware): ...
+
+    found = describe(Starlette(middleware=[Middleware(Guard)]))
+
+    assert (found["middleware"], found["cors"]) == (["Guard"], None)
+
+
+def test_the_document_of_an_app_that_makes_one_is_told() -> None:
+    def document() -> dict[str, Any]:
+        return {"openapi": "3.1.0", "paths": {"/a": {"get": {}}}}
+
+    def broken() -> dict[str, Any]:
+        raise TypeError("no schema")
+
+    def app(make: Any, url: str | None = "/openapi.json") -> Any:
+        return SimpleNamespace(routes=[], openapi=make, openapi_url=url)
+
+    assert describe(app(document))["openapi"] == document()
+    assert describe(app(document, None))["openapi"] is None
+    assert describe(app(broken))["openapi"] is None
