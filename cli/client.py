@@ -24,6 +24,9 @@ BUSY = frozenset({429, 503})  # nothing was done: a call that changes something 
 UPLOAD_SECONDS, UPLOAD_TRIES, UPLOAD_BYTES = 300.0, 3, 64 * 1024
 UPLOAD_HEADERS = {"Content-Type": "application/gzip"}
 
+# Beside a key: whoever manages a deployment with an authorization of its own is none of its users.
+AS_STUDIO = {"X-Auth-Scheme": "langsmith"}
+
 CHECK_KEY = "The service does not accept this API key. Check RUNYARD_API_KEY and .env, or pass --api-key."
 CHECK_ORGANIZATION = "Check --org, RUNYARD_ORG and LANGSMITH_TENANT_ID."
 OTHER_ROLE = "`runyard keys create --role …` makes a key with another role."
@@ -41,9 +44,12 @@ LISTS = {
 class Client:
     """The control plane's calls; what it refuses is raised as CommandFailed."""
 
-    def __init__(self, url: str, key: str, *, tenant: str | None = None) -> None:
+    def __init__(
+        self, url: str, key: str, *, tenant: str | None = None, more_headers: Mapping[str, str] | None = None
+    ) -> None:
         self.url = url.rstrip("/")
-        self.headers = {"X-Api-Key": key} | ({"X-Tenant-Id": tenant} if tenant else {})  # who asks
+        who = {"X-Api-Key": key} | ({"X-Tenant-Id": tenant} if tenant else {})
+        self.headers = {**who, **(more_headers or {})}
         self._has_answered = False
         try:
             self._http = httpx.Client(
@@ -61,8 +67,9 @@ class Client:
         self._http.close()
 
     def at(self, url: str) -> Client:
-        """The same caller at another address, as a deployment's."""
-        return Client(url, self.headers["X-Api-Key"], tenant=self.headers.get("X-Tenant-Id"))
+        """The same caller at a deployment's address."""
+        tenant = self.headers.get("X-Tenant-Id")
+        return Client(url, self.headers["X-Api-Key"], tenant=tenant, more_headers=AS_STUDIO)
 
     # Deployments
 

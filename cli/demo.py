@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from cli.addresses import address_of
-from cli.client import Client
+from cli.client import AS_STUDIO, Client
 from cli.deploy import deploy
 from cli.errors import CommandFailed
 from cli.procfile import PROJECT
@@ -43,7 +43,7 @@ def stream(url: str, key: str, graph_id: str, print_line: PrintLine) -> int:
     from langgraph_sdk import get_sync_client  # takes half a second: only the demonstration needs it
 
     started = time.monotonic()
-    client = get_sync_client(url=url, api_key=key)
+    client = get_sync_client(url=url, api_key=key, headers=AS_STUDIO)
     count, failed = 0, None
     try:
         thread = client.threads.create()

@@ -30,6 +30,7 @@ from shared.settings import Settings
 
 HOST, PORT = "127.0.0.1", 2024
 DATA_DIR = ".runyard"
+NO_KEY = "No key is needed from this machine."
 STUDIO = "https://smith.langchain.com"
 PEER = "Taken for the sake of `langgraph dev`"
 BLOCKING = "Nothing to allow: calls that block are no error here."
@@ -264,7 +265,8 @@ class Developing:
             ("", f"the one in {self._settings.data_dir / KEPT_KEY}"),
         )
         self._lines.say()
-        self._lines.say(f"{self._name} serves. No key is needed from this machine. Ctrl-C stops it.")
+        who = "Its own authorization decides who may call." if project.config.get("auth") else NO_KEY
+        self._lines.say(f"{self._name} serves. {who} Ctrl-C stops it.")
         self._lines.say()
         for label, text in rows:
             self._lines.say(f"  {label:<9} {text}")

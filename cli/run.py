@@ -13,6 +13,7 @@ import httpx
 import typer
 
 from cli.addresses import address_of
+from cli.client import AS_STUDIO
 from cli.deployments import Name, chosen
 from cli.errors import FAILED, INTERRUPTED, BadUsage, CommandFailed
 from cli.options import Key, Org, Url, open_client, sentences
@@ -79,7 +80,7 @@ def command(
             found = chosen(client, name)
             require_serving(found)
             address = address_of(client.url, found)
-            headers = client.headers
+            headers = {**client.headers, **AS_STUDIO}
         request = RunCommand(assistant, thread, body, stream_mode or STREAM_MODES, subgraphs)
         out, notes = console(), console(stderr=True)
         transcript = Transcript(out, notes, streams_messages="messages-tuple" in request.stream_mode)

@@ -62,6 +62,12 @@ def runyard(server: ControlPlane, *arguments: str, input: str | None = None) -> 
     )
 
 
+def test_a_run_is_made_as_by_the_deployment_s_studio(server: ControlPlane) -> None:
+    runyard(server, "app", "Good morning")
+    assert server.header(STREAM, "X-Auth-Scheme") == ["langsmith"]
+    assert server.header(STREAM, "X-Api-Key") == ["key"]
+
+
 def test_a_run_is_shown_as_it_streams(server: ControlPlane) -> None:
     ran = runyard(server, "app", "Good morning")
     assert ran.exit_code == 0, ran.output

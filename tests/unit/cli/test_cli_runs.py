@@ -79,6 +79,14 @@ def test_the_newest_runs_are_those_of_the_threads_that_changed_last(served: Cont
     assert [line.split()[2] for line in lines] == ["success", "error"]
 
 
+def test_a_deployment_with_an_authorization_of_its_own_is_asked_as_by_its_studio(
+    served: ControlPlane,
+) -> None:
+    typed(served, "runs", "list")
+    assert served.header("POST /d/app/threads/search", "X-Auth-Scheme") == ["langsmith"]
+    assert served.header("GET /v2/deployments", "X-Auth-Scheme") == [None]
+
+
 def test_runs_that_failed_are_all_asked_for_with_their_reasons(served: ControlPlane) -> None:
     told = typed(served, "runs", "list", "--status", "error").stdout
     assert "ValueError: it broke" in told
