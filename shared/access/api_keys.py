@@ -34,6 +34,7 @@ OPERATOR = "operator"
 ROLES = ("read", "run", "deploy", "admin", OPERATOR)  # each may do what those before it may
 BOOTSTRAP = "bootstrap"  # the id of the key in the settings
 PREFIX = "ryd"
+USER_PREFIX = "user:"  # of the ids of callers who have no key: the users of a deployment with auth
 ID_LENGTH = 8
 SECRET_LENGTH = 43
 CACHE_SECONDS = 5.0
@@ -207,7 +208,7 @@ def authenticate(key: str, *, bootstrap: str | None = None) -> Caller | None:
 
 def is_alive(key_id: str) -> bool:
     """Whether a key that was accepted once still would be; for what lasts longer than a request."""
-    if key_id == BOOTSTRAP:
+    if key_id == BOOTSTRAP or key_id.startswith(USER_PREFIX):
         return True
     until, believed = _alive.get(key_id, (0.0, False))
     if until > time.monotonic():

@@ -142,6 +142,12 @@ def acting_for(caller: Caller, tenant: str) -> Caller:
     return replace(caller, organization_id=found.id, organization_name=found.name)
 
 
+def id_of(tenant: str) -> UUID | None:
+    """The organization that `tenant` names, by id or name; None when there is none."""
+    found = _find(tenant)
+    return None if found is None else found.id
+
+
 def _find(tenant: str) -> _Known | None:
     known = _known.get(tenant)
     if known and known.until > time.monotonic():

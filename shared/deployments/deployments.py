@@ -44,14 +44,38 @@ class DeploymentRef:
     user_code: UserCode = NO_USER_CODE  # of that revision
 
 
+SERVING = """
+SELECT d.id, d.organization_id, d.name, d.pool, d.active_revision_id,
+    coalesce(r.manifest -> 'http', '{}') AS http, r.user_code IS NOT NULL AS has_user_code
+FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
+WHERE d.deleted_at IS NULL"""
+
+
 def resolve(conn: Connection, organization_id: UUID, name: str) -> DeploymentRef | None:
     """The organization's deployment of that name, None when there is none."""
+    query = text(f"{SERVING} AND d.organization_id = :organization_id AND d.name = :name")
+    row = conn.execute(query, {"organization_id": organization_id, "name": name}).one_or_none()
+    return _ref(conn, row) if row else None
+
+
+def resolve_by_id(conn: Connection, deployment_id: UUID) -> DeploymentRef | None:
+    """The deployment with that id, whose ever it is; None when there is none."""
+    row = conn.execute(text(f"{SERVING} AND d.id = :id"), {"id": deployment_id}).one_or_none()
+    return _ref(conn, row) if row else None
+
+
+def resolve_for_anybody(
+    conn: Connection, name: str, organization_id: UUID | None = None
+) -> DeploymentRef | None:
+    """The deployment of that name that has something to say to callers without a key of the service.
+
+    Of several organizations' the oldest: one with user code before one that has only settings for browsers.
+    """
     query = text(
-        "SELECT d.id, d.organization_id, d.name, d.pool, d.active_revision_id,"
-        " coalesce(r.manifest -> 'http', '{}') AS http, r.user_code IS NOT NULL AS has_user_code"
-        " FROM deployment d"
-        " LEFT JOIN revision r ON r.id = d.active_revision_id"
-        " WHERE d.organization_id = :organization_id AND d.name = :name AND d.deleted_at IS NULL"
+        f"{SERVING} AND d.name = :name"
+        " AND (CAST(:organization_id AS uuid) IS NULL OR d.organization_id = :organization_id)"
+        " AND (r.user_code IS NOT NULL OR CAST(r.manifest -> 'http' AS text) NOT IN ('{}', 'null'))"
+        " ORDER BY has_user_code DESC, d.created_at, d.id LIMIT 1"
     )
     row = conn.execute(query, {"organization_id": organization_id, "name": name}).one_or_none()
     return _ref(conn, row) if row else None

@@ -1,0 +1,124 @@
+"""The deployment that a request's address names, which may be known before who calls is.
+
+Whoever sends a key of the service means the deployment of the key's organization. Anybody else means the one of
+the organization in `X-Tenant-Id`, or else the oldest of that name that has something for callers without a key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+from flask import g, request
+from sqlalchemy import Connection
+
+from shared.access import api_keys, organizations
+from shared.access.api_keys import Caller
+from shared.deployments import deployments
+from shared.deployments.deployments import DeploymentRef
+from shared.errors import Refused
+from shared.infra.postgres import connection
+from web.addresses import DEPLOYMENT_PREFIX
+from web.context import settings
+from web.developer import developer
+
+KNOWN_SECONDS = 1.0  # how long a deployment that was found is not looked up again
+MOST_KNOWN = 10_000
+
+Key = tuple[UUID | None, str, str]  # the last says how it was looked up
+
+_known: dict[Key, tuple[float, DeploymentRef | None]] = {}
+
+
+def forget(deployment_id: UUID | None = None) -> None:
+    """Look a deployment up again, or all: it was deleted. Other processes do so within KNOWN_SECONDS."""
+    for key, (_, found) in list(_known.items()):
+        if deployment_id is None or found is None or found.id == deployment_id:
+            _known.pop(key, None)
+
+
+def name_in(path: str) -> str | None:
+    """The name of a deployment that a path begins with."""
+    return (
+        path.removeprefix(DEPLOYMENT_PREFIX).partition("/")[0] if path.startswith(DEPLOYMENT_PREFIX) else None
+    )
+
+
+def deployment(name: str) -> DeploymentRef | None:
+    """The deployment of that name that this request means; None where there is none. Raises Unavailable."""
+    caller = key_holder()
+    if caller is not None:
+        own = of_organization(caller.organization_id, name)
+        if own is not None:
+            return own
+    return _for_anybody(name)
+
+
+def _for_anybody(name: str) -> DeploymentRef | None:
+    """The one that has something for callers without a key of the service."""
+    tenant = request.headers.get("X-Tenant-Id", "").strip()
+    organization_id = organizations.id_of(tenant) if tenant else None
+    if tenant and organization_id is None:
+        return None
+    key = organization_id, name, "anybody"
+    return _found(key, lambda conn: deployments.resolve_for_anybody(conn, name, organization_id))
+
+
+def of_organization(organization_id: UUID, name: str) -> DeploymentRef | None:
+    """The organization's deployment of that name."""
+    key = organization_id, name, "own"
+    return _found(key, lambda conn: deployments.resolve(conn, organization_id, name))
+
+
+def by_id(deployment_id: UUID) -> DeploymentRef | None:
+    return _found((deployment_id, "", "id"), lambda conn: deployments.resolve_by_id(conn, deployment_id))
+
+
+def key_holder() -> Caller | None:
+    """Whom a key of the service names; without one a developer at their own machine, else None."""
+    if "key_holder" not in g:
+        g.key_holder = _key_holder()
+    return g.key_holder
+
+
+def _key_holder() -> Caller | None:
+    key = presented_key()
+    if not key or not is_platform_key(key):
+        return developer()
+    found = api_keys.authenticate(key, bootstrap=settings().api_key)
+    tenant = request.headers.get("X-Tenant-Id", "").strip()
+    if found is None or not tenant:
+        return found
+    try:
+        return organizations.acting_for(found, tenant)
+    except Refused:
+        return None
+
+
+def presented_key() -> str | None:
+    """The credential that comes where keys of the service do."""
+    key = request.headers.get("X-Api-Key")
+    if key:
+        return key.strip()
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def is_platform_key(value: str) -> bool:
+    """Whether a header's value is, or was meant as, a key of the service; no user code may see it."""
+    words = value.split()
+    return bool(words) and (words[-1].startswith(f"{api_keys.PREFIX}_") or words[-1] == settings().api_key)
+
+
+def _found(key: Key, look_up: Callable[[Connection], DeploymentRef | None]) -> DeploymentRef | None:
+    found_at, found = _known.get(key, (0.0, None))
+    if found_at and time.monotonic() - found_at <= KNOWN_SECONDS:
+        return found
+    with connection() as conn:
+        found = look_up(conn)
+    if len(_known) >= MOST_KNOWN:
+        _known.clear()
+    if found is not None or key[-1] == "anybody":  # what its owner has just made is there at once
+        _known[key] = (time.monotonic(), found)
+    return found
