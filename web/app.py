@@ -29,6 +29,7 @@ from web import (
     sse,
 )
 from web.addresses import Addresses, deployment_path
+from web.deployment_api import app_proxy, target
 from web.request_bodies import Bodies
 
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS
@@ -51,26 +52,36 @@ class Orjson(JSONProvider):
         return Response(body, mimetype="application/json")
 
 
+class Application(Flask):
+    """Flask, which first finds out what a request at a deployment's address is for: it may be routed anew."""
+
+    def preprocess_request(self) -> Any:
+        target.find()
+        return super().preprocess_request()
+
+
 def create_app(settings: Settings) -> Flask:
     """The web application; the process has connected the database and Redis before its first request."""
-    app = Flask("runyard", static_folder=None)
+    app = Application("runyard", static_folder=None)
     app.config["SETTINGS"] = settings
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
     app.config["MAX_FORM_MEMORY_SIZE"] = 64 * 1024
     app.json = Orjson(app)
     app.url_map.merge_slashes = False
     app.wsgi_app = Addresses(app.wsgi_app, settings)  # type: ignore[method-assign]
+    app.wsgi_app = sse.StreamOwner(app.wsgi_app)  # type: ignore[method-assign]
     app.wsgi_app = Bodies(  # type: ignore[method-assign]
         app.wsgi_app,
         grace_seconds=settings.body_seconds,
         most_bytes=2 * max(settings.max_archive_bytes, settings.max_body_bytes),
     )
-    app.wsgi_app = sse.StreamOwner(app.wsgi_app)  # type: ignore[method-assign]
 
     request_metrics.register(app)
     headers.register(app)
+    app.before_request(app_proxy.serve_open)
     auth.register(app)
     rate_limits.register(app)
+    app.before_request(app_proxy.serve_allowed)
     health.start(app)
     errors.register(app)
     app.before_request(without_trailing_slash)

@@ -38,9 +38,7 @@ class ClientWatch:
         self._watcher: Any = None
 
     def __enter__(self) -> ClientWatch:
-        if self._client is not None:
-            self._watcher = gevent.get_hub().loop.io(self._client.fileno(), READ)
-            self._watcher.start(self._on_readable)
+        self.start()
         return self
 
     def __exit__(
@@ -49,14 +47,19 @@ class ClientWatch:
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> None:
-        self._stop()
+        self.stop()
+
+    def start(self) -> None:
+        if self._client is not None:
+            self._watcher = gevent.get_hub().loop.io(self._client.fileno(), READ)
+            self._watcher.start(self._on_readable)
 
     def _on_readable(self) -> None:
-        self._stop()
+        self.stop()
         self._is_readable = True
         self._wake()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.stop()

@@ -20,6 +20,10 @@ METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 JSON_POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 
+class ForeignResponse(Response):
+    """An answer that is not ours: what pages may do is for its author to say."""
+
+
 def register(app: Flask) -> None:
     """Put the headers on every answer of the app, and answer preflights."""
     app.before_request(begin)
@@ -67,9 +71,10 @@ def preflight() -> Response | None:
 def finish(response: Response) -> Response:
     headers = response.headers
     headers[REQUEST_ID] = g.request_id
-    headers.setdefault("X-Content-Type-Options", "nosniff")
-    headers.setdefault("Referrer-Policy", "no-referrer")
-    headers.setdefault("Content-Security-Policy", JSON_POLICY)
+    if not isinstance(response, ForeignResponse):
+        headers.setdefault("X-Content-Type-Options", "nosniff")
+        headers.setdefault("Referrer-Policy", "no-referrer")
+        headers.setdefault("Content-Security-Policy", JSON_POLICY)
     if response.status_code == HTTPStatus.NO_CONTENT:
         headers.pop("Content-Type", None)  # of nothing
     if request.path.startswith(DEPLOYMENT_PREFIX):

@@ -23,6 +23,7 @@ from web import operations, sse
 
 MAX_KEYS = 10_000
 STREAM_RETRY_SECONDS = 5
+IS_NO_KEY = ":"  # in the id of a caller who was known by something else
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class Streams:
         """Take a slot; returns what releases it. Raises TooMany and Unavailable."""
         if self._open[who.key_id] >= self._per_key and not who.may(OPERATOR):
             raise TooMany(
-                f"This API key has {self._per_key} open streams, more it may not have",
+                f"{_called(who)} has {self._per_key} open streams, more it may not have",
                 retry_after_seconds=STREAM_RETRY_SECONDS,
             )
         if self.count >= self._in_all:
@@ -111,7 +112,11 @@ def count_request(who: Caller) -> None:
     buckets: Buckets = current_app.extensions["runyard_buckets"]
     seconds = buckets.take(who.key_id, time.monotonic())
     if seconds:
-        raise TooMany("This API key asks too often", retry_after_seconds=max(math.ceil(seconds), 1))
+        raise TooMany(f"{_called(who)} asks too often", retry_after_seconds=max(math.ceil(seconds), 1))
+
+
+def _called(who: Caller) -> str:
+    return "This caller" if IS_NO_KEY in who.key_id else "This API key"
 
 
 def take_slot() -> None:
@@ -122,16 +127,20 @@ def take_slot() -> None:
 
 def hold_slot() -> None:
     """Take a stream slot for the current request; raises TooMany and Unavailable."""
-    who: Caller = g.caller
+    hold_slot_of(g.caller)
+
+
+def hold_slot_of(who: Caller) -> None:
+    """The same for somebody who is no key: its id says of what kind it is, before a colon."""
     streams: Streams = current_app.extensions["runyard_streams"]
-    g.close_stream = streams.open(who)
+    g.close_stream, g.stream_of = streams.open(who), who
 
 
 def hand_over_slot(response: Response) -> Response:
     """A stream keeps its slot until its last byte, and lives no longer than the key it was opened with."""
     body = response.response
     if "close_stream" in g and isinstance(body, sse.Stream):
-        key_id = g.caller.key_id
+        key_id = g.stream_of.key_id
         body.guard(is_allowed=lambda: _is_alive(key_id), on_close=g.pop("close_stream"))
     return response
 
@@ -144,6 +153,8 @@ def release_slot(error: BaseException | None) -> None:
 
 
 def _is_alive(key_id: str) -> bool:
+    if IS_NO_KEY in key_id:
+        return True
     try:
         return api_keys.is_alive(key_id)
     except Unavailable:

@@ -52,7 +52,7 @@ class Bodies:
             return self.app(environ, start_response)
         body = environ["wsgi.input"] = Body(environ["wsgi.input"], length, grace_seconds=self._grace_seconds)
         answer = self.app(environ, body.answering(start_response))
-        if body.is_refused:
+        if body.is_refused or body.is_passed_on:
             return ClosingIterator(answer, partial(body.throw_away, self._most_bytes))
         body.throw_away(self._most_bytes)
         return answer
@@ -71,6 +71,7 @@ class Body(io.RawIOBase):
         self._deadline = time.monotonic() + grace_seconds
         self._is_over = self._is_broken = False
         self.is_refused = False
+        self.is_passed_on = False  # somebody reads it while the answer is given
 
     def readable(self) -> bool:
         return True
@@ -90,6 +91,10 @@ class Body(io.RawIOBase):
             return start_response(status, headers, *more)
 
         return start
+
+    def wait_longer(self, seconds: float) -> None:
+        """Give its sender so much more time: it was not read meanwhile."""
+        self._deadline += seconds
 
     def throw_away(self, most_bytes: int) -> None:
         """Read on to the end, or until that many bytes have come in all: the connection ends with more."""

@@ -11,8 +11,9 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -39,9 +40,11 @@ ASKED = [
     (b"Upgrade", b"websocket"),
     (b"Sec-WebSocket-Version", VERSION.encode()),
 ]  # what was looked at already, as the library wants it
+OF_HANDSHAKE = frozenset({"connection", "upgrade", "content-length", "transfer-encoding"})
 READ = 1  # libev's flag
 READ_BYTES = 16 * 1024
 TURN_EVENTS = 64  # after so many, others get their turn
+NO_GOODBYE = (int(CloseReason.ABNORMAL_CLOSURE), "")
 LINGER_SECONDS = 1.0  # for the other end to close too: what it has not read would be lost else
 PING_BEATS = 4  # heartbeats without a word from the client before it is asked for one
 SILENT_BEATS = 12  # … and before it is taken for gone
@@ -65,8 +68,48 @@ class _Broken(Exception):
         self.code, self.reason = code, reason
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A whole one of the client's; text is UTF-8."""
+
+    data: bytes
+    is_text: bool
+
+
 def handshake(environ: Mapping[str, Any]) -> tuple[Connection, bytes]:
     """The connection that a request asks for, and the bytes that open it; raises NoUpgrade and Invalid."""
+    return Opening(environ).accept()
+
+
+class Opening:
+    """A request for a WebSocket, looked at and not yet answered; raises NoUpgrade and Invalid."""
+
+    def __init__(self, environ: Mapping[str, Any]) -> None:
+        self._key = _key(environ)
+        asked = environ.get("HTTP_SEC_WEBSOCKET_PROTOCOL", "")
+        self.subprotocols = [name.strip() for name in asked.split(",") if name.strip()]
+
+    def accept(
+        self, subprotocol: str | None = None, headers: Sequence[tuple[str, str]] = ()
+    ) -> tuple[Connection, bytes]:
+        """The connection, and the bytes that open it; the subprotocol is one of those that were asked for."""
+        asked = [*ASKED, (b"Sec-WebSocket-Key", self._key.encode())]
+        if subprotocol is not None:
+            asked.append((b"Sec-WebSocket-Protocol", subprotocol.encode()))
+        more = [
+            (name.encode(), value.encode("latin-1"))
+            for name, value in headers
+            if name.lower() not in OF_HANDSHAKE and not name.lower().startswith("sec-websocket-")
+        ]
+        opening = WSConnection(ConnectionType.SERVER)
+        opening.initiate_upgrade_connection(asked, b"/")
+        opened = opening.send(AcceptConnection(subprotocol=subprotocol, extra_headers=more))
+        assert opening.connection is not None  # it was accepted
+        return opening.connection, opened
+
+
+def _key(environ: Mapping[str, Any]) -> str:
+    """The key of a request for a WebSocket; raises NoUpgrade and Invalid."""
     upgrades = {one.strip().lower() for one in environ.get("HTTP_CONNECTION", "").split(",")}
     if environ["REQUEST_METHOD"] != "GET" or "upgrade" not in upgrades:
         raise NoUpgrade("This address is for WebSockets: ask for an upgrade")
@@ -78,31 +121,35 @@ def handshake(environ: Mapping[str, Any]) -> tuple[Connection, bytes]:
     key = environ.get("HTTP_SEC_WEBSOCKET_KEY", "")
     if not re.fullmatch(KEY, key, re.ASCII):
         raise Invalid("Sec-WebSocket-Key: must be 16 bytes in Base64", status=HTTPStatus.BAD_REQUEST)
-    opening = WSConnection(ConnectionType.SERVER)
-    opening.initiate_upgrade_connection([*ASKED, (b"Sec-WebSocket-Key", key.encode())], b"/")
-    opened = opening.send(AcceptConnection())
-    assert opening.connection is not None  # it was accepted
-    return opening.connection, opened
+    return key
 
 
 class WebSocket:
     """The server's end of one, after the handshake; `opening` are the bytes that answer it.
 
-    Greenlets may write at the same time. A message of the client's is text of at most `most_bytes`.
+    Greenlets may write at the same time. A message of the client's has at most `most_bytes`; it is text unless the
+    socket `takes_binary`.
     """
 
     def __init__(
-        self, client: socket.socket, connection: Connection, opening: bytes, *, most_bytes: int
+        self,
+        client: socket.socket,
+        connection: Connection,
+        opening: bytes,
+        *,
+        most_bytes: int,
+        takes_binary: bool = False,
     ) -> None:
         self._client, self._connection, self._opening = client, connection, opening
-        self._most_bytes = most_bytes
+        self._most_bytes, self._takes_binary = most_bytes, takes_binary
         self._message = bytearray()
         self._lock = threading.Lock()
         self._silent_beats, self._is_reading = 0, False
-        self._take: Callable[[bytes], None] = lambda message: None
+        self._take: Callable[[Message], None] = lambda message: None
         self._wake: Callable[[], None] = lambda: None
         self._watcher: Any = None
         self.is_closed = False
+        self.closed_with: tuple[int, str] = NO_GOODBYE  # what the client said at its end
 
     # What is sent.
 
@@ -113,6 +160,10 @@ class WebSocket:
     def send(self, *messages: bytes) -> None:
         """Send texts, each a message; waits until the client takes them. Raises Closed."""
         self._send(*(TextMessage(data=message.decode()) for message in messages))
+
+    def send_binary(self, message: bytes) -> None:
+        """Send bytes as one message; otherwise as `send`."""
+        self._send(BytesMessage(data=message))
 
     def _send(self, *events: Event) -> None:
         with self._lock:
@@ -161,6 +212,12 @@ class WebSocket:
 
     @contextmanager
     def receiving(self, take: Callable[[bytes], None], wake: Callable[[], None]) -> Iterator[None]:
+        """As `receiving_messages`, for text alone."""
+        with self.receiving_messages(lambda message: take(message.data), wake):
+            yield
+
+    @contextmanager
+    def receiving_messages(self, take: Callable[[Message], None], wake: Callable[[], None]) -> Iterator[None]:
         """While entered, `take` gets each message, one after the other, and `wake` is called at the end of them.
 
         Both are called in another greenlet; nothing more is read before `take` returns.
@@ -198,16 +255,18 @@ class WebSocket:
         elif self._watcher is not None:
             self._watcher.start(self._on_readable)
 
-    def _messages(self) -> Iterator[bytes]:
+    def _messages(self) -> Iterator[Message]:
         """The messages that are whole after one more piece of what the client sends."""
         self._connection.receive_data(self._piece())
         for count, event in enumerate(self._connection.events(), start=1):
             if count % TURN_EVENTS == 0:
                 let_others_run()
             if isinstance(event, TextMessage):
-                yield from self._part(event)
+                yield from self._part(event, event.data.encode(), is_text=True)
             elif isinstance(event, Ping):
                 self._send(event.response())
+            elif isinstance(event, BytesMessage) and self._takes_binary:
+                yield from self._part(event, bytes(event.data), is_text=False)
             elif isinstance(event, BytesMessage):
                 raise _Broken(CloseReason.UNSUPPORTED_DATA, "messages are text")
             elif isinstance(event, CloseConnection):
@@ -224,19 +283,23 @@ class WebSocket:
             raise Closed
         return data
 
-    def _part(self, event: TextMessage) -> Iterator[bytes]:
-        self._message += event.data.encode()
+    def _part(self, event: TextMessage | BytesMessage, data: bytes, *, is_text: bool) -> Iterator[Message]:
+        self._message += data
         if len(self._message) > self._most_bytes:
             raise _Broken(CloseReason.MESSAGE_TOO_BIG, f"a message is larger than {self._most_bytes} bytes")
         if event.message_finished:
             message, self._message = bytes(self._message), bytearray()
-            yield message
+            yield Message(message, is_text)
 
     def _end(self, event: CloseConnection) -> None:
         if self._connection.state is ConnectionState.OPEN:
             raise _Broken(event.code, event.reason or "")  # what came is no frame
+        self.closed_with = int(event.code), event.reason or ""
         self.close(event.code, event.reason or "")
         raise Closed
+
+
+NOTHING = nullcontext()
 
 
 class SocketStream(sse.Stream):
@@ -245,8 +308,10 @@ class SocketStream(sse.Stream):
     `steps` do all the work; between them it is looked at whether the key may still go on.
     """
 
-    def __init__(self, websocket: WebSocket, steps: Generator[bytes]) -> None:
-        super().__init__(steps, holds=nullcontext(), on_disconnect=None)
+    def __init__(
+        self, websocket: WebSocket, steps: Generator[bytes], *, holds: AbstractContextManager[Any] = NOTHING
+    ) -> None:
+        super().__init__(steps, holds=holds, on_disconnect=None)
         self._websocket = websocket
 
     def __next__(self) -> bytes:

@@ -1,0 +1,443 @@
+"""A project's own app at its deployment's address: what is passed on to it, and what of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+import pytest
+from flask.testing import FlaskClient
+
+from shared.user_code import exchanges
+from tests.contract.conftest import ADMIN_KEY, Api, MakeApp
+from tests.support.played_app import BODY, CLOSE, END, Died, Side, Stage, serve
+from web import named, rate_limits
+from web.deployment_api import app_proxy
+
+Played = Callable[..., Stage]
+
+
+@pytest.fixture
+def played(api: Api, monkeypatch: pytest.MonkeyPatch) -> Played:
+    """Plays the app of the deployment `chat`."""
+
+    def play(app: Callable[[Side], None], *routes: str, **more: Any) -> Stage:
+        stage = Stage(app)
+        monkeypatch.setattr(exchanges, "open_exchange", stage.open_exchange)
+        serve(api.deployment, *routes, **more)
+        named.forget()
+        return stage
+
+    return play
+
+
+def hello(side: Side) -> None:
+    side.body()
+    side.answer(b"hello", headers=[("content-type", "text/plain"), ("content-length", "5")])
+
+
+def test_a_route_of_the_app_needs_no_key(played: Played, anonymous: FlaskClient) -> None:
+    stage = played(hello, "GET /hello/{name}")
+    response = anonymous.get("/d/chat/hello/ann?x=1&x=2")
+    assert (response.status_code, response.data) == (200, b"hello")
+    assert response.headers["Content-Type"] == "text/plain"
+    head = stage.last.head
+    assert {
+        name: head[name] for name in ("type", "method", "path", "raw_path", "query", "root_path", "user")
+    } == {
+        "type": "http",
+        "method": "GET",
+        "path": "/hello/ann",
+        "raw_path": "/hello/ann",
+        "query": "x=1&x=2",
+        "root_path": "/d/chat",
+        "user": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("routes", "method", "path", "is_apps"),
+    [
+        (["GET /a/{x}"], "GET", "/a/b", True),
+        (["GET /a/{x}"], "GET", "/a/b/c", False),
+        (["GET /a/{x}"], "HEAD", "/a/b", True),
+        (["GET /a/{x:path}"], "GET", "/a/b/c", True),
+        (["GET /a/{x:int}"], "GET", "/a/12", True),
+        (["GET /a/{x:int}"], "GET", "/a/x", False),
+        (["GET /a/{x:float}"], "GET", "/a/1.5", True),
+        (["GET /a/{x:uuid}"], "GET", "/a/6e1bc2a2-94ce-4e4e-9b8c-4a6f4f9d9b1e", True),
+        (["GET /a/{x:uuid}"], "GET", "/a/6e1bc2a2", False),
+        (["GET /a.b"], "GET", "/axb", False),
+        (["GET /a/{x}.json"], "GET", "/a/b.json", True),
+        (["ANY /a"], "DELETE", "/a", True),
+        (["MOUNT /static"], "GET", "/static/x/y.css", True),
+        (["MOUNT /static"], "GET", "/statics", False),
+        (["POST /a"], "GET", "/a", True),  # the app says that it is not allowed
+        (["GET /a/"], "GET", "/a", True),  # the app redirects
+        (["GET /threads/{id}"], "GET", "/threads/x", True),
+        (["GET /threads/{id}"], "PATCH", "/threads/x", False),
+        (["GET /info"], "GET", "/info", True),
+        (["GET /ok"], "GET", "/ok", False),
+        (["GET /docs"], "GET", "/docs", False),
+        (["GET /openapi.json"], "GET", "/openapi.json", False),
+        (["GET /a"], "GET", "/a\n", False),
+    ],
+)
+def test_which_requests_are_the_apps(
+    played: Played, api: Api, routes: list[str], method: str, path: str, is_apps: bool
+) -> None:
+    stage = played(hello, *routes)
+    api.client.open("/d/chat" + path.replace("\n", "%0A"), method=method)
+    assert bool(stage.sides) is is_apps
+
+
+def test_with_meta_off_the_app_has_these_pages_too(played: Played, anonymous: FlaskClient) -> None:
+    stage = played(hello, "GET /ok", "GET /docs", "GET /openapi.json", http={"disable_meta": True})
+    for path in ("/ok", "/docs", "/openapi.json"):
+        assert anonymous.get(f"/d/chat{path}").data == b"hello"
+    assert len(stage.sides) == 3
+
+
+def test_another_deployment_of_the_name_keeps_its_own(played: Played, neighbour: Api) -> None:
+    stage = played(hello, "GET /assistants/{id}")
+    assert neighbour.get("/assistants/agent").status_code == 422
+    assert stage.sides == []
+
+
+def test_a_route_behind_authorization_is_asked_after_it(played: Played, anonymous: FlaskClient) -> None:
+    auth = {"parameters": [], "handlers": []}
+    stage = played(hello, "GET /mine", auth=auth, http={"enable_custom_route_auth": True})
+    assert anonymous.get("/d/chat/mine").status_code >= 400
+    assert stage.sides == []
+
+
+def test_keys_and_what_belongs_to_the_connection_stay_here(played: Played, api: Api) -> None:
+    stage = played(hello, "GET /hello")
+    api.client.set_cookie("a", "1")
+    api.get(
+        "/hello",
+        headers={
+            "Authorization": f"Bearer {ADMIN_KEY}",
+            "X-Other": "ryd_12345678_secret",
+            "X-Plain": "yes",
+            "Connection": "x-named, host, keep-alive",
+            "X-Named": "1",
+            "Keep-Alive": "5",
+            "TE": "trailers",
+            "Upgrade": "h2c",
+            "Proxy-Authorization": "Basic x",
+            "X-Forwarded-Prefix": "/evil",
+            "X-Runyard-User-Code": "token",
+        },
+        environ_base={"REMOTE_ADDR": "192.0.2.7"},
+    )
+    sent = dict(stage.last.head["headers"])
+    assert sent.pop("x-request-id")
+    sent.pop("user-agent", None)
+    assert sent == {
+        "host": "localhost",
+        "x-plain": "yes",
+        "cookie": "a=1",
+        "x-forwarded-for": "192.0.2.7",
+        "x-forwarded-host": "localhost",
+        "x-forwarded-proto": "http",
+        "x-forwarded-prefix": "/d/chat",
+    }
+
+
+def test_only_a_proxy_says_for_whom_it_asks(played: Played, api: Api) -> None:
+    stage = played(hello, "GET /hello")
+    said = {"X-Forwarded-For": "203.0.113.9"}
+    api.get("/hello", headers=said, environ_base={"REMOTE_ADDR": "127.0.0.1"})
+    assert stage.last.head["client"][0] == "203.0.113.9"
+    assert dict(stage.last.head["headers"])["x-forwarded-for"] == "203.0.113.9, 127.0.0.1"
+    api.get("/hello", headers=said, environ_base={"REMOTE_ADDR": "192.0.2.7"})
+    assert stage.last.head["client"][0] == "192.0.2.7"
+    assert dict(stage.last.head["headers"])["x-forwarded-for"] == "192.0.2.7"
+
+
+@pytest.mark.parametrize(
+    ("changes", "url", "root_path"),
+    [
+        ({}, "http://localhost/d/chat/hello", "/d/chat"),
+        ({}, "http://localhost/api-host/d/chat/hello", "/api-host/d/chat"),
+        ({"app_domain": "apps.localhost"}, "http://chat.apps.localhost/hello", ""),
+        ({"dev_deployment": "chat"}, "http://localhost/hello", ""),
+    ],
+)
+def test_the_app_knows_what_is_before_its_paths(
+    app_with: MakeApp, played: Played, changes: dict[str, Any], url: str, root_path: str
+) -> None:
+    stage = played(hello, "GET /hello")
+    assert app_with(**changes).test_client().get(url).data == b"hello"
+    assert (stage.last.head["path"], stage.last.head["root_path"]) == ("/hello", root_path)
+
+
+def test_a_body_goes_to_the_app(played: Played, api: Api) -> None:
+    def echo(side: Side) -> None:
+        side.answer(side.body())
+
+    played(echo, "POST /echo")
+    for size in (0, 10, 65536, 65537, 1_000_000):
+        body = bytes(size)
+        assert api.client.post("/d/chat/echo", data=body).data == body
+
+
+def test_an_app_may_answer_before_it_has_read(played: Played, api: Api) -> None:
+    played(lambda side: side.answer(b"no", status=403), "POST /echo")
+    response = api.client.post("/d/chat/echo", data=bytes(5_000_000))
+    assert (response.status_code, response.data) == (403, b"no")
+
+
+def test_a_body_is_no_larger_than_the_limit(played: Played, api: Api) -> None:
+    api.client.application.config["MAX_CONTENT_LENGTH"] = 100_000
+    stage = played(hello, "POST /echo")
+    response = api.client.post("/d/chat/echo", data=bytes(100_001))
+    assert (response.status_code, response.json) == (
+        413,
+        {"detail": "The request body is larger than 100000 bytes"},
+    )
+    assert stage.sides == []
+
+
+def test_the_answer_comes_as_the_app_sends_it(played: Played, api: Api) -> None:
+    order: list[str] = []
+
+    def steps(side: Side) -> None:
+        side.begin(headers=[("content-type", "text/event-stream")])
+        for n in range(3):
+            order.append(f"sent {n}")
+            side.send(BODY, b"%d" % n)
+            gevent.sleep(0)
+        side.send(END)
+
+    played(steps, "GET /steps")
+    response = api.client.get("/d/chat/steps", buffered=False)
+    for piece in response.iter_encoded():
+        if piece:
+            order.append(f"got {piece.decode()}")
+    assert [line for line in order if line.startswith("got")] == ["got 0", "got 1", "got 2"]
+    assert order.index("got 0") < order.index("sent 2")
+
+
+def test_a_slow_reader_holds_back_the_app(played: Played, api: Api) -> None:
+    def flood(side: Side) -> None:
+        side.begin()
+        for _ in range(200):
+            side.send(BODY, bytes(1000))
+        side.send(END)
+
+    stage = played(flood, "GET /flood")
+    response = api.client.get("/d/chat/flood", buffered=False)
+    pieces = response.iter_encoded()
+    next(pieces)
+    gevent.sleep(0)
+    assert stage.last.most_waiting <= 17
+    assert sum(map(len, pieces)) == 200_000
+    assert stage.last.most_waiting <= 17
+
+
+def test_a_client_that_leaves_is_gone_for_the_app(played: Played, api: Api) -> None:
+    seen: list[bytes] = []
+
+    def forever(side: Side) -> None:
+        side.body()
+        side.begin()
+        side.send(BODY, b"one")
+        seen.append(side.receive()[0])
+
+    played(forever, "GET /forever")
+    response = api.client.get("/d/chat/forever", buffered=False)
+    pieces = response.iter_encoded()
+    while not next(pieces):
+        pass
+    response.close()
+    gevent.sleep(0)
+    assert seen == [CLOSE]
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_without_a_body_has_none(played: Played, api: Api, status: int) -> None:
+    played(lambda side: side.answer(b"", status, [("etag", '"1"'), ("last-modified", "x")]), "GET /none")
+    response = api.client.get("/d/chat/none")
+    assert (response.status_code, response.data) == (status, b"")
+    assert response.headers["ETag"] == '"1"'
+    assert response.headers["Last-Modified"] == "x"
+    assert "Content-Type" not in response.headers
+
+
+def test_head_is_answered_with_the_length_and_no_body(played: Played, api: Api) -> None:
+    stage = played(hello, "GET /hello")
+    response = api.client.head("/d/chat/hello")
+    assert (response.status_code, response.data, response.headers["Content-Length"]) == (200, b"", "5")
+    assert stage.last.head["method"] == "HEAD"
+
+
+def test_headers_of_the_connection_are_dropped_and_others_left(played: Played, api: Api) -> None:
+    sent = [
+        ("Location", "/elsewhere"),
+        ("X-Twice", "1"),
+        ("X-Twice", "2"),
+        ("Connection", "X-Mine, close"),
+        ("X-Mine", "1"),
+        ("Keep-Alive", "timeout=5"),
+        ("Transfer-Encoding", "chunked"),
+        ("Content-Length", "99"),
+        ("Upgrade", "x"),
+        ("Server", "x"),
+        ("X-Request-Id", "x"),
+    ]
+    played(lambda side: side.answer(b"x", 302, sent), "GET /x")
+    response = api.client.get("/d/chat/x")
+    assert (response.status_code, response.headers["Location"]) == (302, "/elsewhere")
+    assert response.headers.getlist("X-Twice") == ["1", "2"]
+    for name in ("X-Mine", "Keep-Alive", "Transfer-Encoding", "Content-Length", "Upgrade", "Server"):
+        assert name not in response.headers
+    assert response.headers["x-request-id"] != "x"
+
+
+@pytest.mark.parametrize(
+    ("cookie", "expected"),
+    [
+        ("a=1; Path=/; HttpOnly", "a=1; HttpOnly; Path=/d/chat"),
+        ("a=1", "a=1; Path=/d/chat"),
+        ("a=1; Path=/admin", "a=1; Path=/d/chat/admin"),
+        ("a=1; path=/d/chat/x; Secure", "a=1; Secure; Path=/d/chat/x"),
+        ("a=1; path=/d/chatter", "a=1; Path=/d/chat/d/chatter"),
+        ("a=1; Domain=localhost", "a=1; Domain=localhost; Path=/d/chat"),
+        ("a=1; Domain=.example.com", None),
+        ("a=1; Domain=localhost; domain=example.com", None),
+    ],
+)
+def test_a_cookie_stays_with_its_deployment(
+    played: Played, api: Api, cookie: str, expected: str | None
+) -> None:
+    played(lambda side: side.answer(b"", headers=[("set-cookie", cookie)]), "GET /x")
+    found = api.client.get("/d/chat/x").headers.getlist("Set-Cookie")
+    assert found == ([] if expected is None else [expected])
+
+
+def test_at_an_address_of_its_own_cookies_and_headers_are_left(app_with: MakeApp, played: Played) -> None:
+    sent = [("set-cookie", "a=1; Path=/"), ("Clear-Site-Data", '"*"')]
+    played(lambda side: side.answer(b"", headers=sent), "GET /x")
+    client = app_with(app_domain="apps.localhost").test_client()
+    own = client.get("http://chat.apps.localhost/x").headers
+    assert (own["Set-Cookie"], own["Clear-Site-Data"]) == ("a=1; Path=/", '"*"')
+    assert "Content-Security-Policy" not in own
+    shared = client.get("http://localhost/d/chat/x").headers
+    assert "Clear-Site-Data" not in shared
+    assert shared["Content-Security-Policy"].startswith("sandbox ")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [[("x", "a\r\nSet-Cookie: b=1")], [("x\r\ny", "a")], [("x y", "a")], [("", "a")], [("x", "\u0100")]],
+)
+def test_an_answer_that_would_split_is_none(played: Played, api: Api, headers: list[tuple[str, str]]) -> None:
+    played(lambda side: side.answer(b"x", headers=headers), "GET /x")
+    response = api.client.get("/d/chat/x")
+    assert (response.status_code, response.json) == (502, {"detail": app_proxy.NO_ANSWER})
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [(101, []), (600, []), (200, [("content-length", "-1")]), (200, [("content-length", "1")] * 2)],
+)
+def test_an_answer_with_an_impossible_head_is_none(
+    played: Played, api: Api, status: int, headers: list[tuple[str, str]]
+) -> None:
+    played(lambda side: side.answer(b"x", status, headers), "GET /x")
+    assert api.client.get("/d/chat/x").status_code == 502
+
+
+@pytest.mark.parametrize("length", [4, 6])
+def test_a_body_of_another_length_than_said_is_cut_off(played: Played, api: Api, length: int) -> None:
+    played(lambda side: side.answer(b"hello", headers=[("content-length", str(length))]), "GET /x")
+    with pytest.raises(ConnectionResetError):
+        api.client.get("/d/chat/x", buffered=True)
+
+
+def test_an_app_that_raises(played: Played, api: Api) -> None:
+    def fails(side: Side) -> None:
+        raise ValueError("secret")
+
+    played(fails, "GET /x")
+    response = api.client.get("/d/chat/x")
+    assert (response.status_code, response.json) == (500, {"detail": "Internal Server Error"})
+
+
+def test_an_app_that_raises_in_its_answer_breaks_it_off(played: Played, api: Api) -> None:
+    def fails(side: Side) -> None:
+        side.begin()
+        side.send(BODY, b"one")
+        raise ValueError("secret")
+
+    played(fails, "GET /x")
+    with pytest.raises(ConnectionResetError):
+        api.client.get("/d/chat/x", buffered=True)
+
+
+def test_a_host_that_dies_ends_its_request_alone(played: Played, api: Api) -> None:
+    def dies_once(side: Side) -> None:
+        if len(stage.sides) == 1:
+            raise Died
+        side.answer(b"alive")
+
+    stage = played(dies_once, "GET /x")
+    response = api.client.get("/d/chat/x")
+    assert (response.status_code, response.json) == (502, {"detail": app_proxy.DIED})
+    assert api.client.get("/d/chat/x").data == b"alive"
+
+
+def test_without_a_host_it_is_unavailable(played: Played, api: Api) -> None:
+    stage = played(hello, "GET /x")
+    stage.is_away = True
+    response = api.client.get("/d/chat/x")
+    assert response.status_code == 503
+    assert response.headers["Retry-After"]
+
+
+def test_an_app_that_says_nothing_is_given_up(
+    played: Played, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_proxy, "FIRST_BYTE_SECONDS", 0.05)
+    seen: list[bytes] = []
+
+    def silent(side: Side) -> None:
+        side.body()
+        seen.append(side.receive()[0])
+
+    played(silent, "GET /x")
+    assert api.client.get("/d/chat/x").status_code == 504
+    assert seen == [CLOSE]
+
+
+def test_each_address_has_its_streams(played: Played, api: Api) -> None:
+    def forever(side: Side) -> None:
+        side.begin()
+        side.receive()
+        side.receive()
+
+    api.set(streams_per_key=2)
+    rate_limits.start(api.client.application)
+    played(forever, "GET /x")
+    anonymous = api.client.application.test_client()
+
+    def ask(address: str) -> Any:
+        return anonymous.get("/d/chat/x", buffered=False, environ_base={"REMOTE_ADDR": address})
+
+    opened = [ask("192.0.2.1"), ask("192.0.2.1")]
+    assert [response.status_code for response in opened] == [200, 200]
+    refused = ask("192.0.2.1")
+    assert (refused.status_code, refused.json) == (
+        429,
+        {"detail": "This caller has 2 open streams, more it may not have"},
+    )
+    opened.append(ask("192.0.2.2"))
+    assert opened[-1].status_code == 200
+    opened.pop(0).close()
+    again = ask("192.0.2.1")
+    assert again.status_code == 200
+    for response in [*opened, again]:
+        response.close()

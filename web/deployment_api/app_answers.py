@@ -1,0 +1,165 @@
+"""What a project's app answers, as the service passes it on: nothing of it may end up as another answer, or speak for
+anybody but its own deployment.
+
+Where all deployments share one origin (`/d/<name>`), the console that operators use is there too. So what an app
+says about the whole origin is dropped there, its cookies are put under its own path, and its pages run in a sandbox,
+where scripts reach no other page and no storage. At an address of its own a deployment says what it likes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from flask import request
+from werkzeug.datastructures import Headers
+
+from web import sse
+from web.addresses import AT_ROOT
+from web.deployment_api.app_requests import HOP_BY_HOP, NEVER_NAMED
+from web.deployment_api.target import Target
+from web.headers import ForeignResponse
+
+TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+LENGTH = re.compile(r"[0-9]{1,18}")
+MOST_HEADERS = 256
+MOST_BYTES = 128 * 1024
+OWN = frozenset({"x-request-id", "server", "date"})
+
+# What would hold for the whole origin.
+OF_ORIGIN = frozenset(
+    {
+        "service-worker-allowed", "clear-site-data", "strict-transport-security", "alt-svc", "nel", "report-to",
+        "reporting-endpoints", "origin-agent-cluster", "public-key-pins",
+    }
+)  # fmt: skip
+SANDBOX = "sandbox allow-scripts allow-forms allow-popups allow-popups-to-escape-sandbox allow-modals allow-downloads"
+WITHOUT_BODY = (204, 304)
+
+
+class BadAnswer(Exception):
+    """The app's answer is none that can be passed on; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    status: int
+    headers: Sequence[tuple[str, str]]
+    length: int | None  # of the body, where it says so
+
+    @property
+    def has_body(self) -> bool:
+        return self.status not in WITHOUT_BODY
+
+
+class AppResponse(ForeignResponse):
+    """An app's answer: nothing is added to it that the app did not say, but for what `web/headers.py` adds."""
+
+    default_mimetype = None
+    automatically_set_content_length = False
+
+    def __init__(self, head: AnswerHead, stream: sse.Stream) -> None:
+        super().__init__(stream, status=head.status, headers=Headers(head.headers), direct_passthrough=True)
+
+    def get_wsgi_headers(self, environ: Any) -> Headers:
+        return self.headers
+
+
+def read_head(data: bytes, target: Target) -> AnswerHead:
+    """Raises BadAnswer."""
+    try:
+        found = orjson.loads(data)
+        status, sent = found["status"], [(name, value) for name, value in found["headers"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadAnswer("its head cannot be read") from error
+    if type(status) is not int or not 200 <= status <= 599:
+        raise BadAnswer(f"its status is {status!r}")
+    return AnswerHead(status, tuple(passed_on(sent, target)), _length(sent))
+
+
+def passed_on(sent: Sequence[tuple[Any, Any]], target: Target) -> Iterable[tuple[str, str]]:
+    """The headers of an answer that the caller gets. Raises BadAnswer."""
+    _check(sent)
+    is_shared = AT_ROOT not in request.environ
+    named = {
+        part.strip().lower()
+        for name, value in sent
+        if name.lower() == "connection"
+        for part in value.split(",")
+    } - NEVER_NAMED
+    has_coding = any(name.lower() == "transfer-encoding" for name, _ in sent)
+    for name, value in sent:
+        lower = name.lower()
+        if lower in HOP_BY_HOP or lower in named or lower in OWN or (is_shared and lower in OF_ORIGIN):
+            continue
+        if lower == "content-length" and has_coding:
+            continue
+        if lower == "set-cookie":
+            cookie = own_cookie(value, host(), target.root_path if is_shared else "")
+            if cookie is not None:
+                yield name, cookie
+            continue
+        yield name, value
+    if is_shared:
+        yield "Content-Security-Policy", SANDBOX
+
+
+def own_cookie(value: str, host: str, mount: str) -> str | None:
+    """A cookie that goes to nobody but its deployment; None for one that is meant for another domain."""
+    pair, *attributes = (part.strip() for part in value.split(";"))
+    kept, path = [pair], ""
+    for attribute in attributes:
+        name, _, text = attribute.partition("=")
+        kind = name.strip().lower()
+        if kind == "domain" and text.strip().lstrip(".").lower() not in ("", host):
+            return None
+        if kind == "path" and mount:
+            path = text.strip()
+        else:
+            kept.append(attribute)
+    if mount:
+        kept.append(f"Path={_below(mount, path)}")
+    return "; ".join(kept)
+
+
+def host() -> str:
+    """The name that the caller knows the deployment's server by."""
+    name = request.host.lower()
+    return name if name.startswith("[") else name.partition(":")[0]
+
+
+def _below(mount: str, path: str) -> str:
+    if not path.startswith("/"):
+        return mount
+    if path == mount or path.startswith(mount + "/"):
+        return path
+    return mount if path == "/" else mount + path
+
+
+def _check(sent: Sequence[tuple[Any, Any]]) -> None:
+    if len(sent) > MOST_HEADERS:
+        raise BadAnswer(f"it has more than {MOST_HEADERS} headers")
+    size = 0
+    for name, value in sent:
+        if not isinstance(name, str) or not TOKEN.fullmatch(name):
+            raise BadAnswer(f"the name of a header is {name!r:.100}")
+        if not isinstance(value, str) or not VALUE.fullmatch(value):
+            raise BadAnswer(f"the header {name:.100} has characters that no header may have")
+        size += len(name) + len(value)
+    if size > MOST_BYTES:
+        raise BadAnswer(f"its headers have more than {MOST_BYTES} bytes")
+
+
+def _length(sent: Sequence[tuple[str, str]]) -> int | None:
+    if any(name.lower() == "transfer-encoding" for name, _ in sent):
+        return None
+    said = [value.strip() for name, value in sent if name.lower() == "content-length"]
+    if not said:
+        return None
+    if len(said) > 1 or not LENGTH.fullmatch(said[0]):
+        raise BadAnswer("its Content-Length is no number")
+    return int(said[0])

@@ -1,0 +1,229 @@
+"""Requests for a project's app: passed on to a host of its revision, and what it answers passed back, part by part.
+
+Nothing is kept on the way: a part is taken from either side when the other has room for it. The request's body is
+sent by a greenlet of its own, since an app may answer before it has read it; a short one goes before all else.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from http import HTTPStatus
+from typing import Any
+
+import gevent
+import orjson
+from flask import Response, current_app, request
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.wsgi import get_content_length
+
+from shared.errors import Unanswered
+from shared.user_code import exchanges
+from shared.user_code.exchanges import Exchange, Lost
+from web import rate_limits, sse
+from web.client_watch import ClientWatch
+from web.deployment_api import app_requests, app_sockets
+from web.deployment_api.app_answers import AnswerHead, AppResponse, BadAnswer, read_head
+from web.deployment_api.app_parts import BODY, CLOSE, END, FAILED, HEAD, PART_BYTES
+from web.deployment_api.app_waiting import Part, Waiting
+from web.deployment_api.target import Target, target
+from web.errors import answer
+from web.request_bodies import Body
+
+log = logging.getLogger(__name__)
+
+FIRST_BYTE_SECONDS = 60.0  # for the head of the answer, after what was last sent of the request
+START_SECONDS = 60.0  # for a host, where none is up
+DRAIN_SECONDS = 1.0  # for the end of an answer that has no body
+DIED = "The deployment's app ended before it had answered"
+RAISED = "Internal Server Error"
+NO_ANSWER = "The deployment's app gave no answer that can be passed on"
+
+
+def serve_open() -> Response | None:
+    """Answer a request for a route of an app's that is open; to be registered before authentication."""
+    found = target()
+    return _answer(found) if found is not None and found.is_for_app and not found.asks_first else None
+
+
+def serve_allowed() -> Response | None:
+    """The same for the routes of an app behind its project's authorization; to be registered after authentication."""
+    found = target()
+    return _answer(found) if found is not None and found.is_for_app else None
+
+
+def _answer(found: Target) -> Response:
+    if not found.asks_first:
+        rate_limits.hold_slot_of(app_requests.bounded_by_address(found))
+    else:
+        rate_limits.hold_slot()
+    if found.is_websocket:
+        return app_sockets.answer_socket(found)
+    _refuse_large_body()
+    with ExitStack() as held:
+        return _Request(found, held).response()
+
+
+def _refuse_large_body() -> None:
+    if (get_content_length(request.environ) or 0) > current_app.config["MAX_CONTENT_LENGTH"]:
+        raise RequestEntityTooLarge
+
+
+class _Request:
+    """The current request in the app. `held` is what its answer has to let go of, or whoever fails to give one."""
+
+    def __init__(self, found: Target, held: ExitStack) -> None:
+        self._target, self._held = found, held
+        self._waiting = Waiting()
+        self._most_bytes = current_app.config["MAX_CONTENT_LENGTH"]
+        self._is_head = request.method == "HEAD"
+        self._sent_at = time.monotonic()
+        self._watch = ClientWatch(request.environ.get("gunicorn.socket"), self._look)
+        held.callback(self._watch.stop)
+
+    def response(self) -> Response:
+        deployment = self._target.deployment
+        revision_id = deployment.active_revision_id
+        assert revision_id is not None  # it has an app
+        body = _short_body()
+        head = app_requests.head(self._target)
+        opened = exchanges.open_exchange(revision_id, deployment.pool, head, start_seconds=START_SECONDS)
+        try:
+            exchange = self._held.enter_context(opened)
+            self._send(exchange, body)
+            head_or_refusal = self._head(exchange)
+        except Lost as lost:
+            log.warning("the app of %s: %s", deployment.name, lost)
+            return answer(HTTPStatus.BAD_GATEWAY, DIED)
+        except BadAnswer as bad:
+            log.warning("the app of %s gave no answer: %s", deployment.name, bad)
+            return answer(HTTPStatus.BAD_GATEWAY, NO_ANSWER)
+        except sse.ClientGone:
+            return Response(status=499)  # nobody reads it
+        if isinstance(head_or_refusal, Response):
+            return head_or_refusal
+        return self._passed_on(exchange, head_or_refusal)
+
+    def _passed_on(self, exchange: Exchange, head: AnswerHead) -> Response:
+        if not head.has_body or self._is_head:
+            _drain(exchange)
+        chunks = self._chunks(exchange.parts(), head)
+        return AppResponse(head, sse.Stream(chunks, holds=self._held.pop_all(), on_disconnect=None))
+
+    # The request's body.
+
+    def _send(self, exchange: Exchange, body: bytes | None) -> None:
+        if body is not None:
+            if body:
+                exchange.send(BODY, body)
+            exchange.send(END)
+            self._watch.start()
+            return
+        source: Body = request.environ["wsgi.input"]
+        source.is_passed_on = True
+        sender = gevent.spawn(self._send_all, exchange, source)
+        self._held.callback(sender.kill)
+
+    def _send_all(self, exchange: Exchange, source: Body) -> None:
+        """In a greenlet: the body as it comes. Whatever ends it early ends the wait for the answer."""
+        try:
+            for data in _pieces(source, self._most_bytes):
+                began = time.monotonic()
+                exchange.send(BODY, data)
+                self._sent_at = time.monotonic()
+                source.wait_longer(self._sent_at - began)
+            exchange.send(END)
+        except Lost as lost:
+            self._waiting.end(lost)
+        except HTTPException as refused:
+            self._waiting.end(refused)
+        except OSError:
+            self._waiting.end(sse.ClientGone())
+        else:
+            self._watch.start()
+
+    def _look(self) -> None:
+        """From gevent's loop: the client has left, or begins with its next request."""
+        if self._watch.has_left():
+            self._waiting.end(sse.ClientGone())
+
+    # The answer.
+
+    def _head(self, exchange: Exchange) -> AnswerHead | Response:
+        while True:
+            left = self._sent_at + FIRST_BYTE_SECONDS - time.monotonic()
+            if left <= 0:
+                raise Unanswered(
+                    f"The deployment's app has not answered within {FIRST_BYTE_SECONDS:.0f} seconds"
+                )
+            try:
+                part = self._waiting.next(exchange.parts(timeout_seconds=left))
+            except TimeoutError:
+                continue
+            return self._read(part)
+
+    def _read(self, part: Part | None) -> AnswerHead | Response:
+        kind, data = part or (CLOSE, b"")
+        if kind == HEAD:
+            return read_head(data, self._target)
+        if kind == FAILED:
+            log.warning("the app of %s raised: %s", self._target.deployment.name, _message(data))
+            return answer(HTTPStatus.INTERNAL_SERVER_ERROR, RAISED)
+        raise BadAnswer("it ended without one") if part is None else BadAnswer("it began with no head")
+
+    def _chunks(self, parts: Iterator[Part], head: AnswerHead) -> Generator[bytes]:
+        yield sse.HEADERS
+        sent = 0
+        while True:
+            try:
+                part = self._waiting.next(parts)
+            except (Lost, HTTPException) as error:
+                raise sse.cut_off(f"the app's answer broke off: {error}") from error
+            if self._watch.has_left():
+                raise sse.ClientGone
+            kind, data = part or (FAILED, b"")
+            if kind == BODY:
+                sent += len(data)
+                yield data
+            elif kind == END and head.length in (None, sent):
+                return
+            else:
+                raise sse.cut_off("the app's answer has no proper end")
+
+
+def _short_body() -> bytes | None:
+    """The whole body where it is short; None where it is passed on as it comes."""
+    length = get_content_length(request.environ)
+    if length is None and request.environ.get("HTTP_TRANSFER_ENCODING"):
+        return None
+    if not length:
+        return b""
+    return b"".join(_pieces(request.environ["wsgi.input"], length)) if length <= PART_BYTES else None
+
+
+def _pieces(source: Any, most_bytes: int) -> Iterator[bytes]:
+    received = 0
+    while data := source.read(PART_BYTES):
+        received += len(data)
+        if received > most_bytes:
+            raise RequestEntityTooLarge
+        yield data
+
+
+def _drain(exchange: Exchange) -> None:
+    """Take what comes to the end of an answer that has no body for its caller."""
+    try:
+        for kind, _ in exchange.parts(timeout_seconds=DRAIN_SECONDS):
+            if kind != BODY:
+                return
+    except (Lost, TimeoutError):
+        return
+
+
+def _message(data: bytes) -> str:
+    try:
+        return str(orjson.loads(data)["message"])[:1000]
+    except (ValueError, KeyError, TypeError):
+        return "no message"

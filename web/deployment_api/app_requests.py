@@ -1,0 +1,149 @@
+"""A request as a project's app gets it: without what belongs to the connection, and without the service's own keys."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote
+
+from flask import g, request
+
+from shared.access.api_keys import Caller
+from web.context import settings
+from web.deployment_api.authorization import user
+from web.deployment_api.target import Target
+from web.named import is_platform_key
+
+# Of one connection and not of the request (RFC 9110 7.6.1); what Connection names is, too, but for what frames or
+# routes the request.
+HOP_BY_HOP = frozenset(
+    {
+        "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+        "transfer-encoding", "upgrade", "expect",
+    }
+)  # fmt: skip
+NEVER_NAMED = frozenset({"host", "content-length", "content-type"})
+NOT_PASSED_ON = frozenset(
+    {"x-runyard-user-code", "x-request-id", "forwarded"}
+)  # the service's own, and said below
+PATH_SAFE = "/:@!$&'()*+,;=~"
+MIDDLEWARE_FIRST = "middleware_first"
+V6_HOST_PREFIX = 64  # whoever has one IPv6 address has as many as this leaves
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def head(target: Target) -> dict[str, Any]:
+    """The head of the current request: what the host makes an ASGI scope of."""
+    environ = request.environ
+    caller = user()
+    path = target.path
+    return {
+        "type": "websocket" if target.is_websocket else "http",
+        "method": request.method,
+        "path": path,
+        "raw_path": quote(path.encode(), safe=PATH_SAFE),
+        "query": environ.get("QUERY_STRING", ""),
+        "root_path": target.root_path,
+        "scheme": _scheme(target),
+        "http_version": environ.get("SERVER_PROTOCOL", "HTTP/1.1").partition("/")[2],
+        "headers": [list(pair) for pair in headers(environ, target)],
+        "client": [address(), _port()],
+        "server": [environ.get("SERVER_NAME", ""), int(environ.get("SERVER_PORT") or 0)],
+        "subprotocols": _subprotocols() if target.is_websocket else [],
+        "user": dict(caller.document) if caller is not None else None,
+        "middleware": target.deployment.http.get("middleware_order") or MIDDLEWARE_FIRST,
+    }
+
+
+def headers(environ: Mapping[str, Any], target: Target) -> Iterator[tuple[str, str]]:
+    """The headers for the app: names in lower case, values as Latin-1 text."""
+    named = {name.strip().lower() for name in environ.get("HTTP_CONNECTION", "").split(",")} - NEVER_NAMED
+    for name, value in sent(environ):
+        if name in HOP_BY_HOP or name in named or name in NOT_PASSED_ON or name.startswith("x-forwarded-"):
+            continue
+        if target.is_websocket and name.startswith("sec-websocket-"):
+            continue  # the handshake is ours
+        if not is_platform_key(value):
+            yield name, value
+    yield "x-request-id", g.request_id
+    yield from forwarded(environ, target)
+
+
+def sent(environ: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every header of a request."""
+    for name, value in environ.items():
+        if name.startswith("HTTP_"):
+            yield name[5:].replace("_", "-").lower(), value
+    for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+        if environ.get(name):
+            yield name.replace("_", "-").lower(), environ[name]
+
+
+def forwarded(environ: Mapping[str, Any], target: Target) -> Iterator[tuple[str, str]]:
+    """Who asked for what, as proxies say it; what a caller says of itself counts only from a proxy of ours."""
+    came = environ.get("REMOTE_ADDR", "")
+    through = [environ["HTTP_X_FORWARDED_FOR"]] if _is_proxied(environ) else []
+    yield "x-forwarded-for", ", ".join([*through, came])
+    yield "x-forwarded-proto", request.scheme
+    host = environ.get("HTTP_X_FORWARDED_HOST") if _is_proxy(came) else None
+    if host or environ.get("HTTP_HOST"):
+        yield "x-forwarded-host", host or environ["HTTP_HOST"]
+    if target.root_path:
+        yield "x-forwarded-prefix", quote(target.root_path, safe=PATH_SAFE)
+
+
+def address() -> str:
+    """Where the current request comes from; behind a proxy of ours what that says."""
+    came = request.remote_addr or ""
+    if not _is_proxied(request.environ):
+        return came
+    said = request.environ["HTTP_X_FORWARDED_FOR"].rpartition(",")[2].strip()
+    return said if _parsed(said) is not None else came
+
+
+def bounded_by_address(target: Target) -> Caller:
+    """Whom the bounds of a caller count for who has no name: everybody at the same address."""
+    came = _parsed(address())
+    source = address()
+    if came is not None and came.version == 6:
+        source = str(ipaddress.ip_network((came, V6_HOST_PREFIX), strict=False))
+    return Caller(target.deployment.organization_id, "", f"address:{source}", "run")
+
+
+def _scheme(target: Target) -> str:
+    if not target.is_websocket:
+        return request.scheme
+    return "wss" if request.scheme in ("https", "wss") else "ws"
+
+
+def _port() -> int:
+    return 0 if _is_proxied(request.environ) else int(request.environ.get("REMOTE_PORT") or 0)
+
+
+def _subprotocols() -> list[str]:
+    asked = request.headers.get("Sec-WebSocket-Protocol", "")
+    return [name.strip() for name in asked.split(",") if name.strip()]
+
+
+def _is_proxied(environ: Mapping[str, Any]) -> bool:
+    return bool(environ.get("HTTP_X_FORWARDED_FOR")) and _is_proxy(environ.get("REMOTE_ADDR", ""))
+
+
+def _is_proxy(came: str) -> bool:
+    parsed = _parsed(came)
+    return parsed is not None and any(parsed in network for network in _networks(settings().proxy_addresses))
+
+
+@lru_cache(8)
+def _networks(addresses: tuple[str, ...]) -> tuple[Network, ...]:
+    return tuple(map(ipaddress.ip_network, addresses))
+
+
+def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None

@@ -1,0 +1,93 @@
+"""Which route of a project's app a request is for, by the rules of Starlette, from what the build stored.
+
+Why here and not in the app: what stays built in is answered without user code, also while no host is up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from shared.deployments.user_code import App, Route
+
+KNOWN_APPS = 256
+HTTP, WEBSOCKET, MOUNT = "http", "websocket", "mount"
+CONVERTERS = {
+    "str": "[^/]+",
+    "path": ".*",
+    "int": "[0-9]+",
+    "float": r"[0-9]+(?:\.[0-9]+)?",
+    "uuid": "[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}",
+}
+PARAMETER = re.compile(r"\{([a-zA-Z_]\w*)(?::([a-zA-Z_]\w*))?\}")
+
+# What the service answers itself although the app has such a route, unless `disable_meta` leaves it to the app.
+OWN_HEALTH = frozenset({"/ok"})
+OWN_PAGES = frozenset({"/docs", "/openapi.json"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    pattern: re.Pattern[str]
+    methods: frozenset[str]  # none: every one
+    kind: str
+
+    def takes(self, method: str, is_websocket: bool) -> bool:
+        if self.kind == MOUNT:
+            return True
+        if is_websocket:
+            return self.kind == WEBSOCKET
+        return self.kind == HTTP and (not self.methods or method in self.methods)
+
+    def is_kind_of(self, is_websocket: bool) -> bool:
+        return self.kind == MOUNT or (self.kind == WEBSOCKET) == is_websocket
+
+
+class Routes:
+    """The routes of one app."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = [_Compiled(_pattern(route), _methods(route), route.kind) for route in routes]
+
+    def match(self, method: str, path: str, *, is_websocket: bool) -> bool:
+        """Whether the app has a route for exactly this."""
+        return any(one.takes(method, is_websocket) and one.pattern.fullmatch(path) for one in self._routes)
+
+    def nearly(self, path: str, *, is_websocket: bool) -> bool:
+        """Whether it knows the path for another method, or with a slash more or less at the end: it says so itself."""
+        turned = path.rstrip("/") if path.endswith("/") else path + "/"
+        return any(
+            one.is_kind_of(is_websocket) and (one.pattern.fullmatch(path) or one.pattern.fullmatch(turned))
+            for one in self._routes
+        )
+
+
+def of_revision(revision_id: UUID, app: App) -> Routes:
+    """The routes of the app of a revision, which never change."""
+    known = _known.get(revision_id)
+    if known is None:
+        if len(_known) >= KNOWN_APPS:
+            _known.clear()
+        known = _known[revision_id] = Routes(app.routes)
+    return known
+
+
+_known: dict[UUID, Routes] = {}
+
+
+def _methods(route: Route) -> frozenset[str]:
+    methods = frozenset(method.upper() for method in route.methods)
+    return methods | {"HEAD"} if "GET" in methods else methods
+
+
+def _pattern(route: Route) -> re.Pattern[str]:
+    """A path as Starlette reads it; a converter of the app's own is taken for one segment of a path."""
+    path = route.path.rstrip("/") + "/{path:path}" if route.kind == MOUNT else route.path
+    found, at = "", 0
+    for parameter in PARAMETER.finditer(path):
+        found += re.escape(path[at : parameter.start()])
+        found += CONVERTERS.get(parameter[2] or "str", CONVERTERS["str"])
+        at = parameter.end()
+    return re.compile(found + re.escape(path[at:]), re.DOTALL)

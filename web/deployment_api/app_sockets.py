@@ -1,0 +1,219 @@
+"""WebSockets of a project's app: the handshake is ours, the messages are the app's and the client's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, suppress
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from flask import Response, request
+from werkzeug.datastructures import Headers
+from wsproto.frame_protocol import CloseReason
+
+from shared.errors import Unanswered
+from shared.infra.postgres import dumps
+from shared.user_code import exchanges
+from shared.user_code.exchanges import Exchange, Lost
+from web import sse, websocket
+from web.client_watch import ClientWatch
+from web.context import settings
+from web.deployment_api import app_answers, app_requests
+from web.deployment_api.app_answers import BadAnswer
+from web.deployment_api.app_parts import BODY, BYTES, CLOSE, END, FAILED, HEAD, TEXT
+from web.deployment_api.app_waiting import Waiting
+from web.deployment_api.target import Target
+from web.errors import answer
+from web.headers import ForeignResponse
+from web.websocket import Closed, Message, NoUpgrade, SocketStream, Upgraded, WebSocket
+
+log = logging.getLogger(__name__)
+
+ACCEPT_SECONDS = 60.0  # for the app to take or refuse a socket
+START_SECONDS = 60.0
+DIED = "The deployment's app ended before it had answered"
+RAISED = "Internal Server Error"
+NO_ANSWER = "The deployment's app gave no answer that can be passed on"
+REFUSED = "Forbidden"
+MOST_REFUSAL_BYTES = 64 * 1024
+REASON_BYTES = 123  # of a close, at most
+OWN_CODES = frozenset({1005, 1006, 1015})  # which no close may carry
+
+
+def answer_socket(found: Target) -> Response:
+    """Ask the app whether it takes the socket, and answer the handshake."""
+    try:
+        opening = websocket.Opening(request.environ)
+    except NoUpgrade as refusal:
+        return websocket.refusal(refusal)
+    with ExitStack() as held:
+        return _Socket(found, opening, held).response()
+
+
+class _Socket:
+    """The current request's socket in the app; outlives the request once it was taken."""
+
+    def __init__(self, found: Target, opening: websocket.Opening, held: ExitStack) -> None:
+        self._target, self._opening, self._held = found, opening, held
+        self._name = found.deployment.name
+        self._waiting = Waiting()
+        self._heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
+        self._watch = ClientWatch(request.environ.get(websocket.GATEWAY_SOCKET), self._look)
+        held.callback(self._watch.stop)
+
+    def response(self) -> Response:
+        deployment = self._target.deployment
+        assert deployment.active_revision_id is not None  # it has an app
+        opened = exchanges.open_exchange(
+            deployment.active_revision_id,
+            deployment.pool,
+            app_requests.head(self._target),
+            start_seconds=START_SECONDS,
+        )
+        try:
+            exchange = self._held.enter_context(opened)
+            self._watch.start()
+            return self._taken_or_refused(exchange)
+        except TimeoutError:
+            raise Unanswered(
+                f"The deployment's app has not answered within {ACCEPT_SECONDS:.0f} seconds"
+            ) from None
+        except Lost as lost:
+            log.warning("the app of %s: %s", self._name, lost)
+            return answer(HTTPStatus.BAD_GATEWAY, DIED)
+        except BadAnswer as bad:
+            log.warning("the app of %s gave no answer: %s", self._name, bad)
+            return answer(HTTPStatus.BAD_GATEWAY, NO_ANSWER)
+        except sse.ClientGone:
+            return Response(status=499)  # nobody reads it
+
+    def _look(self) -> None:
+        if self._watch.has_left():
+            self._waiting.end(sse.ClientGone())
+
+    # The handshake.
+
+    def _taken_or_refused(self, exchange: Exchange) -> Response:
+        kind, data = self._waiting.next(exchange.parts(timeout_seconds=ACCEPT_SECONDS)) or (CLOSE, b"")
+        if kind == CLOSE:
+            return answer(HTTPStatus.FORBIDDEN, REFUSED)
+        if kind == FAILED:
+            log.warning("the app of %s raised: %s", self._name, data[:1000])
+            return answer(HTTPStatus.INTERNAL_SERVER_ERROR, RAISED)
+        if kind != HEAD:
+            raise BadAnswer("it began with no head")
+        head = _document(data)
+        return self._taken(exchange, head) if head.get("accepted") else self._refused(exchange, data)
+
+    def _taken(self, exchange: Exchange, head: dict[str, Any]) -> Response:
+        subprotocol = head.get("subprotocol")
+        if subprotocol is not None and subprotocol not in self._opening.subprotocols:
+            raise BadAnswer("it chose a subprotocol that was not offered")
+        headers = list(app_answers.passed_on(head.get("headers") or [], self._target))
+        connection, opened = self._opening.accept(subprotocol, headers)
+        self._watch.stop()
+        client = request.environ[websocket.GATEWAY_SOCKET]
+        socket = WebSocket(
+            client, connection, opened, most_bytes=settings().max_body_bytes, takes_binary=True
+        )
+        steps = self._steps(exchange, socket)
+        return Upgraded(SocketStream(socket, steps, holds=self._held.pop_all()))
+
+    def _refused(self, exchange: Exchange, data: bytes) -> Response:
+        """An answer of the app's own to a handshake it does not take."""
+        head = app_answers.read_head(data, self._target)
+        body = b""
+        for kind, piece in exchange.parts(timeout_seconds=ACCEPT_SECONDS):
+            if kind != BODY:
+                break
+            body += piece
+            if len(body) > MOST_REFUSAL_BYTES:
+                raise BadAnswer("its refusal is too long")
+        response = ForeignResponse(body, status=head.status, headers=Headers(head.headers))
+        response.headers["Content-Length"] = str(len(body))
+        return response
+
+    # Messages.
+
+    def _steps(self, exchange: Exchange, socket: WebSocket) -> Generator[bytes]:
+        """Serve the socket until it is closed; yields now and then. Raises Closed and Stopping."""
+
+        def take(message: Message) -> None:
+            try:
+                exchange.send(TEXT if message.is_text else BYTES, message.data)
+            except Lost as lost:
+                self._waiting.end(lost)
+                raise Closed from lost
+
+        with socket.receiving_messages(take, lambda: self._waiting.end(Closed())):
+            try:
+                yield from self._pass_on(exchange, socket)
+            except Closed:
+                self._say_closed(exchange, socket)
+                raise
+            except Lost:
+                socket.close(CloseReason.INTERNAL_ERROR, "the app has ended")
+
+    def _pass_on(self, exchange: Exchange, socket: WebSocket) -> Iterator[bytes]:
+        parts = exchange.parts(timeout_seconds=self._heartbeat.quiet_seconds())
+        while True:
+            if socket.is_closed:
+                raise Closed
+            try:
+                kind, data = self._waiting.next(parts) or (FAILED, b"")
+            except TimeoutError:
+                parts = exchange.parts(timeout_seconds=self._heartbeat.quiet_seconds())
+            else:
+                if not self._sent(socket, kind, data):
+                    return
+            if self._heartbeat.take_due():
+                socket.beat()
+            yield b""
+
+    def _sent(self, socket: WebSocket, kind: bytes, data: bytes) -> bool:
+        """Pass a part on; whether more may come."""
+        if kind == TEXT:
+            socket.send(data)
+        elif kind == BYTES:
+            socket.send_binary(data)
+        elif kind == CLOSE:
+            socket.close(*_closing(data))
+            return False
+        elif kind == FAILED:
+            log.warning("the app of %s raised: %s", self._name, data[:1000])
+            socket.close(CloseReason.INTERNAL_ERROR, "")
+            return False
+        elif kind == END:
+            socket.close(CloseReason.NORMAL_CLOSURE, "")
+            return False
+        return True
+
+    def _say_closed(self, exchange: Exchange, socket: WebSocket) -> None:
+        """Tell the app with which code its client has closed."""
+        code, reason = socket.closed_with
+        with suppress(Lost):
+            exchange.send(CLOSE, dumps({"code": code, "reason": reason}).encode())
+
+
+def _document(data: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(data)
+    except ValueError as error:
+        raise BadAnswer("its head cannot be read") from error
+    if not isinstance(found, dict):
+        raise BadAnswer("its head cannot be read")
+    return found
+
+
+def _closing(data: bytes) -> tuple[int, str]:
+    """The code and reason that an app closes with, as far as a close can carry them."""
+    try:
+        found = orjson.loads(data)
+        code, reason = found.get("code"), found.get("reason") or ""
+    except (ValueError, AttributeError):
+        code, reason = None, ""
+    if type(code) is not int or not 1000 <= code <= 4999 or code in OWN_CODES:
+        code = int(CloseReason.NORMAL_CLOSURE)
+    return code, str(reason).encode()[:REASON_BYTES].decode(errors="ignore")

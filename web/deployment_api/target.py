@@ -1,0 +1,165 @@
+"""What a request at a deployment's address is for, found before its caller is: the app's route or a built-in one.
+
+Here the `http` of a langgraph.json meets the router: its `mount_prefix`, the interfaces it switches off, and the
+app, whose routes come before the built-in ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flask import g, request
+from flask.globals import request_ctx
+from werkzeug.exceptions import Forbidden, HTTPException, MethodNotAllowed, NotFound
+from werkzeug.routing import RequestRedirect, Rule
+
+from shared.deployments.deployments import DeploymentRef
+from shared.errors import Unavailable
+from web import named
+from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, deployment_path
+from web.deployment_api import app_routes
+
+OK = "/ok"  # where operators look for a sign of life: at the root as well as under a prefix
+
+# The switches of a langgraph.json that take away the routes of each blueprint; any of them does.
+SWITCHES = {
+    "assistants": ("disable_assistants",),
+    "threads": ("disable_threads",),
+    "states": ("disable_threads",),
+    "thread_stream": ("disable_threads",),
+    "runs": ("disable_runs",),
+    "joins": ("disable_runs",),
+    "cancels": ("disable_runs",),
+    "failed": ("disable_runs",),
+    "crons": ("disable_runs",),
+    "protocol_commands": ("disable_threads", "disable_runs"),
+    "protocol_events": ("disable_threads", "disable_runs"),
+    "protocol_socket": ("disable_threads", "disable_runs"),
+    "store": ("disable_store",),
+    "mcp": ("disable_mcp",),
+    "a2a": ("disable_a2a",),
+    "health": ("disable_meta",),
+    "openapi": ("disable_meta",),
+    "docs": ("disable_meta",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A request's deployment, which has settings or an app of its own, and what the request is for there."""
+
+    deployment: DeploymentRef
+    path: str  # inside the deployment, without the prefix
+    root_path: str  # what the caller has before that
+    is_for_app: bool = False
+    is_websocket: bool = False
+
+    @property
+    def asks_first(self) -> bool:
+        """Whether the project's authorization stands before the app's routes."""
+        has_auth = self.deployment.user_code.auth is not None
+        return has_auth and bool(self.deployment.http.get("enable_custom_route_auth"))
+
+
+def target() -> Target | None:
+    """The current request's; None outside of deployments and in those that have nothing of their own."""
+    return g.get("target")
+
+
+def find() -> None:
+    """Find out, and route the request anew where the deployment says so; nothing is raised here."""
+    inner = deployment_path(request.path)
+    if inner is None:
+        return
+    name = request.path.removeprefix(DEPLOYMENT_PREFIX).partition("/")[0]
+    try:
+        deployment = named.deployment(name)
+    except Unavailable as error:
+        refuse(error)
+        return
+    if deployment is None or not (deployment.http or deployment.user_code.app):
+        return
+    prefix = str(deployment.http.get("mount_prefix") or "")
+    path = _below(prefix, inner)
+    is_websocket = request.environ.get("HTTP_UPGRADE", "").lower() == "websocket"
+    mount = request.script_root + ("" if AT_ROOT in request.environ else f"{DEPLOYMENT_PREFIX}{name}")
+    if path is None:
+        g.target = Target(deployment, inner, mount, is_websocket=is_websocket)
+        refuse(Forbidden() if is_websocket else NotFound())
+        return
+    if path != inner:
+        _route_to(f"{DEPLOYMENT_PREFIX}{name}{path}")
+        mount += prefix
+    _switch_off(deployment)
+    is_for_app = _is_for_app(deployment, path, is_websocket)
+    if is_for_app:
+        request.url_rule = request.view_args = request.routing_exception = None
+    g.target = Target(deployment, path, mount, is_for_app, is_websocket)
+
+
+def refuse(error: Exception) -> None:
+    """Answer with this, as the router does, once the caller is known."""
+    request.url_rule = request.view_args = None
+    request.routing_exception = error  # type: ignore[assignment]
+
+
+def is_off(deployment: DeploymentRef, rule: Rule) -> bool:
+    """Whether the deployment's langgraph.json takes this built-in route away."""
+    blueprint = rule.endpoint.rpartition(".")[0].rpartition(".")[2].removeprefix("deployment_")
+    if rule.rule.endswith(OK):
+        return False
+    return any(deployment.http.get(switch) for switch in SWITCHES.get(blueprint, ()))
+
+
+def _below(prefix: str, inner: str) -> str | None:
+    """A path without the prefix that it has to have."""
+    if not prefix or inner == OK:
+        return inner
+    if inner != prefix and not inner.startswith(prefix + "/"):
+        return None
+    return inner.removeprefix(prefix) or "/"
+
+
+def _route_to(path: str) -> None:
+    """Let the router choose again."""
+    request.path = request.environ["PATH_INFO"] = path
+    adapter = request_ctx.url_adapter
+    assert adapter is not None
+    request.url_rule = request.view_args = request.routing_exception = None
+    try:
+        request.url_rule, found = adapter.match(path, return_rule=True)
+        request.view_args = dict(found)
+    except HTTPException as error:
+        request.routing_exception = error
+
+
+def _switch_off(deployment: DeploymentRef) -> None:
+    rule = request.url_rule or _rule_for_another_method()
+    if rule is not None and is_off(deployment, rule):
+        refuse(NotFound())
+
+
+def _rule_for_another_method() -> Rule | None:
+    error = request.routing_exception
+    if not isinstance(error, MethodNotAllowed) or not error.valid_methods:
+        return None
+    adapter = request_ctx.url_adapter
+    assert adapter is not None
+    try:
+        rule, _ = adapter.match(request.path, method=next(iter(error.valid_methods)), return_rule=True)
+    except (HTTPException, RequestRedirect):
+        return None
+    return rule
+
+
+def _is_for_app(deployment: DeploymentRef, path: str, is_websocket: bool) -> bool:
+    app = deployment.user_code.app
+    if app is None or deployment.active_revision_id is None:
+        return False
+    if not deployment.http.get("disable_meta") and path in app_routes.OWN_HEALTH | app_routes.OWN_PAGES:
+        return False
+    routes = app_routes.of_revision(deployment.active_revision_id, app)
+    if routes.match(request.method, path, is_websocket=is_websocket):
+        return True
+    is_unknown = isinstance(request.routing_exception, NotFound)
+    return is_unknown and routes.nearly(path, is_websocket=is_websocket)
