@@ -124,6 +124,12 @@ def answer_queries(query_ids: list[str]) -> None:
         graph_queries.answer_all(_runner.hosts, [UUID(query_id) for query_id in query_ids])
 
 
+@broker.celery.task(name=broker.PREPARE_HOSTS, base=MessageTask)
+def prepare_hosts(revision_ids: list[str]) -> None:
+    if _runner is not None:
+        _runner.user_code.prepare_all([UUID(revision_id) for revision_id in revision_ids])
+
+
 @broker.celery.task(name=broker.BUILD_REVISION, base=MessageTask)
 def build_revisions(revision_ids: list[str]) -> None:
     if _builder is not None:

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 BUILDS = "builds"
 EXECUTE_RUNS = "runs.execute"
 ANSWER_QUERIES = "queries.answer"
+PREPARE_HOSTS = "hosts.prepare"
 BUILD_REVISION = "builds.build"
 SWEEP = "upkeep.sweep"
 CANARY = "workers.canary"
@@ -176,6 +177,11 @@ def enqueue_run(pool: str, run_id: UUID | str) -> None:
 def enqueue_query(pool: str, query_id: UUID) -> None:
     """Notify the runners of a pool of a query that waits."""
     notifier.notify(ANSWER_QUERIES, queries_queue(pool), query_id)
+
+
+def enqueue_host(pool: str, revision_id: UUID) -> None:
+    """Notify the runners of a pool that somebody waits for a host of this revision."""
+    notifier.notify(PREPARE_HOSTS, queries_queue(pool), revision_id)
 
 
 def enqueue_build(revision_id: UUID | str) -> None:

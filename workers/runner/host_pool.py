@@ -83,6 +83,7 @@ class HostPool:
         self._starting: list[_Start] = []
         self._leaving: list[Host] = []  # asked to stop; a slot is free when the process has ended
         self._retired_at = 0.0
+        self.on_ready: Callable[[], None] = lambda: None  # called when there is a new host
         self._watcher = gevent.spawn(forever, self._watch, PING_SECONDS, what="watching the hosts")
 
     # choosing
@@ -226,6 +227,7 @@ class HostPool:
             host.wait_ready()
             hosts.ready.append(host)
             start.done.set(host)
+            self.on_ready()
         except HostUnusable as error:
             log.warning("revision %s: no host: %s", start.revision_id, error)
             start.done.set_exception(error)

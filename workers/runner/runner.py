@@ -34,6 +34,7 @@ from workers.runner.event_writer import Writer
 from workers.runner.execution import LOST_AFTER, Execution, Services
 from workers.runner.host import Host
 from workers.runner.host_pool import HostPool
+from workers.runner.user_code import UserCodeRunner
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Runner:
             Committer(settings.worker),
             deploy_log,
         )
+        self.user_code = UserCodeRunner(settings, hosts)
         self.draining = False
         self._executions: dict[UUID, Execution] = {}
         self._ended: deque[float] = deque(maxlen=MAX_ENDED)
@@ -286,6 +288,7 @@ class Runner:
         if self.draining:
             return
         self.draining = True
+        self.user_code.drain()
         gevent.spawn_later(self.settings.drain_seconds, self._hand_over_all)
 
     def _hand_over_starved(self) -> None:
@@ -302,6 +305,7 @@ class Runner:
     def close(self) -> None:
         """Hand over what is left and end the hosts; called when the process exits."""
         self.draining = True
+        self.user_code.close()
         self._hand_over_all()
         self._group.join(timeout=CLOSE_SECONDS)
         self.hosts.close()

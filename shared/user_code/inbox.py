@@ -1,0 +1,247 @@
+"""What comes to this process about user code: one channel, one connection, shared by all who wait for something.
+
+Both ends have one: a web process gets answers and an app's parts, a runner what clients send. A line lives as
+long as its connection, and what was said while there was none is gone: whoever waits at it learns that it is
+lost, and the address of the next line is another one. That a peer has ended shows at once, since nobody gets
+what is sent to it; that it is frozen or cut off, by its heartbeats.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import struct
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from shared.errors import Unavailable
+from shared.infra.redis import PREFIX, client
+
+log = logging.getLogger(__name__)
+
+HEADER = struct.Struct(">B16sI")  # what the message is, whom it is for, its number among the sender's parts
+NOBODY = bytes(16)
+# A call's answer; that a runner has taken the request, with its address; that it cannot be had, and why; a part
+# of an exchange; that the sender gives it up, and why; the sender's address alone: it lives.
+ANSWER, TAKEN, REFUSED, PART, LOST, BEAT = range(1, 7)
+
+SILENCE_SECONDS = 6.0  # no answer to a PING for this long: the connection is dead
+BEAT_SECONDS = 2.0
+DEAF_SECONDS = 15.0  # a peer whose heartbeats stay away for this long is gone
+CONNECT_SECONDS = 2.0  # how long whoever needs a line waits for one
+
+
+class Receiver(Protocol):
+    """Whoever waits for messages under an id. Neither method may wait for anything."""
+
+    peer: str | None  # the address of the other end, once it is known and must be watched
+
+    def received(self, kind: int, number: int, body: bytes) -> None:
+        """A message has come."""
+
+    def lost(self, reason: str) -> None:
+        """Nothing will come any more."""
+
+
+class Watched:
+    """A receiver that gets nothing: its peer hears of us as long as it is there."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer: str | None = peer
+
+    def received(self, kind: int, number: int, body: bytes) -> None:
+        """Nothing is expected."""
+
+    def lost(self, reason: str) -> None:
+        """Nothing depends on it."""
+
+
+class Line:
+    """One connection's time: its address, and who waits at it."""
+
+    def __init__(self) -> None:
+        self.address = secrets.token_hex(8)
+        self.is_lost = False
+        self._receivers: dict[bytes, Receiver] = {}
+        self._heard: dict[str, float] = {}  # when each peer gave its last sign of life
+
+    @contextmanager
+    def receiving(self, id: bytes, receiver: Receiver) -> Iterator[None]:
+        """Have a receiver get what comes under an id."""
+        self._receivers[id] = receiver
+        if self.is_lost:
+            receiver.lost("the connection to the event bus was lost")
+        try:
+            yield
+        finally:
+            self._receivers.pop(id, None)
+
+    def dispatch(self, message: bytes) -> None:
+        kind, id, number = HEADER.unpack_from(message)
+        body = message[HEADER.size :]
+        if kind == BEAT:
+            self._heard[body.decode()] = time.monotonic()
+        elif receiver := self._receivers.get(id):
+            receiver.received(kind, number, body)
+
+    def lose(self, reason: str, receivers: Iterable[Receiver] | None = None) -> None:
+        """Say to these receivers, or to all there are and come, that nothing comes any more."""
+        if receivers is None:
+            self.is_lost = True
+            receivers = tuple(self._receivers.values())
+        for receiver in receivers:
+            receiver.lost(reason)
+
+    def beat(self) -> None:
+        """Send a heartbeat to each peer, and lose those that are gone."""
+        by_peer: dict[str, list[Receiver]] = {}
+        for receiver in tuple(self._receivers.values()):
+            if receiver.peer is not None:
+                by_peer.setdefault(receiver.peer, []).append(receiver)
+        now = time.monotonic()
+        self._heard = {peer: self._heard.get(peer, now) for peer in by_peer}
+        if not by_peer:
+            return
+        beat = encode(BEAT, NOBODY, self.address.encode())
+        pipeline = client().pipeline(transaction=False)
+        for peer in by_peer:
+            pipeline.publish(channel(peer), beat)
+        for (peer, receivers), heard_by in zip(by_peer.items(), pipeline.execute(), strict=True):
+            if not heard_by:
+                self.lose("the process at the other end is gone", receivers)
+            elif now - self._heard[peer] > DEAF_SECONDS:
+                self.lose("nothing is heard of the process at the other end", receivers)
+
+
+class Inbox:
+    """The process's one subscriber connection for user code."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._line: Line | None = None
+        self._threads: list[threading.Thread] = []
+        self._changed = threading.Condition()
+
+    def line(self) -> Line:
+        """The line there is; raises Unavailable when none comes about."""
+        line = self._line
+        return line if line is not None else self._wait_for_line()
+
+    def _wait_for_line(self) -> Line:
+        with self._changed:
+            if not self._threads:
+                self._threads = [
+                    threading.Thread(target=target, name=f"user-code-{target.__name__}", daemon=True)
+                    for target in (self._listen_forever, self._beat_forever)
+                ]
+                for thread in self._threads:
+                    thread.start()
+            if not self._changed.wait_for(lambda: self._line is not None, CONNECT_SECONDS):
+                raise Unavailable("the event bus does not answer")
+            assert self._line is not None
+            return self._line
+
+    def _listen_forever(self) -> None:
+        pause = 0.05
+        while True:
+            connection = None
+            try:
+                connection = self._connect()
+                self._listen(connection, Line())
+                pause = 0.05
+            except (RedisError, OSError) as error:
+                log.warning("lost the event bus, reconnecting: %s", error)
+            except Exception:  # the outermost loop: a bug here must not end every call of the process
+                log.exception("the inbox failed, reconnecting")
+            if connection is not None:
+                connection.disconnect()
+            time.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    def _connect(self) -> Any:
+        pool = self._redis.connection_pool
+        connection = pool.connection_class(**{**pool.connection_kwargs, "socket_timeout": SILENCE_SECONDS})
+        connection.connect()
+        return connection
+
+    def _listen(self, connection: Any, line: Line) -> None:
+        """Subscribe and pass on what comes, until the connection is lost."""
+        connection.send_command("SUBSCRIBE", channel(line.address))
+        asked_at = 0.0
+        try:
+            while True:
+                try:
+                    message = connection.read_response(
+                        disable_decoding=True, timeout=SILENCE_SECONDS / 2, disconnect_on_error=False
+                    )
+                except RedisError as error:
+                    if type(error).__name__ != "TimeoutError" or asked_at:
+                        raise
+                    asked_at = time.monotonic()
+                    connection.send_command("PING")
+                    continue
+                asked_at = 0.0
+                if message[0] == b"message":
+                    line.dispatch(message[2])
+                elif message[0] == b"subscribe":
+                    self._set(line)
+        finally:
+            self._set(None)
+            line.lose("the connection to the event bus was lost")
+
+    def _set(self, line: Line | None) -> None:
+        with self._changed:
+            self._line = line
+            self._changed.notify_all()
+
+    def _beat_forever(self) -> None:
+        while True:
+            time.sleep(BEAT_SECONDS)
+            line = self._line
+            try:
+                if line is not None:
+                    line.beat()
+            except RedisError as error:
+                log.warning("no heartbeats for user code: %s", error)
+            except Exception:  # the outermost loop: see above
+                log.exception("sending heartbeats failed, going on")
+
+
+def channel(address: str) -> str:
+    return f"{PREFIX}user-code:inbox:{address}"
+
+
+def encode(kind: int, id: bytes, body: bytes, *, number: int = 0) -> bytes:
+    """One message as bytes."""
+    return HEADER.pack(kind, id, number) + body
+
+
+def send(address: str, *messages: bytes) -> bool:
+    """Send messages to an inbox, in order; False when nobody gets them."""
+    try:
+        if len(messages) == 1:
+            return bool(client().publish(channel(address), messages[0]))
+        pipeline = client().pipeline(transaction=False)
+        for message in messages:
+            pipeline.publish(channel(address), message)
+        return all(pipeline.execute())
+    except RedisError as error:
+        log.warning("an inbox cannot be reached: %s", error)
+        return False
+
+
+_inbox: Inbox | None = None
+
+
+def inbox() -> Inbox:
+    """The process's inbox."""
+    global _inbox
+    if _inbox is None:
+        _inbox = Inbox(client())
+    return _inbox

@@ -1,0 +1,121 @@
+"""A runner's half of user code with hosts that play a part: a few lines that speak the frames of calls and exchanges."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import workers
+from shared.infra import broker, encryption
+from shared.settings import Settings
+from shared.user_code.calls import call
+from tests.support.greened import World
+from workers.runner.host import HostCommand
+from workers.runner.host_pool import HostPool
+from workers.runner.user_code import UserCodeRunner
+
+ROOT = Path(workers.__file__).parents[1]
+
+ACTOR = """
+import json, os, socket, sys, time
+sys.path.insert(0, sys.argv[2])
+import frames
+peer = socket.socket(fileno=int(sys.argv[1]))
+peer.setblocking(True)
+part, note = sys.argv[3], sys.argv[4]
+say = lambda kind, id, body: peer.sendall(frames.encode(kind, id, body))
+with open(note, "a") as notes:
+    print("started", file=notes)
+if part == "cannot load":
+    say(frames.READY, frames.NOBODY, b'{"error": {"step": "load", "message": "no such file"}}')
+    time.sleep(60)
+say(frames.READY, frames.NOBODY, b'{"graphs": [], "versions": {}}')
+decoder = frames.Decoder()
+def answer(id, asked):
+    with open(note, "a") as notes:
+        print(asked["op"], file=notes)
+    if asked["op"] == "die":
+        os.kill(os.getpid(), 9)
+    if asked["op"] == "die once" and open(note).read().split("\\n").count("die once") == 1:
+        os.kill(os.getpid(), 9)
+    if asked["op"] == "nonsense":
+        say(frames.ANSWER, id, b"\\xff")
+    elif asked["op"] != "silent":
+        say(frames.ANSWER, id, frames.pack([json.dumps({"pid": os.getpid(), "asked": asked}).encode()]))
+while data := peer.recv(65536):
+    for kind, id, body in decoder.feed(data):
+        if kind == frames.STOP:
+            sys.exit(0)
+        if kind == frames.PING:
+            say(frames.PONG, id, b"")
+        if kind == frames.QUERY:
+            answer(id, json.loads(body))
+"""
+
+
+class Scene:
+    """A runner's calls, and a revision whose hosts play a part."""
+
+    def __init__(self, world: World, part: str, **settings: Any) -> None:
+        base = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
+        self.settings = dataclasses.replace(base, worker=f"runner-{uuid4().hex[:6]}", **settings)
+        self.part = part
+        self.note = world.tmp_path / "note"
+        self.revision = uuid4()
+        self.notified: list[UUID] = []
+        self.is_reached = True  # by notifications
+        self.pool = HostPool(self.settings, self.prepare)
+        self.user_code = UserCodeRunner(self.settings, self.pool)
+
+    def prepare(self, revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
+        frames_at = str(ROOT / "workers/graph_host")
+        argv = [sys.executable, "-c", ACTOR, "{socket}", frames_at, self.part, str(self.note)]
+        command = HostCommand(argv, str(ROOT), {"PATH": os.environ["PATH"]})
+        return command, lambda level, message, run_id: None
+
+    def notify(self, task: str, queue: str, id: UUID | str) -> None:
+        """The notifier, without the broker between it and the runner."""
+        assert (task, queue) == (broker.PREPARE_HOSTS, broker.queries_queue(self.settings.pool))
+        self.notified.append(UUID(str(id)))
+        if self.is_reached:
+            self.user_code.prepare_all([UUID(str(id))])
+
+    def call(
+        self,
+        op: str,
+        seconds: float = 20,
+        start_seconds: float = 30,
+        revision: UUID | None = None,
+        **fields: Any,
+    ) -> bytes:
+        document = {"op": op, **fields}
+        return call(
+            revision or self.revision,
+            self.settings.pool,
+            document,
+            timeout_seconds=seconds,
+            start_seconds=start_seconds,
+        )
+
+    def noted(self) -> list[str]:
+        """What its hosts did."""
+        return self.note.read_text().splitlines()
+
+
+@contextmanager
+def scene(world: World, part: str = "", **settings: Any) -> Iterator[Scene]:
+    encryption.configure([encryption.new_key()])
+    made = Scene(world, part, **settings)
+    broker.notifier.notify = made.notify  # type: ignore[method-assign]
+    try:
+        yield made
+    finally:
+        del broker.notifier.notify
+        made.user_code.close()
+        made.pool.close()

@@ -1,0 +1,242 @@
+"""What a runner does for user code beside the graphs: it takes what waits for the revisions whose hosts it has.
+
+One connection waits on the lists of them all. A call is put into a host as a question is, and its answer sent to
+the inbox of whoever asked; a request for the app becomes a relay. What waits for a revision that no runner has a
+host of is not taken: a notification has one of them start a host first.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import cast
+from uuid import UUID
+
+import gevent
+import orjson
+from gevent.event import AsyncResult
+from gevent.pool import Group
+from redis.exceptions import RedisError
+from uuid_utils.compat import uuid7
+
+from shared.errors import HostDied, HostError, Unavailable
+from shared.infra import broker, redis
+from shared.infra.encryption import Undecryptable
+from shared.infra.postgres import dumps
+from shared.settings import Settings
+from shared.user_code import inbox, requests
+from shared.user_code.inbox import ANSWER, REFUSED, TAKEN
+from shared.user_code.requests import CALL, Request
+from workers.graph_host import frames
+from workers.loops import forever
+from workers.runner.host_pool import HostPool
+from workers.runner.quarantine import OPEN
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0  # how long the lists are waited on before looking which hosts there are
+AT_ONCE = {CALL: 256}  # of one revision, so that a host that stands still leaves room for others
+LONG_SECONDS = 0.25  # a call that takes longer is watched by heartbeats
+PASS_ON_SECONDS = 0.2
+
+
+class UserCodeRunner:
+    """A runner's calls of user code."""
+
+    def __init__(self, settings: Settings, hosts: HostPool) -> None:
+        self._settings = settings
+        self._hosts = hosts
+        self._is_draining = False
+        self._in_work: Counter[tuple[str, UUID]] = Counter()
+        self._group = Group()
+        self._wake_list = f"{redis.PREFIX}user-code:wake:{settings.worker}"
+        hosts.on_ready = self._wake
+        self._listener = gevent.spawn(
+            forever, self._listen, 0, what="listening for calls", retry=(0.1, 1.0), until=self._is_over
+        )
+
+    # having hosts
+
+    def prepare_all(self, revision_ids: Iterable[UUID]) -> None:
+        """Have a host of each of these revisions ready; somebody waits for it."""
+        for revision_id in revision_ids:
+            self._group.spawn(self._pass_on if self._is_draining else self._prepare, revision_id)
+
+    def _pass_on(self, revision_id: UUID) -> None:
+        gevent.sleep(PASS_ON_SECONDS)  # until our own consumer has stopped
+        broker.enqueue_host(self._settings.pool, revision_id)
+
+    def _prepare(self, revision_id: UUID) -> None:
+        try:
+            self._hosts.acquire(revision_id)
+        except HostError as error:
+            self._refuse_all(revision_id, error.message)
+
+    def _refuse_all(self, revision_id: UUID, reason: str) -> None:
+        """The revision's host does not start: whoever waits for it need not wait longer."""
+        for kind in AT_ONCE:
+            try:
+                while found := redis.client().rpop(requests.list_of(kind, revision_id)):
+                    id = bytes.fromhex(cast("bytes", found).decode())
+                    if (request := requests.take(id)) is not None:
+                        inbox.send(request.inbox, inbox.encode(REFUSED, id, refusal("unavailable", reason)))
+            except (RedisError, Undecryptable) as error:
+                log.warning("revision %s: those that wait for a host learn nothing: %s", revision_id, error)
+
+    # taking what waits
+
+    def _listen(self) -> None:
+        """Take one of those that wait for a revision that has a host here."""
+        lists = {
+            requests.list_of(kind, revision_id).encode(): (kind, revision_id)
+            for kind, most in AT_ONCE.items()
+            for revision_id in self._ready_revisions()
+            if self._in_work[kind, revision_id] < most
+        }
+        found = redis.client().brpop([*lists, self._wake_list], timeout=LOOK_SECONDS)
+        if found is None:
+            return
+        name, value = cast("tuple[bytes, bytes]", found)
+        if (place := lists.get(name)) is not None:
+            self._group.spawn(self._take, *place, bytes.fromhex(value.decode()))
+
+    def _ready_revisions(self) -> set[UUID]:
+        return {
+            host.revision_id
+            for host in self._hosts.all()
+            if host.group == OPEN and host.is_healthy and not host.is_retiring
+        }
+
+    def _wake(self) -> None:
+        """Look again which hosts there are."""
+        gevent.spawn(self._push_wake)
+
+    def _push_wake(self) -> None:
+        try:
+            redis.client().lpush(self._wake_list, b"")
+            redis.client().expire(self._wake_list, 60)
+        except RedisError:
+            return  # it looks by itself in a moment
+
+    def _take(self, kind: str, revision_id: UUID, id: bytes) -> None:
+        """Take a request, unless it had better be another runner's."""
+        if self._is_draining or revision_id not in self._ready_revisions():
+            requests.give_back(kind, revision_id, id)
+            broker.enqueue_host(self._settings.pool, revision_id)
+            return
+        self._in_work[kind, revision_id] += 1
+        try:
+            request = requests.take(id)
+            if request is not None:
+                _CallInHost(self._hosts, revision_id, id, request).execute()
+        except (RedisError, Undecryptable) as error:
+            log.warning("a call of revision %s cannot be taken: %s", revision_id, error)
+        except Exception:  # the outermost loop: our bug; whoever waits gives up in time
+            log.exception("a call of revision %s failed", revision_id)
+        finally:
+            self._in_work[kind, revision_id] -= 1
+            if self._in_work[kind, revision_id] == AT_ONCE[kind] - 1:
+                self._wake()
+            if not self._in_work[kind, revision_id]:
+                del self._in_work[kind, revision_id]
+
+    # ending
+
+    def _is_over(self) -> bool:
+        return self._is_draining
+
+    def drain(self) -> None:
+        """Take nothing new."""
+        self._is_draining = True
+        self._wake()
+
+    def close(self, seconds: float = 0.0) -> None:
+        """Wait so long for what is in work, and end it."""
+        self._is_draining = True
+        self._listener.kill()
+        self._group.join(timeout=seconds)
+        self._group.kill()
+
+
+class _CallInHost:
+    """A call in a host."""
+
+    def __init__(self, hosts: HostPool, revision_id: UUID, id: bytes, request: Request) -> None:
+        self._hosts = hosts
+        self._revision_id = revision_id
+        self._id = id
+        self._request = request
+        self._answer: AsyncResult = AsyncResult()
+
+    def execute(self) -> None:
+        kind, body = self._outcome()
+        inbox.send(self._request.inbox, inbox.encode(kind, self._id, body))
+
+    def _outcome(self) -> tuple[int, bytes]:
+        try:
+            return ANSWER, self._ask_again()
+        except gevent.Timeout:
+            return REFUSED, refusal("unanswered", "the project's function did not answer in time")
+        except HostDied as error:
+            return REFUSED, refusal("failed", f"the graph host {error.message}")
+        except HostError as error:
+            return REFUSED, refusal("unavailable", error.message)
+        except (frames.BadFrame, Unavailable) as error:
+            return REFUSED, refusal("failed", str(error))
+
+    def _ask_again(self) -> bytes:
+        began = time.monotonic()
+        try:
+            return self._ask()
+        except HostDied:
+            if time.monotonic() - began > self._request.seconds:
+                raise
+            return self._ask()  # what is asked changes nothing: another host may be asked
+
+    def _ask(self) -> bytes:
+        self._answer = AsyncResult()
+        host = self._hosts.acquire(self._revision_id)
+        try:
+            host.enter(self._id, self, dumps(self._request.document).encode(), kind=frames.QUERY)
+            return self._wait(self._request.seconds)
+        finally:
+            host.leave(self._id)
+
+    def _wait(self, seconds: float) -> bytes:
+        """The host's answer; raises gevent.Timeout, HostDied, BadFrame."""
+        began = time.monotonic()
+        try:
+            body = cast("bytes", self._answer.get(timeout=min(seconds, LONG_SECONDS)))
+        except gevent.Timeout:
+            body = self._wait_longer(seconds - (time.monotonic() - began))
+        parts = frames.unpack(body)
+        if len(parts) != 1:
+            raise frames.BadFrame("an answer of several parts")
+        return parts[0]
+
+    def _wait_longer(self, seconds: float) -> bytes:
+        """Let whoever waits know that we work on it; heartbeats go to and fro meanwhile."""
+        line = inbox.inbox().line()
+        asked_by = self._request.inbox
+        with line.receiving(uuid7().bytes, inbox.Watched(asked_by)):
+            inbox.send(asked_by, inbox.encode(TAKEN, self._id, line.address.encode()))
+            return cast("bytes", self._answer.get(timeout=max(seconds, 0)))
+
+    # what the host sees
+
+    def received(self, kind: int, body: bytes) -> None:
+        if kind == frames.ANSWER:
+            self._answer.set(body)
+
+    def host_died(self, error: HostError) -> None:
+        self._answer.set_exception(error)
+
+    def wait_until_drained(self) -> None:
+        """It has no events."""
+
+
+def refusal(kind: str, message: str) -> bytes:
+    """The body of REFUSED; `kind` is a key of shared.user_code.calls.REFUSALS."""
+    return orjson.dumps({"kind": kind, "message": message})
