@@ -16,7 +16,7 @@ from shared.runs.cancel import Displaced
 from shared.threads import checkpoints, records
 
 
-def copy(conn: Connection, deployment_id: UUID, thread_id: UUID) -> RowMapping:
+def copy(conn: Connection, deployment_id: UUID, thread_id: UUID, *, target: UUID | None = None) -> RowMapping:
     """A new, idle thread with this one's metadata and checkpoints, but none of its runs; raises NotFound."""
     key = {"deployment_id": deployment_id, "thread_id": thread_id}
     source = (
@@ -32,7 +32,7 @@ def copy(conn: Connection, deployment_id: UUID, thread_id: UUID) -> RowMapping:
     )
     if source is None:
         raise records.missing(thread_id)
-    target = uuid4()
+    target = target or uuid4()
     records.create(conn, deployment_id, thread_id=target, metadata=source["metadata"])
     checkpoints.copy(conn, deployment_id, thread_id, target)
     conn.execute(

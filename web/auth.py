@@ -1,4 +1,4 @@
-"""Authenticates the caller of every request but those of open routes, and checks its key's role.
+"""Authenticates the caller of every request but those of open routes, and checks what their role may do.
 
 A key comes as `x-api-key` or as `Authorization: Bearer`. `X-Tenant-Id`, when sent, must name the
 organization behind the key; an operator's key speaks for whichever it names. A key's role bounds what it may do:
@@ -6,24 +6,36 @@ organization behind the key; an operator's key speaks for whichever it names. A 
 `admin` also makes keys, and `operator` sees to the installation itself. Each route says which one it needs
 (web/operations.py).
 
+A deployment with an `auth` of its own says itself who calls: its users need no key, and may do there what the role
+`run` may, as far as its handlers allow (web/deployment_api/authorization.py). The platform's own tools come to it with
+a key and the header of STUDIO, its own code with a token that the service has given it.
+
 Why a valid key always passes, even from an address that failed often: behind a proxy all callers share one
 address, and 256 random bits are not guessed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from flask import Flask, current_app, g, request
 
 from shared.access import api_keys, organizations
 from shared.access.api_keys import Caller
-from shared.errors import Forbidden, TooMany, Unauthenticated
-from web import operations, rate_limits
+from shared.deployments.deployments import DeploymentRef
+from shared.errors import Denied, Forbidden, TooMany, Unauthenticated
+from shared.user_code import authorization, loopback, users
+from shared.user_code.users import User
+from web import facts, named, operations, rate_limits
 from web.context import settings
 from web.developer import developer
+from web.facts import USER_CODE_TOKEN
+from web.named import presented_key
 
+STUDIO = "x-auth-scheme", "langsmith"  # the header by which the platform's tools come
 FAILURES_PER_MINUTE = 20
 MAX_ADDRESSES = 10_000
 
@@ -49,13 +61,24 @@ def authenticate() -> None:
     needed = role_needed()
     if needed == "open":
         return
-    found = identify()
-    if found is None:
-        raise Unauthenticated("Missing API key: send it as the header X-Api-Key")
-    g.caller = found
+    g.caller = found = _who()
     rate_limits.count_request(found)
     if not found.may(needed):
         raise Forbidden(f"This needs the role {needed}: the API key has the role {found.role}")
+
+
+def _who() -> Caller:
+    """The caller by the deployment's own account where it has one, else by their key. Raises what refuses them."""
+    name = named.name_in(request.path)
+    if name is not None and USER_CODE_TOKEN in request.headers:
+        return _own_code(name, request.headers[USER_CODE_TOKEN])
+    deployment = None if name is None else named.deployment(name)
+    if deployment is not None and deployment.user_code.auth is not None:
+        return identify_user(deployment)
+    found = identify()
+    if found is None:
+        raise Unauthenticated("Missing API key: send it as the header X-Api-Key")
+    return found
 
 
 def identify() -> Caller | None:
@@ -74,12 +97,63 @@ def identify() -> Caller | None:
     return organizations.acting_for(found, tenant) if tenant else found
 
 
-def presented_key() -> str | None:
-    key = request.headers.get("X-Api-Key")
-    if key:
-        return key.strip()
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
+def identify_user(deployment: DeploymentRef) -> Caller:
+    """Whom a deployment with authorization finds the caller to be, kept as `g.user`; `g.deployment` is found then.
+
+    Raises Denied, Unanswered, Unavailable, TooMany.
+    """
+    address = request.remote_addr or ""
+    g.deployment = deployment
+    tool = _tool(deployment)
+    if tool is not None:
+        g.user = users.studio_user()
+        return tool
+    rate_limits.count_address(address)
+    try:
+        g.user = authorization.authenticate(deployment, facts.of_request())
+    except Denied as refusal:
+        if refusal.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            _count_failure(address)
+        raise
+    return caller_of(deployment, g.user)
+
+
+def _tool(deployment: DeploymentRef) -> Caller | None:
+    """The holder of a key of the organization who comes as one of the platform's tools do; None: an ordinary caller."""
+    auth = deployment.user_code.auth
+    if (
+        auth is None
+        or auth.disable_studio_auth
+        or request.headers.get(STUDIO[0], "").strip().lower() != STUDIO[1]
+    ):
+        return None
+    found = named.key_holder()
+    if found is None or found.organization_id != deployment.organization_id or not found.may("run"):
+        return None
+    return found
+
+
+def _own_code(name: str, token: str) -> Caller:
+    """The deployment's own code, on behalf of the user it works for; raises Unauthenticated."""
+    sent = loopback.read(token)
+    deployment = None if sent is None else named.by_id(sent.deployment_id)
+    if sent is None or deployment is None or deployment.name != name:
+        raise Unauthenticated("This token does not open this deployment")
+    g.deployment = deployment
+    if deployment.user_code.auth is None:
+        return caller_of(deployment, None)
+    try:
+        g.user = users.user_of(sent.user)
+    except ValueError:
+        raise Unauthenticated("Code that works for no user may not call a deployment with auth") from None
+    return caller_of(deployment, g.user)
+
+
+def caller_of(deployment: DeploymentRef, user: User | None) -> Caller:
+    """Who calls, for limits and what is kept by caller: each user of a deployment is one."""
+    text = str(deployment.id) + ("" if user is None else user.identity)
+    key_id = api_keys.USER_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Caller(deployment.organization_id, "", key_id, "run")
 
 
 def role_needed() -> str:

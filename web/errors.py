@@ -8,6 +8,7 @@ text is for the log alone.
 from __future__ import annotations
 
 import logging
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -18,6 +19,7 @@ from shared.errors import (
     AddressRefused,
     BuildFailed,
     Conflict,
+    Denied,
     Fenced,
     Forbidden,
     HostDied,
@@ -53,6 +55,7 @@ STATUSES: dict[type[RunyardError], int] = {
     Forbidden: 403,
     TooLarge: 413,
     TooMany: 429,
+    Denied: 403,  # or what it says itself
     Unavailable: 503,
     OutcomeUnknown: 503,
     OutsideFailed: 502,
@@ -67,6 +70,14 @@ STATUSES: dict[type[RunyardError], int] = {
 }
 
 CONTROL_PLANE_PREFIXES = ("/v1/", "/v2/")
+
+# Headers that only the server may say, and what a header may be.
+NOT_THEIRS = frozenset(
+    "connection content-encoding content-length content-type date keep-alive proxy-authenticate proxy-connection"
+    " server te trailer transfer-encoding upgrade x-request-id".split()
+)
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+TEXT = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,8192}")
 UNAVAILABLE_RETRY_SECONDS = 2
 
 
@@ -83,6 +94,8 @@ def on_control_plane() -> bool:
 
 
 def on_domain_error(error: RunyardError) -> Response:
+    if isinstance(error, Denied):
+        return on_denied(error)
     status = status_of(error)
     if status >= 500 and not isinstance(error, Unavailable | Unanswered | OutsideFailed):
         return on_bug(error)
@@ -97,8 +110,17 @@ def on_domain_error(error: RunyardError) -> Response:
     return response
 
 
+def on_denied(error: Denied) -> Response:
+    """A project's own refusal: its status, its detail, and its headers but for those that are the server's."""
+    response = answer(error.status, error.detail)
+    for name, value in error.headers.items():
+        if name.lower() not in NOT_THEIRS and TOKEN.fullmatch(name) and TEXT.fullmatch(value):
+            response.headers[name] = value
+    return response
+
+
 def status_of(error: RunyardError) -> int:
-    if isinstance(error, Invalid):
+    if isinstance(error, Invalid | Denied):
         return error.status
     for kind in type(error).__mro__:
         if kind in STATUSES:
@@ -141,7 +163,7 @@ def on_bug(error: Exception) -> Response:
     return answer(500, "internal error", request_id=g.get("request_id"))
 
 
-def answer(status: int, detail: str | list[dict[str, Any]], **more: Any) -> Response:
+def answer(status: int, detail: Any, **more: Any) -> Response:
     response = jsonify(detail=detail, **more)
     response.status_code = status
     return response

@@ -119,6 +119,16 @@ def _called(who: Caller) -> str:
     return "This caller" if IS_NO_KEY in who.key_id else "This API key"
 
 
+def count_address(address: str) -> None:
+    """The same of an address, for callers of whom nothing else is known yet."""
+    if not current_app.config["SETTINGS"].requests_per_second:
+        return
+    buckets: Buckets = current_app.extensions["runyard_buckets"]
+    seconds = buckets.take(f"address:{address}", time.monotonic())
+    if seconds:
+        raise TooMany("This address asks too often", retry_after_seconds=max(math.ceil(seconds), 1))
+
+
 def take_slot() -> None:
     """Before a run is created, so that one that cannot be followed is not."""
     if "caller" in g and operations.may_take_long():

@@ -84,6 +84,15 @@ def missing(thread_id: UUID) -> NotFound:
     return NotFound(f"Thread with ID {thread_id} not found")
 
 
+def not_updated() -> NotFound:
+    """What changing a thread that is not there raises."""
+    return NotFound("Not Found")
+
+
+def taken(thread_id: UUID) -> Conflict:
+    return Conflict(f"Thread with ID {thread_id} already exists")
+
+
 def create(
     conn: Connection,
     deployment_id: UUID,
@@ -114,7 +123,7 @@ def create(
         return Made(row, is_new=True)
     if if_exists == "do_nothing":
         return Made(get(conn, deployment_id, thread_id), is_new=False)
-    raise Conflict(f"Thread with ID {thread_id} already exists")
+    raise taken(thread_id)
 
 
 def get(conn: Connection, deployment_id: UUID, thread_id: UUID) -> RowMapping:
@@ -175,7 +184,7 @@ def update(
         .one_or_none()
     )
     if row is None:
-        raise NotFound("Not Found")
+        raise not_updated()
     return row
 
 
@@ -195,6 +204,7 @@ def _matching(deployment_id: UUID, filters: Mapping[str, Any]) -> list[Any]:
         where.append(Thread.metadata_.contains(filters["metadata"]))
     if filters.get("status"):
         where.append(Thread.status == filters["status"])
+    where += filters.get("visible") or ()
     where += [_holds(path, wanted) for path, wanted in _leaves(filters.get("values") or {})]
     return where
 
@@ -231,7 +241,7 @@ def search(
     sort_order: str = "desc",
     **filters: Any,
 ) -> list[RowMapping]:
-    """Threads that match all filters (`ids`, `metadata`, `status`, `values`)."""
+    """Threads that match all filters (`ids`, `metadata`, `status`, `values`), and the conditions in `visible`."""
     column = SORTABLE[sort_by]
     order = column.asc() if sort_order == "asc" else column.desc()
     query = (
@@ -260,7 +270,7 @@ def total(
     """
     if found < limit and (found or not offset):
         return offset + found
-    looks_inside = any(filters.get(name) for name in ("metadata", "values"))
+    looks_inside = any(filters.get(name) for name in ("metadata", "values", "visible"))
     return count(conn, deployment_id, most=offset + limit + COUNTED if looks_inside else None, **filters)
 
 

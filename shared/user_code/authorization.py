@@ -1,26 +1,34 @@
 """What a deployment's own authorization says: who a caller is, and what they may do.
 
-It fails closed: no answer, or one that cannot be read, is a refusal.
+The project's functions run in a graph host (`shared/user_code/calls.py`); what they answer is data, checked here.
+It fails closed: no answer, or one that cannot be read, is a refusal. Whoever asks does so before it holds a connection
+to the database, for the answer may take seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, NoReturn
 
+import orjson
+
+from shared.deployments import logs
 from shared.deployments.deployments import DeploymentRef
+from shared.errors import Denied, HostDied, HostError, Unavailable
+from shared.infra.logs import bound_ids
+from shared.infra.postgres import connection
+from shared.user_code import calls, filters, known_users
+from shared.user_code.filters import BadFilter
+from shared.user_code.users import User, user_of
+
+log = logging.getLogger(__name__)
 
 ASK_SECONDS = 10.0  # for the project's functions
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """Whom a deployment's authorization found a caller to be; `document` is all that graphs learn of them."""
-
-    identity: str
-    permissions: Sequence[str]
-    document: Mapping[str, Any]
+UNUSABLE = "authorization gave an answer that cannot be used"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """An allowed action: its value as the handler left it, and which records it may see; None: all."""
+    """An allowed action: its value as the handler left it, and which records it may see; None: all.
+
+    Ids in a value that a handler saw are texts.
+    """
 
     value: dict[str, Any]
     filter: Mapping[str, Any] | None = None
@@ -45,9 +56,121 @@ def authenticate(deployment: DeploymentRef, facts: Mapping[str, Any]) -> User:
 
     Raises Denied, Unanswered, Unavailable.
     """
-    raise NotImplementedError
+    auth = deployment.user_code.auth
+    assert auth is not None
+    assert deployment.active_revision_id is not None
+    return known_users.find(deployment.active_revision_id, auth, facts, lambda: _ask_who(deployment, facts))
+
+
+def _ask_who(deployment: DeploymentRef, facts: Mapping[str, Any]) -> User:
+    answer = _answer(deployment, {"op": "authenticate", "request": facts})
+    try:
+        return user_of(answer.get("user"))
+    except ValueError as error:
+        fail(deployment, str(error))
 
 
 def authorize(deployment: DeploymentRef, user: User, asks: Sequence[Ask]) -> list[Granted]:
     """Ask the handlers, in one call; what no handler decides is allowed as it is. Raises as `authenticate`."""
-    raise NotImplementedError
+    auth = deployment.user_code.auth
+    decided = [auth is not None and auth.decides(ask.resource, ask.action) for ask in asks]
+    if not any(decided):
+        return [Granted(ask.value) for ask in asks]
+    asked = [ask for ask, is_decided in zip(asks, decided, strict=True) if is_decided]
+    granted = iter(_ask_handlers(deployment, user, asked))
+    return [
+        next(granted) if is_decided else Granted(ask.value)
+        for ask, is_decided in zip(asks, decided, strict=True)
+    ]
+
+
+def _ask_handlers(deployment: DeploymentRef, user: User, asks: Sequence[Ask]) -> list[Granted]:
+    questions = [{"resource": ask.resource, "action": ask.action, "value": ask.value} for ask in asks]
+    answer = _answer(deployment, {"op": "authorize", "user": user.document, "asks": questions})
+    try:
+        return list(_granted(asks, answer.get("granted")))
+    except BadFilter as error:
+        fail(deployment, error.reason)
+    except ValueError as error:
+        fail(deployment, str(error))
+
+
+def _granted(asks: Sequence[Ask], answers: Any) -> Iterator[Granted]:
+    """The answers, one for each ask; raises ValueError and BadFilter."""
+    if not isinstance(answers, list) or len(answers) != len(asks):
+        raise ValueError(UNUSABLE)
+    for ask, answer in zip(asks, answers, strict=True):
+        if not isinstance(answer, dict) or not isinstance(answer.get("value"), dict):
+            raise ValueError(UNUSABLE)
+        found = answer.get("filter")
+        if found is not None and ask.resource == "store":
+            raise ValueError(f"the handler of store.{ask.action} returned a filter: the store has none")
+        filters.check(found)
+        yield Granted(answer["value"], found)
+
+
+def _answer(deployment: DeploymentRef, question: Mapping[str, Any]) -> dict[str, Any]:
+    """A host's answer to a question; raises Denied, Unanswered, Unavailable."""
+    assert deployment.active_revision_id is not None
+    try:
+        raw = calls.call(
+            deployment.active_revision_id, deployment.pool, question, timeout_seconds=ASK_SECONDS
+        )
+        answer = orjson.loads(raw)
+    except HostDied as error:
+        raise Unavailable("the deployment's authorization does not answer") from error
+    except HostError as error:
+        fail(deployment, f"the graph host could not answer: {error.message}")
+    except orjson.JSONDecodeError:
+        fail(deployment, UNUSABLE)
+    if not isinstance(answer, dict):
+        fail(deployment, UNUSABLE)
+    if "denied" in answer:
+        raise _denied(deployment, question["op"], answer["denied"])
+    if "failed" in answer:  # the host has written why to the deployment's log
+        log.warning("deployment %s: %s failed in user code", deployment.id, question["op"])
+        raise Denied(HTTPStatus.INTERNAL_SERVER_ERROR)
+    return answer
+
+
+def _denied(deployment: DeploymentRef, op: str, refusal: Any) -> Denied:
+    """The project's own refusal; one that is no error of the client's or the server's is a failure."""
+    try:
+        status, detail, headers = refusal["status"], refusal.get("detail"), refusal.get("headers") or {}
+        is_refusal = type(status) is int and 400 <= status <= 599
+        sent = {str(name): str(value) for name, value in headers.items()}
+    except (AttributeError, KeyError, TypeError):
+        fail(deployment, UNUSABLE)
+    if not is_refusal:
+        fail(deployment, f"{op} refused with the status {status}, which is no refusal")
+    log.info("deployment %s: %s refused with %s", deployment.id, op, status)
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return Denied(status, headers=sent)
+    return Denied(status, phrase(status) if detail is None else detail, sent)
+
+
+def phrase(status: int) -> str:
+    """What a status is called, also one that has no name."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Refused"
+
+
+def fail(deployment: DeploymentRef, why: str) -> NoReturn:
+    """Refuse, and say why in the deployment's log: it is the project's to see, not the caller's."""
+    log.warning("deployment %s: authorization failed: %s", deployment.id, why)
+    note(deployment, f"authorization failed: {why}", level="ERROR")
+    raise Denied(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def note(deployment: DeploymentRef, message: str, *, level: str = "WARNING") -> None:
+    """A line in the deployment's log, with the id of the request at hand."""
+    request_id = bound_ids().get("request_id")
+    shown = logs.clean(f"{message} (request {request_id})" if request_id else message)
+    line = logs.Line(
+        deployment.id, deployment.active_revision_id, logs.DEPLOY, datetime.now(UTC), level, shown
+    )
+    with connection() as conn:
+        logs.append(conn, [line])
+    logs.notify([line])

@@ -1,25 +1,161 @@
-"""Filters that authorization handlers return, as conditions in SQL on a record's metadata."""
+"""Filters that authorization handlers return, as conditions in SQL on a record's metadata.
+
+A filter says which records a caller may see: `{"owner": "ann"}`, `{"tags": {"$contains": "open"}}`, and several
+of them under `$or` and `$and`. What says anything else is refused before a row is read: a condition that was left
+out would show everything.
+
+Why equality asks twice: `->` and `=` compare as the contract wants it, lists whole and in order; `@>`, which follows
+from it, is what the indexes on metadata know.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, TextClause, text
 
-from shared.infra.postgres import Driver
+from shared.errors import Denied, NotFound
+from shared.infra.postgres import Driver, dumps, query
+from shared.threads import records
 
 Filter = Mapping[str, Any]
+
+MAX_DEPTH = 8  # of $or and $and
+MAX_ENTRIES = 100
+MAX_BYTES = 64 * 1024
+LEAST_PARTS = 2  # of $or and $and
+JOINED = {"$or": " OR ", "$and": " AND "}
+
+
+class BadFilter(Denied):
+    """A handler returned a filter that this service cannot apply; `reason` is for the deployment's log."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(500)
+        self.reason = reason
+
+
+def check(filter: Any) -> None:
+    """Raise BadFilter for what is no filter; None is one that lets everything through."""
+    if filter is not None:
+        _Condition("metadata", "f", ":{}").of(filter)
 
 
 def condition(filter: Filter | None, column: str, *, prefix: str = "f") -> tuple[str, dict[str, Any]]:
     """SQL that holds for the records a filter lets through, with `:name` parameters, and their values.
 
-    `column` is a JSONB column as it stands in the statement. Raises Denied (500) for a filter that says
-    something else than the contract knows.
+    `column` is a JSONB column as it stands in the statement. Raises BadFilter for a filter that says something
+    else than the contract knows.
     """
-    raise NotImplementedError
+    return _compiled(filter, column, prefix, ":{}")
+
+
+def clause(filter: Filter | None, column: str) -> list[TextClause]:
+    """The same for a statement that is put together: no condition without a filter, else one."""
+    if not filter:
+        return []
+    sql, values = condition(filter, column)
+    return [text(sql).bindparams(**values)]
+
+
+def _compiled(
+    filter: Filter | None, column: str, prefix: str, placeholder: str
+) -> tuple[str, dict[str, Any]]:
+    if not filter:
+        return "true", {}
+    compiled = _Condition(column, prefix, placeholder)
+    return compiled.of(filter), compiled.values
+
+
+class _Condition:
+    """A filter on its way to SQL: the values of its parameters, and what was counted."""
+
+    def __init__(self, column: str, prefix: str, placeholder: str) -> None:
+        self.values: dict[str, Any] = {}
+        self._column, self._prefix, self._placeholder = column, prefix, placeholder
+        self._entries = 0
+
+    def of(self, filter: Any) -> str:
+        if isinstance(filter, Mapping):
+            written = dumps(filter)
+            if len(written) > MAX_BYTES:
+                raise BadFilter(f"filter has more than {MAX_BYTES} bytes")
+            if "\\u0000" in written:
+                raise BadFilter("filter holds NUL characters")
+        return self._all(filter, 1)
+
+    def _all(self, filter: Any, depth: int) -> str:
+        if not isinstance(filter, Mapping):
+            raise BadFilter("filter is no object")
+        if depth > MAX_DEPTH:
+            raise BadFilter(f"filter is deeper than {MAX_DEPTH}")
+        parts = [part for key, wanted in filter.items() for part in self._entry(key, wanted, depth)]
+        return f"({' AND '.join(parts)})" if parts else "true"
+
+    def _entry(self, key: str, wanted: Any, depth: int) -> Iterator[str]:
+        self._entries += 1
+        if self._entries > MAX_ENTRIES:
+            raise BadFilter(f"filter has more than {MAX_ENTRIES} entries")
+        if key in JOINED:
+            yield self._joined(key, wanted, depth)
+        elif key.startswith("$"):
+            raise _unsupported(key)
+        elif isinstance(wanted, Mapping):
+            yield from self._operators(key, wanted)
+        else:
+            yield self._equal(key, wanted)
+
+    def _joined(self, operator: str, filters: Any, depth: int) -> str:
+        if not isinstance(filters, Sequence) or isinstance(filters, str) or len(filters) < LEAST_PARTS:
+            raise BadFilter(f"{operator} takes a list of at least {LEAST_PARTS} filters")
+        return f"({JOINED[operator].join(self._all(filter, depth + 1) for filter in filters)})"
+
+    def _operators(self, key: str, wanted: Mapping[str, Any]) -> Iterator[str]:
+        if not wanted:
+            raise _unsupported("{}")
+        for operator, operand in wanted.items():
+            if operator == "$eq":
+                yield self._equal(key, operand)
+            elif operator == "$contains":
+                yield self._contains(key, operand)
+            else:
+                raise _unsupported(operator)
+
+    def _equal(self, key: str, wanted: Any) -> str:
+        implied = f"{self._column} @> {self._bind(dumps({key: wanted}), 'jsonb')}"
+        return f"({implied} AND {self._found(key)} = {self._bind(dumps(wanted), 'jsonb')})"
+
+    def _contains(self, key: str, wanted: Any) -> str:
+        """What is stored is an array with all of these; those that are arrays or objects themselves count whole."""
+        members = wanted if isinstance(wanted, list) else [wanted]
+        parts = [
+            f"{self._column} @> {self._bind(dumps({key: members}), 'jsonb')}",
+            f"jsonb_typeof({self._found(key)}) = 'array'",
+        ]
+        for member in members:
+            if isinstance(member, list | dict):
+                # unnested from a one-row query: of what is no array there is nothing, and no error
+                stored = f"CASE WHEN {parts[1]} THEN {self._found(key)} ELSE '[]' END"
+                member_sql = self._bind(dumps(member), "jsonb")
+                parts.append(f"{member_sql} IN (SELECT jsonb_array_elements({stored}))")
+        return f"({' AND '.join(parts)})"
+
+    def _found(self, key: str) -> str:
+        return f"({self._column} -> {self._bind(key, 'text')})"
+
+    def _bind(self, value: Any, kind: str) -> str:
+        name = f"{self._prefix}{len(self.values)}"
+        self.values[name] = value
+        return f"CAST({self._placeholder.format(name)} AS {kind})"
+
+
+def _unsupported(operator: str) -> BadFilter:
+    return BadFilter(f"filter uses an operator that is not supported: {operator[:50]}")
+
+
+# A record that a filter hides is as one that is not there. Each raises `error`, or what reading an unknown id raises.
 
 
 def require_thread(
@@ -29,23 +165,74 @@ def require_thread(
     filter: Filter | None,
     *,
     lock: bool = False,
+    error: NotFound | None = None,
 ) -> None:
     """Raise NotFound when the thread is not there or hidden by the filter, as if there were none.
 
     `lock`: it stays as it is until the transaction ends. Without a filter nothing is looked at.
     """
-    raise NotImplementedError
+    if filter and not is_thread_visible(conn, deployment_id, thread_id, filter, lock=lock):
+        raise error or records.missing(thread_id)
+
+
+def is_thread_visible(
+    conn: Connection | Driver,
+    deployment_id: UUID,
+    thread_id: UUID,
+    filter: Filter | None,
+    *,
+    lock: bool = False,
+) -> bool:
+    """Whether the thread is there and the filter lets it through."""
+    statement = "SELECT 1 FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(id)s"
+    return _is_there(conn, statement, "metadata", deployment_id, thread_id, filter, lock=lock)
+
+
+ASSISTANT = """
+SELECT 1 FROM assistant a JOIN assistant_version v ON v.deployment_id = a.deployment_id
+    AND v.assistant_id = a.assistant_id AND v.version = a.version
+WHERE a.deployment_id = %(deployment_id)s AND a.assistant_id = %(id)s"""
 
 
 def require_assistant(
-    conn: Connection | Driver, deployment_id: UUID, assistant_id: UUID, filter: Filter | None
+    conn: Connection | Driver,
+    deployment_id: UUID,
+    assistant_id: UUID,
+    filter: Filter | None,
+    *,
+    error: NotFound | None = None,
 ) -> None:
     """The same of an assistant's active version."""
-    raise NotImplementedError
+    if filter and not _is_there(conn, ASSISTANT, "v.metadata", deployment_id, assistant_id, filter):
+        raise error or NotFound("Not Found")
 
 
 def require_cron(
-    conn: Connection | Driver, deployment_id: UUID, cron_id: UUID, filter: Filter | None
+    conn: Connection | Driver,
+    deployment_id: UUID,
+    cron_id: UUID,
+    filter: Filter | None,
+    *,
+    lock: bool = False,
+    error: NotFound | None = None,
 ) -> None:
     """The same of a cron."""
-    raise NotImplementedError
+    statement = "SELECT 1 FROM cron WHERE deployment_id = %(deployment_id)s AND cron_id = %(id)s"
+    if filter and not _is_there(conn, statement, "metadata", deployment_id, cron_id, filter, lock=lock):
+        raise error or NotFound("Not Found")
+
+
+def _is_there(
+    conn: Connection | Driver,
+    statement: str,
+    column: str,
+    deployment_id: UUID,
+    id: UUID,
+    filter: Filter | None,
+    *,
+    lock: bool = False,
+) -> bool:
+    sql, values = _compiled(filter, column, "f", "%({})s")
+    held = " FOR NO KEY UPDATE" if lock else ""
+    key = {"deployment_id": deployment_id, "id": id}
+    return query(conn, f"{statement} AND {sql}{held}", {**key, **values}).fetchone() is not None

@@ -22,10 +22,11 @@ from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis
 from shared.infra.postgres import transaction
 from shared.settings import Settings
+from shared.user_code import known_users
 from tests.support import user_code
-from web import auth, health, rate_limits, request_metrics
+from tests.support.guard import Guard, guarding
+from web import auth, health, named, rate_limits, request_metrics
 from web.app import create_app
-from web.deployment_api import found
 
 ADMIN_KEY = "an-operator-key-for-tests"
 
@@ -49,7 +50,8 @@ def _routes() -> MakeApp:
 def app_with(_routes: MakeApp, db: Any, settings: Settings) -> MakeApp:
     """Makes the whole web app with these settings changed, as after its start."""
     api_keys.forget()
-    found._known.clear()
+    named.forget()
+    known_users.forget()
     with transaction() as session:
         api_keys.ensure_default_organization(session)
 
@@ -197,6 +199,23 @@ def ann(
 def bob(app: Flask, ann: Api) -> Api:
     """Another user of the same deployment."""
     return Api(user_code.user(app, "bob"), ann.deployment)
+
+
+class Users:
+    """The deployment `chat` with an authorization of its own, which is played, as its users see it."""
+
+    def __init__(self, api: Api, guard: Guard) -> None:
+        self.guard, self.owner = guard, api
+        self.ann, self.bob, self.nobody = (self.of(token) for token in ("ann", "bob", None))
+
+    def of(self, token: str | None) -> Api:
+        return Api(self.guard.client(token), self.guard.deployment)
+
+
+@pytest.fixture
+def users(api: Api, monkeypatch: pytest.MonkeyPatch) -> Users:
+    """Ann and bob; whatever they do is asked about, and allowed unless the test says otherwise."""
+    return Users(api, guarding(api.deployment, api.client, monkeypatch))
 
 
 class ControlPlane:

@@ -36,7 +36,6 @@ from web.control_plane.sources import (
     refuse_unsupported,
     require_repository,
 )
-from web.deployment_api.found import forget
 from web.fields import (
     JsonObject,
     ListOf,
@@ -50,6 +49,7 @@ from web.fields import (
     UuidField,
 )
 from web.idempotency import once
+from web.named import forget
 from web.operations import operation
 from web.validation import load, load_query, uuid_path
 

@@ -12,13 +12,22 @@ from typing import Any
 from flask import g
 
 from shared.deployments.deployments import DeploymentRef
-from shared.user_code import authorization
+from shared.infra.postgres import dumps
+from shared.user_code import authorization, users
 from shared.user_code.authorization import Ask, Granted, User
+
+MAX_CHANGED = 256 * 1024
 
 
 def user() -> User | None:
     """Whom the deployment's authorization found the caller to be; None where it has none."""
     return g.get("user")
+
+
+def configurable() -> dict[str, Any]:
+    """What `configurable` says of the caller; nothing where the deployment has no authorization."""
+    caller = user()
+    return {} if caller is None else users.configurable(caller)
 
 
 def allow(resource: str, action: str, **value: Any) -> Granted:
@@ -36,3 +45,16 @@ def allow_all(asks: Sequence[Ask]) -> list[Granted]:
         granted = authorization.authorize(deployment, caller, asks)
     g.is_authorized = True
     return granted
+
+
+def changed(granted: Granted, name: str = "metadata") -> dict[str, Any]:
+    """An object of the value as the handler left it; raises Denied (500) for what can be neither stored nor asked for."""
+    found = granted.value.get(name)
+    if found is None:
+        return {}
+    if user() is None:
+        return found  # nobody has changed it
+    written = dumps(found)
+    if not isinstance(found, dict) or len(written) > MAX_CHANGED or "\\u0000" in written:
+        authorization.fail(g.deployment, f"a handler left {name} that is no object, too large, or holds NUL")
+    return found

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from flask import Blueprint, Response, jsonify, request
+from uuid_utils.compat import uuid7
 
 from shared import thread_copies, thread_stream
-from shared.errors import Invalid, RunyardError
+from shared.errors import Invalid, NotFound, RunyardError
 from shared.infra.postgres import connection
 from shared.removal import expiry
 from shared.runs import cancel
 from shared.runs.signals import publish_cancels
 from shared.threads import records
+from shared.user_code import filters
+from shared.user_code.authorization import Ask
 from web.context import deployment, settings
 from web.deployment_api import schemas, states
 from web.deployment_api.assistants import METADATA_BYTES
+from web.deployment_api.authorization import allow, allow_all, changed
 from web.deployment_api.extract import extracted, parse
 from web.deployment_api.paging import MAX_OFFSET, page, selected
 from web.deployment_api.run_request import Command
@@ -41,6 +46,7 @@ from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("threads", __name__)
 
+NOT_ALL = "At least one thread not found or not authorized"
 MAX_TTL_MINUTES = 52_560_000  # a hundred years
 
 FIELDS = (
@@ -117,9 +123,15 @@ def create_thread() -> Response:
     """With `supersteps`, updates of its state follow; the thread is there with all of them or not at all."""
     body = load(ThreadCreate)
     ttl, supersteps = body.pop("ttl", None), body.pop("supersteps", None)
+    if_exists, key = body.get("if_exists", "raise"), body.get("thread_id") or uuid7()
+    asked = allow("threads", "create", thread_id=key, metadata=body.get("metadata", {}), if_exists=if_exists)
     with connection() as conn:
         keep = once(conn)
-        row = records.create(conn, deployment().id, **body)
+        row = records.create(
+            conn, deployment().id, thread_id=key, metadata=changed(asked), if_exists=if_exists
+        )
+        if not row.is_new and not filters.is_thread_visible(conn, deployment().id, key, asked.filter):
+            raise records.taken(key)
         if row.is_new and ttl:
             expiry.set_ttl(conn, deployment().id, row.record["thread_id"], ttl)
         if not row.is_new or not supersteps:
@@ -150,7 +162,9 @@ def get_thread(thread_id: str) -> Response:
     """`include=ttl` adds when it expires."""
     key = uuid_path(thread_id, "thread_id")
     include = load_query(ThreadQuery)["include"]
+    asked = allow("threads", "read", thread_id=key)
     with connection() as conn:
+        filters.require_thread(conn, deployment().id, key, asked.filter)
         record = records.record(records.get(conn, deployment().id, key))
         if "ttl" in include and (ttl := expiry.ttl_of(conn, deployment().id, key)):
             record["ttl"] = ttl
@@ -169,8 +183,12 @@ def get_thread(thread_id: str) -> Response:
 def change_thread(thread_id: str) -> Response | tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
     body = load(ThreadPatch)
+    asked = allow("threads", "update", thread_id=key, metadata=body["metadata"])
     with connection() as conn:
-        row = records.update(conn, deployment().id, key, metadata=body["metadata"])
+        filters.require_thread(
+            conn, deployment().id, key, asked.filter, lock=True, error=records.not_updated()
+        )
+        row = records.update(conn, deployment().id, key, metadata=changed(asked))
         if body.get("ttl"):
             expiry.set_ttl(conn, deployment().id, key, body["ttl"])
     if request.headers.get("Prefer") == "return=minimal":
@@ -182,7 +200,9 @@ def change_thread(thread_id: str) -> Response | tuple[str, int]:
 @operation("Delete a thread with its runs and checkpoints", role="run", status=204, errors=(404,))
 def delete_thread(thread_id: str) -> tuple[str, int]:
     key = uuid_path(thread_id, "thread_id")
+    asked = allow("threads", "delete", thread_id=key)
     with connection() as conn:
+        filters.require_thread(conn, deployment().id, key, asked.filter, lock=True)
         live = cancel.delete_thread(conn, deployment().id, key)
     publish_cancels(live, settings().event_retention_seconds)
     thread_stream.notify(key)
@@ -194,8 +214,13 @@ def delete_thread(thread_id: str) -> tuple[str, int]:
 def copy_thread(thread_id: str) -> Response:
     """A new thread with the same metadata and checkpoints, without the runs."""
     key = uuid_path(thread_id, "thread_id")
+    target = uuid4()
+    source, _new = allow_all(
+        [Ask("threads", "read", {"thread_id": key}), Ask("threads", "create", {"thread_id": target})]
+    )
     with connection() as conn:
-        return jsonify(records.record(thread_copies.copy(conn, deployment().id, key)))
+        filters.require_thread(conn, deployment().id, key, source.filter)
+        return jsonify(records.record(thread_copies.copy(conn, deployment().id, key, target=target)))
 
 
 @bp.post("/threads/prune")
@@ -206,9 +231,18 @@ def copy_thread(thread_id: str) -> Response:
     answer=schemas.PRUNED,
 )
 def prune_threads() -> Response:
-    """Unknown ids do not count, nor, with `keep_latest`, threads on which something runs."""
+    """Unknown ids do not count, nor, with `keep_latest`, threads on which something runs.
+
+    Where a deployment's authorization says which threads are the caller's, one that is not refuses them all.
+    """
     body = load(ThreadPrune)
+    asks = [Ask("threads", "delete", {"thread_id": key}) for key in body["thread_ids"]]
+    whole = Ask("threads", "delete", {"thread_ids": [str(key) for key in body["thread_ids"]]})
+    of_all, *of_each = allow_all([whole, *asks])
     with connection() as conn:
+        for key, asked in sorted(zip(body["thread_ids"], of_each, strict=True), key=itemgetter(0)):
+            for filter in (of_all.filter, asked.filter):
+                filters.require_thread(conn, deployment().id, key, filter, lock=True, error=NotFound(NOT_ALL))
         pruned, stopped = thread_copies.prune(
             conn, deployment().id, body["thread_ids"], strategy=body["strategy"]
         )
@@ -221,7 +255,9 @@ def prune_threads() -> Response:
 def get_storage(thread_id: str) -> Response:
     """In bytes as stored; small channel values count with their checkpoint."""
     key = uuid_path(thread_id, "thread_id")
+    asked = allow("threads", "read", thread_id=key)
     with connection() as conn:
+        filters.require_thread(conn, deployment().id, key, asked.filter)
         return jsonify(thread_copies.storage(conn, deployment().id, key))
 
 
@@ -239,6 +275,7 @@ def search_threads() -> Response:
     select, paths = body.pop("select", None), parse(body.pop("extract", {}))
     body["ids"] = [_thread_id(text) for text in body.get("ids", ())]
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
+    _allow_search(body, limit=paging["limit"], offset=paging["offset"])
     with connection() as conn:
         rows = records.search(conn, deployment().id, **paging, **body)
         shape = {"found": len(rows), "limit": paging["limit"], "offset": paging["offset"]}
@@ -252,6 +289,14 @@ def search_threads() -> Response:
     return page(shown, offset=paging["offset"], limit=paging["limit"], total=total)
 
 
+def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> None:
+    """Ask, and narrow what is wanted to what the caller may see."""
+    named = {"metadata": wanted.get("metadata", {}), "values": wanted.get("values", {})}
+    asked = allow("threads", "search", **named, status=wanted.get("status"), limit=limit, offset=offset)
+    wanted["metadata"] = changed(asked)
+    wanted["visible"] = filters.clause(asked.filter, "thread.metadata")
+
+
 def _thread_id(text: str) -> Any:
     try:
         return uuid_path(text, "thread_id")
@@ -263,5 +308,6 @@ def _thread_id(text: str) -> Any:
 @operation("Count threads", role="read", body=ThreadFilter, answer=COUNT)
 def count_threads() -> Response:
     body = load(ThreadFilter)
+    _allow_search(body, limit=0, offset=0)
     with connection() as conn:
         return jsonify(records.count(conn, deployment().id, **body))

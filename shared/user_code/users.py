@@ -1,0 +1,62 @@
+"""Whom a deployment's authorization found a caller to be, as data that travels with runs and crons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shared.infra.postgres import dumps
+
+MAX_BYTES = 32 * 1024
+MAX_IDENTITY = 1024
+
+# Who comes by the platform's own tools: graph hosts make the SDK's StudioUser of it.
+STUDIO = {
+    "identity": "langgraph-studio-user",
+    "display_name": "langgraph-studio-user",
+    "is_authenticated": True,
+    "permissions": [],
+    "kind": "StudioUser",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A caller by their own deployment's account; `document` is all that graphs learn of them."""
+
+    identity: str
+    permissions: Sequence[str]
+    document: Mapping[str, Any]
+
+
+def user_of(document: Any) -> User:
+    """A user as `authenticate` answered, or as it was kept; raises ValueError for what is none."""
+    if not isinstance(document, dict):
+        raise ValueError("authenticate returned no user")
+    identity, permissions = document.get("identity"), document.get("permissions", [])
+    if not isinstance(identity, str) or not identity:
+        raise ValueError("authenticate returned no user: it has no identity")
+    if len(identity) > MAX_IDENTITY:
+        raise ValueError(f"authenticate returned an identity of more than {MAX_IDENTITY} characters")
+    if not isinstance(permissions, list) or not all(isinstance(one, str) for one in permissions):
+        raise ValueError("authenticate returned permissions that are no list of texts")
+    written = dumps(document)
+    if len(written.encode()) > MAX_BYTES:
+        raise ValueError(f"authenticate returned a user of more than {MAX_BYTES} bytes")
+    if "\\u0000" in written:
+        raise ValueError("authenticate returned a user with NUL characters")
+    return User(identity, permissions, document)
+
+
+def studio_user() -> User:
+    return user_of({**STUDIO})
+
+
+def configurable(user: User | None) -> dict[str, Any]:
+    """What `configurable` of a run says of the caller, whatever else was written there."""
+    return {
+        "langgraph_auth_user": None if user is None else {**user.document},
+        "langgraph_auth_user_id": "" if user is None else user.identity,
+        "langgraph_auth_permissions": [] if user is None else list(user.permissions),
+    }

@@ -1,0 +1,355 @@
+"""Who calls a deployment with an authorization of its own: its users, the platform's tools, its own code."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import pytest
+from sqlalchemy import text
+
+import tests.support.factories as make
+from shared.access import api_keys
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.errors import HostDied, HostError, Unanswered, Unavailable
+from shared.infra.postgres import connection, transaction
+from shared.user_code import known_users, loopback
+from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, Users, caller
+from tests.support import guard
+from web import rate_limits
+
+STUDIO = {"x-auth-scheme": "langsmith"}
+UNKNOWN = {"detail": "who are you?"}
+
+
+def search(api: Api, **more: Any) -> Any:
+    return api.post("/threads/search", {}, **more)
+
+
+def key(role: str, organization_id: Any = DEFAULT_ORGANIZATION_ID) -> str:
+    with transaction() as session:
+        return api_keys.create(session, organization_id, name=role, role=role)
+
+
+def test_a_user_needs_no_key(users: Users) -> None:
+    assert search(users.ann).status_code == 200
+
+
+def test_who_is_refused_hears_the_projects_words(users: Users) -> None:
+    response = search(users.nobody)
+    assert (response.status_code, response.json) == (401, UNKNOWN)
+    assert response.headers["WWW-Authenticate"] == "Basic"
+
+
+@pytest.mark.parametrize(
+    ("path", "method"), [("/nothing", "GET"), ("/threads/x/y/z", "POST"), ("/assistants", "PUT")]
+)
+def test_an_unknown_path_is_authenticated_first(users: Users, path: str, method: str) -> None:
+    assert users.nobody.call(method, path).status_code == 401
+    assert users.ann.call(method, path).status_code in (404, 405)
+
+
+@pytest.mark.parametrize("path", ["/ok", "/info", "/openapi.json", "/docs", "/"])
+def test_open_routes_ask_nobody(users: Users, path: str) -> None:
+    assert users.nobody.get(path).status_code == 200
+    assert users.guard.calls == 0
+
+
+def test_a_preflight_asks_nobody(users: Users) -> None:
+    headers = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    assert users.nobody.call("OPTIONS", "/threads", headers=headers).status_code == 200
+    assert users.guard.calls == 0
+
+
+def test_the_project_sees_the_request_without_the_prefix(users: Users) -> None:
+    users.ann.get("/threads/count?a=1&a=2", headers={"X-Team": "red"})
+    (seen,) = users.guard.facts
+    headers = dict(seen["headers"])
+    assert (seen["method"], seen["path"], seen["query"]) == ("GET", "/threads/count", "a=1&a=2")
+    assert seen["url"] == "http://localhost/d/chat/threads/count?a=1&a=2"
+    assert seen["client"][0] == "127.0.0.1"
+    assert headers["authorization"] == "Bearer ann"
+    assert headers["x-team"] == "red"
+    assert headers["x-request-id"]
+
+
+@pytest.mark.parametrize("name", ["X-Api-Key", "Authorization", "X-Other"])
+@pytest.mark.parametrize("scheme", ["", "Bearer "])
+def test_the_project_sees_no_key_of_the_platform(users: Users, name: str, scheme: str) -> None:
+    for secret in (ADMIN_KEY, key("admin"), "ryd_not_a_key"):
+        search(users.nobody, headers={name: scheme + secret})
+        assert secret not in str(users.guard.facts.pop())
+
+
+def test_a_platform_key_alone_is_an_ordinary_caller(users: Users) -> None:
+    assert search(users.owner).json == UNKNOWN
+    users.guard.users[""] = guard.user("everybody")
+    assert search(users.owner).status_code == 200
+    assert users.guard.pairs() == ["threads.search"]
+
+
+def test_the_platforms_tools_come_with_a_key_and_a_header(users: Users) -> None:
+    seen = []
+    users.guard.handler = lambda user, resource, action, value: seen.append(user)
+    for role in ("run", "admin"):
+        assert (
+            search(
+                Api(caller(users.owner.client.application, key(role)), users.owner.deployment), headers=STUDIO
+            ).status_code
+            == 200
+        )
+    assert [user["identity"] for user in seen] == ["langgraph-studio-user"] * 2
+    assert (seen[0]["kind"], seen[0]["permissions"]) == ("StudioUser", [])
+    assert users.guard.facts == []
+
+
+def test_the_header_of_the_tools_is_worth_nothing_without_a_good_key(users: Users) -> None:
+    app, deployment = users.owner.client.application, users.owner.deployment
+    foreign = key("admin", make.organization())
+    assert search(users.nobody, headers=STUDIO).json == UNKNOWN
+    assert search(Api(caller(app, foreign), deployment), headers=STUDIO).json == UNKNOWN
+    assert search(Api(caller(app, key("read")), deployment), headers=STUDIO).json == UNKNOWN
+    assert search(Api(caller(app, "ryd_12345678_" + "A" * 43), deployment), headers=STUDIO).json == UNKNOWN
+
+
+def test_a_project_can_refuse_the_tools(users: Users) -> None:
+    guard.protect(users.guard.deployment, disable_studio_auth=True)
+    assert search(users.owner, headers=STUDIO).json == UNKNOWN
+
+
+def test_a_developer_at_their_machine_may_come_as_the_tools_do(app_with: MakeApp, users: Users) -> None:
+    client = app_with(dev_deployment="chat").test_client()
+    assert client.post("/threads/search", json={}, headers=STUDIO).status_code == 200
+    assert client.post("/threads/search", json={}).json == UNKNOWN
+
+
+def test_without_a_key_a_name_means_the_oldest_deployment_with_an_authorization(users: Users) -> None:
+    make.deployment("twin", organization_id=make.organization())  # older, and needs a key
+    guarded = make.deployment("twin", organization_id=make.organization())
+    younger = make.deployment("twin", organization_id=make.organization())
+    for deployment in (guarded, younger):
+        guard.protect(deployment)
+    client = users.guard.client("ann")
+    for headers, expected in (
+        ({}, guarded),
+        ({"X-Tenant-Id": str(guarded.organization_id)}, guarded),
+        ({"X-Tenant-Id": str(younger.organization_id)}, younger),
+    ):
+        users.guard.deployment = expected
+        assert client.post("/d/twin/threads/search", json={}, headers=headers).status_code == 200
+    refused = client.post("/d/twin/threads/search", json={}, headers={"X-Tenant-Id": str(uuid4())})
+    assert (refused.status_code, refused.json) == (401, {"detail": "Unknown API key"})
+
+
+def test_a_deployment_without_authorization_needs_its_key(users: Users) -> None:
+    make.deployment("plain", organization_id=DEFAULT_ORGANIZATION_ID)
+    client = users.guard.client("ann")
+    assert client.post("/d/plain/threads/search", json={}).status_code == 401
+    assert users.guard.calls == 0
+
+
+# What does not come as it should.
+
+
+def fails(answer: Any) -> Callable[[Mapping[str, Any]], bytes]:
+    def call(document: Mapping[str, Any]) -> bytes:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer if isinstance(answer, bytes) else orjson.dumps(answer)
+
+    return call
+
+
+BAD_USERS: list[Any] = [
+    None, 1, [], {}, {"identity": ""}, {"identity": 1, "permissions": []}, {"identity": "x" * 2000, "permissions": []},
+    {"identity": "ann", "permissions": "read"}, {"identity": "ann", "permissions": [1]},
+    {"identity": "ann", "permissions": [], "more": "x" * 40_000}, {"identity": "a\0", "permissions": []},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD_USERS, ids=str)
+def test_what_is_no_user_is_refused_and_said_in_the_deployments_log(users: Users, bad: Any) -> None:
+    users.guard.answer = fails({"user": bad})
+    response = search(users.ann)
+    assert (response.status_code, response.json) == (500, {"detail": "Internal Server Error"})
+    assert "authenticate returned" in line(users)
+
+
+def line(users: Users) -> str:
+    with connection() as conn:
+        query = text("SELECT message FROM log_line WHERE deployment_id = :id ORDER BY id DESC LIMIT 1")
+        return conn.execute(query, {"id": users.guard.deployment.id}).scalar_one()
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (Unanswered(), 504),
+        (Unavailable("no host"), 503),
+        (HostDied("SIGKILL"), 503),
+        (HostError("nonsense"), 500),
+        (b"nonsense", 500),
+        ([], 500),
+        ({}, 500),
+        ({"failed": "ValueError: open sesame"}, 500),
+        ({"denied": {"status": 302, "detail": "elsewhere", "headers": {}}}, 500),
+        ({"denied": {"status": "401"}}, 500),
+        ({"denied": "no"}, 500),
+        ({"denied": {"status": 500, "detail": "open sesame", "headers": {}}}, 500),
+        ({"denied": {"status": 429, "detail": "slowly", "headers": {"Retry-After": "3"}}}, 429),
+        ({"denied": {"status": 418, "detail": {"why": [1]}, "headers": {}}}, 418),
+        ({"denied": {"status": 499, "detail": None, "headers": None}}, 499),
+    ],
+    ids=str,
+)
+def test_no_answer_is_a_refusal(
+    users: Users, answer: Any, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    users.guard.answer = fails(answer)
+    with caplog.at_level(logging.INFO):
+        response = search(users.ann)
+    assert response.status_code == status
+    assert "sesame" not in response.text
+    assert "Bearer ann" not in caplog.text
+    assert "sesame" not in caplog.text
+    if status == 503:
+        assert response.headers["Retry-After"]
+    if status == 429:
+        assert (response.json, response.headers["Retry-After"]) == ({"detail": "slowly"}, "3")
+    if status == 418:
+        assert response.json == {"detail": {"why": [1]}}
+
+
+def test_a_refusal_cannot_take_the_servers_headers(users: Users) -> None:
+    headers = {
+        "Content-Length": "3",
+        "X-Good": "yes",
+        "X-Bad": "a\r\nSet-Cookie: b=c",
+        "Content-Type": "text/html",
+    }
+    users.guard.answer = fails({"denied": {"status": 403, "detail": "no", "headers": headers}})
+    response = search(users.ann)
+    assert (response.json, response.headers["X-Good"]) == ({"detail": "no"}, "yes")
+    assert response.headers["Content-Type"] == "application/json"
+    assert "X-Bad" not in response.headers
+    assert "Set-Cookie" not in response.headers
+
+
+def test_addresses_that_fail_often_are_refused_and_others_are_not(users: Users) -> None:
+    statuses = [search(users.nobody).status_code for _ in range(22)]
+    assert statuses == [401] * 20 + [429] * 2
+    assert search(users.ann).status_code == 200
+
+
+def test_each_user_has_the_limits_of_a_key(users: Users) -> None:
+    users.owner.set(requests_per_second=0.001, requests_burst=3)
+    rate_limits.start(users.owner.client.application)
+    addresses = iter(f"10.0.0.{n}" for n in range(9))
+    statuses = [
+        [search(api, environ_base={"REMOTE_ADDR": next(addresses)}).status_code for _ in range(4)]
+        for api in (users.ann, users.bob)
+    ]
+    assert statuses == [[200, 200, 200, 429]] * 2
+
+
+# Who was found a moment ago.
+
+
+def test_a_user_is_asked_about_once_where_only_the_credentials_decide(users: Users) -> None:
+    guard.protect(users.guard.deployment, parameters=["authorization"])
+    for _ in range(3):
+        assert search(users.ann).status_code == 200
+        assert search(users.bob).status_code == 200
+    assert len(users.guard.facts) == 2
+
+
+@pytest.mark.parametrize(
+    "auth",
+    [
+        {"parameters": ["authorization", "path"]},
+        {"parameters": []},
+        {"parameters": ["authorization"], "cache_seconds": 0},
+    ],
+    ids=str,
+)
+def test_a_user_is_asked_about_each_time_where_more_decides(users: Users, auth: dict[str, Any]) -> None:
+    guard.protect(users.guard.deployment, **auth)
+    for _ in range(2):
+        search(users.ann)
+    assert len(users.guard.facts) == 2
+
+
+def test_the_project_names_the_headers_that_decide(users: Users) -> None:
+    guard.protect(users.guard.deployment, cache_keys=["authorization", "x-team"], cache_seconds=60)
+    for team in ("red", "blue", "red"):
+        search(users.ann, headers={"X-Team": team})
+    assert len(users.guard.facts) == 2
+
+
+def test_no_more_users_are_kept_than_the_project_says(users: Users) -> None:
+    guard.protect(users.guard.deployment, parameters=["authorization"], cache_size=1)
+    for api in (users.ann, users.bob, users.ann):
+        search(api)
+    assert len(users.guard.facts) == 3
+
+
+def test_refusals_are_asked_about_again(users: Users) -> None:
+    guard.protect(users.guard.deployment, parameters=["authorization"])
+    late = users.of("late")
+    assert search(late).status_code == 401
+    users.guard.users["late"] = guard.user("late")
+    assert search(late).status_code == 200
+
+
+def test_a_new_revision_knows_nobody(users: Users) -> None:
+    guard.protect(users.guard.deployment, parameters=["authorization"], cache_seconds=60)
+    search(users.ann)
+    newer = make.deployment("newer", organization_id=DEFAULT_ORGANIZATION_ID)
+    assert set(known_users._revisions) == {users.guard.deployment.active_revision_id}
+    assert newer.active_revision_id not in known_users._revisions
+
+
+# The deployment's own code.
+
+
+@pytest.fixture
+def token(own_key: None, users: Users) -> Callable[..., dict[str, str]]:
+    def made(deployment: Any = None, user: Any = None) -> dict[str, str]:
+        deployment = deployment or users.guard.deployment
+        return {loopback.HEADER: loopback.make(deployment.id, user)}
+
+    return made
+
+
+def test_own_code_is_its_user_and_the_handlers_are_asked(users: Users, token: Any) -> None:
+    seen: list[Any] = []
+    users.guard.handler = lambda user, *ask: seen.append(user)
+    assert search(users.nobody, headers=token(user=guard.user("ann", team="red"))).status_code == 200
+    assert [(user["identity"], user["team"]) for user in seen] == [("ann", "red")]
+    assert users.guard.facts == []
+
+
+def test_a_token_opens_its_deployment_alone(users: Users, token: Any) -> None:
+    other = make.deployment("other", organization_id=DEFAULT_ORGANIZATION_ID)
+    refused = search(users.nobody, headers=token(other, guard.user("ann")))
+    assert (refused.status_code, users.guard.calls) == (401, 0)
+    client = users.guard.client(None)
+    assert client.post("/d/other/threads/search", json={}, headers=token(other)).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [{loopback.HEADER: "nonsense"}, {loopback.HEADER: ""}])
+def test_a_bad_token_is_no_ordinary_request(users: Users, token: Any, headers: dict[str, str]) -> None:
+    assert search(users.ann, headers=headers).status_code == 401
+    assert users.guard.calls == 0
+
+
+def test_an_old_token_is_worth_nothing(users: Users, token: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loopback, "VALID_SECONDS", -1.0)
+    assert search(users.nobody, headers=token(user=guard.user("ann"))).status_code == 401
+
+
+def test_code_that_works_for_nobody_may_not_call_where_users_are_told_apart(users: Users, token: Any) -> None:
+    assert search(users.nobody, headers=token(user=None)).status_code == 401

@@ -1,0 +1,39 @@
+"""What a project's own code learns of a request: no key of the service, and nothing that this service says to itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import g, request
+
+from shared.user_code import loopback
+from web.addresses import deployment_path
+from web.headers import REQUEST_ID
+from web.named import is_platform_key
+
+USER_CODE_TOKEN = loopback.HEADER
+
+
+def of_request() -> dict[str, Any]:
+    """The request as `authenticate` gets it. Its body is not read before somebody may send one."""
+    return {
+        "method": request.method,
+        "path": deployment_path(request.path) or request.path,
+        "query": request.query_string.decode("latin-1"),
+        "headers": headers(),
+        "client": [request.remote_addr, int(request.environ.get("REMOTE_PORT") or 0)]
+        if request.remote_addr
+        else None,
+        "url": request.url,
+    }
+
+
+def headers() -> list[list[str]]:
+    """The request's headers, in lower case, without what only the service may know."""
+    sent = [
+        [name.lower(), value]
+        for name, value in request.headers.items()
+        if name.lower() != USER_CODE_TOKEN.lower() and not is_platform_key(value)
+    ]
+    has_id = any(name == REQUEST_ID for name, _ in sent)
+    return sent if has_id else [*sent, [REQUEST_ID, g.request_id]]
