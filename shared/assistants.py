@@ -19,6 +19,8 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import Driver, Row, query
 from shared.models import Assistant, AssistantVersion, Graph, is_live
+from shared.user_code import filters
+from shared.user_code.filters import Filter
 
 # The clients compute default assistants' ids themselves: UUID version 5 of the graph id in this namespace.
 NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
@@ -35,6 +37,7 @@ FIELDS = (
     "version", "description",
 )  # fmt: skip
 CONTENT = ("graph_id", "config", "context", "metadata", "name", "description")
+UNTITLED = "Untitled"
 NOTHING_SERVES = "The deployment has no serving revision yet. Poll its latest revision."
 
 
@@ -79,6 +82,19 @@ def get(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> RowMapping
     return row
 
 
+def not_changed(assistant_id: UUID) -> NotFound:
+    """What changing an assistant that is not there raises, and listing its versions."""
+    return NotFound(f"Assistant {assistant_id} not found")
+
+
+def not_deleted(assistant_id: UUID) -> NotFound:
+    return NotFound(f"Assistant with ID {assistant_id} not found")
+
+
+def taken(assistant_id: UUID) -> Conflict:
+    return Conflict(f"Assistant {assistant_id} already exists")
+
+
 def create(
     conn: Connection,
     deployment: DeploymentRef,
@@ -91,8 +107,12 @@ def create(
     name: str | None = None,
     description: str | None = None,
     if_exists: str = "raise",
+    visible: Filter | None = None,
 ) -> RowMapping:
-    """A new assistant with version 1; raises NotFound (graph), Conflict (id taken)."""
+    """A new assistant with version 1; raises NotFound (graph), Conflict (id taken).
+
+    With `do_nothing` the existing one, unless it is hidden by the filter.
+    """
     require_graph(conn, deployment, graph_id)
     assistant_id = assistant_id or uuid4()
     made = conn.execute(
@@ -102,9 +122,11 @@ def create(
         .returning(Assistant.assistant_id)
     )
     if made.one_or_none() is None:
-        if if_exists == "do_nothing":
+        if if_exists == "do_nothing" and filters.is_assistant_visible(
+            conn, deployment.id, assistant_id, visible
+        ):
             return get(conn, deployment.id, assistant_id)
-        raise Conflict(f"Assistant {assistant_id} already exists")
+        raise taken(assistant_id)
     config, context = _fill_in_context(config or {}, context or {})
     _add_version(
         conn,
@@ -115,7 +137,7 @@ def create(
         config=config,
         context=context,
         metadata=metadata or {},
-        name="Untitled" if name is None else name,
+        name=UNTITLED if name is None else name,
         description=description,
     )
     return get(conn, deployment.id, assistant_id)
@@ -184,7 +206,7 @@ def _lock(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> RowMappi
         .with_for_update()
     )
     if locked.one_or_none() is None:
-        raise NotFound(f"Assistant {assistant_id} not found")
+        raise not_changed(assistant_id)
     return get(conn, deployment_id, assistant_id)
 
 
@@ -240,18 +262,19 @@ def versions(
         try:
             get(conn, deployment_id, assistant_id)
         except NotFound:
-            raise NotFound(f"Assistant {assistant_id} not found") from None
+            raise not_changed(assistant_id) from None
     return rows
 
 
-def _matching(deployment_id: UUID, filters: Mapping[str, Any]) -> list[Any]:
+def _matching(deployment_id: UUID, wanted: Mapping[str, Any]) -> list[Any]:
     where = [Assistant.deployment_id == deployment_id]
-    if filters.get("metadata"):
-        where.append(AssistantVersion.metadata_.contains(filters["metadata"]))
-    if filters.get("graph_id") is not None:
-        where.append(AssistantVersion.graph_id == filters["graph_id"])
-    if filters.get("name"):
-        where.append(AssistantVersion.name.icontains(filters["name"], autoescape=True))
+    if wanted.get("metadata"):
+        where.append(AssistantVersion.metadata_.contains(wanted["metadata"]))
+    where += wanted.get("visible") or ()
+    if wanted.get("graph_id") is not None:
+        where.append(AssistantVersion.graph_id == wanted["graph_id"])
+    if wanted.get("name"):
+        where.append(AssistantVersion.name.icontains(wanted["name"], autoescape=True))
     return where
 
 
@@ -263,16 +286,19 @@ def search(
     offset: int,
     sort_by: str = "created_at",
     sort_order: str = "desc",
-    **filters: Any,
+    **wanted: Any,
 ) -> list[RowMapping]:
-    """Assistants that match all filters (`metadata`, `graph_id`, `name`); raises NotFound (graph)."""
-    if filters.get("graph_id") is not None:
-        require_graph(conn, deployment, filters["graph_id"])
+    """Assistants that match all filters (`metadata`, `graph_id`, `name`), and the conditions in `visible`.
+
+    Raises NotFound (graph).
+    """
+    if wanted.get("graph_id") is not None:
+        require_graph(conn, deployment, wanted["graph_id"])
     column = SORTABLE[sort_by]
     order = column.asc() if sort_order == "asc" else column.desc()
     query = (
         _active()
-        .where(*_matching(deployment.id, filters))
+        .where(*_matching(deployment.id, wanted))
         .order_by(order, Assistant.assistant_id)
         .limit(limit)
         .offset(offset)
@@ -280,21 +306,26 @@ def search(
     return list(conn.execute(query).mappings())
 
 
-def count(conn: Connection, deployment: DeploymentRef, **filters: Any) -> int:
+def count(conn: Connection, deployment: DeploymentRef, **wanted: Any) -> int:
     """How many assistants match all filters; raises NotFound (graph)."""
-    if filters.get("graph_id") is not None:
-        require_graph(conn, deployment, filters["graph_id"])
-    query = select(func.count()).select_from(_active().where(*_matching(deployment.id, filters)).subquery())
+    if wanted.get("graph_id") is not None:
+        require_graph(conn, deployment, wanted["graph_id"])
+    query = select(func.count()).select_from(_active().where(*_matching(deployment.id, wanted)).subquery())
     return conn.execute(query).scalar_one()
 
 
 def delete(
-    conn: Connection, deployment_id: UUID, assistant_id: UUID, *, delete_threads: bool
+    conn: Connection,
+    deployment_id: UUID,
+    assistant_id: UUID,
+    *,
+    delete_threads: bool,
+    of_threads: Filter | None = None,
 ) -> tuple[list[tuple[UUID, UUID]], list[UUID]]:
     """Delete an assistant with all its versions; raises NotFound.
 
     The answer is what the caller still has to do: (thread id, run id) of its live runs, to be cancelled,
-    and the ids of its threads when those go too.
+    and the ids of its threads when those go too: the ones that the filter lets through.
     """
     gone = conn.execute(
         delete_from(Assistant).where(
@@ -302,7 +333,7 @@ def delete(
         )
     )
     if gone.rowcount == 0:
-        raise NotFound(f"Assistant with ID {assistant_id} not found")
+        raise not_deleted(assistant_id)
     key = {"deployment_id": deployment_id, "assistant_id": assistant_id}
     live = conn.execute(
         text(
@@ -313,15 +344,13 @@ def delete(
     ).all()
     thread_ids: Sequence[UUID] = []
     if delete_threads:
-        thread_ids = list(
-            conn.execute(
-                text(
-                    "SELECT thread_id FROM thread WHERE deployment_id = :deployment_id AND metadata @>"
-                    " jsonb_build_object('assistant_id', CAST(:assistant_id AS text))"
-                ),
-                {"deployment_id": deployment_id, "assistant_id": str(assistant_id)},
-            ).scalars()
+        is_visible, values = filters.condition(of_threads, "metadata")
+        of_assistant = text(
+            "SELECT thread_id FROM thread WHERE deployment_id = :deployment_id AND metadata @>"
+            f" jsonb_build_object('assistant_id', CAST(:assistant_id AS text)) AND {is_visible}"
         )
+        values |= {"deployment_id": deployment_id, "assistant_id": str(assistant_id)}
+        thread_ids = list(conn.execute(of_assistant, values).scalars())
     return [(row.thread_id, row.run_id) for row in live], list(thread_ids)
 
 
@@ -444,6 +473,11 @@ def _as_uuid(value: str) -> UUID | None:
         return UUID(value)
     except ValueError:
         return None
+
+
+def named_id(assistant: str) -> UUID:
+    """The id of the assistant that is named so, whether there is one or not."""
+    return _as_uuid(assistant) or default_id(assistant)
 
 
 def resolve(conn: Connection | Driver, deployment: DeploymentRef, assistant: str) -> Resolved:

@@ -25,6 +25,7 @@ Filter = Mapping[str, Any]
 MAX_DEPTH = 8  # of $or and $and
 MAX_ENTRIES = 100
 MAX_BYTES = 64 * 1024
+HELD = " FOR NO KEY UPDATE"
 LEAST_PARTS = 2  # of $or and $and
 JOINED = {"$or": " OR ", "$and": " AND "}
 
@@ -185,7 +186,7 @@ def is_thread_visible(
 ) -> bool:
     """Whether the thread is there and the filter lets it through."""
     statement = "SELECT 1 FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(id)s"
-    return _is_there(conn, statement, "metadata", deployment_id, thread_id, filter, lock=lock)
+    return _is_there(conn, statement, "metadata", deployment_id, thread_id, filter, held=HELD if lock else "")
 
 
 ASSISTANT = """
@@ -200,11 +201,25 @@ def require_assistant(
     assistant_id: UUID,
     filter: Filter | None,
     *,
+    lock: bool = False,
     error: NotFound | None = None,
 ) -> None:
     """The same of an assistant's active version."""
-    if filter and not _is_there(conn, ASSISTANT, "v.metadata", deployment_id, assistant_id, filter):
+    if filter and not is_assistant_visible(conn, deployment_id, assistant_id, filter, lock=lock):
         raise error or NotFound("Not Found")
+
+
+def is_assistant_visible(
+    conn: Connection | Driver,
+    deployment_id: UUID,
+    assistant_id: UUID,
+    filter: Filter | None,
+    *,
+    lock: bool = False,
+) -> bool:
+    """Whether the assistant is there and the filter lets it through."""
+    held = " FOR UPDATE OF a" if lock else ""
+    return _is_there(conn, ASSISTANT, "v.metadata", deployment_id, assistant_id, filter, held=held)
 
 
 def require_cron(
@@ -218,7 +233,9 @@ def require_cron(
 ) -> None:
     """The same of a cron."""
     statement = "SELECT 1 FROM cron WHERE deployment_id = %(deployment_id)s AND cron_id = %(id)s"
-    if filter and not _is_there(conn, statement, "metadata", deployment_id, cron_id, filter, lock=lock):
+    if filter and not _is_there(
+        conn, statement, "metadata", deployment_id, cron_id, filter, held=HELD if lock else ""
+    ):
         raise error or NotFound("Not Found")
 
 
@@ -230,9 +247,8 @@ def _is_there(
     id: UUID,
     filter: Filter | None,
     *,
-    lock: bool = False,
+    held: str = "",
 ) -> bool:
     sql, values = _compiled(filter, column, "f", "%({})s")
-    held = " FOR NO KEY UPDATE" if lock else ""
     key = {"deployment_id": deployment_id, "id": id}
     return query(conn, f"{statement} AND {sql}{held}", {**key, **values}).fetchone() is not None

@@ -46,17 +46,8 @@ def user_of(document: Any) -> User:
         raise ValueError(f"authenticate returned a user of more than {MAX_BYTES} bytes")
     if "\\u0000" in written:
         raise ValueError("authenticate returned a user with NUL characters")
-    return User(identity, permissions, document)
+    return User(identity, permissions, {**document, "permissions": permissions})
 
 
 def studio_user() -> User:
     return user_of({**STUDIO})
-
-
-def configurable(user: User | None) -> dict[str, Any]:
-    """What `configurable` of a run says of the caller, whatever else was written there."""
-    return {
-        "langgraph_auth_user": None if user is None else {**user.document},
-        "langgraph_auth_user_id": "" if user is None else user.identity,
-        "langgraph_auth_permissions": [] if user is None else list(user.permissions),
-    }

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from typing import Any, ClassVar, cast
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from flask import Blueprint, Response, jsonify, request
+from sqlalchemy import Connection, RowMapping
 
 from shared import assistants
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.runs import cancel, eligibility
 from shared.runs.signals import notify_next, publish_cancels
+from shared.user_code import filters
+from shared.user_code.authorization import Ask, Granted
 from web.context import deployment, settings
 from web.deployment_api import schemas
+from web.deployment_api.authorization import allow, allow_all, changed
 from web.deployment_api.paging import MAX_OFFSET, page, selected
 from web.fields import (
     Field,
@@ -147,6 +151,17 @@ def refuse_two_configurations(body: dict[str, Any]) -> None:
         )
 
 
+def _content(body: dict[str, Any]) -> dict[str, Any]:
+    """What handlers are told of an assistant's content."""
+    return {name: body.get(name, {}) for name in ("config", "context", "metadata")}
+
+
+def _hold(conn: Connection, assistant_id: UUID, asked: Granted) -> None:
+    """Have an assistant stay as it is until the transaction ends, where it is known by a filter; raises NotFound."""
+    missing = assistants.not_changed(assistant_id)
+    filters.require_assistant(conn, deployment().id, assistant_id, asked.filter, lock=True, error=missing)
+
+
 @bp.post("/assistants")
 @operation(
     "Create an assistant", role="run", body=AssistantCreate, answer=schemas.ASSISTANT, errors=(400, 404, 409)
@@ -155,8 +170,18 @@ def create_assistant() -> Response:
     """A named configuration of a graph; its first version is 1."""
     body = load(AssistantCreate)
     refuse_two_configurations(body)
+    key = body.pop("assistant_id", None) or uuid4()
+    asked = allow(
+        "assistants",
+        "create",
+        assistant_id=key,
+        graph_id=body["graph_id"],
+        **_content(body),
+        name=body.get("name", assistants.UNTITLED),
+    )
+    body["metadata"] = changed(asked)
     with connection() as conn:
-        row = assistants.create(conn, deployment(), **body)
+        row = assistants.create(conn, deployment(), assistant_id=key, visible=asked.filter, **body)
     return jsonify(assistants.record(row))
 
 
@@ -164,7 +189,9 @@ def create_assistant() -> Response:
 @operation("Get an assistant", role="read", answer=schemas.ASSISTANT, errors=(404,))
 def get_assistant(assistant_id: str) -> Response:
     key = uuid_path(assistant_id, "assistant_id")
+    asked = allow("assistants", "read", assistant_id=key)
     with connection() as conn:
+        filters.require_assistant(conn, deployment().id, key, asked.filter)
         return jsonify(assistants.record(assistants.get(conn, deployment().id, key)))
 
 
@@ -180,7 +207,12 @@ def change_assistant(assistant_id: str) -> Response:
     key = uuid_path(assistant_id, "assistant_id")
     body = load(AssistantPatch)
     refuse_two_configurations(body)
+    named = {"graph_id": body.get("graph_id"), "name": body.get("name")}
+    asked = allow("assistants", "update", assistant_id=key, **named, **_content(body))
+    if metadata := changed(asked):
+        body["metadata"] = metadata
     with connection() as conn:
+        _hold(conn, key, asked)
         row = assistants.change(conn, deployment(), key, body)
     return jsonify(assistants.record(row))
 
@@ -192,8 +224,20 @@ def change_assistant(assistant_id: str) -> Response:
 def delete_assistant(assistant_id: str) -> tuple[str, int]:
     key = uuid_path(assistant_id, "assistant_id")
     delete_threads = request.args.get("delete_threads", "").lower() in ("true", "1")
+    asks = [Ask("assistants", "delete", {"assistant_id": key})]
+    if delete_threads:
+        asks.append(Ask("threads", "update", {"thread_id": None, "action": "interrupt", "metadata": {}}))
+    asked, *of_threads = allow_all(asks)
     with connection() as conn:
-        live, thread_ids = assistants.delete(conn, deployment().id, key, delete_threads=delete_threads)
+        missing = assistants.not_deleted(key)
+        filters.require_assistant(conn, deployment().id, key, asked.filter, lock=True, error=missing)
+        live, thread_ids = assistants.delete(
+            conn,
+            deployment().id,
+            key,
+            delete_threads=delete_threads,
+            of_threads=of_threads[0].filter if of_threads else None,
+        )
     for thread_id, run_id in live:
         _cancel(thread_id, run_id)
     for thread_id in thread_ids:
@@ -234,6 +278,7 @@ def search_assistants() -> Response:
     body = load(AssistantSearch)
     select = body.pop("select", None)
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
+    _allow_search(body, limit=paging["limit"], offset=paging["offset"])
     with connection() as conn:
         rows = assistants.search(conn, deployment(), **paging, **body)
         total = assistants.count(conn, deployment(), **body)
@@ -241,10 +286,19 @@ def search_assistants() -> Response:
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
 
 
+def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> None:
+    """Ask, and narrow what is wanted to what the caller may see."""
+    metadata, graph_id = wanted.get("metadata", {}), wanted.get("graph_id")
+    asked = allow("assistants", "search", graph_id=graph_id, metadata=metadata, limit=limit, offset=offset)
+    wanted["metadata"] = changed(asked)
+    wanted["visible"] = filters.clause(asked.filter, "assistant_version.metadata")
+
+
 @bp.post("/assistants/count")
 @operation("Count assistants", role="read", body=AssistantFilter, answer=COUNT, errors=(404, 409))
 def count_assistants() -> Response:
     body = load(AssistantFilter)
+    _allow_search(body, limit=0, offset=0)
     with connection() as conn:
         return jsonify(assistants.count(conn, deployment(), **body))
 
@@ -261,7 +315,10 @@ def count_assistants() -> Response:
 def list_versions(assistant_id: str) -> Response:
     key = uuid_path(assistant_id, "assistant_id")
     body = load(VersionSearch)
+    asked = allow("assistants", "read", assistant_id=key)
     with connection() as conn:
+        missing = assistants.not_changed(key)
+        filters.require_assistant(conn, deployment().id, key, asked.filter, error=missing)
         rows = assistants.versions(
             conn,
             deployment().id,
@@ -280,9 +337,20 @@ def list_versions(assistant_id: str) -> Response:
 def set_latest_version(assistant_id: str) -> Response:
     key = uuid_path(assistant_id, "assistant_id")
     body = load(VersionChoice)
+    asked = allow("assistants", "update", assistant_id=key, version=body["version"])
     with connection() as conn:
+        _hold(conn, key, asked)
         row = assistants.set_latest(conn, deployment().id, key, body["version"])
     return jsonify(assistants.record(row))
+
+
+def _graph(assistant: str) -> RowMapping:
+    """The stored graph of an assistant, given by its id or by a graph id; raises NotFound."""
+    key = assistants.named_id(assistant)
+    asked = allow("assistants", "read", assistant_id=key)
+    with connection() as conn:
+        filters.require_assistant(conn, deployment().id, key, asked.filter)
+        return assistants.graph(conn, deployment(), assistant)
 
 
 @bp.get("/assistants/<assistant_id>/graph")
@@ -296,8 +364,7 @@ def set_latest_version(assistant_id: str) -> Response:
 )
 def get_graph(assistant_id: str) -> Response:
     depth = load_query(GraphQuery)["xray"]
-    with connection() as conn:
-        drawings = assistants.graph(conn, deployment(), assistant_id)["drawings"]
+    drawings = _graph(assistant_id)["drawings"]
     return jsonify(drawings.get(depth) or drawings["all"])
 
 
@@ -310,8 +377,7 @@ def get_graph(assistant_id: str) -> Response:
     errors=(404,),
 )
 def get_schemas(assistant_id: str) -> Response:
-    with connection() as conn:
-        graph = assistants.graph(conn, deployment(), assistant_id)
+    graph = _graph(assistant_id)
     return jsonify({"graph_id": graph["graph_id"], **graph["schemas"]})
 
 
@@ -327,8 +393,7 @@ def get_schemas(assistant_id: str) -> Response:
 )
 def get_subgraphs(assistant_id: str, namespace: str | None = None) -> Response:
     recurse = load_query(SubgraphsQuery)["recurse"]
-    with connection() as conn:
-        subgraphs = assistants.graph(conn, deployment(), assistant_id)["subgraphs"]
+    subgraphs = _graph(assistant_id)["subgraphs"]
     return jsonify(
         {name: described for name, described in subgraphs.items() if _is_asked_for(name, namespace, recurse)}
     )

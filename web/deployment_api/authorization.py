@@ -6,14 +6,14 @@ forgets to ask fails instead of serving.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flask import g
 
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import dumps
-from shared.user_code import authorization, users
+from shared.user_code import authorization
 from shared.user_code.authorization import Ask, Granted, User
 
 MAX_CHANGED = 256 * 1024
@@ -24,10 +24,10 @@ def user() -> User | None:
     return g.get("user")
 
 
-def configurable() -> dict[str, Any]:
-    """What `configurable` says of the caller; nothing where the deployment has no authorization."""
+def user_document() -> Mapping[str, Any] | None:
+    """What graphs learn of the caller; None where the deployment has no authorization."""
     caller = user()
-    return {} if caller is None else users.configurable(caller)
+    return None if caller is None else caller.document
 
 
 def allow(resource: str, action: str, **value: Any) -> Granted:
@@ -58,3 +58,9 @@ def changed(granted: Granted, name: str = "metadata") -> dict[str, Any]:
     if not isinstance(found, dict) or len(written) > MAX_CHANGED or "\\u0000" in written:
         authorization.fail(g.deployment, f"a handler left {name} that is no object, too large, or holds NUL")
     return found
+
+
+def unasked() -> DeploymentRef:
+    """The deployment before anything was allowed: to find out what is to be asked, of which nothing is told."""
+    deployment: DeploymentRef = g.deployment
+    return deployment

@@ -6,12 +6,14 @@ what its checkpoints mean.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
 import orjson
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
+from sqlalchemy import RowMapping
 
 from shared import graph_queries, thread_stream
 from shared.errors import Conflict, Invalid
@@ -20,9 +22,12 @@ from shared.infra.postgres import connection
 from shared.runs import configurable
 from shared.threads import checkpoints, records, state
 from shared.threads.state import Newest
+from shared.user_code import filters
+from shared.user_code.authorization import Ask, Granted
 from web.context import deployment
 from web.deployment_api import schemas
 from web.deployment_api.assistants import METADATA_BYTES
+from web.deployment_api.authorization import allow, allow_all, changed, user_document
 from web.deployment_api.run_request import (
     CHECKPOINT_KEYS,
     CheckpointConfig,
@@ -135,7 +140,7 @@ def get_state(thread_id: str) -> Response:
     """From the thread's row; a graph host is asked while a run works, and for the states of subgraphs."""
     query = load_query(StateQuery)
     key = uuid_path(thread_id, "thread_id")
-    newest = _newest(key)
+    newest = _newest(key, allow("threads", "read", thread_id=key))
     waiting = any(task["checkpoint"] for task in newest.record["tasks"])
     if newest.graph_id and (newest.is_behind or (query["subgraphs"] and waiting)):
         document = {"op": "state", "checkpoint": None, "subgraphs": query["subgraphs"]}
@@ -218,7 +223,8 @@ def update_state(thread_id: str) -> Response:
     body = load(StateUpdate)
     checkpoint = {"checkpoint_id": body.get("checkpoint_id"), **checkpoint_named(body.get("checkpoint"), key)}
     step = [{"values": body["values"], "as_node": body["as_node"]}]
-    return jsonify(update(key, [step], checkpoint=_keys_of(checkpoint)))
+    asked = allow_all([Ask("threads", action, {"thread_id": key}) for action in ("update", "read")])
+    return jsonify(update(key, [step], checkpoint=_keys_of(checkpoint), asked=asked))
 
 
 @bp.patch("/threads/<thread_id>/state")
@@ -226,15 +232,29 @@ def update_state(thread_id: str) -> Response:
 def patch_state(thread_id: str) -> Response:
     key = uuid_path(thread_id, "thread_id")
     body = load(StatePatch)
+    asked = allow("threads", "update", thread_id=key, metadata=body["metadata"])
+    return jsonify(records.record(merged(key, asked)))
+
+
+def merged(thread_id: UUID, asked: Granted) -> RowMapping:
+    """A thread's row with metadata merged into it as its handler left it; raises NotFound."""
+    missing = records.not_updated()
     with connection() as conn:
-        return jsonify(records.record(records.update(conn, deployment().id, key, metadata=body["metadata"])))
+        filters.require_thread(conn, deployment().id, thread_id, asked.filter, lock=True, error=missing)
+        return records.update(conn, deployment().id, thread_id, metadata=changed(asked))
 
 
 def update(
-    thread_id: UUID, supersteps: list[list[dict[str, Any]]], *, checkpoint: dict[str, Any] | None = None
+    thread_id: UUID,
+    supersteps: list[list[dict[str, Any]]],
+    *,
+    checkpoint: dict[str, Any] | None = None,
+    asked: Sequence[Granted] = (),
 ) -> dict[str, Any]:
     """Apply updates one after the other; returns the checkpoint that holds the new state."""
     with connection() as conn:
+        for granted in asked:
+            filters.require_thread(conn, deployment().id, thread_id, granted.filter, lock=True)
         newest = state.newest(conn, deployment().id, thread_id)
         if not newest.graph_id:
             raise Invalid(
@@ -250,14 +270,15 @@ def update(
     return {"checkpoint": made, "configurable": made, "checkpoint_id": made["checkpoint_id"]}
 
 
-def _newest(thread_id: UUID) -> Newest:
+def _newest(thread_id: UUID, asked: Granted) -> Newest:
     with connection() as conn:
+        filters.require_thread(conn, deployment().id, thread_id, asked.filter)
         return state.newest(conn, deployment().id, thread_id)
 
 
 def _state_at(thread_id: str, checkpoint: dict[str, Any], subgraphs: bool) -> bytes:
     key = uuid_path(thread_id, "thread_id")
-    newest = _newest(key)
+    newest = _newest(key, allow("threads", "read", thread_id=key))
     document = {"op": "state", "checkpoint": _keys_of(checkpoint), "subgraphs": subgraphs}
     if newest.graph_id:
         return _ask(key, newest, document)
@@ -267,7 +288,7 @@ def _state_at(thread_id: str, checkpoint: dict[str, Any], subgraphs: bool) -> by
 
 
 def _history(thread_id: UUID, wanted: dict[str, Any]) -> bytes:
-    newest = _newest(thread_id)
+    newest = _newest(thread_id, allow("threads", "read", thread_id=thread_id))
     if not newest.graph_id:
         return b"[]"
     document = {
@@ -298,7 +319,7 @@ def _ask(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
     document = {
         **document,
         **ids,
-        "config": configurable.of_question(newest.config, **ids, assistant_id=assistant_id),
+        "config": configurable.of_question(newest.config, user_document(), **ids, assistant_id=assistant_id),
         "metadata": {"assistant_id": assistant_id},
     }
     question = Question(serving.id, serving.active_revision_id, serving.pool, thread_id, document)

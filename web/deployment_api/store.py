@@ -12,8 +12,11 @@ from shared import graph_queries, store
 from shared.errors import Conflict, Invalid
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
+from shared.user_code import authorization
+from shared.user_code.authorization import Granted
 from web.context import deployment
 from web.deployment_api import schemas
+from web.deployment_api.authorization import allow, unasked, user
 from web.deployment_api.paging import MAX_OFFSET
 from web.fields import (
     Field,
@@ -30,11 +33,12 @@ from web.fields import (
 )
 from web.json_schema import or_null
 from web.operations import operation
-from web.validation import load, load_query
+from web.validation import checked, load, load_query
 
 bp = Blueprint("store", __name__)
 
 MAX_ITEMS = 1_000
+ANY_LABEL = "*"
 
 
 class Indexed(Field):
@@ -87,11 +91,25 @@ class NamespaceSearch(Schema):
     offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
 
 
+# What a handler may have rewritten.
+
+
+class FoundBelow(Schema):
+    namespace = ListOf(StrictString(), load_default=list)
+    filter = Filter()
+
+
+class NamespacePrefix(Schema):
+    namespace = ListOf(StrictString())
+
+
 @bp.put("/store/items")
 @operation("Put a store item", role="run", body=ItemPut, status=204, errors=(400, 409, 424, 504))
 def put_item() -> tuple[str, int]:
     """Replaces what is there under the same namespace and key; `ttl` is in minutes."""
     body = load(ItemPut)
+    value = {name: body.get(name) for name in ("namespace", "key", "value", "index", "ttl")}
+    body = _rewritten(ItemPut, body, allow("store", "put", **value))
     store.check_namespace(body["namespace"])
     config = _config()
     vectors = None
@@ -109,6 +127,23 @@ def put_item() -> tuple[str, int]:
             vectors=vectors,
         )
     return "", 204
+
+
+def _rewritten(schema: type[Schema], sent: dict[str, Any], asked: Granted) -> dict[str, Any]:
+    """What was sent as its handler left it, checked like what is sent; raises SchemaViolation.
+
+    Labels with dots would be several, and so another's; a `*` that nobody sent would be anybody's.
+    """
+    if user() is None:
+        return sent
+    left = {name: asked.value.get(name) for name in schema._declared_fields}
+    body = checked(schema, {name: value for name, value in left.items() if value is not None}, "body")
+    labels = body.get("namespace") or []
+    store.check_labels(labels, loc=("body", "namespace"))
+    if labels.count(ANY_LABEL) > (sent.get("namespace") or []).count(ANY_LABEL):
+        authorization.fail(unasked(), f"a handler of the store left the namespace {labels}")
+    nulls = {name: None for name, value in sent.items() if value is None and name not in body}
+    return {**body, **nulls}
 
 
 def _config() -> store.StoreConfig:
@@ -135,12 +170,13 @@ def get_item() -> Response:
     query = load_query(ItemQuery)
     if "key" not in query:
         raise Invalid("Key is required", loc=("query", "key"), kind="missing", status=400)
-    namespace = query["namespace"].split(".") if query["namespace"] else []
+    item = {"namespace": query["namespace"].split(".") if query["namespace"] else [], "key": query["key"]}
+    refresh = query.get("refresh_ttl")
+    item = _rewritten(ItemDelete, item, allow("store", "get", **item, refresh_ttl=refresh))
     with connection() as conn:
-        refresh = query.get(
-            "refresh_ttl", store.config_of(conn, deployment().active_revision_id).refresh_on_read
-        )
-        found = store.get(conn, deployment().id, namespace, query["key"], refresh=refresh)
+        if refresh is None:
+            refresh = store.config_of(conn, deployment().active_revision_id).refresh_on_read
+        found = store.get(conn, deployment().id, item["namespace"], item["key"], refresh=refresh)
     return jsonify(found)
 
 
@@ -148,6 +184,8 @@ def get_item() -> Response:
 @operation("Delete a store item", role="run", body=ItemDelete, status=204)
 def delete_item() -> tuple[str, int]:
     body = load(ItemDelete)
+    item = {"namespace": body["namespace"], "key": body["key"]}
+    body = _rewritten(ItemDelete, item, allow("store", "delete", **item))
     with connection() as conn:
         store.delete(conn, deployment().id, body["namespace"], body["key"])
     return "", 204
@@ -167,7 +205,10 @@ def search_items() -> Response:
     `query` puts the nearest in meaning first, where the project's configuration has a `store.index`.
     """
     body = load(ItemSearch)
-    prefix = body.get("namespace_prefix") or []
+    wanted = {"namespace": body.get("namespace_prefix") or [], "filter": body.get("filter") or {}}
+    rest = {name: body.get(name) for name in ("limit", "offset", "query", "refresh_ttl")}
+    wanted = _rewritten(FoundBelow, wanted, allow("store", "search", **wanted, **rest))
+    prefix = wanted["namespace"]
     store.check_labels(prefix, loc=("body", "namespace_prefix"))
     config, near, refresh = _config(), None, body.get("refresh_ttl")
     if body.get("query"):
@@ -180,7 +221,7 @@ def search_items() -> Response:
             conn,
             deployment().id,
             prefix,
-            filter=body.get("filter"),
+            filter=wanted.get("filter"),
             limit=body["limit"],
             offset=body["offset"],
             refresh=config.refresh_on_read if refresh is None else refresh,
@@ -194,11 +235,14 @@ def search_items() -> Response:
 def list_namespaces() -> Response:
     """`*` in a prefix or suffix is any one label; `max_depth` cuts what is deeper."""
     body = load(NamespaceSearch)
+    rest = {name: body.get(name) for name in ("suffix", "max_depth", "limit", "offset")}
+    wanted = {"namespace": body.get("prefix")}
+    wanted = _rewritten(NamespacePrefix, wanted, allow("store", "list_namespaces", **wanted, **rest))
     matches = []
-    for kind in ("prefix", "suffix"):
-        if body.get(kind):
-            store.check_labels(body[kind], loc=("body", kind))
-            matches.append((kind, body[kind]))
+    for kind, labels in (("prefix", wanted.get("namespace")), ("suffix", body.get("suffix"))):
+        if labels:
+            store.check_labels(labels, loc=("body", kind))
+            matches.append((kind, labels))
     with connection() as conn:
         found = store.namespaces(
             conn,
