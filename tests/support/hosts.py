@@ -47,6 +47,50 @@ class Run:
         return [name for name, _ in self.events]
 
 
+@dataclass
+class Exchange:
+    """A request in parts, seen from the runner's end: what has come of it."""
+
+    host: HostProcess
+    id: bytes
+    head: dict[str, Any] = field(default_factory=dict)  # of one that the host has begun
+    parts: list[tuple[bytes, bytes]] = field(default_factory=list)
+    credits: int = 0  # what the host has given back
+    gives_credit: bool = True
+
+    def send(self, kind: bytes, data: bytes = b"") -> None:
+        self.host.send(frames.PART, self.id, kind + data)
+
+    def received(self, kind: bytes, data: bytes) -> None:
+        if kind == frames.CREDIT:
+            self.credits += int(data)
+            return
+        self.parts.append((kind, data))
+        if kind in (frames.BODY, frames.TEXT, frames.BYTES) and self.gives_credit:
+            self.send(frames.CREDIT, b"1")
+
+    def wait(self, *kinds: bytes) -> Exchange:
+        """Read until a part of one of these kinds has come."""
+        self.host.read_until(lambda: any(kind in kinds for kind, _ in self.parts))
+        return self
+
+    def wait_end(self) -> Exchange:
+        return self.wait(frames.END, frames.FAILED, frames.CLOSE)
+
+    def told(self, kind: bytes) -> Any:
+        """The JSON of the one part of this kind."""
+        (data,) = [data for own, data in self.parts if own == kind]
+        return json.loads(data)
+
+    @property
+    def kinds(self) -> list[bytes]:
+        return [kind for kind, _ in self.parts]
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(data for kind, data in self.parts if kind == frames.BODY)
+
+
 class HostProcess:
     """A started host. Frames are read only while a method waits for something."""
 
@@ -62,6 +106,8 @@ class HostProcess:
         self._decoder = frames.Decoder()
         self._runs: dict[bytes, Run] = {}
         self._answers: dict[bytes, list[bytes]] = {}
+        self._exchanges: dict[bytes, Exchange] = {}
+        self.opened: list[Exchange] = []  # by user code, in order
 
     def wait_ready(self) -> dict[str, Any]:
         self.read_until(lambda: bool(self.ready))
@@ -111,6 +157,42 @@ class HostProcess:
         self.read_until(lambda: id.bytes in self._answers)
         return self._answers.pop(id.bytes)
 
+    def open(self, path: str = "/", body: bytes = b"", *, is_whole: bool = True, **head: Any) -> Exchange:
+        """Begin a request to the app; `is_whole`: with all of its body."""
+        exchange = Exchange(self, uuid4().bytes)
+        self._exchanges[exchange.id] = exchange
+        document = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "raw_path": path,
+            "query": "",
+            "root_path": "",
+            "scheme": "http",
+            "http_version": "1.1",
+            "headers": [["host", "service.test"]],
+            "client": ["10.0.0.1", 5000],
+            "server": ["service.test", 80],
+            "subprotocols": [],
+            "user": None,
+            **head,
+        }
+        self.send(frames.OPEN, exchange.id, json.dumps(document).encode())
+        if body:
+            exchange.send(frames.BODY, body)
+        if is_whole and document["type"] == "http":
+            exchange.send(frames.END)
+        return exchange
+
+    def request(self, path: str, body: bytes = b"", **head: Any) -> Exchange:
+        """A request from its beginning to its end."""
+        return self.open(path, body, **head).wait_end()
+
+    def wait_opened(self) -> Exchange:
+        """The next request that user code makes."""
+        self.read_until(lambda: bool(self.opened))
+        return self.opened.pop(0)
+
     def send(self, kind: int, id: bytes, body: bytes) -> None:
         self._socket.sendall(frames.encode(kind, id, body))
 
@@ -145,6 +227,11 @@ class HostProcess:
             run.outcome, run.values, run.answer = map(json.loads, (outcome, values, answer))
         elif kind == frames.ANSWER:
             self._answers[id] = frames.unpack(body)
+        elif kind == frames.OPEN:
+            self._exchanges[id] = Exchange(self, id, json.loads(body))
+            self.opened.append(self._exchanges[id])
+        elif kind == frames.PART:
+            self._exchanges[id].received(body[:1], body[1:])
         else:
             self._asked(run, id, kind, frames.unpack(body))
 

@@ -1,13 +1,57 @@
-"""A project's own ASGI app (`http.app`): loaded with its graphs."""
+"""A project's own ASGI app (`http.app`): loaded with its graphs, entered before the first request, left at the end."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
+from .app_exchanges import HttpCall, SocketCall
+from .exchanges import Exchanges
+from .lifespan import Lifespan
 from .loader import LoadFailed, Modules, load_object
 
 KEY = "http.app"
+# Together less than the runner waits for a host to stop.
+END_SECONDS, LEAVE_SECONDS = 1.5, 2.5
+# How long a request may go on whose client has gone.
+GIVE_UP_SECONDS = 5.0
+
+
+class App:
+    """The app and the requests in progress."""
+
+    def __init__(self, app: Any, exchanges: Exchanges) -> None:
+        self.app = app
+        self._exchanges = exchanges
+        self._lifespan = Lifespan(app)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Enter the app's lifespan; raises LifespanFailed."""
+        await self._lifespan.enter()
+
+    def open(self, id: bytes, head: dict[str, Any]) -> None:
+        """Begin a request."""
+        exchange = self._exchanges.begin(id)
+        kind = SocketCall if head["type"] == "websocket" else HttpCall
+        call = kind(exchange, head, dict(self._lifespan.state))
+        task = self._exchanges.connection.loop.create_task(call.run(self.app))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        exchange.on_close = lambda: self._give_up_later(task)
+
+    async def stop(self) -> None:
+        """End what is in progress and leave the lifespan, both within bounds."""
+        self._exchanges.close_all()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=END_SECONDS)
+            for task in late:
+                task.cancel()
+        await self._lifespan.leave(LEAVE_SECONDS)
+
+    def _give_up_later(self, task: asyncio.Task[None]) -> None:
+        self._exchanges.connection.loop.call_later(GIVE_UP_SECONDS, task.cancel)
 
 
 def load(location: str, modules: Modules) -> Any:

@@ -28,7 +28,11 @@ IDLE_SECONDS = 3600.0
 READ_BYTES = 256 * 1024
 
 # Frames somebody waits for: they do not wait for company.
-AWAITED = frozenset((frames.DONE, frames.ASK, frames.PONG, frames.READY, frames.ANSWER, frames.CHECKED))
+AWAITED = frozenset(
+    (
+        frames.DONE, frames.ASK, frames.PONG, frames.READY, frames.ANSWER, frames.CHECKED, frames.OPEN, frames.PART,
+    )
+)  # fmt: skip
 
 Handler = Callable[[int, bytes, bytes], None]
 # The JSON of a question, given its number.

@@ -67,6 +67,8 @@ class Host:
         self._index: Any = None  # of the store, if it has one
         self._auth: Any = None  # the project's own authorization, if it has one
         self._app: Any = None  # its ASGI app, if it has one
+        self._exchanges: Any = None
+        self._is_stopping = False
         self._limits: Any = None
         self._damage = damage.DamageWatch()
         self._connection = Connection(sock, self._loop, self._on_frame)
@@ -78,6 +80,7 @@ class Host:
         self._load()
         if self._config.get("inspect"):
             self._report_inspection()
+        self._start_app()
         self._connection.send(
             frames.READY, frames.NOBODY, _json({"graphs": list(self._entries), "versions": self._versions})
         )
@@ -129,10 +132,21 @@ class Host:
             from . import auth
 
             self._auth = auth.load(own["path"], modules)
-        if location := (self._config.get("http") or {}).get("app"):
-            from . import app
+        from . import app, exchanges
 
-            self._app = app.load(location, modules)
+        self._exchanges = exchanges.Exchanges(self._connection)
+        if location := (self._config.get("http") or {}).get("app"):
+            self._app = app.App(app.load(location, modules), self._exchanges)
+
+    def _start_app(self) -> None:
+        if self._app is None:
+            return
+        from . import lifespan
+
+        try:
+            self._loop.run_until_complete(self._app.start())
+        except lifespan.LifespanFailed as error:
+            self._unusable("load", str(error))
 
     def _make_store(self) -> Any:
         """The store that graphs see; raises LoadFailed when its embeddings cannot be loaded."""
@@ -149,7 +163,7 @@ class Host:
             graphs = self._loop.run_until_complete(inspection.describe_all(self._entries))
             user_code = {
                 "auth": self._auth and self._auth.describe(),
-                "app": None if self._app is None else app_description.describe(self._app),
+                "app": self._app and app_description.describe(self._app.app),
             }
         except Exception as error:  # a graph factory's own error, of any kind
             self._unusable("inspect", loader.user_traceback(error))
@@ -176,10 +190,13 @@ class Host:
         elif kind == frames.PING:
             self._connection.send(frames.PONG, id, self._condition())
         elif kind == frames.STOP:
-            self._limiter.finish()
-            self._connection.flush_and_exit(0)
+            self._ask(self._stop())
         elif kind == frames.QUERY:
             self._on_query(id, body)
+        elif kind == frames.PART:
+            self._exchanges.receive(id, body)
+        elif kind == frames.OPEN:
+            self._on_open(id, body)
         elif kind == frames.CHECK:
             self._ask(self._check(body))
 
@@ -260,6 +277,23 @@ class Host:
             self._connection.send(frames.ANSWER, id, frames.pack([refusal]))
             return
         self._ask(self._answering.Query(self._connection, entry, id, document, self._versions).run())
+
+    def _on_open(self, id: bytes, body: bytes) -> None:
+        if self._app is not None:
+            self._app.open(id, json_loads(body))
+            return
+        missing = {"message": "this revision has no app"}
+        self._exchanges.begin(id).finish(frames.FAILED, missing)
+
+    async def _stop(self) -> None:
+        """Leave the app in good order, and exit."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        if self._app is not None:
+            await self._app.stop()
+        self._limiter.finish()
+        self._connection.flush_and_exit(0)
 
     async def _decide(self, id: bytes, document: dict[str, Any]) -> None:
         """Ask the project's authorization; without one everything is refused."""

@@ -1,0 +1,183 @@
+"""One request or WebSocket in a project's app: parts over the socket ↔ the messages of ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from . import frames
+from .exchanges import Exchange
+from .loopback import current_user
+from .serialization import dumps, loads
+from .users import user_of
+
+log = logging.getLogger("runyard")
+
+Message = dict[str, Any]
+# All that a caller learns.
+FAILED = {"message": "the project's app failed"}
+NORMAL, NO_CODE = 1000, 1005
+# What an app raises, or has raised in it, when its client has gone.
+PARTINGS = frozenset({"CancelledError", "ClientDisconnect", "WebSocketDisconnect"})
+
+
+class Call:
+    """One call of the app."""
+
+    def __init__(self, exchange: Exchange, head: Mapping[str, Any], scope: Message) -> None:
+        self._exchange = exchange
+        self._head = head
+        self._scope = {**scope_of(head), **scope}
+
+    async def run(self, app: Any) -> None:
+        """Call the app, and end the exchange however that ends; never raises."""
+        current_user.set(self._head.get("user"))
+        try:
+            await app(self._scope, self._receive, self._send)
+        except BaseException as error:  # whatever the app raises
+            if type(error).__name__ not in PARTINGS or not self._exchange.is_closed:
+                log.error("http.app failed at %s", self._asked, exc_info=error)
+            self._exchange.finish(frames.FAILED, FAILED)
+        else:
+            self._returned()
+
+    def _returned(self) -> None:
+        if not self._exchange.is_closed:
+            log.error("http.app did not answer %s", self._asked)
+            self._exchange.finish(frames.FAILED, FAILED)
+
+    @property
+    def _asked(self) -> str:
+        return f"{self._head.get('method') or 'WebSocket'} {self._head['path']}"
+
+    async def _receive(self) -> Message:
+        raise NotImplementedError
+
+    async def _send(self, message: Message) -> None:
+        raise NotImplementedError
+
+
+class HttpCall(Call):
+    """A request, answered once."""
+
+    def __init__(self, exchange: Exchange, head: Mapping[str, Any], state: Message) -> None:
+        super().__init__(exchange, head, {"method": head["method"], "state": state})
+        self._is_read = False  # the request's body
+        self._is_begun = False  # the response
+
+    async def _receive(self) -> Message:
+        while True:
+            kind, data = await self._exchange.part()
+            if kind == frames.BODY and not self._is_read:
+                return {"type": "http.request", "body": data, "more_body": True}
+            if kind == frames.END and not self._is_read:
+                self._is_read = True
+                return {"type": "http.request", "body": b"", "more_body": False}
+            if kind == frames.CLOSE:
+                return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if self._exchange.is_closed:  # the client has gone: an app need not know
+            await asyncio.sleep(0)
+        elif message["type"] == "http.response.start":
+            self._is_begun = True
+            head = {"status": int(message["status"]), "headers": _texts(message.get("headers") or ())}
+            await self._exchange.send(frames.HEAD, dumps(head))
+        elif message["type"] == "http.response.body":
+            await self._send_body(bytes(message.get("body") or b""), is_last=not message.get("more_body"))
+
+    async def _send_body(self, body: bytes, *, is_last: bool) -> None:
+        if not self._is_begun:
+            raise RuntimeError("http.response.body was sent before http.response.start")
+        await self._exchange.send_body(body)
+        if is_last:
+            self._exchange.finish(frames.END)
+
+
+class SocketCall(Call):
+    """A WebSocket, open until either side closes it."""
+
+    def __init__(self, exchange: Exchange, head: Mapping[str, Any], state: Message) -> None:
+        scheme = "wss" if head.get("scheme") in ("https", "wss") else "ws"
+        own = {"scheme": scheme, "subprotocols": head.get("subprotocols") or [], "state": state}
+        super().__init__(exchange, head, own)
+        self._is_connected = False
+        self._is_accepted = False
+
+    def _returned(self) -> None:
+        if self._is_accepted:
+            self._exchange.finish(frames.CLOSE, {"code": NORMAL, "reason": ""})
+        super()._returned()
+
+    async def _receive(self) -> Message:
+        if not self._is_connected:
+            self._is_connected = True
+            return {"type": "websocket.connect"}
+        while True:
+            kind, data = await self._exchange.part()
+            if kind == frames.TEXT:
+                return {"type": "websocket.receive", "text": data.decode(), "bytes": None}
+            if kind == frames.BYTES:
+                return {"type": "websocket.receive", "text": None, "bytes": data}
+            if kind == frames.CLOSE:
+                said = loads(data or b"{}")
+                code, reason = said.get("code") or NO_CODE, said.get("reason") or ""
+                return {"type": "websocket.disconnect", "code": code, "reason": reason}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "websocket.accept":
+            self._is_accepted = True
+            headers = _texts(message.get("headers") or ())
+            head = {"accepted": True, "subprotocol": message.get("subprotocol"), "headers": headers}
+            await self._exchange.send(frames.HEAD, dumps(head))
+        elif message["type"] == "websocket.send" and message.get("text") is not None:
+            await self._exchange.send(frames.TEXT, message["text"].encode())
+        elif message["type"] == "websocket.send":
+            await self._exchange.send(frames.BYTES, bytes(message["bytes"]))
+        elif message["type"] == "websocket.close":
+            code, reason = message.get("code") or NORMAL, message.get("reason") or ""
+            self._exchange.finish(frames.CLOSE, {"code": code, "reason": reason})
+
+
+def scope_of(head: Mapping[str, Any]) -> Message:
+    """What ASGI says of a request and a WebSocket alike. Paths come without their mount, which is `root_path`."""
+    root_path = head.get("root_path") or ""
+    raw_path = head.get("raw_path") or head["path"]
+    client, server = head.get("client"), head.get("server")
+    return {
+        "type": head["type"],
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": head.get("http_version") or "1.1",
+        "scheme": head.get("scheme") or "http",
+        "path": root_path + head["path"],
+        "raw_path": (root_path + raw_path).encode("latin-1", "replace"),
+        "root_path": root_path,
+        "query_string": (head.get("query") or "").encode("latin-1", "replace"),
+        "headers": [
+            (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in head["headers"]
+        ],
+        "client": tuple(client) if client else None,
+        "server": tuple(server) if server else None,
+        **_user_scope(head.get("user")),
+    }
+
+
+def _user_scope(user: Mapping[str, Any] | None) -> Message:
+    """Who asks, as Starlette's own middleware for this would say it."""
+    if user is None:
+        return {}
+    try:
+        authentication: Any = importlib.import_module("starlette.authentication")
+    except ImportError:
+        seen = user_of(user)
+        return {"user": seen, "auth": SimpleNamespace(scopes=seen.permissions)}
+    seen = user_of(user, authentication.BaseUser)
+    return {"user": seen, "auth": authentication.AuthCredentials(seen.permissions)}
+
+
+def _texts(headers: Any) -> list[list[str]]:
+    return [[bytes(name).decode("latin-1"), bytes(value).decode("latin-1")] for name, value in headers]

@@ -1,0 +1,118 @@
+"""Requests that go over the socket in parts, either way: each side sends no more than the other takes.
+
+BODY, TEXT and BYTES cost a credit, of which each side begins with CREDITS; who has used such a part gives one back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from . import frames
+from .connection import Connection
+from .serialization import dumps
+
+CREDITS = 16
+PART_BYTES = 64 * 1024
+COSTLY = frozenset((frames.BODY, frames.TEXT, frames.BYTES))
+
+
+class Exchange:
+    """One request or WebSocket. To be used on the connection's loop."""
+
+    def __init__(self, connection: Connection, id: bytes, forget: Callable[[bytes], Any]) -> None:
+        self.is_closed = False  # nothing more comes, nothing more is sent
+        self.on_close: Callable[[], Any] = lambda: None
+        self._connection = connection
+        self._id = id
+        self._forget = forget
+        self._parts: deque[tuple[bytes, bytes]] = deque()
+        self._arrived = asyncio.Event()
+        self._credits = CREDITS
+        self._room = asyncio.Event()
+
+    def open(self, head: dict[str, Any]) -> None:
+        """Begin an exchange of our own."""
+        self._connection.send(frames.OPEN, self._id, dumps(head))
+
+    def receive(self, kind: bytes, data: bytes) -> None:
+        """Take a part that has come."""
+        if kind == frames.CREDIT:
+            self._credits += int(data)
+            self._room.set()
+            return
+        self._parts.append((kind, data))
+        self._arrived.set()
+        if kind == frames.CLOSE:
+            self._end()
+            self.on_close()
+
+    async def part(self) -> tuple[bytes, bytes]:
+        """The next part; a CLOSE without end when there will be none."""
+        while not self._parts:
+            if self.is_closed:
+                return frames.CLOSE, b"{}"
+            self._arrived.clear()
+            await self._arrived.wait()
+        kind, data = self._parts.popleft()
+        if kind in COSTLY and not self.is_closed:
+            self._connection.send(frames.PART, self._id, frames.CREDIT + b"1")
+        return kind, data
+
+    async def send(self, kind: bytes, data: bytes = b"") -> None:
+        """Send a part, as soon as the other side takes it; nothing once the exchange is closed."""
+        if kind in COSTLY:
+            await self._take_credit()
+        if self._connection.is_full:
+            await self._connection.drained()
+        if not self.is_closed:
+            self._connection.send(frames.PART, self._id, kind + data)
+
+    async def _take_credit(self) -> None:
+        while not self._credits and not self.is_closed:
+            self._room.clear()
+            await self._room.wait()
+        self._credits -= 1
+
+    async def send_body(self, data: bytes) -> None:
+        for start in range(0, len(data), PART_BYTES):
+            await self.send(frames.BODY, data[start : start + PART_BYTES])
+
+    def finish(self, kind: bytes, document: Any = None) -> None:
+        """Send the last part, once."""
+        if not self.is_closed:
+            data = b"" if document is None else dumps(document)
+            self._connection.send(frames.PART, self._id, kind + data)
+            self._end()
+
+    def _end(self) -> None:
+        self.is_closed = True
+        self._arrived.set()
+        self._room.set()
+        self._forget(self._id)
+
+
+class Exchanges:
+    """Those in progress, by their ids."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._open: dict[bytes, Exchange] = {}
+
+    def begin(self, id: bytes | None = None) -> Exchange:
+        """A new one; without an id it is ours."""
+        id = os.urandom(16) if id is None else id
+        exchange = self._open[id] = Exchange(self.connection, id, lambda id: self._open.pop(id, None))
+        return exchange
+
+    def receive(self, id: bytes, body: bytes) -> None:
+        """Take a PART frame; of an exchange that is over it says nothing to anybody."""
+        if exchange := self._open.get(id):
+            exchange.receive(body[:1], body[1:])
+
+    def close_all(self) -> None:
+        for exchange in list(self._open.values()):
+            exchange.receive(frames.CLOSE, b"{}")
