@@ -62,7 +62,7 @@ class Watched:
         """Nothing depends on it."""
 
 
-class Line:
+class InboxLine:
     """One connection's time: its address, and who waits at it."""
 
     def __init__(self) -> None:
@@ -124,16 +124,16 @@ class Inbox:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._line: Line | None = None
+        self._line: InboxLine | None = None
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
 
-    def line(self) -> Line:
+    def line(self) -> InboxLine:
         """The line there is; raises Unavailable when none comes about."""
         line = self._line
         return line if line is not None else self._wait_for_line()
 
-    def _wait_for_line(self) -> Line:
+    def _wait_for_line(self) -> InboxLine:
         with self._changed:
             if not self._threads:
                 self._threads = [
@@ -153,7 +153,7 @@ class Inbox:
             connection = None
             try:
                 connection = self._connect()
-                self._listen(connection, Line())
+                self._listen(connection, InboxLine())
                 pause = 0.05
             except (RedisError, OSError) as error:
                 log.warning("lost the event bus, reconnecting: %s", error)
@@ -170,7 +170,7 @@ class Inbox:
         connection.connect()
         return connection
 
-    def _listen(self, connection: Any, line: Line) -> None:
+    def _listen(self, connection: Any, line: InboxLine) -> None:
         """Subscribe and pass on what comes, until the connection is lost."""
         connection.send_command("SUBSCRIBE", channel(line.address))
         asked_at = 0.0
@@ -195,7 +195,7 @@ class Inbox:
             self._set(None)
             line.lose("the connection to the event bus was lost")
 
-    def _set(self, line: Line | None) -> None:
+    def _set(self, line: InboxLine | None) -> None:
         with self._changed:
             self._line = line
             self._changed.notify_all()
