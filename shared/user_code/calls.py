@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -14,10 +13,9 @@ from uuid_utils.compat import uuid7
 from shared.errors import HostError, Unanswered, Unavailable
 from shared.user_code import inbox, requests
 from shared.user_code.inbox import ANSWER, LOST, REFUSED, TAKEN
-from shared.user_code.requests import CALL, Request
+from shared.user_code.requests import CALL, WaitingRequest
 
 START_SECONDS = 60.0  # for a host to be had
-SLACK_SECONDS = 2.0  # for an answer to come here, or for a runner to say that it has taken the call
 TRIES = 2  # what is asked changes nothing: it may be asked again when the runner that took it is gone
 
 # What a refusal's `kind` is to the caller.
@@ -75,7 +73,7 @@ class _Call:
         is_over = False
         with line.receiving(self._id, self):
             try:
-                request = Request(line.address, self._document, self._seconds)
+                request = WaitingRequest(line.address, self._document, self._seconds)
                 requests.put(CALL, self._revision_id, self._id, request)
                 message = self._first_message()
                 is_over = True
@@ -85,21 +83,19 @@ class _Call:
             return self._accepted(message)
 
     def _first_message(self) -> tuple[int, bytes] | None:
-        """What comes first, or None once a runner has taken the call; raises Unavailable when none does."""
-        give_up_at = time.monotonic() + self._start_seconds
-        pause = requests.UNTAKEN_SECONDS
-        while (message := self._next(pause)) is None:
-            if not requests.is_waiting(CALL, self._revision_id, self._pool, self._id):
-                return None
-            if time.monotonic() > give_up_at:
-                raise Unavailable("no host of the revision could be had in time")
-            pause = requests.NOTIFY_AGAIN_SECONDS
-        return message
+        return requests.first_sign(
+            CALL,
+            self._revision_id,
+            self._pool,
+            self._id,
+            wait=self._next,
+            start_seconds=self._start_seconds,
+        )
 
     def _accepted(self, message: tuple[int, bytes] | None) -> bytes:
-        if message is None:
-            message = self._next(self._seconds + SLACK_SECONDS)
-        if message is not None and message[0] == TAKEN:  # a runner whose heartbeats come ends it in time
+        if message is None and (message := self._next(requests.SLACK_SECONDS)) is None:
+            raise _RunnerGone("nothing is heard of the runner that took the call")
+        if message[0] == TAKEN:  # a runner whose heartbeats come ends it in time
             message = self._next(2 * (self._seconds + self._start_seconds))
         if message is None:
             raise Unanswered("the project's function did not answer in time")
@@ -121,7 +117,7 @@ class _Call:
 
     def received(self, kind: int, number: int, body: bytes) -> None:
         if kind == TAKEN:
-            self.peer = body.decode()
+            self.peer = inbox.address_of(body)
         if kind in (ANSWER, TAKEN, REFUSED):
             self._messages.put((kind, body))
 

@@ -1,11 +1,28 @@
-"""Requests for a project's app: parts that go to and fro between the web process and a host until either ends it."""
+"""Requests for a project's app: parts that go to and fro between the web process and a host until either ends it.
+
+What has been consumed is credited to its sender, who waits after `WINDOW` parts that were not: a slow reader
+holds back the app, and nothing piles up on the way. Parts are numbered: what was lost on the way shows.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
 from typing import Any
 from uuid import UUID
+
+import orjson
+from uuid_utils.compat import uuid7
+
+from shared.errors import Unavailable
+from shared.user_code import inbox, requests
+from shared.user_code.inbox import PART, REFUSED, TAKEN
+from shared.user_code.parts import CLOSE, COSTING, CREDIT, CREDIT_AT, LAST, MOST_BYTES, WINDOW, Sender
+from shared.user_code.requests import EXCHANGE, WaitingRequest
+
+GONE = b'{"code":1006,"reason":"the client has gone"}'
 
 
 class Lost(Exception):
@@ -13,22 +30,168 @@ class Lost(Exception):
 
 
 class Exchange:
-    """One request or WebSocket in the app of a host."""
+    """One request or WebSocket in the app of a host. Its methods may be called from several threads."""
+
+    def __init__(self) -> None:
+        self.peer: str | None = None
+        self._sender: Sender | None = None  # once a runner has taken it
+        self._refusal: str | None = None
+        self._begun = threading.Event()
+        self._lost: str | None = None
+        self._is_closed = False  # by us
+        self._is_ended = False  # by the app
+        self._incoming: SimpleQueue[bytes | None] = SimpleQueue()
+        self._expected = 0  # the number of the next part
+        self._is_read = False  # to its end
+        self._consumed = 0  # parts that were not credited yet
+        self._on_their_way = 0  # parts that were not credited to us
+        self._room = threading.Condition()
 
     def send(self, kind: bytes, data: bytes = b"") -> None:
-        """A part for the app (`workers/graph_host/frames.py` has the kinds); waits until it takes more. Raises Lost."""
-        raise NotImplementedError
+        """A part for the app (`workers/graph_host/frames.py` has the kinds); waits until it takes more.
+
+        What an app does not want that has ended its answer is dropped. Raises Lost.
+        """
+        if len(data) > MOST_BYTES:
+            raise Lost(f"a message of more than {MOST_BYTES} bytes")
+        if kind in COSTING:
+            self._wait_for_room()
+        if kind == CLOSE:
+            self._is_closed = True
+        self._say(kind + data)
 
     def parts(self, *, timeout_seconds: float | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """The app's parts as they come, kind and data, credits left out. Raises Lost, and TimeoutError."""
-        raise NotImplementedError
+        """The app's parts as they come, kind and data, credits left out. Raises Lost, and TimeoutError.
+
+        Who asks for the next one has consumed the last.
+        """
+        while True:
+            self._give_credit()
+            if self._is_read:
+                return
+            try:
+                part = self._incoming.get(timeout=timeout_seconds)
+            except Empty:
+                raise TimeoutError from None
+            if part is None:
+                self._incoming.put(None)  # for whoever asks again
+                raise Lost(self._lost)
+            kind, data = part[:1], part[1:]
+            self._consumed += kind in COSTING
+            self._is_read = kind in LAST
+            yield kind, data
+
+    def _wait_for_room(self) -> None:
+        with self._room:
+            self._room.wait_for(lambda: self._on_their_way < WINDOW or self._is_over)
+            self._on_their_way += 1
+
+    def _give_credit(self) -> None:
+        if self._consumed >= CREDIT_AT:
+            consumed, self._consumed = self._consumed, 0
+            self._sender_or_lost().send(CREDIT + str(consumed).encode())
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_ended or self._lost is not None
+
+    def _say(self, part: bytes) -> None:
+        if self._lost is not None:
+            raise Lost(self._lost)
+        if not self._is_ended and not self._sender_or_lost().send(part):
+            self.lost("nobody gets what is sent to the app")
+            raise Lost(self._lost)
+
+    def _sender_or_lost(self) -> Sender:
+        if self._sender is None:
+            raise Lost("no runner has taken it")
+        return self._sender
+
+    # its beginning and end
+
+    def wait(self, seconds: float) -> Exchange | None:
+        """Itself once it has begun; raises Unavailable when it cannot."""
+        if not self._begun.wait(seconds):
+            return None
+        if self._sender is None:
+            raise Unavailable(self._refusal or self._lost)
+        return self
+
+    def leave(self) -> None:
+        """Nobody is interested any more: the client of an app that has not ended its answer has gone."""
+        if not self._is_over and not self._is_closed and self._sender is not None:
+            self._sender.send(CLOSE + GONE)
+
+    # what the inbox sees
+
+    def received(self, kind: int, number: int, body: bytes) -> None:
+        if kind == TAKEN and self._sender is None:
+            self.peer, self._sender = inbox.address_of(body), Sender(body)
+            self._begun.set()
+        elif kind == REFUSED:
+            self._refusal = orjson.loads(body)["message"]
+            self._begun.set()
+        elif kind == inbox.LOST:
+            self.lost(body.decode())
+        elif kind == PART:
+            self._take(number, body)
+
+    def _take(self, number: int, part: bytes) -> None:
+        if number != self._expected:
+            self.lost("parts of it were lost on the way")
+            return
+        self._expected += 1
+        kind = part[:1]
+        if kind == CREDIT:
+            with self._room:
+                self._on_their_way -= int(part[1:])
+                self._room.notify_all()
+            return
+        if kind in LAST:
+            with self._room:
+                self._is_ended = True
+                self._room.notify_all()
+        self._incoming.put(part)
+
+    def lost(self, reason: str) -> None:
+        if self._is_over:
+            return
+        with self._room:
+            self._lost = reason
+            self._room.notify_all()
+        self._incoming.put(None)
+        self._begun.set()
 
 
+@contextmanager
 def open_exchange(
     revision_id: UUID, pool: str, head: Mapping[str, Any], *, start_seconds: float
-) -> AbstractContextManager[Exchange]:
+) -> Iterator[Exchange]:
     """A request to the revision's app. Left before its end it is a client that has gone.
 
     Raises Unavailable when no host of the revision can be had in time.
     """
-    raise NotImplementedError
+    id, line, exchange = uuid7().bytes, inbox.inbox().line(), Exchange()
+    with line.receiving(id, exchange):
+        try:
+            _begin(revision_id, pool, id, WaitingRequest(line.address, head), exchange, start_seconds)
+            yield exchange
+        finally:
+            exchange.leave()
+
+
+def _begin(
+    revision_id: UUID, pool: str, id: bytes, request: WaitingRequest, exchange: Exchange, start_seconds: float
+) -> None:
+    has_begun = False
+    try:
+        requests.put(EXCHANGE, revision_id, id, request)
+        begun = requests.first_sign(
+            EXCHANGE, revision_id, pool, id, wait=exchange.wait, start_seconds=start_seconds
+        )
+        if begun is None and exchange.wait(requests.SLACK_SECONDS) is None:
+            raise Unavailable("nothing is heard of the runner that took the request")
+        has_begun = True
+    finally:
+        if not has_begun:
+            requests.take_back(EXCHANGE, revision_id, id)

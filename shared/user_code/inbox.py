@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 HEADER = struct.Struct(">B16sI")  # what the message is, whom it is for, its number among the sender's parts
 NOBODY = bytes(16)
-# A call's answer; that a runner has taken the request, with its address; that it cannot be had, and why; a part
+# A call's answer; that a runner has taken the request, and where it gets what follows; that it cannot be had, and why; a part
 # of an exchange; that the sender gives it up, and why; the sender's address alone: it lives.
 ANSWER, TAKEN, REFUSED, PART, LOST, BEAT = range(1, 7)
 
@@ -220,6 +220,19 @@ def channel(address: str) -> str:
 def encode(kind: int, id: bytes, body: bytes, *, number: int = 0) -> bytes:
     """One message as bytes."""
     return HEADER.pack(kind, id, number) + body
+
+
+def place(address: str, id: bytes) -> bytes:
+    """The body of TAKEN: where the sender gets what is for it, and under which id."""
+    return id + address.encode()
+
+
+def address_of(place: bytes) -> str:
+    return place[len(NOBODY) :].decode()
+
+
+def id_at(place: bytes) -> bytes:
+    return place[: len(NOBODY)]
 
 
 def send(address: str, *messages: bytes) -> bool:

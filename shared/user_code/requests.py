@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import orjson
@@ -26,13 +26,16 @@ CALL, EXCHANGE = "calls", "exchanges"
 KEPT_SECONDS = 300
 UNTAKEN_SECONDS = 0.25  # then the runners are notified
 NOTIFY_AGAIN_SECONDS = 2.0
+SLACK_SECONDS = 3.0  # for whoever took it to say so
+
+Sign = TypeVar("Sign")
 
 _notified: dict[UUID, float] = {}  # revisions, and when their runners were
 _notified_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WaitingRequest:
     """What is asked of a host, and where the answer goes; `seconds`: how long a call may take there."""
 
     inbox: str
@@ -45,7 +48,7 @@ def list_of(kind: str, revision_id: UUID) -> str:
     return f"{PREFIX}user-code:{kind}:{revision_id}"
 
 
-def put(kind: str, revision_id: UUID, id: bytes, request: Request) -> None:
+def put(kind: str, revision_id: UUID, id: bytes, request: WaitingRequest) -> None:
     """Have a request wait for a runner; raises Unavailable."""
     document = dumps({"inbox": request.inbox, "document": request.document, "seconds": request.seconds})
     name = list_of(kind, revision_id)
@@ -59,13 +62,13 @@ def put(kind: str, revision_id: UUID, id: bytes, request: Request) -> None:
         raise Unavailable(f"the event bus does not answer: {error}") from error
 
 
-def take(id: bytes) -> Request | None:
+def take(id: bytes) -> WaitingRequest | None:
     """The request, when nobody else has taken it; raises RedisError."""
     stored: Any = client().getdel(_key(id))
     if stored is None:
         return None
     document = orjson.loads(encryption.decrypt(stored))
-    return Request(document["inbox"], document["document"], document["seconds"])
+    return WaitingRequest(document["inbox"], document["document"], document["seconds"])
 
 
 def give_back(kind: str, revision_id: UUID, id: bytes) -> None:
@@ -84,7 +87,31 @@ def take_back(kind: str, revision_id: UUID, id: bytes) -> None:
         return  # it expires
 
 
-def is_waiting(kind: str, revision_id: UUID, pool: str, id: bytes) -> bool:
+def first_sign(
+    kind: str,
+    revision_id: UUID,
+    pool: str,
+    id: bytes,
+    *,
+    wait: Callable[[float], Sign | None],
+    start_seconds: float,
+) -> Sign | None:
+    """What `wait` finds in so many seconds, or None once somebody has taken the request.
+
+    Raises Unavailable when nobody does in time.
+    """
+    give_up_at = time.monotonic() + start_seconds
+    pause = UNTAKEN_SECONDS
+    while (sign := wait(pause)) is None:
+        if not _is_waiting(kind, revision_id, pool, id):
+            return None
+        if time.monotonic() > give_up_at:
+            raise Unavailable("no host of the revision could be had in time")
+        pause = NOTIFY_AGAIN_SECONDS
+    return sign
+
+
+def _is_waiting(kind: str, revision_id: UUID, pool: str, id: bytes) -> bool:
     """Whether nobody has taken it yet; then the runners are notified. Raises Unavailable."""
     try:
         if not client().exists(_key(id)):

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -15,6 +15,7 @@ import workers
 from shared.infra import broker, encryption
 from shared.settings import Settings
 from shared.user_code.calls import call
+from shared.user_code.exchanges import Exchange, open_exchange
 from tests.support.greened import World
 from workers.runner.host import HostCommand
 from workers.runner.host_pool import HostPool
@@ -48,6 +49,42 @@ def answer(id, asked):
         say(frames.ANSWER, id, b"\\xff")
     elif asked["op"] != "silent":
         say(frames.ANSWER, id, frames.pack([json.dumps({"pid": os.getpid(), "asked": asked}).encode()]))
+class App:
+    def __init__(self, id, head):
+        self.id, self.head, self.room, self.out = id, head, 16, []
+        self.part(frames.HEAD + b'{"status": 200, "headers": []}')
+        if head["do"] == "pour":
+            self.out = [frames.BODY + bytes([number % 256]) * head["size"] for number in range(head["parts"])]
+            self.out.append(frames.END)
+        if head["do"] == "flood":
+            for _ in range(100):
+                self.part(frames.BODY + b"x")
+        if head["do"] == "die":
+            self.part(frames.BODY + b"last words")
+            time.sleep(0.2)
+            os.kill(os.getpid(), 9)
+        self.pump()
+    def part(self, body):
+        say(frames.PART, self.id, body)
+    def pump(self):
+        while self.out and (self.room or self.out[0][:1] == frames.END):
+            body = self.out.pop(0)
+            self.room -= body[:1] == frames.BODY
+            self.part(body)
+            with open(note, "a") as notes:
+                print("part", file=notes)
+            if self.head["do"] == "echo" and body[:1] == frames.BODY:
+                self.part(frames.CREDIT + b"1")
+    def received(self, body):
+        if body[:1] == frames.CREDIT:
+            self.room += int(body[1:])
+        elif body[:1] == frames.CLOSE:
+            with open(note, "a") as notes:
+                print("closed", json.loads(body[1:])["code"], file=notes)
+        elif self.head["do"] == "echo":
+            self.out.append(body)
+        self.pump()
+apps = {}
 while data := peer.recv(65536):
     for kind, id, body in decoder.feed(data):
         if kind == frames.STOP:
@@ -56,6 +93,10 @@ while data := peer.recv(65536):
             say(frames.PONG, id, b"")
         if kind == frames.QUERY:
             answer(id, json.loads(body))
+        if kind == frames.OPEN:
+            apps[id] = App(id, json.loads(body))
+        if kind == frames.PART and id in apps:
+            apps[id].received(body)
 """
 
 
@@ -102,6 +143,11 @@ class Scene:
             timeout_seconds=seconds,
             start_seconds=start_seconds,
         )
+
+    def open(self, do: str, start_seconds: float = 30, **fields: Any) -> AbstractContextManager[Exchange]:
+        """A request to the app of its host, that does something."""
+        head = {"do": do, **fields}
+        return open_exchange(self.revision, self.settings.pool, head, start_seconds=start_seconds)
 
     def noted(self) -> list[str]:
         """What its hosts did."""

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import gevent
 import orjson
-from gevent.event import AsyncResult
+from gevent.event import AsyncResult, Event
 from gevent.pool import Group
 from redis.exceptions import RedisError
 from uuid_utils.compat import uuid7
@@ -28,16 +28,20 @@ from shared.infra.postgres import dumps
 from shared.settings import Settings
 from shared.user_code import inbox, requests
 from shared.user_code.inbox import ANSWER, REFUSED, TAKEN
-from shared.user_code.requests import CALL, Request
+from shared.user_code.requests import CALL, EXCHANGE, WaitingRequest
 from workers.graph_host import frames
 from workers.loops import forever
 from workers.runner.host_pool import HostPool
 from workers.runner.quarantine import OPEN
+from workers.runner.relay import Relay
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0  # how long the lists are waited on before looking which hosts there are
-AT_ONCE = {CALL: 256}  # of one revision, so that a host that stands still leaves room for others
+AT_ONCE = {
+    CALL: 256,
+    EXCHANGE: 1000,
+}  # of one revision, so that a host that stands still leaves room for others
 LONG_SECONDS = 0.25  # a call that takes longer is watched by heartbeats
 PASS_ON_SECONDS = 0.2
 
@@ -130,7 +134,7 @@ class UserCodeRunner:
         try:
             request = requests.take(id)
             if request is not None:
-                _CallInHost(self._hosts, revision_id, id, request).execute()
+                self._execute(kind, revision_id, id, request)
         except (RedisError, Undecryptable) as error:
             log.warning("a call of revision %s cannot be taken: %s", revision_id, error)
         except Exception:  # the outermost loop: our bug; whoever waits gives up in time
@@ -141,6 +145,15 @@ class UserCodeRunner:
                 self._wake()
             if not self._in_work[kind, revision_id]:
                 del self._in_work[kind, revision_id]
+
+    def _execute(self, kind: str, revision_id: UUID, id: bytes, request: WaitingRequest) -> None:
+        if kind == CALL:
+            _CallInHost(self._hosts, revision_id, id, request).execute()
+            return
+        try:
+            Relay(revision_id, id, request).execute(self._hosts)
+        except (HostError, Unavailable) as error:
+            inbox.send(request.inbox, inbox.encode(REFUSED, id, refusal("unavailable", error.message)))
 
     # ending
 
@@ -163,7 +176,7 @@ class UserCodeRunner:
 class _CallInHost:
     """A call in a host."""
 
-    def __init__(self, hosts: HostPool, revision_id: UUID, id: bytes, request: Request) -> None:
+    def __init__(self, hosts: HostPool, revision_id: UUID, id: bytes, request: WaitingRequest) -> None:
         self._hosts = hosts
         self._revision_id = revision_id
         self._id = id
@@ -171,8 +184,19 @@ class _CallInHost:
         self._answer: AsyncResult = AsyncResult()
 
     def execute(self) -> None:
-        kind, body = self._outcome()
+        watch = gevent.spawn_later(LONG_SECONDS, self._watch)
+        try:
+            kind, body = self._outcome()
+        finally:
+            watch.kill(block=False)
         inbox.send(self._request.inbox, inbox.encode(kind, self._id, body))
+
+    def _watch(self) -> None:
+        """Let whoever waits know that we work on it; heartbeats go to and fro from now on."""
+        line, own_id, asked_by = inbox.inbox().line(), uuid7().bytes, self._request.inbox
+        with line.receiving(own_id, inbox.Watched(asked_by)):
+            inbox.send(asked_by, inbox.encode(TAKEN, self._id, inbox.place(line.address, own_id)))
+            Event().wait()  # until the call is over
 
     def _outcome(self) -> tuple[int, bytes]:
         try:
@@ -200,29 +224,13 @@ class _CallInHost:
         host = self._hosts.acquire(self._revision_id)
         try:
             host.enter(self._id, self, dumps(self._request.document).encode(), kind=frames.QUERY)
-            return self._wait(self._request.seconds)
+            body = cast("bytes", self._answer.get(timeout=self._request.seconds))
         finally:
             host.leave(self._id)
-
-    def _wait(self, seconds: float) -> bytes:
-        """The host's answer; raises gevent.Timeout, HostDied, BadFrame."""
-        began = time.monotonic()
-        try:
-            body = cast("bytes", self._answer.get(timeout=min(seconds, LONG_SECONDS)))
-        except gevent.Timeout:
-            body = self._wait_longer(seconds - (time.monotonic() - began))
         parts = frames.unpack(body)
         if len(parts) != 1:
             raise frames.BadFrame("an answer of several parts")
         return parts[0]
-
-    def _wait_longer(self, seconds: float) -> bytes:
-        """Let whoever waits know that we work on it; heartbeats go to and fro meanwhile."""
-        line = inbox.inbox().line()
-        asked_by = self._request.inbox
-        with line.receiving(uuid7().bytes, inbox.Watched(asked_by)):
-            inbox.send(asked_by, inbox.encode(TAKEN, self._id, line.address.encode()))
-            return cast("bytes", self._answer.get(timeout=max(seconds, 0)))
 
     # what the host sees
 

@@ -1,0 +1,181 @@
+"""Requests for a project's app: parts to and fro between whoever opened an exchange and a host."""
+
+from __future__ import annotations
+
+import gevent
+import pytest
+
+from shared.errors import Unavailable
+from shared.infra import redis
+from shared.user_code import inbox, parts
+from shared.user_code.exchanges import Exchange, Lost
+from shared.user_code.parts import BODY, END, HEAD
+from tests.support.greened import World, child, greened
+from tests.support.user_code_hosts import scene
+from tests.support.waiting import until
+from workers.graph_host import frames
+
+__all__ = ["child"]
+
+MIB = 1024 * 1024
+PIECE = 64 * 1024
+
+
+def rest(exchange: Exchange) -> bytes:
+    """The body of an answer, to its end."""
+    found = list(exchange.parts(timeout_seconds=30))
+    assert found[0][0] == HEAD
+    assert found[-1] == (END, b"")
+    assert {kind for kind, _ in found[1:-1]} <= {BODY}
+    return b"".join(data for _, data in found[1:-1])
+
+
+def test_both_sides_call_the_parts_by_the_same_names() -> None:
+    for name in ("HEAD", "BODY", "END", "TEXT", "BYTES", "CLOSE", "CREDIT", "FAILED"):
+        assert getattr(parts, name) == getattr(frames, name)
+
+
+@greened
+def test_a_large_body_goes_up_and_comes_down_whole(world: World) -> None:
+    with scene(world) as s, s.open("echo") as exchange:
+        sent = b"".join(bytes([number % 251]) * PIECE for number in range(16 * MIB // PIECE))
+
+        def upload() -> None:
+            for at in range(0, len(sent), PIECE):
+                exchange.send(BODY, sent[at : at + PIECE])
+            exchange.send(END)
+
+        uploading = gevent.spawn(upload)
+        assert rest(exchange) == sent
+        uploading.get(timeout=10)
+
+
+@greened
+def test_a_reader_that_stops_holds_back_the_app(world: World) -> None:
+    with scene(world) as s, s.open("pour", parts=200, size=PIECE) as exchange:
+        until(lambda: s.noted().count("part") == parts.WINDOW)
+        gevent.sleep(0.3)
+        assert s.noted().count("part") == parts.WINDOW
+
+        assert len(rest(exchange)) == 200 * PIECE
+
+
+@greened
+def test_an_app_that_reads_nothing_holds_back_its_client(world: World) -> None:
+    with scene(world) as s, s.open("silent") as exchange:
+        sent: list[int] = []
+
+        def upload() -> None:
+            for number in range(100):
+                exchange.send(BODY, b"x")
+                sent.append(number)
+
+        uploading = gevent.spawn(upload)
+        until(lambda: len(sent) == parts.WINDOW)
+        assert not uploading.ready()
+        uploading.kill()
+
+
+@greened
+def test_an_app_hears_that_its_client_has_gone(world: World) -> None:
+    with scene(world) as s:
+        with s.open("silent") as exchange:
+            assert next(exchange.parts())[0] == HEAD
+        until(lambda: "closed 1006" in s.noted())
+        until(lambda: not any(host.occupants for host in s.pool.all()))
+
+
+@greened
+def test_an_app_that_says_nothing_for_long_is_waited_for(world: World) -> None:
+    with scene(world) as s, s.open("silent") as exchange:
+        inbox.BEAT_SECONDS, inbox.DEAF_SECONDS = 0.1, 1.0
+        found = exchange.parts(timeout_seconds=3)
+        assert next(found)[0] == HEAD
+        with pytest.raises(TimeoutError):
+            next(found)
+
+
+@greened
+def test_an_exchange_whose_host_dies_is_lost_after_what_it_said(world: World) -> None:
+    with scene(world) as s, s.open("die") as exchange:
+        found = exchange.parts()
+        assert [next(found)[0], next(found)] == [HEAD, (BODY, b"last words")]
+        with pytest.raises(Lost, match="SIGKILL"):
+            next(found)
+
+
+@greened
+def test_a_host_that_heeds_no_credit_is_killed(world: World) -> None:
+    with scene(world) as s, s.open("flood") as exchange:
+        with pytest.raises(Lost, match="more parts than may be on their way"):
+            list(exchange.parts())
+        with s.open("pour", parts=1, size=1) as another:
+            assert rest(another) == b"\0"
+
+
+@greened
+def test_a_part_that_was_lost_on_the_way_shows(world: World) -> None:
+    with scene(world) as s, s.open("silent") as exchange:
+        assert next(exchange.parts())[0] == HEAD
+        assert exchange._sender is not None
+        exchange._sender._number += 1
+        exchange.send(BODY, b"after a hole")
+        until(lambda: "closed 1006" in s.noted())
+
+
+@greened
+def test_exchanges_are_lost_with_the_connection(world: World) -> None:
+    with scene(world) as s:
+        with s.open("silent") as exchange:
+            found = exchange.parts(timeout_seconds=30)
+            assert next(found)[0] == HEAD
+            redis.client().client_kill_filter(_type="pubsub")
+            with pytest.raises(Lost):
+                next(found)
+        until(lambda: "closed 1006" in s.noted())
+        with s.open("pour", parts=1, size=1) as another:
+            assert rest(another) == b"\0"
+
+
+@greened
+def test_exchanges_with_a_process_that_is_gone_are_lost(world: World) -> None:
+    inbox.BEAT_SECONDS = 0.1
+    with scene(world) as s, s.open("silent") as exchange:
+        found = exchange.parts(timeout_seconds=30)
+        assert next(found)[0] == HEAD
+        exchange.peer = "nobody"
+        with pytest.raises(Lost, match="gone"):
+            next(found)
+
+
+@greened
+def test_an_empty_redis_ends_nothing_that_runs(world: World) -> None:
+    with scene(world) as s, s.open("echo") as exchange:
+        exchange.send(BODY, b"before ")
+        redis.client().flushall()
+        exchange.send(BODY, b"and after")
+        exchange.send(END)
+        assert rest(exchange) == b"before and after"
+
+
+@greened
+def test_a_runner_that_stops_lets_exchanges_end(world: World) -> None:
+    with scene(world) as s, s.open("echo") as exchange, s.open("silent") as endless:
+        assert next(endless.parts())[0] == HEAD
+        exchange.send(BODY, b"begun")
+        s.user_code.drain()
+        stopping = gevent.spawn(s.user_code.close, 1.0)
+        gevent.sleep(0.1)
+        exchange.send(END)
+        assert rest(exchange) == b"begun"
+        with pytest.raises(Lost, match="the runner stops"):
+            list(endless.parts(timeout_seconds=30))
+        stopping.get(timeout=10)
+
+
+@greened
+def test_an_exchange_that_no_host_can_be_had_for_is_refused(world: World) -> None:
+    with scene(world, "cannot load") as s:
+        with pytest.raises(Unavailable, match="no such file"), s.open("echo"):
+            raise AssertionError("there is no host")
+        assert not list(redis.client().scan_iter("runyard:user-code:exchanges:*"))

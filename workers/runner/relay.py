@@ -1,0 +1,157 @@
+"""A request for a project's app between its client's inbox and a host: what either end sends goes to the other.
+
+Credits pass through: each end waits for the other, so that here, too, no more parts are held than either may have on
+their way. A host that does not keep to it is killed.
+"""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+import gevent
+from gevent.queue import Empty, SimpleQueue
+from uuid_utils.compat import uuid7
+
+from shared.errors import HostDied, HostError
+from shared.infra.postgres import dumps
+from shared.user_code import inbox, parts
+from shared.user_code.inbox import PART, TAKEN
+from shared.user_code.parts import CLOSE, COSTING, CREDIT, LAST, MOST_BYTES, WINDOW, Sender
+from shared.user_code.requests import WaitingRequest
+from workers.graph_host import frames
+from workers.runner.host import Host
+from workers.runner.host_pool import HostPool
+
+log = logging.getLogger(__name__)
+
+FROM_APP = frozenset((parts.HEAD, *COSTING, *LAST, CREDIT))
+AT_ONCE = WINDOW  # parts that travel together
+GONE = CLOSE + b'{"code":1006,"reason":"the client has gone"}'
+
+
+class Relay:
+    """One request or WebSocket, as its host sees it."""
+
+    def __init__(self, revision_id: UUID, id: bytes, request: WaitingRequest) -> None:
+        self._revision_id = revision_id
+        self._id = id
+        self._request = request
+        self._up: SimpleQueue[bytes | None] = SimpleQueue()  # None: nothing follows
+        self._held = 0  # parts of the app's that were not credited to it
+        self._why_lost: str | None = None
+
+    def execute(self, hosts: HostPool) -> None:
+        """Relay until either end is over. Raises HostError when no host takes it."""
+        line, own_id = inbox.inbox().line(), uuid7().bytes
+        host = hosts.acquire(self._revision_id)
+        client = _Client(self, self._request.inbox)
+        sender = Sender(inbox.place(self._request.inbox, self._id))
+        with line.receiving(own_id, client):
+            try:
+                host.enter(self._id, self, dumps(self._request.document).encode(), kind=frames.OPEN)
+                gevent.spawn(client.pass_down, host, self._id)
+                place = inbox.place(line.address, own_id)
+                inbox.send(self._request.inbox, inbox.encode(TAKEN, self._id, place))
+                self._pass_up(sender)
+            except gevent.GreenletExit:
+                self._why_lost = "the runner stops"
+                raise
+            finally:
+                host.leave(self._id)
+                client.end()
+                if self._why_lost is not None:
+                    sender.give_up(self._why_lost)
+
+    def _pass_up(self, sender: Sender) -> None:
+        while (first := self._up.get()) is not None:
+            batch = [first, *self._more()]
+            if not sender.send(*batch):
+                return  # nobody is there any more
+            if any(part[:1] in LAST for part in batch):
+                return
+
+    def _more(self) -> list[bytes]:
+        """What else is there already."""
+        found: list[bytes] = []
+        while len(found) < AT_ONCE - 1:
+            try:
+                part = self._up.get_nowait()
+            except Empty:
+                break
+            if part is None:
+                self._up.put(None)
+                break
+            found.append(part)
+        return found
+
+    def end(self) -> None:
+        """Nothing need be passed up any more."""
+        self._up.put(None)
+
+    def credit(self, parts: int) -> None:
+        """So many of the app's parts were consumed."""
+        self._held -= parts
+
+    # what the host sees
+
+    def received(self, kind: int, body: bytes) -> None:
+        if kind != frames.PART:
+            return
+        if body[:1] not in FROM_APP or len(body) > MOST_BYTES + 1:
+            raise frames.BadFrame(f"a part {body[:1]!r} of {len(body)} bytes")
+        if body[:1] in COSTING:
+            self._held += 1
+            if self._held > WINDOW:
+                raise frames.BadFrame("more parts than may be on their way")
+        self._up.put(body)
+
+    def host_died(self, error: HostError) -> None:
+        self._why_lost = f"the graph host {error.message}"
+        self._up.put(None)
+
+    def wait_until_drained(self) -> None:
+        """It has no events."""
+
+
+class _Client:
+    """The other end: what it sends goes down to the host."""
+
+    def __init__(self, relay: Relay, peer: str) -> None:
+        self.peer: str | None = peer
+        self._relay = relay
+        self._down: SimpleQueue[bytes | None] = SimpleQueue()
+        self._expected = 0
+        self._has_closed = False
+
+    def pass_down(self, host: Host, id: bytes) -> None:
+        """In a greenlet of its own, since a host may take its time; half a frame cannot be taken back."""
+        try:
+            while (part := self._down.get()) is not None:
+                host.send(frames.PART, id, part)
+        except HostDied:
+            return  # the relay knows
+
+    def end(self) -> None:
+        """Let the greenlet end; what has been received goes down before."""
+        self._down.put(None)
+
+    def received(self, kind: int, number: int, body: bytes) -> None:
+        if kind == inbox.LOST or (kind == PART and number != self._expected):
+            self.lost("parts of it were lost on the way")
+        elif kind == PART and not self._has_closed:
+            self._expected += 1
+            self._pass(body)
+
+    def _pass(self, part: bytes) -> None:
+        if part[:1] == CREDIT:
+            self._relay.credit(int(part[1:]))
+        self._down.put(part)
+        if part[:1] == CLOSE:
+            self._has_closed = True
+            self._relay.end()
+
+    def lost(self, reason: str) -> None:
+        if not self._has_closed:
+            log.info("a client of an app is gone: %s", reason)
+            self._pass(GONE)
