@@ -13,12 +13,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared.deployments.deployments import DeploymentRef
 from shared.errors import NotFound
 from shared.models import ThreadStatus, is_live
 from shared.protocol.lifecycle import open_interrupts
-from shared.runs import create
-from shared.runs.create import Created, RunRequest
+from shared.runs.drafts import RunRequest
 
 
 class NoSuchRun(NotFound):
@@ -46,45 +44,46 @@ ORDER BY attempt > 0 DESC, created_seq DESC LIMIT 1
 """)
 
 
-def start(
-    conn: Connection, deployment: DeploymentRef, request: RunRequest, *, thread_id: UUID, **more: Any
-) -> Created:
-    """A run with this input, or one that takes it as the answer to what the thread asks.
+def of_input(conn: Connection, deployment_id: UUID, request: RunRequest, *, thread_id: UUID) -> RunRequest:
+    """The run that is to be made for this input: one that takes it as the answer to what the thread asks, if it asks.
 
-    From a checkpoint that is named it is always input. `more` is what `create_run` takes, and so is what is raised.
+    From a checkpoint that is named it is always input. The thread stays as it is.
     """
-    thread = conn.execute(LOCKED, {"deployment_id": deployment.id, "thread_id": thread_id}).one_or_none()
+    thread = conn.execute(LOCKED, {"deployment_id": deployment_id, "thread_id": thread_id}).one_or_none()
     is_asked = thread is not None and thread.status == ThreadStatus.INTERRUPTED and _open(thread)
     if is_asked and request.input is not None and not request.place:
-        request = replace(request, input=None, command={"resume": request.input})
-    return create.create_run(conn, deployment, request, thread_id=thread_id, **more)
+        return replace(request, input=None, command={"resume": request.input})
+    return request
 
 
-def respond(
+def of_answers(
     conn: Connection,
-    deployment: DeploymentRef,
+    deployment_id: UUID,
     request: RunRequest,
     answers: Mapping[str, Any],
     *,
     thread_id: UUID,
-    **more: Any,
-) -> Created:
-    """A run of the assistant that asked, which gives these answers by interrupt; what is not answered stays open.
+) -> RunRequest:
+    """The run that is to be made of the assistant that asked: it gives these answers by interrupt.
 
-    Raises NoSuchRun, and NoSuchInterrupt for an id that is unknown, or answered by a run that has not ended.
+    What is not answered stays open, and the thread as it is. Raises NoSuchRun, and NoSuchInterrupt for an id that is
+    unknown, or answered by a run that has not ended.
     """
-    keys = {"deployment_id": deployment.id, "thread_id": thread_id}
+    keys = {"deployment_id": deployment_id, "thread_id": thread_id}
     thread = conn.execute(LOCKED, keys).one_or_none()
     assistant_id = None if thread is None else conn.execute(ASKED_BY, keys).scalar_one_or_none()
     if thread is None or assistant_id is None:
-        raise NoSuchRun(f"Thread {thread_id} has no run")
+        raise no_run(thread_id)
     waiting = _unanswered(_open(thread), conn.execute(COMMANDS, keys).scalars())
     unknown = [id for id in answers if id not in waiting]
     if unknown:
         raise NoSuchInterrupt(f"Unknown or already answered interrupt: {', '.join(unknown)}")
     command = {**(request.command or {}), "resume": dict(answers)}
-    request = replace(request, assistant_id=str(assistant_id), command=command)
-    return create.create_run(conn, deployment, request, thread_id=thread_id, **more)
+    return replace(request, assistant_id=str(assistant_id), command=command)
+
+
+def no_run(thread_id: UUID) -> NoSuchRun:
+    return NoSuchRun(f"Thread {thread_id} has no run")
 
 
 def _open(thread: Any) -> set[str]:

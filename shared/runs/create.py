@@ -7,54 +7,26 @@ depends on other runs of its thread looks at them first, in a transaction.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, text
-from uuid_utils.compat import uuid7
 
 from shared import assistants
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.infra.postgres import Driver, Row, dumps, query
 from shared.models import ThreadStatus
-from shared.runs import cancel, configurable
+from shared.runs import cancel, configurable, drafts
 from shared.runs.cancel import Displaced
-from shared.runs.configurable import RunIdentity
+from shared.runs.drafts import Draft, RunRequest
 from shared.runs.read import PROTOCOL
 from shared.threads import records, ttl
+from shared.user_code import filters
+from shared.user_code.filters import Filter
 
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRequest:
-    """What a caller asked for, already validated; defaults are the contract's."""
-
-    assistant_id: str
-    input: Any = None
-    webhook: str | None = None  # an address that has been checked
-    command: dict[str, Any] | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    config: dict[str, Any] = field(default_factory=dict)
-    context: dict[str, Any] = field(default_factory=dict)
-    stream_mode: Sequence[str] = ("values",)
-    stream_subgraphs: bool = False
-    stream_resumable: bool = False
-    interrupt_before: Any = None
-    interrupt_after: Any = None
-    multitask_strategy: str = "enqueue"
-    if_not_exists: str = "reject"
-    on_completion: str = "delete"
-    durability: str = "async"
-    after_seconds: float = 0
-    place: dict[str, Any] = field(default_factory=dict)  # the checkpoint to start from; on a thread only
-    feedback_keys: list[str] | None = None
-    strict_resume: bool = False
-    langsmith_tracer: dict[str, str] = field(default_factory=dict)  # `project_name`, `example_id`
-    if_thread_status: Sequence[str] | None = None  # refuse on a thread whose status is none of these
-    extras: dict[str, Any] = field(default_factory=dict)  # what the graph also finds in `configurable`
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,31 +57,40 @@ def create_run(
     """Insert a pending run with its configuration frozen in; a run without thread gets one of its own.
 
     `user` is the document of whom the deployment's authorization found to ask for it.
+
     Raises NotFound (thread or assistant), Conflict (strategy `reject` on a busy thread; a status that was not
     wanted; nothing serves yet), Invalid (unknown graph), TooMany. A request that depends on other runs of its
     thread (`depends_on_thread`) needs a transaction: TypeError on the driver's connection, which has none.
     """
     assistant = assistants.resolve(conn, deployment, request.assistant_id)
-    is_stateless = thread_id is None
-    run_id = run_id or uuid7()
-    displaced: Sequence[Displaced] = ()
-    if thread_id is None:
-        thread_id = uuid7()
-        request = replace(request, place={})
-    elif depends_on_thread(request):
-        displaced = _displace(conn, deployment.id, thread_id, request, run_id)
-    temporary = is_stateless and request.on_completion == "delete"
-    graph = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
-    identity = RunIdentity(
-        run_id=str(run_id),
-        thread_id=str(thread_id),
-        graph_id=assistant.graph_id,
-        assistant_id=str(assistant.assistant_id),
-        langgraph_request_id=request_id,
-        **configurable.of_user(user),
+    made = drafts.draft(
+        request, assistant, thread_id=thread_id, run_id=run_id, request_id=request_id, user=user
     )
+    return insert(conn, deployment, made, max_pending=max_pending, key_id=key_id)
+
+
+def insert(
+    conn: Connection | Driver,
+    deployment: DeploymentRef,
+    draft: Draft,
+    *,
+    max_pending: int = 1_000,
+    key_id: str = "",
+    filter: Filter | None = None,
+) -> Created:
+    """The rest of it, of what is to be made; a thread that is hidden by the filter is as if there were none.
+
+    A filter needs a transaction. Raises the same.
+    """
+    request, assistant, thread_id = draft.request, draft.assistant, draft.thread_id
+    if filter is not None and is_hidden(conn, deployment.id, draft, filter):
+        raise missing()
+    displaced: Sequence[Displaced] = ()
+    if not draft.is_stateless and depends_on_thread(request):
+        displaced = _displace(conn, deployment.id, thread_id, request, draft.run_id)
+    graph = {"graph_id": assistant.graph_id, "assistant_id": str(assistant.assistant_id)}
     values = {
-        "run_id": run_id,
+        "run_id": draft.run_id,
         "webhook": request.webhook,
         "deployment_id": deployment.id,
         "thread_id": thread_id,
@@ -117,28 +98,62 @@ def create_run(
         "revision_id": assistant.revision_id,
         "graph_id": assistant.graph_id,
         "assistant_metadata": dumps(assistant.metadata),
-        "metadata": dumps(_metadata(request, assistant)),
+        "metadata": dumps(draft.metadata),
         "thread_metadata": dumps(graph),
         "thread_config": dumps(configurable.of_thread(assistant.config, request.config)),
         "input": dumps(request.input),
-        "kwargs": dumps(_kwargs(request, assistant, identity, temporary=temporary)),
+        "kwargs": dumps(draft.kwargs),
         "multitask_strategy": request.multitask_strategy,
-        "temporary": temporary,
+        "temporary": draft.is_temporary,
         "pool": assistant.pool,
         "key_id": key_id,
         "timeout_seconds": assistant.run_timeout_seconds,
         "max_pending": max_pending,
         "after": max(request.after_seconds, 0),
     }
-    row = None if is_stateless else query(conn, INSERT_ON_THREAD, values).fetchone()
-    if row is None and (is_stateless or _may_make_thread(conn, deployment.id, thread_id, request)):
-        row = query(conn, INSERT_WITH_THREAD, values).fetchone()
-    if row is None:  # somebody made the thread between two statements, or it is full
-        row = query(conn, INSERT_ON_THREAD, values).fetchone()
+    row = _inserted(conn, deployment.id, draft, values, filter)
     if row is None:
         raise TooMany(f"This thread has {max_pending} pending runs already.", retry_after_seconds=5)
     is_due = request.after_seconds <= 0
-    return Created(run_id, thread_id, assistant.pool, row["starts_at_once"], row, is_due, displaced)
+    return Created(draft.run_id, thread_id, assistant.pool, row["starts_at_once"], row, is_due, displaced)
+
+
+def _inserted(
+    conn: Connection | Driver,
+    deployment_id: UUID,
+    draft: Draft,
+    values: dict[str, Any],
+    filter: Filter | None,
+) -> Row | None:
+    """The run's row, on its thread or with it; None when the thread is full."""
+    row = None if draft.is_stateless else query(conn, INSERT_ON_THREAD, values).fetchone()
+    is_made = False
+    if row is None and (draft.is_stateless or _may_make_thread(conn, deployment_id, draft)):
+        row = query(conn, INSERT_WITH_THREAD, values).fetchone()
+        is_made = row is not None
+    if row is None:  # somebody made the thread between two statements, or it is full
+        row = query(conn, INSERT_ON_THREAD, values).fetchone()
+    if not is_made and filter is not None and is_hidden(conn, deployment_id, draft, filter):
+        raise missing()  # a stranger made it after it was looked for
+    return row
+
+
+def missing() -> NotFound:
+    return NotFound("Thread or assistant not found.")
+
+
+def is_hidden(conn: Connection | Driver, deployment_id: UUID, draft: Draft, filter: Filter) -> bool:
+    """Whether a run's thread is there, and not for whom this filter is; it stays as it is. Needs a transaction."""
+    if not isinstance(conn, Connection):
+        raise TypeError("a thread is looked at with a filter in a transaction")
+    condition, values = filters.condition(filter, "metadata")
+    statement = text(
+        f"SELECT {condition} FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
+        " FOR NO KEY UPDATE"
+    )
+    key = {"deployment_id": deployment_id, "thread_id": draft.thread_id}
+    row = conn.execute(statement, {**values, **key}).one_or_none()
+    return row is not None and not row[0]
 
 
 MADE = """
@@ -188,16 +203,14 @@ def _require_status(conn: Connection, deployment_id: UUID, thread_id: UUID, requ
         raise Conflict(f"Thread {thread_id} is {status}, not {wanted} (if_thread_status).")
 
 
-def _may_make_thread(
-    conn: Connection | Driver, deployment_id: UUID, thread_id: UUID, request: RunRequest
-) -> bool:
+def _may_make_thread(conn: Connection | Driver, deployment_id: UUID, draft: Draft) -> bool:
     """Whether the thread is absent and may be made; raises NotFound when it may not."""
     try:
-        records.require(conn, deployment_id, thread_id)
+        records.require(conn, deployment_id, draft.thread_id)
     except NotFound:
-        if request.if_not_exists == "create":
+        if draft.request.if_not_exists == "create":
             return True
-        raise NotFound("Thread or assistant not found.") from None
+        raise missing() from None
     return False
 
 
@@ -264,49 +277,6 @@ WITH t AS (
 """
     + _INSERT_RUN
 )
-
-
-def _metadata(request: RunRequest, assistant: assistants.Resolved) -> dict[str, Any]:
-    """A run's own metadata: it may call its graph otherwise, but belongs to its assistant."""
-    asked = {**request.config.get("metadata", {}), "graph_id": assistant.graph_id, **request.metadata}
-    return {**asked, "assistant_id": str(assistant.assistant_id)}
-
-
-# A run's kwargs that hold what was asked for as it was: name → field of the request.
-AS_ASKED = {
-    "stream_mode": "stream_mode",
-    "interrupt_before": "interrupt_before",
-    "interrupt_after": "interrupt_after",
-    "webhook": "webhook",
-    "feedback_keys": "feedback_keys",
-    "subgraphs": "stream_subgraphs",
-    "resumable": "stream_resumable",
-    "durability": "durability",
-}
-
-
-def _kwargs(
-    request: RunRequest, assistant: assistants.Resolved, identity: RunIdentity, *, temporary: bool
-) -> dict[str, Any]:
-    """Everything the graph host needs to know but the input: assistant's configuration, run's over it."""
-    own = configurable.given(request.context or request.config.get("configurable", {}))
-    context = {**configurable.given(assistant.context), **own}
-    config = {**assistant.config, **request.config}
-    entries = {**configurable.given(assistant.config.get("configurable", {})), **own}
-    config["configurable"] = configurable.of_run(entries, identity, request.extras, request.place)
-    kwargs = {
-        "command": request.command,
-        "config": config,
-        "context": context,
-        **{name: getattr(request, asked) for name, asked in AS_ASKED.items()},
-        "temporary": temporary,
-        "checkpoint_during": request.durability != "exit",
-    }
-    if request.strict_resume:
-        kwargs["strict_resume"] = True
-    if request.langsmith_tracer:
-        kwargs["langsmith_tracer"] = request.langsmith_tracer
-    return kwargs
 
 
 def _apply_strategy(

@@ -16,13 +16,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
-from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict
 from shared.infra.postgres import Row
 from shared.models import UNSUCCESSFUL_RUN_STATUSES, ThreadStatus, is_unsuccessful
 from shared.runs import create, read
 from shared.runs.configurable import OWN, PLACE
-from shared.runs.create import AS_ASKED, Created, RunRequest
+from shared.runs.drafts import AS_ASKED, RunRequest
 from shared.threads import records
 
 RETRY_OF = "retry_of"  # in a run's metadata
@@ -62,30 +61,23 @@ def record(row: Row) -> dict[str, Any]:
     return {**read.record(row), **more}
 
 
-def retry_run(
-    conn: Connection,
-    deployment: DeploymentRef,
-    thread_id: UUID,
-    run_id: UUID,
-    *,
-    new_id: UUID,
-    force: bool = False,
-    **terms: Any,
-) -> Created:
-    """A new run that continues where this one ended; `terms` are those of `runs.create`.
+def of_failed(
+    conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: UUID, *, force: bool = False
+) -> RunRequest:
+    """The run that is to be made to continue where this one ended; its thread stays as it is.
 
     Raises NotFound, and Conflict while the thread is busy, for a run that has not failed, and for a thread
     that has moved on since; `force` permits the last: the new run then forks from the failed run's last
     checkpoint.
     """
-    records.lock(conn, deployment.id, thread_id)
-    failed = read.get(conn, deployment.id, run_id, thread_id=thread_id)
-    if records.get(conn, deployment.id, thread_id)["status"] == ThreadStatus.BUSY:
+    records.lock(conn, deployment_id, thread_id)
+    failed = read.get(conn, deployment_id, run_id, thread_id=thread_id)
+    if records.get(conn, deployment_id, thread_id)["status"] == ThreadStatus.BUSY:
         raise Conflict(create.BUSY)
     if failed["status"] not in UNSUCCESSFUL_RUN_STATUSES:
         raise Conflict(f"Run {run_id} has not failed: its status is {failed['status']}.")
     last = conn.execute(
-        LAST, {"deployment_id": deployment.id, "thread_id": thread_id, "run_id": run_id}
+        LAST, {"deployment_id": deployment_id, "thread_id": thread_id, "run_id": run_id}
     ).one()
     if last.has_moved_on and not force:
         raise Conflict(
@@ -94,7 +86,7 @@ def retry_run(
     request = _same(failed, goes_on=last.checkpoint_id is not None)
     if last.checkpoint_id is not None and last.has_moved_on:
         request.place["checkpoint_id"] = last.checkpoint_id
-    return create.create_run(conn, deployment, request, thread_id=thread_id, run_id=new_id, **terms)
+    return request
 
 
 # `newest` is the thread's; what another run, or a caller, wrote after this run's own is a move.
@@ -125,7 +117,8 @@ def _same(failed: Row, *, goes_on: bool) -> RunRequest:
         command=None if goes_on else kwargs["command"],
         strict_resume=not goes_on and kwargs.get("strict_resume", False),
         place={} if goes_on else place,
-        metadata={**failed["metadata"], RETRY_OF: str(failed["run_id"])},
+        metadata=failed["metadata"],
+        own_metadata={RETRY_OF: str(failed["run_id"])},
         config={name: value for name, value in kwargs["config"].items() if name != "configurable"},
         context=kwargs["context"],
         extras={name: value for name, value in configurable.items() if name not in OWN},

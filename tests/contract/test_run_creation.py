@@ -19,7 +19,7 @@ from tests.contract.conftest import Api, Notifications
 from tests.contract.test_sse import names, text_of
 from tests.support.acting import Actor, act
 from tests.support.broken_link import Link, linked
-from web.deployment_api import runs as run_routes
+from web.deployment_api import creation
 
 CHECKPOINT = "1f1e0000-0000-6000-8000-000000000001"
 MISSING = "00000000-0000-0000-0000-00000000dead"
@@ -501,15 +501,15 @@ def test_a_join_tells_the_owner_of_a_running_run_what_it_wants(
 
 @pytest.mark.usefixtures("own_key")
 def test_a_repetition_is_answered_also_when_the_deployment_is_full(api: Api, thread_id: str) -> None:
-    run_routes._counted.clear()
+    creation._counted.clear()
     api.set(max_pending_per_deployment=1)
     path, body = f"/threads/{thread_id}/runs", {"assistant_id": "agent"}
     first = api.post(path, body, headers=KEY)
-    run_routes._counted.clear()  # the next count is due
+    creation._counted.clear()  # the next count is due
     again = api.post(path, body, headers=KEY)
     other = api.post(path, body, headers={"Idempotency-Key": "k2"})
     batch = api.post("/runs/batch", [body])
-    run_routes._counted.clear()
+    creation._counted.clear()
     assert (first.status_code, again.data) == (200, first.data)
     assert (other.status_code, batch.status_code) == (429, 429)
 

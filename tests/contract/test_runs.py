@@ -19,7 +19,7 @@ from shared.models import Checkpoint, Run, RunStatus, ThreadStatus
 from shared.runs import claims, finish
 from tests.contract.conftest import Api, Notifications
 from tests.support.acting import Actor, act
-from web.deployment_api import runs as run_routes
+from web.deployment_api import creation
 
 FIELDS = [
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
@@ -741,7 +741,7 @@ def test_a_deployments_bound_of_pending_runs_holds(
     app.config["SETTINGS"] = replace(app.config["SETTINGS"], max_pending_per_deployment=2)
     for _ in range(2):
         assert api.post("/runs", {"assistant_id": "agent"}).status_code == 200
-    run_routes._counted.clear()  # the next count is due
+    creation._counted.clear()  # the next count is due
 
     refused = api.post("/runs", {"assistant_id": "agent"})
 

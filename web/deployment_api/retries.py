@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, g, jsonify
-from uuid_utils.compat import uuid7
+from flask import Blueprint, Response
 
-from shared.infra import broker
+from shared.errors import NotFound
 from shared.infra.postgres import connection
 from shared.models import UNSUCCESSFUL_RUN_STATUSES
-from shared.runs import read, retry
-from web.auth import caller
-from web.context import deployment, settings
-from web.deployment_api import schemas
+from shared.runs import retry
+from shared.runs.drafts import RunRequest
+from web.context import deployment
+from web.deployment_api import creation, schemas
+from web.deployment_api.creation import WantedRun
 from web.deployment_api.crons import Moment
-from web.deployment_api.locations import run_path
 from web.deployment_api.paging import MAX_OFFSET, page
 from web.fields import ItemOrList, OneOf, Schema, StrictBoolean, StrictInteger, StrictString, UuidField
-from web.idempotency import once
 from web.operations import operation
 from web.validation import load, uuid_path
 
@@ -73,22 +71,13 @@ def retry_run(thread_id: str, run_id: str) -> Response:
     busy, and when it has moved on since, unless `force` is true: then it forks from that checkpoint.
     """
     thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
-    force, new_id = load(Retry, optional=True)["force"], uuid7()
-    with connection() as conn:
-        keep = once(conn)
-        created = retry.retry_run(
-            conn,
-            deployment(),
-            thread_key,
-            run_key,
-            new_id=new_id,
-            force=force,
-            request_id=g.get("request_id", ""),
-            max_pending=settings().max_pending_per_thread,
-            key_id=caller().key_id,
-        )
-        response = jsonify(read.record(created.row))
-        response.headers["Content-Location"] = run_path(thread_key, new_id)
-        keep(response)
-    broker.enqueue_run(created.pool, new_id)
-    return response
+    force = load(Retry, optional=True)["force"]
+    wanted = WantedRun(
+        request=RunRequest(assistant_id=""),
+        thread_id=thread_key,
+        of_thread=lambda conn, deployment_id: retry.of_failed(
+            conn, deployment_id, thread_key, run_key, force=force
+        ),
+        hidden=lambda: NotFound("Not Found"),
+    )
+    return creation.make(wanted)[1]

@@ -7,30 +7,26 @@ as the first time, with the stream or the output of the run that was made then.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 from uuid import UUID
 
 import orjson
-from flask import Blueprint, Response, g, jsonify, request
+from flask import Blueprint, Response, jsonify
 from uuid_utils.compat import uuid7
 
-from shared.access.idempotency import HEADER
-from shared.errors import Invalid, OutcomeUnknown, TooMany
+from shared.errors import Invalid
 from shared.eventlog.hub import hub
-from shared.infra import broker
-from shared.infra.postgres import connection, driver
-from shared.runs import cancel, create, eligibility, queue_position, read
-from shared.runs.create import Created, RunRequest
+from shared.infra.postgres import connection
+from shared.runs import cancel, eligibility, queue_position, read
 from shared.runs.signals import notify_next, publish_cancels
 from web import sse
-from web.auth import caller
 from web.context import deployment, settings
-from web.deployment_api import schemas, stream_filter
+from web.deployment_api import creation, schemas, stream_filter
+from web.deployment_api.creation import WantedRun
 from web.deployment_api.follower import RunFollower
-from web.deployment_api.locations import run_path, stream_headers
+from web.deployment_api.locations import stream_headers
 from web.deployment_api.paging import selected
 from web.deployment_api.run_request import (
     MAX_BATCH,
@@ -41,13 +37,11 @@ from web.deployment_api.run_request import (
     run_requests,
 )
 from web.fields import QueryInteger, QueryList, Schema, StrictString
-from web.idempotency import REPLAYED, Repeated, once
+from web.idempotency import REPLAYED, Repeated
 from web.operations import operation
 from web.validation import SchemaViolation, load_query, uuid_path
 
 bp = Blueprint("runs", __name__)
-
-COUNT_SECONDS = 2.0
 
 RUN_FIELDS = (
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
@@ -165,17 +159,7 @@ def wait_for_stateless_run() -> Response:
 )
 def create_batch() -> Response:
     """An array of bodies, all of which become runs or none; their records in the same order."""
-    asked = run_requests()
-    is_full = _is_full(len(asked))
-    with connection() as conn:
-        keep = once(conn)
-        if is_full:
-            raise is_full
-        created = [create.create_run(conn, deployment(), each, thread_id=None, **_terms()) for each in asked]
-        response = keep(jsonify([read.record(one.row) for one in created]))
-    for one in created:
-        _notify(one)
-    return response
+    return creation.make_all([WantedRun(request=each, thread_id=None) for each in run_requests()])
 
 
 def _thread(thread_id: str) -> UUID:
@@ -186,126 +170,20 @@ def _new_runs_thread(thread_id: str) -> UUID:
     return uuid_path(thread_id, "thread_id", message="Invalid thread ID")
 
 
-def create_unkeyed(asked: RunRequest, thread_id: UUID | None, run_id: UUID) -> Created:
-    """A run of an interface whose calls know no `Idempotency-Key`: its row is committed, then its runner notified."""
-    return _create(asked, thread_id, run_id, has_key=False)[0]
-
-
-def _create(
-    asked: RunRequest, thread_id: UUID | None, run_id: UUID, *, has_key: bool | None = None
-) -> tuple[Created, Response]:
-    """Commit the run's row, then notify; also its record as an answer. Raises Repeated."""
-    if has_key is None:
-        has_key = HEADER in request.headers
-    try:
-        created, response = _insert(asked, thread_id, run_id, has_key=has_key)
-    except OutcomeUnknown as error:
-        created = _found(run_id, error)
-        response = _record(created, thread_id)
-    _publish(created)
-    return created, response
-
-
-def create_by(rule: Callable[..., Created]) -> Created:
-    """Commit the run that a rule makes in a transaction, then notify.
-
-    The rule gets the connection, `run_id` and the terms of `runs.create`; what it raises is raised.
-    """
-    run_id = uuid7()
-    if is_full := _is_full(1):
-        raise is_full
-    try:
-        with connection() as conn:
-            created = rule(conn, run_id=run_id, **_terms())
-    except OutcomeUnknown as error:
-        created = _found(run_id, error)
-    _publish(created)
-    return created
-
-
-def _found(run_id: UUID, error: OutcomeUnknown) -> Created:
-    """The run whose commit was not answered, if it was carried out: an error would have the caller send it again."""
-    with driver() as conn:
-        found = create.made(conn, run_id)
-    if found is None:
-        raise error
-    return found
-
-
-def _publish(created: Created) -> None:
-    publish_cancels(created.displaced, settings().event_retention_seconds)
-    _notify(created)
-
-
-def _insert(
-    asked: RunRequest, thread_id: UUID | None, run_id: UUID, *, has_key: bool
-) -> tuple[Created, Response]:
-    is_full = _is_full(1)
-    # What looks at other runs, or at an earlier answer, is several statements in one transaction, the rest
-    # one that inserts.
-    alone = not has_key and (thread_id is None or not create.depends_on_thread(asked))
-    with driver() if alone else connection() as conn:
-        keep = once(conn) if has_key else None  # a repetition makes nothing: it is answered also when full
-        if is_full:
-            raise is_full
-        created = create.create_run(conn, deployment(), asked, thread_id=thread_id, run_id=run_id, **_terms())
-        response = _record(created, thread_id)
-        if keep is not None:
-            keep(response)
-    return created, response
-
-
-def _record(created: Created, thread_id: UUID | None) -> Response:
-    response = jsonify(read.record(created.row))
-    response.headers["Content-Location"] = run_path(thread_id, created.run_id)
-    return response
-
-
-def _terms() -> dict[str, Any]:
-    return {
-        "request_id": g.get("request_id", ""),
-        "max_pending": settings().max_pending_per_thread,
-        "key_id": caller().key_id,
-    }
-
-
-def _notify(created: Created) -> None:
-    if created.is_due:
-        broker.enqueue_run(created.pool, created.run_id)
-
-
-_counted: dict[UUID, tuple[float, int]] = {}  # deployment → when, how many runs were pending
-
-
-def _is_full(wanted_runs: int) -> TooMany | None:
-    """The refusal where the deployment's bound of pending runs is reached.
-
-    They are counted every few seconds, so it may be overshot.
-    """
-    most = settings().max_pending_per_deployment
-    counted_at, pending = _counted.get(deployment().id, (0.0, 0))
-    if time.monotonic() - counted_at > COUNT_SECONDS:
-        with driver() as conn:
-            pending = read.count_pending(conn, deployment().id, most=most)
-        _counted[deployment().id] = (time.monotonic(), pending)
-    if pending + wanted_runs <= most:
-        return None
-    return TooMany(f"This deployment has {pending} pending runs already.", retry_after_seconds=5)
-
-
 def _in_background(thread_id: UUID | None) -> Response:
     asked, _ = run_request(thread_id)
-    return _create(asked, thread_id, uuid7())[1]
+    return creation.make(WantedRun(request=asked, thread_id=thread_id))[1]
 
 
 def _streamed(thread_id: UUID | None) -> Response:
     namespaces = namespaces_asked()
     asked, on_disconnect = run_request(thread_id, namespaces)
     run_id, cancels = uuid7(), on_disconnect == "cancel"
+    wanted = WantedRun(request=asked, thread_id=thread_id, run_id=run_id)
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_id, unseen=True))
         try:
-            created, _ = _create(asked, thread_id, run_id)
+            created, _ = creation.make(wanted)
         except Repeated as repeated:
             return _streamed_again(_first_answer(repeated), thread_id, namespaces, cancels=cancels)
         follower = RunFollower(run_id, created.thread_id, cancels=cancels)
@@ -349,10 +227,11 @@ def _streamed_again(
 def _awaited(thread_id: UUID | None) -> Response:
     asked, on_disconnect = run_request(thread_id)
     run_id, cancels = uuid7(), on_disconnect == "cancel"
+    wanted = WantedRun(request=asked, thread_id=thread_id, run_id=run_id)
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_id, unseen=True))
         try:
-            created, _ = _create(asked, thread_id, run_id)
+            created, _ = creation.make(wanted)
         except Repeated as repeated:
             return _awaited_again(_first_answer(repeated), cancels=cancels)
         follower = RunFollower(run_id, created.thread_id, cancels=cancels)

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from shared.infra import redis
 from shared.infra.postgres import connection
-from shared.runs import retry
+from shared.runs import create, retry
 from shared.threads import records
 from tests.support.greened import World, child, greened
 from tests.support.runner_bench import bench, last, names
@@ -191,7 +191,8 @@ def test_a_stopped_run_goes_on_from_its_last_checkpoint_when_run_again(world: Wo
 
         with connection() as conn:
             thread_id = stopped["thread_id"]
-            again = retry.retry_run(conn, b.deployment, thread_id, run_id, new_id=uuid4()).run_id
+            request = retry.of_failed(conn, b.deployment.id, thread_id, run_id)
+            again = create.create_run(conn, b.deployment, request, thread_id=thread_id).run_id
         b.runner.notify([again])
         found = b.wait(again)
 

@@ -14,6 +14,7 @@ from shared.eventlog.events import Event
 from shared.eventlog.hub import Reader
 from shared.infra.postgres import Row, connection
 from shared.runs.a2a_tasks import SUBMITTED
+from shared.user_code.authorization import Granted
 from web import sse
 from web.context import deployment
 from web.deployment_api import json_rpc
@@ -33,6 +34,7 @@ class AgentCall:
     agent: Row
     call: json_rpc.Call
     shapes: Version1
+    read: Granted | None = None  # what was said of reading the assistant; None: it is everybody's
 
     def answer(self, value: Any) -> Response:
         return json_rpc.answer(json_rpc.result(self.call.id, value))

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
 from shared.errors import NotFound
-from shared.infra.postgres import Row, connection
+from shared.infra.postgres import Row
 from shared.models import ThreadStatus
 from shared.runs.a2a_tasks import KEY
-from shared.runs.create import RunRequest
+from shared.runs.drafts import RunRequest
 from shared.threads import records
-from web.context import deployment
+from shared.user_code.authorization import Granted
 from web.deployment_api import messages
 from web.deployment_api.a2a.ids import CONTENT_NOT_SUPPORTED, PUSH_NOT_SUPPORTED, TaskId
 from web.deployment_api.assistants import METADATA_BYTES
+from web.deployment_api.creation import WantedRun
 from web.deployment_api.graph_input import MESSAGES, fields, takes_messages, user_message
 from web.deployment_api.json_rpc import INVALID_PARAMS, RpcError
 from web.fields import (
@@ -61,44 +63,48 @@ class Send(Schema):
     metadata = JsonObject(max_bytes=METADATA_BYTES, searchable=True, allow_none=True)
 
 
-@dataclass(frozen=True)
-class Incoming:
-    """A message, and the run it asks for."""
-
-    thread_id: UUID
-    request: RunRequest
-
-
-def incoming(agent: Row, body: Mapping[str, Any]) -> Incoming:
-    """Read a `Send`; raises RpcError, and NotFound for a task that is unknown."""
+def incoming(agent: Row, body: Mapping[str, Any], run_id: UUID, *, assistant: Granted | None) -> WantedRun:
+    """The run that a `Send` asks for; raises RpcError. A task that is unknown is found out with the thread."""
     _refuse_push_notifications(body["configuration"] or {})
     message = body["message"]
     text, data = _contents(message["parts"])
     thread_id = _thread_id(message)
-    thread = _thread(thread_id)
-    if thread is None and message.get("taskId"):
-        raise NotFound("Task not found")
     origin: dict[str, Any] = {"message_id": message["messageId"]}
     if sent := {**(body.get("metadata") or {}), **(message.get("metadata") or {})}:
         origin["metadata"] = sent
-    made: dict[str, Any]
-    if thread is not None and _asks(thread):
-        origin["after"] = _newest_message(thread)
-        answer = {"resume": text if data is None else data}
-        made = {
-            "command": answer,
-            "if_thread_status": (ThreadStatus.INTERRUPTED,),
-        }  # nobody else has answered
-    else:
-        made = {"input": _input(agent["input_schema"], text, data, message["messageId"])}
     request = RunRequest(
         assistant_id=str(agent["assistant_id"]),
-        metadata={KEY: origin},
+        own_metadata={KEY: origin},
         stream_mode=TOKENS,
         if_not_exists="create",
-        **made,
     )
-    return Incoming(thread_id, request)
+
+    def of_thread(conn: Connection, deployment_id: UUID) -> RunRequest:
+        thread = _thread(conn, deployment_id, thread_id)
+        if thread is None and message.get("taskId"):
+            raise unknown_task()
+        if thread is None or not _asks(thread):
+            made = _input(agent["input_schema"], text, data, message["messageId"])
+            return replace(request, input=made)
+        return replace(
+            request,
+            own_metadata={KEY: {**origin, "after": _newest_message(thread)}},
+            command={"resume": text if data is None else data},
+            if_thread_status=(ThreadStatus.INTERRUPTED,),  # nobody else has answered
+        )
+
+    return WantedRun(
+        request=request,
+        thread_id=thread_id,
+        run_id=run_id,
+        of_thread=of_thread,
+        hidden=unknown_task,
+        assistant=assistant,
+    )
+
+
+def unknown_task() -> NotFound:
+    return NotFound("Task not found")
 
 
 def _refuse_push_notifications(configuration: Mapping[str, Any]) -> None:
@@ -141,10 +147,9 @@ def _uuid(text: str) -> UUID:
         raise RpcError(INVALID_PARAMS, "message.contextId: must be a UUID") from None
 
 
-def _thread(thread_id: UUID) -> Any:
+def _thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> Any:
     try:
-        with connection() as conn:
-            return records.get(conn, deployment().id, thread_id)
+        return records.get(conn, deployment_id, thread_id)
     except NotFound:
         return None
 

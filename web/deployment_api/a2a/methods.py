@@ -28,8 +28,8 @@ from web.deployment_api.a2a.ids import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATIO
 from web.deployment_api.a2a.incoming import Send, incoming
 from web.deployment_api.a2a.shapes import STATES
 from web.deployment_api.a2a.tasks import ShownHistory
+from web.deployment_api.creation import make_unkeyed
 from web.deployment_api.json_rpc import INVALID_PARAMS, RpcError
-from web.deployment_api.runs import create_unkeyed
 from web.fields import OneOf, Schema, StrictBoolean, StrictInteger, StrictString, TimeField
 
 PAGE, MAX_PAGE = 50, 100
@@ -83,9 +83,8 @@ def send_streaming(asked: AgentCall) -> Response:
 
 def _create(asked: AgentCall, body: dict[str, Any], run_id: UUID) -> TaskId:
     """The run that a message asks for; raises RpcError."""
-    found = incoming(asked.agent, body)
     try:
-        created = create_unkeyed(found.request, found.thread_id, run_id)
+        created = make_unkeyed(incoming(asked.agent, body, run_id, assistant=asked.read))
     except Conflict as error:  # what was asked there has been answered meanwhile
         raise RpcError(UNSUPPORTED_OPERATION, error.message) from error
     return TaskId(created.thread_id, created.run_id)

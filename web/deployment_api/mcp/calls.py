@@ -7,12 +7,13 @@ event of a stream.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
 
 from flask import Response
-from uuid_utils.compat import uuid7
 
 from shared.errors import Invalid, NotFound
 from shared.eventlog.events import Event
@@ -23,11 +24,11 @@ from shared.runs import end_event
 from shared.runs.create import RunRequest
 from web import rate_limits, sse
 from web.deployment_api import json_rpc, messages
+from web.deployment_api.creation import WantedRun, make_unkeyed
 from web.deployment_api.follower import RunFollower
 from web.deployment_api.graph_input import takes_messages
 from web.deployment_api.json_rpc import INVALID_PARAMS, MAX_ID, Call, RpcError
 from web.deployment_api.mcp import tools
-from web.deployment_api.runs import create_unkeyed
 from web.fields import AnyJson, JsonObject, Schema, StrictString
 
 PROGRESS_SECONDS = 0.5  # the least time between two notices of progress
@@ -44,23 +45,17 @@ def call_tool(call: Call) -> Response:
     """Run an assistant; raises RpcError."""
     asked = call.read(ToolCall)
     tool = tools.named(asked["name"])
-    graph_input = tools.graph_input(tool["input_schema"], asked["arguments"] or {})
     token = _progress_token(asked.get("meta")) if json_rpc.accepts_stream() else None
-    request = RunRequest(
-        assistant_id=str(tool["assistant_id"]),
-        input=graph_input,
-        metadata=dict(METADATA),
-        stream_mode=() if token is None else ("updates",),
-    )
+    wanted = _wanted(tool, asked, modes=() if token is None else ("updates",))
     rate_limits.hold_slot()
-    run_id = uuid7()
     with ExitStack() as stack:
-        reader = stack.enter_context(hub().reader(run_id, unseen=True))
+        reader = stack.enter_context(hub().reader(wanted.run_id, unseen=True))
         try:
-            created = create_unkeyed(request, None, run_id)
-        except (NotFound, Invalid) as error:  # the assistant has gone meanwhile
+            created = make_unkeyed(wanted)
+        except (NotFound, Invalid) as error:  # also where the assistant has gone meanwhile
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {asked['name']}") from error
-        follower = RunFollower(run_id, created.thread_id, cancels=True)
+        assert tool is not None  # what is none makes no run
+        follower = RunFollower(created.run_id, created.thread_id, cancels=True)
         batches = follower.batches(reader, after=0, end_alone=True)
 
         def result(last: Event | None) -> bytes:
@@ -71,6 +66,27 @@ def call_tool(call: Call) -> Response:
             return sse.late_json(follower.stream(body, stack.pop_all(), may_end_early=False), {})
         body = _with_progress(batches, follower.heartbeat, token, result)
         return sse.event_stream(follower.stream(body, stack.pop_all()), {})
+
+
+def _wanted(tool: Row | None, asked: Mapping[str, Any], *, modes: Sequence[str]) -> WantedRun:
+    """The run that a call asks for. What is wrong with it is told to those who may make it alone."""
+    request = RunRequest(
+        assistant_id="" if tool is None else str(tool["assistant_id"]),
+        own_metadata=dict(METADATA),
+        stream_mode=modes,
+    )
+
+    try:
+        if tool is None:
+            raise NotFound
+        graph_input = tools.graph_input(tool["input_schema"], asked["arguments"] or {})
+    except (NotFound, RpcError) as error:
+        return WantedRun(request=request, thread_id=None, of_thread=partial(_raise, error))
+    return WantedRun(request=replace(request, input=graph_input), thread_id=None)
+
+
+def _raise(error: Exception, *_: Any) -> NoReturn:
+    raise error
 
 
 def _progress_token(meta: Any) -> str | int | None:

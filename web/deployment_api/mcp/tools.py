@@ -10,6 +10,7 @@ import orjson
 from shared import assistants
 from shared.infra.postgres import Row, connection
 from web.context import deployment
+from web.deployment_api.authorization import unasked
 from web.deployment_api.graph_input import MESSAGES, fields, misfits, takes_messages, user_message
 from web.deployment_api.json_rpc import INVALID_PARAMS, RpcError
 
@@ -42,13 +43,11 @@ def _offset(cursor: str | None) -> int:
     return int(cursor)
 
 
-def named(name: str) -> Row:
-    """The assistant that is this tool; raises RpcError."""
+def named(name: str) -> Row | None:
+    """The assistant that is this tool, of which nothing is told before it was asked for; None: there is none."""
     with connection() as conn:
-        found = assistants.tools(conn, deployment(), name=name)
-    if not found:
-        raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
-    return found[0]
+        found = assistants.tools(conn, unasked(), name=name)
+    return found[0] if found else None
 
 
 def _shown(row: Row) -> dict[str, Any]:

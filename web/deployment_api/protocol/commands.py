@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
+from sqlalchemy import Connection
 
 from shared.errors import Forbidden, Invalid, NotFound, Refused
 from shared.infra.postgres import connection
@@ -21,9 +22,9 @@ from shared.runs.create import Created, RunRequest
 from shared.runs.read import PROTOCOL
 from web.context import deployment
 from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField
+from web.deployment_api.creation import WantedRun, make_unkeyed
 from web.deployment_api.protocol import answers
 from web.deployment_api.run_request import Goto, Update, of_command
-from web.deployment_api.runs import create_by
 from web.errors import status_of
 from web.fields import (
     AnyJson,
@@ -195,7 +196,10 @@ def _run_start(thread_id: UUID, params: dict[str, Any]) -> Rule:
 
 
 def _started(thread_id: UUID, asked: RunRequest) -> CommandDone:
-    created = create_by(partial(resume.start, deployment=deployment(), request=asked, thread_id=thread_id))
+    def rule(conn: Connection, deployment_id: UUID) -> RunRequest:
+        return resume.of_input(conn, deployment_id, asked, thread_id=thread_id)
+
+    created = make_unkeyed(WantedRun(request=asked, thread_id=thread_id, of_thread=rule))
     return CommandDone({"run_id": str(created.run_id)}, _before(created))
 
 
@@ -213,8 +217,12 @@ def _input_respond(thread_id: UUID, params: dict[str, Any]) -> Rule:
 
 
 def _responded(thread_id: UUID, asked: RunRequest, given: Mapping[str, Any]) -> CommandDone:
-    rule = partial(resume.respond, deployment=deployment(), request=asked, answers=given, thread_id=thread_id)
-    return CommandDone({}, _before(create_by(rule)))
+    def rule(conn: Connection, deployment_id: UUID) -> RunRequest:
+        return resume.of_answers(conn, deployment_id, asked, given, thread_id=thread_id)
+
+    hidden = partial(resume.no_run, thread_id)
+    created = make_unkeyed(WantedRun(request=asked, thread_id=thread_id, of_thread=rule, hidden=hidden))
+    return CommandDone({}, _before(created))
 
 
 def _before(created: Created) -> int:

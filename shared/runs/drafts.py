@@ -1,0 +1,223 @@
+"""Runs before they are made: what is frozen into one, what a deployment's authorization is asked about it, and what it
+may change.
+
+The handlers see a run as it will be, and what they leave is what is made: nobody looks its assistant up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+from uuid_utils.compat import uuid7
+
+from shared import assistants
+from shared.assistants import Resolved
+from shared.deployments.deployments import DeploymentRef
+from shared.errors import Refused
+from shared.infra.postgres import Driver, dumps
+from shared.models import RunStatus
+from shared.runs import configurable
+from shared.runs.configurable import RunIdentity
+from shared.user_code.authorization import Ask
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What a caller asked for, already validated; defaults are the contract's."""
+
+    assistant_id: str
+    input: Any = None
+    webhook: str | None = None  # an address that has been checked
+    command: dict[str, Any] | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    own_metadata: dict[str, Any] = field(default_factory=dict)  # what the service says, over it
+    config: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)
+    stream_mode: Sequence[str] = ("values",)
+    stream_subgraphs: bool = False
+    stream_resumable: bool = False
+    interrupt_before: Any = None
+    interrupt_after: Any = None
+    multitask_strategy: str = "enqueue"
+    if_not_exists: str = "reject"
+    on_completion: str = "delete"
+    durability: str = "async"
+    after_seconds: float = 0
+    place: dict[str, Any] = field(default_factory=dict)  # the checkpoint to start from; on a thread only
+    feedback_keys: list[str] | None = None
+    strict_resume: bool = False
+    langsmith_tracer: dict[str, str] = field(default_factory=dict)  # `project_name`, `example_id`
+    if_thread_status: Sequence[str] | None = None  # refuse on a thread whose status is none of these
+    extras: dict[str, Any] = field(default_factory=dict)  # what the graph also finds in `configurable`
+
+
+# A run's kwargs that hold what was asked for as it was: name → field of the request.
+AS_ASKED = {
+    "stream_mode": "stream_mode",
+    "interrupt_before": "interrupt_before",
+    "interrupt_after": "interrupt_after",
+    "webhook": "webhook",
+    "feedback_keys": "feedback_keys",
+    "subgraphs": "stream_subgraphs",
+    "resumable": "stream_resumable",
+    "durability": "durability",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A run that is to be made, with all that will be frozen into it."""
+
+    request: RunRequest
+    assistant: Resolved
+    identity: RunIdentity
+    run_id: UUID
+    thread_id: UUID
+    is_stateless: bool
+    kwargs: dict[str, Any]  # all that the graph host needs to know but the input
+
+    @property
+    def is_temporary(self) -> bool:
+        return self.is_stateless and self.request.on_completion == "delete"
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """A run's own metadata: it may call its graph otherwise, but belongs to its assistant."""
+        request, assistant = self.request, self.assistant
+        asked = {**request.config.get("metadata", {}), "graph_id": assistant.graph_id, **request.metadata}
+        return {**asked, **request.own_metadata, "assistant_id": str(assistant.assistant_id)}
+
+
+def draft(
+    request: RunRequest,
+    assistant: Resolved,
+    *,
+    thread_id: UUID | None,
+    run_id: UUID | None = None,
+    request_id: str = "",
+    user: Mapping[str, Any] | None = None,
+) -> Draft:
+    """A run of this assistant; without a thread it gets one of its own."""
+    is_stateless = thread_id is None
+    run_id, thread_id = run_id or uuid7(), thread_id or uuid7()
+    if is_stateless:
+        request = replace(request, place={})
+    identity = RunIdentity(
+        run_id=str(run_id),
+        thread_id=str(thread_id),
+        graph_id=assistant.graph_id,
+        assistant_id=str(assistant.assistant_id),
+        langgraph_request_id=request_id,
+        **configurable.of_user(user),
+    )
+    temporary = is_stateless and request.on_completion == "delete"
+    kwargs = _kwargs(request, assistant, identity, temporary=temporary)
+    return Draft(request, assistant, identity, run_id, thread_id, is_stateless, kwargs)
+
+
+def _kwargs(
+    request: RunRequest, assistant: Resolved, identity: RunIdentity, *, temporary: bool
+) -> dict[str, Any]:
+    """Everything the graph host needs to know but the input: assistant's configuration, run's over it."""
+    own = configurable.given(request.context or request.config.get("configurable", {}))
+    context = {**configurable.given(assistant.context), **own}
+    config = {**assistant.config, **request.config}
+    entries = {**configurable.given(assistant.config.get("configurable", {})), **own}
+    config["configurable"] = configurable.of_run(entries, identity, request.extras, request.place)
+    kwargs = {
+        "command": request.command,
+        "config": config,
+        "context": context,
+        **{name: getattr(request, asked) for name, asked in AS_ASKED.items()},
+        "temporary": temporary,
+        "checkpoint_during": request.durability != "exit",
+    }
+    if request.strict_resume:
+        kwargs["strict_resume"] = True
+    if request.langsmith_tracer:
+        kwargs["langsmith_tracer"] = request.langsmith_tracer
+    return kwargs
+
+
+# Authorization.
+
+
+def ask(draft: Draft) -> Ask:
+    """What is asked before a run is made; of an assistant of one's own, also whether it may be read."""
+    return Ask("threads", "create_run", _value(draft))
+
+
+def has_own_assistant(draft: Draft) -> bool:
+    """Whether its assistant is somebody's; the default assistants of graphs are everybody's."""
+    if not draft.request.assistant_id:
+        return False
+    return draft.assistant.assistant_id != assistants.default_id(draft.assistant.graph_id)
+
+
+def _value(draft: Draft) -> dict[str, Any]:
+    request = draft.request
+    return {
+        "thread_id": None if draft.is_stateless else draft.thread_id,
+        "assistant_id": draft.assistant.assistant_id if request.assistant_id else None,
+        "run_id": draft.run_id,
+        "status": RunStatus.PENDING,
+        "metadata": {**request.metadata, **request.own_metadata},
+        "prevent_insert_if_inflight": request.multitask_strategy == "reject",
+        "multitask_strategy": request.multitask_strategy,
+        "if_not_exists": request.if_not_exists,
+        "after_seconds": request.after_seconds,
+        "kwargs": deepcopy({"input": request.input, **draft.kwargs}),
+    }
+
+
+def changed(draft: Draft, value: Mapping[str, Any]) -> Draft:
+    """The run as its handler left it: metadata, input, config and context; who asks for it nobody changes.
+
+    Raises ValueError for what can be no run.
+    """
+    metadata, kwargs = value.get("metadata") or {}, value.get("kwargs")
+    kwargs = kwargs if isinstance(kwargs, dict) else {}
+    config, context = kwargs.get("config"), kwargs.get("context") or {}
+    entries = config.get("configurable") or {} if isinstance(config, dict) else None
+    if not all(isinstance(part, dict) for part in (metadata, config, context, entries)):
+        raise ValueError("a handler left a run whose metadata, config or context is no object")
+    if "\\u0000" in dumps(metadata):
+        raise ValueError("a handler left metadata that holds NUL")
+    own = {**configurable.given(entries), **vars(draft.identity)}
+    return replace(
+        draft,
+        request=replace(draft.request, input=kwargs.get("input"), metadata=metadata),
+        kwargs={
+            **draft.kwargs,
+            "config": {**config, "configurable": own},
+            "context": configurable.given(context),
+        },
+    )
+
+
+def unknown(request: RunRequest) -> Resolved:
+    """What stands for the assistant of a run that cannot be made, while it is asked about."""
+    return Resolved(
+        assistant_id=assistants.named_id(request.assistant_id),
+        graph_id="",
+        config={},
+        context={},
+        metadata={},
+        revision_id=UUID(int=0),
+        pool="",
+    )
+
+
+def resolved(
+    conn: Connection | Driver, deployment: DeploymentRef, request: RunRequest
+) -> tuple[Resolved, Refused | None]:
+    """A run's assistant, or what stands for it and why there is none: whoever may not ask is not to learn that."""
+    try:
+        return assistants.resolve(conn, deployment, request.assistant_id), None
+    except Refused as error:
+        return unknown(request), error
