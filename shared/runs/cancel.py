@@ -15,9 +15,10 @@ from sqlalchemy import Connection, RowMapping, text
 from shared.errors import NotFound
 from shared.eventlog.events import RESERVED
 from shared.models import LIVE_RUN_STATUSES, RunStatus, is_live
-from shared.runs import webhooks
+from shared.runs import visibility, webhooks
 from shared.runs.end_event import ROLLBACK, cancel_error
 from shared.threads import checkpoints, records, state
+from shared.user_code.filters import Filter
 
 # In an UPDATE: how a pending run ends. The numbers reserved are those of its log's last event.
 INTERRUPTED = (
@@ -118,15 +119,16 @@ def cancel_runs(
 
 
 def live_by_thread(
-    conn: Connection, deployment_id: UUID, statuses: Collection[RunStatus]
+    conn: Connection, deployment_id: UUID, statuses: Collection[RunStatus], filter: Filter | None = None
 ) -> dict[UUID, list[UUID]]:
-    """A deployment's runs in these states, by their thread; look only."""
+    """A deployment's runs in these states on threads that the filter lets through, by their thread; look only."""
+    visible, values = visibility.of_visible_threads(filter, "run")
     rows = conn.execute(
         text(
             "SELECT thread_id, run_id FROM run WHERE deployment_id = :deployment_id"
-            f" AND {is_live()} AND status = ANY(:statuses) ORDER BY run_id"
+            f" AND {is_live()} AND status = ANY(:statuses) AND {visible} ORDER BY run_id"
         ),
-        {"deployment_id": deployment_id, "statuses": [str(status) for status in statuses]},
+        {**values, "deployment_id": deployment_id, "statuses": [str(status) for status in statuses]},
     )
     found: dict[UUID, list[UUID]] = {}
     for row in rows:

@@ -18,12 +18,11 @@ from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.infra.postgres import Driver, Row, dumps, query
 from shared.models import ThreadStatus
-from shared.runs import cancel, configurable, drafts
+from shared.runs import cancel, configurable, drafts, visibility
 from shared.runs.cancel import Displaced
 from shared.runs.drafts import Draft, RunRequest
-from shared.runs.read import PROTOCOL
+from shared.runs.read import PROTOCOL, THREAD_METADATA
 from shared.threads import records, ttl
-from shared.user_code import filters
 from shared.user_code.filters import Filter
 
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
@@ -83,8 +82,7 @@ def insert(
     A filter needs a transaction. Raises the same.
     """
     request, assistant, thread_id = draft.request, draft.assistant, draft.thread_id
-    if filter is not None and is_hidden(conn, deployment.id, draft, filter):
-        raise missing()
+    _require_visible(conn, deployment.id, thread_id, filter)
     displaced: Sequence[Displaced] = ()
     if not draft.is_stateless and depends_on_thread(request):
         displaced = _displace(conn, deployment.id, thread_id, request, draft.run_id)
@@ -102,7 +100,7 @@ def insert(
         "thread_metadata": dumps(graph),
         "thread_config": dumps(configurable.of_thread(assistant.config, request.config)),
         "input": dumps(request.input),
-        "kwargs": dumps(draft.kwargs),
+        "kwargs": dumps(draft.kwargs if not draft.is_temporary else _of_temporary(draft)),
         "multitask_strategy": request.multitask_strategy,
         "temporary": draft.is_temporary,
         "pool": assistant.pool,
@@ -133,27 +131,32 @@ def _inserted(
         is_made = row is not None
     if row is None:  # somebody made the thread between two statements, or it is full
         row = query(conn, INSERT_ON_THREAD, values).fetchone()
-    if not is_made and filter is not None and is_hidden(conn, deployment_id, draft, filter):
-        raise missing()  # a stranger made it after it was looked for
+    if not is_made:  # a stranger may have made it after it was looked for
+        _require_visible(conn, deployment_id, draft.thread_id, filter)
     return row
+
+
+def _of_temporary(draft: Draft) -> dict[str, Any]:
+    """The kwargs of a run whose thread goes with it: a user who comes later is let see it by what its thread said."""
+    if draft.identity.langgraph_auth_user is None:
+        return draft.kwargs
+    return {**draft.kwargs, THREAD_METADATA: draft.metadata}
 
 
 def missing() -> NotFound:
     return NotFound("Thread or assistant not found.")
 
 
-def is_hidden(conn: Connection | Driver, deployment_id: UUID, draft: Draft, filter: Filter) -> bool:
-    """Whether a run's thread is there, and not for whom this filter is; it stays as it is. Needs a transaction."""
+def _require_visible(
+    conn: Connection | Driver, deployment_id: UUID, thread_id: UUID, filter: Filter | None
+) -> None:
+    """Raise NotFound for a thread that the filter hides; holds it."""
+    if not filter:
+        return
     if not isinstance(conn, Connection):
         raise TypeError("a thread is looked at with a filter in a transaction")
-    condition, values = filters.condition(filter, "metadata")
-    statement = text(
-        f"SELECT {condition} FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
-        " FOR NO KEY UPDATE"
-    )
-    key = {"deployment_id": deployment_id, "thread_id": draft.thread_id}
-    row = conn.execute(statement, {**values, **key}).one_or_none()
-    return row is not None and not row[0]
+    if visibility.is_hidden(conn, deployment_id, thread_id, filter, lock=True):
+        raise missing()
 
 
 MADE = """

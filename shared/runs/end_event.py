@@ -34,7 +34,12 @@ CANCEL_ERRORS = {
 NOT_FOUND = {"error": "HTTPException", "message": "404: Run not found"}
 OUTPUT_OF_DELETED = dumps({"__error__": NOT_FOUND}).encode()
 OUTPUT = b',"output":'  # the rest of a last event's JSON is the output, as the graph host made it
-FOLLOWED_BY = ("stream_mode", "subgraphs", "resumable", "joined")  # of a run's kwargs, what its readers go by
+FOLLOWED_BY = (
+    "stream_mode",
+    "subgraphs",
+    "resumable",
+    *read.HIDDEN,
+)  # of a run's kwargs, what its readers go by
 
 
 def last_event(run: Claimed, status: str, output: bytes, *, interrupted: bool = False) -> bytes:

@@ -20,6 +20,9 @@ COLUMNS = (
 # A run with this among its stream modes also writes the protocol's events into its log; callers neither name it nor
 # see it.
 PROTOCOL = "protocol"
+# What kwargs hold beside what was asked for: what readers have added, and what the thread of a temporary run said.
+THREAD_METADATA = "thread_metadata"
+HIDDEN = ("joined", THREAD_METADATA)
 
 
 def count_pending(conn: Connection | Driver, deployment_id: UUID, *, most: int) -> int:
@@ -44,7 +47,7 @@ def record(row: Row) -> dict[str, Any]:
         "metadata": row["metadata"],
         "kwargs": {
             "input": row["input"],
-            **{name: value for name, value in row["kwargs"].items() if name != "joined"},
+            **{name: value for name, value in row["kwargs"].items() if name not in HIDDEN},
             "stream_mode": [mode for mode in row["kwargs"]["stream_mode"] if mode != PROTOCOL],
         },
         "multitask_strategy": row["multitask_strategy"],

@@ -19,10 +19,11 @@ from sqlalchemy import Connection, RowMapping, text
 from shared.errors import Conflict
 from shared.infra.postgres import Row
 from shared.models import UNSUCCESSFUL_RUN_STATUSES, ThreadStatus, is_unsuccessful
-from shared.runs import create, read
+from shared.runs import create, read, visibility
 from shared.runs.configurable import OWN, PLACE
 from shared.runs.drafts import AS_ASKED, RunRequest
 from shared.threads import records
+from shared.user_code.filters import Filter
 
 RETRY_OF = "retry_of"  # in a run's metadata
 
@@ -36,23 +37,33 @@ FROM run WHERE deployment_id = :deployment_id AND {is_unsuccessful()}
   AND (CAST(:error AS text) IS NULL OR error ->> 'error' = :error)
 """
 FILTERS = ("since", "until", "assistant_id", "thread_id", "error")
-SEARCH = text(
-    f"SELECT {read.COLUMNS} {_MATCHING} ORDER BY ended_at DESC, run_id DESC LIMIT :limit OFFSET :offset"
-)
-COUNT = text(f"SELECT count(*) {_MATCHING}")
 
 
 def search(
-    conn: Connection, deployment_id: UUID, filters: Mapping[str, Any], *, limit: int, offset: int
+    conn: Connection,
+    deployment_id: UUID,
+    filters: Mapping[str, Any],
+    *,
+    limit: int,
+    offset: int,
+    visible: Filter | None = None,
 ) -> tuple[list[RowMapping], int]:
-    """A deployment's runs that ended without success, the last to end first; and how many match in all."""
-    values = {
+    """A deployment's runs that ended without success, the last to end first; and how many match in all.
+
+    Those on threads that `visible` hides are left out.
+    """
+    condition, values = visibility.of_visible_threads(visible, "run")
+    matching = f"{_MATCHING} AND {condition}"
+    values |= {
         **{name: filters.get(name) for name in FILTERS},
         "status": [str(status) for status in filters.get("status") or UNSUCCESSFUL_RUN_STATUSES],
         "deployment_id": deployment_id,
     }
-    rows = conn.execute(SEARCH, {**values, "limit": limit, "offset": offset}).mappings().all()
-    return list(rows), conn.execute(COUNT, values).scalar_one()
+    page = text(
+        f"SELECT {read.COLUMNS} {matching} ORDER BY ended_at DESC, run_id DESC LIMIT :limit OFFSET :offset"
+    )
+    rows = conn.execute(page, {**values, "limit": limit, "offset": offset}).mappings().all()
+    return list(rows), conn.execute(text(f"SELECT count(*) {matching}"), values).scalar_one()
 
 
 def record(row: Row) -> dict[str, Any]:

@@ -18,14 +18,14 @@ from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
 from shared.access.idempotency import HEADER
-from shared.errors import Conflict, Denied, NotFound, OutcomeUnknown, Refused, TooMany
+from shared.errors import Conflict, OutcomeUnknown, Refused, TooMany
 from shared.infra import broker
 from shared.infra.postgres import Driver, connection, driver
-from shared.runs import create, drafts, read
+from shared.runs import create, drafts, read, visibility
 from shared.runs.create import Created
 from shared.runs.drafts import Draft, RunRequest
 from shared.runs.signals import publish_cancels
-from shared.user_code import filters
+from shared.user_code import authorization, filters
 from shared.user_code.authorization import Ask, Granted
 from shared.user_code.filters import Filter
 from web.auth import caller
@@ -85,22 +85,22 @@ class Permit:
 
     @property
     def is_filtered(self) -> bool:
-        return self.threads is not None or self.assistants is not None
+        return bool(self.threads or self.assistants)
 
     def require_visible(self, conn: Connection | Driver, deployment_id: UUID) -> None:
         """Raise what the caller hears of a thread or an assistant that is not there for them; holds the thread."""
         drafted = self.drafted
         if drafted.refusal is not None and drafted.names_assistant:
             raise drafted.refusal
-        is_named = self.threads is not None and not self.draft.is_stateless
-        if is_named and create.is_hidden(conn, deployment_id, self.draft, self.threads or {}):
+        if isinstance(conn, Connection) and visibility.is_hidden(
+            conn, deployment_id, self.draft.thread_id, self.threads, lock=True
+        ):
             raise drafted.wanted.hidden()
-        if self.assistants is None or drafted.asked is None or drafted.refusal is not None:
-            return
-        try:
-            filters.require_assistant(conn, deployment_id, self.draft.assistant.assistant_id, self.assistants)
-        except NotFound:
-            raise create.missing() from None
+        if drafted.asked is not None and drafted.refusal is None:
+            assistant_id = self.draft.assistant.assistant_id
+            filters.require_assistant(
+                conn, deployment_id, assistant_id, self.assistants, error=create.missing()
+            )
 
     def require_same(self, conn: Connection | Driver, deployment_id: UUID) -> None:
         """Raise _Moved where something else was asked about than is to be made now, and what refuses it now."""
@@ -136,12 +136,10 @@ def permits(wanted: Sequence[WantedRun]) -> Sequence[Permit | None]:
 
 
 def _permit(drafted: _Drafted, granted: Granted, assistant: Granted | None) -> Permit:
-    if granted.filter is not None:
-        filters.condition(granted.filter, "metadata")  # one that says nothing refuses also where no thread is
     try:
         draft = drafts.changed(drafted.draft, granted.value)
     except ValueError as error:
-        raise Denied(500) from error
+        authorization.fail(unasked(), str(error))
     return Permit(drafted, draft, granted.filter, None if assistant is None else assistant.filter)
 
 

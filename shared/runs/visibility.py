@@ -1,0 +1,49 @@
+"""Which threads are not for whom a filter is: those that are there and hidden, unlike those that are not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared.infra.postgres import dumps
+from shared.user_code import filters
+from shared.user_code.filters import Filter
+
+
+def is_hidden(
+    conn: Connection, deployment_id: UUID, thread_id: UUID, filter: Filter | None, *, lock: bool = False
+) -> bool:
+    """Whether the thread is there, but not for this filter; `lock`: it stays as it is until the transaction ends."""
+    if not filter:
+        return False
+    condition, values = filters.condition(filter, "metadata")
+    statement = (
+        f"SELECT {condition} FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
+    )
+    key = {"deployment_id": deployment_id, "thread_id": thread_id}
+    held = " FOR NO KEY UPDATE" if lock else ""
+    row = conn.execute(text(statement + held), {**values, **key}).one_or_none()
+    return row is not None and not row[0]
+
+
+def is_let_through(conn: Connection, metadata: Mapping[str, Any], filter: Filter | None) -> bool:
+    """The same of the metadata of a thread that is gone."""
+    if not filter:
+        return True
+    condition, values = filters.condition(filter, "CAST(:metadata AS jsonb)")
+    return bool(conn.execute(text(f"SELECT {condition}"), {**values, "metadata": dumps(metadata)}).scalar())
+
+
+def of_visible_threads(filter: Filter | None, owner: str) -> tuple[str, dict[str, Any]]:
+    """SQL that holds for the rows of a table with `thread_id` whose thread a filter lets through, and its values."""
+    if not filter:
+        return "true", {}
+    condition, values = filters.condition(filter, "visible.metadata")
+    exists = (
+        f"EXISTS (SELECT FROM thread AS visible WHERE visible.deployment_id = {owner}.deployment_id"
+        f" AND visible.thread_id = {owner}.thread_id AND {condition})"
+    )
+    return exists, values
