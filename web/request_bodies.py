@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import gevent
+from gunicorn.http.body import ChunkedReader, LengthReader
 from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import BadRequest, HTTPException, RequestTimeout
 from werkzeug.wsgi import ClosingIterator, get_content_length
@@ -86,7 +87,8 @@ class Body(io.RawIOBase):
 
         def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
             self.is_refused = status >= REFUSED
-            if self._is_broken or status.startswith(TOO_LARGE):
+            is_broken = self._is_broken and not self.is_passed_on  # while it is read, nobody knows
+            if is_broken or status.startswith(TOO_LARGE):
                 headers = [*headers, CLOSE]
             return start_response(status, headers, *more)
 
@@ -103,6 +105,17 @@ class Body(io.RawIOBase):
                 pass
         self._stream.failed = not self._is_over  # the server reads on from no such body
 
+    def _read(self, size: int) -> bytes:
+        """So many bytes; of a body that is passed on what is there, and the server's readers wait for all they can get."""
+        reader = getattr(self._stream, "reader", None)
+        if not self.is_passed_on or not isinstance(reader, ChunkedReader | LengthReader):
+            return self._stream.read(size)
+        first = reader.read(1)
+        is_chunked = isinstance(reader, ChunkedReader)
+        there = reader.buf.tell() if is_chunked else min(reader.unreader.buf.tell(), reader.length)
+        more = min(size - 1, there) if first else 0
+        return first + reader.read(more) if more else first
+
     def _next(self, size: int) -> bytes:
         if self._is_over or self._is_broken:
             return b""
@@ -111,7 +124,7 @@ class Body(io.RawIOBase):
         # The server closes a connection after an Exception in reading, which a bare Timeout is not.
         try:
             with gevent.Timeout(max(late, 0.001), RequestTimeout()):
-                data = self._stream.read(min(size, STEP_BYTES))
+                data = self._read(min(size, STEP_BYTES))
         except ParseException as error:
             raise BadRequest from error
         if (self._received + len(data)) // TURN_BYTES > self._received // TURN_BYTES:

@@ -69,7 +69,7 @@ class _Broken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ClientMessage:
     """A whole one of the client's; text is UTF-8."""
 
     data: bytes
@@ -145,7 +145,7 @@ class WebSocket:
         self._message = bytearray()
         self._lock = threading.Lock()
         self._silent_beats, self._is_reading = 0, False
-        self._take: Callable[[Message], None] = lambda message: None
+        self._take: Callable[[ClientMessage], None] = lambda message: None
         self._wake: Callable[[], None] = lambda: None
         self._watcher: Any = None
         self.is_closed = False
@@ -217,7 +217,9 @@ class WebSocket:
             yield
 
     @contextmanager
-    def receiving_messages(self, take: Callable[[Message], None], wake: Callable[[], None]) -> Iterator[None]:
+    def receiving_messages(
+        self, take: Callable[[ClientMessage], None], wake: Callable[[], None]
+    ) -> Iterator[None]:
         """While entered, `take` gets each message, one after the other, and `wake` is called at the end of them.
 
         Both are called in another greenlet; nothing more is read before `take` returns.
@@ -255,7 +257,7 @@ class WebSocket:
         elif self._watcher is not None:
             self._watcher.start(self._on_readable)
 
-    def _messages(self) -> Iterator[Message]:
+    def _messages(self) -> Iterator[ClientMessage]:
         """The messages that are whole after one more piece of what the client sends."""
         self._connection.receive_data(self._piece())
         for count, event in enumerate(self._connection.events(), start=1):
@@ -283,13 +285,15 @@ class WebSocket:
             raise Closed
         return data
 
-    def _part(self, event: TextMessage | BytesMessage, data: bytes, *, is_text: bool) -> Iterator[Message]:
+    def _part(
+        self, event: TextMessage | BytesMessage, data: bytes, *, is_text: bool
+    ) -> Iterator[ClientMessage]:
         self._message += data
         if len(self._message) > self._most_bytes:
             raise _Broken(CloseReason.MESSAGE_TOO_BIG, f"a message is larger than {self._most_bytes} bytes")
         if event.message_finished:
             message, self._message = bytes(self._message), bytearray()
-            yield Message(message, is_text)
+            yield ClientMessage(message, is_text)
 
     def _end(self, event: CloseConnection) -> None:
         if self._connection.state is ConnectionState.OPEN:

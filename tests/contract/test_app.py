@@ -82,6 +82,10 @@ def test_a_route_of_the_app_needs_no_key(played: Played, anonymous: FlaskClient)
         (["GET /docs"], "GET", "/docs", False),
         (["GET /openapi.json"], "GET", "/openapi.json", False),
         (["GET /a"], "GET", "/a\n", False),
+        (["MOUNT "], "GET", "/anything", True),
+        (["MOUNT "], "GET", "/threads/x", False),
+        (["GET /{path:path}"], "GET", "/anything/else", True),
+        (["GET /{path:path}"], "GET", "/assistants/x", False),
     ],
 )
 def test_which_requests_are_the_apps(

@@ -23,6 +23,8 @@ CONVERTERS = {
 }
 PARAMETER = re.compile(r"\{([a-zA-Z_]\w*)(?::([a-zA-Z_]\w*))?\}")
 
+ANY_PATHS = ("/x", "/x/y", "/x/y/z")
+
 # What the service answers itself although the app has such a route, unless `disable_meta` leaves it to the app.
 OWN_HEALTH = frozenset({"/ok"})
 OWN_PAGES = frozenset({"/docs", "/openapi.json"})
@@ -33,6 +35,7 @@ class _Compiled:
     pattern: re.Pattern[str]
     methods: frozenset[str]  # none: every one
     kind: str
+    is_for_all: bool = False  # whatever the path: for what is known to nobody else
 
     def takes(self, method: str, is_websocket: bool) -> bool:
         if self.kind == MOUNT:
@@ -46,17 +49,26 @@ class _Compiled:
 
 
 class Routes:
-    """The routes of one app."""
+    """The routes of one app.
+
+    One that matches every path is not before the built-in ones: the deployment would have none of them.
+    """
 
     def __init__(self, routes: Sequence[Route]) -> None:
-        self._routes = [_Compiled(_pattern(route), _methods(route), route.kind) for route in routes]
+        self._routes = [_compiled(route) for route in routes]
 
     def match(self, method: str, path: str, *, is_websocket: bool) -> bool:
         """Whether the app has a route for exactly this."""
-        return any(one.takes(method, is_websocket) and one.pattern.fullmatch(path) for one in self._routes)
+        return any(
+            one.takes(method, is_websocket) and not one.is_for_all and one.pattern.fullmatch(path)
+            for one in self._routes
+        )
 
     def nearly(self, path: str, *, is_websocket: bool) -> bool:
-        """Whether it knows the path for another method, or with a slash more or less at the end: it says so itself."""
+        """Whether it answers where nothing built in does: for every path, or to say what would be right.
+
+        That is another method, or a slash more or less at the end.
+        """
         turned = path.rstrip("/") if path.endswith("/") else path + "/"
         return any(
             one.is_kind_of(is_websocket) and (one.pattern.fullmatch(path) or one.pattern.fullmatch(turned))
@@ -75,6 +87,12 @@ def of_revision(revision_id: UUID, app: App) -> Routes:
 
 
 _known: dict[UUID, Routes] = {}
+
+
+def _compiled(route: Route) -> _Compiled:
+    pattern = _pattern(route)
+    is_for_all = all(pattern.fullmatch(path) for path in ANY_PATHS)
+    return _Compiled(pattern, _methods(route), route.kind, is_for_all)
 
 
 def _methods(route: Route) -> frozenset[str]:

@@ -27,7 +27,7 @@ from web.deployment_api.app_waiting import Waiting
 from web.deployment_api.target import Target
 from web.errors import answer
 from web.headers import ForeignResponse
-from web.websocket import Closed, Message, NoUpgrade, SocketStream, Upgraded, WebSocket
+from web.websocket import ClientMessage, Closed, NoUpgrade, SocketStream, Upgraded, WebSocket
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class _Socket:
     def _steps(self, exchange: Exchange, socket: WebSocket) -> Generator[bytes]:
         """Serve the socket until it is closed; yields now and then. Raises Closed and Stopping."""
 
-        def take(message: Message) -> None:
+        def take(message: ClientMessage) -> None:
             try:
                 exchange.send(TEXT if message.is_text else BYTES, message.data)
             except Lost as lost:

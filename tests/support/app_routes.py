@@ -1,0 +1,8 @@
+"""The routes of the app that `tests.support.app_web` plays."""
+
+from __future__ import annotations
+
+ROUTES = (
+    "GET /seen", "GET /hello", "POST /echo", "POST /early", "GET /gone", "GET /gone/seen", "POST /gone", "GET /short", "GET /dies",
+    "GET /split", "WEBSOCKET /ws/{kind}",
+)  # fmt: skip
