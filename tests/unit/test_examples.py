@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +17,11 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
+from langgraph_sdk import Auth
+from starlette.testclient import TestClient
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ("approval", "chat", "research")
+NAMES = ("approval", "chat", "members", "research")
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +45,11 @@ def described(name: str) -> dict[str, Any]:
     return json.loads((EXAMPLES / name / "langgraph.json").read_text())
 
 
-def module(name: str) -> ModuleType:
-    """The module that the example's only graph is in, loaded from its file as a host does."""
-    path = EXAMPLES / name / described(name)["graphs"][name]["path"].partition(":")[0]
+def module(name: str, entry: str | None = None) -> ModuleType:
+    """The module that the example's only graph is in, or another one, loaded from its file as a host does."""
+    path = EXAMPLES / name / (entry or described(name)["graphs"][name]["path"]).partition(":")[0]
     sys.path.insert(0, str(EXAMPLES / name))
-    spec = importlib.util.spec_from_file_location(f"example_{name}", path)
+    spec = importlib.util.spec_from_file_location(f"example_{name}_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
@@ -76,7 +78,7 @@ def test_every_example_is_known_here() -> None:
 def test_an_example_is_an_ordinary_project(name: str) -> None:
     project = described(name)
 
-    assert set(project) <= {"dependencies", "graphs", "env", "python_version"}
+    assert set(project) <= {"dependencies", "graphs", "env", "python_version", "auth", "http"}
     assert project["dependencies"] == ["."]
     assert list(project["graphs"]) == [name]
     path, _, attribute = project["graphs"][name]["path"].partition(":")
@@ -201,3 +203,84 @@ def test_research_tells_of_its_subgraphs_while_they_search() -> None:
     report = parts[-1][2]["report"]
     assert report.startswith("# tea")
     assert report.count("\n- ") == 3
+
+
+@pytest.fixture
+def members() -> TestClient:
+    """The routes of the example with users of its own."""
+    return TestClient(module("members", described("members")["http"]["app"]).app)
+
+
+@pytest.fixture
+def members_auth() -> Auth:
+    return module("members", described("members")["auth"]["path"]).auth
+
+
+def signed_in(members: TestClient, name: str, password: str) -> str:
+    return members.post("/login", json={"name": name, "password": password}).json()["token"]
+
+
+def test_members_gives_a_token_for_a_password_and_no_other(members: TestClient, members_auth: Auth) -> None:
+    authenticate: Any = members_auth._authenticate_handler
+    token = signed_in(members, "ada", "engine")
+
+    assert asyncio.run(authenticate(authorization=f"Bearer {token}"))["identity"] == "ada"
+    for name, password in (("ada", "compiler"), ("eve", ""), ("", "")):
+        assert members.post("/login", json={"name": name, "password": password}).status_code == 401
+    for wrong in (
+        None,
+        token,
+        f"Bearer {token}x",
+        f"Bearer {token.replace('ada', 'grace')}",
+        "Bearer ada.9.x",
+    ):
+        with pytest.raises(Auth.exceptions.HTTPException) as refused:
+            asyncio.run(authenticate(authorization=wrong))
+        assert refused.value.status_code == 401
+
+
+def test_members_takes_no_token_that_is_too_old(members: TestClient, members_auth: Auth) -> None:
+    authenticate: Any = members_auth._authenticate_handler
+    sys.modules["users"].TOKEN_SECONDS = -1
+    with pytest.raises(Auth.exceptions.HTTPException):
+        asyncio.run(authenticate(authorization=f"Bearer {signed_in(members, 'ada', 'engine')}"))
+
+
+def test_members_gives_threads_an_owner_and_the_rest_to_its_managers(members_auth: Auth) -> None:
+    handlers: Any = {key: found[0] for key, found in members_auth._handlers.items()}
+    rest: Any = members_auth._global_handlers[0]
+
+    def asked(handler: Any, user: Any, value: dict[str, Any]) -> Any:
+        context = Auth.types.AuthContext(permissions=[], user=user, resource="threads", action="create")
+        return asyncio.run(handler(ctx=context, value=value))
+
+    ada: Any = SimpleNamespace(identity="ada")
+    manager = Auth.types.StudioUser("langgraph-studio-user")
+    value: dict[str, Any] = {"metadata": {"title": "Hello", "owner": "grace"}}
+    assert asked(handlers["threads", "*"], ada, value) == {"owner": "ada"}
+    assert value == {"metadata": {"title": "Hello", "owner": "ada"}}
+    assert asked(handlers["threads", "*"], manager, {}) is None
+    assert (asked(rest, ada, {}), asked(rest, manager, {})) == (False, True)
+    assert asked(handlers["assistants", "search"], ada, {}) is None
+
+
+def test_members_serves_a_page_that_needs_nothing_from_elsewhere(members: TestClient) -> None:
+    page = members.get("/")
+
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    linked = re.findall(r'(?:href|src)="([^"]+)"', page.text)
+    assert sorted(linked) == ["data:,", "page.css", "page.js"]
+    assert {members.get(f"/{name}").status_code for name in ("page.css", "page.js")} == {200}
+    assert members.get("/users.py").status_code == 404
+
+
+def test_members_calls_whoever_is_signed_in_by_their_name() -> None:
+    asked = {"messages": [{"role": "user", "content": "good morning"}]}
+    config = {"configurable": {"langgraph_auth_user": SimpleNamespace(display_name="Ada")}}
+
+    parts = streamed(graph("members"), asked, config=config, stream_mode="messages")
+
+    words = [message.content for message, _ in parts]
+    assert len(words) > 10
+    assert "".join(words).startswith('Hello Ada! You said: "good morning".')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,17 @@ def test_what_serves_is_greeted_with_its_addresses(server: ControlPlane, project
     assert f"https://smith.langchain.com/studio/?baseUrl={server.url}\n" in said.getvalue()
     assert "let in with --studio" in said.getvalue()
     assert server.body("POST /v2/deployments")["limits"] == {"max_concurrent_runs": 2}
+
+
+def test_a_project_with_an_authorization_is_not_said_to_be_open(server: ControlPlane, project: Path) -> None:
+    config = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}, "auth": {"path": "./a.py:auth"}}
+    (project / "langgraph.json").write_text(json.dumps(config))
+    server.answers = deploy_answers(server)
+    server.answers[f"POST /v1/projects/{D}/deploy_logs"] = [(200, {"logs": [], "next_offset": None})]
+    said = io.StringIO()
+    developing(server, project, said).develop(reload=False)
+    assert "Its own authorization decides who may call." in said.getvalue()
+    assert "No key is needed" not in said.getvalue()
 
 
 def test_its_hosts_stay_and_its_address_is_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,7 +291,7 @@ def test_a_new_project_is_one_of_the_templates(template: str, tmp_path: Path) ->
     [
         (["full"], "full is not empty", 1),
         (["full/file"], "is not empty", 1),
-        (["new", "--template", "none"], "approval, chat, research", 2),
+        (["new", "--template", "none"], "approval, chat, members, research", 2),
         ([], "Name the directory", 2),
     ],
 )
@@ -308,4 +308,4 @@ def test_a_new_project_overwrites_nothing(
 
 def test_the_templates_are_listed() -> None:
     listed = CliRunner().invoke(app, ["new", "--list"]).stdout
-    assert [line.split()[0] for line in listed.splitlines()] == ["approval", "chat", "research"]
+    assert [line.split()[0] for line in listed.splitlines()] == ["approval", "chat", "members", "research"]
