@@ -76,7 +76,8 @@ def _at_home(text: str, directory: Path, template: str) -> str:
     """The example's README, with the project's own name and place."""
     name = directory.resolve().name
     text = text.replace(f"# {template}\n", f"# {name}\n", 1)
-    text = text.replace(f"runyard deploy examples/{template}", "runyard deploy")
+    for command in ("deploy", "dev"):
+        text = text.replace(f"runyard {command} examples/{template}", f"runyard {command}")
     deployed = deployment_name(name)
     return text.replace(f"/d/{template}", f"/d/{deployed}").replace(
         f"runyard run {template}", f"runyard run {deployed}"

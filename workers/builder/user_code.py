@@ -22,7 +22,6 @@ from workers.builder.config.manifest import Manifest
 from workers.builder.steps import WriteLine
 
 STEP = "graphs"  # it is found in the same step
-CORS = "CORSMiddleware"  # what it says is read off: the service says it to browsers
 ACTIONS = {
     "threads": "create read update delete search create_run".split(),
     "assistants": "create read update delete search".split(),
@@ -70,7 +69,11 @@ def http_of(answer: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
     app = (answer.get("user_code") or {}).get("app") or {}
     if "cors" in manifest.http or not app.get("cors"):
         return dict(manifest.http)
-    return {**manifest.http, "cors": http.cors(f"http.app: {CORS}", app["cors"])}
+    options = {
+        name: [value] if isinstance(value, str) and name in http.CORS_LISTS else value
+        for name, value in app["cors"].items()
+    }  # Starlette takes a text for a sequence, too
+    return {**manifest.http, "cors": http.cors("http.app: CORSMiddleware", options)}
 
 
 def _part(described: Mapping[str, Any], name: str, is_wanted: bool) -> dict[str, Any] | None:
@@ -110,6 +113,8 @@ def _app(part: Mapping[str, Any] | None, write_line: WriteLine) -> dict[str, Any
     if not isinstance(openapi, dict | None):
         raise _Odd("its OpenAPI document is no object")
     _names(part, "middleware")
+    if not isinstance(part.get("cors"), dict | None):
+        raise _Odd("what it says to browsers is no object")
     if openapi is not None and len(orjson.dumps(openapi)) > MAX_OPENAPI_BYTES:
         size = MAX_OPENAPI_BYTES // 1024
         write_line("WARNING", f"http.app: its OpenAPI document is larger than {size} KiB and is left out")
@@ -148,7 +153,7 @@ def _is_pair(value: Any) -> bool:
 
 def _require_scope(part: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """A guard that is silently left out of most requests would be worse than none that is deployed."""
-    names = [name for name in part["middleware"] if name != CORS]
+    names = part["middleware"]
     if names and "middleware_scope" not in config:
         raise refused(
             "http.app",
