@@ -26,6 +26,20 @@ def say(state: State):
 graph = StateGraph(State).add_node(say).add_edge(START, "say").compile()
 """
 
+AUTH = """
+from langgraph_sdk import Auth
+auth = Auth()
+"""
+GUARDED_APP = """
+class Guard: ...
+class Middleware:
+    cls = Guard
+class App:
+    routes, user_middleware = [], [Middleware]
+    async def __call__(self, scope, receive, send): ...
+app = App()
+"""
+
 Write = Callable[..., Path]
 
 
@@ -125,8 +139,29 @@ def test_what_cannot_be_built_says_why_and_the_old_revision_serves(stack: Stack,
     assert any("import nothing_like_that" in line for line in told), "the traceback"
     assert any('File "agent.py", line 1' in line for line in told), "files as the project names them"
 
-    reason = fail(stack, write(http={"app": "./agent.py:app"}), "broken")
-    assert reason == "configuration: http.app: not supported: this server serves no routes of a project's own"
+    own_auth, own_app = {"path": "./agent.py:auth"}, {"app": "./agent.py:app"}
+    for code, config, expected in (
+        ("auth = 1", {"auth": own_auth}, "graphs: auth.path: "),
+        (AUTH, {"auth": own_auth}, "graphs: auth.path: no function is registered with @auth.authenticate"),
+        ("", {"http": own_app}, "graphs: http.app: "),
+        (
+            GUARDED_APP,
+            {"http": own_app},
+            "configuration: http.app: its middleware (Guard) cannot stand around",
+        ),
+        (
+            "",
+            {"encryption": own_auth},
+            "configuration: encryption: not supported: this server searches, sorts",
+        ),
+        (
+            "",
+            {"checkpointer": own_auth},
+            "configuration: checkpointer.path: not supported: this server keeps",
+        ),
+    ):
+        assert fail(stack, write(AGENT % "new" + code, **config), "broken").startswith(expected)
+        assert revisions(stack, "broken")[0]["status"] == "BUILD_FAILED"
 
     assert said(stack, "broken") == "old"
     active = record(stack, "broken")["active_revision_id"]
