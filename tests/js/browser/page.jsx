@@ -39,7 +39,7 @@ function Chat({ stream, interrupt, answer, edit, threadId, show, Message }) {
           <Message key={message.id} message={message} stream={stream} edit={edit} />
         ))}
       </ol>
-      {interrupt && (
+      {interrupt?.value && (
         <p id="question">
           {interrupt.value.question} <button onClick={() => answer("yes")}>Yes</button>
         </p>
