@@ -10,6 +10,7 @@ from tests.support.stack import Stack
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 AGENCY = KITCHEN.with_name("agency")
+CHATROOM = KITCHEN.with_name("chatroom")
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +23,9 @@ def kitchen(stack: Stack) -> str:
 def agency(stack: Stack) -> str:
     """The name of a deployment whose graphs are agents and tools to others."""
     return stack.deploy(AGENCY, name="agency")
+
+
+@pytest.fixture(scope="session")
+def chatroom(stack: Stack) -> str:
+    """The name of a deployment with graphs to chat with."""
+    return stack.deploy(CHATROOM, name="chatroom")

@@ -6,22 +6,14 @@ The rows are in `tests/js/browser.mjs`, the page in `tests/js/browser`; all of a
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.support.javascript import CACHE, JS, outcomes
 from tests.support.stack import Stack
 
-CHATROOM = Path(__file__).parent.parent / "projects" / "chatroom"
 ROWS = re.findall(r'^  (row|newer)\("([^"]+)"', (JS / "browser.mjs").read_text(), re.MULTILINE)
 TABLE = [(hook, row) for hook in ("old", "new") for kind, row in ROWS if hook == "new" or kind == "row"]
-
-
-@pytest.fixture(scope="module")
-def chatroom(stack: Stack) -> str:
-    """The address of a deployment with graphs to chat with."""
-    return f"{stack.url}/d/{stack.deploy(CHATROOM, name='chatroom')}"
 
 
 @pytest.mark.parametrize(("hook", "row"), TABLE)
@@ -32,7 +24,7 @@ def test_a_chat_does_what_people_expect(stack: Stack, chatroom: str, hook: str, 
     failures = outcomes(
         "browser",
         "browser.mjs",
-        chatroom,
+        f"{stack.url}/d/{chatroom}",
         stack.api_key,
         HOOK=hook,
         ARTIFACTS=str(place),

@@ -2,6 +2,7 @@
 // address. A row that fails leaves a screenshot and the page's console in ARTIFACTS.
 
 import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
 import { createServer } from "node:http";
 import { mkdir, writeFile } from "node:fs/promises";
 import { after, before, suite, test } from "node:test";
@@ -35,15 +36,25 @@ after(async () => {
   server?.close();
 });
 
+// What a graph waits for before it goes on.
+async function release(name) {
+  const body = JSON.stringify({ namespace: ["released"], key: name, value: {} });
+  const headers = { "Content-Type": "application/json", "X-Api-Key": key };
+  const answer = await fetch(`${url}/store/items`, { method: "PUT", headers, body });
+  assert.ok(answer.ok, await answer.text());
+}
+
+const held = () => `held-${randomUUID()}`;
+
 // A page with a chat of a graph; `sent` are the headers of its requests to the deployment.
-async function chat(graph, thread) {
+async function chat(graph, thread, more) {
   const page = await browser.newPage();
   const told = [], sent = [];
   page.on("console", (message) => told.push(`${message.type()}: ${message.text()}`));
   page.on("pageerror", (error) => told.push(String(error)));
   page.on("request", (request) => request.url().startsWith(url) && sent.push(request));
   page.on("response", (response) => response.status() >= 400 && told.push(`${response.status()} ${response.url()}`));
-  const query = new URLSearchParams({ url, key, graph, hook, ...(thread && { thread }), ...(transport && { transport }) });
+  const query = new URLSearchParams({ url, key, graph, hook, ...(thread && { thread }), ...(transport && { transport }), ...more });
   await page.goto(`${origin}/?${query}`);
   return {
     page, told, sent,
@@ -54,6 +65,13 @@ async function chat(graph, thread) {
     },
     hears: (text) => page.locator("li span", { hasText: text }).waitFor(WAIT),
     state: (name) => page.locator("#state", { hasText: name }).waitFor(WAIT),
+    queue: (...texts) =>
+      page.waitForFunction((wanted) => {
+        const queued = [...document.querySelectorAll(".queued i")].map((each) => each.textContent);
+        return JSON.stringify(queued) === JSON.stringify(wanted);
+      }, texts, WAIT),
+    tool: (state, text) => page.locator(`.tool[data-state=${state}]`, { hasText: text }).waitFor(WAIT),
+    other: (name, status) => page.locator(`section[data-name=${name}][data-status=${status}]`),
     thread: async () => {
       await page.waitForFunction(() => document.querySelector("#thread").textContent !== "none");
       return page.textContent("#thread");
@@ -86,6 +104,33 @@ const row = (name, run) =>
 const newer = (name, run) => hook === "new" && row(name, run); // what the older hook does not do
 
 const texts = (locator) => locator.allTextContents();
+
+// Three messages sent while a run works, one of them taken back; its name.
+async function waiting(it) {
+  const name = held();
+  await it.say(name);
+  await it.hears("heard: ");
+  for (const [number, text] of ["second", "third", "fourth"].entries()) {
+    await it.say(text);
+    await it.queue(...["second", "third", "fourth"].slice(0, number + 1));
+  }
+  await it.page.locator(".queued", { hasText: "third" }).locator("text=Drop").click(WAIT);
+  await it.queue("second", "fourth");
+  assert.deepEqual(await texts(it.messages("human")), [name]);
+  return name;
+}
+
+// They have been answered one after the other.
+async function told(it, name) {
+  await it.hears("heard: fourth.");
+  await it.state("ready");
+  await it.queue();
+  assert.deepEqual(await texts(it.messages()), [
+    ...[name, `heard: ${name}.`],
+    ...["second", "heard: second."],
+    ...["fourth", "heard: fourth."],
+  ]);
+}
 
 suite("chat", () => {
   row("it streams", async (open) => {
@@ -186,6 +231,72 @@ suite("chat", () => {
     await other.hears("decided: yes");
     await it.hears("decided: yes");
     await it.page.locator("#question").waitFor({ ...WAIT, state: "detached" });
+  });
+
+  row("a tool is shown while it runs and then with its result", async (open) => {
+    const it = await open("helps");
+    const name = held();
+    await it.say(`find ${name} nothing`);
+    await it.tool("running", name);
+    assert.equal(await it.page.textContent("#state"), "busy");
+    await release(name);
+    await it.hears(`so: ${name} is known`);
+    await it.state("ready");
+    await it.tool("finished", `${name} is known`);
+    await it.page.locator(".tool:not([data-state=running])", { hasText: "nobody knows" }).waitFor(WAIT);
+    assert.equal(await it.page.locator(".tool").count(), 2);
+    assert.equal(await it.messages().count(), 3);
+  });
+
+  newer("what is sent while a run works waits its turn in the page", async (open) => {
+    const it = await open("chat", null, { queue: "local" });
+    const name = await waiting(it);
+    await release(name);
+    await told(it, name);
+  });
+
+  newer("what is sent while a run works waits its turn at the server", async (open) => {
+    const it = await open("chat", null, { queue: "server" });
+    const name = await waiting(it);
+    const other = await open("chat", await it.thread(), { queue: "server" });
+    await other.queue("fourth", "second"); // the client shows what it finds the other way round
+    await release(name);
+    await told(it, name);
+    await told(other, name);
+  });
+
+  newer("who works for the agent is shown apart", async (open) => {
+    const it = await open("helps");
+    const name = held();
+    await it.say(`task ${name}`);
+    const agent = it.other("listener", "running");
+    await agent.locator("p[data-type=ai]", { hasText: "heard: " }).waitFor(WAIT);
+    assert.deepEqual(await texts(it.messages("ai")), [""]);
+    await release(name);
+    await it.hears(`so: heard: ${name}.`);
+    await it.state("ready");
+    const said = [name, `heard: ${name}.`];
+    assert.deepEqual(await texts(it.other("listener", "complete").locator("p")), said);
+    assert.deepEqual(await texts(it.messages()), [`task ${name}`, "", `so: heard: ${name}.`]);
+    const other = await open("helps", await it.thread());
+    await other.other("listener", "complete").locator("p", { hasText: "heard: " }).waitFor(WAIT);
+    assert.deepEqual(await texts(other.other("listener", "complete").locator("p")), said);
+  });
+
+  newer("a graph within the graph is shown apart", async (open) => {
+    const it = await open("researches");
+    const name = held();
+    await it.say(name);
+    await it.other("research", "running").locator("p[data-type=ai]", { hasText: "heard: " }).waitFor(WAIT);
+    await release(name);
+    await it.hears("notes taken: 2");
+    await it.state("ready");
+    assert.deepEqual(await texts(it.other("research", "complete").locator("p")), [name, `heard: ${name}.`]);
+    await it.page.reload(); // until then the client adds them to the others as well
+    await it.hears("notes taken: 2");
+    await it.other("research", "complete").locator("p[data-type=ai]", { hasText: "heard: " }).waitFor(WAIT);
+    assert.deepEqual(await texts(it.other("research", "complete").locator("p")), [name, `heard: ${name}.`]);
+    assert.deepEqual(await texts(it.messages()), [name, "notes taken: 2"]);
   });
 
   row("each request carries the page's own header", async (open) => {

@@ -1,4 +1,7 @@
-"""Two chats as a page shows them: one that repeats what it hears word by word, one that asks before it answers."""
+"""Two chats as a page shows them: one that repeats what it hears word by word, one that asks before it answers.
+
+What begins with `held` waits for an item of that name in the store, under `released`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langgraph.config import get_store
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
@@ -27,16 +31,24 @@ class Parrot(BaseChatModel):
     async def _astream(
         self, messages: list[BaseMessage], *args: Any, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
-        pause = 0.2 if str(messages[-1].content).startswith("slowly") else 0
+        heard = str(messages[-1].content)
+        pause = 0.2 if heard.startswith("slowly") else 0
         for word in _words(messages):
             yield ChatGenerationChunk(message=AIMessageChunk(word))
             await asyncio.sleep(pause)
+            await released(heard)
 
 
 def _words(messages: list[BaseMessage]) -> list[str]:
     heard = str(messages[-1].content)
     count = 25 if heard.startswith("slowly") else 0
     return ["heard: ", heard, *(f" {number}" for number in range(count)), "."]
+
+
+async def released(name: str) -> None:
+    """Returns when this may go on."""
+    while name.startswith("held") and await get_store().aget(("released",), name) is None:
+        await asyncio.sleep(0.05)
 
 
 async def answer(state: MessagesState) -> dict[str, Any]:
