@@ -20,9 +20,12 @@ from uuid_utils.compat import uuid7
 from shared import assistants, cron_schedule
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Invalid, NotFound, Refused, TooMany
+from shared.infra import encryption
 from shared.infra.postgres import connection, dumps
 from shared.runs.create import Created, RunRequest, create_run
 from shared.threads import records
+from shared.user_code import filters
+from shared.user_code.filters import Filter
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +51,9 @@ def record(row: RowMapping) -> dict[str, Any]:
 
 INSERT = text("""
 INSERT INTO cron (cron_id, deployment_id, assistant_id, thread_id, user_id, end_time, schedule, timezone,
-                  payload, next_run_date, metadata, on_run_completed, enabled)
-VALUES (:cron_id, :deployment_id, :assistant_id, :thread_id, '', :end_time, :schedule, :timezone,
-        CAST(:payload AS json), :next_run_date, CAST(:metadata AS jsonb), :on_run_completed, :enabled)
+                  payload, next_run_date, metadata, on_run_completed, enabled, auth_user)
+VALUES (:cron_id, :deployment_id, :assistant_id, :thread_id, :user_id, :end_time, :schedule, :timezone,
+        CAST(:payload AS json), :next_run_date, CAST(:metadata AS jsonb), :on_run_completed, :enabled, :auth_user)
 """)
 
 
@@ -60,15 +63,23 @@ def create(
     asked: Mapping[str, Any],
     *,
     thread_id: UUID | None,
+    cron_id: UUID | None = None,
+    user: Mapping[str, Any] | None = None,
+    of_assistants: Filter | None = None,
+    of_threads: Filter | None = None,
     min_seconds: float = 0,
 ) -> RowMapping:
-    """A new cron, as `asked` in the words of the API; raises NotFound (assistant, thread), Invalid (schedule, zone), TooMany."""
-    assistant_id = _assistant(conn, deployment, asked["assistant_id"])
+    """A new cron, as `asked` in the words of the API; raises NotFound (assistant, thread), Invalid (schedule, zone), TooMany.
+
+    Its runs act for `user`, the document of whom the deployment's authorization found to ask; what the filters hide
+    is as if it were not there.
+    """
+    assistant_id = _assistant(conn, deployment, asked["assistant_id"], of_assistants)
     if thread_id is not None:
-        _require_thread(conn, deployment.id, thread_id)
+        _require_thread(conn, deployment.id, thread_id, of_threads)
     if count(conn, deployment.id) >= MAX_PER_DEPLOYMENT:
         raise TooMany(f"This deployment has {MAX_PER_DEPLOYMENT} crons already.", retry_after_seconds=60)
-    cron_id = uuid7()
+    cron_id = cron_id or uuid7()
     conn.execute(
         INSERT,
         {
@@ -76,6 +87,8 @@ def create(
             "deployment_id": deployment.id,
             "assistant_id": assistant_id,
             "thread_id": thread_id,
+            "user_id": "" if user is None else user["identity"],
+            "auth_user": None if user is None else encryption.encrypt(dumps(user)),
             "end_time": _moment(asked.get("end_time")),
             "schedule": asked["schedule"],
             "timezone": asked.get("timezone"),
@@ -96,29 +109,32 @@ def _first(conn: Connection, schedule: str, timezone: str | None, min_seconds: f
     return first
 
 
-def _assistant(conn: Connection, deployment: DeploymentRef, named: str) -> UUID:
+def _assistant(conn: Connection, deployment: DeploymentRef, named: str, visible: Filter | None) -> UUID:
     try:
-        return assistants.resolve(conn, deployment, named).assistant_id
+        found = assistants.resolve(conn, deployment, named).assistant_id
+        filters.require_assistant(conn, deployment.id, found, visible)
+        return found
     except (NotFound, Invalid):
         raise NotFound(f"Assistant '{named}' not found") from None
 
 
-def _require_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
+def _require_thread(conn: Connection, deployment_id: UUID, thread_id: UUID, visible: Filter | None) -> None:
     try:
         records.require(conn, deployment_id, thread_id)
+        filters.require_thread(conn, deployment_id, thread_id, visible)
     except NotFound:
         raise NotFound(f"Thread with ID '{thread_id}' not found. Create it first.") from None
 
 
-def _payload(asked: Mapping[str, Any], cron_id: UUID, assistant_id: UUID) -> dict[str, Any]:
+def payload(asked: Mapping[str, Any], cron_id: UUID) -> dict[str, Any]:
     """What each run is created from: the body as it was sent, and the cron's id where its runs see it."""
     config = asked.get("config") or {}
     configurable = {**(config.get("configurable") or {}), "cron_id": str(cron_id)}
-    return {
-        **asked,
-        "assistant_id": str(assistant_id),
-        "config": {**config, "configurable": configurable},
-    }
+    return {**asked, "config": {**config, "configurable": configurable}}
+
+
+def _payload(asked: Mapping[str, Any], cron_id: UUID, assistant_id: UUID) -> dict[str, Any]:
+    return {**payload(asked, cron_id), "assistant_id": str(assistant_id)}
 
 
 def _moment(sent: str | None) -> datetime | None:
@@ -155,11 +171,13 @@ def update(
     cron_id: UUID,
     changes: Mapping[str, Any],
     *,
+    visible: Filter | None = None,
     min_seconds: float = 0,
 ) -> RowMapping:
     """Change what is given: metadata is merged; a new schedule or zone begins from now. Raises NotFound, Invalid."""
     try:
         row = get(conn, deployment_id, cron_id, lock=True)
+        filters.require_cron(conn, deployment_id, cron_id, visible)
     except NotFound:
         raise NotFound(f"Cron '{cron_id}' not found") from None
     own = {name: changes.get(name, row[name]) for name in OWN}
@@ -192,21 +210,38 @@ def delete(conn: Connection, deployment_id: UUID, cron_id: UUID) -> None:
         raise NotFound("Not Found")
 
 
-def _where(filters: Mapping[str, Any]) -> str:
-    conditions = ["deployment_id = :deployment_id"]
-    conditions += [
-        f"{name} = :{name}" for name in ("assistant_id", "thread_id", "enabled") if name in filters
-    ]
-    if "metadata" in filters:
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """What a caller may see: filters of crons, and of the threads that crons are on."""
+
+    crons: Filter | None = None
+    threads: Filter | None = None
+
+    def condition(self) -> tuple[str, dict[str, Any]]:
+        of_crons, values = filters.condition(self.crons, "metadata")
+        if not self.threads:
+            return of_crons, values
+        of_threads, others = filters.condition(self.threads, "t.metadata", prefix="t")
+        own = (
+            "SELECT FROM thread AS t WHERE t.deployment_id = cron.deployment_id"
+            f" AND t.thread_id = cron.thread_id AND {of_threads}"
+        )
+        return f"{of_crons} AND (thread_id IS NULL OR EXISTS ({own}))", values | others
+
+
+ALL = Visible()
+
+
+def _matching(deployment_id: UUID, visible: Visible, wanted: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The condition of a search, and its values."""
+    is_visible, values = visible.condition()
+    conditions = ["deployment_id = :deployment_id", is_visible]
+    conditions += [f"{name} = :{name}" for name in ("assistant_id", "thread_id", "enabled") if name in wanted]
+    values |= {"deployment_id": deployment_id, **wanted}
+    if "metadata" in wanted:
         conditions.append("metadata @> CAST(:metadata AS jsonb)")
-    return " AND ".join(conditions)
-
-
-def _values(deployment_id: UUID, filters: Mapping[str, Any]) -> dict[str, Any]:
-    values = {"deployment_id": deployment_id, **filters}
-    if "metadata" in filters:
-        values["metadata"] = dumps(filters["metadata"])
-    return values
+        values["metadata"] = dumps(wanted["metadata"])
+    return " AND ".join(conditions), values
 
 
 def search(
@@ -217,23 +252,24 @@ def search(
     offset: int,
     sort_by: str = "created_at",
     sort_order: str = "desc",
-    **filters: Any,
+    visible: Visible = ALL,
+    **wanted: Any,
 ) -> list[RowMapping]:
-    """Crons that match all filters (`assistant_id`, `thread_id`, `enabled`, `metadata`)."""
+    """Crons that match all that is wanted (`assistant_id`, `thread_id`, `enabled`, `metadata`)."""
     assert sort_by in SORTABLE
     order = "ASC" if sort_order == "asc" else "DESC"
+    where, values = _matching(deployment_id, visible, wanted)
     query = text(
-        f"SELECT {', '.join(FIELDS)} FROM cron WHERE {_where(filters)}"
+        f"SELECT {', '.join(FIELDS)} FROM cron WHERE {where}"
         f" ORDER BY {sort_by} {order}, cron_id DESC LIMIT :limit OFFSET :offset"
     )
-    values = {**_values(deployment_id, filters), "limit": limit, "offset": offset}
-    return list(conn.execute(query, values).mappings())
+    return list(conn.execute(query, {**values, "limit": limit, "offset": offset}).mappings())
 
 
-def count(conn: Connection, deployment_id: UUID, **filters: Any) -> int:
-    """How many crons match all filters."""
-    query = text(f"SELECT count(*) FROM cron WHERE {_where(filters)}")
-    return conn.execute(query, _values(deployment_id, filters)).scalar_one()
+def count(conn: Connection, deployment_id: UUID, *, visible: Visible = ALL, **wanted: Any) -> int:
+    """How many crons match all that is wanted."""
+    where, values = _matching(deployment_id, visible, wanted)
+    return conn.execute(text(f"SELECT count(*) FROM cron WHERE {where}"), values).scalar_one()
 
 
 # Firing

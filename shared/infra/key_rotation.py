@@ -27,6 +27,7 @@ ENCRYPTED = (
     "oauth_grant.refresh_token",
     "oauth_request.verifier",
     "idempotent_answer.answer",
+    "cron.auth_user",
 )
 
 ROTATED, CURRENT, UNREADABLE, CHANGED = "rotated", "current", "unreadable", "changed"

@@ -8,10 +8,13 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
+from uuid_utils.compat import uuid7
 
-from shared import cron_schedule, crons
+from shared import assistants, cron_schedule, crons
 from shared.errors import Invalid
 from shared.infra.postgres import connection
+from shared.user_code import filters
+from shared.user_code.authorization import Ask, Granted
 from web.context import deployment, settings
 from web.deployment_api import schemas
 from web.deployment_api.assistants import (
@@ -20,6 +23,7 @@ from web.deployment_api.assistants import (
     ConfigField,
     refuse_two_configurations,
 )
+from web.deployment_api.authorization import allow, allow_all, changed, unasked, user, user_document
 from web.deployment_api.paging import MAX_OFFSET, page, selected
 from web.deployment_api.run_request import STREAM_MODES, NodeNames, check_webhooks
 from web.fields import (
@@ -164,10 +168,56 @@ def create_thread_cron(thread_id: str) -> Response:
 
 def _created(body: dict[str, Any], thread_id: UUID | None) -> Response:
     _check(body)
-    least = settings().min_cron_seconds
+    least, cron_id = settings().min_cron_seconds, uuid7()
+    asked, of_threads, of_assistants = _allow_create(body, cron_id, thread_id)
+    if metadata := changed(asked):
+        body["metadata"] = metadata
     with connection() as conn:
-        made = crons.create(conn, deployment(), body, thread_id=thread_id, min_seconds=least)
+        made = crons.create(
+            conn,
+            deployment(),
+            body,
+            thread_id=thread_id,
+            cron_id=cron_id,
+            user=user_document(),
+            of_threads=of_threads,
+            of_assistants=of_assistants,
+            min_seconds=least,
+        )
         return jsonify(crons.record(made))
+
+
+def _allow_create(
+    body: dict[str, Any], cron_id: UUID, thread_id: UUID | None
+) -> tuple[Granted, filters.Filter | None, filters.Filter | None]:
+    """Ask for a cron, and to read its thread and its assistant, as far as those are anybody's: also their filters."""
+    caller = user()
+    value = {
+        "payload": crons.payload(body, cron_id),
+        "schedule": body["schedule"],
+        "cron_id": cron_id,
+        "thread_id": thread_id,
+        "user_id": None if caller is None else caller.identity,
+        "end_time": body.get("end_time"),
+        "metadata": body.get("metadata", {}),
+    }
+    asks = [Ask("crons", "create", value)]
+    if thread_id is not None:
+        asks.append(Ask("threads", "read", {"thread_id": thread_id}))
+    assistant_id = assistants.named_id(body["assistant_id"])
+    if not _is_default(assistant_id):
+        asks.append(Ask("assistants", "read", {"assistant_id": assistant_id}))
+    asked, *reads = allow_all(asks)
+    seen = dict(zip((ask.resource for ask in asks[1:]), (read.filter for read in reads), strict=True))
+    return asked, seen.get("threads"), seen.get("assistants")
+
+
+def _is_default(assistant_id: UUID) -> bool:
+    """Whether it is a graph's default assistant: those are everybody's."""
+    if user() is None:
+        return True
+    with connection() as conn:
+        return assistant_id in map(assistants.default_id, assistants.graph_ids(conn, unasked()))
 
 
 def _check(body: dict[str, Any]) -> None:
@@ -179,7 +229,9 @@ def _check(body: dict[str, Any]) -> None:
 @operation("Get a cron", role="read", answer=schemas.CRON, errors=(404,))
 def get_cron(cron_id: str) -> Response:
     key = uuid_path(cron_id, "cron_id")
+    asked = allow("crons", "read", cron_id=key)
     with connection() as conn:
+        filters.require_cron(conn, deployment().id, key, asked.filter)
         return jsonify(crons.record(crons.get(conn, deployment().id, key)))
 
 
@@ -193,15 +245,22 @@ def change_cron(cron_id: str) -> Response:
     if not body:
         raise Invalid("Request body cannot be empty", status=400)
     least = settings().min_cron_seconds
+    own = {name: body.get(name) for name in ("schedule", "end_time", "enabled", "on_run_completed")}
+    asked = allow("crons", "update", cron_id=key, **own, payload=body)
+    if metadata := changed(asked):  # which the handler was not given, and may stamp all the same
+        body["metadata"] = {**body.get("metadata", {}), **metadata}
     with connection() as conn:
-        return jsonify(crons.record(crons.update(conn, deployment().id, key, body, min_seconds=least)))
+        row = crons.update(conn, deployment().id, key, body, visible=asked.filter, min_seconds=least)
+        return jsonify(crons.record(row))
 
 
 @bp.delete("/runs/crons/<cron_id>")
 @operation("Delete a cron; its runs stay", role="run", status=204, errors=(404,))
 def delete_cron(cron_id: str) -> tuple[str, int]:
     key = uuid_path(cron_id, "cron_id")
+    asked = allow("crons", "delete", cron_id=key)
     with connection() as conn:
+        filters.require_cron(conn, deployment().id, key, asked.filter, lock=True)
         crons.delete(conn, deployment().id, key)
     return "", 204
 
@@ -212,16 +271,28 @@ def search_crons() -> Response:
     body = {name: value for name, value in load(CronSearch).items() if value is not None}
     select = body.pop("select", None)
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order") if name in body}
+    visible = _allow_search(body, limit=paging["limit"], offset=paging["offset"])
     with connection() as conn:
-        rows = crons.search(conn, deployment().id, **paging, **body)
-        total = crons.count(conn, deployment().id, **body)
+        rows = crons.search(conn, deployment().id, visible=visible, **paging, **body)
+        total = crons.count(conn, deployment().id, visible=visible, **body)
     records = selected([crons.record(row) for row in rows], select)
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
+
+
+def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> crons.Visible:
+    """Ask; what is wanted is narrowed as the handler says."""
+    named = {name: wanted.get(name) for name in ("assistant_id", "thread_id")}
+    value = {**named, "limit": limit, "offset": offset, "metadata": wanted.get("metadata", {})}
+    of_crons, of_threads = allow_all([Ask("crons", "search", value), Ask("threads", "search", {})])
+    if metadata := changed(of_crons):
+        wanted["metadata"] = metadata
+    return crons.Visible(of_crons.filter, of_threads.filter)
 
 
 @bp.post("/runs/crons/count")
 @operation("Count crons", role="read", body=CronFilter, answer=COUNT)
 def count_crons() -> Response:
     body = {name: value for name, value in load(CronFilter).items() if value is not None}
+    visible = _allow_search(body, limit=0, offset=0)
     with connection() as conn:
-        return jsonify(crons.count(conn, deployment().id, **body))
+        return jsonify(crons.count(conn, deployment().id, visible=visible, **body))
