@@ -151,9 +151,15 @@ class HostProcess:
 
     def query(self, document: Mapping[str, Any]) -> list[bytes]:
         """Ask something that is not a run; the parts of the answer."""
+        return self.wait_answer(self.ask(document))
+
+    def ask(self, document: Mapping[str, Any]) -> UUID:
         id = uuid4()
         self._runs[id.bytes] = Run(id)
         self.send(frames.QUERY, id.bytes, json.dumps(document).encode())
+        return id
+
+    def wait_answer(self, id: UUID) -> list[bytes]:
         self.read_until(lambda: id.bytes in self._answers)
         return self._answers.pop(id.bytes)
 

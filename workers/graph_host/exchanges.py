@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from . import frames
@@ -17,17 +17,21 @@ from .serialization import dumps
 
 CREDITS = 16
 PART_BYTES = 64 * 1024
+CLOSED = frozenset((frames.CLOSE,))
 COSTLY = frozenset((frames.BODY, frames.TEXT, frames.BYTES))
 
 
 class Exchange:
-    """One request or WebSocket. To be used on the connection's loop."""
+    """One request or WebSocket, ended from there by one of the parts in `last`. To be used on the connection's loop."""
 
-    def __init__(self, connection: Connection, id: bytes, forget: Callable[[bytes], Any]) -> None:
+    def __init__(
+        self, connection: Connection, id: bytes, last: Collection[bytes], forget: Callable[[bytes], Any]
+    ) -> None:
         self.is_closed = False  # nothing more comes, nothing more is sent
         self.on_close: Callable[[], Any] = lambda: None
         self._connection = connection
         self._id = id
+        self._last = last
         self._forget = forget
         self._parts: deque[tuple[bytes, bytes]] = deque()
         self._arrived = asyncio.Event()
@@ -46,7 +50,7 @@ class Exchange:
             return
         self._parts.append((kind, data))
         self._arrived.set()
-        if kind == frames.CLOSE:
+        if kind in self._last:
             self._end()
             self.on_close()
 
@@ -102,11 +106,14 @@ class Exchanges:
         self.connection = connection
         self._open: dict[bytes, Exchange] = {}
 
-    def begin(self, id: bytes | None = None) -> Exchange:
+    def begin(self, id: bytes | None = None, last: Collection[bytes] = CLOSED) -> Exchange:
         """A new one; without an id it is ours."""
         id = os.urandom(16) if id is None else id
-        exchange = self._open[id] = Exchange(self.connection, id, lambda id: self._open.pop(id, None))
+        exchange = self._open[id] = Exchange(self.connection, id, last, self._forget)
         return exchange
+
+    def _forget(self, id: bytes) -> None:
+        self._open.pop(id, None)
 
     def receive(self, id: bytes, body: bytes) -> None:
         """Take a PART frame; of an exchange that is over it says nothing to anybody."""

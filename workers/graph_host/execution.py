@@ -19,6 +19,7 @@ from .commands import UnknownInterruptError, check_resume, command_of
 from .connection import Connection
 from .events import Asked, EventWriter
 from .loader import RUN, LoadedGraph
+from .loopback import current_user
 from .outcome import Outcome, describe_error, finished_state, is_over, read_state
 from .output import Limiter, current_run_id
 from .protocol import input_events
@@ -29,7 +30,7 @@ from .serialization import dumps, loads
 from .storage import MemoryStorage, Storage
 from .tracing import traced_as
 from .usage import UsageCounter, current_usage
-from .users import with_user
+from .users import AUTH_USER, configurable_of, with_user
 
 log = logging.getLogger("runyard")
 
@@ -110,7 +111,7 @@ class Execution:
     def _make_checkpoints(self, stored: list[bytes]) -> RunCheckpoints:
         spec = self._spec
         is_temporary = bool(spec.get("temporary"))
-        configurable = (spec.get("config") or {}).get("configurable") or {}
+        configurable = configurable_of(spec)
         newest = stored if stored and loads(stored[0]).get("found") else None
         return RunCheckpoints(
             thread_id=str(spec["thread_id"]),
@@ -131,6 +132,7 @@ class Execution:
         current_run.set(self._checkpoints)
         current_run_id.set(self._id)
         current_usage.set(self._usage)
+        current_user.set(configurable_of(self._spec).get(AUTH_USER))
         try:
             with traced_as(self._spec.get("langsmith_tracer")):
                 await self._stream_graph()
@@ -252,7 +254,7 @@ class Execution:
     def _config(self) -> RunnableConfig:
         spec = self._spec
         given = spec.get("config") or {}
-        configurable = dict(given.get("configurable") or {})
+        configurable = dict(configurable_of(spec))
         if spec.get("resume_from_checkpoint"):
             for name in PLACE:  # this run has gone on from there already
                 configurable.pop(name, None)

@@ -27,6 +27,7 @@ from . import frames
 from .commands import command_of
 from .connection import Connection
 from .loader import READ_STATE, UPDATE_STATE, LoadedGraph
+from .loopback import current_user
 from .meaning import MeaningIndex
 from .outcome import describe_error, interrupts_by_task, read_state, state_record
 from .output import current_run_id
@@ -34,7 +35,7 @@ from .run_checkpoints import PLACE, RunCheckpoints, configured, current_run
 from .serialization import dumps, without_nul
 from .standard import json_dumps
 from .storage import Overlay
-from .users import with_user
+from .users import AUTH_USER, configurable_of, with_user
 
 MAX_ANSWER_BYTES = 48 * 1024 * 1024  # below what a frame may hold
 
@@ -60,7 +61,7 @@ class Query:
             thread_id=self._thread_id,
             storage=self._storage,
             metadata={
-                **configured((document.get("config") or {}).get("configurable") or {}),
+                **configured(configurable_of(document)),
                 "thread_id": self._thread_id,
                 "graph_id": entry.graph_id,
                 "langgraph_version": versions["langgraph"],
@@ -73,6 +74,7 @@ class Query:
         """Answer; never raises."""
         current_run.set(self._checkpoints)
         current_run_id.set(self._id)
+        current_user.set(configurable_of(self._asked).get(AUTH_USER))
         try:
             parts = await self._answered()
             if sum(map(len, parts)) > MAX_ANSWER_BYTES:
@@ -109,7 +111,7 @@ class Query:
         """The config that addresses the thread, or one checkpoint of it."""
         given = self._asked.get("config") or {}
         place = {key: value for key, value in (checkpoint or {}).items() if key in PLACE and value}
-        kept = {key: value for key, value in (given.get("configurable") or {}).items() if key not in PLACE}
+        kept = {key: value for key, value in configurable_of(self._asked).items() if key not in PLACE}
         configurable = with_user({**kept, **place, "thread_id": self._thread_id})
         return cast("RunnableConfig", {**given, "configurable": configurable})
 

@@ -63,6 +63,7 @@ class Host:
         self._queries: set[asyncio.Task[None]] = set()
         self._execution: Any = None  # modules that import langgraph: known once its version is
         self._answering: Any = None
+        self._connect_loopback: Any = None
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="check")
         self._index: Any = None  # of the store, if it has one
         self._auth: Any = None  # the project's own authorization, if it has one
@@ -84,6 +85,7 @@ class Host:
         self._connection.send(
             frames.READY, frames.NOBODY, _json({"graphs": list(self._entries), "versions": self._versions})
         )
+        self._connect_loopback(self._exchanges)
         self._damage = damage.DamageWatch()  # anew: what the project changed as it was loaded is its choice
         watch.start(self._loop, self._connection)
         gc.collect()
@@ -104,17 +106,20 @@ class Host:
                 message = f"{package} {wanted} or newer is needed: the project has {found or 'none'}"
                 self._unusable("environment", message)
         try:  # they import langgraph, whose version had to be checked first
-            from . import execution, loader, project_types, queries, saver
+            from . import exchanges, execution, loader, loopback, project_types, queries, saver
         except ImportError as error:
             message = f"langgraph cannot be imported: {error}. Has the project a module of the same name?"
             self._unusable("environment", message)
 
         self._execution, self._answering = execution, queries
+        self._connect_loopback = loopback.connect
         self._limits = execution.ByteLimits(**(self._config.get("limits") or {}))
         allowed = self._config.get("allowed_msgpack_modules") or ()
         if allowed is not True:
             allowed = [tuple(item) for item in allowed]
         keeper = saver.HostSaver(allowed, max_bytes=self._limits.checkpoint_bytes)
+        loopback.install()
+        self._exchanges = exchanges.Exchanges(self._connection)
         try:
             own_store = self._make_store()
             modules: dict[str, ModuleType] = {}
@@ -132,10 +137,9 @@ class Host:
             from . import auth
 
             self._auth = auth.load(own["path"], modules)
-        from . import app, exchanges
-
-        self._exchanges = exchanges.Exchanges(self._connection)
         if location := (self._config.get("http") or {}).get("app"):
+            from . import app
+
             self._app = app.App(app.load(location, modules), self._exchanges)
 
     def _start_app(self) -> None:

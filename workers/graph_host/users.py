@@ -96,6 +96,11 @@ def _with_base(base: type) -> type:
     return type(base.__name__, (User, base), {})
 
 
+def configurable_of(asked: Mapping[str, Any]) -> Document:
+    """The `configurable` of a run's or a question's document."""
+    return (asked.get("config") or {}).get("configurable") or {}
+
+
 def with_user(configurable: Document) -> Document:
     """The `configurable` of a run or a question, its user as graphs see one."""
     document = configurable.get(AUTH_USER)
