@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+# A project of its own: one graph, `./graph.py:graph`.
+SMALLEST = """
+from typing import TypedDict
+from langgraph.graph import StateGraph
+
+class S(TypedDict, total=False):
+    text: str
+
+graph = StateGraph(S).add_node("node", lambda state: state).set_entry_point("node").compile()
+"""
 HOSTED = Path(__file__).parents[1] / "projects" / "hosted"
 GRAPHS = [
     "steps",

@@ -35,8 +35,8 @@ class App:
         """Begin a request."""
         exchange = self._exchanges.begin(id)
         kind = SocketCall if head["type"] == "websocket" else HttpCall
-        call = kind(exchange, head, dict(self._lifespan.state))
-        task = self._exchanges.connection.loop.create_task(call.run(self.app))
+        call = kind(exchange, head)
+        task = self._exchanges.connection.loop.create_task(call.run(self.app, dict(self._lifespan.state)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         exchange.on_close = lambda: self._give_up_later(task)

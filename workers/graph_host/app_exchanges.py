@@ -28,22 +28,25 @@ PARTINGS = frozenset({"CancelledError", "ClientDisconnect", "WebSocketDisconnect
 class Call:
     """One call of the app."""
 
-    def __init__(self, exchange: Exchange, head: Mapping[str, Any], scope: Message) -> None:
+    def __init__(self, exchange: Exchange, head: Mapping[str, Any]) -> None:
         self._exchange = exchange
         self._head = head
-        self._scope = {**scope_of(head), **scope}
 
-    async def run(self, app: Any) -> None:
+    async def run(self, app: Any, state: Message) -> None:
         """Call the app, and end the exchange however that ends; never raises."""
         current_user.set(self._head.get("user"))
         try:
-            await app(self._scope, self._receive, self._send)
+            scope = {**scope_of(self._head), **self._own_scope(), "state": state}
+            await app(scope, self._receive, self._send)
         except BaseException as error:  # whatever the app raises
             if type(error).__name__ not in PARTINGS or not self._exchange.is_closed:
                 log.error("http.app failed at %s", self._asked, exc_info=error)
             self._exchange.finish(frames.FAILED, FAILED)
         else:
             self._returned()
+
+    def _own_scope(self) -> Message:
+        raise NotImplementedError
 
     def _returned(self) -> None:
         if not self._exchange.is_closed:
@@ -64,10 +67,13 @@ class Call:
 class HttpCall(Call):
     """A request, answered once."""
 
-    def __init__(self, exchange: Exchange, head: Mapping[str, Any], state: Message) -> None:
-        super().__init__(exchange, head, {"method": head["method"], "state": state})
+    def __init__(self, exchange: Exchange, head: Mapping[str, Any]) -> None:
+        super().__init__(exchange, head)
         self._is_read = False  # the request's body
         self._is_begun = False  # the response
+
+    def _own_scope(self) -> Message:
+        return {"method": self._head["method"]}
 
     async def _receive(self) -> Message:
         while True:
@@ -101,12 +107,14 @@ class HttpCall(Call):
 class SocketCall(Call):
     """A WebSocket, open until either side closes it."""
 
-    def __init__(self, exchange: Exchange, head: Mapping[str, Any], state: Message) -> None:
-        scheme = "wss" if head.get("scheme") in ("https", "wss") else "ws"
-        own = {"scheme": scheme, "subprotocols": head.get("subprotocols") or [], "state": state}
-        super().__init__(exchange, head, own)
+    def __init__(self, exchange: Exchange, head: Mapping[str, Any]) -> None:
+        super().__init__(exchange, head)
         self._is_connected = False
         self._is_accepted = False
+
+    def _own_scope(self) -> Message:
+        scheme = "wss" if self._head.get("scheme") in ("https", "wss") else "ws"
+        return {"scheme": scheme, "subprotocols": self._head.get("subprotocols") or []}
 
     def _returned(self) -> None:
         if self._is_accepted:

@@ -16,9 +16,14 @@ from .connection import Connection
 from .serialization import dumps
 
 CREDITS = 16
-PART_BYTES = 64 * 1024
+PART_BYTES = 64 * 1024  # of a body
+MOST_BYTES = 1024 * 1024  # of what is not cut up: a message of a WebSocket, a head
 CLOSED = frozenset((frames.CLOSE,))
 COSTLY = frozenset((frames.BODY, frames.TEXT, frames.BYTES))
+
+
+class TooLarge(ValueError):
+    """A part is larger than what lies between lets through."""
 
 
 class Exchange:
@@ -67,7 +72,9 @@ class Exchange:
         return kind, data
 
     async def send(self, kind: bytes, data: bytes = b"") -> None:
-        """Send a part, as soon as the other side takes it; nothing once the exchange is closed."""
+        """Send a part, as soon as the other side takes it; nothing once the exchange is closed. Raises TooLarge."""
+        if len(data) > MOST_BYTES:
+            raise TooLarge(f"{len(data)} bytes are sent at once: the limit is {MOST_BYTES} bytes")
         if kind in COSTLY:
             await self._take_credit()
         if self._connection.is_full:

@@ -123,6 +123,8 @@ async def talk(socket):
                 return
             if message.get("text") == "fail":
                 raise ValueError("a secret")
+            if message.get("text") == "large":
+                await socket.send_text("x" * 1_048_577)
             if message.get("text") is not None:
                 await socket.send_text(message["text"].upper())
             else:
@@ -329,6 +331,13 @@ def test_an_app_that_does_not_answer_fails(tmp_path: Path) -> None:
         assert "http.app did not answer GET /" in host.logs[-1]["message"]
 
 
+def test_what_cannot_be_said_in_asgi_fails_alone(site: HostProcess) -> None:
+    odd = site.open("/nobody", headers=[["x-word", "\u20ac"]])
+
+    assert site.request("/nobody").told(frames.HEAD)["status"] == 200
+    assert odd.wait_end().kinds == [frames.FAILED]
+
+
 def test_a_request_where_there_is_no_app_fails(tmp_path: Path) -> None:
     (tmp_path / "site.py").write_text(PROJECT)
     with graph_host(tmp_path, {"g": "./site.py:graph"}) as host:
@@ -394,6 +403,15 @@ def test_a_websocket_of_an_app_that_fails_fails(site: HostProcess) -> None:
     socket.send(frames.TEXT, b"fail")
 
     assert socket.wait_end().kinds == [frames.HEAD, frames.FAILED]
+
+
+def test_a_message_that_nobody_lets_through_fails(site: HostProcess) -> None:
+    socket = opened(site).wait(frames.HEAD)
+    socket.send(frames.TEXT, b"large")
+
+    assert socket.wait_end().kinds == [frames.HEAD, frames.FAILED]
+    site.request("/nobody")
+    assert "TooLarge" in site.logs[-1]["message"]
 
 
 # Lifespan

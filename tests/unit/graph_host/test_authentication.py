@@ -14,7 +14,7 @@ import pytest
 from langgraph_sdk import Auth
 
 from tests.support.authorizing import answer, request
-from tests.support.hosted import ALL, HOSTED
+from tests.support.hosted import ALL, HOSTED, SMALLEST
 from tests.support.hosts import graph_host
 from workers.graph_host import asked_request
 from workers.graph_host import auth as host_auth
@@ -333,10 +333,10 @@ def test_a_function_that_does_not_return_fails(monkeypatch: pytest.MonkeyPatch, 
     ],
 )
 def test_what_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "graphs.py").write_bytes((HOSTED / "graphs.py").read_bytes())
+    (tmp_path / "graph.py").write_text(SMALLEST)
     (tmp_path / "guard.py").write_text(text)
 
-    with graph_host(tmp_path, {"steps": ALL["steps"]}, auth={"path": "./guard.py:auth"}) as host:
+    with graph_host(tmp_path, {"g": "./graph.py:graph"}, auth={"path": "./guard.py:auth"}) as host:
         error = host.wait_ready()["error"]
 
     assert error["step"] == "load"
@@ -388,11 +388,11 @@ def test_a_host_without_auth_answers_that_it_has_none(tmp_path: Path) -> None:
 
 
 def test_what_fails_is_in_the_log_with_the_projects_own_lines_only(tmp_path: Path) -> None:
-    (tmp_path / "graphs.py").write_bytes((HOSTED / "graphs.py").read_bytes())
+    (tmp_path / "graph.py").write_text(SMALLEST)
     (tmp_path / "guard.py").write_text(
         "from langgraph_sdk import Auth\nauth = Auth()\n@auth.authenticate\ndef who():\n    return {}['token']\n"
     )
-    with graph_host(tmp_path, {"steps": ALL["steps"]}, auth={"path": "./guard.py:auth"}) as host:
+    with graph_host(tmp_path, {"g": "./graph.py:graph"}, auth={"path": "./guard.py:auth"}) as host:
         host.wait_ready()
         assert host.query(request()) == [b'{"failed":"authenticate raised KeyError"}']
         (line,) = host.logs

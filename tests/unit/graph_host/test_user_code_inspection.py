@@ -14,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
-from tests.support.hosted import HOSTED
+from tests.support.hosted import HOSTED, SMALLEST
 from tests.support.hosts import graph_host
 from workers.graph_host.app_description import describe
 
@@ -59,11 +59,11 @@ def routes(app: Any) -> list[tuple[str, list[str], str]]:
 
 
 def test_a_host_that_inspects_describes_both_and_enters_no_lifespan(tmp_path: Path) -> None:
-    (tmp_path / "graphs.py").write_bytes((HOSTED / "graphs.py").read_bytes())
+    (tmp_path / "graph.py").write_text(SMALLEST)
     (tmp_path / "guarded.py").write_text(PROJECT)
 
     config: dict[str, Any] = {"auth": {"path": "./guarded.py:auth"}, "http": {"app": "./guarded.py:app"}}
-    with graph_host(tmp_path, {"steps": "./graphs.py:steps"}, inspect=True, **config) as host:
+    with graph_host(tmp_path, {"g": "./graph.py:graph"}, inspect=True, **config) as host:
         ready = host.wait_ready()
         code = host.process.wait()
 
@@ -100,10 +100,10 @@ def test_a_project_with_graphs_only_has_neither() -> None:
     ],
 )
 def test_an_app_that_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "graphs.py").write_bytes((HOSTED / "graphs.py").read_bytes())
+    (tmp_path / "graph.py").write_text(SMALLEST)
     (tmp_path / "site.py").write_text(text)
 
-    with graph_host(tmp_path, {"steps": "./graphs.py:steps"}, http={"app": "./site.py:app"}) as host:
+    with graph_host(tmp_path, {"g": "./graph.py:graph"}, http={"app": "./site.py:app"}) as host:
         error = host.wait_ready()["error"]
 
     assert (error["step"], error["message"][:10]) == ("load", "http.app: ")
