@@ -83,6 +83,10 @@ class User(Mapping[str, Any]):
         """The user as JSON."""
         return {**self._document}
 
+    def model_dump(self, **_options: Any) -> Document:
+        """The same, as code that takes a user for a pydantic model asks for it."""
+        return self.dict()
+
 
 def user_of(document: Mapping[str, Any], base: type | None = None) -> Any:
     """The user of a document; an instance of `base` too, or of the SDK's StudioUser where it is one."""

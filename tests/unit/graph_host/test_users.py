@@ -144,7 +144,7 @@ def test_a_user_outlives_copies_and_is_never_shown_whole() -> None:
         assert isinstance(other, User)
         assert dict(other) == ANN
     assert repr(user) == "User('ann')"
-    assert user.dict() == ANN
+    assert user.dict() == user.model_dump(mode="json") == {**user} == ANN
     assert (user == ANN, {user: 1}[user]) == (True, 1)
 
 
