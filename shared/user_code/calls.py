@@ -70,24 +70,24 @@ class _Call:
 
     def answer(self) -> bytes:
         line = inbox.inbox().line()
-        is_over = False
+        request = WaitingRequest(line.address, self._document, self._seconds)
         with line.receiving(self._id, self):
+            item = requests.put(CALL, self._revision_id, self._id, request)
+            is_over = False
             try:
-                request = WaitingRequest(line.address, self._document, self._seconds)
-                requests.put(CALL, self._revision_id, self._id, request)
-                message = self._first_message()
+                message = self._first_message(item)
                 is_over = True
             finally:
                 if not is_over:
-                    requests.take_back(CALL, self._revision_id, self._id)
+                    requests.take_back(CALL, self._revision_id, item)
             return self._accepted(message)
 
-    def _first_message(self) -> tuple[int, bytes] | None:
+    def _first_message(self, item: bytes) -> tuple[int, bytes] | None:
         return requests.first_sign(
             CALL,
             self._revision_id,
             self._pool,
-            self._id,
+            item,
             wait=self._next,
             start_seconds=self._start_seconds,
         )

@@ -183,15 +183,15 @@ def open_exchange(
 def _begin(
     revision_id: UUID, pool: str, id: bytes, request: WaitingRequest, exchange: Exchange, start_seconds: float
 ) -> None:
+    item = requests.put(EXCHANGE, revision_id, id, request)
     has_begun = False
     try:
-        requests.put(EXCHANGE, revision_id, id, request)
         begun = requests.first_sign(
-            EXCHANGE, revision_id, pool, id, wait=exchange.wait, start_seconds=start_seconds
+            EXCHANGE, revision_id, pool, item, wait=exchange.wait, start_seconds=start_seconds
         )
         if begun is None and exchange.wait(requests.SLACK_SECONDS) is None:
             raise Unavailable("nothing is heard of the runner that took the request")
         has_begun = True
     finally:
         if not has_begun:
-            requests.take_back(EXCHANGE, revision_id, id)
+            requests.take_back(EXCHANGE, revision_id, item)

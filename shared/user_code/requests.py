@@ -1,8 +1,8 @@
 """What waits in Redis for a runner that has a host of the revision: a question, or a request for the app.
 
-Each waits under an id of its own, and the id in the list of its revision; it is taken once. Nobody took it in a
-moment: the runners of the pool are notified, and one of them starts a host. It holds what clients sent,
-credentials among it, and is therefore encrypted. Whoever gives up waiting takes it back; what is left behind expires.
+Each waits in the list of its revision, and is taken once. Nobody took it in a moment: the runners of the pool are
+notified, and one of them starts a host. It holds what clients sent, credentials among it, and is therefore
+encrypted. Whoever gives up waiting takes it back; a list that nothing is added to expires.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from shared.infra.redis import PREFIX, client
 
 CALL, EXCHANGE = "calls", "exchanges"
 KEPT_SECONDS = 300
+ID_BYTES = 16
 UNTAKEN_SECONDS = 0.25  # then the runners are notified
 NOTIFY_AGAIN_SECONDS = 2.0
 SLACK_SECONDS = 3.0  # for whoever took it to say so
@@ -48,41 +49,36 @@ def list_of(kind: str, revision_id: UUID) -> str:
     return f"{PREFIX}user-code:{kind}:{revision_id}"
 
 
-def put(kind: str, revision_id: UUID, id: bytes, request: WaitingRequest) -> None:
-    """Have a request wait for a runner; raises Unavailable."""
+def put(kind: str, revision_id: UUID, id: bytes, request: WaitingRequest) -> bytes:
+    """Have a request wait for a runner; what waits. Raises Unavailable."""
     document = dumps({"inbox": request.inbox, "document": request.document, "seconds": request.seconds})
+    item = id + encryption.encrypt(document)
     name = list_of(kind, revision_id)
     pipeline = client().pipeline(transaction=False)
-    pipeline.set(_key(id), encryption.encrypt(document), ex=KEPT_SECONDS)
-    pipeline.lpush(name, id.hex())
+    pipeline.lpush(name, item)
     pipeline.expire(name, KEPT_SECONDS)
     try:
         pipeline.execute()
     except RedisError as error:
         raise Unavailable(f"the event bus does not answer: {error}") from error
+    return item
 
 
-def take(id: bytes) -> WaitingRequest | None:
-    """The request, when nobody else has taken it; raises RedisError."""
-    stored: Any = client().getdel(_key(id))
-    if stored is None:
-        return None
-    document = orjson.loads(encryption.decrypt(stored))
-    return WaitingRequest(document["inbox"], document["document"], document["seconds"])
+def parse(item: bytes) -> tuple[bytes, WaitingRequest]:
+    """What waited and was taken: its id and the request; raises Undecryptable."""
+    document = orjson.loads(encryption.decrypt(item[ID_BYTES:]))
+    return item[:ID_BYTES], WaitingRequest(document["inbox"], document["document"], document["seconds"])
 
 
-def give_back(kind: str, revision_id: UUID, id: bytes) -> None:
-    """An id that cannot be taken here is the next runner's."""
-    client().rpush(list_of(kind, revision_id), id.hex())
+def give_back(kind: str, revision_id: UUID, item: bytes) -> None:
+    """What cannot be served here is the next runner's; raises RedisError."""
+    client().rpush(list_of(kind, revision_id), item)
 
 
-def take_back(kind: str, revision_id: UUID, id: bytes) -> None:
+def take_back(kind: str, revision_id: UUID, item: bytes) -> None:
     """Nobody waits for this request any more."""
-    pipeline = client().pipeline(transaction=False)
-    pipeline.delete(_key(id))
-    pipeline.lrem(list_of(kind, revision_id), 0, id.hex())
     try:
-        pipeline.execute()
+        client().lrem(list_of(kind, revision_id), 0, item)  # type: ignore[arg-type]  bytes are text to Redis
     except RedisError:
         return  # it expires
 
@@ -91,7 +87,7 @@ def first_sign(
     kind: str,
     revision_id: UUID,
     pool: str,
-    id: bytes,
+    item: bytes,
     *,
     wait: Callable[[float], Sign | None],
     start_seconds: float,
@@ -103,7 +99,7 @@ def first_sign(
     give_up_at = time.monotonic() + start_seconds
     pause = UNTAKEN_SECONDS
     while (sign := wait(pause)) is None:
-        if not _is_waiting(kind, revision_id, pool, id):
+        if not _is_waiting(kind, revision_id, pool, item):
             return None
         if time.monotonic() > give_up_at:
             raise Unavailable("no host of the revision could be had in time")
@@ -111,12 +107,11 @@ def first_sign(
     return sign
 
 
-def _is_waiting(kind: str, revision_id: UUID, pool: str, id: bytes) -> bool:
+def _is_waiting(kind: str, revision_id: UUID, pool: str, item: bytes) -> bool:
     """Whether nobody has taken it yet; then the runners are notified. Raises Unavailable."""
     try:
-        if not client().exists(_key(id)):
+        if client().lpos(list_of(kind, revision_id), item) is None:  # type: ignore[arg-type]  see take_back
             return False
-        client().lpush(list_of(kind, revision_id), id.hex())  # a runner may have died with its id in hand
     except RedisError as error:
         raise Unavailable(f"the event bus does not answer: {error}") from error
     if _may_notify(revision_id):
@@ -132,7 +127,3 @@ def _may_notify(revision_id: UUID) -> bool:
             if now - at > NOTIFY_AGAIN_SECONDS / 2:
                 del _notified[id]
         return _notified.setdefault(revision_id, now) == now
-
-
-def _key(id: bytes) -> str:
-    return f"{PREFIX}user-code:{{{id.hex()}}}"

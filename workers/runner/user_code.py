@@ -83,9 +83,8 @@ class UserCodeRunner:
         for kind in AT_ONCE:
             try:
                 while found := redis.client().rpop(requests.list_of(kind, revision_id)):
-                    id = bytes.fromhex(cast("bytes", found).decode())
-                    if (request := requests.take(id)) is not None:
-                        inbox.send(request.inbox, inbox.encode(REFUSED, id, refusal("unavailable", reason)))
+                    id, request = requests.parse(cast("bytes", found))
+                    inbox.send(request.inbox, inbox.encode(REFUSED, id, refusal("unavailable", reason)))
             except (RedisError, Undecryptable) as error:
                 log.warning("revision %s: those that wait for a host learn nothing: %s", revision_id, error)
 
@@ -104,7 +103,7 @@ class UserCodeRunner:
             return
         name, value = cast("tuple[bytes, bytes]", found)
         if (place := lists.get(name)) is not None:
-            self._group.spawn(self._take, *place, bytes.fromhex(value.decode()))
+            self._group.spawn(self._take, *place, value)
 
     def _ready_revisions(self) -> set[UUID]:
         return {
@@ -124,19 +123,16 @@ class UserCodeRunner:
         except RedisError:
             return  # it looks by itself in a moment
 
-    def _take(self, kind: str, revision_id: UUID, id: bytes) -> None:
-        """Take a request, unless it had better be another runner's."""
+    def _take(self, kind: str, revision_id: UUID, item: bytes) -> None:
+        """Serve what waited, unless it had better be another runner's."""
         if self._is_draining or revision_id not in self._ready_revisions():
-            requests.give_back(kind, revision_id, id)
-            broker.enqueue_host(self._settings.pool, revision_id)
+            self._give_back(kind, revision_id, item)
             return
         self._in_work[kind, revision_id] += 1
         try:
-            request = requests.take(id)
-            if request is not None:
-                self._execute(kind, revision_id, id, request)
-        except (RedisError, Undecryptable) as error:
-            log.warning("a call of revision %s cannot be taken: %s", revision_id, error)
+            self._execute(kind, revision_id, *requests.parse(item))
+        except Undecryptable as error:
+            log.warning("a call of revision %s cannot be read: %s", revision_id, error)
         except Exception:  # the outermost loop: our bug; whoever waits gives up in time
             log.exception("a call of revision %s failed", revision_id)
         finally:
@@ -145,6 +141,13 @@ class UserCodeRunner:
                 self._wake()
             if not self._in_work[kind, revision_id]:
                 del self._in_work[kind, revision_id]
+
+    def _give_back(self, kind: str, revision_id: UUID, item: bytes) -> None:
+        try:
+            requests.give_back(kind, revision_id, item)
+        except RedisError as error:
+            log.warning("a call of revision %s is lost: %s", revision_id, error)
+        broker.enqueue_host(self._settings.pool, revision_id)
 
     def _execute(self, kind: str, revision_id: UUID, id: bytes, request: WaitingRequest) -> None:
         if kind == CALL:

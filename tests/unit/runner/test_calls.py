@@ -152,10 +152,10 @@ def test_what_waits_in_redis_does_not_show_what_clients_sent(world: World) -> No
         s.is_reached = False
         one = gevent.spawn(s.call, "greet", secret="open sesame")
         until(lambda: waiting(s) == 1)
-        stored = [
-            cast("bytes", redis.client().get(key)) for key in redis.client().scan_iter("runyard:user-code:{*")
-        ]
+        where = requests.list_of(requests.CALL, s.revision)
+        stored = cast("list[bytes]", redis.client().lrange(where, 0, -1))
 
+        assert list(redis.client().scan_iter("*")) == [where.encode()]
         assert len(stored) == 1
         assert b"sesame" not in stored[0]
         one.kill()
