@@ -10,7 +10,7 @@ from uuid import UUID
 import orjson
 from uuid_utils.compat import uuid7
 
-from shared.errors import HostError, Unanswered, Unavailable
+from shared.errors import HostDied, HostError, Unanswered, Unavailable
 from shared.user_code import inbox, requests
 from shared.user_code.inbox import ANSWER, LOST, REFUSED, TAKEN
 from shared.user_code.requests import CALL, WaitingRequest
@@ -19,7 +19,7 @@ START_SECONDS = 60.0  # for a host to be had
 TRIES = 2  # what is asked changes nothing: it may be asked again when the runner that took it is gone
 
 # What a refusal's `kind` is to the caller.
-REFUSALS = {"unavailable": Unavailable, "unanswered": Unanswered, "failed": HostError}
+REFUSALS = {"unavailable": Unavailable, "unanswered": Unanswered, "failed": HostError, "died": HostDied}
 
 
 def call(

@@ -47,29 +47,33 @@ class Relay:
         host = hosts.acquire(self._revision_id)
         client = _Client(self, self._request.inbox)
         sender = Sender(inbox.place(self._request.inbox, self._id))
+        is_over = False
         with line.receiving(own_id, client):
             try:
                 host.enter(self._id, self, dumps(self._request.document).encode(), kind=frames.OPEN)
                 gevent.spawn(client.pass_down, host, self._id)
                 place = inbox.place(line.address, own_id)
                 inbox.send(self._request.inbox, inbox.encode(TAKEN, self._id, place))
-                self._pass_up(sender)
+                is_over = self._pass_up(sender)
             except gevent.GreenletExit:
                 self._why_lost = "the runner stops"
                 raise
             finally:
                 host.leave(self._id)
+                if not is_over:
+                    sender.give_up(self._why_lost or "its client has gone")
+                    client.lost(self._why_lost or "nobody gets what the app sends")
                 client.end()
-                if self._why_lost is not None:
-                    sender.give_up(self._why_lost)
 
-    def _pass_up(self, sender: Sender) -> None:
+    def _pass_up(self, sender: Sender) -> bool:
+        """Whether the app has ended it."""
         while (first := self._up.get()) is not None:
             batch = [first, *self._more()]
             if not sender.send(*batch):
-                return  # nobody is there any more
+                return False
             if any(part[:1] in LAST for part in batch):
-                return
+                return True
+        return False
 
     def _more(self) -> list[bytes]:
         """What else is there already."""
@@ -98,8 +102,11 @@ class Relay:
     def received(self, kind: int, body: bytes) -> None:
         if kind != frames.PART:
             return
-        if body[:1] not in FROM_APP or len(body) > MOST_BYTES + 1:
-            raise frames.BadFrame(f"a part {body[:1]!r} of {len(body)} bytes")
+        if body[:1] not in FROM_APP:
+            raise frames.BadFrame(f"a part that is {body[:1]!r}")
+        if len(body) > MOST_BYTES + 1:
+            self._lose(f"a message of more than {MOST_BYTES} bytes")
+            return
         if body[:1] in COSTING:
             self._held += 1
             if self._held > WINDOW:
@@ -107,7 +114,10 @@ class Relay:
         self._up.put(body)
 
     def host_died(self, error: HostError) -> None:
-        self._why_lost = f"the graph host {error.message}"
+        self._lose(f"the graph host {error.message}")
+
+    def _lose(self, reason: str) -> None:
+        self._why_lost = reason
         self._up.put(None)
 
     def wait_until_drained(self) -> None:
@@ -153,5 +163,5 @@ class _Client:
 
     def lost(self, reason: str) -> None:
         if not self._has_closed:
-            log.info("a client of an app is gone: %s", reason)
+            log.info("a request in an app ends early: %s", reason)
             self._pass(GONE)

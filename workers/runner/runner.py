@@ -59,6 +59,7 @@ class Runner:
         )
         self.user_code = UserCodeRunner(settings, hosts)
         self.draining = False
+        self._drains_until = time.monotonic()  # requests in an app that still run may take as long
         self._executions: dict[UUID, Execution] = {}
         self._ended: deque[float] = deque(maxlen=MAX_ENDED)
         self._notified_at = time.monotonic()
@@ -288,6 +289,7 @@ class Runner:
         if self.draining:
             return
         self.draining = True
+        self._drains_until = time.monotonic() + self.settings.drain_seconds
         self.user_code.drain()
         gevent.spawn_later(self.settings.drain_seconds, self._hand_over_all)
 
@@ -305,7 +307,7 @@ class Runner:
     def close(self) -> None:
         """Hand over what is left and end the hosts; called when the process exits."""
         self.draining = True
-        self.user_code.close()
+        self.user_code.close(max(self._drains_until - time.monotonic(), 0))
         self._hand_over_all()
         self._group.join(timeout=CLOSE_SECONDS)
         self.hosts.close()

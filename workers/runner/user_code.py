@@ -207,7 +207,7 @@ class _CallInHost:
         except gevent.Timeout:
             return REFUSED, refusal("unanswered", "the project's function did not answer in time")
         except HostDied as error:
-            return REFUSED, refusal("failed", f"the graph host {error.message}")
+            return REFUSED, refusal("died", f"the graph host {error.message}")
         except HostError as error:
             return REFUSED, refusal("unavailable", error.message)
         except (frames.BadFrame, Unavailable) as error:
