@@ -45,10 +45,49 @@ def answer(id, asked):
         os.kill(os.getpid(), 9)
     if asked["op"] == "die once" and open(note).read().split("\\n").count("die once") == 1:
         os.kill(os.getpid(), 9)
-    if asked["op"] == "nonsense":
+    if asked["op"] == "ask itself":
+        own = OwnRequest(id, asked)
+        apps[own.id] = own
+    elif asked["op"] == "nonsense":
         say(frames.ANSWER, id, b"\\xff")
     elif asked["op"] != "silent":
         say(frames.ANSWER, id, frames.pack([json.dumps({"pid": os.getpid(), "asked": asked}).encode()]))
+class OwnRequest:
+    def __init__(self, query, asked):
+        self.query, self.asked, self.id, self.room = query, asked, os.urandom(16), 16
+        self.answer = {"head": None, "bytes": 0, "end": None, "start": ""}
+        head = {name: asked[name] for name in ("method", "path", "query", "headers", "user")}
+        say(frames.OPEN, self.id, json.dumps({"type": "http", **head}).encode())
+        self.left = asked["parts"]
+        self.pump()
+    def pump(self):
+        while self.left and self.room:
+            self.left, self.room = self.left - 1, self.room - 1
+            say(frames.PART, self.id, frames.BODY + b"x" * self.asked["size"])
+        if self.left == 0:
+            self.left = -1
+            say(frames.PART, self.id, frames.END)
+    def received(self, body):
+        kind, data = body[:1], body[1:]
+        if kind == frames.CREDIT:
+            self.room += int(data)
+            self.pump()
+        elif kind == frames.HEAD:
+            self.answer["head"] = json.loads(data)
+        elif kind == frames.BODY:
+            self.answer["bytes"] += len(data)
+            self.answer["start"] += data[:200].decode()[: 2000 - len(self.answer["start"])]
+            if self.asked.get("leaves"):
+                say(frames.PART, self.id, frames.CLOSE + b"{}")
+                self.end("left")
+                return
+            say(frames.PART, self.id, frames.CREDIT + b"1")
+        elif kind in (frames.END, frames.FAILED):
+            self.end(data.decode())
+    def end(self, how):
+        self.answer["end"] = how
+        say(frames.ANSWER, self.query, frames.pack([json.dumps(self.answer).encode()]))
+        del apps[self.id]
 class App:
     def __init__(self, id, head):
         self.id, self.head, self.room, self.out = id, head, 16, []

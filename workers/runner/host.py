@@ -10,7 +10,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, Protocol, cast
@@ -86,8 +86,12 @@ class Host:
         *,
         group: Group = OPEN,
         changed: Callable[[Host], None] = lambda host: None,
+        opened: Callable[[Host, bytes, Mapping[str, Any]], None] = lambda host, id, head: None,
     ) -> None:
-        """`changed` is called when the last run has left, and when the process has ended."""
+        """`changed` is called when the last run has left, and when the process has ended.
+
+        `opened`: with the id and the head of a request of user code to its own deployment.
+        """
         self.revision_id = revision_id
         self.group = group  # of the runs that may be here
         self.occupants: dict[bytes, Occupant] = {}
@@ -105,6 +109,7 @@ class Host:
         self._output = output
         self._hold = command.hold
         self._changed = changed
+        self._opened = opened
         self._active: set[bytes] = set()  # runs of which frames have come since the last ping
         self._ask_at: dict[bytes, float] = {}  # when to ask whether the host has a run
         self._asked: set[bytes] | None = None  # runs that a check asks for that is yet to be answered
@@ -169,11 +174,15 @@ class Host:
         """Start a run here, or ask something (`kind` QUERY); raises HostDied."""
         if self.died is not None:
             raise self._death
-        self.occupants[id] = occupant
-        self.entered_at[id] = self.last_used = time.monotonic()
+        self.admit(id, occupant)
         if kind == frames.RUN:
             self._ask_at[id] = self.last_used + QUIET_SECONDS
         self.send(kind, id, body)
+
+    def admit(self, id: bytes, occupant: Occupant) -> None:
+        """Pass frames with this id on to an occupant."""
+        self.occupants[id] = occupant
+        self.entered_at[id] = self.last_used = time.monotonic()
 
     def leave(self, id: bytes) -> None:
         """Frames of this run are not expected any more."""
@@ -346,6 +355,8 @@ class Host:
             self._become_ready(orjson.loads(body))
         elif kind == frames.CHECKED:
             self._checked({bytes.fromhex(id) for id in orjson.loads(body)})
+        elif kind == frames.OPEN:
+            self._opened(self, id, orjson.loads(body))
         elif occupant := self.occupants.get(id):
             self._active.add(id)
             occupant.received(kind, body)

@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import gevent
@@ -84,6 +85,8 @@ class HostPool:
         self._leaving: list[Host] = []  # asked to stop; a slot is free when the process has ended
         self._retired_at = 0.0
         self.on_ready: Callable[[], None] = lambda: None  # called when there is a new host
+        # … when a host opens a request to its own deployment
+        self.on_open: Callable[[Host, bytes, Mapping[str, Any]], None] = lambda host, id, head: None
         self._watcher = gevent.spawn(forever, self._watch, PING_SECONDS, what="watching the hosts")
 
     # choosing
@@ -244,7 +247,13 @@ class HostPool:
         own = self._limits[start.revision_id] = self._limits_of(start.revision_id)
         log.info("starting a host of revision %s", start.revision_id)
         host = Host(
-            start.revision_id, command, self._settings, output, group=start.group, changed=self._changed
+            start.revision_id,
+            command,
+            self._settings,
+            output,
+            group=start.group,
+            changed=self._changed,
+            opened=lambda host, id, head: self.on_open(host, id, head),
         )
         if own.memory_mb is not None:
             host.memory_mb = min(own.memory_mb, self._settings.host_memory_mb)

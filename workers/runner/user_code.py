@@ -32,6 +32,7 @@ from shared.user_code.requests import CALL, EXCHANGE, WaitingRequest
 from workers.graph_host import frames
 from workers.loops import forever
 from workers.runner.host_pool import HostPool
+from workers.runner.loopback import Loopbacks
 from workers.runner.quarantine import OPEN
 from workers.runner.relay import Relay
 
@@ -57,6 +58,7 @@ class UserCodeRunner:
         self._group = Group()
         self._wake_list = f"{redis.PREFIX}user-code:wake:{settings.worker}"
         hosts.on_ready = self._wake
+        hosts.on_open = Loopbacks(settings).begin
         self._listener = gevent.spawn(
             forever, self._listen, 0, what="listening for calls", retry=(0.1, 1.0), until=self._is_over
         )

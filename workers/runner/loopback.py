@@ -1,0 +1,242 @@
+"""Requests of user code to its own deployment: a host sends them over its socket, and its runner makes them.
+
+The runner adds what user code has not got: where the service is, and a token that opens this one deployment, for the
+user whom the code works for. Everything else a host says of a request is its own, and checked as such.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import socket
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
+from uuid import UUID
+
+import gevent
+import orjson
+from gevent.lock import Semaphore
+from gevent.queue import SimpleQueue
+from sqlalchemy import text
+
+from shared.errors import HostDied, HostError, RunyardError, Unavailable
+from shared.infra.postgres import connection
+from shared.settings import Settings
+from shared.user_code import loopback
+from workers.graph_host import frames
+from workers.runner.host import Host
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 64  # of one host
+WINDOW = 16  # parts that were not credited, either way
+PART_BYTES = 64 * 1024
+CONNECT_SECONDS = 5.0
+SILENT_SECONDS = 120.0  # the service sends heartbeats where an answer takes time
+METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
+# Of a connection, and what says who asks from where: not a host's to say.
+NOT_SENT = frozenset(
+    (
+        "host", "connection", "keep-alive", "transfer-encoding", "content-length", "te", "trailer", "upgrade",
+        "proxy-connection", "proxy-authorization", "expect", "x-api-key", loopback.HEADER.lower(), "forwarded",
+        "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via",
+    )
+)  # fmt: skip
+NOT_ANSWERED = frozenset(("connection", "keep-alive", "transfer-encoding"))
+
+
+class Loopbacks:
+    """The requests of this runner's hosts to their own deployments."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._address = urlsplit(settings.url)
+        self._open: Counter[Host] = Counter()
+
+    def begin(self, host: Host, id: bytes, head: Mapping[str, Any]) -> None:
+        """Make a request that a host has opened; to be called as its frame is read. Raises BadFrame."""
+        if id in host.occupants:
+            raise frames.BadFrame("a request with an id that is in use")
+        request = _Outgoing(host, id, head)
+        host.admit(id, request)
+        self._open[host] += 1
+        gevent.spawn(self._execute, request, self._open[host] > AT_ONCE)
+
+    def _execute(self, request: _Outgoing, is_one_too_many: bool) -> None:
+        try:
+            if is_one_too_many:
+                request.fail(f"a process makes no more than {AT_ONCE} requests to its deployment at once")
+            else:
+                request.execute(self._address)
+        except HostDied:
+            pass  # nobody waits for it any more
+        finally:
+            host = request.host
+            host.leave(request.id)
+            self._open[host] -= 1
+            if not self._open[host]:
+                del self._open[host]
+
+
+class _Gone(Exception):
+    """User code does not want the answer any more."""
+
+
+class _Outgoing:
+    """One request, as its host sees it."""
+
+    def __init__(self, host: Host, id: bytes, head: Mapping[str, Any]) -> None:
+        self.host = host
+        self.id = id
+        self._method, self._target = str(head["method"]), _target(head)
+        self._headers = [(str(name), str(value)) for name, value in head["headers"]]
+        self._user: Mapping[str, Any] | None = head.get("user")
+        if self._method not in METHODS:
+            raise frames.BadFrame(f"a request with the method {self._method!r}")
+        self._body: SimpleQueue[bytes | None] = SimpleQueue()
+        self._held = 0  # parts of the body that were not credited
+        self._room = Semaphore(WINDOW)
+        self._is_gone = False
+        self._connection: http.client.HTTPConnection | None = None
+
+    def execute(self, address: Any) -> None:
+        """Send the request, and what it is answered with to the host."""
+        try:
+            self._connection = made = _connect(address)
+            self._request(made, address.path.rstrip("/"))
+            self._answer(made.getresponse())
+        except (_Gone, HostDied):
+            return
+        except ValueError as error:  # of http.client
+            self.fail(f"such a request cannot be made: {error}")
+        except (OSError, http.client.HTTPException, RunyardError) as error:
+            if not self._is_gone:
+                log.warning("a request of revision %s to itself failed: %s", self.host.revision_id, error)
+                self.fail("the service does not answer")
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+
+    def fail(self, message: str) -> None:
+        self._send(frames.FAILED, orjson.dumps({"message": message}))
+
+    def _request(self, made: http.client.HTTPConnection, mount: str) -> None:
+        deployment_id, name = _deployment_of(self.host.revision_id)
+        made.putrequest(
+            self._method, f"{mount}/d/{quote(name, safe='')}{self._target}", skip_accept_encoding=True
+        )
+        for header, value in self._headers:
+            if header.lower() not in NOT_SENT:
+                made.putheader(header, value)
+        made.putheader(loopback.HEADER, loopback.make(deployment_id, self._user))
+        first = self._next()
+        if first is None:
+            if self._method not in ("GET", "HEAD", "OPTIONS"):
+                made.putheader("Content-Length", "0")
+            made.endheaders()
+            return
+        made.putheader("Transfer-Encoding", "chunked")
+        made.endheaders()
+        try:
+            self._send_chunks(made, first)
+        except ConnectionError:
+            log.debug("the service answers before it has all of a request")
+
+    def _send_chunks(self, made: http.client.HTTPConnection, first: bytes) -> None:
+        part: bytes | None = first
+        while part is not None:
+            if part:
+                made.send(b"%x\r\n%b\r\n" % (len(part), part))
+            part = self._next()
+        made.send(b"0\r\n\r\n")
+
+    def _next(self) -> bytes | None:
+        """The next part of the body, None at its end."""
+        part = self._body.get()
+        if self._is_gone:
+            raise _Gone
+        if part is not None:
+            self._held -= 1
+            self._send(frames.CREDIT, b"1")
+        return part
+
+    def _answer(self, response: http.client.HTTPResponse) -> None:
+        headers = [
+            [name.lower(), value] for name, value in response.getheaders() if name.lower() not in NOT_ANSWERED
+        ]
+        self._send(frames.HEAD, orjson.dumps({"status": response.status, "headers": headers}))
+        while data := response.read1(PART_BYTES):
+            self._room.acquire()
+            if self._is_gone:
+                raise _Gone
+            self._send(frames.BODY, data)
+        self._send(frames.END, b"")
+
+    def _send(self, kind: bytes, data: bytes) -> None:
+        self.host.send(frames.PART, self.id, kind + data)
+
+    # what the host sees
+
+    def received(self, kind: int, body: bytes) -> None:
+        if kind != frames.PART:
+            return
+        part, data = body[:1], body[1:]
+        if part == frames.BODY:
+            self._held += 1
+            if self._held > WINDOW or len(data) > PART_BYTES:
+                raise frames.BadFrame("more of a request than may be on its way")
+            self._body.put(data)
+        elif part == frames.END:
+            self._body.put(None)
+        elif part == frames.CREDIT:
+            for _ in range(min(int(data), WINDOW)):
+                self._room.release()
+        elif part in (frames.CLOSE, frames.FAILED):
+            self._go()
+
+    def _go(self) -> None:
+        """Nobody wants the answer: whatever is waited for ends."""
+        self._is_gone = True
+        self._body.put(None)
+        self._room.release()
+        made = self._connection
+        if made is not None and made.sock is not None:
+            try:
+                made.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return  # it has ended
+
+    def host_died(self, error: HostError) -> None:
+        self._go()
+
+    def wait_until_drained(self) -> None:
+        """It has no events."""
+
+
+def _target(head: Mapping[str, Any]) -> str:
+    """Path and query of a request as they are sent; raises BadFrame."""
+    path, query = str(head["path"]), str(head.get("query") or "")
+    if not path.startswith("/") or any(part in (".", "..") for part in path.split("/")) or "?" in path:
+        raise frames.BadFrame(f"a request for {path!r:.100}")
+    return f"{path}?{query}" if query else path
+
+
+def _connect(address: Any) -> http.client.HTTPConnection:
+    kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+    made = kind(address.hostname, address.port, timeout=CONNECT_SECONDS)
+    made.connect()
+    made.sock.settimeout(SILENT_SECONDS)
+    return made
+
+
+def _deployment_of(revision_id: UUID) -> tuple[UUID, str]:
+    """The id and the name of a revision's deployment; raises Unavailable."""
+    query = text(
+        "SELECT d.id, d.name FROM revision r JOIN deployment d ON d.id = r.deployment_id WHERE r.id = :id"
+    )
+    with connection() as conn:
+        row = conn.execute(query, {"id": revision_id}).one_or_none()
+    if row is None:
+        raise Unavailable("the deployment is gone")
+    return row.id, row.name
