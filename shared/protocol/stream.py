@@ -27,10 +27,11 @@ from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES, ThreadStatus, is_live
 from shared.protocol import events, lifecycle, position, watching
 from shared.protocol.events import EXPIRED, Failure, Item, Note
-from shared.runs import end_event
+from shared.runs import end_event, visibility
 from shared.runs.read import PROTOCOL
 from shared.thread_runs import Look, ThreadReader
 from shared.threads import records
+from shared.user_code.filters import Filter
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,8 @@ class ProtocolStream(ThreadReader[Item]):
     """One reader of one thread. `since` is a number of the thread's events, None to begin where it makes sense.
 
     `waits`: it looks for beginnings, ends and questions of runs alone. `awaits`: the thread may be made later.
-    `joined`: it also reads on for somebody who has come further, or less far.
+    `joined`: it also reads on for somebody who has come further, or less far. `filter`: a thread that it hides is
+    none, also when it is made later.
     """
 
     def __init__(
@@ -138,11 +140,13 @@ class ProtocolStream(ThreadReader[Item]):
         waits: bool,
         awaits: bool,
         joined: Joined | None = None,
+        filter: Filter | None = None,
     ) -> None:
         super().__init__(deployment_id, thread_id)
         self._since = None if since is None else position.parts(max(since, 0))
         self._waits, self._is_awaited, self._joined = waits, awaits, joined
         self._gives_ends = waits or (joined is not None and joined.waits)
+        self._filter = filter
         self._begin = Begin(0)
         self._renew_at = 0.0
         self._reader: Reader | None = None  # of the run that is followed now
@@ -151,6 +155,8 @@ class ProtocolStream(ThreadReader[Item]):
     def open(self) -> None:
         """Note where the stream begins, and say that somebody watches; raises NotFound when there is no thread."""
         with connection() as conn:
+            if self._is_hidden(conn):
+                raise records.missing(self._thread_id)
             watching.watch(conn, self._keys)
             widened = watching.widen(conn, self._keys)
             row = conn.execute(BEGIN, {**self._keys, "kept": KEPT_RUNS}).one_or_none()
@@ -168,6 +174,9 @@ class ProtocolStream(ThreadReader[Item]):
             raise records.missing(self._thread_id)
         self._after = self._begin.after
 
+    def _is_hidden(self, conn: Connection) -> bool:
+        return visibility.is_hidden(conn, self._deployment_id, self._thread_id, self._filter)
+
     def batches(self, wake_ups: Reader, quiet_seconds: Callable[[], float]) -> Iterator[list[Item]]:
         """Ends with a Failure when the thread is deleted, and never otherwise."""
         if self._begin.is_expired:
@@ -184,7 +193,7 @@ class ProtocolStream(ThreadReader[Item]):
 
     def _renew(self) -> None:
         """Say again that somebody watches; what was created before it was said is widened."""
-        if time.monotonic() < self._renew_at:
+        if time.monotonic() < self._renew_at or (self._is_awaited and self._filter):
             return
         self._renew_at = time.monotonic() + watching.RENEW_SECONDS
         try:
@@ -202,6 +211,8 @@ class ProtocolStream(ThreadReader[Item]):
             row = conn.execute(
                 NEXT, {**self._keys, "after": self._after, "settled": SETTLED_SECONDS}
             ).one_or_none()
+            if row is not None and self._is_awaited and self._is_hidden(conn):
+                return None
         if row is None:
             return None
         if self._is_awaited:

@@ -180,12 +180,9 @@ def changed(draft: Draft, value: Mapping[str, Any]) -> Draft:
 
     Raises ValueError for what can be no run.
     """
-    metadata, kwargs = value.get("metadata") or {}, value.get("kwargs")
-    kwargs = kwargs if isinstance(kwargs, dict) else {}
-    config, context = kwargs.get("config"), kwargs.get("context") or {}
-    entries = config.get("configurable") or {} if isinstance(config, dict) else None
-    if not all(isinstance(part, dict) for part in (metadata, config, context, entries)):
-        raise ValueError("a handler left a run whose metadata, config or context is no object")
+    metadata, kwargs = _object(value, "metadata"), _object(value, "kwargs")
+    config, context = _object(kwargs, "config"), _object(kwargs, "context")
+    entries = _object(config, "configurable")
     if "\\u0000" in dumps(metadata):
         raise ValueError("a handler left metadata that holds NUL")
     own = {**configurable.given(entries), **vars(draft.identity)}
@@ -198,6 +195,15 @@ def changed(draft: Draft, value: Mapping[str, Any]) -> Draft:
             "context": configurable.given(context),
         },
     )
+
+
+def _object(value: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = value.get(name)
+    if found is None and name in value:
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError(f"a handler left a run whose {name} is no object")
+    return found
 
 
 def unknown(request: RunRequest) -> Resolved:

@@ -7,7 +7,7 @@ before; it may be too high, where runs wait for others of their thread, and is c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -17,8 +17,9 @@ from sqlalchemy import Connection, RowMapping, text
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import Row
 from shared.models import RunStatus, is_live
-from shared.runs import read
+from shared.runs import read, visibility
 from shared.runs.eligibility import LANES, is_due, waiting_since
+from shared.user_code.filters import Filter
 
 MOST_COUNTED = 1_000
 
@@ -163,15 +164,19 @@ SELECT d.pool, d.max_concurrent_runs AS "limit", ({_RUNNING}) AS running,{_OF_PO
 FROM deployment d WHERE d.id = :deployment_id
 """)
 
-WAITING = text(f"""
+WAITING = f"""
 SELECT r.key_id, r.why, count(*) AS runs,
     extract(epoch FROM greatest(now() - min({waiting_since("r")}), '0')) AS seconds
 FROM (
     SELECT w.*, CASE WHEN w.created_seq > min(w.created_seq) OVER (PARTITION BY w.thread_id) THEN 'thread'
         WHEN w.not_before > now() THEN 'early' ELSE 'due' END AS why
     FROM run w WHERE w.deployment_id = :deployment_id AND {is_live("w")}) r
-WHERE r.status = 'pending' GROUP BY r.key_id, r.why
-""")
+WHERE r.status = 'pending' AND {{visible}} GROUP BY r.key_id, r.why
+"""
+
+RUNNING = """
+SELECT count(*) FROM run r WHERE r.deployment_id = :deployment_id AND r.status = 'running' AND {visible}
+"""
 
 KEYS = text("""
 SELECT k.id, k.max_concurrent_runs AS key_limit,
@@ -180,10 +185,23 @@ FROM api_key k WHERE k.max_concurrent_runs IS NOT NULL AND k.id = ANY(:ids)
 """)
 
 
-def of_deployment(conn: Connection, deployment: DeploymentRef) -> dict[str, Any]:
-    """What waits in a deployment, by reason, longest wait first; what runs, and where."""
+def of_deployment(
+    conn: Connection,
+    deployment: DeploymentRef,
+    filter: Filter | None = None,
+    metadata: Mapping[str, Any] = visibility.NO_METADATA,
+) -> dict[str, Any]:
+    """What waits in a deployment, by reason, longest wait first; what runs, and where.
+
+    Runs on threads that the filter hides, or without this metadata, are not counted, but in what the pool has to do.
+    """
     capacity = conn.execute(CAPACITY_OF_DEPLOYMENT, {"deployment_id": deployment.id}).mappings().one()
-    groups = list(conn.execute(WAITING, {"deployment_id": deployment.id}).mappings())
+    visible, values = visibility.of_visible_threads(filter, "r", metadata)
+    values |= {"deployment_id": deployment.id}
+    groups = list(conn.execute(text(WAITING.format(visible=visible)), values).mappings())
+    running = capacity["running"]
+    if filter or metadata:
+        running = conn.execute(text(RUNNING.format(visible=visible)), values).scalar_one()
     keys = conn.execute(KEYS, {"ids": list({group["key_id"] for group in groups})}).mappings()
     of_key = {key["id"]: {"key_limit": key["key_limit"], "key_running": key["key_running"]} for key in keys}
     waiting: dict[str, dict[str, Any]] = {}
@@ -196,7 +214,7 @@ def of_deployment(conn: Connection, deployment: DeploymentRef) -> dict[str, Any]
     reasons = sorted(waiting.values(), key=lambda said: (-said["oldest_wait_seconds"], said["reason"]))
     return {
         "pending": sum(said["runs"] for said in reasons),
-        "running": capacity["running"],
+        "running": running,
         "oldest_wait_seconds": reasons[0]["oldest_wait_seconds"] if reasons else 0.0,
         "waiting": reasons,
         "max_concurrent_runs": capacity["limit"],

@@ -19,11 +19,10 @@ from sqlalchemy import Connection, RowMapping, text
 from shared.errors import Conflict
 from shared.infra.postgres import Row
 from shared.models import UNSUCCESSFUL_RUN_STATUSES, ThreadStatus, is_unsuccessful
-from shared.runs import create, read, visibility
+from shared.runs import create, read
 from shared.runs.configurable import OWN, PLACE
 from shared.runs.drafts import AS_ASKED, RunRequest
 from shared.threads import records
-from shared.user_code.filters import Filter
 
 RETRY_OF = "retry_of"  # in a run's metadata
 
@@ -46,15 +45,16 @@ def search(
     *,
     limit: int,
     offset: int,
-    visible: Filter | None = None,
+    visible: tuple[str, dict[str, Any]] = ("true", {}),
 ) -> tuple[list[RowMapping], int]:
     """A deployment's runs that ended without success, the last to end first; and how many match in all.
 
-    Those on threads that `visible` hides are left out.
+    `visible` is a condition and its values: which of them the caller may see.
     """
-    condition, values = visibility.of_visible_threads(visible, "run")
+    condition, values = visible
     matching = f"{_MATCHING} AND {condition}"
-    values |= {
+    values = {
+        **values,
         **{name: filters.get(name) for name in FILTERS},
         "status": [str(status) for status in filters.get("status") or UNSUCCESSFUL_RUN_STATUSES],
         "deployment_id": deployment_id,

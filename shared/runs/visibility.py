@@ -12,14 +12,25 @@ from shared.infra.postgres import dumps
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
+NO_METADATA: Mapping[str, Any] = {}
+
 
 def is_hidden(
-    conn: Connection, deployment_id: UUID, thread_id: UUID, filter: Filter | None, *, lock: bool = False
+    conn: Connection,
+    deployment_id: UUID,
+    thread_id: UUID,
+    filter: Filter | None,
+    metadata: Mapping[str, Any] = NO_METADATA,
+    *,
+    lock: bool = False,
 ) -> bool:
-    """Whether the thread is there, but not for this filter; `lock`: it stays as it is until the transaction ends."""
-    if not filter:
+    """Whether the thread is there, but not for this filter, or lacks this metadata.
+
+    `lock`: it stays as it is until the transaction ends.
+    """
+    if not filter and not metadata:
         return False
-    condition, values = filters.condition(filter, "metadata")
+    condition, values = _condition(filter, metadata, "metadata")
     statement = (
         f"SELECT {condition} FROM thread WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
     )
@@ -37,13 +48,22 @@ def is_let_through(conn: Connection, metadata: Mapping[str, Any], filter: Filter
     return bool(conn.execute(text(f"SELECT {condition}"), {**values, "metadata": dumps(metadata)}).scalar())
 
 
-def of_visible_threads(filter: Filter | None, owner: str) -> tuple[str, dict[str, Any]]:
-    """SQL that holds for the rows of a table with `thread_id` whose thread a filter lets through, and its values."""
-    if not filter:
+def of_visible_threads(
+    filter: Filter | None, owner: str, metadata: Mapping[str, Any] = NO_METADATA
+) -> tuple[str, dict[str, Any]]:
+    """SQL that holds for the rows of a table whose threads are for this filter and have this metadata, and its values."""
+    if not filter and not metadata:
         return "true", {}
-    condition, values = filters.condition(filter, "visible.metadata")
+    condition, values = _condition(filter, metadata, "visible.metadata")
     exists = (
         f"EXISTS (SELECT FROM thread AS visible WHERE visible.deployment_id = {owner}.deployment_id"
         f" AND visible.thread_id = {owner}.thread_id AND {condition})"
     )
     return exists, values
+
+
+def _condition(filter: Filter | None, metadata: Mapping[str, Any], column: str) -> tuple[str, dict[str, Any]]:
+    condition, values = filters.condition(filter, column)
+    if not metadata:
+        return condition, values
+    return f"{condition} AND {column} @> CAST(:wanted AS jsonb)", {**values, "wanted": dumps(metadata)}

@@ -12,10 +12,14 @@ from shared.errors import Invalid, NotFound
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES, RunStatus
-from shared.runs import cancel, eligibility
+from shared.runs import cancel, eligibility, visibility
 from shared.runs.signals import notify_next, publish_cancels
+from shared.user_code import filters
+from shared.user_code.authorization import Granted
+from shared.user_code.filters import Filter
 from web.context import deployment, settings
 from web.deployment_api import schemas
+from web.deployment_api.authorization import allow
 from web.deployment_api.follower import RunFollower
 from web.deployment_api.locations import run_path
 from web.fields import ListOf, OneOf, QueryBoolean, Schema, StrictString, UuidField
@@ -63,11 +67,15 @@ def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
     thread_key, run_key = uuid_path(thread_id, "thread_id"), uuid_path(run_id, "run_id")
     query = load_query(CancelQuery)
     reason = _reason(query, run_path(thread_key, run_key, "/cancel"))
+    asked = _allow(thread_key, query["action"], run_ids=[str(run_key)])
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(run_key))
         follower = RunFollower(run_key, thread_key, cancels=False)
         before, _ = follower.extent()
         with connection() as conn:
+            filters.require_thread(
+                conn, deployment().id, thread_key, asked.filter, lock=True, error=_nothing()
+            )
             stopped = cancel.cancel_run(
                 conn, deployment().id, thread_key, run_key, action=query["action"], reason=reason
             )
@@ -79,6 +87,16 @@ def cancel_run(thread_id: str, run_id: str) -> Response | tuple[str, int]:
         if stopped.is_over:
             return follower.answer_at_once({})
         return follower.answer(reader, stack.pop_all(), after=before, says=lambda last: b"{}")
+
+
+def _allow(thread_id: UUID | None, action: str, **which: Any) -> Granted:
+    """Ask to cancel runs: those that are named, or in a status."""
+    metadata = {"run_ids": None, "status": None, **which}
+    return allow("threads", "update", thread_id=thread_id, action=action, metadata=metadata)
+
+
+def _nothing() -> NotFound:
+    return NotFound("No runs found to cancel.")
 
 
 def _reason(query: dict[str, Any], path: str) -> str:
@@ -100,23 +118,31 @@ def cancel_many() -> tuple[str, int]:
     body = {name: value for name, value in load(CancelMany).items() if value is not None}
     if "status" in body and len(body) == 1:
         statuses = STATUSES[body["status"]]
+        visible = _allow(None, action, status=body["status"]).filter
         with connection() as conn:
-            wanted = cancel.live_by_thread(conn, deployment().id, statuses)
+            wanted = cancel.live_by_thread(conn, deployment().id, statuses, visible)
     elif body.keys() == {"thread_id", "run_ids"}:
         statuses, wanted = LIVE_RUN_STATUSES, {body["thread_id"]: body["run_ids"]}
+        visible = _allow(body["thread_id"], action, run_ids=list(map(str, body["run_ids"]))).filter
     else:
         raise Invalid("exactly one of status, or thread_id with run_ids, must be given")
-    stopped = [_cancel_of_thread(*item, statuses, action) for item in sorted(wanted.items())]
+    stopped = [_cancel_of_thread(*item, statuses, action, visible) for item in sorted(wanted.items())]
     if not any(stopped):
-        raise NotFound("No runs found to cancel.")
+        raise _nothing()
     return "", 204
 
 
 def _cancel_of_thread(
-    thread_id: UUID, run_ids: list[UUID], statuses: tuple[RunStatus, ...], action: str
+    thread_id: UUID,
+    run_ids: list[UUID],
+    statuses: tuple[RunStatus, ...],
+    action: str,
+    visible: Filter | None,
 ) -> bool:
     reason = f"{action} requested via POST /runs/cancel"
     with connection() as conn:
+        if visibility.is_hidden(conn, deployment().id, thread_id, visible, lock=True):
+            return False
         stopped = cancel.cancel_runs(
             conn, deployment().id, thread_id, run_ids, statuses=statuses, action=action, reason=reason
         )

@@ -8,21 +8,25 @@ from typing import Any
 from uuid import UUID
 
 from flask import Blueprint, Response, request
+from sqlalchemy import Connection
 
 from shared.errors import Forbidden, NotFound
 from shared.eventlog.events import Event
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES, RunStatus
-from shared.runs import create, end_event, signals
+from shared.runs import create, end_event, read, signals, visibility
+from shared.user_code import filters
+from shared.user_code.authorization import Ask
+from shared.user_code.filters import Filter
 from web import sse
 from web.auth import caller
 from web.context import deployment
 from web.deployment_api import schemas, stream_filter
+from web.deployment_api.authorization import allow_all, unasked, user
 from web.deployment_api.follower import RunFollower
 from web.deployment_api.locations import stream_headers
 from web.deployment_api.run_request import STREAM_MODES, Namespaces
-from web.deployment_api.runs import find
 from web.fields import QueryBoolean, QueryList, Schema, StrictString
 from web.operations import operation
 from web.validation import load_query, uuid_path
@@ -67,20 +71,57 @@ def join_stateless_run(run_id: str) -> Response:
     return _joined(None, run_id)
 
 
-def _found(thread_id: UUID | None, run_id: str) -> tuple[Any, bool]:
-    """A run's row, or that of its log where the row was temporary and is gone; and whether it is gone."""
+def _found(thread_id: UUID | None, run_id: str, *, cancels: bool) -> tuple[Any, bool]:
+    """A run's row, or that of its log where the row was temporary and is gone; and whether it is gone.
+
+    Who would cancel it by leaving is asked about that, too.
+    """
+    key = uuid_path(run_id, "run_id")
+    named = _thread_of(key) if thread_id is None else thread_id
+    asks = [Ask("threads", "read", {"thread_id": named})]
+    if cancels:
+        which = {"run_ids": [str(key)], "status": None}
+        asks.append(Ask("threads", "update", {"thread_id": named, "action": "interrupt", "metadata": which}))
+    granted = allow_all(asks)
+    with connection() as conn:
+        row, is_gone = _row(conn, deployment().id, thread_id, key)
+        if not all(_is_visible(conn, row, each.filter, is_gone=is_gone) for each in granted):
+            raise NotFound("Not Found")
+    return row, is_gone
+
+
+def _row(conn: Connection, deployment_id: UUID, thread_id: UUID | None, run_id: UUID) -> tuple[Any, bool]:
     try:
-        return find(thread_id, run_id), False
+        return read.get(conn, deployment_id, run_id, thread_id=thread_id), False
     except NotFound:
-        row = end_event.gone(deployment().id, uuid_path(run_id, "run_id"))
+        row = end_event.gone(deployment_id, run_id)
         if row is None or thread_id not in (None, row["thread_id"]):
             raise
         return row, True
 
 
+def _thread_of(run_id: UUID) -> UUID | None:
+    """The thread that is to be asked about, where the caller names none; nobody is told of it before that."""
+    if user() is None:
+        return None
+    with connection() as conn:
+        try:
+            return _row(conn, unasked().id, None, run_id)[0]["thread_id"]
+        except NotFound:
+            return None
+
+
+def _is_visible(conn: Connection, row: Any, filter: Filter | None, *, is_gone: bool) -> bool:
+    if not filter:
+        return True
+    if is_gone:  # and its thread with it
+        return visibility.is_let_through(conn, row["kwargs"].get(read.THREAD_METADATA) or {}, filter)
+    return filters.is_thread_visible(conn, deployment().id, row["thread_id"], filter)
+
+
 def _joined(thread_id: UUID | None, run_id: str) -> Response:
     cancels = _cancels(load_query(JoinQuery))
-    row, is_gone = _found(thread_id, run_id)
+    row, is_gone = _found(thread_id, run_id, cancels=cancels)
     follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels)
     if row["status"] not in LIVE_RUN_STATUSES and not is_gone:
         return follower.answer_at_once(follower.stored_output())
@@ -126,9 +167,9 @@ def _cancels(query: dict[str, Any]) -> bool:
 
 def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
     query = load_query(StreamQuery)
-    modes, namespaces = query.get("stream_mode"), query.get("namespace")
-    row = _widened(_found(thread_id, run_id)[0], modes, namespaces)
-    follower = RunFollower(row["run_id"], row["thread_id"], cancels=_cancels(query))
+    modes, namespaces, cancels = query.get("stream_mode"), query.get("namespace"), _cancels(query)
+    row = _widened(_found(thread_id, run_id, cancels=cancels)[0], modes, namespaces)
+    follower = RunFollower(row["run_id"], row["thread_id"], cancels=cancels)
     resumable = row["kwargs"]["resumable"]
     after = _position(request.headers.get("Last-Event-ID"), row)
     with ExitStack() as stack:

@@ -8,6 +8,7 @@ from shared.infra.postgres import connection
 from shared.runs import queue_position
 from web.context import deployment
 from web.deployment_api import schemas
+from web.deployment_api.authorization import allow, changed
 from web.operations import operation
 
 bp = Blueprint("queue", __name__)
@@ -17,5 +18,6 @@ bp = Blueprint("queue", __name__)
 @operation("Show the runs that wait, by reason", role="read", answer=schemas.QUEUE)
 def show_queue() -> Response:
     """The longest wait first. A run's own position is in its record while it waits."""
+    asked = allow("threads", "search", metadata={}, values={}, status=None, limit=0, offset=0)
     with connection() as conn:
-        return jsonify(queue_position.of_deployment(conn, deployment()))
+        return jsonify(queue_position.of_deployment(conn, deployment(), asked.filter, changed(asked)))

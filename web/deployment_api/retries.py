@@ -7,10 +7,11 @@ from flask import Blueprint, Response
 from shared.errors import NotFound
 from shared.infra.postgres import connection
 from shared.models import UNSUCCESSFUL_RUN_STATUSES
-from shared.runs import retry
+from shared.runs import retry, visibility
 from shared.runs.drafts import RunRequest
 from web.context import deployment
 from web.deployment_api import creation, schemas
+from web.deployment_api.authorization import allow, changed
 from web.deployment_api.creation import WantedRun
 from web.deployment_api.crons import Moment
 from web.deployment_api.paging import MAX_OFFSET, page
@@ -48,8 +49,26 @@ def search_failed() -> Response:
     """The last to end first. `since` and `until` bound when they ended, `error` names the error's class."""
     body = load(Search)
     limit, offset = body.pop("limit"), body.pop("offset")
+    thread = {"thread_id": body["thread_id"]} if body.get("thread_id") else {}
+    asked = allow(
+        "threads",
+        "search",
+        metadata={},
+        values={},
+        status=body.get("status"),
+        limit=limit,
+        offset=offset,
+        **thread,
+    )
     with connection() as conn:
-        rows, total = retry.search(conn, deployment().id, body, limit=limit, offset=offset)
+        rows, total = retry.search(
+            conn,
+            deployment().id,
+            body,
+            limit=limit,
+            offset=offset,
+            visible=visibility.of_visible_threads(asked.filter, "run", changed(asked)),
+        )
     return page([retry.record(row) for row in rows], offset=offset, limit=limit, total=total)
 
 

@@ -15,7 +15,7 @@ from shared.infra.postgres import connection
 from shared.models import ThreadStatus
 from shared.runs import webhooks
 from shared.runs.create import RunRequest
-from web.context import deployment, settings
+from web.context import settings
 from web.deployment_api import stream_filter
 from web.deployment_api.assistants import (
     CONFIG_BYTES,
@@ -23,6 +23,7 @@ from web.deployment_api.assistants import (
     ConfigField,
     refuse_two_configurations,
 )
+from web.deployment_api.authorization import unasked
 from web.fields import (
     AnyJson,
     Field,
@@ -239,8 +240,8 @@ def check_webhooks(named: Iterable[str | None]) -> None:
     urls = {url for url in named if url is not None}
     if urls:
         with connection() as conn:
-            rules = webhooks.rules_of(conn, deployment().active_revision_id)
-        own = partial(webhooks.own_url, settings().url, deployment().name)
+            rules = webhooks.rules_of(conn, unasked().active_revision_id)
+        own = partial(webhooks.own_url, settings().url, unasked().name)
         for url in urls:
             webhooks.check(url, rules, own=own)
 

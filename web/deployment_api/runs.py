@@ -16,14 +16,18 @@ import orjson
 from flask import Blueprint, Response, jsonify
 from uuid_utils.compat import uuid7
 
-from shared.errors import Invalid
+from shared.errors import Invalid, NotFound
 from shared.eventlog.hub import hub
 from shared.infra.postgres import connection
-from shared.runs import cancel, eligibility, queue_position, read
+from shared.runs import cancel, eligibility, queue_position, read, visibility
 from shared.runs.signals import notify_next, publish_cancels
+from shared.threads import records
+from shared.user_code import filters
+from shared.user_code.authorization import Ask
 from web import sse
 from web.context import deployment, settings
 from web.deployment_api import creation, schemas, stream_filter
+from web.deployment_api.authorization import allow, allow_all, changed
 from web.deployment_api.creation import WantedRun
 from web.deployment_api.follower import RunFollower
 from web.deployment_api.locations import stream_headers
@@ -260,7 +264,16 @@ def list_runs(thread_id: str) -> Response:
     if unknown:
         expected = ", ".join(map(repr, RUN_FIELDS))
         raise Invalid(f"Invalid select columns: {unknown}. Expected: {{{expected}}}", loc=("query", "select"))
+    of_thread, of_search = allow_all(
+        [
+            Ask("threads", "read", {"thread_id": key}),
+            Ask("threads", "search", {"thread_id": key, "metadata": {}}),
+        ]
+    )
     with connection() as conn:
+        filters.require_thread(conn, deployment().id, key, of_thread.filter)
+        if visibility.is_hidden(conn, deployment().id, key, of_search.filter, changed(of_search)):
+            raise records.missing(key)
         rows = read.list_of_thread(
             conn,
             deployment().id,
@@ -288,15 +301,11 @@ def _list_query() -> dict[str, Any]:
 def get_run(thread_id: str, run_id: str) -> Response:
     """While it waits, `queue` says where and for what."""
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
+    asked = allow("threads", "read", thread_id=thread_key)
     with connection() as conn:
+        filters.require_thread(conn, deployment().id, thread_key, asked.filter, error=NotFound("Not Found"))
         row = read.get(conn, deployment().id, run_key, thread_id=thread_key)
         return jsonify(queue_position.shown(conn, deployment().id, [row])[0])
-
-
-def find(thread_id: UUID | None, run_id: str) -> Any:
-    key = uuid_path(run_id, "run_id")
-    with connection() as conn:
-        return read.get(conn, deployment().id, key, thread_id=thread_id)
 
 
 @bp.delete("/threads/<thread_id>/runs/<run_id>")
@@ -304,7 +313,10 @@ def find(thread_id: UUID | None, run_id: str) -> Any:
 def delete_run(thread_id: str, run_id: str) -> tuple[str, int]:
     """A run that is pending or running is cancelled first."""
     thread_key, run_key = _thread(thread_id), uuid_path(run_id, "run_id")
+    asked = allow("threads", "delete", run_id=run_key, thread_id=thread_key)
     with connection() as conn:
+        error = NotFound("Run not found")
+        filters.require_thread(conn, deployment().id, thread_key, asked.filter, lock=True, error=error)
         stopped = cancel.delete_run(conn, deployment().id, thread_key, run_key)
         next_run = eligibility.next_of(conn, deployment().id, thread_key) if stopped else None
     if stopped is not None:

@@ -10,10 +10,13 @@ from flask import Blueprint, Response, request
 from shared import thread_stream
 from shared.eventlog.events import EXPIRED
 from shared.eventlog.hub import hub
+from shared.infra.postgres import connection
 from shared.thread_stream import MODES, RUN_MODES, StreamPosition, ThreadEvent, ThreadStream
+from shared.user_code import filters
 from web import sse
 from web.context import deployment, settings
 from web.deployment_api import stream_filter
+from web.deployment_api.authorization import allow
 from web.fields import OneOf, QueryList, Schema
 from web.operations import operation
 from web.validation import load_query, uuid_path
@@ -38,6 +41,10 @@ def follow_thread(thread_id: str) -> Response:
     """Ends when the caller leaves. `run_modes` are the events of its runs and that each is over, `lifecycle`
     only that they begin and end, `state_update` the thread's state each time it has moved."""
     key = uuid_path(thread_id, "thread_id")
+    asked = allow("threads", "read", thread_id=key)
+    if asked.filter:
+        with connection() as conn:
+            filters.require_thread(conn, deployment().id, key, asked.filter)
     stream = ThreadStream(
         deployment().id,
         key,

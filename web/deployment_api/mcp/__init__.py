@@ -2,7 +2,7 @@
 
 Streamable HTTP without sessions: a request is one call, answered by itself. Nothing but a tool's call costs more than a
 look into the database. Whoever calls is `web.auth.caller()`, as everywhere: what a caller may see of assistants is
-decided in `tools`, what a run is made with in `calls`.
+decided in `tools`, what a run is made with in `calls`. Who greets the server is told its name alone, so nobody is asked.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from flask import Blueprint, Response
 
 from shared import __version__
 from shared.errors import NotFound
-from web.context import deployment
 from web.deployment_api import json_rpc
+from web.deployment_api.authorization import unasked
 from web.deployment_api.json_rpc import METHOD_NOT_FOUND, Call, RpcError
 from web.deployment_api.mcp import calls, tools
 from web.fields import Schema, StrictString
@@ -42,7 +42,7 @@ class ToolsList(Schema):
 @bp.before_request
 def require_enabled() -> None:
     """The project's langgraph.json may switch it off."""
-    if deployment().http.get("disable_mcp"):
+    if unasked().http.get("disable_mcp"):
         raise NotFound("Not Found")
 
 
@@ -94,7 +94,7 @@ def _initialize(call: Call) -> dict[str, Any]:
     return {
         "protocolVersion": call.read(Initialize)["protocolVersion"] or NEWEST,
         "capabilities": {"tools": {"listChanged": False}},
-        "serverInfo": {"name": deployment().name, "version": __version__},
+        "serverInfo": {"name": unasked().name, "version": __version__},
     }
 
 

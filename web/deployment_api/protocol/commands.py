@@ -8,20 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
 from sqlalchemy import Connection
 
-from shared.errors import Forbidden, Invalid, NotFound, Refused
+from shared.errors import Denied, Forbidden, Invalid, NotFound, Refused
 from shared.infra.postgres import connection
 from shared.protocol import position, resume, stream, tree
 from shared.protocol.resume import NoSuchInterrupt, NoSuchRun
 from shared.runs.create import Created, RunRequest
 from shared.runs.read import PROTOCOL
+from shared.user_code import filters
 from web.context import deployment
 from web.deployment_api.assistants import CONFIG_BYTES, METADATA_BYTES, ConfigField
+from web.deployment_api.authorization import allow
 from web.deployment_api.creation import WantedRun, make_unkeyed
 from web.deployment_api.protocol import answers
 from web.deployment_api.run_request import Goto, Update, of_command
@@ -167,6 +170,16 @@ def _done(thread_id: str, method: str, params: Mapping[str, Any]) -> CommandDone
         return rule()
     except Refused as error:
         raise _refusal(error) from error
+    except Denied as error:
+        raise _denial(error) from error
+
+
+def _denial(error: Denied) -> Exception:
+    """What the deployment's authorization refuses; what fails there is no answer to a command."""
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return error
+    code = "no_such_run" if error.status == HTTPStatus.NOT_FOUND else "permission_denied"
+    return CommandRefused(code, error.message)
 
 
 CODES: dict[type[Refused], str] = {
@@ -199,7 +212,8 @@ def _started(thread_id: UUID, asked: RunRequest) -> CommandDone:
     def rule(conn: Connection, deployment_id: UUID) -> RunRequest:
         return resume.of_input(conn, deployment_id, asked, thread_id=thread_id)
 
-    created = make_unkeyed(WantedRun(request=asked, thread_id=thread_id, of_thread=rule))
+    hidden = partial(resume.no_run, thread_id)
+    created = make_unkeyed(WantedRun(request=asked, thread_id=thread_id, of_thread=rule, hidden=hidden))
     return CommandDone({"run_id": str(created.run_id)}, _before(created))
 
 
@@ -231,7 +245,10 @@ def _before(created: Created) -> int:
 
 def _get_tree(thread_id: UUID, params: dict[str, Any]) -> Rule:
     def found() -> CommandDone:
+        asked = allow("threads", "read", thread_id=thread_id)
         with connection() as conn:
+            unknown = NoSuchRun("Run not found") if params.get("run_id") else resume.no_run(thread_id)
+            filters.require_thread(conn, deployment().id, thread_id, asked.filter, error=unknown)
             root = tree.of_run(conn, deployment().id, thread_id, params.get("run_id"))
             return CommandDone({"tree": root}, stream.newest(conn, deployment().id, thread_id))
 

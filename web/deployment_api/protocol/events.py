@@ -14,6 +14,7 @@ from shared.protocol.stream import ProtocolStream
 from web import sse
 from web.auth import caller
 from web.context import deployment, settings
+from web.deployment_api.authorization import allow
 from web.deployment_api.protocol.subscription import Subscribed, Subscription, encoded, failed
 from web.operations import operation
 from web.validation import SchemaViolation, load, uuid_path
@@ -36,12 +37,14 @@ def stream_events(thread_id: str) -> Response:
     """Of all its runs, one after the other, until the caller leaves. A thread that is not there yet is waited for."""
     key = uuid_path(thread_id, "thread_id")
     subscription = Subscription.of(_asked())
+    asked = allow("threads", "read", thread_id=key)
     stream = ProtocolStream(
         deployment().id,
         key,
         since=subscription.since,
         waits=subscription.waits,
         awaits=caller().may(MAKES_THREADS),
+        filter=asked.filter,
     )
     heartbeat = sse.HeartbeatTimer(settings().heartbeat_seconds)
     with ExitStack() as stack:

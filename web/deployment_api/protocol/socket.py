@@ -26,10 +26,14 @@ from shared.infra.postgres import connection, dumps
 from shared.protocol import stream
 from shared.protocol.events import Failure, Item, Note, ProtocolEvent
 from shared.protocol.stream import Joined, ProtocolStream
+from shared.runs import visibility
 from shared.threads import records
+from shared.user_code.authorization import User
+from shared.user_code.filters import Filter
 from web import rate_limits, sse, websocket
 from web.auth import caller
 from web.context import deployment, settings
+from web.deployment_api.authorization import allow, user
 from web.deployment_api.found import find_deployment
 from web.deployment_api.protocol import answers
 from web.deployment_api.protocol.commands import ProtocolCommand, carry_out
@@ -70,13 +74,24 @@ def open_socket(thread_id: str) -> Response:
         opened, opening = websocket.handshake(request.environ)
     except NoUpgrade as refusal:
         return websocket.refusal(refusal)
-    if not caller().may(MAKES_THREADS):
-        with connection() as conn:
-            records.require(conn, deployment().id, key)
+    visible = _require_visible(key)
     client = request.environ[websocket.GATEWAY_SOCKET]
     served = WebSocket(client, opened, opening, most_bytes=settings().max_body_bytes)
-    session = Session(served, key, heartbeat_seconds=settings().heartbeat_seconds)
+    session = Session(served, key, visible, heartbeat_seconds=settings().heartbeat_seconds)
     return Upgraded(SocketStream(served, session.steps()))
+
+
+def _require_visible(thread_id: UUID) -> Filter | None:
+    """Raise NotFound for a thread that the caller may not see, or may not wait for; what it may see also later."""
+    visible = allow("threads", "read", thread_id=thread_id).filter
+    if caller().may(MAKES_THREADS) and not visible:
+        return visible
+    with connection() as conn:
+        if visibility.is_hidden(conn, deployment().id, thread_id, visible):
+            raise records.missing(thread_id)
+        if not caller().may(MAKES_THREADS):
+            records.require(conn, deployment().id, thread_id)
+    return visible
 
 
 @dataclass(slots=True)
@@ -107,8 +122,10 @@ class Session:
     command waits for no event, and what it waits for itself is waited for there.
     """
 
-    def __init__(self, socket: WebSocket, thread_id: UUID, *, heartbeat_seconds: float) -> None:
-        self._socket, self._thread_id = socket, thread_id
+    def __init__(
+        self, socket: WebSocket, thread_id: UUID, visible: Filter | None, *, heartbeat_seconds: float
+    ) -> None:
+        self._socket, self._thread_id, self._visible = socket, thread_id, visible
         self._requested = _Requested.now()
         self._deployment_id = deployment().id
         self._heartbeat = sse.HeartbeatTimer(heartbeat_seconds)
@@ -185,8 +202,7 @@ class Session:
             command_id, subscription = self._asked.popleft()
             try:
                 opened = self._opened(subscription)
-                with connection() as conn:
-                    through = stream.newest(conn, self._deployment_id, self._thread_id)
+                through = self._newest()
             except RunyardError as error:
                 self._answer(_refusal(command_id, error))
                 continue
@@ -209,6 +225,7 @@ class Session:
             waits=subscription.waits,
             awaits=self._requested.caller.may(MAKES_THREADS),
             joined=Joined(self._seen, waits=others) if self._live else None,
+            filter=self._visible,
         )
         opened.open()
         return opened
@@ -326,11 +343,15 @@ class Session:
     def _numbered(self, answer: dict[str, Any]) -> dict[str, Any]:
         """With the number of the thread's newest event, where it can be had."""
         try:
-            with connection() as conn:
-                newest = stream.newest(conn, self._deployment_id, self._thread_id)
+            return {**answer, "meta": {"applied_through_seq": self._newest()}}
         except Unavailable:
             return answer
-        return {**answer, "meta": {"applied_through_seq": newest}}
+
+    def _newest(self) -> int:
+        with connection() as conn:
+            if visibility.is_hidden(conn, self._deployment_id, self._thread_id, self._visible):
+                return 0  # a stranger has made the thread that was waited for
+            return stream.newest(conn, self._deployment_id, self._thread_id)
 
     def _answer(self, answer: Mapping[str, Any]) -> None:
         self._socket.send(_encoded(answer))
@@ -355,15 +376,18 @@ class _Requested:
     caller: Caller
     deployment_name: str
     request_id: str
+    user: User | None
 
     @classmethod
     def now(cls) -> _Requested:
         app: Any = current_app
-        return cls(app._get_current_object(), g.caller, g.deployment_name, g.request_id)
+        return cls(app._get_current_object(), g.caller, g.deployment_name, g.request_id, user())
 
     @contextmanager
     def again(self) -> Iterator[None]:
         """The same for a command that comes over the socket."""
         with self.app.app_context(), logs.bound(request_id=self.request_id):
             g.caller, g.deployment_name, g.request_id = self.caller, self.deployment_name, self.request_id
+            if self.user is not None:
+                g.user = self.user
             yield
