@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, Invalid, NotFound
-from shared.infra.postgres import Driver, Row, query
+from shared.infra.postgres import Driver, Row, dumps, query
 from shared.models import Assistant, AssistantVersion, Graph, is_live
 from shared.user_code import filters
 from shared.user_code.filters import Filter
@@ -410,7 +410,7 @@ def agent(conn: Connection | Driver, deployment: DeploymentRef, assistant: str) 
 # Of assistants whose names come to the same, the oldest has the name. Only graphs that say what they take are tools.
 TOOLS = """
 WITH known AS (
-    SELECT a.assistant_id, a.created_at, v.graph_id, v.name AS title,
+    SELECT a.assistant_id, a.created_at, v.graph_id, v.name AS title, v.metadata,
            coalesce(v.description, g.description) AS description, g.schemas -> 'input_schema' AS input_schema,
            left(regexp_replace(coalesce(nullif(v.name, ''), v.graph_id), '[^A-Za-z0-9_.-]', '_', 'g'), 128) AS plain
     FROM assistant a
@@ -426,8 +426,9 @@ WITH known AS (
     FROM known
 )
 SELECT assistant_id, graph_id, name, title, description, input_schema FROM named
-WHERE CAST(%(name)s AS text) IS NULL OR name = %(name)s
-ORDER BY created_at, assistant_id LIMIT %(limit)s OFFSET %(offset)s"""
+WHERE (CAST(%(name)s AS text) IS NULL OR name = %(name)s)
+  AND (CAST(%(metadata)s AS jsonb) IS NULL OR metadata @> CAST(%(metadata)s AS jsonb))"""
+PAGE_OF_TOOLS = " ORDER BY created_at, assistant_id LIMIT %(limit)s OFFSET %(offset)s"
 
 
 def tools(
@@ -437,11 +438,24 @@ def tools(
     name: str | None = None,
     limit: int = 1,
     offset: int = 0,
+    metadata: Mapping[str, Any] | None = None,
+    filter: Filter | None = None,
 ) -> list[Row]:
-    """Assistants under names that a model can call them by, the oldest first; with `name` the one that has it."""
-    wanted = {"deployment_id": deployment.id, "revision_id": deployment.active_revision_id}
-    page = {"name": name, "limit": limit, "offset": offset}
-    return list(query(conn, TOOLS, {**wanted, **page}))
+    """Assistants under names that a model can call them by, the oldest first; with `name` the one that has it.
+
+    Those without this metadata, or hidden by the filter, are left out; the others' names stay the same.
+    """
+    visible, values = filters.for_driver(filter, "metadata")
+    wanted = {
+        **values,
+        "deployment_id": deployment.id,
+        "revision_id": deployment.active_revision_id,
+        "name": name,
+        "limit": limit,
+        "offset": offset,
+        "metadata": dumps(metadata) if metadata else None,
+    }
+    return list(query(conn, f"{TOOLS} AND {visible}{PAGE_OF_TOOLS}", wanted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ created after it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,9 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from shared.errors import NotFound
-from shared.infra.postgres import Row, query
+from shared.infra.postgres import Row, dumps, query
+from shared.user_code import filters
+from shared.user_code.filters import Filter
 
 KEY = "a2a"  # of the metadata
 
@@ -53,12 +56,9 @@ _MATCHING = f"""
   AND (CAST(%(since)s AS timestamptz) IS NULL OR r.updated_at >= %(since)s)
   AND (CAST(%(state)s AS text) IS NULL OR s.state = %(state)s)"""
 
-LIST = f"""
-SELECT {_COLUMNS} {_MATCHING}
+_PAGE = """
   AND (CAST(%(before)s AS uuid) IS NULL OR r.run_id < %(before)s)
 ORDER BY r.run_id DESC LIMIT %(limit)s"""
-
-COUNT = f"SELECT count(*) AS n {_MATCHING}"
 
 
 def get(conn: Connection, deployment_id: UUID, assistant_id: UUID, *, thread_id: UUID, run_id: UUID) -> Row:
@@ -83,13 +83,26 @@ class TaskFilter:
 
 
 def search(
-    conn: Connection, deployment_id: UUID, assistant_id: UUID, wanted: TaskFilter
+    conn: Connection,
+    deployment_id: UUID,
+    assistant_id: UUID,
+    wanted: TaskFilter,
+    filter: Filter | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> tuple[list[Row], int]:
-    """A page of tasks, and how many there are in all."""
+    """A page of tasks, and how many there are in all; of threads that are for this filter and have this metadata."""
+    visible, values = filters.for_driver(filter, "t.metadata")
+    if metadata:
+        visible += " AND t.metadata @> CAST(%(metadata)s AS jsonb)"
+        values["metadata"] = dumps(metadata)
     parameters: dict[str, Any] = {
         "deployment_id": deployment_id,
         "assistant_id": assistant_id,
         **vars(wanted),
+        **values,
     }
-    counted = query(conn, COUNT, parameters).fetchone()
-    return list(query(conn, LIST, parameters)), 0 if counted is None else counted["n"]
+    matching = f"{_MATCHING} AND {visible}"
+    counted = query(conn, f"SELECT count(*) AS n {matching}", parameters).fetchone()
+    return list(
+        query(conn, f"SELECT {_COLUMNS} {matching} {_PAGE}", parameters)
+    ), 0 if counted is None else counted["n"]

@@ -53,6 +53,11 @@ def condition(filter: Filter | None, column: str, *, prefix: str = "f") -> tuple
     return _compiled(filter, column, prefix, ":{}")
 
 
+def for_driver(filter: Filter | None, column: str) -> tuple[str, dict[str, Any]]:
+    """The same for statements of the driver's own, whose parameters are `%(name)s`."""
+    return _compiled(filter, column, "f", "%({})s")
+
+
 def clause(filter: Filter | None, column: str) -> list[TextClause]:
     """The same for a statement that is put together: no condition without a filter, else one."""
     if not filter:

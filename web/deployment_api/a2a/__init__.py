@@ -7,20 +7,22 @@ may see is decided in `tasks` and `shared/runs/a2a_tasks.py`, what a run is made
 from __future__ import annotations
 
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import NamedTuple
 
 from flask import Blueprint, Response, jsonify, request
 
 from shared import assistants
-from shared.errors import Invalid, NotFound
+from shared.errors import Denied, Invalid, NotFound
 from shared.infra.postgres import Row, connection
-from web.context import deployment
+from shared.user_code.authorization import Granted
 from web.deployment_api import json_rpc
 from web.deployment_api.a2a import methods
 from web.deployment_api.a2a.cards import card
 from web.deployment_api.a2a.following import AgentCall
 from web.deployment_api.a2a.ids import PUSH_NOT_SUPPORTED, TASK_NOT_FOUND, VERSION_NOT_SUPPORTED
 from web.deployment_api.a2a.shapes import Version03, Version1
+from web.deployment_api.authorization import unasked
 from web.deployment_api.json_rpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Call, RpcError
 from web.fields import Schema, StrictString
 from web.json_schema import OBJECT
@@ -86,13 +88,32 @@ class CardQuery(Schema):
 @bp.before_request
 def require_enabled() -> None:
     """The project's langgraph.json may switch it off."""
-    if deployment().http.get("disable_a2a"):
+    if unasked().http.get("disable_a2a"):
         raise NotFound("Not Found")
 
 
 def _agent(assistant: str) -> Row:
+    """An assistant of which nothing is told before it was asked for; raises NotFound."""
     with connection() as conn:
-        return assistants.agent(conn, deployment(), assistant)
+        return assistants.agent(conn, unasked(), assistant)
+
+
+def _readable_agent(assistant: str) -> Row:
+    """Raises Denied, and NotFound also for one that is not there for the caller."""
+    methods.readable(assistants.named_id(assistant))
+    return _agent(assistant)
+
+
+def _callable_agent(assistant: str) -> tuple[Row, Granted | None]:
+    """An assistant that may be called, and what was said of reading it: the default ones are everybody's."""
+    try:
+        agent = _agent(assistant)
+    except NotFound:
+        methods.readable(assistants.named_id(assistant))
+        raise
+    if agent["assistant_id"] == assistants.default_id(agent["graph_id"]):
+        return agent, None
+    return agent, methods.readable(agent["assistant_id"])
 
 
 @bp.get("/a2a/<assistant_id>")
@@ -101,7 +122,7 @@ def _agent(assistant: str) -> Row:
     "Get an assistant's A2A card", role="read", answer=OBJECT, any_text=("assistant_id",), errors=(404,)
 )
 def get_card(assistant_id: str) -> Response:
-    return jsonify(card(_agent(assistant_id)))
+    return jsonify(card(_readable_agent(assistant_id)))
 
 
 @bp.get("/.well-known/agent-card.json")
@@ -132,7 +153,11 @@ def find_card() -> Response:
 )
 def call_method(assistant_id: str) -> Response:
     """Messages, tasks and their streams, in the shapes of version 1.0 or 0.3: the method's name decides."""
-    agent = _agent(assistant_id)
+    denied, agent, read = None, {}, None
+    try:
+        agent, read = _callable_agent(assistant_id)
+    except Denied as error:
+        denied = error
     try:
         call = _read()
         method = METHODS.get(call.method)
@@ -144,9 +169,15 @@ def call_method(assistant_id: str) -> Response:
         error = RpcError(INVALID_REQUEST, f"The Accept header must name {SSE}")
         return json_rpc.answer(json_rpc.failure(call.id, error), 400)
     try:
-        return method.carry_out(AgentCall(agent, call, method.shapes))
+        if denied is not None:
+            raise denied
+        return method.carry_out(AgentCall(agent, call, method.shapes, read))
     except RpcError as error:
         return _refused(call, error, streams=method.streams)
+    except Denied as error:
+        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
+        return _refused(call, RpcError(INVALID_PARAMS, error.message), streams=method.streams)
     except NotFound as error:
         return _refused(call, RpcError(TASK_NOT_FOUND, error.message), streams=method.streams)
     except Invalid as error:

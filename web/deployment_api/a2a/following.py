@@ -14,12 +14,14 @@ from shared.eventlog.events import Event
 from shared.eventlog.hub import Reader
 from shared.infra.postgres import Row, connection
 from shared.runs.a2a_tasks import SUBMITTED
+from shared.user_code import filters
 from shared.user_code.authorization import Granted
+from shared.user_code.filters import Filter
 from web import sse
 from web.context import deployment
 from web.deployment_api import json_rpc
 from web.deployment_api.a2a import tasks
-from web.deployment_api.a2a.ids import TASK_NOT_FOUND, TaskId
+from web.deployment_api.a2a.ids import TASK_NOT_FOUND, TaskId, unknown_task
 from web.deployment_api.a2a.shapes import Task, Version1
 from web.deployment_api.a2a.streams import UpdateTimer, updates
 from web.deployment_api.a2a.tasks import ShownHistory
@@ -41,10 +43,17 @@ class AgentCall:
 
 
 class Follower:
-    """Who follows a task; holds what is needed after the request's context has ended."""
+    """Who follows a task on a thread that is for the filter `visible`; holds what is needed after the request's context has ended."""
 
-    def __init__(self, asked: AgentCall, id: TaskId, history: ShownHistory | None = None) -> None:
-        self.asked, self.id = asked, id
+    def __init__(
+        self,
+        asked: AgentCall,
+        id: TaskId,
+        history: ShownHistory | None = None,
+        *,
+        visible: Filter | None = None,
+    ) -> None:
+        self.asked, self.id, self._visible = asked, id, visible
         self.history = history or tasks.WHOLE
         self.run = RunFollower(id.run_id, id.thread_id, cancels=False)
         self._deployment_id, self._assistant_id = deployment().id, asked.agent["assistant_id"]
@@ -52,6 +61,9 @@ class Follower:
     def row(self) -> Row:
         """Raises NotFound."""
         with connection() as conn:
+            filters.require_thread(
+                conn, self._deployment_id, self.id.thread_id, self._visible, error=unknown_task()
+            )
             return tasks.get(conn, self._deployment_id, self._assistant_id, self.id)
 
     def submitted(self) -> Task:

@@ -14,6 +14,10 @@ UNSUPPORTED_OPERATION, CONTENT_NOT_SUPPORTED, VERSION_NOT_SUPPORTED = -32004, -3
 FORM = re.compile(r"([0-9a-fA-F-]{36}):([0-9a-fA-F-]{36})")
 
 
+def unknown_task() -> NotFound:
+    return NotFound("Task not found")
+
+
 @dataclass(frozen=True)
 class TaskId:
     thread_id: UUID
@@ -28,7 +32,7 @@ class TaskId:
                 return cls(UUID(match[1]), UUID(match[2]))
         except ValueError:
             pass
-        raise NotFound("Task not found")
+        raise unknown_task()
 
     def __str__(self) -> str:
         return f"{self.thread_id}:{self.run_id}"

@@ -18,7 +18,7 @@ from shared.runs.drafts import RunRequest
 from shared.threads import records
 from shared.user_code.authorization import Granted
 from web.deployment_api import messages
-from web.deployment_api.a2a.ids import CONTENT_NOT_SUPPORTED, PUSH_NOT_SUPPORTED, TaskId
+from web.deployment_api.a2a.ids import CONTENT_NOT_SUPPORTED, PUSH_NOT_SUPPORTED, TaskId, unknown_task
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.creation import WantedRun
 from web.deployment_api.graph_input import MESSAGES, fields, takes_messages, user_message
@@ -101,10 +101,6 @@ def incoming(agent: Row, body: Mapping[str, Any], run_id: UUID, *, assistant: Gr
         hidden=unknown_task,
         assistant=assistant,
     )
-
-
-def unknown_task() -> NotFound:
-    return NotFound("Task not found")
 
 
 def _refuse_push_notifications(configuration: Mapping[str, Any]) -> None:

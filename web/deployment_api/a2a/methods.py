@@ -18,6 +18,8 @@ from shared.infra.postgres import connection
 from shared.models import LIVE_RUN_STATUSES
 from shared.runs import a2a_tasks, cancel, eligibility
 from shared.runs.signals import notify_next, publish_cancels
+from shared.user_code import filters
+from shared.user_code.authorization import Granted
 from web import rate_limits
 from web.context import deployment, settings
 from web.deployment_api import json_rpc
@@ -28,6 +30,7 @@ from web.deployment_api.a2a.ids import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATIO
 from web.deployment_api.a2a.incoming import Send, incoming
 from web.deployment_api.a2a.shapes import STATES
 from web.deployment_api.a2a.tasks import ShownHistory
+from web.deployment_api.authorization import allow, changed
 from web.deployment_api.creation import make_unkeyed
 from web.deployment_api.json_rpc import INVALID_PARAMS, RpcError
 from web.fields import OneOf, Schema, StrictBoolean, StrictInteger, StrictString, TimeField
@@ -90,15 +93,20 @@ def _create(asked: AgentCall, body: dict[str, Any], run_id: UUID) -> TaskId:
     return TaskId(created.thread_id, created.run_id)
 
 
+def _reader(asked: AgentCall, id: TaskId) -> Follower:
+    """Who may read a task; raises Denied."""
+    return Follower(asked, id, visible=allow("threads", "read", thread_id=id.thread_id).filter)
+
+
 def get_task(asked: AgentCall) -> Response:
     named = asked.call.read(Named)
-    follower = Follower(asked, TaskId.parse(named["id"]))
+    follower = _reader(asked, TaskId.parse(named["id"]))
     return asked.answer(asked.shapes.task(tasks.of_row(follower.row(), _history(named))))
 
 
 def subscribe(asked: AgentCall) -> Response:
     """Join a task: as it is, then what becomes of it; one that has ended is all there is."""
-    follower = Follower(asked, TaskId.parse(asked.call.read(Named)["id"]))
+    follower = _reader(asked, TaskId.parse(asked.call.read(Named)["id"]))
     rate_limits.hold_slot()
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(follower.id.run_id))
@@ -113,8 +121,10 @@ def subscribe(asked: AgentCall) -> Response:
 
 def cancel_task(asked: AgentCall) -> Response:
     """Cancel a task that has not ended, and answer it when it has: as it is, where no slot is left to wait in."""
-    follower = Follower(asked, TaskId.parse(asked.call.read(Named)["id"]))
-    id = follower.id
+    id = TaskId.parse(asked.call.read(Named)["id"])
+    which = {"run_ids": [str(id.run_id)], "status": None}
+    granted = allow("threads", "update", thread_id=id.thread_id, action="interrupt", metadata=which)
+    follower = Follower(asked, id, visible=granted.filter)
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(id.run_id))
         follower.row()
@@ -158,8 +168,17 @@ def list_tasks(asked: AgentCall) -> Response:
         limit=size + 1,
         with_values=with_artifacts or length > 0,
     )
+    thread = {} if wanted.thread_id is None else {"thread_id": wanted.thread_id}
+    granted = allow("threads", "search", metadata={}, values={}, status=None, limit=size, offset=0, **thread)
     with connection() as conn:
-        rows, total = a2a_tasks.search(conn, deployment().id, asked.agent["assistant_id"], wanted)
+        rows, total = a2a_tasks.search(
+            conn,
+            deployment().id,
+            asked.agent["assistant_id"],
+            wanted,
+            granted.filter,
+            changed(granted),
+        )
     history = _history({**told, "historyLength": length})
     shown = [
         asked.shapes.task(tasks.of_row(row, history), with_artifacts=with_artifacts) for row in rows[:size]
@@ -169,7 +188,17 @@ def list_tasks(asked: AgentCall) -> Response:
 
 
 def extended_card(asked: AgentCall) -> Response:
+    if asked.read is None:
+        readable(asked.agent["assistant_id"])
     return asked.answer(card(asked.agent))
+
+
+def readable(assistant_id: UUID) -> Granted:
+    """Ask whether an assistant may be read; raises Denied, and NotFound for one that is not there for the caller."""
+    granted = allow("assistants", "read", assistant_id=assistant_id)
+    with connection() as conn:
+        filters.require_assistant(conn, deployment().id, assistant_id, granted.filter)
+    return granted
 
 
 def _history(told: dict[str, Any]) -> ShownHistory:

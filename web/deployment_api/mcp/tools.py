@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import orjson
 
 from shared import assistants
+from shared.errors import Denied
 from shared.infra.postgres import Row, connection
+from shared.user_code import filters
+from shared.user_code.authorization import Ask, Granted
 from web.context import deployment
-from web.deployment_api.authorization import unasked
+from web.deployment_api.authorization import allow, allow_all, changed, unasked, user
 from web.deployment_api.graph_input import MESSAGES, fields, misfits, takes_messages, user_message
 from web.deployment_api.json_rpc import INVALID_PARAMS, RpcError
 
@@ -27,12 +31,49 @@ TEXT = {"type": "string"}
 def page(cursor: str | None) -> dict[str, Any]:
     """A page of tools, the oldest assistants first; raises RpcError for a cursor that is none."""
     offset = _offset(cursor)
+    asked = allow("assistants", "search", graph_id=None, metadata={}, limit=PAGE, offset=offset)
     with connection() as conn:
-        found = assistants.tools(conn, deployment(), limit=PAGE + 1, offset=offset)
-    shown: dict[str, Any] = {"tools": [_shown(row) for row in found[:PAGE]]}
+        found = assistants.tools(
+            conn,
+            deployment(),
+            limit=PAGE + 1,
+            offset=offset,
+            metadata=changed(asked),
+            filter=asked.filter,
+        )
+    shown: dict[str, Any] = {"tools": [_shown(row) for row in _readable(found[:PAGE])]}
     if len(found) > PAGE:
         shown["nextCursor"] = str(offset + PAGE)
     return shown
+
+
+def _readable(found: Sequence[Row]) -> list[Row]:
+    """Those of them that the caller may also read."""
+    if user() is None or not found:
+        return list(found)
+    granted = _granted([Ask("assistants", "read", {"assistant_id": row["assistant_id"]}) for row in found])
+    with connection() as conn:
+        return [
+            row
+            for row, asked in zip(found, granted, strict=True)
+            if asked is not None
+            and (
+                not asked.filter
+                or filters.is_assistant_visible(conn, deployment().id, row["assistant_id"], asked.filter)
+            )
+        ]
+
+
+def _granted(asks: Sequence[Ask]) -> list[Granted | None]:
+    """What may be done, None for what may not; asked one by one only where not all is allowed."""
+    try:
+        return [*allow_all(asks)]
+    except Denied as error:
+        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
+        if len(asks) == 1:
+            return [None]
+    return [one for ask in asks for one in _granted([ask])]
 
 
 def _offset(cursor: str | None) -> int:
