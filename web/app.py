@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from flask import Flask, Response, request
+from flask import Flask, Response, g, request
 from flask.globals import request_ctx
 from flask.json.provider import JSONProvider
 from werkzeug.exceptions import MethodNotAllowed, NotFound
@@ -27,9 +27,10 @@ from web import (
     rate_limits,
     request_metrics,
     sse,
+    target,
 )
 from web.addresses import Addresses, deployment_path
-from web.deployment_api import app_proxy, target
+from web.deployment_api import app_proxy
 from web.request_bodies import Bodies
 
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS
@@ -101,7 +102,12 @@ def without_trailing_slash() -> Response | None:
     The target is relative: only the caller knows the prefix a proxy may have put before our path.
     """
     inner = deployment_path(request.path)
-    if not isinstance(request.routing_exception, NotFound) or not inner or not inner.endswith("/"):
+    if (
+        g.get("is_refused")
+        or not isinstance(request.routing_exception, NotFound)
+        or not inner
+        or not inner.endswith("/")
+    ):
         return None
     stripped = request.path.rstrip("/")
     try:

@@ -5,6 +5,7 @@ CORS is for the deployment API: any origin may call it, since only a key opens i
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from http import HTTPStatus
 from uuid import UUID, uuid4
@@ -12,7 +13,12 @@ from uuid import UUID, uuid4
 from flask import Flask, Response, g, request
 
 from shared.infra import logs
+from web import cors, named_headers
 from web.addresses import DEPLOYMENT_PREFIX
+from web.cors import Cors
+from web.target import target
+
+log = logging.getLogger(__name__)
 
 REQUEST_ID = "x-request-id"
 EXPOSED = "location, content-location, x-pagination-total, x-pagination-next, x-request-id"
@@ -35,7 +41,9 @@ def register(app: Flask) -> None:
 def begin() -> None:
     g.request_id = request_id(request.headers.get(REQUEST_ID))
     g.log_context = ExitStack()
-    g.log_context.enter_context(logs.bound(request_id=g.request_id))
+    found = target()
+    named = named_headers.headers_for_log(found.deployment) if found is not None else {}
+    g.log_context.enter_context(logs.bound(request_id=g.request_id, **named))
 
 
 def unbind(error: BaseException | None) -> None:
@@ -54,9 +62,11 @@ def request_id(sent: str | None) -> str:
 
 def preflight() -> Response | None:
     """A browser's question whether it may call; it carries no key."""
-    asked = request.headers.get("Access-Control-Request-Method")
-    if request.method != "OPTIONS" or not asked or not request.path.startswith(DEPLOYMENT_PREFIX):
+    if not _is_preflight() or not request.path.startswith(DEPLOYMENT_PREFIX):
         return None
+    own = _own_cors()
+    if own is not None:
+        return own.preflight()
     response = Response("OK", mimetype="text/plain")
     response.headers["Access-Control-Allow-Methods"] = METHODS
     response.headers["Access-Control-Max-Age"] = "600"
@@ -78,8 +88,36 @@ def finish(response: Response) -> Response:
     if response.status_code == HTTPStatus.NO_CONTENT:
         headers.pop("Content-Type", None)  # of nothing
     if request.path.startswith(DEPLOYMENT_PREFIX):
-        headers.add("Vary", "Origin")
-        if "Origin" in request.headers:
-            headers["Access-Control-Allow-Origin"] = "*"
-            headers["Access-Control-Expose-Headers"] = EXPOSED
+        _say_who_may_read(response)
+        _log(response)
     return response
+
+
+def _log(response: Response) -> None:
+    """A line for each request, with the headers it names, where the deployment has `logging_headers`."""
+    found = target()
+    if found is not None and found.deployment.http.get("logging_headers"):
+        log.info("%s %s %d", request.method, request.path, response.status_code)
+
+
+def _say_who_may_read(response: Response) -> None:
+    """Pages of which origins; an app behind us may have said so itself."""
+    own = _own_cors()
+    if own is not None and not _is_preflight():
+        own.mark(response)
+    if own is not None or "Access-Control-Allow-Origin" in response.headers:
+        return
+    response.headers.add("Vary", "Origin")
+    if "Origin" in request.headers:
+        response.headers["Access-Control-Allow-Origin"] = "*"
+        response.headers["Access-Control-Expose-Headers"] = EXPOSED
+
+
+def _own_cors() -> Cors | None:
+    """The rules of the deployment that is called, where it has some."""
+    found = target()
+    return None if found is None else cors.of_http(found.deployment.http)
+
+
+def _is_preflight() -> bool:
+    return request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers

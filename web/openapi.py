@@ -22,7 +22,9 @@ from werkzeug.routing import Rule
 from shared import __version__, assistants
 from shared.access.idempotency import HEADER
 from shared.deployments import deployments
+from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
+from web import openapi_merge
 from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX
 from web.developer import developer
 from web.fields import (
@@ -43,6 +45,8 @@ from web.json_schema import OBJECT
 from web.openapi_examples import EXAMPLE, EXAMPLES, of_body, with_graph
 from web.openapi_responses import responses
 from web.operations import JSON, Operation, of_view, operation
+from web.target import is_off as is_switched_off
+from web.target import target
 
 bp = Blueprint("openapi", __name__)
 
@@ -88,7 +92,17 @@ def get_openapi(deployment: str | None = None) -> Response:
         found = _for_developer(found, deployment)
     prefix = f"{DEPLOYMENT_PREFIX}{deployment}" if deployment and AT_ROOT not in request.environ else ""
     found["servers"] = [{"url": request.script_root + prefix or "/"}]
+    own = target()
+    if own is not None:
+        found = openapi_merge.merged(_switched_on(found, own.deployment), own.deployment)
+        found["servers"] = [{"url": own.root_path or "/"}]
     return Response(orjson.dumps(found), mimetype=JSON)
+
+
+def _switched_on(document: dict[str, Any], deployment: DeploymentRef) -> dict[str, Any]:
+    """The document without the interfaces that the deployment has off."""
+    is_off = {path: is_switched_off(deployment, rule) for path, rule in _paths(current_app, True)}
+    return openapi_merge.without_switched_off(document, is_off)
 
 
 def _for_developer(document: dict[str, Any], name: str) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from werkzeug.datastructures import Headers
 from web import sse
 from web.addresses import AT_ROOT
 from web.deployment_api.app_requests import HOP_BY_HOP, NEVER_NAMED
-from web.deployment_api.target import Target
 from web.headers import ForeignResponse
+from web.target import Target
 
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")

@@ -28,9 +28,9 @@ from web.deployment_api import app_requests, app_sockets
 from web.deployment_api.app_answers import AnswerHead, AppResponse, BadAnswer, read_head
 from web.deployment_api.app_parts import BODY, CLOSE, END, FAILED, HEAD, PART_BYTES
 from web.deployment_api.app_waiting import Part, Waiting
-from web.deployment_api.target import Target, target
 from web.errors import answer
 from web.request_bodies import Body
+from web.target import Target, target
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from flask import g, request
 from shared.access.api_keys import Caller
 from web.context import settings
 from web.deployment_api.authorization import user
-from web.deployment_api.target import Target
 from web.named import is_platform_key
+from web.target import Target
 
 # Of one connection and not of the request (RFC 9110 7.6.1); what Connection names is, too, but for what frames or
 # routes the request.

@@ -24,9 +24,9 @@ from web.deployment_api import app_answers, app_requests
 from web.deployment_api.app_answers import BadAnswer
 from web.deployment_api.app_parts import BODY, BYTES, CLOSE, END, FAILED, HEAD, TEXT
 from web.deployment_api.app_waiting import Waiting
-from web.deployment_api.target import Target
 from web.errors import answer
 from web.headers import ForeignResponse
+from web.target import Target
 from web.websocket import ClientMessage, Closed, NoUpgrade, SocketStream, Upgraded, WebSocket
 
 log = logging.getLogger(__name__)

@@ -13,11 +13,10 @@ from flask.globals import request_ctx
 from werkzeug.exceptions import Forbidden, HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import RequestRedirect, Rule
 
-from shared.deployments.deployments import DeploymentRef
+from shared.deployments.deployments import NO_USER_CODE, DeploymentRef
 from shared.errors import Unavailable
-from web import named
+from web import app_routes, named
 from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, deployment_path
-from web.deployment_api import app_routes
 
 OK = "/ok"  # where operators look for a sign of life: at the root as well as under a prefix
 
@@ -77,7 +76,7 @@ def find() -> None:
     except Unavailable as error:
         refuse(error)
         return
-    if deployment is None or not (deployment.http or deployment.user_code.app):
+    if deployment is None or (not deployment.http and deployment.user_code is NO_USER_CODE):
         return
     prefix = str(deployment.http.get("mount_prefix") or "")
     path = _below(prefix, inner)
@@ -99,6 +98,7 @@ def find() -> None:
 
 def refuse(error: Exception) -> None:
     """Answer with this, as the router does, once the caller is known."""
+    g.is_refused = True
     request.url_rule = request.view_args = None
     request.routing_exception = error  # type: ignore[assignment]
 

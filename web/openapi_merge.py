@@ -1,0 +1,103 @@
+"""A deployment's API document, of what is built in and what its project brings: the app's own, and its `auth.openapi`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+from shared.deployments.deployments import DeploymentRef
+
+METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
+Document = dict[str, Any]
+
+
+def merged(built_in: Mapping[str, Any], deployment: DeploymentRef) -> Document:
+    """The built-in document with the project's parts over it; neither is changed."""
+    found: Document = deepcopy(dict(built_in))
+    app, auth = deployment.user_code.app, deployment.user_code.auth
+    if auth is not None:
+        _take_keys_away(found)
+    if app is not None and app.openapi:
+        is_guarded = auth is not None and bool(deployment.http.get("enable_custom_route_auth"))
+        _add_app(found, deepcopy(dict(app.openapi)), is_open=not is_guarded)
+    if auth is not None and auth.openapi:
+        _add_auth(found, deepcopy(dict(auth.openapi)))
+    return found
+
+
+def without_switched_off(document: Mapping[str, Any], is_off: Mapping[str, bool]) -> Document:
+    """The document without the paths that are off."""
+    return {
+        **document,
+        "paths": {path: item for path, item in document["paths"].items() if not is_off.get(path)},
+    }
+
+
+def _take_keys_away(found: Document) -> None:
+    """Users of a deployment with an authorization of its own need no key of the service."""
+    found["security"] = []
+    found.setdefault("components", {})["securitySchemes"] = {}
+
+
+def _add_app(found: Document, app: Document, *, is_open: bool) -> None:
+    components = found.setdefault("components", {})
+    _rename_taken(app, components)
+    for section, parts in (app.get("components") or {}).items():
+        components.setdefault(section, {}).update(parts)
+    for path, item in (app.get("paths") or {}).items():
+        for operation in _operations(item):
+            if is_open and "security" not in operation:
+                operation["security"] = app.get("security", [])
+        found["paths"][path] = {**found["paths"].get(path, {}), **item}
+    known = {tag.get("name") for tag in found.get("tags", [])}
+    found["tags"] = [
+        *found.get("tags", []),
+        *(tag for tag in app.get("tags", []) if tag.get("name") not in known),
+    ]
+    found["info"] = {**found["info"], **(app.get("info") or {})}
+
+
+def _add_auth(found: Document, auth: Document) -> None:
+    components = found.setdefault("components", {})
+    schemes = {**auth.get("securitySchemes", {}), **(auth.get("components") or {}).get("securitySchemes", {})}
+    components["securitySchemes"] = {**components.get("securitySchemes", {}), **schemes}
+    if "security" in auth:
+        found["security"] = auth["security"]
+    for path, item in (auth.get("paths") or {}).items():
+        found["paths"][path] = {**found["paths"].get(path, {}), **item}
+
+
+def _rename_taken(app: Document, components: Mapping[str, Any]) -> None:
+    """Give the app's components names of their own where a built-in one is called the same and is another."""
+    renamed: dict[str, str] = {}
+    for section, parts in (app.get("components") or {}).items():
+        taken = components.get(section, {})
+        for name in [name for name in parts if name in taken and taken[name] != parts[name]]:
+            new = _free(f"App{name}", {*taken, *parts})
+            renamed[f"#/components/{section}/{name}"] = f"#/components/{section}/{new}"
+            parts[new] = parts.pop(name)
+    if renamed:
+        _point(app, renamed)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _point(part: Any, renamed: Mapping[str, str]) -> None:
+    """Have every reference below this name what it means now."""
+    if isinstance(part, dict):
+        reference = part.get("$ref")
+        if isinstance(reference, str) and reference in renamed:
+            part["$ref"] = renamed[reference]
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        _point(inner, renamed)
+
+
+def _operations(item: Any) -> Iterator[Document]:
+    for method, operation in item.items() if isinstance(item, dict) else ():
+        if method.lower() in METHODS and isinstance(operation, dict):
+            yield operation
