@@ -19,7 +19,7 @@ from shared.errors import Unavailable
 from shared.infra.postgres import connection
 from shared.models import Revision
 from shared.user_code.exchanges import Exchange, Lost
-from web.deployment_api.app_parts import BODY, BYTES, CLOSE, END, FAILED, HEAD, TEXT
+from shared.user_code.parts import BODY, BYTES, CLOSE, END, FAILED, HEAD, TEXT
 
 CREDIT = 16
 COSTS = (BODY, TEXT, BYTES)

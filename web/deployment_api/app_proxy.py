@@ -22,11 +22,11 @@ from werkzeug.wsgi import get_content_length
 from shared.errors import Unanswered
 from shared.user_code import exchanges
 from shared.user_code.exchanges import Exchange, Lost
+from shared.user_code.parts import BODY, CLOSE, END, FAILED, HEAD
 from web import rate_limits, sse
 from web.client_watch import ClientWatch
 from web.deployment_api import app_requests, app_sockets
 from web.deployment_api.app_answers import AnswerHead, AppResponse, BadAnswer, read_head
-from web.deployment_api.app_parts import BODY, CLOSE, END, FAILED, HEAD, PART_BYTES
 from web.deployment_api.app_waiting import Part, Waiting
 from web.errors import answer
 from web.request_bodies import Body
@@ -34,6 +34,7 @@ from web.target import Target, target
 
 log = logging.getLogger(__name__)
 
+PART_BYTES = 64 * 1024
 FIRST_BYTE_SECONDS = 60.0  # for the head of the answer, after what was last sent of the request
 START_SECONDS = 60.0  # for a host, where none is up
 DRAIN_SECONDS = 1.0  # for the end of an answer that has no body

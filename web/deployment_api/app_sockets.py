@@ -17,12 +17,12 @@ from shared.errors import Unanswered
 from shared.infra.postgres import dumps
 from shared.user_code import exchanges
 from shared.user_code.exchanges import Exchange, Lost
+from shared.user_code.parts import BODY, BYTES, CLOSE, END, FAILED, HEAD, MOST_BYTES, TEXT
 from web import sse, websocket
 from web.client_watch import ClientWatch
 from web.context import settings
 from web.deployment_api import app_answers, app_requests
 from web.deployment_api.app_answers import BadAnswer
-from web.deployment_api.app_parts import BODY, BYTES, CLOSE, END, FAILED, HEAD, TEXT
 from web.deployment_api.app_waiting import Waiting
 from web.errors import answer
 from web.headers import ForeignResponse
@@ -115,9 +115,7 @@ class _Socket:
         connection, opened = self._opening.accept(subprotocol, headers)
         self._watch.stop()
         client = request.environ[websocket.GATEWAY_SOCKET]
-        socket = WebSocket(
-            client, connection, opened, most_bytes=settings().max_body_bytes, takes_binary=True
-        )
+        socket = WebSocket(client, connection, opened, most_bytes=MOST_BYTES, takes_binary=True)
         steps = self._steps(exchange, socket)
         return Upgraded(SocketStream(socket, steps, holds=self._held.pop_all()))
 
