@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from flask import request
+from flask import g, request
 
 from shared.deployments.deployments import DeploymentRef
 from web.named import is_platform_key
+from web.target import target
 
 SECRET = frozenset({"x-api-key", "authorization", "cookie", "proxy-authorization"})
 NEVER = frozenset({"x-runyard-user-code"})
@@ -24,6 +25,16 @@ MOST_LOGGED = 200  # characters of a value
 def headers_for_runs(deployment: DeploymentRef, headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     """What `http.configurable_headers` takes of a request, by name in lower case; it wins over the caller's own config."""
     return _matching(deployment.http.get("configurable_headers"), headers)
+
+
+def headers_of_run() -> dict[str, str]:
+    """The same of the current request, which makes a run; over a socket, of the one that opened it."""
+    if "headers_of_run" not in g:
+        found = target()
+        g.headers_of_run = (
+            {} if found is None else headers_for_runs(found.deployment, request.headers.items())
+        )
+    return g.headers_of_run
 
 
 def headers_for_log(deployment: DeploymentRef) -> dict[str, str]:

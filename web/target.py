@@ -65,6 +65,12 @@ def target() -> Target | None:
     return g.get("target")
 
 
+def is_on(switch: str) -> bool:
+    """Whether the langgraph.json of the deployment that is called has this switch on."""
+    found = target()
+    return found is not None and bool(found.deployment.http.get(switch))
+
+
 def find() -> None:
     """Find out, and route the request anew where the deployment says so; nothing is raised here."""
     inner = deployment_path(request.path)

@@ -203,6 +203,29 @@ def test_headers_that_runs_get(api: Api, having: Settings, app: Any) -> None:
         }
 
 
+def test_a_run_has_them_over_what_its_caller_configures(api: Api, having: Settings) -> None:
+    having(configurable_headers={"includes": ["x-*"]})
+    thread_id = api.post("/threads").json["thread_id"]
+    body = {"assistant_id": "agent", "input": {}, "config": {"configurable": {"x-team": "mine", "other": 1}}}
+    run = api.post(f"/threads/{thread_id}/runs", body, headers={"X-Team": "red"}).json
+    kwargs = run["kwargs"]
+    assert kwargs["config"]["configurable"]["x-team"] == "red"
+    assert kwargs["config"]["configurable"]["other"] == 1
+    assert kwargs["context"] == {"x-team": "mine", "other": 1}
+    assert "x-api-key" not in kwargs["config"]["configurable"]
+
+
+def test_without_webhooks_none_is_taken(api: Api, having: Settings) -> None:
+    having(disable_webhooks=True)
+    body = {"assistant_id": "agent", "input": {}, "webhook": "https://example.com/called"}
+    for path in ("/runs", "/runs/crons"):
+        response = api.post(path, {**body, "schedule": "0 0 * * *"} if path.endswith("crons") else body)
+        assert (response.status_code, response.json) == (
+            422,
+            {"detail": "webhook: this deployment calls none"},
+        )
+
+
 def test_headers_that_are_logged(api: Api, having: Settings, caplog: pytest.LogCaptureFixture) -> None:
     having(logging_headers={"includes": ["x-team"]})
     with caplog.at_level(logging.INFO, logger="web.headers"):

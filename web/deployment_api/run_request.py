@@ -40,6 +40,8 @@ from web.fields import (
     StrictString,
     UuidField,
 )
+from web.named_headers import headers_of_run
+from web.target import is_on
 from web.validation import load, load_many, load_query
 
 STREAM_MODES = (
@@ -239,6 +241,8 @@ def check_webhooks(named: Iterable[str | None]) -> None:
     """Refuse addresses that may not be called; each is looked at once, since its name is looked up."""
     urls = {url for url in named if url is not None}
     if urls:
+        if is_on("disable_webhooks"):
+            raise Invalid("webhook: this deployment calls none", loc=("body", "webhook"))
         with connection() as conn:
             rules = webhooks.rules_of(conn, unasked().active_revision_id)
         own = partial(webhooks.own_url, settings().url, unasked().name)
@@ -263,7 +267,7 @@ def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, 
     sent["langsmith_tracer"] = {name: str(value) for name, value in tracer.items() if value is not None}
     sent["stream_mode"] = sent.get("stream_mode") or ["values"]
     on_disconnect = sent.pop("on_disconnect", "continue")
-    return RunRequest(**sent, place=checkpoint), on_disconnect
+    return RunRequest(**sent, place=checkpoint, extras=headers_of_run()), on_disconnect
 
 
 def _checkpoint(body: dict[str, Any], thread_id: UUID | None) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from web.fields import (
     StrictInteger,
     StrictString,
 )
+from web.named_headers import headers_of_run
 
 MAX_ID = 1024
 TOKENS = ("messages-tuple",)  # what a stream of a task is made of
@@ -77,6 +78,7 @@ def incoming(agent: Row, body: Mapping[str, Any], run_id: UUID, *, assistant: Gr
         own_metadata={KEY: origin},
         stream_mode=TOKENS,
         if_not_exists="create",
+        extras=headers_of_run(),
     )
 
     def of_thread(conn: Connection, deployment_id: UUID) -> RunRequest:

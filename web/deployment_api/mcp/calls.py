@@ -30,6 +30,7 @@ from web.deployment_api.graph_input import takes_messages
 from web.deployment_api.json_rpc import INVALID_PARAMS, MAX_ID, Call, RpcError
 from web.deployment_api.mcp import tools
 from web.fields import AnyJson, JsonObject, Schema, StrictString
+from web.named_headers import headers_of_run
 
 PROGRESS_SECONDS = 0.5  # the least time between two notices of progress
 METADATA = {"mcp": True}
@@ -74,6 +75,7 @@ def _wanted(tool: Row | None, asked: Mapping[str, Any], *, modes: Sequence[str])
         assistant_id="" if tool is None else str(tool["assistant_id"]),
         own_metadata=dict(METADATA),
         stream_mode=modes,
+        extras=headers_of_run(),
     )
 
     try:
