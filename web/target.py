@@ -17,6 +17,7 @@ from shared.deployments.deployments import NO_USER_CODE, DeploymentRef
 from shared.errors import Unavailable
 from web import app_routes, named
 from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, deployment_path
+from web.context import settings
 
 OK = "/ok"  # where operators look for a sign of life: at the root as well as under a prefix
 
@@ -73,6 +74,7 @@ def is_on(switch: str) -> bool:
 
 def find() -> None:
     """Find out, and route the request anew where the deployment says so; nothing is raised here."""
+    _take_from_control_plane()
     inner = deployment_path(request.path)
     if inner is None:
         return
@@ -86,7 +88,7 @@ def find() -> None:
         return
     prefix = str(deployment.http.get("mount_prefix") or "")
     path = _below(prefix, inner)
-    is_websocket = request.environ.get("HTTP_UPGRADE", "").lower() == "websocket"
+    is_websocket = _asks_for_socket()
     mount = request.script_root + ("" if AT_ROOT in request.environ else f"{DEPLOYMENT_PREFIX}{name}")
     if path is None:
         g.target = Target(deployment, inner, mount, is_websocket=is_websocket)
@@ -100,6 +102,31 @@ def find() -> None:
     if is_for_app:
         request.url_rule = request.view_args = request.routing_exception = None
     g.target = Target(deployment, path, mount, is_for_app, is_websocket)
+
+
+def _take_from_control_plane() -> None:
+    """Where a deployment is at the root, beside the control plane: its app's routes that the latter does not know."""
+    name = settings().dev_deployment
+    if name is None or not isinstance(request.routing_exception, NotFound) or AT_ROOT in request.environ:
+        return
+    if deployment_path(request.path) is not None:
+        return
+    try:
+        deployment = named.deployment(name)
+    except Unavailable:
+        return
+    app = None if deployment is None else deployment.user_code.app
+    if deployment is None or app is None or deployment.active_revision_id is None:
+        return
+    path = _below(str(deployment.http.get("mount_prefix") or ""), request.path)
+    routes = app_routes.of_revision(deployment.active_revision_id, app)
+    if path is not None and routes.match(request.method, path, is_websocket=_asks_for_socket()):
+        request.path = request.environ["PATH_INFO"] = f"{DEPLOYMENT_PREFIX}{name}{request.path}"
+        request.environ[AT_ROOT] = True
+
+
+def _asks_for_socket() -> bool:
+    return request.environ.get("HTTP_UPGRADE", "").lower() == "websocket"
 
 
 def refuse(error: Exception) -> None:

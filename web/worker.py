@@ -29,6 +29,7 @@ from web.request_bodies import CLOSE
 SOCKET_SECONDS = 300.0
 HEAD_SECONDS = 10.0  # for a connection's first request to come, and for the head of each
 SPARE_CONNECTIONS = 100  # accepted while those that are closed for them still close
+APP_SECONDS = 3.0  # for answers of projects' apps to end by themselves once the worker stops
 MOST_DETAIL = 200  # characters: what gunicorn quotes of a request may be long
 
 REQUEST_ID = "request_id"
@@ -92,9 +93,11 @@ class Worker(GeventWorker):
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Idle connections and open streams would hold up the worker's end until the graceful time-out."""
         # Here, since it brings the Redis client along, and with it `ssl`: gevent patches that in the worker only.
-        from shared.eventlog.hub import hub
+        from shared.eventlog.hub import Stopping, hub
+        from web.deployment_api.app_waiting import end_all
 
         super().handle_exit(sig, frame)
+        gevent.spawn_later(APP_SECONDS, end_all, Stopping())
         gevent.spawn(self.connections.close_waiting)
         gevent.spawn(hub().close)
 

@@ -178,6 +178,18 @@ def test_the_app_knows_what_is_before_its_paths(
     assert (stage.last.head["path"], stage.last.head["root_path"]) == ("/hello", root_path)
 
 
+def test_at_the_root_the_app_has_what_the_control_plane_does_not_know(
+    app_with: MakeApp, played: Played
+) -> None:
+    stage = played(hello, "GET /v1/models", "GET /v2/deployments", "GET /{path:path}")
+    client = app_with(dev_deployment="chat").test_client()
+    assert client.get("/v1/models").data == b"hello"
+    assert (stage.last.head["path"], stage.last.head["root_path"]) == ("/v1/models", "")
+    assert client.get("/v2/deployments").status_code == 401
+    assert client.get("/v2/unknown").status_code == 401
+    assert client.get("/d/chat/v2/deployments").data == b"hello"
+
+
 def test_a_body_goes_to_the_app(played: Played, api: Api) -> None:
     def echo(side: Side) -> None:
         side.answer(side.body())

@@ -323,3 +323,19 @@ def test_a_caller_has_so_many_sockets(base: str, name: str) -> None:
 def test_a_plain_request_for_a_socket_is_no_route(raw: socket.socket, name: str) -> None:
     ask(raw, f"GET /d/{name}/ws/echo", "X-Api-Key: none")
     assert answered(raw)[0] == 401
+
+
+def test_answers_of_apps_do_not_hold_up_the_servers_end(database: str, tmp_path: Path, name: str) -> None:
+    with (
+        web_process(database, tmp_path, app="tests.support.app_web:app") as (process, base),
+        connected(base) as raw,
+        opened(base, name, "echo") as socket,
+    ):
+        ask(raw, f"GET /d/{name}/gone")
+        reader = raw.makefile("rb")
+        while reader.readline() != b"begun\r\n":
+            pass
+        process.terminate()
+        assert closed(socket) == (1012, "the server stops")
+        assert reader.read() == b""  # without the last chunk: it is no whole answer
+        process.wait(20)

@@ -19,7 +19,8 @@ from flask import Response, current_app, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 from werkzeug.wsgi import get_content_length
 
-from shared.errors import Unanswered
+from shared.errors import Unanswered, Unavailable
+from shared.eventlog.hub import Stopping
 from shared.user_code import exchanges
 from shared.user_code.exchanges import Exchange, Lost
 from shared.user_code.parts import BODY, CLOSE, END, FAILED, HEAD
@@ -103,6 +104,8 @@ class _Request:
             return answer(HTTPStatus.BAD_GATEWAY, NO_ANSWER)
         except sse.ClientGone:
             return Response(status=499)  # nobody reads it
+        except Stopping:
+            raise Unavailable("this process stops") from None
         if isinstance(head_or_refusal, Response):
             return head_or_refusal
         return self._passed_on(exchange, head_or_refusal)

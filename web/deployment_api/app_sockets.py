@@ -13,7 +13,8 @@ from flask import Response, request
 from werkzeug.datastructures import Headers
 from wsproto.frame_protocol import CloseReason
 
-from shared.errors import Unanswered
+from shared.errors import Unanswered, Unavailable
+from shared.eventlog.hub import Stopping
 from shared.infra.postgres import dumps
 from shared.user_code import exchanges
 from shared.user_code.exchanges import Exchange, Lost
@@ -88,6 +89,8 @@ class _Socket:
             return answer(HTTPStatus.BAD_GATEWAY, NO_ANSWER)
         except sse.ClientGone:
             return Response(status=499)  # nobody reads it
+        except Stopping:
+            raise Unavailable("this process stops") from None
 
     def _look(self) -> None:
         if self._watch.has_left():
