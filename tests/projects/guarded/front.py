@@ -60,7 +60,7 @@ async def fails(request: Request) -> JSONResponse:
     raise ValueError("the safe's number is 1234")
 
 
-async def count(request: Request) -> JSONResponse:
+async def queue(request: Request) -> JSONResponse:
     return JSONResponse({"covered": True})
 
 
@@ -96,7 +96,7 @@ app = Starlette(
         Route("/fails", fails),
         Route("/moved", moved),
         Route("/seen", seen),
-        Route("/threads/count", count, methods=["POST"]),  # a built-in path
+        Route("/queue", queue),  # a built-in path
         WebSocketRoute("/parrot", parrot),
         Mount("/files", routes=[Route("/{name:path}", lambda request: PlainTextResponse(request.path_params["name"]))]),
     ],

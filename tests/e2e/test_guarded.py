@@ -1,0 +1,526 @@
+"""A project with its own authorization and its own routes, used by two people on a whole platform."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from langgraph_sdk import get_sync_client
+from langgraph_sdk.client import SyncLangGraphClient
+from langgraph_sdk.errors import APIStatusError
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+GUARDED = Path(__file__).parent.parent / "projects" / "guarded"
+STUDIO = {"x-auth-scheme": "langsmith"}
+UNKNOWN = str(uuid4())
+
+
+class Site:
+    """One deployment, as callers without a key of the platform reach it."""
+
+    def __init__(self, stack: Stack, name: str) -> None:
+        self.name = name
+        self.url = f"{stack.url}/d/{name}"
+
+    def sdk(self, user: str) -> SyncLangGraphClient:
+        return get_sync_client(url=self.url, api_key=None, headers=token(user))
+
+    def http(self, user: str | None = None, **headers: str) -> httpx.Client:
+        base = f"{self.url}/"
+        return httpx.Client(base_url=base, headers={**(token(user) if user else {}), **headers}, timeout=60)
+
+    def socket(self, path: str, user: str | None = None) -> Any:
+        url = self.url.replace("http", "ws", 1)
+        return connect(f"{url}{path}", additional_headers=token(user) if user else {})
+
+
+def token(user: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {user}-token"}
+
+
+@pytest.fixture(scope="module")
+def site(stack: Stack) -> Site:
+    return Site(stack, stack.deploy(GUARDED, name="guarded"))
+
+
+@pytest.fixture
+def ada(site: Site) -> SyncLangGraphClient:
+    return site.sdk("ada")
+
+
+@pytest.fixture
+def bob(site: Site) -> SyncLangGraphClient:
+    return site.sdk("bob")
+
+
+Vary = Callable[..., Site]
+
+
+@pytest.fixture(scope="module")
+def vary(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Vary:
+    """Deploys the project with another configuration or with other files."""
+
+    def varied(name: str, config: dict[str, Any], **files: str) -> Site:
+        folder = tmp_path_factory.mktemp(name)
+        shutil.copytree(GUARDED, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        (folder / "langgraph.json").write_text(json.dumps(config))
+        for stem, text in files.items():
+            (folder / f"{stem}.py").write_text(text)
+        return Site(stack, stack.deploy(folder, name=name))
+
+    return varied
+
+
+def config_of(file: str = "langgraph.json", **changes: Any) -> dict[str, Any]:
+    return {**json.loads((GUARDED / file).read_text()), **changes}
+
+
+# Who is calling
+
+
+def test_who_calls_is_for_the_project_to_say(site: Site, ada: SyncLangGraphClient) -> None:
+    with site.http() as nobody:
+        refused = nobody.post("threads", json={})
+        assert (refused.status_code, refused.json()) == (401, {"detail": "Who are you?"})
+        assert refused.headers["www-authenticate"] == "Bearer"
+        assert nobody.get("no/such/path").status_code == 401, "before it is said to be unknown"
+        assert nobody.get("ok").status_code == nobody.get("info").status_code == 200
+    with site.http("ada") as known:
+        assert known.get("no/such/path").status_code == 404
+    assert ada.threads.create()["metadata"] == {"owner": "ada"}
+
+
+def test_a_graph_learns_who_asks_whatever_they_say(ada: SyncLangGraphClient) -> None:
+    thread_id = ada.threads.create()["thread_id"]
+    lies = {"langgraph_auth_user": {"identity": "bob"}, "langgraph_auth_user_id": "bob", "user_id": "bob"}
+
+    values: Any = ada.runs.wait(thread_id, "desk", input={}, config={"configurable": lies})
+
+    assert values["who"] == {
+        "identity": "ada",
+        "team": "engines",
+        "id": "ada",
+        "permissions": ["run"],
+        "server": "ada",
+        "headers": {},
+    }
+    (run,) = ada.runs.list(thread_id)
+    assert run["metadata"]["owner"] == "ada"
+    assert run["kwargs"]["config"]["configurable"]["langgraph_auth_user"]["identity"] == "ada"  # type: ignore[typeddict-item]
+
+
+def test_headers_reach_a_graph_as_far_as_the_project_says(site: Site) -> None:
+    with site.http("ada", **{"X-Desk-Colour": "blue", "X-Desk-Secret": "no", "X-Other": "no"}) as http:
+        values = http.post("runs/wait", json={"assistant_id": "desk", "input": {}}).json()
+
+    assert values["who"]["headers"] == {"x-desk-colour": "blue"}
+
+
+FORMS = """
+from types import SimpleNamespace
+from langgraph_sdk import Auth
+
+auth = Auth()
+FORMS = {
+    "text": "ada",
+    "mapping": {"identity": "ada", "team": "engines"},
+    "object": SimpleNamespace(identity="ada"),
+    "pair": (["run"], {"identity": "ada"}),
+    "letters": {"identity": "ada", "permissions": "run"},
+    "none": None,
+    "number": 7,
+    "nobody": {"identity": ""},
+    "unnamed": {"name": "ada"},
+}
+
+
+@auth.authenticate
+def authenticate(headers: dict[bytes, bytes]):
+    form = headers.get(b"x-form", b"").decode()
+    if form == "raises":
+        raise ValueError("the password is 1234")
+    if form == "late":
+        raise Auth.exceptions.HTTPException(status_code=429, detail="Later.", headers={"Retry-After": "7"})
+    return FORMS[form]
+"""
+
+
+def test_every_form_of_a_user_serves_and_nothing_else_does(vary: Vary) -> None:
+    forms = vary("forms", config_of(http={}), guard=FORMS)
+
+    def asked(form: str) -> httpx.Response:
+        with forms.http(**{"x-form": form}) as http:
+            return http.post("runs/wait", json={"assistant_id": "desk", "input": {}})
+
+    for form, permissions in {
+        "text": [],
+        "mapping": [],
+        "object": [],
+        "pair": ["run"],
+        "letters": ["run"],
+    }.items():
+        who = asked(form).json()["who"]
+        assert (who["identity"], who["permissions"]) == ("ada", permissions), form
+    for form in ("none", "number", "nobody", "unnamed", "raises", "unheard of"):
+        refused = asked(form)
+        assert (refused.status_code, refused.json()) == (500, {"detail": "Internal Server Error"}), form
+    late = asked("late")
+    assert (late.status_code, late.json()["detail"], late.headers["retry-after"]) == (429, "Later.", "7")
+
+
+# What is whose
+
+THREAD_CALLS = [
+    ("GET", "", None),
+    ("PATCH", "", {"metadata": {"owner": "bob"}}),
+    ("GET", "/state", None),
+    ("POST", "/state", {"values": {"wish": "x"}}),
+    ("GET", "/history", None),
+    ("POST", "/history", {}),
+    ("GET", "/runs", None),
+    ("POST", "/runs", {"assistant_id": "desk", "input": {}}),
+    ("POST", "/runs/wait", {"assistant_id": "desk", "input": {}}),
+    ("POST", "/runs/stream", {"assistant_id": "desk", "input": {}}),
+    ("POST", "/runs/stream", {"assistant_id": "desk", "input": {}, "if_not_exists": "create"}),
+    ("POST", "/runs/crons", {"assistant_id": "desk", "schedule": "0 0 1 1 *"}),
+    ("GET", "/runs/{run}", None),
+    ("GET", "/runs/{run}/join", None),
+    ("GET", "/runs/{run}/stream", None),
+    ("POST", "/runs/{run}/cancel", None),
+    ("DELETE", "/runs/{run}", None),
+    ("GET", "/stream", None),
+    ("POST", "/stream/events", {"channels": ["values"]}),
+    ("POST", "/copy", None),
+    ("DELETE", "", None),
+]
+
+
+def test_what_is_another_s_is_as_if_it_were_not_there(
+    site: Site, ada: SyncLangGraphClient, bob: SyncLangGraphClient
+) -> None:
+    thread_id = ada.threads.create(metadata={"title": "mine"})["thread_id"]
+    run_id = ada.runs.create(thread_id, "waits", input={})["run_id"]
+
+    with site.http("bob") as http:
+
+        def called(method: str, path: str, body: Any, thread: str, run: str) -> tuple[int, str]:
+            answer = http.request(
+                method, f"threads/{thread}{path.format(run=run)}", json=body, headers={"accept": "*/*"}
+            )
+            return answer.status_code, answer.text.replace(thread, "THREAD").replace(run, "RUN")
+
+        for method, path, body in THREAD_CALLS:
+            status, text = called(method, path, body, thread_id, run_id)
+            assert status == 404, (method, path, text)
+            if "if_not_exists" not in (body or {}):
+                assert (status, text) == called(method, path, body, UNKNOWN, UNKNOWN), (method, path)
+        assert http.post("threads", json={"thread_id": thread_id}).status_code == 409
+        again = {"thread_id": thread_id, "if_exists": "do_nothing"}
+        assert http.post("threads", json=again).status_code == 409
+        assert http.post("runs/cancel", json={"thread_id": thread_id, "run_ids": [run_id]}).status_code == 404
+        assert http.post("threads/prune", json={"thread_ids": [thread_id]}).status_code == 404
+    assert thread_id not in {thread["thread_id"] for thread in bob.threads.search(limit=1000)}
+    assert bob.threads.search(metadata={"title": "mine"}) == []
+    assert (bob.threads.count(metadata={"title": "mine"}), ada.threads.count(metadata={"title": "mine"})) == (
+        0,
+        1,
+    )
+    assert ada.threads.get(thread_id)["metadata"]["owner"] == "ada"
+    assert ada.runs.get(thread_id, run_id)["status"] in ("pending", "running")
+    ada.runs.cancel(thread_id, run_id, wait=True)
+
+
+def test_assistants_and_crons_are_their_makers(ada: SyncLangGraphClient, bob: SyncLangGraphClient) -> None:
+    mine = ada.assistants.create("desk", name="mine")["assistant_id"]
+    cron = ada.crons.create("desk", schedule="0 0 1 1 *")["cron_id"]  # type: ignore[typeddict-item]
+    thread_id = bob.threads.create()["thread_id"]
+
+    assert mine in {one["assistant_id"] for one in ada.assistants.search(limit=100)}
+    assert {one["graph_id"] for one in bob.assistants.search(limit=100)} == {"desk", "waits", "talks"}
+    assert bob.crons.search() == []
+    for refused in (
+        lambda: bob.assistants.get(mine),
+        lambda: bob.assistants.update(mine, name="bob's"),
+        lambda: bob.assistants.get_schemas(mine),
+        lambda: bob.assistants.delete(mine),
+        lambda: bob.runs.wait(thread_id, mine, input={}),
+        lambda: bob.crons.delete(cron),
+    ):
+        with pytest.raises(APIStatusError) as error:
+            refused()
+        assert error.value.status_code == 404
+    ada.crons.delete(cron)
+    ada.assistants.delete(mine)
+
+
+def test_who_lacks_the_permission_makes_no_run(site: Site) -> None:
+    eve = site.sdk("eve")
+    thread_id = eve.threads.create()["thread_id"]
+    with pytest.raises(APIStatusError, match="Forbidden") as error:
+        eve.runs.wait(thread_id, "desk", input={})
+    assert error.value.status_code == 403
+    assert eve.runs.list(thread_id) == []
+    call = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "message/send",
+        "params": {"message": {"role": "user", "parts": [{"kind": "text", "text": "x"}], "messageId": "1"}},
+    }
+    with site.http("eve") as http:
+        assert "error" in http.post("a2a/talks", json=call).json()
+        tool = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {"name": "desk", "arguments": {}},
+        }
+        answer = http.post("mcp", json=tool, headers={"accept": "application/json, text/event-stream"})
+        assert answer.status_code == 403 or '"isError":true' in answer.text.replace(" ", "")
+
+
+def test_parts_of_the_store_never_meet(ada: SyncLangGraphClient, bob: SyncLangGraphClient) -> None:
+    for client, name in ((ada, "ada"), (bob, "bob")):
+        client.store.put_item(["notes"], "one", {"by": name})
+        client.store.put_item(["notes", "deep"], "two", {"by": name})
+
+    for client, name in ((ada, "ada"), (bob, "bob")):
+        assert client.store.get_item(["notes"], "one")["value"] == {"by": name}
+        found = client.store.search_items(["notes"])["items"]
+        assert {item["value"]["by"] for item in found} == {name}
+        assert len(found) == 2
+        spaces = client.store.list_namespaces()["namespaces"]
+        assert {space[0] for space in spaces} == {name}
+    bob.store.delete_item(["notes"], "one")
+    assert ada.store.get_item(["notes"], "one")["value"] == {"by": "ada"}
+    foreign = bob.store.search_items(["ada"])["items"]
+    assert foreign == [], "another's name is a namespace of one's own"
+
+
+def test_a_graph_calls_its_deployment_as_its_user(ada: SyncLangGraphClient, bob: SyncLangGraphClient) -> None:
+    theirs = bob.threads.create()["thread_id"]
+    thread_id = ada.threads.create()["thread_id"]
+
+    values: Any = ada.runs.wait(thread_id, "desk", input={"wish": "call"})
+
+    assert thread_id in values["threads"]
+    assert theirs not in values["threads"]
+    (made,) = (one for one in ada.threads.search(metadata={"by": "desk"}))
+    assert made["thread_id"] in values["threads"]
+    assert made["metadata"]["owner"] == "ada"
+    assert values["error"] == "NotFoundError"
+
+
+def test_a_stream_is_its_maker_s(site: Site, ada: SyncLangGraphClient) -> None:
+    thread_id = ada.threads.create()["thread_id"]
+    question = {"messages": [{"role": "user", "content": "hello"}]}
+
+    parts = list(ada.runs.stream(thread_id, "talks", input=question, stream_mode="messages-tuple"))
+
+    words = [part.data[0]["content"] for part in parts if part.event == "messages"]
+    assert "".join(words) == "One word after another."
+    assert len(words) > 4
+
+
+# Those who manage it
+
+
+def test_studio_needs_a_key_of_the_organization(stack: Stack, site: Site, ada: SyncLangGraphClient) -> None:
+    thread_id = ada.threads.create()["thread_id"]
+    made = stack.client.post("/v2/organizations", json={"name": f"guests-{uuid4().hex[:6]}"}).json()
+    body = {"name": "guest", "role": "admin"}
+    theirs = stack.client.post("/v2/keys", json=body, headers={"X-Tenant-Id": made["id"]}).json()["key"]
+
+    def status(**headers: str) -> int:
+        with site.http(**headers) as http:
+            return http.get(f"threads/{thread_id}").status_code
+
+    assert status(**STUDIO) == 401
+    assert status(**STUDIO, **{"x-api-key": stack.api_key}) == 200, "it sees everybody's"
+    assert status(**{"x-api-key": stack.api_key}) == 401, "a key alone is an ordinary request"
+    assert status(**STUDIO, **{"x-api-key": theirs}) in (401, 404)
+
+
+def test_the_command_line_comes_as_studio(stack: Stack, site: Site, ada: SyncLangGraphClient) -> None:
+    thread_id = ada.threads.create()["thread_id"]
+
+    listed = stack.cli("threads", "list", "-n", site.name, "--json")
+    ran = stack.cli("run", site.name, '{"wish": "x"}', "--assistant", "desk")
+
+    assert thread_id in listed.stdout, listed.stderr
+    assert ran.returncode == 0, ran.stderr
+    assert "langgraph-studio-user" in ran.stdout
+
+
+def test_studio_can_be_switched_off(stack: Stack, vary: Vary) -> None:
+    closed = vary("closed", config_of(auth={"path": "./guard.py:auth", "disable_studio_auth": True}))
+
+    with closed.http(**STUDIO, **{"x-api-key": stack.api_key}) as http:
+        assert http.post("threads/search", json={}).status_code == 401
+    with closed.http("ada", **STUDIO, **{"x-api-key": stack.api_key}) as http:
+        assert http.post("threads", json={}).json()["metadata"] == {"owner": "ada"}
+
+
+# Crons
+
+
+def test_a_cron_s_runs_are_its_maker_s(ada: SyncLangGraphClient, bob: SyncLangGraphClient) -> None:
+    thread_id = ada.threads.create()["thread_id"]
+    cron: Any = ada.crons.create_for_thread(thread_id, "desk", schedule="* * * * * *", input={})
+    try:
+        wait_until(lambda: ada.threads.get(thread_id)["values"], 30, what="the cron to fire")
+    finally:
+        ada.crons.delete(cron["cron_id"])
+
+    who: Any = (ada.threads.get(thread_id)["values"] or {})["who"]  # type: ignore[index]
+    assert (who["identity"], who["team"], who["permissions"]) == ("ada", "engines", ["run"])
+    with pytest.raises(APIStatusError):
+        bob.threads.get(thread_id)
+
+
+def test_a_cron_whose_maker_may_not_run_makes_no_run(site: Site, ada: SyncLangGraphClient) -> None:
+    eve = site.sdk("eve")
+    refused, allowed = (client.threads.create()["thread_id"] for client in (eve, ada))
+    crons: list[tuple[SyncLangGraphClient, Any]] = [
+        (client, client.crons.create_for_thread(thread_id, "desk", schedule="* * * * * *", input={}))
+        for client, thread_id in ((eve, refused), (ada, allowed))
+    ]
+    try:
+        wait_until(lambda: len(ada.runs.list(allowed)) >= 2, 30, what="the other cron to fire twice")
+        assert eve.runs.list(refused) == []
+    finally:
+        for client, cron in crons:
+            client.crons.delete(cron["cron_id"])
+
+
+# Its own routes
+
+
+def test_the_app_s_routes_are_asked_about_where_the_project_wants_it(site: Site) -> None:
+    with site.http() as nobody, site.http("ada") as http:
+        assert nobody.get("hello").status_code == 401
+        answer = http.get("hello/you", params=[("a", "1"), ("a", "2")], headers={"x-api-key": "ryd_none"})
+        found = answer.json()
+        assert (found["greeting"], found["name"], found["user"]) == ("Good day", "you", "ada")
+        assert found["query"] == [["a", "1"], ["a", "2"]]
+        assert (found["keys"], found["key_seen"]) == ([], False), "no key of the platform is within reach"
+        assert answer.headers["x-desk"] == "front"
+        assert http.get("queue").json() == {"covered": True}, "the app wins"
+        assert http.get("files/a/b.txt").text == "a/b.txt"
+        assert http.get("fails").json() == {"detail": "Internal Server Error"}
+        assert http.get("upload").status_code == 405
+
+
+def test_its_lifespan_is_entered_before_graphs_run(site: Site, ada: SyncLangGraphClient) -> None:
+    values: Any = ada.runs.wait(None, "desk", input={})
+    assert values["opened"] == ["doors"]
+
+
+def test_an_answer_is_passed_on_as_it_comes_and_a_client_may_leave(site: Site) -> None:
+    with site.http("ada") as http, site.http("ada") as other:
+        with http.stream("GET", "steps?count=600") as answer:
+            lines = answer.iter_lines()
+            assert [next(lines) for _ in range(3)] == ["0", "1", "2"]
+            assert "steps ended" not in other.get("seen").json(), "it is still going on"
+        wait_until(lambda: "steps ended" in other.get("seen").json(), what="the app to notice")
+
+
+def test_sixteen_mebibytes_arrive_whole(site: Site) -> None:
+    block = hashlib.sha256(b"block").digest() * 2048  # 64 KiB
+
+    def body() -> Iterator[bytes]:
+        for _ in range(256):
+            yield block
+
+    with site.http("ada") as http:
+        answer = http.post("upload", content=body())
+
+    digest = hashlib.sha256(block * 256).hexdigest()
+    assert answer.json() == {"bytes": 16 * 2**20, "sha256": digest}
+
+
+def test_a_websocket_is_the_user_s(site: Site) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        site.socket("/parrot")
+    assert refused.value.response.status_code == 401
+
+    with site.socket("/parrot", "bob") as socket:
+        assert json.loads(socket.recv(20)) == {"user": "bob"}
+        socket.send("hello")
+        assert socket.recv(20) == "HELLO"
+        socket.send("leave")
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(20)
+    assert closed.value.rcvd is not None
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4321, "as you wish")
+
+
+def test_both_documents_are_one(site: Site) -> None:
+    with site.http() as nobody:
+        document = nobody.get("openapi.json").json()
+    assert "/threads/{thread_id}" in document["paths"]
+    assert document["components"]["securitySchemes"]["bearer"] == {"type": "http", "scheme": "bearer"}
+    assert document["security"] == [{"bearer": []}]
+
+
+def test_an_app_alone_moves_under_its_prefix_and_switches_parts_off(stack: Stack, vary: Vary) -> None:
+    office = vary("office", config_of("open.json"))
+    keyed = {"x-api-key": stack.api_key}
+
+    with office.http() as nobody, office.http(**keyed) as http:
+        found = nobody.get("office/hello").json()
+        assert (found["user"], found["root_path"].endswith("/office")) == (None, True)
+        assert nobody.get("hello").status_code == 404
+        assert nobody.get("ok").status_code == nobody.get("office/ok").status_code == 200
+        assert nobody.post("office/threads", json={}).status_code == 401, "keys are the platform's here"
+        assert http.post("office/threads", json={}).status_code == 200
+        assert http.post("threads", json={}).status_code == 404
+        assert (
+            http.put("office/store/items", json={"namespace": ["a"], "key": "b", "value": {}}).status_code
+            == 404
+        )
+        assert nobody.get("office/info").status_code == 404
+        moved = nobody.get("office/moved")
+        assert (moved.status_code, moved.headers["location"]) == (307, "/hello")
+        assert f"path=/d/{office.name}" in moved.headers["set-cookie"].lower()
+
+
+def test_what_it_says_to_browsers_takes_the_default_s_place(stack: Stack, vary: Vary) -> None:
+    office = vary("office", config_of("open.json"))
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+
+    with office.http() as http:
+        allowed = http.options("office/threads", headers={"Origin": "https://page.example", **asked})
+        assert allowed.status_code == 200
+        assert allowed.headers["access-control-allow-origin"] == "https://page.example"
+        assert allowed.headers["access-control-allow-credentials"] == "true"
+        assert allowed.headers["access-control-max-age"] == "77"
+        refused = http.options("office/threads", headers={"Origin": "https://other.example", **asked})
+        assert refused.status_code == 400
+        simple = http.get("office/hello", headers={"Origin": "https://other.example"})
+        assert simple.status_code == 200
+        assert "access-control-allow-origin" not in simple.headers
+
+
+def test_no_credential_is_written_down(stack: Stack, site: Site, ada: SyncLangGraphClient) -> None:
+    ada.runs.wait(None, "desk", input={})
+    with site.http("ada") as http:
+        http.get("fails")
+    (found,) = stack.client.get("/v2/deployments", params={"name": site.name}).json()["resources"]
+
+    def deploy_log() -> str:
+        return stack.client.post(f"/v1/projects/{found['id']}/deploy_logs", json={}).text
+
+    wait_until(lambda: "ValueError" in deploy_log(), what="the route's traceback in the log")
+    assert "ada-token" not in deploy_log()
+    assert "ada-token" not in stack.log.read_text()
