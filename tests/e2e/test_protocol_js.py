@@ -14,8 +14,10 @@ ROWS = re.findall(r'^  test\("([^"]+)"', (JS / "protocol.mjs").read_text(), re.M
 
 @pytest.mark.parametrize("transport", ["sse", "websocket"])
 @pytest.mark.parametrize("row", ROWS)
-def test_the_newer_client_streams_threads(stack: Stack, kitchen: str, row: str, transport: str) -> None:
-    address = f"{stack.url}/d/{kitchen}"
-    failures = outcomes("v1", "protocol.mjs", address, stack.api_key, TRANSPORT=transport)
+def test_the_newer_client_streams_threads(
+    stack: Stack, kitchen: str, chatroom: str, row: str, transport: str
+) -> None:
+    address, more = f"{stack.url}/d/{kitchen}", f"{stack.url}/d/{chatroom}"
+    failures = outcomes("v1", "protocol.mjs", address, stack.api_key, TRANSPORT=transport, CHATROOM_URL=more)
     assert row in failures, "it was not run"
     assert failures[row] is None, failures[row]

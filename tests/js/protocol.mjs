@@ -9,10 +9,38 @@ const apiUrl = process.env.DEPLOYMENT_URL;
 const apiKey = process.env.DEPLOYMENT_KEY;
 const transport = process.env.TRANSPORT;
 // The client takes no key for sockets, since browsers could not send it: whoever can makes them.
-const client = new Client({ apiUrl, apiKey: transport === "sse" ? apiKey : null });
+const clientOf = (apiUrl) => new Client({ apiUrl, apiKey: transport === "sse" ? apiKey : null });
+const client = clientOf(apiUrl);
+const room = clientOf(process.env.CHATROOM_URL); // with conversations
 const webSocketFactory = (url) => new WebSocket(url, { headers: { "x-api-key": apiKey } });
-const opened = (assistantId, threadId) =>
-  client.threads.stream(threadId ?? randomUUID(), { assistantId, transport, webSocketFactory });
+const opened = (assistantId, threadId, from = client) =>
+  from.threads.stream(threadId ?? randomUUID(), { assistantId, transport, webSocketFactory });
+const states = new Client({ apiUrl: process.env.CHATROOM_URL, apiKey });
+
+const said = (content) => ({ messages: [{ type: "human", content }] });
+const texts = ({ messages }) => messages.map((message) => message.content);
+
+// What the run has come to that ends next.
+async function ended(thread) {
+  let last;
+  for await (const { method, params } of await thread.subscribe({ channels: ["values", "lifecycle"] })) {
+    if (method === "values") last = params.data;
+    else if (params.namespace.length === 0 && params.data.event === "completed") return last;
+  }
+}
+
+// Answers to what is asked now.
+async function answers(thread, count) {
+  for await (const _ of await thread.subscribe({ channels: ["input", "lifecycle"] })) {
+    if (thread.interrupts.length === count) break;
+  }
+  assert.equal(thread.interrupts.length, count);
+  return thread.interrupts.map(({ interruptId: interrupt_id, namespace, payload }) => ({
+    interrupt_id,
+    namespace,
+    response: `yes to ${payload.question}`,
+  }));
+}
 
 suite("protocol", { concurrency: 2, timeout: 60_000 }, () => {
   test("output is what the run came to", async () => {
@@ -72,6 +100,86 @@ suite("protocol", { concurrency: 2, timeout: 60_000 }, () => {
       if (last.log.length === 3) break;
     }
     assert.deepEqual(last.log, ["before", "yes", "after"]);
+    await thread.close();
+  });
+
+  test("two questions are answered at once", async () => {
+    const thread = opened("asks_twice", null, room);
+    await thread.run.start({ input: said("hi") });
+    await thread.input.respond({ responses: await answers(thread, 2) });
+    assert.deepEqual(texts(await ended(thread)), ["hi", "first: yes to first?", "second: yes to second?"]);
+    assert.equal((await states.runs.list(thread.threadId)).length, 2);
+    await thread.close();
+  });
+
+  test("two questions are answered one after the other", async () => {
+    const thread = opened("asks_twice", null, room);
+    await thread.run.start({ input: said("hi") });
+    const [, second] = await answers(thread, 2);
+    await thread.input.respond(second);
+    const [first] = await answers(thread, 1);
+    assert.notEqual(first.interrupt_id, second.interrupt_id);
+    await thread.input.respond(first);
+    assert.deepEqual(texts(await ended(thread)), ["hi", "first: yes to first?", "second: yes to second?"]);
+    await thread.close();
+  });
+
+  test("tool calls come with what became of them", async () => {
+    const thread = opened("helps", null, room);
+    const { toolCalls } = thread; // each is told twice: when it starts and when it ends
+    await thread.run.start({ input: said("find Oslo nothing") });
+    const calls = new Map();
+    for await (const call of toolCalls) calls.set(call.args.about, call);
+    assert.deepEqual([...calls.keys()].sort(), ["Oslo", "nothing"]);
+    assert.equal(calls.get("Oslo").name, "find");
+    assert.equal(await calls.get("Oslo").output, "Oslo is known");
+    await assert.rejects(calls.get("nothing").output, /nobody knows/);
+    await thread.close();
+  });
+
+  test("the channel of tools tells each step of a call", async () => {
+    const thread = opened("helps", null, room);
+    const tools = await thread.subscribe({ channels: ["tools"] });
+    await thread.run.start({ input: said("find Oslo") });
+    const steps = [];
+    for await (const { params } of tools) {
+      steps.push(params.data);
+      if (params.data.event === "tool-finished") break;
+    }
+    assert.equal(new Set(steps.map((step) => step.tool_call_id)).size, 1);
+    assert.deepEqual(
+      steps.map(({ event, tool_name, input, delta }) => tool_name ?? delta ?? event),
+      ["find", "looking ", "for ", "Oslo", "tool-finished"],
+    );
+    assert.deepEqual(steps[0].input, { about: "Oslo" });
+    await thread.close();
+  });
+
+  test("who works for the agent is found with what is said there", async () => {
+    const thread = opened("helps", null, room);
+    const { subagents } = thread;
+    await thread.run.start({ input: said("task hello") });
+    const found = [];
+    for await (const agent of subagents) found.push([agent.name, await agent.taskInput, (await agent.output).content]);
+    assert.deepEqual(found, [["listener", "hello", "heard: hello."]]);
+    await thread.close();
+  });
+
+  test("a run goes on from an earlier checkpoint", async () => {
+    const threadId = randomUUID();
+    for (const text of ["one", "two"]) {
+      const thread = opened("chat", threadId, room);
+      await thread.run.start({ input: said(text) });
+      await thread.output;
+      await thread.close();
+    }
+    const history = await states.threads.getHistory(threadId);
+    const fork = history.find(({ values, next }) => values.messages.length === 2 && next.length === 0);
+    const thread = opened("chat", threadId, room);
+    await thread.run.start({ input: said("other"), forkFrom: fork.checkpoint.checkpoint_id });
+    const expected = ["one", "heard: one.", "other", "heard: other."];
+    assert.deepEqual(texts(await thread.output), expected);
+    assert.deepEqual(texts((await states.threads.getState(threadId)).values), expected);
     await thread.close();
   });
 
