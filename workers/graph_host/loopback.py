@@ -31,6 +31,7 @@ T = TypeVar("T")
 DEFERRED = "__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT"
 # The runner's own: a key among the deployment's variables is for somebody else.
 LEFT_OUT = frozenset((b"host", b"connection", b"transfer-encoding", b"accept-encoding", b"x-api-key"))
+METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
 # What ends an exchange that user code began.
 LAST = frozenset((frames.END, frames.FAILED, frames.CLOSE))
 
@@ -71,6 +72,8 @@ class LoopbackTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if _exchanges is None:
             raise httpx.ConnectError("the deployment does not serve yet: it is being loaded", request=request)
+        if request.method not in METHODS:
+            raise httpx.UnsupportedProtocol(f"no route takes the method {request.method!r}", request=request)
         return await _Outgoing(_exchanges, request).response()
 
 

@@ -108,7 +108,9 @@ def configurable_of(asked: Mapping[str, Any]) -> Document:
 def with_user(configurable: Document) -> Document:
     """The `configurable` of a run or a question, its user as graphs see one."""
     document = configurable.get(AUTH_USER)
-    return {**configurable, AUTH_USER: user_of(document)} if isinstance(document, dict) else configurable
+    if not isinstance(document, dict) or "identity" not in document:
+        return configurable
+    return {**configurable, AUTH_USER: user_of(document)}
 
 
 def _studio_class() -> type:

@@ -74,11 +74,20 @@ async def impatient(state):
     except Exception as error:
         return {"seen": [type(error).__name__]}
 
+async def odd(state):
+    seen = []
+    for method in ("TRACE", "GET"):
+        try:
+            seen.append((await client.http.client.request(method, "/a/../b")).status_code)
+        except Exception as error:
+            seen.append(type(error).__name__)
+    return {"seen": seen}
+
 def graph(node):
     return StateGraph(S).add_node("node", node).set_entry_point("node").compile()
 
 asks, in_thread, streams, fails = graph(ask), graph(ask_in_thread), graph(stream), graph(fails)
-sends, leaves, impatient = graph(sends), graph(leaves), graph(impatient)
+sends, leaves, impatient, odd = graph(sends), graph(leaves), graph(impatient), graph(odd)
 
 early = []
 
@@ -95,7 +104,7 @@ async def route(request):
 
 app = Starlette(routes=[Route("/route", route)], lifespan=lifespan)
 """
-NAMES = ("asks", "in_thread", "streams", "fails", "sends", "leaves", "impatient")
+NAMES = ("asks", "in_thread", "streams", "fails", "sends", "leaves", "impatient", "odd")
 ANN = {"identity": "ann", "permissions": [], "org": "o1"}
 
 
@@ -207,6 +216,14 @@ def test_an_answer_before_the_end_of_the_body_is_the_answer(calling: HostProcess
     assert run.outcome is not None
     assert run.outcome["status"] == "error"
     assert "too large" in json.dumps(run.answer)
+
+
+def test_what_the_runner_would_take_for_broken_is_not_sent(calling: HostProcess) -> None:
+    run, call = begun(calling, "odd")
+    reply(call, {}, status=404)
+
+    assert calling.wait_done(run).values == {"seen": ["UnsupportedProtocol", 404]}
+    assert (call.head["method"], call.head["path"]) == ("GET", "/b")
 
 
 def test_who_stops_reading_closes_the_call(calling: HostProcess) -> None:
