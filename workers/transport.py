@@ -23,7 +23,7 @@ from shared.infra import broker
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
-TAKES_IDS = (broker.EXECUTE_RUNS, broker.ANSWER_QUERIES, broker.BUILD_REVISION)
+TAKES_IDS = (broker.EXECUTE_RUNS, broker.ANSWER_QUERIES, broker.PREPARE_HOSTS, broker.BUILD_REVISION)
 TAKES_NOTHING = (broker.SWEEP, broker.CANARY)
 
 

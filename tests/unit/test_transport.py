@@ -19,7 +19,7 @@ from redis import Redis
 
 from shared.infra import broker
 from shared.infra import redis as shared_redis
-from workers import transport
+from workers import tasks, transport
 from workers.transport import Malformed, checked
 
 QUEUE = "runs.default"
@@ -45,6 +45,11 @@ def message(args: object = ((RUN,),), **changes: Any) -> dict[str, Any]:
 
 def item(*args: Any, **changes: Any) -> bytes:
     return json.dumps(message(*args, **changes)).encode()
+
+
+def test_every_task_of_a_worker_is_let_through() -> None:
+    ours = {task for task in tasks.broker.celery.tasks if not task.startswith("celery.")}
+    assert ours == {*transport.TAKES_IDS, *transport.TAKES_NOTHING}
 
 
 GARBAGE = {
