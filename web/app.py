@@ -80,6 +80,7 @@ def create_app(settings: Settings) -> Flask:
     request_metrics.register(app)
     headers.register(app)
     app.before_request(app_proxy.serve_open)
+    app.before_request(target.answer_refusal)
     auth.register(app)
     rate_limits.register(app)
     app.before_request(app_proxy.serve_allowed)

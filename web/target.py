@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flask import g, request
+from flask import current_app, g, request
 from flask.globals import request_ctx
 from werkzeug.exceptions import Forbidden, HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import RequestRedirect, Rule
@@ -18,6 +18,7 @@ from shared.errors import Unavailable
 from web import app_routes, named
 from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, deployment_path
 from web.context import settings
+from web.operations import of_view
 
 OK = "/ok"  # where operators look for a sign of life: at the root as well as under a prefix
 
@@ -136,6 +137,13 @@ def refuse(error: Exception) -> None:
     request.routing_exception = error  # type: ignore[assignment]
 
 
+def answer_refusal() -> None:
+    """Say that a page is not there that needs no key where it is; to be registered before authentication."""
+    found = target()
+    if g.get("is_open_refusal") and not (found is not None and found.is_for_app):
+        raise NotFound
+
+
 def is_off(deployment: DeploymentRef, rule: Rule) -> bool:
     """Whether the deployment's langgraph.json takes this built-in route away."""
     blueprint = rule.endpoint.rpartition(".")[0].rpartition(".")[2].removeprefix("deployment_")
@@ -169,6 +177,7 @@ def _route_to(path: str) -> None:
 def _switch_off(deployment: DeploymentRef) -> None:
     rule = request.url_rule or _rule_for_another_method()
     if rule is not None and is_off(deployment, rule):
+        g.is_open_refusal = of_view(current_app.view_functions[rule.endpoint]).role == "open"
         refuse(NotFound())
 
 
