@@ -10,7 +10,6 @@ collects a whole response before it hands on the first byte. The two names it ta
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
@@ -27,8 +26,8 @@ from .serialization import loads
 
 T = TypeVar("T")
 
-# What says to the SDK that a server will give its transports something to call.
-DEFERRED = "__LANGGRAPH_DEFER_LOOPBACK_TRANSPORT"
+# The neighbour's server, which the SDK would load where a project has it installed.
+SERVER = "langgraph_api.server"
 # The runner's own: a key among the deployment's variables is for somebody else.
 LEFT_OUT = frozenset((b"host", b"connection", b"transfer-encoding", b"accept-encoding", b"x-api-key"))
 METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
@@ -52,7 +51,7 @@ def acting_for(user: Mapping[str, Any] | None) -> Iterator[None]:
 def install() -> None:
     """Have the SDK's clients without an address use this transport; to be done before user code is loaded."""
     client = sys.modules[langgraph_sdk.get_client.__module__]
-    os.environ[DEFERRED] = "true"
+    sys.modules[SERVER] = None  # type: ignore[assignment]  # it cannot be imported
     client.__dict__["get_asgi_transport"] = lambda: LoopbackTransport
     client.__dict__["_registered_transports"] = deque(maxlen=0)  # it keeps one for each client ever made
 

@@ -112,6 +112,9 @@ ANN = {"identity": "ann", "permissions": [], "org": "o1"}
 def calling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
     directory = tmp_path_factory.mktemp("calling")
     Path(directory, "calls.py").write_text(PROJECT)
+    Path(directory, "langgraph_api").mkdir()
+    Path(directory, "langgraph_api", "__init__.py").touch()
+    Path(directory, "langgraph_api", "server.py").write_text("raise SystemExit('it was loaded')\n")
     config: dict[str, Any] = {"auth": {"path": "./calls.py:auth"}, "http": {"app": "./calls.py:app"}}
     variables = {"LANGGRAPH_API_KEY": "of somebody else"}
     graphs = {name: f"./calls.py:{name}" for name in NAMES}
