@@ -283,38 +283,41 @@ class Fired:
     created: Created
 
 
-DUE = text("""
-SELECT c.cron_id, c.deployment_id FROM cron AS c JOIN deployment AS d ON d.id = c.deployment_id
+# Whether a cron's runs are asked about: the revision that serves has an authorization of its own.
+IS_GUARDED = "(r.user_code ->> 'auth' IS NOT NULL)"
+DUE = """
+FROM cron AS c JOIN deployment AS d ON d.id = c.deployment_id JOIN revision AS r ON r.id = d.active_revision_id
 WHERE c.enabled AND c.next_run_date <= now() AND (c.end_time IS NULL OR c.next_run_date <= c.end_time)
-  AND d.deleted_at IS NULL AND d.active_revision_id IS NOT NULL
-ORDER BY c.next_run_date LIMIT :limit
-""")
-
-TAKE = text("""
-SELECT c.*, d.organization_id, d.name, d.pool, d.active_revision_id, now() AS now
-FROM cron AS c JOIN deployment AS d ON d.id = c.deployment_id
-WHERE c.cron_id = :cron_id AND c.enabled AND c.next_run_date <= now()
-  AND (c.end_time IS NULL OR c.next_run_date <= c.end_time)
-FOR UPDATE OF c SKIP LOCKED
-""")
+  AND d.deleted_at IS NULL"""
+ALL_DUE = text(f"SELECT c.cron_id {DUE} AND {IS_GUARDED} = :guarded ORDER BY c.next_run_date LIMIT :limit")
+FOUND = "SELECT c.*, d.organization_id, d.name, d.pool, d.active_revision_id, now() AS now"
+TAKE = text(f"{FOUND} {DUE} AND c.cron_id = :cron_id AND {IS_GUARDED} = :guarded FOR UPDATE OF c SKIP LOCKED")
 
 MOVE_ON = text("UPDATE cron SET next_run_date = :next, enabled = :enabled WHERE cron_id = :cron_id")
 
 
+def due(conn: Connection, *, guarded: bool, limit: int = FIRED_AT_ONCE) -> Sequence[UUID]:
+    """The crons that are due, the oldest first; `guarded`: of deployments whose authorization is to be asked."""
+    return conn.execute(ALL_DUE, {"guarded": guarded, "limit": limit}).scalars().all()
+
+
 def fire_due(*, max_pending: int) -> list[Fired]:
-    """Create the runs that are due; those that somebody else is creating are left to them."""
+    """Create the runs that are due and that nobody is asked about; shared/user_crons.py has the others.
+
+    Those that somebody else is creating are left to them.
+    """
     with connection() as conn:
-        due: Sequence[UUID] = conn.execute(DUE, {"limit": FIRED_AT_ONCE}).scalars().all()
+        found = due(conn, guarded=False)
     fired = []
-    for cron_id in due:
+    for cron_id in found:
         try:
             created = _fire(cron_id, max_pending)
         except Refused as error:
             log.warning("cron %s: this time there is no run: %s", cron_id, error.message)
-            _skip(cron_id)
+            skip(cron_id, guarded=False)
         except Exception:  # one cron's trouble must not stop the others
             log.exception("cron %s: this time there is no run", cron_id)
-            _skip(cron_id)
+            skip(cron_id, guarded=False)
         else:
             if created is not None:
                 log.info("cron %s: created run %s", cron_id, created.run_id)
@@ -322,22 +325,28 @@ def fire_due(*, max_pending: int) -> list[Fired]:
     return fired
 
 
+def take(conn: Connection, cron_id: UUID, *, guarded: bool) -> RowMapping | None:
+    """A cron that is due, held until the transaction ends; None when it is not, or somebody else's."""
+    return conn.execute(TAKE, {"cron_id": cron_id, "guarded": guarded}).mappings().one_or_none()
+
+
 def _fire(cron_id: UUID, max_pending: int) -> Created | None:
     """One firing, whole or not at all; None when it is somebody else's."""
     with connection() as conn:
-        row = conn.execute(TAKE, {"cron_id": cron_id}).mappings().one_or_none()
+        row = take(conn, cron_id, guarded=False)
         if row is None:
             return None
-        _move_on(conn, row)
+        move_on(conn, row)
         deployment = DeploymentRef(
             row["deployment_id"], row["organization_id"], row["name"], row["pool"], row["active_revision_id"]
         )
         return create_run(
-            conn, deployment, _request(row), thread_id=row["thread_id"], max_pending=max_pending
+            conn, deployment, request_of(row), thread_id=row["thread_id"], max_pending=max_pending
         )
 
 
-def _request(row: RowMapping) -> RunRequest:
+def request_of(row: RowMapping) -> RunRequest:
+    """The run that a cron creates."""
     payload = row["payload"]
     known = {name: payload[name] for name in RUN_FIELDS if payload.get(name) is not None}
     known["metadata"] = {**row["metadata"], **(payload.get("metadata") or {})}
@@ -352,7 +361,7 @@ RUN_FIELDS = (
 )  # fmt: skip
 
 
-def _move_on(conn: Connection, row: RowMapping) -> None:
+def move_on(conn: Connection, row: RowMapping) -> None:
     """To the next time that is still to come; a schedule that has none left is disabled."""
     after = max(row["now"], row["next_run_date"])
     try:
@@ -362,9 +371,9 @@ def _move_on(conn: Connection, row: RowMapping) -> None:
     conn.execute(MOVE_ON, {"cron_id": row["cron_id"], "next": following, "enabled": enabled})
 
 
-def _skip(cron_id: UUID) -> None:
+def skip(cron_id: UUID, *, guarded: bool) -> None:
     """Out of the others' way until its next time."""
     with connection() as conn:
-        row = conn.execute(TAKE, {"cron_id": cron_id}).mappings().one_or_none()
+        row = take(conn, cron_id, guarded=guarded)
         if row is not None:
-            _move_on(conn, row)
+            move_on(conn, row)

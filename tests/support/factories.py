@@ -17,6 +17,7 @@ from shared.infra.postgres import connection
 from shared.models import (
     Assistant,
     AssistantVersion,
+    Cron,
     Deployment,
     DeploymentStatus,
     Graph,
@@ -175,6 +176,22 @@ def run(deployment: DeploymentRef, thread_id: UUID | None = None, **columns: Any
         "kwargs": {**streamed, **columns.get("kwargs", {})},
     }
     _insert(Run, run_id=id, deployment_id=deployment.id, thread_id=thread_id, **values)
+    return id
+
+
+def cron(deployment: DeploymentRef, **columns: Any) -> UUID:
+    """A cron of the first graph that is due every hour; its id."""
+    id = columns.pop("cron_id", None) or uuid7()
+    values = {
+        "assistant_id": assistants.default_id("agent"),
+        "user_id": "",
+        "schedule": "0 * * * *",
+        "payload": {},
+        "next_run_date": datetime.now(UTC) + timedelta(hours=1),
+        "enabled": True,
+        **columns,
+    }
+    _insert(Cron, cron_id=id, deployment_id=deployment.id, **values)
     return id
 
 

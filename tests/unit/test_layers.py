@@ -64,7 +64,7 @@ FLOORS = {
         {"assistants"},
         {"runs"},
         {"thread_runs"},
-        {"crons", "cron_schedule", "thread_stream", "thread_copies", "protocol"},
+        {"crons", "cron_schedule", "user_crons", "thread_stream", "thread_copies", "protocol"},
         {"removal"},
         {"access"},
     ),

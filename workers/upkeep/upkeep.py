@@ -42,6 +42,7 @@ from shared.settings import Settings
 from shared.threads import records
 from workers.loops import forever
 from workers.upkeep.removals import Removals
+from workers.upkeep.user_crons import UserCrons
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Upkeep:
         self._ticks = 0
         self._wake = Signal()
         self._removals = Removals(settings)
+        self._user_crons = UserCrons(self._notify_of, max_pending=settings.max_pending_per_thread)
         self._is_stopping = False
         self._greenlet: gevent.Greenlet | None = None
 
@@ -212,8 +214,12 @@ class Upkeep:
 
     def _crons(self) -> None:
         for fired in crons.fire_due(max_pending=self._settings.max_pending_per_thread):
-            signals.publish_cancels(fired.created.displaced, self._settings.event_retention_seconds)
-            broker.enqueue_run(fired.created.pool, fired.created.run_id)
+            self._notify_of(fired)
+        self._user_crons.begin()
+
+    def _notify_of(self, fired: crons.Fired) -> None:
+        signals.publish_cancels(fired.created.displaced, self._settings.event_retention_seconds)
+        broker.enqueue_run(fired.created.pool, fired.created.run_id)
 
     def _builds(self) -> None:
         with connection() as conn:
