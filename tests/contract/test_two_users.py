@@ -1,0 +1,247 @@
+"""Two users of one deployment, whose handlers stamp and filter by owner, never meet: all is as if the other had nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+
+import tests.support.factories as make
+from shared.infra.postgres import connection
+from tests.contract.conftest import Api, Users
+from tests.support import guard
+
+HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *"}
+
+
+@pytest.fixture(autouse=True)
+def by_owner(users: Users, own_key: None) -> None:
+    users.guard.handler = guard.owners_only
+
+
+def post(api: Api, path: str, body: Any) -> Any:
+    response = api.post(path, body)
+    assert response.status_code == 200, response.text
+    return response.json
+
+
+@pytest.fixture
+def anns(users: Users) -> dict[str, str]:
+    """What ann has: the ids of a thread, an assistant, a cron and a cron on her thread."""
+    thread_id = post(users.ann, "/threads", {})["thread_id"]
+    assistant = post(users.ann, "/assistants", {"graph_id": "agent"})
+    cron = post(users.ann, "/runs/crons", HOURLY)
+    own = {"thread": thread_id, "assistant": assistant["assistant_id"], "cron": cron["cron_id"]}
+    return {**own, "thread cron": post(users.ann, f"/threads/{thread_id}/runs/crons", HOURLY)["cron_id"]}
+
+
+# What can be done with each, by its id.
+CALLS: list[tuple[str, str, str, Any]] = [
+    ("thread", "GET", "/threads/{}", None),
+    ("thread", "GET", "/threads/{}/state", None),
+    ("thread", "GET", "/threads/{}/state/x", None),
+    ("thread", "POST", "/threads/{}/state/checkpoint", {"checkpoint": {}}),
+    ("thread", "POST", "/threads/{}/state", {"values": {}}),
+    ("thread", "PATCH", "/threads/{}/state", {"metadata": {"owner": "bob"}}),
+    ("thread", "GET", "/threads/{}/history", None),
+    ("thread", "POST", "/threads/{}/history", {}),
+    ("thread", "GET", "/threads/{}/storage", None),
+    ("thread", "PATCH", "/threads/{}", {"metadata": {"owner": "bob"}}),
+    ("thread", "PATCH", "/threads/{}", {"ttl": {"ttl": 1}}),
+    ("thread", "DELETE", "/threads/{}", None),
+    ("thread", "POST", "/threads/{}/copy", {}),
+    ("thread", "POST", "/threads/prune", {"thread_ids": ["{}"]}),
+    ("thread", "POST", "/threads/{}/runs/crons", HOURLY),
+    ("thread", "POST", "/threads/search", {"ids": ["{}"]}),
+    ("assistant", "GET", "/assistants/{}", None),
+    ("assistant", "GET", "/assistants/{}/graph", None),
+    ("assistant", "GET", "/assistants/{}/schemas", None),
+    ("assistant", "GET", "/assistants/{}/subgraphs", None),
+    ("assistant", "POST", "/assistants/{}/versions", {}),
+    ("assistant", "POST", "/assistants/{}/latest", {"version": 1}),
+    ("assistant", "PATCH", "/assistants/{}", {"metadata": {"owner": "bob"}}),
+    ("assistant", "PATCH", "/assistants/{}", {"graph_id": "unknown"}),
+    ("assistant", "DELETE", "/assistants/{}", None),
+    ("assistant", "DELETE", "/assistants/{}?delete_threads=true", None),
+    ("assistant", "POST", "/runs/crons", {**HOURLY, "assistant_id": "{}"}),
+    *[
+        (kind, method, "/runs/crons/{}", body)
+        for kind in ("cron", "thread cron")
+        for method, body in (("GET", None), ("PATCH", {"metadata": {"owner": "bob"}}), ("DELETE", None))
+    ],
+    ("thread", "POST", "/runs/crons/search", {"thread_id": "{}"}),
+    ("assistant", "POST", "/runs/crons/count", {"assistant_id": "{}"}),
+]
+
+
+def filled(body: Any, id: str) -> Any:
+    if isinstance(body, dict):
+        return {name: filled(value, id) for name, value in body.items()}
+    if isinstance(body, list):
+        return [filled(value, id) for value in body]
+    return id if body == "{}" else body
+
+
+def everything(users: Users) -> list[Any]:
+    """What is stored of the deployment."""
+    tables = ("thread", "assistant", "assistant_version", "cron", "store_item")
+    with connection() as conn:
+        return [
+            conn.execute(
+                text(f"SELECT to_jsonb(x) FROM {table} AS x WHERE deployment_id = :id ORDER BY 1"),
+                {"id": users.guard.deployment.id},
+            ).all()
+            for table in tables
+        ]
+
+
+@pytest.mark.parametrize(("kind", "method", "path", "body"), CALLS, ids=str)
+def test_somebody_elses_id_is_answered_like_an_unknown_one(
+    users: Users, anns: dict[str, str], kind: str, method: str, path: str, body: Any
+) -> None:
+    before = everything(users)
+    unknown = str(uuid4())
+    answers = [
+        users.bob.call(method, path.replace("{}", id), filled(body, id)) for id in (anns[kind], unknown)
+    ]
+    hers, nobodys = ((answer.status_code, answer.text) for answer in answers)
+    assert hers == (nobodys[0], nobodys[1].replace(unknown, anns[kind]))
+    assert hers[0] == 404 or (hers[0] == 200 and hers[1] in ("[]", "0"))
+    assert everything(users) == before
+
+
+SEARCHES = ("/threads", "/assistants", "/runs/crons")
+
+
+@pytest.mark.parametrize("path", SEARCHES)
+def test_neither_finds_or_counts_what_is_the_others(users: Users, anns: dict[str, str], path: str) -> None:
+    found = users.bob.post(f"{path}/search", {})
+    assert (found.json, found.headers.get("x-pagination-total")) == ([], "0")
+    assert users.bob.post(f"{path}/count", {}).json == 0
+    hers = users.ann.post(f"{path}/search", {"limit": 1})
+    count = users.ann.post(f"{path}/count", {}).json
+    assert count == {"/threads": 1, "/assistants": 1, "/runs/crons": 2}[path]
+    assert (len(hers.json), hers.headers["x-pagination-total"]) == (1, str(count))
+
+
+def test_a_page_is_of_what_is_visible(users: Users) -> None:
+    ids = []
+    for _ in range(3):
+        ids.append(post(users.ann, "/threads", {})["thread_id"])
+        post(users.bob, "/threads", {})
+    page = users.ann.post("/threads/search", {"limit": 2, "sort_by": "created_at"})
+    assert [record["thread_id"] for record in page.json] == ids[:0:-1]
+    assert (page.headers["x-pagination-total"], page.headers["x-pagination-next"]) == ("3", "2")
+
+
+@pytest.mark.parametrize("if_exists", ["raise", "do_nothing"])
+def test_an_id_that_is_taken_is_taken_whosever_it_is(
+    users: Users, anns: dict[str, str], if_exists: str
+) -> None:
+    thread = {"thread_id": anns["thread"], "if_exists": if_exists}
+    assistant = {"assistant_id": anns["assistant"], "graph_id": "agent", "if_exists": if_exists}
+    for path, body in (("/threads", thread), ("/assistants", assistant)):
+        assert users.bob.post(path, body).status_code == 409
+        assert users.ann.post(path, body).status_code == (409 if if_exists == "raise" else 200)
+
+
+def test_nobody_gives_away_what_is_theirs_or_takes_a_name(users: Users, anns: dict[str, str]) -> None:
+    for path in (
+        f"/threads/{anns['thread']}",
+        f"/assistants/{anns['assistant']}",
+        f"/runs/crons/{anns['cron']}",
+    ):
+        changed = users.ann.patch(path, {"metadata": {"owner": "bob"}})
+        assert changed.json["metadata"]["owner"] == "ann"
+    assert post(users.bob, "/threads", {"metadata": {"owner": "ann"}})["metadata"] == {"owner": "bob"}
+
+
+def test_default_assistants_are_nobodys(users: Users) -> None:
+    assert users.ann.post("/assistants/search", {}).json == []
+    assert users.ann.get("/assistants/agent/graph").status_code == 404
+    assert users.ann.post("/runs/crons", HOURLY).status_code == 200
+
+
+def test_one_foreign_thread_keeps_all_from_being_pruned(users: Users, anns: dict[str, str]) -> None:
+    own = post(users.bob, "/threads", {})["thread_id"]
+    for other in (anns["thread"], str(uuid4())):
+        response = users.bob.post("/threads/prune", {"thread_ids": [own, other]})
+        expected = {"detail": "At least one thread not found or not authorized"}
+        assert (response.status_code, response.json) == (404, expected)
+    assert users.bob.get(f"/threads/{own}").status_code == 200
+    assert users.bob.post("/threads/prune", {"thread_ids": [own]}).json == {"pruned_count": 1}
+
+
+def test_a_copy_keeps_its_owner(users: Users, anns: dict[str, str]) -> None:
+    copy = post(users.ann, f"/threads/{anns['thread']}/copy", {})
+    assert copy["metadata"]["owner"] == "ann"
+
+
+def test_the_threads_of_an_assistant_are_not_all_deleted_with_it(users: Users, anns: dict[str, str]) -> None:
+    of_assistant = {"assistant_id": anns["assistant"]}
+    hers = make.thread(users.guard.deployment.id, metadata={**of_assistant, "owner": "ann"})
+    his = make.thread(users.guard.deployment.id, metadata={**of_assistant, "owner": "bob"})
+    assert users.ann.delete(f"/assistants/{anns['assistant']}?delete_threads=true").status_code == 204
+    assert users.ann.get(f"/threads/{hers}").status_code == 404
+    assert users.bob.get(f"/threads/{his}").status_code == 200
+
+
+# The store.
+
+
+def test_two_users_never_meet_in_the_store(users: Users) -> None:
+    item = {"namespace": ["notes"], "key": "k", "value": {"of": "ann"}}
+    assert users.ann.call("PUT", "/store/items", item).status_code == 204
+    assert users.bob.call("PUT", "/store/items", {**item, "value": {"of": "bob"}}).status_code == 204
+    for api, name in ((users.ann, "ann"), (users.bob, "bob")):
+        found = api.get("/store/items?namespace=notes&key=k").json
+        assert (found["namespace"], found["value"]) == ([name, "notes"], {"of": name})
+        for prefix in ({}, {"namespace_prefix": ["notes"]}):
+            items = api.post("/store/items/search", prefix).json["items"]
+            assert [item["value"]["of"] for item in items] == [name]
+        assert api.post("/store/namespaces", {}).json == {"namespaces": [[name, "notes"]]}
+        assert api.post("/store/namespaces", {"prefix": ["*"]}).json == {"namespaces": [[name, "notes"]]}
+    assert users.bob.call("DELETE", "/store/items", {"namespace": ["notes"], "key": "k"}).status_code == 204
+    assert users.ann.get("/store/items?namespace=notes&key=k").json is not None
+
+
+def test_what_a_handler_leaves_is_checked_like_what_is_sent(users: Users) -> None:
+    def leaves(**left: Any) -> Any:
+        return lambda user, resource, action, value: value.update(left)
+
+    item = {"namespace": ["notes"], "key": "k", "value": {}}
+    for left, status in (
+        ({"namespace": []}, 400), ({"namespace": 3}, 422), ({"namespace": ["a", 1]}, 422),
+        ({"namespace": ["a.b"]}, 422), ({"key": None}, 422), ({"value": []}, 422), ({"ttl": "x"}, 422),
+        ({"namespace": ["a"], "key": "other", "value": {"v": 2}}, 204),
+    ):  # fmt: skip
+        users.guard.handler = leaves(**left)
+        assert users.ann.call("PUT", "/store/items", item).status_code == status, left
+    assert users.ann.get("/store/items?namespace=x&key=y").status_code == 200
+    users.guard.handler = guard.allow_everything
+    assert users.ann.get("/store/items?namespace=a&key=other").json["value"] == {"v": 2}
+
+
+@pytest.mark.parametrize("name", ["a.b", "*"])
+def test_a_name_that_is_no_label_opens_no_other_namespace(users: Users, name: str) -> None:
+    users.guard.users[name] = guard.user(name)
+    for owner in (["a", "b"], ["c", "d"]):
+        users.guard.handler = guard.allow_everything
+        users.ann.call("PUT", "/store/items", {"namespace": owner, "key": "k", "value": {}})
+    users.guard.handler = guard.owners_only
+    other = users.of(name)
+    assert other.post("/store/namespaces", {}).status_code in (422, 500)
+    if name == "a.b":
+        assert other.get("/store/items?key=k").status_code == 422
+        assert other.post("/store/items/search", {}).status_code == 422
+    else:
+        assert other.get("/store/items?key=k").status_code == 500
+
+
+def test_users_who_are_remembered_are_not_taken_for_each_other(users: Users, anns: dict[str, str]) -> None:
+    guard.protect(users.guard.deployment, parameters=["authorization"], cache_seconds=60)
+    for _ in range(2):
+        assert users.ann.get(f"/threads/{anns['thread']}").status_code == 200
+        assert users.bob.get(f"/threads/{anns['thread']}").status_code == 404
