@@ -58,6 +58,26 @@ def test_open_routes_ask_nobody(users: Users, path: str) -> None:
     assert users.guard.calls == 0
 
 
+@pytest.mark.parametrize(
+    ("path", "method", "headers"),
+    [
+        ("/threads/{}/stream/events", "GET", {"Connection": "Upgrade", "Upgrade": "websocket"}),
+        ("/threads/{}/stream/events", "POST", {}),
+        ("/threads/{}/stream", "GET", {}),
+        ("/threads/{}/runs/{}/stream", "GET", {}),
+        ("/runs/stream", "POST", {}),
+        ("/mcp", "POST", {}),
+        ("/a2a/{}", "POST", {}),
+        ("/.well-known/agent-card.json", "GET", {}),
+    ],
+)
+def test_what_would_stream_is_refused_before_it_begins(
+    users: Users, path: str, method: str, headers: dict[str, str]
+) -> None:
+    response = users.nobody.call(method, path.replace("{}", str(uuid4())), headers=headers)
+    assert (response.status_code, response.json) == (401, UNKNOWN)
+
+
 def test_a_preflight_asks_nobody(users: Users) -> None:
     headers = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
     assert users.nobody.call("OPTIONS", "/threads", headers=headers).status_code == 200

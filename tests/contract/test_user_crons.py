@@ -1,0 +1,204 @@
+"""Crons of users: whom they fire for, and what a deployment's authorization says to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+from sqlalchemy import text, update
+
+from shared import crons, user_crons
+from shared.errors import Denied, HostDied, Unanswered, Unavailable
+from shared.infra import encryption
+from shared.infra.postgres import connection
+from shared.models import Deployment
+from shared.user_crons import NoAnswer
+from tests.contract.conftest import Users
+from tests.support import factories as make
+from tests.support import guard
+from workers.upkeep import user_crons as upkeep
+
+HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *", "metadata": {"a": 1}, "input": {"n": 1}}
+
+
+@pytest.fixture(autouse=True)
+def by_owner(users: Users, own_key: None) -> None:
+    users.guard.handler = guard.owners_only
+    users.guard.users["ann"] = guard.user("ann", team="red")
+
+
+def due(users: Users, path: str = "/runs/crons", **body: Any) -> Any:
+    """The id of a cron of ann's that is due now."""
+    response = users.ann.post(path, {**HOURLY, **body})
+    assert response.status_code == 200, response.text
+    with connection() as conn:
+        conn.execute(text("UPDATE cron SET next_run_date = now() - interval '1 minute'"))
+    users.guard.asks.clear()
+    return response.json["cron_id"]
+
+
+def fire(users: Users) -> list[crons.Fired]:
+    """One round of upkeep, to its end."""
+    fired: list[crons.Fired] = crons.fire_due(max_pending=10)
+    assert fired == []
+    asked = upkeep.UserCrons(fired.append, max_pending=10)
+    asked.begin()
+    asked.join()
+    return fired
+
+
+def runs() -> list[Any]:
+    with connection() as conn:
+        return list(conn.execute(text("SELECT * FROM run ORDER BY created_at")).mappings())
+
+
+def is_due() -> bool:
+    with connection() as conn:
+        return conn.execute(text("SELECT next_run_date <= now() FROM cron")).scalar_one()
+
+
+def last_line(users: Users) -> str:
+    with connection() as conn:
+        query = text("SELECT message FROM log_line WHERE deployment_id = :id ORDER BY id DESC LIMIT 1")
+        return conn.execute(query, {"id": users.guard.deployment.id}).scalar_one()
+
+
+def test_it_fires_for_its_user_whole(users: Users) -> None:
+    cron_id = due(users)
+    facts = len(users.guard.facts)
+    (fired,) = fire(users)
+
+    ((resource, action, value),) = users.guard.asks
+    assert (resource, action, value["thread_id"]) == ("threads", "create_run", None)
+    assert value["metadata"] == {"a": 1, "owner": "ann"}
+    assert len(users.guard.facts) == facts  # nobody is authenticated
+    (run,) = runs()
+    assert run["run_id"] == fired.created.run_id
+    configurable = run["kwargs"]["config"]["configurable"]
+    assert configurable["langgraph_auth_user"] == guard.user("ann", team="red")
+    assert (configurable["langgraph_auth_user_id"], configurable["cron_id"]) == ("ann", cron_id)
+    assert run["metadata"]["owner"] == "ann"
+    assert fire(users) == []
+
+
+def test_its_user_is_kept_encrypted(users: Users) -> None:
+    due(users)
+    with connection() as conn:
+        row = conn.execute(text("SELECT user_id, auth_user FROM cron")).one()
+    assert row.user_id == "ann"
+    assert b"red" not in bytes(row.auth_user)
+    assert orjson.loads(encryption.decrypt(row.auth_user)) == guard.user("ann", team="red")
+
+
+def test_what_the_handler_changes_is_in_the_run(users: Users) -> None:
+    due(users)
+
+    def handler(user: Any, resource: str, action: str, value: dict[str, Any]) -> None:
+        value["metadata"]["stamped"] = True
+        value["kwargs"]["input"] = {"n": 2}
+
+    users.guard.handler = handler
+    fire(users)
+    (run,) = runs()
+    assert (run["input"], run["metadata"]["stamped"]) == ({"n": 2}, True)
+
+
+def test_a_handler_that_refuses_stops_it_and_the_log_says_so(users: Users) -> None:
+    cron_id = due(users)
+
+    def refuse(*ask: Any) -> Any:
+        raise Denied(403, "not at night")
+
+    users.guard.handler = refuse
+    assert fire(users) == []
+    assert runs() == []
+    assert not is_due()
+    assert last_line(users) == f"cron {cron_id}: this time there is no run: not at night"
+
+
+@pytest.mark.parametrize("error", [Unanswered(), Unavailable("no host"), HostDied("SIGKILL")], ids=repr)
+def test_a_host_that_is_down_delays_it(users: Users, error: Exception) -> None:
+    cron_id = due(users)
+
+    def fail(document: Mapping[str, Any]) -> bytes:
+        raise error
+
+    users.guard.answer = fail
+    with pytest.raises(NoAnswer):
+        user_crons.fire(cron_id, max_pending=10)
+    assert fire(users) == []
+    assert (runs(), is_due()) == ([], True)
+    users.guard.answer = None
+    assert len(fire(users)) == 1
+
+
+def test_one_that_was_not_answered_is_not_asked_about_again_at_once(users: Users) -> None:
+    due(users)
+
+    def fail(document: Mapping[str, Any]) -> bytes:
+        raise Unanswered
+
+    users.guard.answer = fail
+    asked = upkeep.UserCrons(lambda fired: None, max_pending=10)
+    users.guard.calls = 0
+    for _ in range(3):
+        asked.begin()
+        asked.join()
+    assert users.guard.calls == 1
+
+
+def test_a_thread_that_is_not_its_users_any_more_gets_no_run(users: Users) -> None:
+    thread_id = users.ann.post("/threads").json["thread_id"]
+    due(users, f"/threads/{thread_id}/runs/crons")
+    with connection() as conn:
+        conn.execute(text("""UPDATE thread SET metadata = '{"owner": "bob"}'"""))
+    assert fire(users) == []
+    assert runs() == []
+    assert "not found" in last_line(users)
+
+
+def test_an_assistant_that_is_not_its_users_any_more_gets_no_run(users: Users) -> None:
+    assistant = users.ann.post("/assistants", {"graph_id": "agent"}).json
+    due(users, assistant_id=assistant["assistant_id"])
+    with connection() as conn:
+        conn.execute(text("""UPDATE assistant_version SET metadata = '{"owner": "bob"}'"""))
+    assert fire(users) == []
+    assert users.guard.pairs() == ["threads.create_run", "assistants.read"]
+    assert runs() == []
+
+
+def test_a_cron_that_changes_while_it_is_asked_about_is_asked_about_again(users: Users) -> None:
+    cron_id = due(users)
+    usual = users.guard.handler
+
+    def slow(*ask: Any) -> Any:
+        with connection() as conn:
+            conn.execute(text("""UPDATE cron SET metadata = '{"owner": "ann", "b": 2}'"""))
+        return usual(*ask)
+
+    users.guard.handler = slow
+    assert user_crons.fire(cron_id, max_pending=10) is None
+    users.guard.handler = usual
+    assert len(fire(users)) == 1
+    assert runs()[0]["metadata"]["b"] == 2
+
+
+def test_a_cron_from_before_there_were_users_fires_for_nobody(users: Users) -> None:
+    make.cron(users.guard.deployment)
+    with connection() as conn:
+        conn.execute(text("UPDATE cron SET next_run_date = now() - interval '1 minute'"))
+    users.guard.calls = 0
+    assert fire(users) == []
+    assert (runs(), users.guard.calls) == ([], 0)
+    assert "acts for nobody" in last_line(users)
+
+
+def test_without_an_authorization_it_fires_unasked(users: Users) -> None:
+    due(users)
+    plain = make.revision(users.guard.deployment.id, number=2, graphs=("agent",))
+    with connection() as conn:
+        conn.execute(update(Deployment).values(active_revision_id=plain))
+    assert len(crons.fire_due(max_pending=10)) == 1
+    assert runs()[0]["kwargs"]["config"]["configurable"]["langgraph_auth_user"] is None
