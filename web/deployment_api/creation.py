@@ -71,7 +71,8 @@ class _Drafted:
     @property
     def names_assistant(self) -> bool:
         """Whether the caller said of which assistant it is to be, and not the thread."""
-        return self.asked is not None and self.asked.assistant_id == self.wanted.request.assistant_id
+        named = self.wanted.request.assistant_id
+        return bool(named) and (self.asked is None or self.asked.assistant_id == named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Permit:
             conn, deployment_id, self.draft.thread_id, self.threads, lock=True
         ):
             raise drafted.wanted.hidden()
-        if drafted.asked is not None and drafted.refusal is None:
+        if drafted.refusal is None:
             assistant_id = self.draft.assistant.assistant_id
             filters.require_assistant(
                 conn, deployment_id, assistant_id, self.assistants, error=create.missing()
@@ -150,11 +151,12 @@ def _drafted(conn: Connection, wanted: WantedRun) -> _Drafted:
         asked = _request(conn, unasked().id, wanted)
     except (Refused, RpcError):
         pass  # it is raised again after the handlers were asked
-    else:
-        found, refusal = drafts.resolved(conn, unasked(), asked)
+    found_out = asked or wanted.request
+    if found_out.assistant_id:
+        found, refusal = drafts.resolved(conn, unasked(), found_out)
     caller = user()
     draft = drafts.draft(
-        asked or wanted.request,
+        found_out,
         found,
         thread_id=wanted.thread_id,
         run_id=wanted.run_id,

@@ -70,11 +70,11 @@ class Unsubscribed(Schema):
 def open_socket(thread_id: str) -> Response:
     """The commands of `POST …/commands`, `subscription.subscribe` and `subscription.unsubscribe`, as text."""
     key = uuid_path(thread_id, "thread_id")
+    visible = _require_visible(key)
     try:
         opened, opening = websocket.handshake(request.environ)
     except NoUpgrade as refusal:
         return websocket.refusal(refusal)
-    visible = _require_visible(key)
     client = request.environ[websocket.GATEWAY_SOCKET]
     served = WebSocket(client, opened, opening, most_bytes=settings().max_body_bytes)
     session = Session(served, key, visible, heartbeat_seconds=settings().heartbeat_seconds)
