@@ -180,14 +180,14 @@ def run(deployment: DeploymentRef, thread_id: UUID | None = None, **columns: Any
 
 
 def cron(deployment: DeploymentRef, **columns: Any) -> UUID:
-    """A cron of the first graph that is due every hour; its id."""
+    """A cron of the graph `agent` that is due in a year; its id."""
     id = columns.pop("cron_id", None) or uuid7()
     values = {
         "assistant_id": assistants.default_id("agent"),
         "user_id": "",
         "schedule": "0 * * * *",
-        "payload": {},
-        "next_run_date": datetime.now(UTC) + timedelta(hours=1),
+        "payload": {"assistant_id": "agent"},
+        "next_run_date": datetime.now(UTC) + timedelta(days=365),
         "enabled": True,
         **columns,
     }
