@@ -57,14 +57,33 @@ class World:
 
 
 @pytest.fixture(scope="module", params=["sse", "websocket"])
-def world(request: pytest.FixtureRequest, stack: Stack, kitchen: str) -> World:
-    return World(stack, kitchen, request.param)
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def world(transport: str, stack: Stack, kitchen: str) -> World:
+    return World(stack, kitchen, transport)
+
+
+@pytest.fixture(scope="module")
+def room(transport: str, stack: Stack, chatroom: str) -> World:
+    """Where the graphs are conversations."""
+    return World(stack, chatroom, transport)
 
 
 @asynccontextmanager
 async def opened(client: Any, graph: str, thread_id: str | None = None) -> AsyncIterator[Any]:
     async with client.threads.stream(thread_id, assistant_id=graph) as thread:
         yield thread
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"messages": [{"type": "human", "content": text}]}
+
+
+def texts(values: Any) -> list[str]:
+    return [message["content"] for message in values["messages"]]
 
 
 @pytest.mark.parametrize("is_named", [True, False])
@@ -196,14 +215,74 @@ def test_the_synchronous_client_answers_too(world: World) -> None:
         assert thread.output["log"] == ["before", "yes", "after"]
 
 
+ANSWERED_BOTH = ["hi", "first: yes to first?", "second: yes to second?"]
+
+
+def response_to(asked: Any) -> dict[str, Any]:
+    value = f"yes to {asked['value']['question']}"
+    return {"interrupt_id": asked["interrupt_id"], "namespace": asked["namespace"], "response": value}
+
+
+def answer_all(world: World, thread: Any) -> None:
+    """In one command, which the client has no method for."""
+    responses = [response_to(asked) for asked in thread.interrupts]
+    command = {"id": 1, "method": "input.respond", "params": {"responses": responses}}
+    answer = world.http.post(f"/threads/{thread.thread_id}/commands", json=command).json()
+    assert answer["type"] == "success", answer
+
+
+def test_two_questions_are_answered_at_once(room: World) -> None:
+    async def use(client: Any) -> Any:
+        async with opened(client, "asks_twice", room.thread()) as thread:
+            await thread.run.start(input=said("hi"))
+            await until(lambda: len(thread.interrupts) == 2)
+            answer_all(room, thread)
+            return await thread.output, len(room.runs(thread.thread_id))
+
+    output, runs = room.run(use)
+    assert texts(output) == ANSWERED_BOTH
+    assert runs == 2
+
+
+def test_two_questions_are_answered_one_after_the_other(room: World) -> None:
+    """What was not answered is asked again, by the run that took the first answer."""
+
+    async def use(client: Any) -> Any:
+        async with opened(client, "asks_twice", room.thread()) as thread:
+            await thread.run.start(input=said("hi"))
+            await until(lambda: len(thread.interrupts) == 2)
+            first, second = (response_to(asked) for asked in thread.interrupts)
+            await thread.run.respond(second["response"], interrupt_id=second["interrupt_id"])
+            await until(lambda: len(thread.interrupts) == 3)
+            assert response_to(thread.interrupts[-1]) == first
+            await thread.run.respond(first["response"], interrupt_id=first["interrupt_id"])
+            return await thread.output
+
+    assert texts(room.run(use)) == ANSWERED_BOTH
+
+
+@pytest.mark.parametrize("is_at_once", [True, False])
+def test_the_synchronous_client_answers_two_questions_too(room: World, is_at_once: bool) -> None:
+    with room.sdk.threads.stream(room.thread(), assistant_id="asks_twice") as thread:
+        thread.run.start(input=said("hi"))
+        wait_until(lambda: len(thread.interrupts) == 2, 30)
+        if is_at_once:
+            answer_all(room, thread)
+        else:
+            first, second = (response_to(asked) for asked in thread.interrupts)
+            thread.run.respond(second["response"], interrupt_id=second["interrupt_id"])
+            wait_until(lambda: len(thread.interrupts) == 3, 30)
+            thread.run.respond(first["response"], interrupt_id=first["interrupt_id"])
+        assert texts(thread.output) == ANSWERED_BOTH
+
+
 def test_who_comes_later_finds_what_is_asked(world: World) -> None:
     thread_id = world.thread()
     world.sdk.runs.wait(thread_id, "asks", input={"text": "t"})
 
     async def use(client: Any) -> Any:
         async with opened(client, "asks", thread_id) as thread:
-            while not thread.interrupts:
-                await asyncio.sleep(0.02)
+            await until(lambda: thread.interrupts)
             await thread.run.respond("yes")
             return await thread.output
 
@@ -234,6 +313,116 @@ def test_messages_come_token_by_token(world: World) -> None:
     assert len(tokens) > 2
     assert output["messages"][0]["id"] == "mine"
     assert output["messages"][1]["content"] == "hello big world"
+
+
+def test_tool_calls_come_with_what_became_of_them(room: World) -> None:
+    async def use(client: Any) -> Any:
+        async with opened(client, "helps") as thread:
+            await thread.run.start(input=said("find Oslo nothing"))
+            calls = {call.input["about"]: call async for call in thread.tool_calls}
+            seen = {about: [delta async for delta in call.deltas] for about, call in calls.items()}
+            with pytest.raises(RuntimeError, match="nobody knows"):
+                await calls["nothing"].output
+            found = calls["Oslo"]
+            return (
+                seen,
+                (found.name, found.namespace, found.tool_call_id, await found.output),
+                await thread.output,
+            )
+
+    seen, (name, namespace, tool_call_id, result), output = room.run(use)
+    assert seen == {about: ["looking ", "for ", about] for about in ("Oslo", "nothing")}
+    assert (name, namespace) == ("find", [])
+    assert result["content"] == "Oslo is known"
+    assert tool_call_id == result["tool_call_id"] == output["messages"][2]["tool_call_id"]
+
+
+def test_the_synchronous_client_gets_tool_calls_too(room: World) -> None:
+    with room.sdk.threads.stream(assistant_id="helps") as thread:
+        thread.run.start(input=said("find Oslo nothing"))
+        calls = {call.input["about"]: call for call in thread.tool_calls}
+        assert {about: list(call.deltas) for about, call in calls.items()} == {
+            about: ["looking ", "for ", about] for about in ("Oslo", "nothing")
+        }
+        assert calls["Oslo"].output["content"] == "Oslo is known"
+        with pytest.raises(RuntimeError, match="nobody knows"):
+            _ = calls["nothing"].output
+
+
+def test_the_channel_of_tools_tells_each_step_of_a_call(room: World) -> None:
+    async def use(client: Any) -> Any:
+        async with opened(client, "helps") as thread:
+            await thread.run.start(input=said("find nothing"))
+            return [event["params"]["data"] async for event in thread.subscribe(["tools"])]
+
+    steps = room.run(use)
+    assert len({step.pop("tool_call_id") for step in steps}) == 1
+    assert steps == [
+        {"event": "tool-started", "tool_name": "find", "input": {"about": "nothing"}},
+        *({"event": "tool-output-delta", "delta": word} for word in ("looking ", "for ", "nothing")),
+        {"event": "tool-error", "message": "nobody knows"},
+    ]
+
+
+def test_what_is_said_in_a_subgraph_stays_there(room: World) -> None:
+    async def use(client: Any) -> Any:
+        async with opened(client, "researches") as thread:
+            await thread.run.start(input=said("hello"))
+            (child,) = [child async for child in thread.subgraphs]  # who has read these has read theirs
+            messages = [message async for message in child.messages]
+            return [await message.text for message in messages], [
+                message async for message in thread.messages
+            ]
+
+    assert room.run(use) == (["heard: hello."], [])
+
+
+def answered_before(room: World) -> tuple[str, dict[str, Any]]:
+    """A thread with two turns, and the settings of a run that goes on after the first of them."""
+    thread_id = room.thread()
+    for text in ("one", "two"):
+        room.sdk.runs.wait(thread_id, "chat", input=said(text))
+    checkpoint = next(
+        state["checkpoint"]["checkpoint_id"]
+        for state in room.sdk.threads.get_history(thread_id)
+        if not state["next"] and len(state["values"]["messages"]) == 2
+    )
+    return thread_id, {"configurable": {"checkpoint_id": checkpoint}}
+
+
+FORKED = ["one", "heard: one.", "other", "heard: other."]
+
+
+def test_a_run_goes_on_from_an_earlier_checkpoint(room: World) -> None:
+    thread_id, config = answered_before(room)
+
+    async def use(client: Any) -> Any:
+        async with opened(client, "chat", thread_id) as thread:
+            await thread.run.start(input=said("other"), config=config)
+            return await thread.output
+
+    assert texts(room.run(use)) == FORKED
+    assert texts(room.sdk.threads.get_state(thread_id)["values"]) == FORKED
+
+
+def test_the_synchronous_client_goes_on_from_an_earlier_checkpoint_too(room: World) -> None:
+    thread_id, config = answered_before(room)
+    with room.sdk.threads.stream(thread_id, assistant_id="chat") as thread:
+        thread.run.start(input=said("other"), config=config)
+        assert texts(thread.output) == FORKED
+
+
+def test_input_at_an_earlier_checkpoint_is_no_answer(room: World) -> None:
+    thread_id, config = answered_before(room)
+    room.sdk.runs.wait(thread_id, "approves", input=said("may I"))
+    assert room.sdk.threads.get_state(thread_id)["tasks"][0]["interrupts"]
+
+    async def use(client: Any) -> Any:
+        async with opened(client, "chat", thread_id) as thread:
+            await thread.run.start(input=said("other"), config=config)
+            return await thread.output
+
+    assert texts(room.run(use)) == FORKED
 
 
 def test_subgraphs_are_found(world: World) -> None:
@@ -268,8 +457,7 @@ def test_a_run_of_an_older_endpoint_shows_its_content_to_who_watches(world: Worl
         async with opened(client, "echo", thread_id) as thread:
             events = thread.subscribe(["values", "lifecycle"])
             seen = asyncio.ensure_future(_until_end(events))
-            while not thread._shared_stream:
-                await asyncio.sleep(0.01)
+            await until(lambda: thread._shared_stream)
             await thread._shared_stream.ready
             await client.runs.create(thread_id, "echo", input={"text": "x"})
             return await seen
@@ -277,6 +465,11 @@ def test_a_run_of_an_older_endpoint_shows_its_content_to_who_watches(world: Worl
     seen = world.run(use)
     assert seen[0]["method"] == "lifecycle"
     assert seen[-2]["params"]["data"]["log"] == ["x"]
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    while not holds():
+        await asyncio.sleep(0.02)
 
 
 async def _until_end(events: AsyncIterator[Any]) -> list[Any]:
