@@ -201,6 +201,23 @@ def bob(app: Flask, ann: Api) -> Api:
     return Api(user_code.user(app, "bob"), ann.deployment)
 
 
+class Users:
+    """The deployment `chat` with an authorization of its own, which is played, as its users see it."""
+
+    def __init__(self, api: Api, guard: Guard) -> None:
+        self.guard, self.owner = guard, api
+        self.ann, self.bob, self.nobody = (self.of(token) for token in ("ann", "bob", None))
+
+    def of(self, token: str | None) -> Api:
+        return Api(self.guard.client(token), self.guard.deployment)
+
+
+@pytest.fixture
+def users(api: Api, monkeypatch: pytest.MonkeyPatch) -> Users:
+    """Ann and bob; whatever they do is asked about, and allowed unless the test says otherwise."""
+    return Users(api, guarding(api.deployment, api.client, monkeypatch))
+
+
 class ControlPlane:
     """The control plane as one caller sees it."""
 
