@@ -196,11 +196,11 @@ def test_two_users_never_meet_in_the_store(users: Users) -> None:
     assert users.ann.call("PUT", "/store/items", item).status_code == 204
     assert users.bob.call("PUT", "/store/items", {**item, "value": {"of": "bob"}}).status_code == 204
     for api, name in ((users.ann, "ann"), (users.bob, "bob")):
-        found = api.get("/store/items?namespace=notes&key=k").json
+        found: Any = api.get("/store/items?namespace=notes&key=k").json
         assert (found["namespace"], found["value"]) == ([name, "notes"], {"of": name})
         for prefix in ({}, {"namespace_prefix": ["notes"]}):
-            items = api.post("/store/items/search", prefix).json["items"]
-            assert [item["value"]["of"] for item in items] == [name]
+            items: Any = api.post("/store/items/search", prefix).json
+            assert [item["value"]["of"] for item in items["items"]] == [name]
         assert api.post("/store/namespaces", {}).json == {"namespaces": [[name, "notes"]]}
         assert api.post("/store/namespaces", {"prefix": ["*"]}).json == {"namespaces": [[name, "notes"]]}
     assert users.bob.call("DELETE", "/store/items", {"namespace": ["notes"], "key": "k"}).status_code == 204

@@ -31,7 +31,7 @@ def by_owner(users: Users, own_key: None) -> None:
 
 def due(users: Users, path: str = "/runs/crons", **body: Any) -> Any:
     """The id of a cron of ann's that is due now."""
-    response = users.ann.post(path, {**HOURLY, **body})
+    response: Any = users.ann.post(path, {**HOURLY, **body})
     assert response.status_code == 200, response.text
     with connection() as conn:
         conn.execute(text("UPDATE cron SET next_run_date = now() - interval '1 minute'"))
@@ -150,8 +150,8 @@ def test_one_that_was_not_answered_is_not_asked_about_again_at_once(users: Users
 
 
 def test_a_thread_that_is_not_its_users_any_more_gets_no_run(users: Users) -> None:
-    thread_id = users.ann.post("/threads").json["thread_id"]
-    due(users, f"/threads/{thread_id}/runs/crons")
+    thread: Any = users.ann.post("/threads").json
+    due(users, f"/threads/{thread['thread_id']}/runs/crons")
     with connection() as conn:
         conn.execute(text("""UPDATE thread SET metadata = '{"owner": "bob"}'"""))
     assert fire(users) == []
@@ -160,7 +160,7 @@ def test_a_thread_that_is_not_its_users_any_more_gets_no_run(users: Users) -> No
 
 
 def test_an_assistant_that_is_not_its_users_any_more_gets_no_run(users: Users) -> None:
-    assistant = users.ann.post("/assistants", {"graph_id": "agent"}).json
+    assistant: Any = users.ann.post("/assistants", {"graph_id": "agent"}).json
     due(users, assistant_id=assistant["assistant_id"])
     with connection() as conn:
         conn.execute(text("""UPDATE assistant_version SET metadata = '{"owner": "bob"}'"""))
