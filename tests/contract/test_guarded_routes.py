@@ -200,7 +200,8 @@ def said(response: TestResponse, route: Route) -> int:
         found: Any = response.json
         return {"permission_denied": 403, "no_such_run": 404}.get(found.get("error"), 200)
     if response.status_code == 200 and route == ("POST", "/a2a/<assistant_id>"):
-        error: Any = response.json.get("error")
+        answer: Any = response.json
+        error = answer.get("error")
         return 200 if error is None else {-32602: 403, -32001: 404}.get(error["code"], 200)
     return response.status_code
 

@@ -98,7 +98,8 @@ def test_cancelling_by_status_ends_ones_own_runs_alone(
 def test_the_queue_counts_ones_own_runs_alone(ann: Api, bob: Api, played: PlayedAuth, run: str) -> None:
     make.run(ann.deployment, UUID(thread(ann)), status=RunStatus.RUNNING)
     played.on(owner_only)
-    assert (ann.get("/queue").json["pending"], ann.get("/queue").json["running"]) == (1, 1)
+    own: Any = ann.get("/queue").json
+    assert (own["pending"], own["running"]) == (1, 1)
     seen: Any = bob.get("/queue").json
     assert (seen["pending"], seen["running"], seen["waiting"]) == (0, 0, [])
 
@@ -117,7 +118,7 @@ def test_failed_runs_of_others_are_not_found(
 
     played.on(owned, *SEARCH)
     for who, count in ((ann, 1), (bob, 0)):
-        found = who.post("/runs/search", {})
+        found: Any = who.post("/runs/search", {})
         assert (len(found.json), found.headers["X-Pagination-Total"]) == (count, str(count))
 
 
@@ -128,7 +129,8 @@ def test_a_list_of_runs_keeps_to_what_the_search_was_narrowed_to(
         value["metadata"]["owner"] = ctx.identity
 
     played.on(narrow, *SEARCH)
-    assert len(ann.get(f"/threads/{key}/runs").json) == 1
+    listed: Any = ann.get(f"/threads/{key}/runs").json
+    assert len(listed) == 1
     assert bob.get(f"/threads/{key}/runs").status_code == 404
 
 
@@ -157,7 +159,7 @@ def test_the_end_of_a_temporary_run_is_its_users_alone(
 def test_the_request_that_makes_a_run_may_read_it(ann: Api, played: PlayedAuth) -> None:
     """Also where its handler marks nothing as anybody's."""
     played.on(lambda ctx, value: {"owner": ctx.identity})
-    response = ann.post("/runs/stream", RUN)
+    response: Any = ann.post("/runs/stream", RUN)
     assert response.status_code == 200
     assert next(response.response)
     response.close()
@@ -218,7 +220,7 @@ def test_a_thread_that_is_waited_for_is_not_shown_to_strangers(
 ) -> None:
     played.on(owner_only)
     key = str(uuid4())
-    response = bob.post(f"/threads/{key}/stream/events", {"channels": ["lifecycle"]})
+    response: Any = bob.post(f"/threads/{key}/stream/events", {"channels": ["lifecycle"]})
     assert response.status_code == 200
     make.thread(ann.deployment.id, thread_id=UUID(key), metadata={"owner": "ann"})
     make.run(ann.deployment, UUID(key))
