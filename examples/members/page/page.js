@@ -2,10 +2,23 @@
 
 const at = (selector) => document.querySelector(selector);
 const TOKEN = "members-token", NAME = "members-name";
+const kept = storage();
 let thread = null; // the conversation that is shown; none: the next message begins one
 
+// Where deployments share an address their pages are sandboxed and may keep nothing: one signs in again after a reload.
+function storage() {
+  try {
+    return window.sessionStorage;
+  } catch {
+    const items = new Map();
+    return {
+      getItem: (key) => items.get(key) ?? null, setItem: (key, value) => items.set(key, value), clear: () => items.clear(),
+    };
+  }
+}
+
 async function call(path, body) {
-  const token = sessionStorage.getItem(TOKEN);
+  const token = kept.getItem(TOKEN);
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const answer = await fetch(path, {
@@ -79,14 +92,14 @@ async function open(id) {
 }
 
 function signOut() {
-  sessionStorage.clear();
+  kept.clear();
   thread = null;
   at("#messages").replaceChildren();
   refresh();
 }
 
 function refresh() {
-  const name = sessionStorage.getItem(NAME);
+  const name = kept.getItem(NAME);
   at("#login").hidden = Boolean(name);
   at("main").hidden = at("#who").hidden = !name;
   at("#who span").textContent = name ?? "";
@@ -106,8 +119,8 @@ at("#login").onsubmit = (event) => {
   event.preventDefault();
   tried(async () => {
     const { token, name } = await (await call("login", Object.fromEntries(new FormData(event.target)))).json();
-    sessionStorage.setItem(TOKEN, token);
-    sessionStorage.setItem(NAME, name);
+    kept.setItem(TOKEN, token);
+    kept.setItem(NAME, name);
     event.target.reset();
     refresh();
   });
