@@ -75,7 +75,8 @@ suite("members", () => {
     const ada = await visit();
     await ada.signIn("ada", "engine");
     await ada.ask("remember this");
-    await ada.hears("remember this");
+    await ada.hears('You said: "remember this". That was your message 1 here.');
+    await ada.conversations("remember this").waitFor(WAIT); // they are listed after the answer
     await ada.page.reload(); // at an address that deployments share, the page may keep nothing
     await ada.signIn("ada", "engine");
     await ada.conversations("remember this").locator("button").first().click();
