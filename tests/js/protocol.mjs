@@ -20,19 +20,22 @@ const states = new Client({ apiUrl: process.env.CHATROOM_URL, apiKey });
 const said = (content) => ({ messages: [{ type: "human", content }] });
 const texts = ({ messages }) => messages.map((message) => message.content);
 
-// What the run has come to that ends next.
+// What a thread comes to when a run completes. A subscription ends at each interruption, also of a run that has just asked.
 async function ended(thread) {
-  let last;
-  for await (const { method, params } of await thread.subscribe({ channels: ["values", "lifecycle"] })) {
-    if (method === "values") last = params.data;
-    else if (params.namespace.length === 0 && params.data.event === "completed") return last;
+  while (true) {
+    for await (const { params } of await thread.subscribe({ channels: ["lifecycle"] })) {
+      if (params.namespace.length > 0 || params.data.event !== "completed") continue;
+      return (await states.threads.getState(thread.threadId)).values;
+    }
   }
 }
 
 // Answers to what is asked now.
 async function answers(thread, count) {
-  for await (const _ of await thread.subscribe({ channels: ["input", "lifecycle"] })) {
-    if (thread.interrupts.length === count) break;
+  while (thread.interrupts.length < count) {
+    for await (const _ of await thread.subscribe({ channels: ["input", "lifecycle"] })) {
+      if (thread.interrupts.length === count) break;
+    }
   }
   assert.equal(thread.interrupts.length, count);
   return thread.interrupts.map(({ interruptId: interrupt_id, namespace, payload }) => ({
