@@ -58,12 +58,12 @@ class Loopbacks:
         """Make a request that a host has opened; to be called as its frame is read. Raises BadFrame."""
         if id in host.occupants:
             raise frames.BadFrame("a request with an id that is in use")
-        request = _Outgoing(host, id, head)
+        request = _OwnRequest(host, id, head)
         host.admit(id, request)
         self._open[host] += 1
         gevent.spawn(self._execute, request, self._open[host] > AT_ONCE)
 
-    def _execute(self, request: _Outgoing, is_one_too_many: bool) -> None:
+    def _execute(self, request: _OwnRequest, is_one_too_many: bool) -> None:
         try:
             if is_one_too_many:
                 request.fail(f"a process makes no more than {AT_ONCE} requests to its deployment at once")
@@ -83,7 +83,7 @@ class _Gone(Exception):
     """User code does not want the answer any more."""
 
 
-class _Outgoing:
+class _OwnRequest:
     """One request, as its host sees it."""
 
     def __init__(self, host: Host, id: bytes, head: Mapping[str, Any]) -> None:
