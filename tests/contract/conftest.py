@@ -24,6 +24,7 @@ from shared.infra.postgres import transaction
 from shared.settings import Settings
 from shared.user_code import known_users
 from tests.support import user_code
+from tests.support.guard import Guard, guarding
 from web import auth, health, named, rate_limits, request_metrics
 from web.app import create_app
 
