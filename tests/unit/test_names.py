@@ -9,7 +9,8 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[2]
 PACKAGES = ("shared", "web", "workers", "cli")
 OF_A_LIBRARY = {"Client", "Connection", "Worker"}  # subclasses of kombu's, gunicorn's …, named as those are
-ON_BOTH_SIDES = {"Execution", "Host"}  # the runner's view of it, and what it is in the child process
+# The service's view of it, and what it is in the child process.
+ON_BOTH_SIDES = {"App", "Exchange", "Execution", "Host", "User"}
 
 
 def defined() -> dict[str, list[str]]:

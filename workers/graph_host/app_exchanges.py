@@ -25,7 +25,7 @@ NORMAL, NO_CODE = 1000, 1005
 PARTINGS = frozenset({"CancelledError", "ClientDisconnect", "WebSocketDisconnect"})
 
 
-class Call:
+class AppCall:
     """One call of the app."""
 
     def __init__(self, exchange: Exchange, head: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ class Call:
         raise NotImplementedError
 
 
-class HttpCall(Call):
+class HttpCall(AppCall):
     """A request, answered once."""
 
     def __init__(self, exchange: Exchange, head: Mapping[str, Any]) -> None:
@@ -104,7 +104,7 @@ class HttpCall(Call):
             self._exchange.finish(frames.END)
 
 
-class SocketCall(Call):
+class SocketCall(AppCall):
     """A WebSocket, open until either side closes it."""
 
     def __init__(self, exchange: Exchange, head: Mapping[str, Any]) -> None:

@@ -46,7 +46,7 @@ EMPTY = inspect.Parameter.empty
 Answer = dict[str, Any]
 
 
-class Refused(Exception):
+class Denial(Exception):
     """A project's function refuses; the words are its own."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
@@ -84,7 +84,7 @@ class ProjectAuth:
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 return await ask(document)
-        except Refused as refusal:
+        except Denial as refusal:
             return {
                 "denied": {"status": refusal.status, "detail": refusal.detail, "headers": refusal.headers}
             }
@@ -135,7 +135,7 @@ class ProjectAuth:
         try:
             result = await handler(ctx=context, value=value)
         except AssertionError as error:
-            raise Refused(403, str(error) or "Forbidden") from None
+            raise Denial(403, str(error) or "Forbidden") from None
         except Exception as error:
             _raise_refusal(error)
             raise
@@ -198,11 +198,11 @@ def _uuid(text: str) -> UUID | str:
 
 
 def _filter(result: Any, resource: str) -> dict[str, Any] | None:
-    """The filter that a handler's result is; raises Refused, WrongAnswer."""
+    """The filter that a handler's result is; raises Denial, WrongAnswer."""
     if result is None or result is True:
         return None
     if result is False or (isinstance(result, int | float) and not result):
-        raise Refused(403, "Forbidden")
+        raise Denial(403, "Forbidden")
     if isinstance(result, int | float):
         return None
     if not isinstance(result, dict):
@@ -223,7 +223,7 @@ def _json(value: Any, name: str) -> Any:
 
 
 def _raise_refusal(error: Exception) -> None:
-    """Raise Refused where the exception, of the SDK's or of Starlette's, is a refusal."""
+    """Raise Denial where the exception, of the SDK's or of Starlette's, is a refusal."""
     starlette = getattr(
         sys.modules.get("starlette.exceptions"), "HTTPException", Auth.exceptions.HTTPException
     )
@@ -233,7 +233,7 @@ def _raise_refusal(error: Exception) -> None:
     if isinstance(status, int) and 400 <= status <= 599:
         detail: Any = getattr(error, "detail", None)
         text = detail if isinstance(detail, str) else _as_text(detail)
-        raise Refused(int(status), text, _headers(getattr(error, "headers", None))) from None
+        raise Denial(int(status), text, _headers(getattr(error, "headers", None))) from None
 
 
 def _as_text(detail: Any) -> str:

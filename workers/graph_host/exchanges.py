@@ -22,7 +22,7 @@ CLOSED = frozenset((frames.CLOSE,))
 COSTLY = frozenset((frames.BODY, frames.TEXT, frames.BYTES))
 
 
-class TooLarge(ValueError):
+class PartTooLarge(ValueError):
     """A part is larger than what lies between lets through."""
 
 
@@ -72,9 +72,9 @@ class Exchange:
         return kind, data
 
     async def send(self, kind: bytes, data: bytes = b"") -> None:
-        """Send a part, as soon as the other side takes it; nothing once the exchange is closed. Raises TooLarge."""
+        """Send a part, as soon as the other side takes it; nothing once the exchange is closed. Raises PartTooLarge."""
         if len(data) > MOST_BYTES:
-            raise TooLarge(f"{len(data)} bytes are sent at once: the limit is {MOST_BYTES} bytes")
+            raise PartTooLarge(f"{len(data)} bytes are sent at once: the limit is {MOST_BYTES} bytes")
         if kind in COSTLY:
             await self._take_credit()
         if self._connection.is_full:

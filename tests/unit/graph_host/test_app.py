@@ -411,7 +411,7 @@ def test_a_message_that_nobody_lets_through_fails(site: HostProcess) -> None:
 
     assert socket.wait_end().kinds == [frames.HEAD, frames.FAILED]
     site.request("/nobody")
-    assert "TooLarge" in site.logs[-1]["message"]
+    assert "PartTooLarge" in site.logs[-1]["message"]
 
 
 # Lifespan
