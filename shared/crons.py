@@ -172,9 +172,13 @@ def update(
     changes: Mapping[str, Any],
     *,
     visible: Filter | None = None,
+    stamped: Mapping[str, Any] | None = None,
     min_seconds: float = 0,
 ) -> RowMapping:
-    """Change what is given: metadata is merged; a new schedule or zone begins from now. Raises NotFound, Invalid."""
+    """Change what is given: metadata is merged; a new schedule or zone begins from now. Raises NotFound, Invalid.
+
+    What is `stamped` goes into the metadata of the cron and of its runs, over all that is there.
+    """
     try:
         row = get(conn, deployment_id, cron_id, lock=True)
         filters.require_cron(conn, deployment_id, cron_id, visible)
@@ -189,6 +193,9 @@ def update(
     if "schedule" in changes or "timezone" in changes:
         least = min_seconds if "schedule" in changes else 0
         next_run_date = _first(conn, own["schedule"], own["timezone"], least)
+    told = {**row["payload"], **changes}
+    if stamped:
+        told["metadata"] = {**(told.get("metadata") or {}), **stamped}
     conn.execute(
         UPDATE,
         {
@@ -196,8 +203,8 @@ def update(
             "deployment_id": deployment_id,
             "cron_id": cron_id,
             "next_run_date": next_run_date,
-            "payload": dumps(_payload({**row["payload"], **changes}, cron_id, row["assistant_id"])),
-            "metadata": dumps({**row["metadata"], **(changes.get("metadata") or {})}),
+            "payload": dumps(_payload(told, cron_id, row["assistant_id"])),
+            "metadata": dumps({**row["metadata"], **(changes.get("metadata") or {}), **(stamped or {})}),
         },
     )
     return get(conn, deployment_id, cron_id)

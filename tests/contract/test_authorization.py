@@ -17,7 +17,7 @@ from tests.support import guard
 ID = UUID("00000000-0000-0000-0000-00000000abcd")
 AGENT = assistants.default_id("agent")
 HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *"}
-CONTENT = {"config": {}, "context": {}, "metadata": {}}
+CONTENT = {"config": {}, "context": None, "metadata": {}}
 THREAD = {"thread_id": ID}
 
 Asked = list[tuple[str, dict[str, Any]]]
@@ -69,6 +69,9 @@ ROWS: list[tuple[str, str, Any, Asked]] = [
     ("PATCH", f"/runs/crons/{ID}", {"enabled": False},
      [("crons.update", {"cron_id": ID, "schedule": None, "end_time": None, "enabled": False,
                         "on_run_completed": None, "payload": {"enabled": False}})]),
+    ("PATCH", f"/runs/crons/{ID}", {"metadata": {"a": 1}},
+     [("crons.update", {"cron_id": ID, "schedule": None, "end_time": None, "enabled": None, "metadata": {"a": 1},
+                        "on_run_completed": None, "payload": {"metadata": {"a": 1}}})]),
     ("POST", "/runs/crons/search", {"thread_id": str(ID), "limit": 3},
      [("crons.search", {"assistant_id": None, "thread_id": ID, "limit": 3, "offset": 0, "metadata": {}}),
       ("threads.search", {})]),
@@ -81,6 +84,9 @@ ROWS: list[tuple[str, str, Any, Asked]] = [
      [("store.get", {"namespace": ["a", "b"], "key": "k", "refresh_ttl": None})]),
     ("POST", "/store/items/search", {"namespace_prefix": ["a"], "filter": {"v": 1}, "limit": 3},
      [("store.search", {"namespace": ["a"], "filter": {"v": 1}, "limit": 3, "offset": 0, "query": None,
+                        "refresh_ttl": None})]),
+    ("POST", "/store/items/search", {},
+     [("store.search", {"namespace": [], "filter": None, "limit": 10, "offset": 0, "query": None,
                         "refresh_ttl": None})]),
     ("POST", "/store/namespaces", {"suffix": ["z"], "max_depth": 2},
      [("store.list_namespaces", {"namespace": None, "suffix": ["z"], "max_depth": 2, "limit": 100, "offset": 0})]),
@@ -223,6 +229,21 @@ def test_metadata_is_stored_as_the_handler_leaves_it(users: Users, there: None, 
     users.guard.handler = lambda user, resource, action, value: handler(user, resource, action, value)
     cron = users.ann.post("/runs/crons", {**HOURLY, "metadata": {"a": 1}}).json
     assert cron["metadata"] == cron["payload"]["metadata"] == {"a": 1, "owner": "ann"}
+
+
+def test_a_changed_cron_keeps_what_its_runs_carry_under_what_the_handler_stamps(
+    users: Users, own_key: None
+) -> None:
+    cron = users.ann.post("/runs/crons", {**HOURLY, "metadata": {"a": 1}}).json
+    users.guard.handler = lambda user, resource, action, value: value.setdefault("metadata", {}).update(
+        owner="ann"
+    )
+    stamped = users.ann.patch(f"/runs/crons/{cron['cron_id']}", {"enabled": False}).json
+    assert stamped["metadata"] == stamped["payload"]["metadata"] == {"a": 1, "owner": "ann"}
+    given_away = {"metadata": {"b": 2, "owner": "bob"}}
+    kept = users.ann.patch(f"/runs/crons/{cron['cron_id']}", given_away).json
+    assert kept["metadata"] == {"a": 1, "b": 2, "owner": "ann"}
+    assert kept["payload"]["metadata"] == {"b": 2, "owner": "ann"}
 
 
 def test_nothing_else_is_stored_as_a_handler_leaves_it(users: Users) -> None:

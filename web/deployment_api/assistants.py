@@ -153,7 +153,11 @@ def refuse_two_configurations(body: dict[str, Any]) -> None:
 
 def _content(body: dict[str, Any]) -> dict[str, Any]:
     """What handlers are told of an assistant's content."""
-    return {name: body.get(name, {}) for name in ("config", "context", "metadata")}
+    return {
+        "config": body.get("config", {}),
+        "context": body.get("context"),
+        "metadata": body.get("metadata", {}),
+    }
 
 
 def _hold(conn: Connection, assistant_id: UUID, asked: Granted) -> None:

@@ -246,11 +246,13 @@ def change_cron(cron_id: str) -> Response:
         raise Invalid("Request body cannot be empty", status=400)
     least = settings().min_cron_seconds
     own = {name: body.get(name) for name in ("schedule", "end_time", "enabled", "on_run_completed")}
-    asked = allow("crons", "update", cron_id=key, **own, payload=body)
-    if metadata := changed(asked):  # which the handler was not given, and may stamp all the same
-        body["metadata"] = {**body.get("metadata", {}), **metadata}
+    sent = {"metadata": body["metadata"]} if "metadata" in body else {}
+    asked = allow("crons", "update", cron_id=key, **own, payload=body, **sent)
+    stamped = changed(asked)  # also where none was sent
     with connection() as conn:
-        row = crons.update(conn, deployment().id, key, body, visible=asked.filter, min_seconds=least)
+        row = crons.update(
+            conn, deployment().id, key, body, visible=asked.filter, stamped=stamped, min_seconds=least
+        )
         return jsonify(crons.record(row))
 
 

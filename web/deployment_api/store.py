@@ -96,7 +96,7 @@ class NamespaceSearch(Schema):
 
 class FoundBelow(Schema):
     namespace = ListOf(StrictString(), load_default=list)
-    filter = Filter()
+    filter = Filter(allow_none=True)
 
 
 class NamespacePrefix(Schema):
@@ -205,7 +205,7 @@ def search_items() -> Response:
     `query` puts the nearest in meaning first, where the project's configuration has a `store.index`.
     """
     body = load(ItemSearch)
-    wanted = {"namespace": body.get("namespace_prefix") or [], "filter": body.get("filter") or {}}
+    wanted = {"namespace": body.get("namespace_prefix") or [], "filter": body.get("filter")}
     rest = {name: body.get(name) for name in ("limit", "offset", "query", "refresh_ttl")}
     wanted = _rewritten(FoundBelow, wanted, allow("store", "search", **wanted, **rest))
     prefix = wanted["namespace"]

@@ -41,6 +41,7 @@ ANY = "*"
 ASK_SECONDS = 10.5
 THREADS = 16  # for an `authenticate` that is no coroutine
 IDS = ("thread_id", "run_id", "assistant_id", "cron_id")
+LABELS = ("namespace", "suffix")
 EMPTY = inspect.Parameter.empty
 
 Answer = dict[str, Any]
@@ -183,10 +184,12 @@ def _handlers(auth: Auth) -> dict[tuple[str, str], Callable[..., Any]]:
 
 
 def _with_ids(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The value as handlers get it: ids are UUIDs, a namespace is a tuple."""
+    """The value as handlers get it: ids are UUIDs, also of the runs to cancel; labels of namespaces are tuples."""
     ids: dict[str, Any] = {name: _uuid(value[name]) for name in IDS if isinstance(value.get(name), str)}
-    if isinstance(value.get("namespace"), list):
-        ids["namespace"] = tuple(value["namespace"])
+    ids |= {name: tuple(value[name]) for name in LABELS if isinstance(value.get(name), list)}
+    named = value["metadata"].get("run_ids") if "action" in value else None
+    if named is not None:
+        ids["metadata"] = {**value["metadata"], "run_ids": [_uuid(text) for text in named]}
     return {**value, **ids}
 
 

@@ -167,10 +167,18 @@ def test_ids_are_uuids_and_namespaces_tuples() -> None:
         "thread_ids": [THREAD],
         "metadata": {"thread_id": THREAD},
     }
+    assert seen({"namespace": None, "suffix": ["z"]})[1] == {"namespace": None, "suffix": ("z",)}
     assert seen({"thread_id": None, "assistant_id": "agent"})[1] == {
         "thread_id": None,
         "assistant_id": "agent",
     }
+
+
+def test_runs_to_cancel_are_named_by_uuids() -> None:
+    told = {"thread_id": None, "action": "interrupt", "metadata": {"run_ids": [THREAD], "status": None}}
+    assert seen(told)[1]["metadata"] == {"run_ids": [UUID(THREAD)], "status": None}
+    told["metadata"] = {"run_ids": None, "status": "all"}
+    assert seen(told)[1]["metadata"] == {"run_ids": None, "status": "all"}
 
 
 # What it leaves and returns
