@@ -55,7 +55,9 @@ def _add_app(found: Document, app: Document, *, is_open: bool) -> None:
         *found.get("tags", []),
         *(tag for tag in app.get("tags", []) if tag.get("name") not in known),
     ]
-    found["info"] = {**found["info"], **(app.get("info") or {})}
+    if app.get("info"):
+        needed = {name: found["info"][name] for name in ("title", "version")}
+        found["info"] = {**needed, **app["info"]}
 
 
 def _add_auth(found: Document, auth: Document) -> None:
