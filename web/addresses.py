@@ -19,6 +19,7 @@ from shared.settings import Settings
 CONTROL_PLANE_MOUNT = "/api-host"
 DEPLOYMENT_PREFIX = PATH_PREFIX
 NOWHERE = "/.nowhere"  # no route can have it
+PATH_SAFE = "/:@!$&'()*+,;=~"  # what a path shows unescaped
 
 # What stays the control plane's own at an address whose root is a deployment's.
 CONTROL_PLANE_PREFIXES = ("/v1/", "/v2/", DEPLOYMENT_PREFIX, "/o/")
@@ -63,7 +64,7 @@ class Addresses:
         elif name is None and self._at_root and not path.startswith(CONTROL_PLANE_PREFIXES):
             name = self._at_root
         if _climbs(path, environ.get("RAW_URI") or environ.get("REQUEST_URI") or ""):
-            path = NOWHERE
+            path = f"{DEPLOYMENT_PREFIX}{name}{NOWHERE}" if name is not None else _nowhere(path)
         elif name is not None:
             environ[AT_ROOT] = True
             path = f"{DEPLOYMENT_PREFIX}{name}{path}"
@@ -79,6 +80,14 @@ class Addresses:
         host = environ.get("HTTP_HOST", "").partition(":")[0].lower().rstrip(".")
         label = host.removesuffix(self._domain)
         return label if label != host and LABEL.fullmatch(label) else None
+
+
+def _nowhere(path: str) -> str:
+    """No route, in the deployment that the path is in: who calls there is for that to say."""
+    name = (
+        path.removeprefix(DEPLOYMENT_PREFIX).partition("/")[0] if path.startswith(DEPLOYMENT_PREFIX) else ""
+    )
+    return f"{DEPLOYMENT_PREFIX}{name}{NOWHERE}" if name and "\x00" not in name else NOWHERE
 
 
 def _climbs(path: str, raw: str) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from flask import g, request
 
 from shared.user_code import loopback
-from web.addresses import deployment_path
+from web.addresses import AT_ROOT, PATH_SAFE, deployment_path
 from web.headers import REQUEST_ID
 from web.named import is_platform_key
 
@@ -24,8 +25,16 @@ def of_request() -> dict[str, Any]:
         "client": [request.remote_addr, int(request.environ.get("REMOTE_PORT") or 0)]
         if request.remote_addr
         else None,
-        "url": request.url,
+        "url": _url(),
     }
+
+
+def _url() -> str:
+    """The address as the client wrote it."""
+    path, query = request.path, request.query_string.decode("latin-1")
+    if request.environ.get(AT_ROOT):
+        path = deployment_path(path) or path
+    return f"{request.root_url.rstrip('/')}{quote(path, safe=PATH_SAFE)}{'?' if query else ''}{query}"
 
 
 def headers() -> list[list[str]]:

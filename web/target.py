@@ -16,7 +16,7 @@ from werkzeug.routing import RequestRedirect, Rule
 from shared.deployments.deployments import NO_USER_CODE, DeploymentRef
 from shared.errors import Unavailable
 from web import app_routes, named
-from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, deployment_path
+from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, NOWHERE, deployment_path
 from web.context import settings
 from web.operations import of_view
 
@@ -99,7 +99,7 @@ def find() -> None:
         _route_to(f"{DEPLOYMENT_PREFIX}{name}{path}")
         mount += prefix
     _switch_off(deployment)
-    is_for_app = _is_for_app(deployment, path, is_websocket)
+    is_for_app = inner != NOWHERE and _is_for_app(deployment, path, is_websocket)
     if is_for_app:
         request.url_rule = request.view_args = request.routing_exception = None
     g.target = Target(deployment, path, mount, is_for_app, is_websocket)

@@ -52,6 +52,13 @@ def test_an_unknown_path_is_authenticated_first(users: Users, path: str, method:
     assert users.ann.call(method, path).status_code in (404, 405)
 
 
+@pytest.mark.parametrize("path", ["/threads%2Fx", "/threads/%2e%2e/ok", "/..", "/threads/..%2F..%2Fok"])
+def test_a_path_that_could_climb_is_an_unknown_one(users: Users, path: str) -> None:
+    for _ in range(25):  # more than an address may fail in a minute
+        assert users.ann.get(path).status_code == 404
+    assert users.nobody.get(path).json == UNKNOWN
+
+
 @pytest.mark.parametrize("path", ["/ok", "/info", "/openapi.json", "/docs", "/"])
 def test_open_routes_ask_nobody(users: Users, path: str) -> None:
     assert users.nobody.get(path).status_code == 200
@@ -94,6 +101,14 @@ def test_the_project_sees_the_request_without_the_prefix(users: Users) -> None:
     assert headers["authorization"] == "Bearer ann"
     assert headers["x-team"] == "red"
     assert headers["x-request-id"]
+
+
+def test_the_project_sees_the_address_as_the_client_wrote_it(app_with: MakeApp, users: Users) -> None:
+    users.ann.get("/threads/%C3%A9%20?b=%C3%A9%20x&c=")
+    app_with(dev_deployment="chat").test_client().get("/threads/x?b=%C3%A9")
+    named, at_root = [facts["url"] for facts in users.guard.facts]
+    assert named == "http://localhost/d/chat/threads/%C3%A9%20?b=%C3%A9%20x&c="
+    assert at_root == "http://localhost/threads/x?b=%C3%A9"
 
 
 @pytest.mark.parametrize("name", ["X-Api-Key", "Authorization", "X-Other"])

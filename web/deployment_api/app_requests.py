@@ -11,6 +11,7 @@ from urllib.parse import quote
 from flask import g, request
 
 from shared.access.api_keys import Caller
+from web.addresses import PATH_SAFE
 from web.context import settings
 from web.deployment_api.authorization import user
 from web.named import is_platform_key
@@ -28,7 +29,6 @@ NEVER_NAMED = frozenset({"host", "content-length", "content-type"})
 NOT_PASSED_ON = frozenset(
     {"x-runyard-user-code", "x-request-id", "forwarded"}
 )  # the service's own, and said below
-PATH_SAFE = "/:@!$&'()*+,;=~"
 MIDDLEWARE_FIRST = "middleware_first"
 V6_HOST_PREFIX = 64  # whoever has one IPv6 address has as many as this leaves
 
