@@ -63,7 +63,7 @@ ROWS: list[tuple[str, str, Any, Asked]] = [
     ("DELETE", f"/assistants/{ID}", None, [("assistants.delete", {"assistant_id": ID})]),
     ("DELETE", f"/assistants/{ID}?delete_threads=true", None,
      [("assistants.delete", {"assistant_id": ID}),
-      ("threads.update", {"thread_id": None, "action": "interrupt", "metadata": {}})]),
+      ("threads.update", {"thread_id": None, "action": "interrupt", "metadata": {"run_ids": None, "status": None}})]),
     *[(method, f"/runs/crons/{ID}", None, [(f"crons.{action}", {"cron_id": ID})])
       for method, action in (("GET", "read"), ("DELETE", "delete"))],
     ("PATCH", f"/runs/crons/{ID}", {"enabled": False},

@@ -230,7 +230,8 @@ def delete_assistant(assistant_id: str) -> tuple[str, int]:
     delete_threads = request.args.get("delete_threads", "").lower() in ("true", "1")
     asks = [Ask("assistants", "delete", {"assistant_id": key})]
     if delete_threads:
-        asks.append(Ask("threads", "update", {"thread_id": None, "action": "interrupt", "metadata": {}}))
+        which = {"run_ids": None, "status": None}
+        asks.append(Ask("threads", "update", {"thread_id": None, "action": "interrupt", "metadata": which}))
     asked, *of_threads = allow_all(asks)
     with connection() as conn:
         missing = assistants.not_deleted(key)
