@@ -388,3 +388,15 @@ def test_an_old_token_is_worth_nothing(users: Users, token: Any, monkeypatch: py
 
 def test_code_that_works_for_nobody_may_not_call_where_users_are_told_apart(users: Users, token: Any) -> None:
     assert search(users.nobody, headers=token(user=None)).status_code == 401
+    assert users.guard.calls == 0
+
+
+def test_code_that_works_for_nobody_may_say_who_it_is_as_anybody_may(users: Users, token: Any) -> None:
+    seen: list[Any] = []
+    users.guard.handler = lambda user, *ask: seen.append(user["identity"])
+    assert search(users.ann, headers=token(user=None)).status_code == 200
+    assert seen == ["ann"]
+    assert loopback.HEADER.lower() not in dict(users.guard.facts[0]["headers"])
+    assert search(users.of("unknown"), headers=token(user=None)).json == UNKNOWN
+    assert search(users.ann, headers=token(user=guard.user("bob"))).status_code == 200
+    assert seen[-1] == "bob"  # whose request it is goes before what its code sends
