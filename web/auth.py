@@ -27,7 +27,7 @@ from shared.access import api_keys, organizations
 from shared.access.api_keys import Caller
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Denied, Forbidden, TooMany, Unauthenticated
-from shared.user_code import authorization, loopback, users
+from shared.user_code import authorization, users
 from shared.user_code.users import User
 from web import facts, named, operations, rate_limits
 from web.context import settings
@@ -71,7 +71,7 @@ def _who() -> Caller:
     """The caller by the deployment's own account where it has one, else by their key. Raises what refuses them."""
     name = named.name_in(request.path)
     if name is not None and USER_CODE_TOKEN in request.headers:
-        return _own_code(name, request.headers[USER_CODE_TOKEN])
+        return _own_code(name)
     deployment = None if name is None else named.deployment(name)
     if deployment is not None and deployment.user_code.auth is not None:
         return identify_user(deployment)
@@ -133,11 +133,10 @@ def _tool(deployment: DeploymentRef) -> Caller | None:
     return found
 
 
-def _own_code(name: str, token: str) -> Caller:
+def _own_code(name: str) -> Caller:
     """The deployment's own code, on behalf of the user it works for; raises Unauthenticated."""
-    sent = loopback.read(token)
-    deployment = None if sent is None else named.by_id(sent.deployment_id)
-    if sent is None or deployment is None or deployment.name != name:
+    sent, deployment = named.own_code(), named.deployment(name)
+    if sent is None or deployment is None:
         raise Unauthenticated("This token does not open this deployment")
     g.deployment = deployment
     if deployment.user_code.auth is None:

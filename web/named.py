@@ -1,7 +1,10 @@
 """The deployment that a request's address names, which may be known before who calls is.
 
-Whoever sends a key of the service means the deployment of the key's organization. Anybody else means the one of
-the organization in `X-Tenant-Id`, or else the oldest of that name that has something for callers without a key.
+Whoever sends a key of the service means the deployment of the key's organization, and a deployment's own code that
+deployment. Anybody else means the one of the organization in `X-Tenant-Id`, or else the oldest of that name that has
+something for callers without a key.
+
+It is found once for each request: what is asked about one deployment must not be answered by another.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from shared.deployments import deployments
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Refused
 from shared.infra.postgres import connection
+from shared.user_code import loopback
+from shared.user_code.loopback import OwnCode
 from web.addresses import DEPLOYMENT_PREFIX
 from web.context import settings
 from web.developer import developer
@@ -47,6 +52,17 @@ def name_in(path: str) -> str | None:
 
 def deployment(name: str) -> DeploymentRef | None:
     """The deployment of that name that this request means; None where there is none. Raises Unavailable."""
+    if g.get("named", (None,))[0] != name:
+        g.named = name, _deployment(name)
+    found: DeploymentRef | None = g.named[1]
+    return found
+
+
+def _deployment(name: str) -> DeploymentRef | None:
+    sent = own_code()
+    if sent is not None:
+        own = by_id(sent.deployment_id)
+        return own if own is not None and own.name == name else None
     caller = key_holder()
     if caller is not None:
         own = of_organization(caller.organization_id, name)
@@ -73,6 +89,12 @@ def of_organization(organization_id: UUID, name: str) -> DeploymentRef | None:
 
 def by_id(deployment_id: UUID) -> DeploymentRef | None:
     return _found((deployment_id, "", "id"), lambda conn: deployments.resolve_by_id(conn, deployment_id))
+
+
+def own_code() -> OwnCode | None:
+    """What the token of a deployment's own code says; None where there is none that is good."""
+    token = request.headers.get(loopback.HEADER)
+    return None if token is None else loopback.read(token)
 
 
 def key_holder() -> Caller | None:

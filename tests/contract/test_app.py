@@ -9,8 +9,9 @@ import gevent
 import pytest
 from flask.testing import FlaskClient
 
-from shared.user_code import exchanges
+from shared.user_code import exchanges, loopback
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp
+from tests.support import guard
 from tests.support.played_app import BODY, CLOSE, END, Died, Side, Stage, serve
 from web import named, rate_limits
 from web.deployment_api import app_proxy
@@ -457,3 +458,26 @@ def test_each_address_has_its_streams(played: Played, api: Api) -> None:
     assert again.status_code == 200
     for response in [*opened, again]:
         response.close()
+
+
+def test_own_code_means_its_own_deployment_whatever_else_has_the_name(
+    played: Played, api: Api, neighbour: Api, own_key: None
+) -> None:
+    """Else its authorization would say who calls, and another organization's app would believe it."""
+    guarded: dict[str, Any] = {
+        "auth": {"parameters": ["headers"], "handlers": guard.EVERYTHING},
+        "http": {"enable_custom_route_auth": True},
+    }
+    stage = played(hello, "GET /a", "GET /older", **guarded)
+    serve(neighbour.deployment, "GET /a", "GET /younger", **guarded)
+    named.forget()
+    ann = guard.user("ann")
+    token = {loopback.HEADER: loopback.make(neighbour.deployment.id, ann)}
+    client = api.client.application.test_client()
+    tenant = {"X-Tenant-Id": str(api.deployment.organization_id)}
+    assert client.get("/d/chat/older", headers=token).status_code == 404
+    assert client.get("/d/chat/older", headers={**token, **tenant}).status_code == 404
+    assert stage.sides == []
+    assert client.get("/d/chat/younger", headers={**token, **tenant}).data == b"hello"
+    assert stage.last.head["user"] == ann
+    assert client.get("/d/chat/a", headers={loopback.HEADER: "no token"}).status_code == 401
