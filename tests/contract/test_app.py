@@ -347,6 +347,15 @@ def test_at_an_address_of_its_own_cookies_and_headers_are_left(app_with: MakeApp
     assert shared["Content-Security-Policy"].startswith("sandbox ")
 
 
+def test_what_proxies_would_obey_is_dropped_everywhere(app_with: MakeApp, played: Played) -> None:
+    sent = [("X-Accel-Redirect", "/inside"), ("X-Sendfile", "/etc/passwd"), ("X-Accel-Buffering", "no")]
+    played(lambda side: side.answer(b"", headers=sent), "GET /x")
+    client = app_with(app_domain="apps.localhost").test_client()
+    for url in ("http://chat.apps.localhost/x", "http://localhost/d/chat/x"):
+        found = client.get(url).headers
+        assert [name for name, _ in sent if name in found] == ["X-Accel-Buffering"]
+
+
 @pytest.mark.parametrize(
     "headers",
     [[("x", "a\r\nSet-Cookie: b=1")], [("x\r\ny", "a")], [("x y", "a")], [("", "a")], [("x", "\u0100")]],

@@ -258,6 +258,26 @@ def test_no_answer_is_a_refusal(
         assert response.json == {"detail": {"why": [1]}}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Set-Cookie", "session=eve; Path=/"),
+        ("Content-Security-Policy", "default-src *"),
+        ("X-Content-Type-Options", "sniff"),
+        ("Clear-Site-Data", '"*"'),
+        ("Service-Worker-Allowed", "/"),
+        ("Strict-Transport-Security", "max-age=0"),
+        ("X-Accel-Redirect", "/inside"),
+    ],
+)
+def test_a_refusal_says_nothing_for_others_at_its_origin(users: Users, name: str, value: str) -> None:
+    refusal = {"status": 401, "detail": "no", "headers": {name: value, "X-Why": "so"}}
+    users.guard.answer = fails({"denied": refusal})
+    response = search(users.ann)
+    assert response.headers["X-Why"] == "so"
+    assert response.headers.get(name) != value
+
+
 def test_a_refusal_cannot_take_the_servers_headers(users: Users) -> None:
     headers = {
         "Content-Length": "3",

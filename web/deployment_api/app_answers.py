@@ -37,6 +37,14 @@ OF_ORIGIN = frozenset(
         "reporting-endpoints", "origin-agent-cluster", "public-key-pins",
     }
 )  # fmt: skip
+# What proxies in front of the service would obey: they would send files and pages of theirs for it.
+FOR_PROXIES = frozenset(
+    {
+        "x-accel-redirect", "x-accel-expires", "x-accel-limit-rate", "x-accel-charset", "x-sendfile",
+        "x-lighttpd-send-file", "x-reproxy-url",
+    }
+)  # fmt: skip
+NEVER = HOP_BY_HOP | OWN | FOR_PROXIES
 SANDBOX = "sandbox allow-scripts allow-forms allow-popups allow-popups-to-escape-sandbox allow-modals allow-downloads"
 WITHOUT_BODY = (204, 304)
 
@@ -94,7 +102,7 @@ def passed_on(sent: Sequence[tuple[Any, Any]], target: Target) -> Iterable[tuple
     has_coding = any(name.lower() == "transfer-encoding" for name, _ in sent)
     for name, value in sent:
         lower = name.lower()
-        if lower in HOP_BY_HOP or lower in named or lower in OWN or (is_shared and lower in OF_ORIGIN):
+        if lower in NEVER or lower in named or (is_shared and lower in OF_ORIGIN):
             continue
         if lower == "content-length" and has_coding:
             continue
