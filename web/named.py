@@ -9,6 +9,7 @@ It is found once for each request: what is asked about one deployment must not b
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from uuid import UUID
@@ -30,6 +31,7 @@ from web.developer import developer
 
 KNOWN_SECONDS = 1.0  # how long a deployment that was found is not looked up again
 MOST_KNOWN = 10_000
+KEY_SIGN = re.compile(rf"(?<![0-9A-Za-z_-]){api_keys.PREFIX}_")
 
 Key = tuple[UUID | None, str, str]  # the last says how it was looked up
 
@@ -128,9 +130,12 @@ def presented_key() -> str | None:
 
 
 def is_platform_key(value: str) -> bool:
-    """Whether a header's value is, or was meant as, a key of the service; no user code may see it."""
-    words = value.split()
-    return bool(words) and (words[-1].startswith(f"{api_keys.PREFIX}_") or words[-1] == settings().api_key)
+    """Whether a header's value is, or was meant as, a key of the service; no user code may see it.
+
+    Wherever in the value it is: several headers of a name come as one, and some clients put keys into cookies.
+    """
+    bootstrap = settings().api_key
+    return KEY_SIGN.search(value) is not None or (bootstrap is not None and bootstrap in value)
 
 
 def _found(key: Key, look_up: Callable[[Connection], DeploymentRef | None]) -> DeploymentRef | None:

@@ -119,6 +119,20 @@ def test_the_project_sees_no_key_of_the_platform(users: Users, name: str, scheme
         assert secret not in str(users.guard.facts.pop())
 
 
+@pytest.mark.parametrize(
+    "shape", ["{}, mine", "mine,{}", "mine, {}", '"{}"', "a=1; key={}; b=2", "Bearer {} x", "[{}]"]
+)
+@pytest.mark.parametrize("name", ["X-Api-Key", "Authorization", "X-Cookies"])
+def test_wherever_in_a_header_a_key_is_the_project_does_not_see_it(
+    users: Users, name: str, shape: str
+) -> None:
+    for secret in (ADMIN_KEY, "ryd_12345678_" + "A" * 43):
+        search(users.nobody, headers={name: shape.format(secret)})
+        assert secret not in str(users.guard.facts.pop())
+    search(users.nobody, headers={name: "hurryd_up ryder"})
+    assert "hurryd_up ryder" in str(users.guard.facts.pop())
+
+
 def test_a_platform_key_alone_is_an_ordinary_caller(users: Users) -> None:
     assert search(users.owner).json == UNKNOWN
     users.guard.users[""] = guard.user("everybody")

@@ -125,7 +125,7 @@ def _port() -> int:
 
 def _subprotocols() -> list[str]:
     asked = request.headers.get("Sec-WebSocket-Protocol", "")
-    return [name.strip() for name in asked.split(",") if name.strip()]
+    return [name.strip() for name in asked.split(",") if name.strip() and not is_platform_key(name)]
 
 
 def _is_proxied(environ: Mapping[str, Any]) -> bool:
