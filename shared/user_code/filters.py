@@ -100,10 +100,13 @@ class _Condition:
         parts = [part for key, wanted in filter.items() for part in self._entry(key, wanted, depth)]
         return f"({' AND '.join(parts)})" if parts else "true"
 
-    def _entry(self, key: str, wanted: Any, depth: int) -> Iterator[str]:
+    def _count(self) -> None:
         self._entries += 1
         if self._entries > MAX_ENTRIES:
             raise BadFilter(f"filter has more than {MAX_ENTRIES} entries")
+
+    def _entry(self, key: str, wanted: Any, depth: int) -> Iterator[str]:
+        self._count()
         if key in JOINED:
             yield self._joined(key, wanted, depth)
         elif key.startswith("$"):
@@ -142,6 +145,7 @@ class _Condition:
         ]
         for member in members:
             if isinstance(member, list | dict):
+                self._count()  # each is a query of its own
                 # unnested from a one-row query: of what is no array there is nothing, and no error
                 stored = f"CASE WHEN {parts[1]} THEN {self._found(key)} ELSE '[]' END"
                 member_sql = self._bind(dumps(member), "jsonb")

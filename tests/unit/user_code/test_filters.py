@@ -93,6 +93,8 @@ UNSUPPORTED: list[Any] = [
     {"k\0": 1},
     {"k": "x" * 70_000},
     {str(n): n for n in range(101)},
+    {"k": {"$contains": [{"n": n} for n in range(100)]}},
+    {"$or": [{"k": {"$contains": [[], []]}}] * 40},
     ["k"],
     "k",
     1,
