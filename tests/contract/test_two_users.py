@@ -224,6 +224,13 @@ def test_what_a_handler_leaves_is_checked_like_what_is_sent(users: Users) -> Non
     assert users.ann.get("/store/items?namespace=a&key=other").json["value"] == {"v": 2}
 
 
+def test_a_handler_that_leaves_no_namespace_opens_none(users: Users) -> None:
+    users.ann.call("PUT", "/store/items", {"namespace": ["notes"], "key": "k", "value": {}})
+    users.guard.handler = lambda user, resource, action, value: value.clear()
+    for path in ("/store/items/search", "/store/namespaces"):
+        assert users.bob.post(path, {"namespace_prefix": ["mine"]}).status_code == 500
+
+
 @pytest.mark.parametrize("name", ["a.b", "*"])
 def test_a_name_that_is_no_label_opens_no_other_namespace(users: Users, name: str) -> None:
     users.guard.users[name] = guard.user(name)

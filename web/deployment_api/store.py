@@ -136,6 +136,8 @@ def _rewritten(schema: type[Schema], sent: dict[str, Any], asked: Granted) -> di
     """
     if user() is None:
         return sent
+    if "namespace" not in asked.value:  # which would be all there is
+        authorization.fail(unasked(), "a handler of the store left no namespace")
     left = {name: asked.value.get(name) for name in schema._declared_fields}
     body = checked(schema, {name: value for name, value in left.items() if value is not None}, "body")
     labels = body.get("namespace") or []
