@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
+import orjson
 import pytest
+from flask import g
 from sqlalchemy import text
 
 import tests.support.factories as make
+from shared.access.api_keys import Caller
 from shared.infra.postgres import connection
+from shared.user_code.users import user_of
 from tests.contract.conftest import Api, Users
 from tests.support import guard
+from web import named
+from web.deployment_api.protocol.socket import Session
 
 HOURLY = {"assistant_id": "agent", "schedule": "0 * * * *"}
 
@@ -252,3 +260,52 @@ def test_users_who_are_remembered_are_not_taken_for_each_other(users: Users, ann
     for _ in range(2):
         assert users.ann.get(f"/threads/{anns['thread']}").status_code == 200
         assert users.bob.get(f"/threads/{anns['thread']}").status_code == 404
+
+
+class PlayedSocket:
+    """The server's end of a WebSocket, whose client does what the test says."""
+
+    is_closed = False
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.take: Callable[[bytes], None] = lambda message: None
+
+    @contextmanager
+    def receiving(self, take: Callable[[bytes], None], wake: Callable[[], None]) -> Iterator[None]:
+        self.take = take
+        yield
+
+    def beat(self) -> None:
+        """Nobody listens."""
+
+    def send(self, *messages: bytes) -> None:
+        self.sent += map(orjson.loads, messages)
+
+
+def test_a_users_socket_commands_nothing_where_nobody_is_asked_any_more(users: Users) -> None:
+    """A stranger's thread could be written to by whoever had waited for it."""
+    socket: Any = PlayedSocket()
+    thread_id = users.ann.post("/threads", {}).json["thread_id"]
+    app, chat = users.owner.client.application, users.guard.deployment
+    with app.test_request_context(f"/d/chat/threads/{thread_id}/stream/events"):
+        g.caller, g.request_id, g.user = (
+            Caller(chat.organization_id, "", "user:1", "run"),
+            "1",
+            user_of(guard.user("bob")),
+        )
+        g.deployment, g.is_authorized = named.by_id(chat.id), True
+        session = Session(socket, UUID(thread_id), {"owner": "bob"}, heartbeat_seconds=0.01)
+    steps = session.steps()
+    next(steps)
+    with connection() as conn:
+        conn.execute(
+            text("UPDATE revision SET user_code = NULL WHERE id = :id"), {"id": chat.active_revision_id}
+        )
+    named.forget()
+    start = {"id": 1, "method": "run.start", "params": {"assistant_id": "agent", "input": {}}}
+    socket.take(orjson.dumps(start))
+    steps.close()
+    (answer,) = socket.sent
+    assert (answer["type"], answer["message"][:4]) == ("error", "403:")
+    assert users.owner.get(f"/threads/{thread_id}/runs").json == []

@@ -19,7 +19,8 @@ from wsproto.frame_protocol import CloseReason
 
 from shared import thread_stream
 from shared.access.api_keys import Caller
-from shared.errors import Invalid, Refused, RunyardError, TooMany, Unavailable
+from shared.deployments.deployments import DeploymentRef
+from shared.errors import Forbidden, Invalid, Refused, RunyardError, TooMany, Unavailable
 from shared.eventlog.hub import Reader, Stopping, hub
 from shared.infra import logs
 from shared.infra.postgres import connection, dumps
@@ -33,7 +34,7 @@ from shared.user_code.filters import Filter
 from web import rate_limits, sse, websocket
 from web.auth import caller
 from web.context import deployment, settings
-from web.deployment_api.authorization import allow, user
+from web.deployment_api.authorization import allow, unasked, user
 from web.deployment_api.found import find_deployment
 from web.deployment_api.protocol import answers
 from web.deployment_api.protocol.commands import ProtocolCommand, carry_out
@@ -288,6 +289,7 @@ class Session:
             if too_many is not None:
                 raise too_many
             find_deployment()
+            self._requested.require_same(unasked())
             return self._done(command)
         except RunyardError as error:
             return self._numbered(_refusal(command["id"], error))
@@ -374,6 +376,7 @@ class _Requested:
 
     app: Flask
     caller: Caller
+    deployment_id: UUID
     deployment_name: str
     request_id: str
     user: User | None
@@ -381,7 +384,14 @@ class _Requested:
     @classmethod
     def now(cls) -> _Requested:
         app: Any = current_app
-        return cls(app._get_current_object(), g.caller, g.deployment_name, g.request_id, user())
+        serving = deployment()
+        return cls(app._get_current_object(), g.caller, serving.id, serving.name, g.request_id, user())
+
+    def require_same(self, serving: DeploymentRef) -> None:
+        """Raise Forbidden where the name means another deployment by now, or who may do what is decided otherwise."""
+        is_asked = serving.user_code.auth is not None
+        if serving.id != self.deployment_id or is_asked != (self.user is not None):
+            raise Forbidden("The deployment has changed whom it lets in: connect again")
 
     @contextmanager
     def again(self) -> Iterator[None]:
