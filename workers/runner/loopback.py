@@ -30,7 +30,8 @@ from workers.runner.host import Host
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 64  # of one host
+AT_ONCE = 64  # of one host; one too many is refused
+MOST = 1024  # … and as many as nobody makes who reads the refusals
 WINDOW = 16  # parts that were not credited, either way
 PART_BYTES = 64 * 1024
 CONNECT_SECONDS = 5.0
@@ -58,6 +59,8 @@ class Loopbacks:
         """Make a request that a host has opened; to be called as its frame is read. Raises BadFrame."""
         if id in host.occupants:
             raise frames.BadFrame("a request with an id that is in use")
+        if self._open[host] >= MOST:
+            raise frames.BadFrame(f"{MOST} requests at once")
         request = _OwnRequest(host, id, head)
         host.admit(id, request)
         self._open[host] += 1

@@ -160,6 +160,17 @@ def test_a_host_makes_so_many_requests_at_once(world: World) -> None:
 
 
 @greened
+def test_a_host_that_makes_ever_more_of_them_is_killed(world: World) -> None:
+    with served(world) as (s, _, _):
+        requests_of_hosts.MOST = 2
+        waiting = [gevent.spawn(ask, s, "/endless", size=1, parts=-2) for _ in range(2)]
+        until(lambda: any(len(host.occupants) == 4 for host in s.pool.all()))
+        with pytest.raises(HostDied, match="2 requests at once"):
+            ask(s, "/threads")
+        gevent.killall(waiting)
+
+
+@greened
 def test_a_host_that_leaves_its_deployment_is_killed(world: World) -> None:
     with served(world) as (s, service, _):
         with pytest.raises(HostDied, match="a request for"):
