@@ -98,6 +98,8 @@ class App:
         if head["do"] == "flood":
             for _ in range(100):
                 self.part(frames.BODY + b"x")
+        for part in head.get("says", ()):
+            self.part(part.encode())
         if head["do"] == "die":
             self.part(frames.BODY + b"last words")
             time.sleep(0.2)

@@ -15,9 +15,9 @@ from uuid_utils.compat import uuid7
 
 from shared.errors import HostDied, HostError
 from shared.infra.postgres import dumps
-from shared.user_code import inbox, parts
+from shared.user_code import inbox
 from shared.user_code.inbox import PART, TAKEN
-from shared.user_code.parts import CLOSE, COSTING, CREDIT, LAST, MOST_BYTES, WINDOW, Sender
+from shared.user_code.parts import CLOSE, COSTING, CREDIT, HEAD, LAST, MOST_BYTES, WINDOW, Sender
 from shared.user_code.requests import WaitingRequest
 from workers.graph_host import frames
 from workers.runner.host import Host
@@ -25,7 +25,7 @@ from workers.runner.host_pool import HostPool
 
 log = logging.getLogger(__name__)
 
-FROM_APP = frozenset((parts.HEAD, *COSTING, *LAST, CREDIT))
+FROM_APP = frozenset((HEAD, *COSTING, *LAST, CREDIT))
 AT_ONCE = WINDOW  # parts that travel together
 GONE = CLOSE + b'{"code":1006,"reason":"the client has gone"}'
 
@@ -39,6 +39,8 @@ class Relay:
         self._request = request
         self._up: SimpleQueue[bytes | None] = SimpleQueue()  # None: nothing follows
         self._held = 0  # parts of the app's that were not credited to it
+        self._owed = 0  # parts of the client's that the app has not credited
+        self._has_head = self._has_ended = False
         self._why_lost: str | None = None
 
     def execute(self, hosts: HostPool) -> None:
@@ -97,6 +99,10 @@ class Relay:
         """So many of the app's parts were consumed."""
         self._held -= parts
 
+    def owe(self) -> None:
+        """The app has got one more part to credit."""
+        self._owed += 1
+
     # what the host sees
 
     def received(self, kind: int, body: bytes) -> None:
@@ -107,11 +113,21 @@ class Relay:
         if len(body) > MOST_BYTES + 1:
             self._lose(f"a message of more than {MOST_BYTES} bytes")
             return
-        if body[:1] in COSTING:
-            self._held += 1
-            if self._held > WINDOW:
-                raise frames.BadFrame("more parts than may be on their way")
+        self._count(body[:1], body[1:])
         self._up.put(body)
+
+    def _count(self, kind: bytes, data: bytes) -> None:
+        """Raise BadFrame at a part that the app may not send now: what costs nothing comes once, or answers another."""
+        if self._has_ended or (kind == HEAD and self._has_head):
+            raise frames.BadFrame("a part too many")
+        if kind in COSTING:
+            self._held += 1
+        elif kind == CREDIT:
+            self._owed -= _number(data)
+        if self._held > WINDOW or self._owed < 0:
+            raise frames.BadFrame("more parts than may be on their way")
+        self._has_head = self._has_head or kind == HEAD
+        self._has_ended = kind in LAST
 
     def host_died(self, error: HostError) -> None:
         self._lose(f"the graph host {error.message}")
@@ -156,6 +172,8 @@ class _Client:
     def _pass(self, part: bytes) -> None:
         if part[:1] == CREDIT:
             self._relay.credit(int(part[1:]))
+        elif part[:1] in COSTING:
+            self._relay.owe()
         self._down.put(part)
         if part[:1] == CLOSE:
             self._has_closed = True
@@ -165,3 +183,10 @@ class _Client:
         if not self._has_closed:
             log.info("a request in an app ends early: %s", reason)
             self._pass(GONE)
+
+
+def _number(data: bytes) -> int:
+    """What a credit says; raises BadFrame."""
+    if not data.isdigit() or len(data) > 2:
+        raise frames.BadFrame(f"a credit that is {data!r:.20}")
+    return int(data)

@@ -114,6 +114,23 @@ def test_a_host_that_heeds_no_credit_is_killed(world: World) -> None:
 
 
 @greened
+def test_a_host_that_says_out_of_turn_what_costs_nothing_is_killed(world: World) -> None:
+    """Nobody else would hold it back, and one thread of a web process reads the credits of all hosts."""
+    with scene(world) as s:
+        line = inbox.inbox().line()
+        for said, why in (
+            ("kmuch", "a credit that is"),
+            ("k-1", "a credit that is"),
+            ("k" + "1" * 5000, "a credit that is"),
+            ("k1", "more parts than may be on their way"),
+            ("h{}", "a part too many"),
+        ):
+            with s.open("silent", says=[said]) as exchange, pytest.raises(Lost, match=why):
+                list(exchange.parts(timeout_seconds=10))
+        assert inbox.inbox().line() is line
+
+
+@greened
 def test_a_part_that_was_lost_on_the_way_shows(world: World) -> None:
     with scene(world) as s, s.open("silent") as exchange:
         assert next(exchange.parts())[0] == HEAD
