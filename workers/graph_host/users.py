@@ -128,6 +128,8 @@ def document_of(returned: Any) -> Document:
     if permissions is not None:
         found["permissions"] = permissions
     identity = _identity(found.pop("identity", None))
+    if identity == STUDIO_IDENTITY and found.get("kind") == STUDIO_KIND:
+        del found["kind"]  # claims that a project passes on make nobody one of the platform's tools
     found["permissions"] = _permissions(found.get("permissions"))
     found["display_name"] = str(found.get("display_name") or identity)
     found["is_authenticated"] = bool(found.get("is_authenticated", True))

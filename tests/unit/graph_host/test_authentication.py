@@ -20,6 +20,7 @@ from workers.graph_host import asked_request
 from workers.graph_host import auth as host_auth
 from workers.graph_host.auth import ProjectAuth
 from workers.graph_host.loader import LoadFailed
+from workers.graph_host.users import user_of
 
 DEFAULTS = {"identity": "ann", "is_authenticated": True, "display_name": "ann", "permissions": []}
 
@@ -208,6 +209,13 @@ class Rich:
 )  # fmt: skip
 def test_what_it_returns_becomes_a_user(returned: Any, user: dict[str, Any]) -> None:
     assert answer(returning(returned), request()) == {"user": user}
+
+
+def test_claims_make_nobody_one_of_the_platforms_tools() -> None:
+    claims = {"identity": "langgraph-studio-user", "kind": "StudioUser", "team": "red"}
+    (user,) = answer(returning(claims), request()).values()
+    assert (user["identity"], user["team"], "kind" in user) == ("langgraph-studio-user", "red", False)
+    assert not isinstance(user_of(user), Auth.types.StudioUser)
 
 
 def test_what_is_no_json_is_left_out_of_the_user(caplog: pytest.LogCaptureFixture) -> None:
