@@ -97,6 +97,18 @@ def identify() -> Caller | None:
     return organizations.acting_for(found, tenant) if tenant else found
 
 
+def identify_if_known() -> Caller | None:
+    """Who calls an open route, as far as a key of the service says so.
+
+    Where a deployment's own authorization decides, any other credential is for that. Raises for a key that is refused.
+    """
+    name = named.name_in(request.path)
+    deployment = None if name is None else named.deployment(name)
+    if deployment is not None and deployment.user_code.auth is not None:
+        return named.key_holder()
+    return identify()
+
+
 def identify_user(deployment: DeploymentRef) -> Caller:
     """Whom a deployment with authorization finds the caller to be, kept as `g.user`; `g.deployment` is found then.
 

@@ -24,7 +24,7 @@ from shared.errors import NotFound
 from shared.infra.postgres import Row, connection
 from shared.models import Deployment, Revision, RunStatus, is_live
 from web.addresses import AT_ROOT
-from web.auth import identify
+from web.auth import identify_if_known
 from web.context import settings
 from web.fields import OneOf, QueryBoolean, Schema
 from web.json_schema import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
@@ -96,7 +96,7 @@ def get_info(deployment: str | None = None) -> Response:
     """With a key: how well user code is kept in; at a deployment's address its ids and its graph library too."""
     host: dict[str, Any] = {"kind": "self-hosted"}
     library = None
-    if identify() is not None:
+    if identify_if_known() is not None:
         with connection() as conn:
             host |= _of_user_code(fleet.weakest(conn))
     found = _deployment(deployment)
@@ -283,7 +283,7 @@ class Serving:
 
 def _deployment(name: str | None) -> Serving | None:
     """The deployment at this address; None at the root, and for a caller without a key."""
-    asking = identify() if name is not None else None
+    asking = identify_if_known() if name is not None else None
     if asking is None:
         return None
     query = (

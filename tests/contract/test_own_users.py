@@ -52,6 +52,15 @@ def test_an_unknown_path_is_authenticated_first(users: Users, path: str, method:
     assert users.ann.call(method, path).status_code in (404, 405)
 
 
+@pytest.mark.parametrize("path", ["/info", "/metrics"])
+def test_what_users_sign_in_with_is_no_wrong_key_on_open_routes(users: Users, path: str) -> None:
+    for _ in range(25):  # more than an address may fail in a minute
+        assert users.ann.get(path).status_code == 200
+    ids = {"project_id", "tenant_id"}
+    assert not ids & users.ann.get("/info").json["host"].keys()
+    assert ids < users.owner.get("/info").json["host"].keys()
+
+
 @pytest.mark.parametrize("path", ["/threads%2Fx", "/threads/%2e%2e/ok", "/..", "/threads/..%2F..%2Fok"])
 def test_a_path_that_could_climb_is_an_unknown_one(users: Users, path: str) -> None:
     for _ in range(25):  # more than an address may fail in a minute
