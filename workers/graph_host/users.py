@@ -62,7 +62,7 @@ class User(Mapping[str, Any]):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._document:
             raise AttributeError(f"the user has no '{name}'")
-        return self._document[name]
+        return _with_attributes(self._document[name])
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("a user is read-only")
@@ -86,6 +86,19 @@ class User(Mapping[str, Any]):
     def model_dump(self, **_options: Any) -> Document:
         """The same, as code that takes a user for a pydantic model asks for it."""
         return self.dict()
+
+
+class Part(dict[str, Any]):
+    """A mapping among a user's keys, as an attribute: what is in it are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(f"the user has no '{name}' there")
+        return _with_attributes(self[name])
+
+
+def _with_attributes(value: Any) -> Any:
+    return Part(value) if isinstance(value, dict) else value
 
 
 def user_of(document: Mapping[str, Any], base: type | None = None) -> Any:

@@ -148,6 +148,24 @@ def test_a_user_outlives_copies_and_is_never_shown_whole() -> None:
     assert (user == ANN, {user: 1}[user]) == (True, 1)
 
 
+def test_what_is_in_a_mapping_of_a_user_is_an_attribute_too() -> None:
+    team = {"name": "red", "lead": {"id": 7}}
+    user: Any = user_of({"identity": "ann", "team": team})
+
+    assert (user.team.name, user.team.lead.id, user["team"]["lead"]["id"]) == ("red", 7, 7)
+    assert user.team == team
+    for other in (
+        copy.deepcopy(user.team),
+        pickle.loads(pickle.dumps(user.team)),
+        json.loads(json.dumps(user.team)),
+    ):
+        assert other == team
+    with pytest.raises(AttributeError):
+        _ = user.team.size
+    user.team["name"] = "blue"
+    assert user.team.name == "red"
+
+
 def test_a_user_lacks_what_its_document_lacks() -> None:
     user: Any = user_of({"identity": "ann"})
 
