@@ -252,7 +252,7 @@ class Developing:
         return "Mend it: it is built again at once." if reload else "Mend it, and start dev again."
 
     def _greet(self, project: Project) -> None:
-        url = local_url(self._settings)
+        url = local_url(self._settings) + _mount_prefix(project)
         rows = (
             ("API", url),
             ("Docs", f"{url}/docs"),
@@ -282,6 +282,12 @@ class Developing:
                     self._lines.show(self._name, printable(line["message"]))
         except CommandFailed:
             pass  # it is being stopped
+
+
+def _mount_prefix(project: Project) -> str:
+    """The path below which everything is."""
+    http = project.config.get("http")
+    return str(http.get("mount_prefix") or "").rstrip("/") if isinstance(http, dict) else ""
 
 
 def first_run(project: Project, name: str) -> str:

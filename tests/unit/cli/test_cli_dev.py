@@ -62,6 +62,21 @@ def test_a_project_with_an_authorization_is_not_said_to_be_open(server: ControlP
     assert "No key is needed" not in said.getvalue()
 
 
+def test_a_project_below_a_path_is_greeted_with_it(server: ControlPlane, project: Path) -> None:
+    config = {
+        "dependencies": ["."],
+        "graphs": {"agent": "./agent.py:graph"},
+        "http": {"mount_prefix": "/api"},
+    }
+    (project / "langgraph.json").write_text(json.dumps(config))
+    server.answers = deploy_answers(server)
+    server.answers[f"POST /v1/projects/{D}/deploy_logs"] = [(200, {"logs": [], "next_offset": None})]
+    said = io.StringIO()
+    developing(server, project, said).develop(reload=False)
+    assert f"  Docs      {server.url}/api/docs\n" in said.getvalue()
+    assert f'get_client(url="{server.url}/api")' in said.getvalue()
+
+
 def test_its_hosts_stay_and_its_address_is_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNYARD_HOST", "10.0.0.1")
     found = dev.settings_for(Project.read(project), 2025, None, verbose=False)
