@@ -38,13 +38,14 @@ def deployment_path(path: str) -> str | None:
     return slash + rest if slash else "/"
 
 
-def deployment_address(settings: Settings, base_url: str, name: str) -> str:
+def deployment_address(settings: Settings, base_url: str, name: str, mount_prefix: str | None = None) -> str:
     """Where clients find a deployment; `base_url` is where they find the service."""
+    below = mount_prefix or ""
     if name == settings.dev_deployment:
-        return base_url
+        return base_url + below
     if settings.app_domain and LABEL.fullmatch(name):
-        return f"{urlsplit(base_url).scheme}://{name}.{settings.app_domain}"
-    return f"{base_url}{DEPLOYMENT_PREFIX}{name}"
+        return f"{urlsplit(base_url).scheme}://{name}.{settings.app_domain}{below}"
+    return f"{base_url}{DEPLOYMENT_PREFIX}{name}{below}"
 
 
 class Addresses:

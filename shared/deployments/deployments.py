@@ -360,6 +360,8 @@ SELECT d.id, d.organization_id, d.name, d.display_name, d.source, d.source_confi
        d.updated_at, r.source_revision_config, r.number AS latest_revision_number,
        r.status AS latest_revision_status,
        (SELECT a.number FROM revision a WHERE a.id = d.active_revision_id) AS active_revision_number,
+       (SELECT a.manifest -> 'http' ->> 'mount_prefix' FROM revision a WHERE a.id = d.active_revision_id)
+           AS mount_prefix,
        coalesce((SELECT json_agg(s.name ORDER BY s.name) FROM secret s WHERE s.revision_id = r.id), '[]')
            AS secret_names
 FROM deployment d LEFT JOIN revision r ON r.id = d.latest_revision_id

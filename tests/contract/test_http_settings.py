@@ -96,6 +96,10 @@ def test_everything_moves_below_a_prefix(api: Api, having: Settings) -> None:
         assert api.get(path).status_code == 404, path
     document: Any = api.get("/my/api/openapi.json").json
     assert document["servers"] == [{"url": "/d/chat/my/api"}]
+    (record,) = api.client.get("/v2/deployments?name=chat").json["resources"]
+    assert record["source_config"]["custom_url"].endswith("/d/chat/my/api")
+    card: Any = api.get("/my/api/.well-known/agent-card.json?assistant_id=agent").json
+    assert "/d/chat/my/api/a2a/" in card["url"]
 
 
 def test_a_prefix_holds_at_the_deployments_own_root(app_with: MakeApp, having: Settings) -> None:

@@ -21,7 +21,7 @@ def deployment_record(row: RowMapping) -> dict[str, Any]:
     """A deployment; its secrets by name alone, its address once it serves."""
     agent = {"agent_id": row["agent_id"], "environment": row["agent_environment"]}
     serves = row["active_revision_id"] is not None
-    address = deployment_address(settings(), base_url(), row["name"])
+    address = deployment_address(settings(), base_url(), row["name"], row["mount_prefix"])
     return {
         "id": row["id"],
         "tenant_id": row["organization_id"],

@@ -29,7 +29,9 @@ def card(agent: Row) -> dict[str, Any]:
     schema = agent["input_schema"]
     inputs = ["application/json", *(["text/plain"] if takes_messages(schema) else [])]
     outputs = ["application/json", "text/plain"]
-    url = f"{deployment_address(settings(), base_url(), deployment().name)}/a2a/{agent['assistant_id']}"
+    served = deployment()
+    address = deployment_address(settings(), base_url(), served.name, served.http.get("mount_prefix"))
+    url = f"{address}/a2a/{agent['assistant_id']}"
     skill = {
         "id": str(agent["assistant_id"]),
         "name": name,
