@@ -39,7 +39,7 @@ def host_command(
         "inspect": inspect,
         "store": made.manifest.store,
         "auth": {"path": made.manifest.auth["path"]} if made.manifest.auth else None,
-        "http": made.manifest.http if "app" in made.manifest.http else None,
+        "http": made.manifest.http or None,
         **made.manifest.checkpointer.get("serde", {}),
     }
     env = {

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx
 import langgraph_sdk
@@ -36,6 +37,7 @@ LAST = frozenset((frames.END, frames.FAILED, frames.CLOSE))
 
 current_user: ContextVar[Mapping[str, Any] | None] = ContextVar("current_user", default=None)
 _exchanges: Exchanges | None = None
+_mount_prefix = ""
 
 
 @contextmanager
@@ -56,10 +58,10 @@ def install() -> None:
     client.__dict__["_registered_transports"] = deque(maxlen=0)  # it keeps one for each client ever made
 
 
-def connect(exchanges: Exchanges) -> None:
-    """The deployment serves: from now on it can be called."""
-    global _exchanges
-    _exchanges = exchanges
+def connect(exchanges: Exchanges, mount_prefix: str = "") -> None:
+    """The deployment serves, below this path: from now on it can be called."""
+    global _exchanges, _mount_prefix
+    _exchanges, _mount_prefix = exchanges, quote(mount_prefix, safe="/")
 
 
 class LoopbackTransport(httpx.AsyncBaseTransport):
@@ -93,7 +95,7 @@ class _Outgoing(httpx.AsyncByteStream):
         head = {
             "type": "http",
             "method": request.method,
-            "path": path.decode("ascii"),
+            "path": _mount_prefix + path.decode("ascii"),
             "query": query.decode("ascii"),
             "headers": [
                 [name.lower().decode("latin-1"), value.decode("latin-1")]

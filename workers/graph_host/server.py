@@ -85,7 +85,8 @@ class Host:
         self._connection.send(
             frames.READY, frames.NOBODY, _json({"graphs": list(self._entries), "versions": self._versions})
         )
-        self._connect_loopback(self._exchanges)
+        mount_prefix = (self._config.get("http") or {}).get("mount_prefix") or ""
+        self._connect_loopback(self._exchanges, mount_prefix)
         self._damage = damage.DamageWatch()  # anew: what the project changed as it was loaded is its choice
         watch.start(self._loop, self._connection)
         gc.collect()

@@ -150,6 +150,17 @@ def test_a_node_calls_for_the_user_of_its_run(calling: HostProcess) -> None:
     assert "of somebody else" not in json.dumps(call.head)
 
 
+def test_a_call_goes_below_the_path_that_everything_is_below(tmp_path: Path) -> None:
+    (tmp_path / "calls.py").write_text(PROJECT)
+    with graph_host(tmp_path, {"asks": "./calls.py:asks"}, http={"mount_prefix": "/my/api"}) as host:
+        host.wait_ready()
+        run, call = begun(host, "asks")
+        call.wait(frames.END)
+        assert call.head["path"] == "/my/api/threads/a%20b%2Fc"
+        reply(call, {"thread_id": "t"})
+        host.wait_done(run)
+
+
 def test_without_authorization_a_call_has_no_user(calling: HostProcess) -> None:
     run, call = begun(calling, "asks", None)
     reply(call, {})
