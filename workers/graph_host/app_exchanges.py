@@ -25,6 +25,10 @@ NORMAL, NO_CODE = 1000, 1005
 PARTINGS = frozenset({"CancelledError", "ClientDisconnect", "WebSocketDisconnect"})
 
 
+class ClientDisconnect(OSError):
+    """What ASGI has an app learn that sends to a client who has gone."""
+
+
 class AppCall:
     """One call of the app."""
 
@@ -137,6 +141,8 @@ class SocketCall(AppCall):
                 return {"type": "websocket.disconnect", "code": code, "reason": reason}
 
     async def _send(self, message: Message) -> None:
+        if self._exchange.is_closed and message["type"] != "websocket.close":
+            raise ClientDisconnect  # or an app that sends without end would never let others run
         if message["type"] == "websocket.accept":
             self._is_accepted = True
             headers = _texts(message.get("headers") or ())

@@ -138,6 +138,14 @@ async def refuses(socket):
 async def brief(socket):
     await socket.accept()
 
+async def pour(socket):
+    await socket.accept()
+    try:
+        while True:
+            await socket.send_text("more")
+    finally:
+        note("pour over")
+
 class S(TypedDict, total=False):
     seen: list
 
@@ -148,7 +156,8 @@ graph = StateGraph(S).add_node("look", look).set_entry_point("look").compile()
 names = [echo, count, hold, large, flood, wait, stubborn, fail, breaks, who, nobody, writes, later]
 app = Starlette(
     routes=[Route("/show/{name}", show, methods=["GET", "POST"]), WebSocketRoute("/talk", talk),
-            WebSocketRoute("/refuses", refuses), WebSocketRoute("/brief", brief)]
+            WebSocketRoute("/refuses", refuses), WebSocketRoute("/brief", brief),
+            WebSocketRoute("/pour", pour)]
     + [Route("/" + each.__name__, each, methods=["GET", "POST"]) for each in names],
     lifespan=lifespan,
 )
@@ -388,6 +397,17 @@ def test_a_websocket_that_its_client_closes_is_a_disconnect(home: Path, site: Ho
     socket.send(frames.CLOSE, b'{"code":4002,"reason":"done"}')
 
     wait_until(lambda: "gone 4002" in happened(home), timeout=20)
+
+
+def test_a_websocket_that_is_sent_to_without_end_is_over_with_its_client(
+    home: Path, site: HostProcess
+) -> None:
+    socket = opened(site, "/pour").wait(frames.HEAD)
+    socket.send(frames.CLOSE, b'{"code":1006,"reason":"the client has gone"}')
+
+    wait_until(lambda: "pour over" in happened(home), timeout=20)
+    site.request("/nobody")
+    assert not any("/pour" in line["message"] for line in site.logs)
 
 
 def test_a_handshake_may_be_refused(site: HostProcess) -> None:
