@@ -115,7 +115,7 @@ def inspector() -> str:
     """A digest of the code that inspects projects: another version of it may see more in them."""
     found = hashlib.sha256()
     builder = Path(user_code.__file__)
-    for path in (*sorted(GRAPH_HOST.glob("*.py")), builder, *sorted(builder.parent.glob("config/*.py"))):
+    for path in (*sorted(GRAPH_HOST.rglob("*.py")), builder, *sorted(builder.parent.glob("config/*.py"))):
         found.update(path.read_bytes())
     return found.hexdigest()[:16]
 

@@ -19,7 +19,6 @@ from .commands import UnknownInterruptError, check_resume, command_of
 from .connection import Connection
 from .events import Asked, EventWriter
 from .loader import RUN, LoadedGraph
-from .loopback import current_user
 from .outcome import Outcome, describe_error, finished_state, is_over, read_state
 from .output import Limiter, current_run_id
 from .protocol import input_events
@@ -30,7 +29,8 @@ from .serialization import dumps, loads
 from .storage import MemoryStorage, Storage
 from .tracing import traced_as
 from .usage import UsageCounter, current_usage
-from .users import AUTH_USER, configurable_of, with_user
+from .user_code.loopback import current_user
+from .user_code.users import AUTH_USER, configurable_of, with_user
 
 log = logging.getLogger("runyard")
 

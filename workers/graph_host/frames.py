@@ -14,7 +14,7 @@ Down (runner → host)
     PING        empty; answered by PONG
     WIDEN       JSON {"stream_mode": [mode …]}: send events of these too from now on, as far as the run has them
     STOP        empty: finish nothing, start nothing, exit 0
-    OPEN        JSON head of a request for the project's app (`app.py`); parts follow under the same id
+    OPEN        JSON head of a request for the project's app (`user_code/app.py`); parts follow under the same id
     PART        both ways: one byte that says what it is (below), and its data
     CHECK       JSON [run id in hex …]: which of these have begun and not ended? Answered by CHECKED, by way
                 of all that a run needs: a document decoded, a thread, a document encoded

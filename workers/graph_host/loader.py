@@ -28,7 +28,7 @@ from langgraph.store.base import BaseStore
 from . import tracebacks
 from .saver import HostSaver
 from .serialization import text_of
-from .users import AUTH_USER
+from .user_code.users import AUTH_USER
 
 TRACEBACK_LINES = 30
 UNNAMED = Pregel.name  # of a graph that was compiled without one

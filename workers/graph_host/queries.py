@@ -7,7 +7,7 @@ gets. The ops and what else they take:
     history  `limit`, `before` (a checkpoint id or null), `filter` (of metadata), `checkpoint_ns`
     update   `checkpoint` (or null), `supersteps`: [[{`values`, `command`, `as_node`} …] …]
     embed    `ops`: store operations as `store.py` describes them; of no graph and no thread
-    authenticate, authorize  what the project's own authorization says (`auth.py`); of no graph and no thread
+    authenticate, authorize  what the project's own authorization says (`user_code/auth.py`); of no graph and no thread
 
 The answer is one JSON document for the first two. An update stores nothing itself: its answer says what is
 to be stored, so that whoever owns the thread can do it whole or not at all.
@@ -27,7 +27,6 @@ from . import frames
 from .commands import command_of
 from .connection import Connection
 from .loader import READ_STATE, UPDATE_STATE, LoadedGraph
-from .loopback import current_user
 from .meaning import MeaningIndex
 from .outcome import describe_error, interrupts_by_task, read_state, state_record
 from .output import current_run_id
@@ -35,7 +34,8 @@ from .run_checkpoints import PLACE, RunCheckpoints, configured, current_run
 from .serialization import dumps, without_nul
 from .standard import json_dumps
 from .storage import Overlay
-from .users import AUTH_USER, configurable_of, with_user
+from .user_code.loopback import current_user
+from .user_code.users import AUTH_USER, configurable_of, with_user
 
 MAX_ANSWER_BYTES = 48 * 1024 * 1024  # below what a frame may hold
 

@@ -107,7 +107,8 @@ class Host:
                 message = f"{package} {wanted} or newer is needed: the project has {found or 'none'}"
                 self._unusable("environment", message)
         try:  # they import langgraph, whose version had to be checked first
-            from . import exchanges, execution, loader, loopback, project_types, queries, saver
+            from . import execution, loader, project_types, queries, saver
+            from .user_code import exchanges, loopback
         except ImportError as error:
             message = f"langgraph cannot be imported: {error}. Has the project a module of the same name?"
             self._unusable("environment", message)
@@ -135,18 +136,18 @@ class Host:
     def _load_user_code(self, modules: dict[str, ModuleType]) -> None:
         """What the project brings beside its graphs; raises LoadFailed."""
         if own := self._config.get("auth"):
-            from . import auth
+            from .user_code import auth
 
             self._auth = auth.load(own["path"], modules)
         if location := (self._config.get("http") or {}).get("app"):
-            from . import app
+            from .user_code import app
 
             self._app = app.App(app.load(location, modules), self._exchanges)
 
     def _start_app(self) -> None:
         if self._app is None:
             return
-        from . import lifespan
+        from .user_code import lifespan
 
         try:
             self._loop.run_until_complete(self._app.start())
@@ -162,7 +163,8 @@ class Host:
         return store.HostStore(self._connection, config.get("ttl"), self._index)
 
     def _report_inspection(self) -> None:
-        from . import app_description, inspection, loader
+        from . import inspection, loader
+        from .user_code import app_description
 
         try:
             graphs = self._loop.run_until_complete(inspection.describe_all(self._entries))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.authentication import AuthCredentials, BaseUser
 
-from workers.graph_host.app_exchanges import scope_of
+from workers.graph_host.user_code.app_exchanges import scope_of
 
 ANN = {"identity": "ann", "permissions": ["read"], "org": "o1"}
 

@@ -16,11 +16,11 @@ from langgraph_sdk import Auth
 from tests.support.authorizing import answer, request
 from tests.support.hosted import ALL, HOSTED, SMALLEST
 from tests.support.hosts import graph_host
-from workers.graph_host import asked_request
-from workers.graph_host import auth as host_auth
-from workers.graph_host.auth import ProjectAuth
 from workers.graph_host.loader import LoadFailed
-from workers.graph_host.users import user_of
+from workers.graph_host.user_code import asked_request
+from workers.graph_host.user_code import auth as host_auth
+from workers.graph_host.user_code.auth import ProjectAuth
+from workers.graph_host.user_code.users import user_of
 
 DEFAULTS = {"identity": "ann", "is_authenticated": True, "display_name": "ann", "permissions": []}
 

@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from tests.support.hosted import HOSTED, SMALLEST
 from tests.support.hosts import graph_host
-from workers.graph_host.app_description import describe
+from workers.graph_host.user_code.app_description import describe
 
 PROJECT = """
 from contextlib import asynccontextmanager

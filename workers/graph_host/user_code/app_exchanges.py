@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from . import frames
+from .. import frames
+from ..serialization import dumps, loads
 from .exchanges import Exchange
 from .loopback import current_user
-from .serialization import dumps, loads
 from .users import user_of
 
 log = logging.getLogger("runyard")

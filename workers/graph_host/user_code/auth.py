@@ -27,8 +27,8 @@ from uuid import UUID
 import orjson
 from langgraph_sdk import Auth
 
+from ..loader import LoadFailed, Modules, load_object
 from .asked_request import NAMES, Facts
-from .loader import LoadFailed, Modules, load_object
 from .loopback import acting_for
 from .users import document_of, user_of
 

@@ -21,9 +21,9 @@ from urllib.parse import quote
 import httpx
 import langgraph_sdk
 
-from . import frames
+from .. import frames
+from ..serialization import loads
 from .exchanges import Exchange, Exchanges
-from .serialization import loads
 
 T = TypeVar("T")
 

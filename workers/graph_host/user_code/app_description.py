@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .serialization import dumps, loads
+from ..serialization import dumps, loads
 
 log = logging.getLogger("runyard")
 

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any
 
-from . import frames
-from .connection import Connection
-from .serialization import dumps
+from .. import frames
+from ..connection import Connection
+from ..serialization import dumps
 
 CREDITS = 16
 PART_BYTES = 64 * 1024  # of a body

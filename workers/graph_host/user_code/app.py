@@ -6,10 +6,10 @@ import asyncio
 import inspect
 from typing import Any
 
+from ..loader import LoadFailed, Modules, load_object
 from .app_exchanges import HttpCall, SocketCall
 from .exchanges import Exchanges
 from .lifespan import Lifespan
-from .loader import LoadFailed, Modules, load_object
 
 KEY = "http.app"
 # Together less than the runner waits for a host to stop.

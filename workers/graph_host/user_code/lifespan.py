@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any
 
-from .loader import user_traceback
+from ..loader import user_traceback
 
 log = logging.getLogger("runyard")
 
