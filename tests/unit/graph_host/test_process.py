@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.support.hosted import ALL, HOSTED
 from tests.support.hosts import HostProcess, Run, graph_host
 from tests.support.waiting import wait_until
+from workers.graph_host import damage as damage_of_process
 from workers.graph_host import frames
 
 
@@ -58,6 +60,22 @@ def test_a_host_that_a_node_made_useless_says_so_when_the_run_ends(
     own_host.run("patches", {"text": harmed})
     own_host.read_until(lambda: own_host.pongs > 0)
     assert own_host.condition == {"queued": 0, "starved": [], "damage": damage}
+
+
+def test_so_many_threads_left_behind_that_later_runs_would_lack_them_are_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = 2 * (threading.active_count() + 5)
+    monkeypatch.setattr(damage_of_process, "getrlimit", lambda resource: (most, most))
+    watch, over = damage_of_process.DamageWatch(), threading.Event()
+    assert watch.found() is None
+
+    for _ in range(10):
+        threading.Thread(target=over.wait, daemon=True).start()
+    found = watch.found()
+    over.set()
+
+    assert found == "nodes left more threads than half of what it may have"
 
 
 def test_it_says_how_many_nodes_wait_for_a_thread() -> None:
