@@ -183,20 +183,22 @@ def serve():
         seen.append(theirs.recv(10))
 gevent.spawn(serve)
 gevent.sleep(0.01)
-ours.sendall(b"request")
-for size in (10, LARGE):
-    seen.append(len(loads('"' + size * "x" + '"')))
-ours.sendall(b"another")
-for size in (10, LARGE):
-    seen.append(len(dumps(size * "x")))
+for message, convert, document in (
+    (b"request", loads, lambda size: '"' + size * "x" + '"'),
+    (b"another", dumps, lambda size: size * "x"),
+):
+    ours.sendall(message)
+    convert(document(10))
+    assert message not in seen, "nothing need wait for a small one"
+    for _ in range(3):  # a turn may come and go while this process gets none
+        convert(document(LARGE))
 print(seen)
 """
 
 
-def test_what_has_come_meanwhile_is_served_beside_a_large_document() -> None:
+def test_what_has_come_meanwhile_is_served_beside_large_documents() -> None:
     told = subprocess.run([sys.executable, "-c", TURNS], capture_output=True, text=True, check=True)
-    large = database_module.LARGE
-    assert told.stdout == f"[10, b'request', {large}, 12, b'another', {large + 2}]\n"
+    assert told.stdout == "[b'request', b'another']\n"
 
 
 def test_a_statement_that_takes_too_long_is_for_later(db: Engine) -> None:
