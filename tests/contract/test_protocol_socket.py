@@ -19,6 +19,7 @@ from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra.postgres import transaction
 from tests.contract.conftest import Api
 from tests.support import sockets
+from tests.support.played_app import serve
 from tests.support.protocol import WAITING, Host, brief, started
 from tests.support.sockets import Socket
 from tests.support.web_process import KEY
@@ -185,6 +186,17 @@ def test_a_run_is_started_and_seen_on_one_socket(chat: Api, thread_id: str, open
         tree = socket.command("agent.getTree")
         assert tree["result"]["tree"]["status"] == "completed"
         assert tree["meta"] == {"applied_through_seq": 2 * RUN - 1}
+
+
+def test_a_run_has_the_headers_that_the_socket_was_opened_with(
+    chat: Api, thread_id: str, open_socket: Open
+) -> None:
+    serve(chat.deployment, http={"configurable_headers": {"includes": ["x-*"]}})
+    with open_socket(**{"X-Team": "red"}) as socket:
+        run_id = socket.command("run.start", assistant_id="agent", input={})["result"]["run_id"]
+
+    configurable = chat.get(f"/threads/{thread_id}/runs/{run_id}").json["kwargs"]["config"]["configurable"]
+    assert configurable["x-team"] == "red"
 
 
 def test_a_question_is_answered(chat: Api, thread_id: str, open_socket: Open) -> None:

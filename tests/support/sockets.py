@@ -68,13 +68,12 @@ def _is(event: Any, method: str, word: str | None) -> bool:
 
 
 @contextmanager
-def opened(base: str, deployment: str, thread_id: str, key: str) -> Iterator[Socket]:
-    """A socket of a thread."""
+def opened(base: str, deployment: str, thread_id: str, key: str, **headers: str) -> Iterator[Socket]:
+    """A socket of a thread, opened by a request with these headers too."""
     url = f"ws{base.removeprefix('http')}/d/{deployment}/threads/{thread_id}/stream/events"
-    headers = {"x-api-key": key}
     with connect(
         url,
-        additional_headers=headers,
+        additional_headers={"x-api-key": key, **headers},
         compression=None,
         max_size=None,
         ping_interval=None,  # a ping waits behind all commands that were sent before

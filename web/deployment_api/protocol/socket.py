@@ -42,6 +42,7 @@ from web.deployment_api.protocol.events import MAKES_THREADS
 from web.deployment_api.protocol.subscription import Subscribed, Subscription, encoded, failed
 from web.errors import status_of
 from web.fields import Schema, StrictString
+from web.named_headers import headers_of_run
 from web.operations import operation
 from web.validation import checked, parse_body, uuid_path
 from web.websocket import Closed, NoUpgrade, SocketStream, Upgraded, WebSocket
@@ -380,12 +381,21 @@ class _Requested:
     deployment_name: str
     request_id: str
     user: User | None
+    headers_of_run: dict[str, str]
 
     @classmethod
     def now(cls) -> _Requested:
         app: Any = current_app
         serving = deployment()
-        return cls(app._get_current_object(), g.caller, serving.id, serving.name, g.request_id, user())
+        return cls(
+            app._get_current_object(),
+            g.caller,
+            serving.id,
+            serving.name,
+            g.request_id,
+            user(),
+            headers_of_run(),
+        )
 
     def require_same(self, serving: DeploymentRef) -> None:
         """Raise Forbidden where the name means another deployment by now, or who may do what is decided otherwise."""
@@ -398,6 +408,7 @@ class _Requested:
         """The same for a command that comes over the socket."""
         with self.app.app_context(), logs.bound(request_id=self.request_id):
             g.caller, g.deployment_name, g.request_id = self.caller, self.deployment_name, self.request_id
+            g.headers_of_run = self.headers_of_run
             if self.user is not None:
                 g.user = self.user
             yield
