@@ -59,6 +59,18 @@ suite("members", () => {
     assert.deepEqual(ada.told, []);
   });
 
+  test("a long word leaves the page as wide as its window", async () => {
+    const ada = await visit();
+    await ada.signIn("ada", "engine");
+    await ada.ask("w".repeat(200));
+    await ada.hears("That was your message 1 here.");
+    for (const width of [1200, 400]) {
+      await ada.page.setViewportSize({ width, height: 800 });
+      assert.equal(await ada.page.evaluate(() => document.documentElement.scrollWidth), width);
+    }
+    await ada.page.locator("#ask button:enabled").waitFor(WAIT);
+  });
+
   test("nobody sees another's conversations", async () => {
     const ada = await visit(), grace = await visit();
     await ada.signIn("ada", "engine");

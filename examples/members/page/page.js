@@ -56,8 +56,20 @@ function show(type, text) {
 }
 
 async function ask(text) {
-  show("human", text);
-  const answer = show("ai", "…");
+  const lines = [show("human", text), show("ai", "…")];
+  at("#ask button").disabled = true; // one message at a time
+  try {
+    await answered(text, lines[1]);
+  } catch (error) {
+    lines.forEach((line) => line.remove());
+    at("#ask").text.value ||= text; // to be sent once more
+    throw error;
+  } finally {
+    at("#ask button").disabled = false;
+  }
+}
+
+async function answered(text, answer) {
   thread ??= (await (await call("threads", { metadata: { title: text.slice(0, 60) } })).json()).thread_id;
   const input = { messages: [{ role: "user", content: text }] };
   const stream = await call(`threads/${thread}/runs/stream`, {
