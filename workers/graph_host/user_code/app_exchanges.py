@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,7 @@ class ClientDisconnect(OSError):
     """What ASGI has an app learn that sends to a client who has gone."""
 
 
-class AppCall:
+class AppCall(ABC):
     """One call of the app."""
 
     def __init__(self, exchange: Exchange, head: Mapping[str, Any]) -> None:
@@ -49,8 +50,9 @@ class AppCall:
         else:
             self._returned()
 
+    @abstractmethod
     def _own_scope(self) -> Message:
-        raise NotImplementedError
+        """What ASGI calls the scope, but for what both kinds have."""
 
     def _returned(self) -> None:
         if not self._exchange.is_closed:
@@ -61,11 +63,13 @@ class AppCall:
     def _asked(self) -> str:
         return f"{self._head.get('method') or 'WebSocket'} {self._head['path']}"
 
+    @abstractmethod
     async def _receive(self) -> Message:
-        raise NotImplementedError
+        """The next message for the app."""
 
+    @abstractmethod
     async def _send(self, message: Message) -> None:
-        raise NotImplementedError
+        """A message of the app's."""
 
 
 class HttpCall(AppCall):
