@@ -103,14 +103,24 @@ def _held(pid: int, folders: Iterable[str]) -> int:
     Without a sandbox, or before it has been entered, the folders are the machine's and count for nobody.
     """
     inside = next(iter(_children(pid)), None)
-    total = 0
-    for folder in folders:
-        own = f"/proc/{inside}/root{folder}"
-        with suppress(OSError):
-            if os.stat(own).st_dev != os.stat(folder).st_dev:
-                found = os.statvfs(own)
-                total += (found.f_blocks - found.f_bfree) * found.f_frsize
-    return total
+    return sum(_held_in(f"/proc/{inside}/root{folder}", folder) for folder in folders)
+
+
+def _held_in(own: str, folder: str) -> int:
+    """Of one such folder. While the sandbox is made, its path may lead here and there: it is followed once."""
+    try:
+        found = os.open(own, os.O_PATH | os.O_DIRECTORY)
+    except OSError:
+        return 0
+    try:
+        if os.fstat(found).st_dev in (os.stat(folder).st_dev, os.stat("/").st_dev):
+            return 0
+        held = os.statvfs(found)
+        return (held.f_blocks - held.f_bfree) * held.f_frsize
+    except OSError:
+        return 0
+    finally:
+        os.close(found)
 
 
 def _send(pid: int, number: signal.Signals) -> None:

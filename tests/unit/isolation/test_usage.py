@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
+import pytest
 
 from tests.support.waiting import wait_until
 from workers.isolation import confinement, usage
@@ -86,6 +88,19 @@ def test_folders_of_the_machine_count_for_nobody(tmp_path: Path) -> None:
         wait_until(lambda: has(program, 2))
         program.measure([str(tmp_path), "/tmp"])
         assert program.memory_bytes == sum(process.memory_bytes for process in program.processes)
+
+
+def test_the_machine_s_disk_counts_for_nobody_wherever_a_sandbox_has_it_while_it_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stat = os.stat
+    elsewhere = SimpleNamespace(st_dev=-1)
+    monkeypatch.setattr(
+        usage.os, "stat", lambda path, **more: elsewhere if path == "/usr" else stat(path, **more)
+    )
+    monkeypatch.setattr(usage, "_children", lambda pid: [os.getpid()])
+
+    assert usage._held(1, ["/usr"]) == 0
 
 
 def test_counting_ends_beyond_the_limit() -> None:
