@@ -27,7 +27,7 @@ from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
 from shared.settings import Settings
-from workers.builder import earlier, environments, graphs, sources, workspaces
+from workers.builder import earlier, environments, graphs, sources, steps, workspaces
 from workers.builder.build_log import BuildLog
 from workers.builder.config import store
 from workers.runner.event_writer import Writer
@@ -320,8 +320,8 @@ class _Build:
         status = RevisionStatus(failure.status)
         if claimed.status == RevisionStatus.DEPLOYING:  # what was built once is deployed again
             status = RevisionStatus.DEPLOY_FAILED
-        reason = self.log.shown(f"{failure.step}: {_cause(failure.message)}")
-        self.log.write("ERROR", f"step {failure.step!r} failed: {_cause(failure.message)}")
+        reason = self.log.shown(f"{failure.step}: {steps.summary(failure.message)}")
+        self.log.write("ERROR", f"step {failure.step!r} failed: {steps.summary(failure.message)}")
         self._lease.release()
         with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
@@ -332,14 +332,6 @@ class _Build:
         build_logs.announce(moved)
         if claimed.build_id == claimed.revision_id:
             workspaces.remove(self._settings, claimed.build_id)
-
-
-def _cause(message: str) -> str:
-    """What failed and, of a traceback below it, the last line: the whole is in the log."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    if len(lines) > 1:
-        return f"{lines[0]}: {lines[-1]}"
-    return lines[0] if lines else "failed"
 
 
 SERVE = text("""

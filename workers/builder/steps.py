@@ -30,6 +30,7 @@ MAX_MEMORY_BYTES = 2 * 1024**3
 MAX_PROCESSES = 256
 MAX_DISK_BYTES = 5 * 1024**3
 WATCH_SECONDS = 2.0
+FRAME = '  File "'  # how a line of a traceback begins that says where
 CAUSE = re.compile(r"(error|cause|caused by):\s*", re.IGNORECASE)
 
 WriteLine = Callable[[str, str], None]  # takes a level and a message
@@ -213,3 +214,17 @@ def _quoted(lines: Iterator[str]) -> list[str]:
     if next(lines, None) != "[stderr]":
         return []
     return list(itertools.takewhile(bool, lines))[-1:]
+
+
+def summary(message: str) -> str:
+    """What failed and, of a traceback below it, what was raised: the whole is in the log."""
+    lines = [line for line in message.splitlines() if line.strip()]
+    if len(lines) < 2:
+        return lines[0].strip() if lines else "failed"
+    return f"{lines[0].strip()}: {_raised(lines).strip()}"
+
+
+def _raised(lines: list[str]) -> str:
+    """A message may have several lines, the last of which may be anything: the first one names the exception."""
+    frame = max((at for at, line in enumerate(lines) if line.startswith(FRAME)), default=len(lines))
+    return next((line for line in lines[frame:] if not line[0].isspace()), lines[-1])

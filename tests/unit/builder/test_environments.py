@@ -484,6 +484,20 @@ def test_the_installer_s_causes_become_one_line() -> None:
     assert steps.cause([]) == ""
 
 
+def test_what_was_raised_becomes_one_line_of_a_failure() -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\n    ^^^\n'
+    message = "RuntimeError: Form data requires a package.\nInstall it with:\n\n  pip install a-package\n"
+
+    assert steps.summary(f"./a.py failed\n{trace}{message}") == (
+        "./a.py failed: RuntimeError: Form data requires a package."
+    )
+    chained = f"./a.py failed\n{trace}KeyError: 1\n\nDuring handling of this:\n\n{trace}ValueError: two"
+    assert steps.summary(chained) == "./a.py failed: ValueError: two"
+    assert steps.summary("no graphs\n  what is there\n  and that") == "no graphs: and that"
+    assert steps.summary("one line\n") == "one line"
+    assert steps.summary("") == "failed"
+
+
 @greened
 def test_a_step_that_takes_too_much_is_ended(world: World) -> None:
     hoard = "x = bytearray(200 * 2**20); import time; time.sleep(300)"
