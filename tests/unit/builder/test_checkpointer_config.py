@@ -24,10 +24,19 @@ def test_classes_that_checkpoints_may_hold_are_kept() -> None:
     assert checkpointer.read({"serde": {"allowed_msgpack_modules": classes, "pickle_fallback": False}}) == {
         "serde": {"allowed_msgpack_modules": classes}
     }
-    assert checkpointer.read({"serde": {"allowed_json_modules": True, "allowed_msgpack_modules": None}}) == {
-        "serde": {"allowed_json_modules": True}
+    assert checkpointer.read({"serde": {"allowed_msgpack_modules": True}}) == {
+        "serde": {"allowed_msgpack_modules": True}
     }
+    assert checkpointer.read({"serde": {"allowed_msgpack_modules": []}}) == {}
     assert checkpointer.read({"serde": {"allowed_json_modules": None}, "backend": "default"}) == {}
+
+
+def test_classes_of_json_that_no_checkpoint_holds_are_noted_and_not_kept() -> None:
+    told = {"serde": {"allowed_json_modules": [["my_agent", "State"]], "allowed_msgpack_modules": None}}
+    assert checkpointer.read(told) == {}
+    (note,) = checkpointer.notes(told)
+    assert note.startswith("checkpointer.serde.allowed_json_modules: has no meaning here")
+    assert checkpointer.notes({"serde": None}) == checkpointer.notes(None) == []
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from workers.builder.config.checks import check_keys, refused
 STRATEGIES = ("delete", "keep_latest")
 TTL_KEYS = ("strategy", "default_ttl", "sweep_interval_minutes", "sweep_limit")
 SERDE_KEYS = ("allowed_msgpack_modules", "allowed_json_modules", "pickle_fallback")
+KEPT = "allowed_msgpack_modules"
 MAX_CLASSES = 1000
 REASON = "this server keeps checkpoints itself"
 
@@ -33,7 +34,10 @@ def read(config: Any) -> dict[str, Any]:
 
 
 def _serde(serde: Any) -> dict[str, Any]:
-    """What the library's own serializer is given: classes by module and name, or true for any."""
+    """What the library's own serializer is given: classes by module and name, or true for any.
+
+    JSON is what the library wrote formerly: it is read nowhere here, so the classes that it may name are not kept.
+    """
     check_keys("checkpointer.serde", serde, SERDE_KEYS)
     if serde.get("pickle_fallback"):
         raise refused(
@@ -41,15 +45,23 @@ def _serde(serde: Any) -> dict[str, Any]:
             "not supported",
             "to read a pickle is to run whatever is in it; name your classes in allowed_msgpack_modules",
         )
-    found: dict[str, Any] = {}
-    for name in SERDE_KEYS[:2]:
-        classes = serde.get(name)
-        if classes not in (None, False):
-            found[name] = classes if classes is True else _classes(f"checkpointer.serde.{name}", classes)
-    return found
+    found = {name: _classes(f"checkpointer.serde.{name}", serde.get(name)) for name in SERDE_KEYS[:2]}
+    return {KEPT: found[KEPT]} if found[KEPT] else {}
 
 
-def _classes(key: str, classes: Any) -> list[list[str]]:
+def notes(config: Any) -> list[str]:
+    """What of a checked one has no effect here."""
+    serde = (config or {}).get("serde") or {}
+    if not serde.get("allowed_json_modules"):
+        return []
+    return [
+        "checkpointer.serde.allowed_json_modules: has no meaning here and is ignored: checkpoints hold no such JSON"
+    ]
+
+
+def _classes(key: str, classes: Any) -> list[list[str]] | bool:
+    if classes is None or isinstance(classes, bool):
+        return bool(classes)
     if not isinstance(classes, list) or len(classes) > MAX_CLASSES or not all(map(_is_class, classes)):
         raise refused(key, 'must be true or an array of classes like ["my_agent.models", "State"]')
     return classes

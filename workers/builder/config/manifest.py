@@ -178,7 +178,7 @@ def _notes(config: Mapping[str, Any]) -> list[str]:
         )
     if config.get("pip_installer") == "pip":
         found.append("pip_installer: packages are installed by uv")
-    return found
+    return found + checkpointer.notes(config.get("checkpointer"))
 
 
 def _warnings(config: Mapping[str, Any]) -> list[str]:
