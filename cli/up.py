@@ -157,9 +157,10 @@ def _require_free_port(settings: Settings) -> None:
         try:
             probe.bind((settings.host, settings.port))
         except OSError as error:
+            chosen_with = "RUNYARD_PORT" if settings.dev_deployment is None else "--port"
             raise CannotStart(
                 f"Port {settings.port} on {settings.host} cannot be used ({error.strerror})."
-                " Stop what listens there, or choose another with RUNYARD_PORT."
+                f" Stop what listens there, or choose another with {chosen_with}."
             ) from error
 
 
