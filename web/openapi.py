@@ -63,7 +63,7 @@ GROUPS = {
     "Deployments": ("deployments", "uploads"),
     "Revisions": ("revisions",),
     "Logs": ("logs",),
-    "Organizations and keys": ("organizations",),
+    "Organizations and keys": ("me", "organizations"),
     "OAuth providers": ("providers",),
     "Users' tokens": ("authentication",),
     "Repositories": ("integrations",),

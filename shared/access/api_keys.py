@@ -129,6 +129,12 @@ def get(conn: Connection, organization_id: UUID, key_id: str) -> RowMapping:
     return row
 
 
+def name_of(conn: Connection, key_id: str) -> str:
+    """What a key is called; of one that has no row, or none any more, its id."""
+    found = conn.execute(text("SELECT name FROM api_key WHERE id = :id"), {"id": key_id}).scalar()
+    return key_id if found is None else found
+
+
 def change(
     conn: Connection,
     organization_id: UUID,

@@ -102,11 +102,41 @@ def test_the_developers_deployment_is_at_the_root_and_needs_no_key(local: FlaskC
     assert local.get("/docs").status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v2/deployments", "/api-host/v2/deployments", "/v2/keys"])
-def test_the_control_plane_keeps_its_place_and_wants_its_key(local: FlaskClient, path: str) -> None:
-    assert local.get(path).status_code == 401
-    keyed = local.get(path, headers={"X-Api-Key": ADMIN_KEY})
-    assert keyed.status_code == 200, keyed.text
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v2/deployments", 200),
+        ("GET", "/api-host/v2/workers", 200),
+        ("GET", "/v2/auth/tokens", 200),
+        ("POST", "/v2/deployments", 401),
+        ("GET", "/api-host/v2/keys", 401),
+        ("POST", "/v2/auth/authenticate", 401),
+        ("GET", "/v2/nothing", 401),
+    ],
+)
+def test_the_control_plane_keeps_its_place_and_lets_a_developer_look(
+    local: FlaskClient, method: str, path: str, status: int
+) -> None:
+    answer = local.open(path, method=method)
+    assert answer.status_code == status, answer.text
+    keyed = local.open(path, method=method, headers={"X-Api-Key": ADMIN_KEY})
+    assert keyed.status_code != 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "address"),
+    [
+        ({"Origin": "https://evil.example"}, "127.0.0.1"),
+        ({"Sec-Fetch-Site": "cross-site"}, "127.0.0.1"),
+        ({"Host": "rebound.example:2024"}, "127.0.0.1"),
+        ({}, "192.168.1.7"),
+    ],
+)
+def test_nobody_else_looks_at_the_control_plane(
+    local: FlaskClient, headers: dict[str, str], address: str
+) -> None:
+    far = {"REMOTE_ADDR": address}
+    assert local.get("/v2/deployments", headers=headers, environ_overrides=far).status_code == 401
 
 
 def test_a_wrong_key_is_not_no_key(local: FlaskClient) -> None:
@@ -153,6 +183,7 @@ def test_the_pages_of_one_site_may_be_let_in(app_with: MakeApp, origin: str, pat
     opened = app_with(dev_deployment="chat", dev_origin=STUDIO).test_client()
     answer = opened.post(path, json={}, headers={"Origin": origin, "Sec-Fetch-Site": "cross-site"})
     assert answer.status_code == status
+    assert opened.get("/v2/deployments", headers={"Origin": origin}).status_code == 401
     far = {"REMOTE_ADDR": "192.168.1.7"}
     assert opened.post(path, json={}, headers={"Origin": origin}, environ_overrides=far).status_code == 401
 

@@ -61,6 +61,7 @@ deploy    DELETE  /v2/listeners/<listener_id>
 read      GET     /v1/integrations/github/install
 read      GET     /v1/integrations/github/<integration_id>/repos
 
+read      GET     /v2/me
 read      GET     /v2/organizations
 read      GET     /v2/workers
 operator  POST    /v2/organizations

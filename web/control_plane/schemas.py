@@ -119,6 +119,14 @@ API_KEY = record(
     last_used_at=TIME_OR_NULL,
     max_concurrent_runs=COUNT_OR_NULL,
 )
+ME = record(
+    "Me",
+    role=one_of(*ROLES),
+    organization=record(id=UUID, name=TEXT),
+    key=or_null(record(id=TEXT, name=TEXT)),
+    version=TEXT,
+    dev=BOOLEAN,
+)
 NEW_API_KEY = record("NewApiKey", **API_KEY["properties"], key=TEXT)
 
 SECONDS: JsonSchema = {"type": "number", "minimum": 0}

@@ -1,0 +1,56 @@
+"""What a caller learns about themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+import tests.support.factories as make
+from shared import __version__
+from shared.access import api_keys
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, ROLES
+from shared.infra.postgres import transaction
+from tests.contract.conftest import MakeApp, caller
+
+
+def me(client: FlaskClient, **more: Any) -> Any:
+    response = client.get("/v2/me", **more)
+    assert response.status_code == 200, response.text
+    return response.json
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_key_learns_its_name_role_and_organization(app: Flask, role: str) -> None:
+    organization_id = DEFAULT_ORGANIZATION_ID if role == "operator" else make.organization("acme")
+    with transaction() as session:
+        key = api_keys.create(session, organization_id, name="ci", role=role)
+
+    assert me(caller(app, key)) == {
+        "role": role,
+        "organization": {
+            "id": str(organization_id),
+            "name": "default" if role == "operator" else "acme",
+        },
+        "key": {"id": key.split("_")[1], "name": "ci"},
+        "version": __version__,
+        "dev": False,
+    }
+
+
+def test_an_operator_learns_in_which_organization_they_act(client: FlaskClient) -> None:
+    acme = make.organization("acme")
+    found = me(client, headers={"X-Tenant-Id": "acme"})
+    assert found["organization"] == {"id": str(acme), "name": "acme"}
+    assert found["key"] == {"id": "bootstrap", "name": "bootstrap"}
+
+
+def test_nobody_is_no_one(anonymous: FlaskClient) -> None:
+    assert anonymous.get("/v2/me").status_code == 401
+
+
+def test_a_developer_at_their_machine_is_somebody_without_a_key(app_with: MakeApp) -> None:
+    found = me(app_with(dev_deployment="chat").test_client())
+    assert (found["dev"], found["key"], found["role"]) == (True, None, "run")

@@ -1,0 +1,34 @@
+"""Who calls: the key, its organization and its role, as a page or a tool learns what it may offer."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, jsonify
+
+from shared import __version__
+from shared.access import api_keys
+from shared.infra.postgres import connection
+from web.auth import caller
+from web.context import settings
+from web.control_plane import schemas
+from web.named import presented_key
+from web.operations import operation
+
+bp = Blueprint("me", __name__)
+
+
+@bp.get("/v2/me")
+@operation("Who calls, and what they may do", role="read", answer=schemas.ME)
+def get_me() -> Response:
+    """`organization` is the one that the call acts in; `key` is null for a developer at their own machine."""
+    who = caller()
+    key = None
+    if presented_key():
+        with connection() as conn:
+            key = {"id": who.key_id, "name": api_keys.name_of(conn, who.key_id)}
+    return jsonify(
+        role=who.role,
+        organization={"id": who.organization_id, "name": who.organization_name},
+        key=key,
+        version=__version__,
+        dev=settings().dev_deployment is not None,
+    )
