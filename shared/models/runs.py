@@ -61,6 +61,8 @@ class Run(Base):
     quarantine: Mapped[int] = mapped_column(
         server_default="0"
     )  # with whom it shares a host: workers/runner/quarantine.py
+    # those before, which were lost: number, worker, times and reason; NULL: none. See shared/runs/claims.py
+    attempts: Mapped[list[dict[str, Any]] | None] = mapped_column(JSONB(none_as_null=True))
     webhook: Mapped[str | None]  # called when it ends: see shared/runs/webhooks.py
 
     __table_args__ = (

@@ -224,11 +224,29 @@ def _held(runs: Sequence[Claimed]) -> dict[str, list[Any]]:
     }
 
 
+MOST_ATTEMPTS = 50  # that a run remembers
+LEASE_RAN_OUT = "its worker stopped renewing the lease"
+ANSWER_LOST = "its worker never learned of it"
+HANDED_OVER = "its worker stopped and handed it over"
+
+
+def lost(reason: str) -> str:
+    """In an UPDATE of running runs called r: their attempt is lost, for a reason that is SQL.
+
+    While an attempt runs, `updated_at` is when it began: nothing else is written of it.
+    """
+    return f"""attempts = CASE WHEN jsonb_array_length(r.attempts) >= {MOST_ATTEMPTS} THEN r.attempts - 0
+        ELSE coalesce(r.attempts, '[]') END || jsonb_build_object('attempt', r.attempt, 'worker', r.owner,
+            'started_at', r.updated_at, 'ended_at', now(), 'reason', {reason})"""
+
+
+_ABANDONED = lost(f"'{LEASE_RAN_OUT}'")
+
 # Whoever gives a run back, or takes it from an owner, notifies of it after the commit.
 _PENDING_AGAIN = f"status = 'pending', owner = NULL, lease_until = NULL, updated_at = now(), {NOTIFIED_FIRST}"
 
 GIVE_BACK = f"""
-UPDATE run r SET {_PENDING_AGAIN},
+UPDATE run r SET {_PENDING_AGAIN}, {lost(f"coalesce(f.death, '{HANDED_OVER}')")},
     not_before = now() + make_interval(secs => f.delay),
     last_death = f.death, deaths = r.deaths + f.died, quarantine = coalesce(f.level, r.quarantine)
 FROM unnest(
@@ -259,7 +277,7 @@ WHERE r.status = 'running' AND r.cancel_requested IS NOT NULL"""
 SETTLED_SECONDS = 2.0  # a claim may still be on its way to whoever made it
 
 GIVE_BACK_UNKNOWN = text(f"""
-UPDATE run SET {_PENDING_AGAIN}
+UPDATE run r SET {_PENDING_AGAIN}, {lost(f"'{ANSWER_LOST}'")}
 WHERE owner = :owner AND status = 'running' AND run_id <> ALL(CAST(:known AS uuid[]))
   AND updated_at < now() - make_interval(secs => :settled) AND cancel_requested IS NULL
 RETURNING run_id, pool
@@ -311,7 +329,7 @@ def release_abandoned(conn: Connection, run_id: UUID, *, max_attempts: int) -> b
     """Put a run whose lease has run out back in the queue; False when it must end instead."""
     done = conn.execute(
         text(
-            f"UPDATE run SET {_PENDING_AGAIN}, deaths = deaths + 1"
+            f"UPDATE run r SET {_PENDING_AGAIN}, deaths = deaths + 1, {_ABANDONED}"
             " WHERE run_id = :run_id AND status = 'running' AND lease_until < now()"
             " AND deaths + 1 < :max_attempts AND cancel_requested IS NULL AND deadline_at > now()"
         ),
@@ -325,8 +343,8 @@ def take_over(conn: Connection, run_id: UUID, *, owner: str) -> Claimed | None:
     row = (
         conn.execute(
             text(
-                """
-UPDATE run SET owner = :owner, attempt = attempt + 1, seq_reserved = seq_reserved + :reserved,
+                f"""
+UPDATE run r SET {_ABANDONED}, owner = :owner, attempt = attempt + 1, seq_reserved = seq_reserved + :reserved,
     lease_until = now() + interval '30 seconds', updated_at = now()
 WHERE run_id = :run_id AND status = 'running' AND lease_until < now()
 RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,

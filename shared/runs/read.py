@@ -13,7 +13,7 @@ from shared.threads import records
 
 COLUMNS = (
     "run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,"
-    " multitask_strategy, cancel_reason, usage, error, started_at, ended_at, attempt, owner, temporary,"
+    " multitask_strategy, cancel_reason, usage, error, started_at, ended_at, attempt, attempts, owner, temporary,"
     " seq_reserved"
 )
 
@@ -23,6 +23,8 @@ PROTOCOL = "protocol"
 # What kwargs hold beside what was asked for: what readers have added, and what the thread of a temporary run said.
 THREAD_METADATA = "thread_metadata"
 HIDDEN = ("joined", THREAD_METADATA)
+
+LATER = ("usage", "started_at", "ended_at")  # not asked for of a run that was just created
 
 
 def count_pending(conn: Connection | Driver, deployment_id: UUID, *, most: int) -> int:
@@ -53,7 +55,8 @@ def record(row: Row) -> dict[str, Any]:
         "multitask_strategy": row["multitask_strategy"],
         "langsmith_session_name": (row["kwargs"].get("langsmith_tracer") or {}).get("project_name"),
         "cancel_reason": row["cancel_reason"],
-        "usage": row.get("usage"),  # not asked for of a run that was just created
+        **{name: row.get(name) for name in LATER},
+        "attempts": row.get("attempts") or [],
     }
 
 

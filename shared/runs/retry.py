@@ -68,7 +68,7 @@ def search(
 
 def record(row: Row) -> dict[str, Any]:
     """Such a run as the API shows it: with how it ended, when, and in which attempt."""
-    more = {name: row[name] for name in ("error", "started_at", "ended_at", "attempt")}
+    more = {name: row[name] for name in ("error", "attempt")}
     return {**read.record(row), **more}
 
 

@@ -23,7 +23,7 @@ from web.deployment_api import creation
 
 FIELDS = [
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
-    "multitask_strategy", "langsmith_session_name", "cancel_reason", "usage",
+    "multitask_strategy", "langsmith_session_name", "cancel_reason", "usage", "started_at", "ended_at", "attempts",
 ]  # fmt: skip
 MISSING = "00000000-0000-0000-0000-00000000dead"
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
@@ -84,6 +84,19 @@ def test_the_record_says_which_models_used_how_many_tokens(api: Api, thread_id: 
         silent["run_id"]: None,
     }
     assert api.get(f"/threads/{thread_id}/runs/{run['run_id']}").json["usage"] == usage
+
+
+def test_the_record_says_when_it_ran_and_which_attempts_were_lost(api: Api, thread_id: str) -> None:
+    run = start(api, thread_id)
+    lost = Actor(run["run_id"], owner="box:1:a")
+    with connection() as conn:
+        claims.give_back(conn, [claims.Requeue(lost.run, death="was killed by SIGKILL")])
+    act(run["run_id"], {})
+
+    record = api.get(f"/threads/{thread_id}/runs/{run['run_id']}").json
+    (attempt,) = record["attempts"]
+    assert record["started_at"] <= attempt.pop("started_at") <= attempt.pop("ended_at") <= record["ended_at"]
+    assert attempt == {"attempt": 1, "worker": "box:1:a", "reason": "was killed by SIGKILL"}
 
 
 def test_kwargs_have_the_contracts_defaults(api: Api, thread_id: str) -> None:

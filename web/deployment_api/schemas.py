@@ -136,6 +136,14 @@ USAGE: JsonSchema = {
     "description": "Tokens by model, as the models report them; of the attempt that ended the run",
     **or_null(mapped(record("TokenUsage", tuple(DETAILS), **TOKENS, **DETAILS))),
 }
+LOST_ATTEMPT = record(
+    "LostAttempt",
+    attempt={"type": "integer", "minimum": 1},
+    worker=TEXT,
+    started_at=TIME,
+    ended_at=TIME,
+    reason=TEXT,
+)
 RUN = record(
     "Run",
     ("queue",),
@@ -151,6 +159,9 @@ RUN = record(
     langsmith_session_name=TEXT_OR_NULL,
     cancel_reason=TEXT_OR_NULL,
     usage=USAGE,
+    started_at=TIME_OR_NULL,
+    ended_at=TIME_OR_NULL,
+    attempts=listed(LOST_ATTEMPT),
     queue=QUEUED,
 )
 RUNS = listed(selection(RUN))
@@ -158,8 +169,6 @@ FAILED_RUN = record(
     "FailedRun",
     **{name: kind for name, kind in RUN["properties"].items() if name != "queue"},
     error=or_null(FAILURE),
-    started_at=TIME_OR_NULL,
-    ended_at=TIME_OR_NULL,
     attempt=COUNT,
 )
 FAILED_RUNS = listed(FAILED_RUN)

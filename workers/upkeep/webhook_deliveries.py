@@ -37,6 +37,7 @@ SECRET_PREFIX = "whsec_"  # of one in base64
 POLL_SECONDS = 1.0
 BREATH_SECONDS = 0.05  # between two looks, however quickly receivers answer
 AT_ONCE = 32
+KEPT_TO_US = ("attempts",)  # they name our machines
 TIMES = ("created_at", "updated_at", "started_at", "ended_at")
 
 
@@ -124,8 +125,9 @@ def content(delivery: Delivery, now: datetime) -> bytes:
     run = {**delivery.run, "status": delivery.status}
     for name in TIMES:
         run[name] = None if run[name] is None else datetime.fromisoformat(run[name])
+    record = {name: value for name, value in read.record(run).items() if name not in KEPT_TO_US}
     body: dict[str, Any] = {
-        **read.record(run),
+        **record,
         "run_started_at": run["started_at"],
         "run_ended_at": run["ended_at"],
         "webhook_sent_at": now,

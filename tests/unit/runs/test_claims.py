@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -493,6 +494,56 @@ def test_the_next_attempt_knows_whether_there_is_a_checkpoint_to_go_on_from(
     (begun,), (unbegun,) = claim(begun.run_id), claim(unbegun.run_id)
     assert (begun.attempt, begun.has_checkpoint) == (2, True)
     assert (unbegun.attempt, unbegun.has_checkpoint) == (2, False)
+
+
+def attempts(run_id: UUID) -> Any:
+    """The attempts that were lost, without their times, which must be in order."""
+    found = row(run_id)["attempts"]
+    for attempt in found or ():
+        began, ended = (datetime.fromisoformat(attempt.pop(name)) for name in ("started_at", "ended_at"))
+        assert began < ended
+    return found
+
+
+def test_a_run_remembers_how_its_attempts_were_lost(deployment: DeploymentRef) -> None:
+    run = claimed(deployment)
+    assert attempts(run.run_id) is None  # an attempt writes nothing of itself
+    give_back(run, death="was killed by SIGSEGV")
+    (run,) = claim(run.run_id, owner="b")
+    give_back(run, refund=True)
+    (run,) = claim(run.run_id, owner="c")
+    expire(run)
+    assert release(run)
+    (run,) = claim(run.run_id, owner="d")
+    change(run.run_id, "updated_at = now() - interval '1 minute'")
+    with connection() as conn:
+        claims.give_back_unknown(conn, owner="d", known=[])
+    (run,) = claim(run.run_id, owner="e")
+    expire(run)
+    with connection() as conn:
+        records.lock(conn, run.deployment_id, run.thread_id)
+        claims.take_over(conn, run.run_id, owner="upkeep")
+
+    reasons = (
+        "was killed by SIGSEGV",
+        claims.HANDED_OVER,
+        claims.LEASE_RAN_OUT,
+        claims.ANSWER_LOST,
+        claims.LEASE_RAN_OUT,
+    )
+    workers = ("a", "b", "c", "d", "e")
+    assert attempts(run.run_id) == [
+        {"attempt": n, "worker": worker, "reason": reason}
+        for n, (worker, reason) in enumerate(zip(workers, reasons, strict=True), 1)
+    ]
+
+
+def test_of_very_many_lost_attempts_the_newest_are_remembered(deployment: DeploymentRef) -> None:
+    run = claimed(deployment)
+    change(run.run_id, f"attempts = to_jsonb(CAST(array_fill(1, ARRAY[{claims.MOST_ATTEMPTS}]) AS int[]))")
+    give_back(run, refund=True)
+    found = row(run.run_id)["attempts"]
+    assert (len(found), found[0], found[-1]["attempt"]) == (claims.MOST_ATTEMPTS, 1, 1)
 
 
 def test_a_hand_over_is_no_death(deployment: DeploymentRef) -> None:

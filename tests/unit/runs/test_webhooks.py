@@ -363,7 +363,7 @@ def test_a_receiver_is_told_the_run_as_it_ended(deployment: DeploymentRef, recei
     assert headers["Webhook-Id"] == str(delivery.delivery_id)
     assert "Webhook-Signature" not in headers
     assert (body["status"], body["values"]) == ("success", {"done": 1})
-    assert {"error", "interrupts"}.isdisjoint(body)
+    assert {"error", "interrupts", "attempts"}.isdisjoint(body)
     times = ("created_at", "run_started_at", "run_ended_at", "webhook_sent_at")
     assert sorted(times, key=lambda name: datetime.fromisoformat(body[name])) == list(times)
     same = ("run_id", "thread_id", "created_at", "kwargs", "metadata", "multitask_strategy", "cancel_reason")
