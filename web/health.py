@@ -149,7 +149,7 @@ def get_metrics(deployment: str | None = None) -> Response:
 
 
 @dataclass(frozen=True)
-class Figure:
+class QueueFigure:
     """Runs of one pool in one status, and for how many seconds: runs that wait count from when they are due."""
 
     pool: str
@@ -177,7 +177,7 @@ GROUP BY pool, status ORDER BY pool, status
 """)
 
 
-def _figures(deployment_id: UUID | None) -> tuple[list[Figure], list[RowMapping]]:
+def _figures(deployment_id: UUID | None) -> tuple[list[QueueFigure], list[RowMapping]]:
     """What waits and who works; looked up again after a moment, for anybody may ask as often as they like."""
     known = current_app.extensions["runyard_figures"]
     looked_up_at, figures, counted = known.get(deployment_id, (None, [], []))
@@ -188,10 +188,10 @@ def _figures(deployment_id: UUID | None) -> tuple[list[Figure], list[RowMapping]
     return figures, counted
 
 
-def queue_figures(conn: Connection, deployment_id: UUID | None = None) -> list[Figure]:
+def queue_figures(conn: Connection, deployment_id: UUID | None = None) -> list[QueueFigure]:
     """Pending and running runs by pool."""
     rows = conn.execute(QUEUE, {"deployment_id": deployment_id}).mappings()
-    return [Figure(**row) for row in rows]
+    return [QueueFigure(**row) for row in rows]
 
 
 WORKER_FIGURES = (
@@ -219,7 +219,7 @@ RUN_FIGURES = (
 class Figures(Collector):
     """The figures as Prometheus gauges. But for the streams they come from rows: every process shows the same."""
 
-    def __init__(self, figures: Sequence[Figure], counted: Sequence[Row], open_streams: int) -> None:
+    def __init__(self, figures: Sequence[QueueFigure], counted: Sequence[Row], open_streams: int) -> None:
         self.figures = figures
         self.counted = counted
         self.open_streams = open_streams
@@ -246,7 +246,7 @@ class Figures(Collector):
             yield family
 
 
-def _totals(figures: Sequence[Figure]) -> dict[str, Any]:
+def _totals(figures: Sequence[QueueFigure]) -> dict[str, Any]:
     """All pools together; of several medians the longest."""
     waiting = [row for row in figures if row.status == RunStatus.PENDING]
     return {

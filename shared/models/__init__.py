@@ -17,6 +17,7 @@ from shared.models.deployments import (
     Secret,
     Upload,
 )
+from shared.models.figures import DailyUsage, EndedRun, Figure
 from shared.models.organizations import ApiKey, IdempotentAnswer, Organization
 from shared.models.providers import OAuthGrant, OAuthProvider, OAuthRequest
 from shared.models.runs import Run
@@ -50,8 +51,11 @@ __all__ = [
     "CheckpointBlob",
     "CheckpointWrite",
     "Cron",
+    "DailyUsage",
     "Deployment",
     "DeploymentStatus",
+    "EndedRun",
+    "Figure",
     "Graph",
     "IdempotentAnswer",
     "Leader",

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, text
 from shared.deployments import deployments, revisions
 from shared.deployments.revisions import Transition
 from shared.eventlog.events import RESERVED
+from shared.figures import folding, recording
 from shared.models import DeploymentStatus
 from shared.runs import webhooks
 from shared.runs.cancel import INTERRUPTED, Displaced
@@ -60,6 +61,7 @@ def stop_runs(conn: Connection, deployment_id: UUID) -> list[Displaced]:
     ]
     ended = [row.run_id for row in stopped if row.owner is None]
     if ended:
+        recording.record(conn, ended)
         webhooks.record(conn, ended, error=cancel_error("interrupt", REASON))
     return [
         Displaced(row.run_id, row.owner, "interrupt", row.attempt, row.seq_reserved, REASON)
@@ -88,6 +90,11 @@ CHUNKS = (
     "DELETE FROM revision WHERE id IN (SELECT id FROM revision WHERE deployment_id = :id LIMIT :chunk)",
 )
 
+# Its last runs are counted for its organization before.
+EMPTIED = text("""
+DELETE FROM deployment WHERE id = :id AND NOT EXISTS (SELECT FROM ended_run WHERE deployment_id = :id)
+""")
+
 
 def purge(conn: Connection) -> int:
     """Remove some of what deleted deployments left behind; the number of rows, 0 when nothing is left.
@@ -103,5 +110,6 @@ def purge(conn: Connection) -> int:
         done = [conn.execute(text(chunk), values).rowcount for chunk in CHUNKS]
         removed += sum(done)
         if not any(done):
-            removed += conn.execute(text("DELETE FROM deployment WHERE id = :id"), values).rowcount
+            folding.fold(conn)
+            removed += conn.execute(EMPTIED, values).rowcount
     return removed

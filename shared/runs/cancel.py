@@ -14,6 +14,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.errors import NotFound
 from shared.eventlog.events import RESERVED
+from shared.figures import recording
 from shared.models import LIVE_RUN_STATUSES, RunStatus, is_live
 from shared.runs import visibility, webhooks
 from shared.runs.end_event import ROLLBACK, cancel_error
@@ -139,9 +140,7 @@ def live_by_thread(
 def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> Displaced:
     """End a live run: in place when it is pending, else by asking its owner."""
     key = {"run_id": row["run_id"], "action": action, "reason": reason}
-    owner = None
     if row["status"] == RunStatus.RUNNING:
-        owner = row["owner"]
         conn.execute(
             text(
                 "UPDATE run SET cancel_requested = :action, cancel_reason = :reason WHERE run_id = :run_id"
@@ -149,7 +148,9 @@ def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> 
             ),
             key,
         )
-    elif row["temporary"]:
+        return Displaced(row["run_id"], row["owner"], action, row["attempt"], row["seq_reserved"], reason)
+    recording.record(conn, [row["run_id"]])
+    if row["temporary"]:
         status = ROLLBACK if action == ROLLBACK else RunStatus.INTERRUPTED
         _record_webhook(conn, row, status, cancel_error(action, reason))
         records.remove(conn, row["deployment_id"], row["thread_id"])
@@ -163,7 +164,7 @@ def stop(conn: Connection, row: RowMapping, action: str, reason: str | None) -> 
         )
         if row["webhook"] is not None:
             webhooks.record(conn, [row["run_id"]], error=cancel_error(action, reason))
-    return Displaced(row["run_id"], owner, action, row["attempt"], row["seq_reserved"], reason)
+    return Displaced(row["run_id"], None, action, row["attempt"], row["seq_reserved"], reason)
 
 
 def _record_webhook(conn: Connection, row: RowMapping, status: str, error: dict[str, str]) -> None:
@@ -208,6 +209,8 @@ def delete_run(conn: Connection, deployment_id: UUID, thread_id: UUID, run_id: U
     if row is None:
         raise NotFound("Run not found")
     _record_webhook(conn, row, ROLLBACK, cancel_error(ROLLBACK, "the run was deleted"))
+    if row["status"] in LIVE_RUN_STATUSES:
+        recording.record(conn, [run_id])
     if row["temporary"]:
         records.remove(conn, deployment_id, thread_id)
     else:
@@ -224,6 +227,7 @@ def delete_thread(conn: Connection, deployment_id: UUID, thread_id: UUID) -> lis
     if not records.lock(conn, deployment_id, thread_id):
         raise records.missing(thread_id)
     live = live_runs(conn, deployment_id, thread_id)
+    recording.record(conn, [row["run_id"] for row in live])
     for row in live:
         error = cancel_error(ROLLBACK, "the thread was deleted")
         _record_webhook(conn, row, ROLLBACK, error)

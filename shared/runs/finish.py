@@ -13,6 +13,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared.errors import Fenced
+from shared.figures import recording
 from shared.infra.postgres import Driver, dumps, query
 from shared.models import RunStatus, ThreadStatus, is_live
 from shared.runs import eligibility, end_event, webhooks
@@ -33,6 +34,7 @@ class Finish:
     state: str | None = None
     interrupts: str | None = None
     usage: str | None = None
+    first_token_ago: float | None = None  # seconds since a model's first token was streamed
 
 
 def finish_runs(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str) -> dict[UUID, Next | None]:
@@ -92,6 +94,7 @@ def _columns(ends: Sequence[Finish], owner: str) -> dict[str, Any]:
         "errors": [None if end.error is None else dumps(end.error) for end in ends],
         "values": [end.values for end in ends],
         "usages": [end.usage for end in ends],
+        "firsts": [end.first_token_ago for end in ends],
     }
 
 
@@ -100,15 +103,18 @@ WITH f AS (
     SELECT * FROM unnest(
         CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(statuses)s AS text[]),
         CAST(%(errors)s AS text[]), CAST(%(thread_statuses)s AS text[]), CAST(%(values)s AS text[]),
-        CAST(%(states)s AS text[]), CAST(%(interrupts)s AS text[]), CAST(%(usages)s AS text[])
-    ) AS f(run_id, attempt, status, error, thread_status, new_values, new_state, new_interrupts, usage)
+        CAST(%(states)s AS text[]), CAST(%(interrupts)s AS text[]), CAST(%(usages)s AS text[]),
+        CAST(%(firsts)s AS float8[])
+    ) AS f(run_id, attempt, status, error, thread_status, new_values, new_state, new_interrupts, usage,
+        first_token_ago)
 ), ended AS (
     UPDATE run r SET status = f.status, error = CAST(f.error AS json), usage = CAST(f.usage AS jsonb),
         ended_at = now(), updated_at = now(), lease_until = NULL
     FROM f
     WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
-    RETURNING r.run_id, r.deployment_id, r.thread_id
-), waiting AS (
+    RETURNING r.run_id, r.deployment_id, r.thread_id, r.status, r.usage, f.first_token_ago,
+        {recording.columns("r")}
+), counted AS ({recording.append("ended")}), waiting AS (
     SELECT e.run_id, n.run_id AS next_run_id, n.pool
     FROM ended e LEFT JOIN LATERAL (
         SELECT run_id, pool FROM run o
@@ -134,29 +140,24 @@ WITH f AS (
 SELECT run_id, next_run_id, pool, set_config('synchronous_commit', 'on', true) FROM waiting
 """
 
-DELETE_TEMPORARY = """
-DELETE FROM thread t
-USING run r, unnest(CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[])) AS f(run_id, attempt)
-WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
-  AND t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
-RETURNING f.run_id, set_config('synchronous_commit', 'on', true)
-"""
-
-# The same, with a row in the webhooks' outbox: one statement, since it may be a transaction of its own.
-DELETE_WITH_WEBHOOK = f"""
+_OF_TEMPORARY = f"""
 WITH f AS (
     SELECT * FROM unnest(
         CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(statuses)s AS text[]),
-        CAST(%(errors)s AS text[]), CAST(%(values)s AS text[]), CAST(%(usages)s AS text[])
-    ) AS f(run_id, attempt, status, error, new_values, usage)
+        CAST(%(errors)s AS text[]), CAST(%(values)s AS text[]), CAST(%(usages)s AS text[]),
+        CAST(%(firsts)s AS float8[])
+    ) AS f(run_id, attempt, status, error, new_values, usage, first_token_ago)
 ), gone AS (
     DELETE FROM thread t USING run r, f
     WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
       AND t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
-    RETURNING f.run_id
-), recorded AS ({webhooks.RECORD_TEMPORARY})
-SELECT run_id, set_config('synchronous_commit', 'on', true) FROM gone
-"""
+    RETURNING r.run_id, r.deployment_id, f.status, CAST(f.usage AS jsonb) AS usage, f.first_token_ago,
+        {recording.columns("r")}
+), counted AS ({recording.append("gone")})"""
+_GONE = "SELECT run_id, set_config('synchronous_commit', 'on', true) FROM gone"
+DELETE_TEMPORARY = f"{_OF_TEMPORARY}\n{_GONE}"
+# The same, with a row in the webhooks' outbox: one statement, since it may be a transaction of its own.
+DELETE_WITH_WEBHOOK = f"{_OF_TEMPORARY}, recorded AS ({webhooks.RECORD_TEMPORARY})\n{_GONE}"
 
 
 def ended_before(conn: Driver, runs: Sequence[Claimed], *, owner: str) -> set[UUID]:
@@ -177,8 +178,15 @@ WHERE r.run_id IS NULL OR (r.owner = %(owner)s AND r.attempt = f.attempt
     return {row["run_id"] for row in rows}
 
 
-def roll_back(conn: Connection, run: Claimed, *, error: dict[str, Any]) -> Next | None:
-    """Undo a running run as if it had never been, but for the thread's `error`; raises Fenced.
+def roll_back(
+    conn: Connection,
+    run: Claimed,
+    *,
+    error: dict[str, Any],
+    usage: str | None = None,
+    first_token_ago: float | None = None,
+) -> Next | None:
+    """Undo a running run as if it had never been, but for the thread's `error` and the figures; raises Fenced.
 
     The answer is the run that comes next in the thread.
     """
@@ -186,6 +194,7 @@ def roll_back(conn: Connection, run: Claimed, *, error: dict[str, Any]) -> Next 
     if run.kwargs.get("webhook"):
         webhooks.record_going(conn, [run.run_id], status=end_event.ROLLBACK, error=error)
     records.restore_metadata(conn, run.run_id)
+    recording.record(conn, [run.run_id], usage=usage, first_token_ago=first_token_ago)
     gone = conn.execute(
         text(
             "DELETE FROM run WHERE run_id = :run_id AND attempt = :attempt AND owner = :owner"

@@ -59,7 +59,7 @@ FLOORS = {
         {"errors", "settings"},
         {"models", "infra"},
         {"eventlog", "threads", "store", "store_vectors", "fleet", "leadership", "graph_queries"},
-        {"deployments", "oauth"},
+        {"deployments", "oauth", "figures"},
         {"user_code"},
         {"assistants"},
         {"runs"},

@@ -335,6 +335,7 @@ class Execution:
         events.is_closed = True
         self._checkpoints.storage.is_closed = True
         outcome.usage = self._usage.by_model()
+        outcome.first_token_ago = self._usage.first_token_ago()
         shown_json = events.shown_json
         if shown_json is None and not events.shows_state:
             shown_json = dumps(events.shown)

@@ -35,6 +35,7 @@ class Outcome:
     unchanged: bool = False
     keeps_thread: bool = False  # the run was refused: its thread stays as it was
     usage: dict[str, dict[str, Any]] | None = None  # tokens by model, however the run ended
+    first_token_ago: float | None = None  # seconds since a model first streamed something
     asked: list[OpenInterrupt] = field(
         default_factory=list
     )  # what waits for an answer, of a run that came that far
@@ -72,6 +73,7 @@ class Outcome:
             "unchanged": self.unchanged,
             "keeps_thread": self.keeps_thread,
             "usage": self.usage,
+            "first_token_ago": self.first_token_ago,
         }
 
     def answer(self, values: Any, values_json: bytes | None) -> bytes:

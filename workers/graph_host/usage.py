@@ -7,6 +7,7 @@ does not go uncounted.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -30,6 +31,7 @@ class UsageCounter(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self._reported: dict[str, tuple[str, Mapping[str, Any]]] = {}  # by the message's id
+        self._first_token_at: float | None = None
 
     @property
     def ignore_chain(self) -> bool:
@@ -39,6 +41,10 @@ class UsageCounter(BaseCallbackHandler):
     def ignore_chat_model(self) -> bool:
         return True  # its start: the end of a call is of `llm`
 
+    def on_llm_new_token(self, token: str, **_: Any) -> None:
+        if self._first_token_at is None:
+            self._first_token_at = time.monotonic()
+
     def on_llm_end(self, response: LLMResult, *, run_id: object, **_: Any) -> None:
         """A model has answered; a message that a cache answers with again keeps its id, and counts once."""
         for candidates in response.generations:
@@ -46,6 +52,10 @@ class UsageCounter(BaseCallbackHandler):
             if isinstance(message, AIMessage) and message.usage_metadata:
                 reported = (_model_of(message), message.usage_metadata)
                 self._reported.setdefault(message.id or str(run_id), reported)
+
+    def first_token_ago(self) -> float | None:
+        """The seconds since a model first streamed something; None when none did."""
+        return None if self._first_token_at is None else time.monotonic() - self._first_token_at
 
     def by_model(self) -> dict[str, Counts] | None:
         """The sums so far; None when no call has reported any."""

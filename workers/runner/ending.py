@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -29,6 +30,11 @@ class Stop(NamedTuple):
     reason: str | None = None
 
 
+def _seconds(value: Any) -> float | None:
+    """A duration that a host names; None for what is none."""
+    return value if isinstance(value, float) and 0 <= value < math.inf else None
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """What a host says of a run in its DONE frame; without fields: it has said nothing."""
@@ -41,6 +47,7 @@ class Done:
     state: str | None = None
     interrupts: str | None = None
     usage: str | None = None
+    first_token_ago: float | None = None
     answer: bytes | None = None
 
     @classmethod
@@ -56,6 +63,7 @@ class Done:
             state=dumps(head["state"]) if has_state else None,
             interrupts=None if head.get("unchanged") else dumps(head.get("interrupts") or {}),
             usage=dumps(head["usage"]) if head.get("usage") else None,
+            first_token_ago=_seconds(head.get("first_token_ago")),
             answer=parts[2],
         )
 
@@ -82,6 +90,7 @@ class End:
             done.state,
             done.interrupts,
             done.usage,
+            done.first_token_ago,
         )
 
     def last_event(self, run: Claimed) -> bytes:
@@ -99,7 +108,7 @@ class RollBack:
     """The run is undone as if it had never been; whoever waits for it still gets what it had come to."""
 
     error: dict[str, Any]
-    answer: bytes | None = None
+    done: Done = Done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +179,7 @@ def stopped(run: Claimed, stop: Stop, done: Done = Done(), *, timeout_seconds: f
         case "rollback" if run.temporary:
             return End(RunStatus.INTERRUPTED, ThreadStatus.IDLE, done=done)
         case "rollback":
-            return RollBack(cancel_error(ROLLBACK, stop.reason), done.answer)
+            return RollBack(cancel_error(ROLLBACK, stop.reason), done)
         case "timeout":
             seconds = run.timeout_seconds or timeout_seconds
             error = {"error": "TimeoutError", "message": f"the run exceeded its limit of {seconds:.0f} s"}

@@ -322,7 +322,13 @@ class Execution:
     def _roll_back(self, back: RollBack) -> Next | None:
         def roll_back() -> Next | None:
             with connection() as conn:
-                return finish.roll_back(conn, self.run, error=back.error)
+                return finish.roll_back(
+                    conn,
+                    self.run,
+                    error=back.error,
+                    usage=back.done.usage,
+                    first_token_ago=back.done.first_token_ago,
+                )
 
         try:
             following = self._tried(roll_back)
@@ -330,7 +336,7 @@ class Execution:
             # without a database: upkeep rolls it back when its lease has run out
             return self._drop(refused)
         self._note_end("rolled back")
-        self.log.end(end_event.last_event(self.run, end_event.ROLLBACK, back.answer or b"null"))
+        self.log.end(end_event.last_event(self.run, end_event.ROLLBACK, back.done.answer or b"null"))
         return following
 
     def _give_back(self, back: GiveBack) -> Next | None:

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from shared.access import idempotency
 from shared.deployments import archives
+from shared.figures import folding
 from shared.infra.postgres import connection
 from shared.removal import deletion, history
 from shared.runs import webhooks
@@ -42,6 +43,7 @@ class Removals:
             self.unused_archives,
             self.old_answers,
             self.old_deliveries,
+            self.old_figures,
             self.old_log_lines,
         ]
 
@@ -59,6 +61,9 @@ class Removals:
 
     def old_deliveries(self) -> None:
         self._exhaust(webhooks.remove_old)
+
+    def old_figures(self) -> None:
+        self._exhaust(folding.remove_old)
 
     def old_log_lines(self) -> None:
         """One deployment after the other, in the order of their ids."""

@@ -23,6 +23,7 @@ from shared.access import api_keys, organizations
 from shared.deployments import deployments, logs, revisions
 from shared.errors import RunyardError, Unavailable
 from shared.eventlog import events
+from shared.figures import folding
 from shared.infra import broker
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
@@ -49,6 +50,7 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 NOTIFICATIONS_A_TICK = 200
 POOLS_EVERY = 10
+FOLDS_A_TICK = 20
 SLOW_EVERY = 60  # ticks between removals
 PURGE_EVERY = 5  # … of deleted deployments, whose callers may wait to see them gone
 CLOSE_SECONDS = 2.0  # for the step that is under way when the process exits
@@ -133,7 +135,7 @@ class Upkeep:
         elif self._ticks % PURGE_EVERY == 0:
             steps.append(self._removals.deleted_deployments)
         if self._ticks % POOLS_EVERY == 0:
-            steps += [self._pools, self._statistics, self._clock]
+            steps += [self._pools, self._figures, self._statistics, self._clock]
         self._ticks += 1
         return steps
 
@@ -156,6 +158,13 @@ class Upkeep:
             gone = fleet.sweep(conn)
         for worker in gone:
             broker.forget_worker(worker)
+
+    def _figures(self) -> None:
+        """Runs that have ended are added to the figures."""
+        for _ in range(FOLDS_A_TICK):
+            with connection() as conn:
+                if folding.fold(conn) < folding.FOLDED_AT_ONCE:
+                    return
 
     def _statistics(self) -> None:
         with connection() as conn:

@@ -57,6 +57,16 @@ def test_a_run_that_is_cancelled_has_used_what_it_used(host: HostProcess) -> Non
     assert usage(host.wait_done(run)) == {"small": SMALL}
 
 
+def test_it_is_known_how_long_ago_a_model_streamed_its_first_token(host: HostProcess) -> None:
+    streamed = host.run("speaks", {"messages": "hi"}, stream_mode=["messages"]).outcome
+    silent = host.run("consumes", {"text": "a"}, stream_mode=["messages"]).outcome
+
+    assert streamed is not None
+    assert silent is not None
+    assert streamed["first_token_ago"] >= 0
+    assert silent["first_token_ago"] is None
+
+
 def test_runs_side_by_side_are_counted_apart(host: HostProcess) -> None:
     runs = [host.start("consumes_and_fails", {}) for _ in range(3)]
 

@@ -52,14 +52,14 @@ def test_a_run_that_is_to_stop_ends_as_it_was_wanted(outcome: Done | HostDied) -
     assert of(outcome, Stop("timeout")) == End(
         RunStatus.TIMEOUT, ThreadStatus.ERROR, late, done, is_announced=True
     )
-    assert of(outcome, ROLLBACK) == RollBack({"error": "UserRollback", "message": "enough"})
+    assert of(outcome, ROLLBACK) == RollBack({"error": "UserRollback", "message": "enough"}, done)
     assert of(outcome, Stop("handover")) == GiveBack()
 
 
 def test_whoever_waits_for_a_run_that_is_rolled_back_gets_what_it_had_come_to() -> None:
-    ended = of(Done("cancelled", answer=b'{"n":1}'), ROLLBACK)
+    done = Done("cancelled", answer=b'{"n":1}')
 
-    assert ended == RollBack({"error": "UserRollback", "message": "enough"}, b'{"n":1}')
+    assert of(done, ROLLBACK) == RollBack({"error": "UserRollback", "message": "enough"}, done)
 
 
 def test_a_temporary_run_has_nothing_to_roll_back() -> None:
@@ -141,3 +141,14 @@ def test_the_last_event_says_whether_the_thread_is_left_interrupted(
 ) -> None:
     _, _, data = end.last_event(run()).partition(b"\n")
     assert orjson.loads(data).get("interrupted") is interrupted
+
+
+@pytest.mark.parametrize("said", [None, "soon", -1.0, float("nan"), True])
+def test_a_host_that_names_no_duration_has_streamed_no_token(said: object) -> None:
+    head = {"status": "success", "first_token_ago": said}
+
+    assert Done.of([orjson.dumps(head), b"null", b"null"]).first_token_ago is None
+
+
+def test_a_host_says_how_long_ago_the_first_token_was() -> None:
+    assert Done.of([b'{"status":"success","first_token_ago":1.5}', b"null", b"null"]).first_token_ago == 1.5

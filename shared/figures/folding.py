@@ -1,0 +1,75 @@
+"""Folds the rows of ended runs into the sums by step of time and by day, and removes the sums that are old."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, text
+
+from shared.figures.histograms import added
+from shared.figures.sums import COLUMNS, COUNTS, KINDS, SECONDS, models, summed, tokens
+
+MINUTE, HOUR, DAY, EVER = 60, 3_600, 86_400, 0
+KEPT = {MINUTE: timedelta(days=2), HOUR: timedelta(days=60), DAY: timedelta(days=730)}
+FOLDED_AT_ONCE = 5_000
+REMOVED_AT_ONCE = 5_000
+
+_SET = ", ".join(
+    [f"{name} = figure.{name} + excluded.{name}" for name in (*COUNTS, *SECONDS)]
+    + [f"{name} = {added(f'figure.{name}', f'excluded.{name}')}" for name in KINDS.values()]
+)
+_TOKENS = ("input_tokens", "output_tokens", "total_tokens")
+
+# One statement: what is taken is added, or it is not taken. Two leaders take different rows.
+FOLD = text(f"""
+WITH taken AS (
+    DELETE FROM ended_run WHERE id = ANY(ARRAY(
+        SELECT id FROM ended_run ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED))
+    RETURNING *
+), ended AS (
+    SELECT d.organization_id, t.* FROM taken t JOIN deployment d ON d.id = t.deployment_id
+), folded AS (
+    INSERT INTO figure (organization_id, step_seconds, at, deployment_id, key_id, {", ".join(COLUMNS)})
+    {summed("ended", f"ARRAY[{MINUTE}, {HOUR}, {DAY}, {EVER}]")}
+    ORDER BY 1, 2, 3, 4, 5
+    ON CONFLICT (organization_id, step_seconds, at, deployment_id, key_id) DO UPDATE SET {_SET}
+), used AS (
+    SELECT e.*, '' AS model, 1 AS runs, {", ".join(f"0 AS {name}" for name in _TOKENS)} FROM ended e
+    UNION ALL
+    SELECT e.*, m.model, 1, {", ".join(tokens("m.counts", name) for name in _TOKENS)}
+    FROM ended e CROSS JOIN LATERAL {models("e.usage")} m
+), counted AS (
+    INSERT INTO daily_usage (organization_id, day, deployment_id, key_id, model, runs, {", ".join(_TOKENS)})
+    SELECT organization_id, CAST(ended_at AT TIME ZONE 'UTC' AS date), deployment_id, key_id, model, sum(runs),
+        {", ".join(f"sum({name})" for name in _TOKENS)}
+    FROM used GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+    ON CONFLICT (organization_id, day, deployment_id, key_id, model) DO UPDATE SET
+        {", ".join(f"{name} = daily_usage.{name} + excluded.{name}" for name in ("runs", *_TOKENS))}
+)
+SELECT count(*) FROM taken
+""")
+
+
+def fold(conn: Connection, *, limit: int = FOLDED_AT_ONCE) -> int:
+    """Add some ended runs to the sums; how many were taken."""
+    return conn.execute(FOLD, {"limit": limit}).scalar_one()
+
+
+REMOVE = text("""
+DELETE FROM figure WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM figure WHERE step_seconds = :step AND at < :before LIMIT :limit))
+""")
+REMOVE_USAGE = text("""
+DELETE FROM daily_usage WHERE ctid = ANY(ARRAY(SELECT ctid FROM daily_usage WHERE day < :before LIMIT :limit))
+""")
+
+
+def remove_old(conn: Connection, *, now: datetime | None = None) -> int:
+    """Remove some sums that have been kept for long enough; how many."""
+    now = now or datetime.now(UTC)
+    removed = 0
+    for step, kept in KEPT.items():
+        values = {"step": step, "before": now - kept, "limit": REMOVED_AT_ONCE}
+        removed += conn.execute(REMOVE, values).rowcount
+    values = {"before": (now - KEPT[DAY]).date(), "limit": REMOVED_AT_ONCE}
+    return removed + conn.execute(REMOVE_USAGE, values).rowcount

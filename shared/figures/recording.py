@@ -1,0 +1,73 @@
+"""The row that counts a run, for the statements that end runs: each appends it itself, so none ends uncounted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared.models import RunStatus
+
+# Of the run, called so in the statement that ends it: what the row is made of.
+_COLUMNS = "{0}.key_id, {0}.created_at, {0}.not_before, {0}.started_at, {0}.attempt"
+# A run that waits for another attempt has been given another time; it waited since its creation before the first.
+_WAIT = "started_at - CASE WHEN not_before <= started_at THEN not_before ELSE created_at END"
+# What a graph host says is its own clock's, or its user code's: nothing before the run began, nor after its end.
+_BETWEEN = "CASE WHEN {ago} BETWEEN 0 AND {total} THEN {total} - {ago} END"
+_APPEND = """
+INSERT INTO ended_run (deployment_id, key_id, status, created_at, attempts, wait_seconds, duration_seconds,
+    first_token_seconds, usage)
+SELECT deployment_id, key_id, {status}, created_at, attempt, {wait}, {duration}, {first_token}, {usage}
+FROM {source}
+"""
+
+
+def columns(alias: str) -> str:
+    """What a statement must say of the run it ends, beside its `deployment_id`."""
+    return _COLUMNS.format(alias)
+
+
+def append(
+    source: str, *, status: str = "status", usage: str = "usage", first_token_ago: str = "first_token_ago"
+) -> str:
+    """In a statement: append the rows of the runs in `source`, which has their columns."""
+    return _APPEND.format(
+        source=source,
+        status=status,
+        wait=_seconds(_WAIT),
+        duration=_seconds("now() - started_at"),
+        first_token=_BETWEEN.format(total=_seconds("now() - created_at"), ago=first_token_ago),
+        usage=usage,
+    )
+
+
+def _seconds(interval: str) -> str:
+    return f"CAST(extract(epoch FROM {interval}) AS double precision)"
+
+
+ENDING = text(
+    append(
+        "run WHERE run_id = ANY(:run_ids)",
+        status=":status",
+        usage="CAST(:usage AS jsonb)",
+        first_token_ago="CAST(:first_token_ago AS double precision)",
+    )
+)
+
+
+def record(
+    conn: Connection,
+    run_ids: Sequence[UUID],
+    *,
+    usage: str | None = None,
+    first_token_ago: float | None = None,
+) -> None:
+    """Count live runs that this transaction stops, whether it keeps their rows or not: as interrupted."""
+    values = {
+        "run_ids": list(run_ids),
+        "status": RunStatus.INTERRUPTED,
+        "usage": usage,
+        "first_token_ago": first_token_ago,
+    }
+    conn.execute(ENDING, values)

@@ -1,0 +1,69 @@
+"""Sums of ended runs, for folding and for reading alike: what a row of `figure` holds, made of rows of `ended_run`."""
+
+from __future__ import annotations
+
+from shared.figures.histograms import bucket, counted
+
+STATUSES = ("success", "error", "timeout", "interrupted")
+KINDS = {
+    "wait": "waits",
+    "duration": "durations",
+    "first_token": "first_tokens",
+}  # of seconds → its histogram
+COUNTS = ("created", *STATUSES, "attempts", "input_tokens", "output_tokens")
+SECONDS = tuple(f"{kind}_seconds" for kind in KINDS)
+COLUMNS = (*COUNTS, *SECONDS, *KINDS.values())
+
+MODELS_OF_A_RUN = 50
+MOST_TOKENS = 10**12
+
+
+def tokens(of: str, name: str) -> str:
+    """In a statement: the tokens that a model's document names so. A graph host may say anything."""
+    number = (
+        f"CASE jsonb_typeof({of} -> '{name}') WHEN 'number' THEN CAST({of} -> '{name}' AS numeric) ELSE 0 END"
+    )
+    return f"CAST(least(greatest({number}, 0), {MOST_TOKENS}) AS bigint)"
+
+
+def models(usage: str) -> str:
+    """In a statement: the models of a run's usage, a row each."""
+    document = f"CASE jsonb_typeof({usage}) WHEN 'object' THEN {usage} END"
+    return f"(SELECT left(key, 200) AS model, value AS counts FROM jsonb_each({document}) LIMIT {MODELS_OF_A_RUN})"
+
+
+def summed(source: str, steps: str) -> str:
+    """In a statement: rows as `figure` has them, of `source` (rows of ended_run, with their organization_id)."""
+    return f"""
+SELECT organization_id, step_seconds, at, deployment_id, key_id, {", ".join((*COUNTS, *SECONDS))},
+    {", ".join(f"{counted(f'{name}_buckets')} AS {name}" for name in KINDS.values())}
+FROM (
+    SELECT p.organization_id, s.step_seconds, p.deployment_id, p.key_id,
+        CASE s.step_seconds WHEN 0 THEN to_timestamp(0)
+            ELSE date_bin(make_interval(secs => s.step_seconds), p.moment, to_timestamp(0)) END AS at,
+        sum(p.created) AS created,
+        {", ".join(f"count(*) FILTER (WHERE p.status = '{status}') AS {status}" for status in STATUSES)},
+        sum(p.attempts) AS attempts, sum(p.input_tokens) AS input_tokens, sum(p.output_tokens) AS output_tokens,
+        {", ".join(f"coalesce(sum(p.{name}), 0) AS {name}" for name in SECONDS)},
+        {", ".join(f"array_agg({bucket(f'p.{kind}_seconds')}) AS {name}_buckets" for kind, name in KINDS.items())}
+    FROM ({_parts(source)}) p CROSS JOIN unnest({steps}) AS s(step_seconds)
+    GROUP BY p.organization_id, s.step_seconds, 5, p.deployment_id, p.key_id
+) AS grouped
+"""
+
+
+def _parts(source: str) -> str:
+    """What each run adds, and when: one to what was created at its creation, all else at its end."""
+    return f"""
+SELECT e.organization_id, e.deployment_id, e.key_id, e.created_at AS moment, 1 AS created, NULL AS status,
+    0 AS attempts, 0 AS input_tokens, 0 AS output_tokens,
+    {", ".join(f"CAST(NULL AS double precision) AS {name}" for name in SECONDS)}
+FROM {source} e
+UNION ALL
+SELECT e.organization_id, e.deployment_id, e.key_id, e.ended_at, 0, e.status,
+    e.attempts, coalesce(u.input_tokens, 0), coalesce(u.output_tokens, 0), {", ".join(f"e.{name}" for name in SECONDS)}
+FROM {source} e CROSS JOIN LATERAL (
+    SELECT sum({tokens("m.counts", "input_tokens")}) AS input_tokens,
+        sum({tokens("m.counts", "output_tokens")}) AS output_tokens
+    FROM {models("e.usage")} m) u
+"""
