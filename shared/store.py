@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -93,13 +94,16 @@ def item(row: RowMapping) -> dict[str, Any]:
         "value": row["value"],
         "created_at": row["created_at"],
         "updated_at": row["updated_at"],
+        "expires_at": None if row["ttl_minutes"] is None else row["expires_at"],
     }
 
 
 PUT = text("""
 INSERT INTO store_item (deployment_id, path, key, value, ttl_minutes, expires_at, created_at, updated_at)
 SELECT :deployment_id, :path, :key, CAST(:value AS jsonb), CAST(:ttl AS double precision),
-       moment + make_interval(secs => least(CAST(:ttl AS double precision), :longest) * 60), moment, moment
+       CASE WHEN CAST(:ttl AS double precision) IS NOT NULL
+            THEN moment + make_interval(secs => least(CAST(:ttl AS double precision), :longest) * 60) END,
+       moment, moment
 FROM clock_timestamp() AS moment
 ON CONFLICT (deployment_id, path, key) DO UPDATE
 SET value = excluded.value, ttl_minutes = excluded.ttl_minutes, expires_at = excluded.expires_at,
@@ -150,6 +154,7 @@ REFRESH = text("""
 UPDATE store_item SET expires_at = now() + make_interval(secs => least(ttl_minutes, :longest) * 60)
 WHERE deployment_id = :deployment_id AND ttl_minutes IS NOT NULL
   AND (path, key) IN (SELECT * FROM unnest(CAST(:paths AS text[]), CAST(:keys AS text[])))
+RETURNING path, key, expires_at
 """)
 
 
@@ -158,23 +163,38 @@ def get(
 ) -> dict[str, Any] | None:
     """An item; None when there is none. `refresh` begins its time to live anew."""
     query = text(
-        "SELECT path, key, value, created_at, updated_at, ttl_minutes FROM store_item"
+        "SELECT path, key, value, created_at, updated_at, expires_at, ttl_minutes FROM store_item"
         f" WHERE deployment_id = :deployment_id AND path = :path AND key = :key AND {LIVES}"
     )
     key_of = {"deployment_id": deployment_id, "path": path_of(namespace), "key": key}
     rows = conn.execute(query, key_of).mappings().all()
-    _refresh(conn, deployment_id, rows, refresh)
-    return item(rows[0]) if rows else None
+    items = _read(conn, deployment_id, rows, refresh)
+    return items[0] if items else None
 
 
-def _refresh(conn: Connection, deployment_id: UUID, rows: Sequence[RowMapping], wanted: bool) -> None:
-    expiring = [row for row in rows if wanted and row["ttl_minutes"] is not None]
-    if expiring:
-        paths, keys = [row["path"] for row in expiring], [row["key"] for row in expiring]
-        conn.execute(
-            REFRESH,
-            {"deployment_id": deployment_id, "paths": paths, "keys": keys, "longest": MAX_TTL_MINUTES},
-        )
+def _read(
+    conn: Connection, deployment_id: UUID, rows: Sequence[RowMapping], refresh: bool
+) -> list[dict[str, Any]]:
+    """What these rows hold; `refresh` begins their time to live anew."""
+    expiries = _refreshed(conn, deployment_id, rows) if refresh else {}
+    return [
+        {**found, "expires_at": expiries.get((row["path"], row["key"]), found["expires_at"])}
+        for row, found in zip(rows, map(item, rows), strict=True)
+    ]
+
+
+def _refreshed(
+    conn: Connection, deployment_id: UUID, rows: Sequence[RowMapping]
+) -> dict[tuple[str, str], datetime]:
+    """When those of these rows expire now that expire at all, by path and key."""
+    expiring = [row for row in rows if row["ttl_minutes"] is not None]
+    if not expiring:
+        return {}
+    paths, keys = [row["path"] for row in expiring], [row["key"] for row in expiring]
+    refreshed = conn.execute(
+        REFRESH, {"deployment_id": deployment_id, "paths": paths, "keys": keys, "longest": MAX_TTL_MINUTES}
+    )
+    return {(row.path, row.key): row.expires_at for row in refreshed}
 
 
 def search(
@@ -200,13 +220,13 @@ def search(
         values |= store_vectors.score_values(near)
         score, order = store_vectors.SCORE, "score DESC NULLS LAST, "
     query = text(
-        "SELECT path, key, value, created_at, updated_at, ttl_minutes"
+        "SELECT path, key, value, created_at, updated_at, expires_at, ttl_minutes"
         f"{', score' if score else ''} FROM store_item AS i {score} WHERE {' AND '.join(where)}"
         f" ORDER BY {order}updated_at DESC, path, key LIMIT :limit OFFSET :offset"
     )
     rows = conn.execute(query, values).mappings().all()
-    _refresh(conn, deployment_id, rows, refresh)
-    return [{**item(row), "score": row.get("score")} for row in rows]
+    items = _read(conn, deployment_id, rows, refresh)
+    return [{**found, "score": row.get("score")} for row, found in zip(rows, items, strict=True)]
 
 
 def _below(prefix: Namespace, values: dict[str, Any]) -> list[str]:

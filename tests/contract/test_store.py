@@ -78,6 +78,21 @@ def test_an_item_lives_as_long_as_it_was_given(api: Api) -> None:
     assert search(api) == ["forever", "long"]
 
 
+def test_an_item_says_when_it_expires_and_reading_it_may_prolong_it(api: Api) -> None:
+    put(api, ["a"], "long", ttl=5)
+    put(api, ["a"], "forever", ttl=None)
+
+    def expiry(refresh: str) -> str:
+        return api.get(f"/store/items?namespace=a&key=long&refresh_ttl={refresh}").json["expires_at"]
+
+    first = expiry("false")
+    assert expiry("false") == first
+    assert expiry("true") > first
+    forever, long = api.post("/store/items/search", {"refresh_ttl": False}).json["items"]
+    assert forever["expires_at"] is None
+    assert long["expires_at"] == expiry("false")
+
+
 BAD: list[tuple[str, str, Any, int, str]] = [
     ("PUT", "", {"key": "k", "value": {}}, 422, "namespace"),
     ("PUT", "", {"namespace": [], "key": "k", "value": {}}, 400, "Namespace cannot be empty."),

@@ -205,7 +205,15 @@ CRON = record(
 )
 CRONS = listed(selection(CRON))
 
-ITEM = record("StoreItem", namespace=listed(TEXT), key=TEXT, value=OBJECT, created_at=TIME, updated_at=TIME)
+ITEM = record(
+    "StoreItem",
+    namespace=listed(TEXT),
+    key=TEXT,
+    value=OBJECT,
+    created_at=TIME,
+    updated_at=TIME,
+    expires_at=TIME_OR_NULL,
+)
 FOUND_ITEM = record("FoundStoreItem", **ITEM["properties"], score={"type": ["number", "null"]})
 FOUND_ITEMS = record("StoreItems", items=listed(FOUND_ITEM))
 NAMESPACES = record("StoreNamespaces", namespaces=listed(listed(TEXT)))
