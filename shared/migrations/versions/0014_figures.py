@@ -7,7 +7,7 @@ from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
 revision = "0014"
-down_revision = "0012"
+down_revision = "0013"
 
 TIME = sa.DateTime(timezone=True)
 COUNTS = (
