@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import hypothesis
 import pytest
 from fakeredis import FakeRedis
 from redis import Redis
@@ -45,6 +46,10 @@ END $$
 """
 # Tests run servers on loopback ports, in the part of those outside.
 OUTSIDE = {"RUNYARD_ALLOWED_ADDRESSES": "127.0.0.1", "RUNYARD_ALLOW_HTTP": "true"}
+
+# How long an example takes says nothing: the machine may be busy.
+hypothesis.settings.register_profile("runyard", deadline=None)
+hypothesis.settings.load_profile("runyard")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -170,6 +170,7 @@ def test_who_answers_no_ping_is_closed_and_who_does_stays(open_raw: OpenRaw, bys
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_ten_thousand_commands_are_answered(
     served: tuple[psutil.Process, str], chat: Api, thread_id: str, bystander: Socket
 ) -> None:

@@ -24,7 +24,7 @@ def wait_until(condition: Callable[[], T], timeout: float = 10, what: str | None
         time.sleep(PAUSE_SECONDS)
 
 
-def until(condition: Callable[[], T], timeout: float = 20) -> T:
+def until(condition: Callable[[], T], timeout: float = 60) -> T:
     """The same where greenlets of this process make it true: they go on meanwhile."""
     with gevent.Timeout(timeout, AssertionError(f"waited {timeout} s in vain")):
         while not (value := condition()):

@@ -45,7 +45,7 @@ def started(
     command = [sys.executable, "-m", "gunicorn", "-c", "web/gunicorn.py", app]
     with subprocess.Popen(command, cwd=ROOT, env=settings) as process:
         try:
-            wait_until(lambda: answers(f"http://127.0.0.1:{port}"), timeout=30)
+            wait_until(lambda: answers(f"http://127.0.0.1:{port}"), timeout=120)
             yield process, f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
