@@ -15,7 +15,7 @@ WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL := --numprocesses $(WORKERS) --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 FAST := tests/contract tests/unit
 
-.PHONY: help install run demo test test-fast coverage soak check format lock docs clean
+.PHONY: help install run demo test test-fast coverage soak check format lock docs vendor clean
 
 help:
 	@echo "make run      start everything, deploy an example, stream one run, keep serving until Ctrl-C"
@@ -77,6 +77,11 @@ format: install
 
 docs: install
 	@$(BIN)/python -m docs.settings
+
+# The console's libraries, and what checks its types, come from the lock file in web/vendoring.
+CONSOLE_JS := $(BIN)/python -m tests.support.javascript web/vendoring
+vendor: install
+	@$(CONSOLE_JS) vendor.mjs $(CURDIR)/web/static/vendor
 
 # Without the index's address: whoever installs has their own.
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from flask import Blueprint, Response
 
-from flask import Blueprint, Response, send_from_directory
-
+from web import static_files
 from web.developer import developer
 from web.operations import operation
 
 bp = Blueprint("docs", __name__)
 
 ASKS_FOR_KEY, ASKS_FOR_NONE = (f'allow-authentication="{asks}"' for asks in ("true", "false"))
-STATIC = Path(__file__).parent / "static"
 
 # The viewer styles its own elements in the page, hence inline styles; scripts come from files alone.
 POLICY = (
@@ -27,19 +25,18 @@ def get_docs(deployment: str | None = None) -> Response:
     """Whoever needs no key is not asked for one."""
     if developer() is None:
         return send_page("docs.html")
-    page = (STATIC / "docs.html").read_text().replace(ASKS_FOR_KEY, ASKS_FOR_NONE)
+    page = static_files.read("docs.html").body.decode().replace(ASKS_FOR_KEY, ASKS_FOR_NONE)
     return Response(page, mimetype="text/html", headers={"Content-Security-Policy": POLICY})
 
 
 @bp.get("/static/<path:name>")
 @operation("A file of our pages", role="open")
 def get_static(name: str, deployment: str | None = None) -> Response:
-    # Not kept without asking: a page and its script change together, with the service's version.
-    return send_from_directory(STATIC, name, max_age=0)
+    return static_files.send(name)
 
 
-def send_page(name: str, *, policy: str = POLICY) -> Response:
+def send_page(name: str) -> Response:
     """A page of ours, whose addresses are relative: it knows no prefix it may be served under."""
-    response = send_from_directory(STATIC, name, max_age=0)
-    response.headers["Content-Security-Policy"] = policy
+    response = static_files.send(name)
+    response.headers["Content-Security-Policy"] = POLICY
     return response

@@ -23,6 +23,7 @@ from shared.deployments import deployments
 from shared.errors import NotFound
 from shared.infra.postgres import Row, connection
 from shared.models import Deployment, Revision, RunStatus, is_live
+from web import console
 from web.addresses import AT_ROOT
 from web.auth import identify_if_known
 from web.context import settings
@@ -80,6 +81,22 @@ def require_deployment() -> None:
 
 
 @bp.get("/", strict_slashes=False)
+@operation(
+    "Is the service up? To browsers, the console",
+    role="open",
+    query=OkQuery,
+    answer=UP,
+    media=("application/json", "text/html"),
+    errors=(404, 503),
+)
+def get_root(deployment: str | None = None) -> Response:
+    """The console is at the root of the service, and of `runyard dev`; any other client is answered as by `/ok`."""
+    is_page = console.is_asked_for(deployment)
+    response = console.send_shell() if is_page else get_ok(deployment)
+    response.vary.add("Accept")
+    return response
+
+
 @bp.get("/ok")
 @operation("Is the service up?", role="open", query=OkQuery, answer=UP, errors=(404, 503))
 def get_ok(deployment: str | None = None) -> Response:

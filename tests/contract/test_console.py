@@ -1,43 +1,105 @@
-"""The page of a deployment: the same for everybody, without a word of any deployment in it."""
+"""The console's page: the same for everybody, without a word of any deployment in it."""
 
 from __future__ import annotations
 
+import gzip
 import re
 from urllib.parse import urljoin
 from uuid import uuid4
 
+import pytest
 from flask.testing import FlaskClient
 
-from tests.contract.conftest import ControlPlane
+from tests.contract.conftest import ControlPlane, MakeApp
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+IS_UP = {"ok": True, "services": {}}
 
 
-def test_it_is_the_same_with_and_without_a_deployment(control: ControlPlane, anonymous: FlaskClient) -> None:
+def test_browsers_get_it_at_the_root_and_everybody_else_what_they_got_before(anonymous: FlaskClient) -> None:
+    page = anonymous.get("/", headers=BROWSER)
+    assert (page.status_code, page.mimetype) == (200, "text/html")
+    for accept in (None, "*/*", "application/json", "application/json, text/plain, */*"):
+        other = anonymous.get("/", headers={"Accept": accept} if accept else {})
+        assert other.json == IS_UP
+        assert "Accept" in other.headers["Vary"]
+    assert "Accept" in page.headers["Vary"]
+
+
+def test_at_a_deployments_address_it_is_not(control: ControlPlane, anonymous: FlaskClient) -> None:
+    control.create("chat")
+    assert anonymous.get("/d/chat/", headers=BROWSER).json == IS_UP
+
+
+def test_in_dev_it_is_at_the_root_and_where_an_app_has_that_at_an_address_of_its_own(
+    app_with: MakeApp,
+) -> None:
+    local = app_with(dev_deployment="chat").test_client()
+    assert local.get("/", headers=BROWSER).mimetype == "text/html"
+    assert local.get("/").json == IS_UP
+    assert 'data-dev="true"' in local.get("/o/").text
+    assert local.get("/o/t/host/deployments/one").headers["Location"].startswith("../../../#/")
+
+
+def test_links_that_deploys_print_lead_to_it(control: ControlPlane, anonymous: FlaskClient) -> None:
     made = control.create("secret-name")
-    page = anonymous.get(f"/o/{made['tenant_id']}/host/deployments/{made['id']}")
-    assert page.status_code == 200
-    assert page.mimetype == "text/html"
-    assert page.data == anonymous.get(f"/o/{uuid4()}/host/deployments/{uuid4()}").data
-    assert b"secret-name" not in page.data
+    address = f"/o/{made['tenant_id']}/host/deployments/{made['id']}"
+    moved = anonymous.get(address)
+    assert moved.status_code == 302
+    where = urljoin(address, moved.headers["Location"])
+    assert where == f"/#/deployments/{made['id']}?organization={made['tenant_id']}"
+    assert anonymous.get(f"/o/{uuid4()}/host/deployments/{uuid4()}").status_code == 302
+    odd = anonymous.get("/o/a%26b/host/deployments/c%3Fd").headers["Location"]
+    assert odd.endswith("#/deployments/c%3Fd?organization=a%26b")
 
 
-def test_its_script_and_style_are_files_of_ours_wherever_it_is_mounted(anonymous: FlaskClient) -> None:
-    address = "/o/tenant/host/deployments/one"
-    page = anonymous.get(address).text
+@pytest.mark.parametrize("address", ["/", "/o/"])
+def test_its_files_are_ours_wherever_it_is_mounted(anonymous: FlaskClient, address: str) -> None:
+    page = anonymous.get(address, headers=BROWSER).text
     files = re.findall(r'(?:src|href)="([^":]+)"', page)
-    assert len(files) == 2
+    assert any(file.endswith("/main.js") for file in files)
     for file in files:
-        assert anonymous.get(urljoin(address, file)).status_code == 200
+        answer = anonymous.get(urljoin(address, file))
+        assert answer.status_code == 200
+        assert answer.mimetype in ("text/javascript", "text/css")
+        assert "immutable" in answer.headers["Cache-Control"]
         assert urljoin(f"/behind/a/proxy{address}", file) == f"/behind/a/proxy{urljoin(address, file)}"
+    older = anonymous.get("/o/static/0123456789abcdef/console/main.js")
+    assert (older.status_code, older.headers["Cache-Control"]) == (200, "no-cache")
 
 
 def test_nothing_else_may_run_or_load_in_it(anonymous: FlaskClient) -> None:
-    page = anonymous.get("/o/tenant/host/deployments/one")
+    page = anonymous.get("/", headers=BROWSER)
     policy = page.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
+    assert "require-trusted-types-for 'script'" in policy
     assert "unsafe" not in policy
     assert not re.findall(r"<script(?![^>]* src=)|<style| style=| on\w+=", page.text)
-    script = anonymous.get("/static/console.js").text
-    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
+
+
+def test_files_are_compressed_for_who_takes_that_and_sent_once(anonymous: FlaskClient) -> None:
+    plain = anonymous.get("/static/rapidoc-min.js")
+    zipped = anonymous.get("/static/rapidoc-min.js", headers={"Accept-Encoding": "gzip, br"})
+    assert zipped.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(zipped.data) == plain.data
+    assert len(zipped.data) < len(plain.data) / 2
+    assert zipped.headers["ETag"] != plain.headers["ETag"]
+    for answer in (plain, zipped):
+        headers = {
+            "If-None-Match": answer.headers["ETag"],
+            "Accept-Encoding": "gzip" if answer is zipped else "",
+        }
+        again = anonymous.get("/static/rapidoc-min.js", headers=headers)
+        assert (again.status_code, again.data) == (304, b"")
+        assert "Accept-Encoding" in answer.headers["Vary"]
+
+
+@pytest.mark.parametrize(
+    "name", ["../console.py", "nothing.js", "console", "%2e%2e/console.py", "/etc/passwd"]
+)
+def test_only_files_of_the_pages_are_sent(anonymous: FlaskClient, name: str) -> None:
+    for prefix in ("/static/", "/o/static/0123456789abcdef/"):
+        assert anonymous.get(prefix + name).status_code in (401, 404)
 
 
 def test_no_other_address_under_its_prefix_answers(anonymous: FlaskClient) -> None:

@@ -1,6 +1,7 @@
 """Both lines of the JavaScript client that people have installed, a browser, and tests written for them.
 
-Node comes from a wheel, the clients from lock files by `npm ci`, once for each lock file.
+Node comes from a wheel, the clients from lock files by `npm ci`, once for each lock file. As a program it runs a script
+of a folder with the packages of its lock file, and this with arguments: `make vendor` and `make check` do.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ LINES = {"v1": "1.15.0", "v2": "2.0.0"}  # the older one has the higher number
 INSTALL_SECONDS, RUN_SECONDS = 240, 180
 
 
-def installed(line: str) -> Path:
-    """A directory with that line of the client in it."""
-    lock = (JS / line / "package-lock.json").read_bytes()
-    place = CACHE / f"{line}-{hashlib.sha256(lock).hexdigest()[:12]}"
+def installed(line: str | Path) -> Path:
+    """A directory with the packages of a lock file in it: of that line of the client, or of another folder."""
+    folder = JS / line
+    lock = (folder / "package-lock.json").read_bytes()
+    place = CACHE / f"{folder.name}-{hashlib.sha256(lock).hexdigest()[:12]}"
     if not place.exists():
         fresh = CACHE / f"{place.name}.{os.getpid()}"
-        shutil.copytree(JS / line, fresh)
+        shutil.copytree(folder, fresh)
         command = [NODE / "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
         subprocess.run(command, cwd=fresh, env=environment(), check=True, timeout=INSTALL_SECONDS)
         try:
@@ -68,3 +70,17 @@ def outcomes(line: str, rows: str, url: str, key: str, **more: str) -> Mapping[s
     if not lines:
         print(done.stdout, done.stderr)
     return {told["row"]: told["failure"] for told in lines}
+
+
+def run_script(folder: Path, script: str, *arguments: str) -> int:
+    """Run a script of a folder, or of its packages, where these are installed; its exit code."""
+    place = installed(folder)
+    shutil.copytree(folder, place, dirs_exist_ok=True)
+    return subprocess.run(
+        [NODE / "node", script, *arguments], cwd=place, env=environment(), check=False
+    ).returncode
+
+
+if __name__ == "__main__":
+    _, folder, script, *arguments = sys.argv
+    sys.exit(run_script(Path(folder).absolute(), script, *arguments))

@@ -1,0 +1,87 @@
+"""The console's files: whole, licensed, from nowhere else, and no more than a browser should load."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+from web.static_files import STATIC
+
+CONSOLE, VENDOR = STATIC / "console", STATIC / "vendor"
+LOCK = STATIC.parent / "vendoring" / "package-lock.json"
+MOST_BYTES = 250_000  # compressed, all of it together
+IMPORTED = re.compile(r"""(?:\bfrom\s*|\bimport\s*\(?\s*)(["'])([^"'\n]+)\1""")
+MARKUP = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc")
+SANITIZED = {"markdown.js"}  # where DOMPurify has made it
+
+
+@cache
+def manifest() -> list[dict]:
+    return json.loads((VENDOR / "manifest.json").read_text())
+
+
+def scripts(folder: Path) -> list[Path]:
+    found = sorted(folder.rglob("*.js"))
+    assert found
+    return found
+
+
+def without_types(text: str) -> str:
+    """A script without its comments, in which types are imported."""
+    return re.sub(r"/\*.*?\*/|^\s*//.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_every_library_is_what_the_manifest_says() -> None:
+    listed = {one["file"]: one["sha256"] for one in manifest()}
+    on_disk = {path.name: path for path in VENDOR.iterdir() if path.suffix == ".css" or path.suffix == ".js"}
+    assert listed == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in on_disk.items()}
+
+
+def test_every_library_is_the_version_of_the_lock_file() -> None:
+    packages = json.loads(LOCK.read_text())["packages"]
+    for one in manifest():
+        assert packages[f"node_modules/{one['package']}"]["version"] == one["version"]
+
+
+def test_every_library_has_its_licence() -> None:
+    for one in manifest():
+        name = one["package"].rpartition("/")[2]
+        assert len((VENDOR / f"{name}.LICENSE.txt").read_text()) > 500
+
+
+def test_imports_are_relative_and_lead_to_a_file() -> None:
+    for path in [*scripts(CONSOLE), *scripts(VENDOR)]:
+        for _, name in IMPORTED.findall(without_types(path.read_text())):
+            assert name.startswith("."), f"{path}: {name}"
+            target = (path.parent / name).resolve()
+            assert target.is_file(), f"{path}: {name}"
+            assert target.is_relative_to(STATIC)
+
+
+def test_nothing_comes_from_another_origin() -> None:
+    for path in [*scripts(CONSOLE), *CONSOLE.rglob("*.css"), *CONSOLE.rglob("*.html")]:
+        text = without_types(path.read_text()).replace("http://www.w3.org/", "")
+        assert not re.findall(r"""(?:fetch|import|url|src=|href=)\(?\s*["'`]?(?:https?:)?//""", text), path
+
+
+def test_no_text_becomes_markup() -> None:
+    for path in scripts(CONSOLE):
+        if path.name not in SANITIZED:
+            assert not MARKUP.findall(path.read_text()), path
+
+
+def test_it_is_small() -> None:
+    files = [*scripts(CONSOLE), *scripts(VENDOR), *STATIC.glob("*/**/*.css"), CONSOLE / "index.html"]
+    assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= MOST_BYTES
+
+
+def test_every_page_is_in_the_table_of_routes() -> None:
+    table = re.findall(r'import\("\./pages/([^"]+)"\)', (CONSOLE / "main.js").read_text())
+    pages = {path.name for path in (CONSOLE / "pages").glob("*.js")}
+    assert set(table) == {
+        name for name in pages if "export default" in (CONSOLE / "pages" / name).read_text()
+    }

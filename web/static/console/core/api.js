@@ -1,0 +1,192 @@
+// Calls of the public API: `control` at the service's root, `deployment(name)` at a deployment's address.
+
+import { credentials, signOut, key } from "./session.js";
+import { events } from "./sse.js";
+
+const ROOT = new URL("../../../../../", import.meta.url);
+const TRIES = 3;
+const LONGEST_PAUSE_SECONDS = 20;
+
+/** @typedef {{loc: (string | number)[], msg: string, type?: string}} BadField */
+/** @typedef {Record<string, string | number | boolean | null | undefined | (string | number)[]>} Query */
+/** @typedef {{query?: Query, body?: any, signal?: AbortSignal, headers?: Record<string, string>}} CallOptions */
+/** @typedef {{method?: string, query?: Query, body?: any, lastEventId?: string, signal?: AbortSignal}} StreamOptions */
+
+/** What the service said against a call. Status 0: it was not reached. */
+export class ApiError extends Error {
+  /** @param {number} status @param {string} detail @param {BadField[]} fields */
+  constructor(status, detail, fields = []) {
+    super(detail);
+    this.status = status;
+    this.detail = detail;
+    this.fields = fields;
+  }
+}
+
+/** Whether a call was given up by whoever made it. @param {any} error */
+export const isAborted = (error) => error?.name === "AbortError";
+
+/**
+ * Call the control plane: `control("GET", "/v2/deployments", {query: {limit: 20}})`; null for an answer without a body.
+ * @param {string} method @param {string} path @param {CallOptions} options
+ * @returns {Promise<any>}
+ */
+export async function control(method, path, options = {}) {
+  try {
+    return await bodyOf(await send(method, addressOf(path, options.query), options));
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 401 && key()) signOut(error.detail);
+    throw error;
+  }
+}
+
+/** Events of the control plane. @param {string} path @param {StreamOptions} options */
+export async function* controlStream(path, options = {}) {
+  yield* eventsOf(addressOf(path, options.query), options, {});
+}
+
+/**
+ * A deployment's own interface, called as its developer where the project has an `auth` of its own.
+ * @param {string} name
+ */
+export function deployment(name) {
+  const own = { "x-auth-scheme": "langsmith" };
+  /** @param {string} path @param {Query} [query] */
+  const url = (path, query) => addressOf(`/d/${encodeURIComponent(name)}${known.get(name) ?? ""}${path}`, query);
+  return {
+    /** The address of a path; whole once the deployment has been called. */
+    url,
+    /** @param {string} method @param {string} path @param {CallOptions} options @returns {Promise<any>} */
+    call: async (method, path, options = {}) => bodyOf(await respond(method, path, options)),
+    /** The same with the whole answer, for those who read its headers. */
+    respond,
+    /** @param {string} path @param {StreamOptions} options @returns {AsyncGenerator<import("./sse.js").StreamEvent>} */
+    stream: async function* (path, options = {}) {
+      await mountOf(name);
+      yield* eventsOf(url(path, options.query), options, own);
+    },
+  };
+
+  /** @param {string} method @param {string} path @param {CallOptions} options */
+  async function respond(method, path, options = {}) {
+    await mountOf(name);
+    return send(method, url(path, options.query), { ...options, headers: { ...own, ...options.headers } });
+  }
+}
+
+/** @type {Map<string, Promise<string>>} */
+const mounts = new Map();
+
+/** @type {Map<string, string>} */
+const known = new Map();
+
+/** The path below which a deployment answers: the `mount_prefix` of its langgraph.json. @param {string} name */
+function mountOf(name) {
+  let found = mounts.get(name);
+  if (!found) {
+    found = control("GET", "/v2/deployments", { query: { name, limit: 1 } }).then(({ resources }) => mountIn(resources[0], name));
+    found.then((mount) => known.set(name, mount), () => mounts.delete(name));
+    mounts.set(name, found);
+  }
+  return found;
+}
+
+/** @param {any} record @param {string} name */
+function mountIn(record, name) {
+  const address = record?.source_config?.custom_url;
+  if (!address) return "";
+  const path = new URL(address).pathname.replace(/\/$/, "");
+  const prefix = `/d/${encodeURIComponent(name)}`;
+  const at = path.indexOf(prefix);
+  return at < 0 ? path : path.slice(at + prefix.length);
+}
+
+/**
+ * Pages of a list, one after the other: `for await (const rows of pages((page) => control("GET", path, {query: page})))`.
+ * @template T
+ * @param {(page: {limit: number, offset: number}) => Promise<T[] | {resources: T[]}>} fetchPage
+ * @returns {AsyncGenerator<T[]>}
+ */
+export async function* pages(fetchPage, { limit = 100 } = {}) {
+  for (let offset = 0; ; offset += limit) {
+    const page = await fetchPage({ limit, offset });
+    const rows = Array.isArray(page) ? page : page.resources;
+    yield rows;
+    if (rows.length < limit) return;
+  }
+}
+
+/** @param {string} path @param {Query} [query] */
+export function addressOf(path, query = {}) {
+  const url = new URL(path.replace(/^\//, ""), ROOT);
+  for (const [name, value] of Object.entries(query)) {
+    if (value === undefined || value === null || value === "") continue;
+    for (const one of Array.isArray(value) ? value : [value]) url.searchParams.append(name, String(one));
+  }
+  return url.href;
+}
+
+/** @param {string} method @param {string} url @param {CallOptions} options @returns {Promise<Response>} */
+async function send(method, url, { body, signal, headers }) {
+  for (let attempt = 1; ; attempt++) {
+    const answer = await reach(url, { method, signal, body: body === undefined ? undefined : JSON.stringify(body), headers: headersOf(body, headers) });
+    if (answer.ok) return answer;
+    const pause = Number(answer.headers.get("retry-after"));
+    const isBusy = answer.status === 429 || answer.status === 503;
+    if (method !== "GET" || !isBusy || !pause || pause > LONGEST_PAUSE_SECONDS || attempt === TRIES) throw await refused(answer);
+    await sleep(pause * 1000, signal);
+  }
+}
+
+/** @param {any} body @param {Record<string, string>} [more] */
+function headersOf(body, more) {
+  return { ...credentials(), ...(body !== undefined && { "content-type": "application/json" }), ...more };
+}
+
+/** @param {string} url @param {RequestInit} options */
+async function reach(url, options) {
+  try {
+    return await fetch(url, { ...options, cache: "no-store", credentials: "omit" });
+  } catch (error) {
+    if (isAborted(error)) throw error;
+    throw new ApiError(0, "Cannot reach the service.");
+  }
+}
+
+/** @param {string} url @param {StreamOptions} options @param {Record<string, string>} headers */
+async function* eventsOf(url, { method = "GET", body, lastEventId, signal }, headers) {
+  const more = { ...headers, accept: "text/event-stream", ...(lastEventId && { "last-event-id": lastEventId }) };
+  const answer = await send(method, url, { body, signal, headers: more });
+  if (answer.body) yield* events(answer.body);
+}
+
+/** @param {Response} answer */
+async function bodyOf(answer) {
+  const text = await answer.text();
+  if (!text) return null;
+  return (answer.headers.get("content-type") ?? "").includes("json") ? JSON.parse(text) : text;
+}
+
+/** @param {Response} answer */
+async function refused(answer) {
+  const { detail } = await answer.json().catch(() => ({}));
+  if (Array.isArray(detail)) return new ApiError(answer.status, detail.map(sentenceOf).join("; "), detail);
+  return new ApiError(answer.status, typeof detail === "string" ? detail : `The service answered ${answer.status}.`);
+}
+
+/** @param {BadField} field */
+function sentenceOf({ loc, msg }) {
+  const name = (loc ?? []).filter((part) => part !== "body" && part !== "query").join(".");
+  return name ? `${name}: ${msg}` : msg;
+}
+
+/** @param {number} milliseconds @param {AbortSignal} [signal] @returns {Promise<void>} */
+export function sleep(milliseconds, signal) {
+  return new Promise((done, failed) => {
+    const timer = setTimeout(done, milliseconds);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      failed(signal.reason);
+    }, { once: true });
+  });
+}

@@ -1,0 +1,24 @@
+// Records of deployments that pages share, by name or by id.
+
+import { control } from "./api.js";
+import { useResource } from "./resource.js";
+
+/**
+ * The record of the deployment that the address names, by `id` or by `name`; null while it is not known.
+ * @param {{id?: string, name?: string}} params
+ * @returns {any | null}
+ */
+export function useDeployment({ id, name }) {
+  return useDeploymentResource({ id, name }).data ?? null;
+}
+
+/** The same with its error and how to load it again. @param {{id?: string, name?: string}} params @param {{every?: number}} options */
+export function useDeploymentResource({ id, name }, options = {}) {
+  return useResource((signal) => load({ id, name }, signal), [id, name], options);
+}
+
+/** @param {{id?: string, name?: string}} params @param {AbortSignal} [signal] */
+async function load({ id, name }, signal) {
+  if (name) return (await control("GET", "/v2/deployments", { query: { name, limit: 1 }, signal })).resources[0] ?? null;
+  return id ? control("GET", `/v2/deployments/${encodeURIComponent(id)}`, { signal }) : null;
+}

@@ -1,0 +1,84 @@
+// The console: its routes, and the frame around every page. Pages are loaded when they are first shown.
+
+import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./core/dom.js";
+import { location_, matcher, start as followAddress } from "./core/router.js";
+import { actFor, isStarting, me, start as askWhoCalls } from "./core/session.js";
+import { Empty, ErrorBox, Loading, Toasts, Questions } from "./parts/index.js";
+import { Navigation } from "./parts/navigation.js";
+import { SignIn } from "./parts/sign_in.js";
+
+/** @typedef {{path: string, load: () => Promise<any>, nav?: {label: string, at: "service" | "deployment", path: string, role?: string}}} Route */
+
+/** In alphabetical order of their paths; `nav` has a page in the navigation. @type {Route[]} */
+const ROUTES = [
+  { path: "/", load: () => import("./pages/overview.js"), nav: { label: "Overview", at: "service", path: "/" } },
+];
+
+const matchers = ROUTES.map((route) => ({ route, match: matcher(route.path) }));
+
+/** @param {string} path */
+function find(path) {
+  for (const { route, match } of matchers) {
+    const params = match(path);
+    if (params) return { route, params };
+  }
+  return null;
+}
+
+/** @type {Map<Route, any>} */
+const loaded = new Map();
+
+/** A page's module, once it is there. @param {Route | undefined} route */
+function useModule(route) {
+  const [state, setState] = useState(/** @type {any} */ ({}));
+  useEffect(() => {
+    if (!route || loaded.has(route)) return;
+    route.load().then((module) => {
+      loaded.set(route, module);
+      setState({});
+    }, (error) => setState({ route, error }));
+  }, [route]);
+  return { module: route && loaded.get(route), error: state.route === route ? state.error : null };
+}
+
+function CurrentPage() {
+  const { path, params, query } = location_.value;
+  const found = find(path);
+  const { module, error } = useModule(found?.route);
+  const main = useRef(/** @type {HTMLElement | null} */ (null));
+  const [failure, retry] = useErrorBoundary();
+  useEffect(() => {
+    document.title = module?.title ? `${module.title(params)} – runyard` : "runyard";
+  }, [module, path]);
+  useEffect(() => {
+    retry();
+    main.current?.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }, [path]);
+  return html`<main ref=${main} tabindex="-1">${content()}</main>`;
+
+  function content() {
+    if (!found) return html`<${Empty} title="There is no such page" text=${path} action=${html`<a href="#/">To the overview</a>`} />`;
+    if (error ?? failure) return html`<${ErrorBox} error=${error ?? failure} retry=${retry} />`;
+    if (!module) return html`<${Loading} />`;
+    return html`<${module.default} params=${params} query=${query} />`;
+  }
+}
+
+function Console() {
+  if (isStarting.value) return html`<${Loading} />`;
+  if (!me.value) return html`<${SignIn} />`;
+  return html`
+    <div class="frame">
+      <${Navigation} routes=${ROUTES} />
+      <${CurrentPage} />
+    </div>
+    <${Questions} />
+    <${Toasts} />`;
+}
+
+followAddress((path) => find(path)?.params ?? {});
+const { organization } = location_.peek().query;
+if (organization) actFor(organization);
+void askWhoCalls();
+render(html`<${Console} />`, /** @type {HTMLElement} */ (document.getElementById("root")));

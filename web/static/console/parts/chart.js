@@ -1,0 +1,122 @@
+// Figures over time, drawn by uPlot, which is loaded with the first chart.
+
+import { html, useEffect, useRef, useState } from "../core/dom.js";
+import { NOTHING, count } from "../core/format.js";
+
+/**
+ * @typedef {{label: string, points: [string | number, number | null][], format?: (value: number | null) => string, color?: string}} Series
+ *   `color` names a custom property of the styles: "series-1" … "series-6", "good", "bad", "warn"
+ * @param {{series: Series[], kind?: "line" | "bars" | "area", height?: number, label?: string, format?: (value: number | null) => string}} props
+ */
+export function Chart({ series, kind = "line", height = 160, label = "Chart", format = count }) {
+  const box = useRef(/** @type {HTMLElement | null} */ (null));
+  const plot = useRef(/** @type {any} */ (null));
+  const [at, setAt] = useState(/** @type {number | null} */ (null));
+  const theme = useTheme();
+  const shape = JSON.stringify([kind, height, theme, series.map((one) => [one.label, one.color])]);
+  const data = columns(series);
+  const newest = useRef(data);
+  newest.current = data;
+
+  useEffect(() => {
+    let isThere = true;
+    void import("../../vendor/uplot.js").then(({ default: Plot }) => {
+      if (!isThere || !box.current) return;
+      plot.current = new Plot(options(Plot, box.current, { series, kind, height, format, onCursor: setAt }), newest.current, box.current);
+    });
+    const resized = new ResizeObserver(() => plot.current?.setSize({ width: box.current?.clientWidth ?? 300, height }));
+    if (box.current) resized.observe(box.current);
+    return () => {
+      isThere = false;
+      resized.disconnect();
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [shape]);
+  useEffect(() => plot.current?.setData(newest.current), [JSON.stringify(data)]);
+
+  const values = series.map((one, index) => ({ one, index, value: valueAt(data, index, at) }));
+  return html`
+    <figure class="chart" aria-label=${label}>
+      <figcaption><span class="chart-label">${label}</span>${values.map(({ one, index, value }) => html`
+        <span key=${one.label} class="chart-key"><i class=${`swatch ${colorOf(one, index)}`}></i>${one.label} <b>${(one.format ?? format)(value)}</b></span>`)}
+      </figcaption>
+      <div ref=${box} class="chart-box" aria-hidden="true" style=${{ height: `${height}px` }}></div>
+    </figure>`;
+}
+
+/** @param {Series} one @param {number} index */
+const colorOf = (one, index) => one.color ?? `series-${(index % 6) + 1}`;
+
+/** Under the cursor, else the newest that is known. @param {any[]} data @param {number} index @param {number | null} at */
+function valueAt(data, index, at) {
+  const values = data[index + 1] ?? [];
+  if (at !== null) return values[at] ?? null;
+  return values.findLast((/** @type {number | null} */ value) => value !== null) ?? null;
+}
+
+/** The series as uPlot takes them: times in seconds, then each one's values. @param {Series[]} series @returns {any} */
+function columns(series) {
+  const times = [...new Set(series.flatMap((one) => one.points.map(([at]) => seconds(at))))].sort((one, other) => one - other);
+  const values = series.map((one) => {
+    const known = new Map(one.points.map(([at, value]) => [seconds(at), value]));
+    return times.map((time) => known.get(time) ?? null);
+  });
+  return [times, ...values];
+}
+
+/** @param {string | number} at */
+const seconds = (at) => (typeof at === "number" ? at : new Date(at).getTime()) / 1000;
+
+/** @param {any} Plot @param {HTMLElement} box @param {any} chart */
+function options(Plot, box, { series, kind, height, format, onCursor }) {
+  const color = (/** @type {string} */ name) => colorFrom(box, name);
+  const axis = { stroke: color("quiet"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+  return {
+    width: box.clientWidth || 300,
+    height,
+    legend: { show: false },
+    cursor: { y: false, points: { size: 6 }, drag: { setScale: false } },
+    padding: [8, 8, 0, 0],
+    scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ low, /** @type {number} */ high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
+    axes: [axis, { ...axis, size: 56, values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map((value) => (value === null ? NOTHING : format(value))) }],
+    series: [{}, ...series.map((/** @type {Series} */ one, /** @type {number} */ index) => drawn(Plot, one, kind, color(colorOf(one, index))))],
+    hooks: { setCursor: [(/** @type {any} */ self) => onCursor(self.cursor.idx ?? null)] },
+  };
+}
+
+/** @param {any} Plot @param {Series} one @param {string} kind @param {string} stroke */
+function drawn(Plot, one, kind, stroke) {
+  const fill = kind === "line" ? undefined : stroke.replace(/^rgb\((.*)\)$/, "rgba($1, 0.25)");
+  const paths = kind === "bars" ? { paths: Plot.paths.bars({ size: [0.8, 40] }) } : {};
+  return { label: one.label, stroke, fill, width: 1.5, spanGaps: false, points: { show: false }, ...paths };
+}
+
+/** What a custom property of a colour comes to in the current theme. @param {HTMLElement} box @param {string} name */
+function colorFrom(box, name) {
+  const probe = document.createElement("span");
+  probe.style.color = `var(--${name})`;
+  box.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
+/** Changes when colours do. */
+function useTheme() {
+  const [theme, setTheme] = useState(currentTheme);
+  useEffect(() => {
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    const look = () => setTheme(currentTheme());
+    const watch = new MutationObserver(look);
+    watch.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    dark.addEventListener("change", look);
+    return () => {
+      watch.disconnect();
+      dark.removeEventListener("change", look);
+    };
+  }, []);
+  return theme;
+}
+
+const currentTheme = () => `${document.documentElement.dataset.theme ?? ""} ${matchMedia("(prefers-color-scheme: dark)").matches}`;

@@ -1,0 +1,84 @@
+// Small things: states, times, ids, and what is shown while there is nothing.
+
+import { html, signal, useState } from "../core/dom.js";
+import { NOTHING, ago, duration, iso, short } from "../core/format.js";
+import { notify } from "./toasts.js";
+
+const GOOD = new Set(["success", "idle", "ready", "deployed", "delivered", "enabled", "active", "completed", "serving", "ok"]);
+const BUSY = new Set(["pending", "running", "busy", "building", "deploying", "awaiting_build", "awaiting_deploy", "creating", "queued", "awaiting_database"]);
+const WARN = new Set(["interrupted", "draining", "awaiting_delete", "skipped", "expired", "paused", "revoked", "disabled", "unknown"]);
+
+/** @param {string} status */
+function kindOf(status) {
+  const word = status.toLowerCase();
+  if (GOOD.has(word)) return "good";
+  if (BUSY.has(word)) return "busy";
+  if (WARN.has(word)) return "warn";
+  return word === "error" || word === "timeout" || word.endsWith("failed") ? "bad" : "";
+}
+
+/** The state of a run, thread, revision, delivery or worker. @param {{status: string | null | undefined, title?: string}} props */
+export function Pill({ status, title }) {
+  if (!status) return html`<span class="quiet">${NOTHING}</span>`;
+  return html`<span class=${`pill ${kindOf(status)}`} title=${title}>${status}</span>`;
+}
+
+const now = signal(Date.now());
+setInterval(() => {
+  if (!document.hidden) now.value = Date.now();
+}, 10_000);
+
+/** How long ago something was; the whole time is in its title. @param {{at: string | number | null | undefined}} props */
+export function Ago({ at }) {
+  if (!at) return html`<span class="quiet">${NOTHING}</span>`;
+  return html`<time datetime=${iso(at)} title=${iso(at)}>${ago(at, Math.max(now.value, Date.now()))}</time>`;
+}
+
+/** @param {{seconds: number | null | undefined}} props */
+export const Duration = ({ seconds }) => html`<span class="number">${duration(seconds)}</span>`;
+
+/** An id, short; a click copies all of it. @param {{value: string | null | undefined, whole?: boolean}} props */
+export function Id({ value, whole = false }) {
+  if (!value) return html`<span class="quiet">${NOTHING}</span>`;
+  return html`<button type="button" class="id" title=${`${value} – click to copy`} onClick=${() => copy(value)}>${whole ? value : short(value)}</button>`;
+}
+
+/** @param {{text: string, label?: string}} props */
+export function Copy({ text, label = "Copy" }) {
+  const [isDone, setDone] = useState(false);
+  const click = async () => {
+    await copy(text, false);
+    setDone(true);
+    setTimeout(() => setDone(false), 1500);
+  };
+  return html`<button type="button" class="plain copy" onClick=${click}>${isDone ? "Copied" : label}</button>`;
+}
+
+/** Put a text on the clipboard; browsers let pages do so only at safe addresses, else by a selection. @param {string} text */
+export async function copy(text, says = true) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = document.createElement("textarea");
+    area.value = text;
+    (document.querySelector("dialog[open]") ?? document.body).append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  if (says) notify("Copied.");
+}
+
+/** Where there is nothing yet: what that means, and what to do next. @param {{title: string, text?: any, action?: any}} props */
+export function Empty({ title, text, action }) {
+  return html`<div class="empty"><h2>${title}</h2>${text && html`<p>${text}</p>`}${action && html`<div class="actions">${action}</div>`}</div>`;
+}
+
+/** @param {{error: any, retry?: () => void}} props */
+export function ErrorBox({ error, retry }) {
+  if (!error) return null;
+  return html`<div class="error-box" role="alert"><p>${String(error.detail ?? error.message ?? error).slice(0, 5000)}</p>
+    ${retry && html`<button type="button" onClick=${retry}>Try again</button>`}</div>`;
+}
+
+export const Loading = () => html`<p class="loading" role="status">Loading…</p>`;

@@ -1,0 +1,86 @@
+"""Our pages' files: read once, compressed once, kept in memory, sent as the browser takes them.
+
+A file is read again when it has changed on disk. Only what is below `web/static` is ever kept, so this is bounded.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import mimetypes
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from flask import Response, request
+from werkzeug.exceptions import NotFound
+from werkzeug.security import safe_join
+
+STATIC = Path(__file__).parent / "static"
+ASK_AGAIN = "no-cache"  # a page and its script change together, with the service's version
+FOR_GOOD = "public, max-age=31536000, immutable"
+COMPRESSED = ("text/", "application/json", "image/svg+xml")
+
+
+@dataclass(frozen=True)
+class StaticFile:
+    body: bytes
+    zipped: bytes | None
+    mimetype: str
+    etag: str
+    stamp: tuple[int, int]  # of the file when it was read
+
+
+_kept: dict[str, StaticFile] = {}
+
+
+def read(name: str) -> StaticFile:
+    """A file below `web/static`; raises NotFound."""
+    path = safe_join(str(STATIC), name)
+    if path is None or not Path(path).is_file():
+        raise NotFound
+    status = Path(path).stat()
+    stamp = status.st_mtime_ns, status.st_size
+    kept = _kept.get(path)
+    if kept is None or kept.stamp != stamp:
+        kept = _kept[path] = _made(path, stamp)
+    return kept
+
+
+def _made(path: str, stamp: tuple[int, int]) -> StaticFile:
+    body = Path(path).read_bytes()
+    mimetype = mimetypes.guess_type(path)[0] or "application/octet-stream"
+    zipped = gzip.compress(body, mtime=0) if mimetype.startswith(COMPRESSED) else None
+    return StaticFile(body, zipped, mimetype, hashlib.sha256(body).hexdigest()[:32], stamp)
+
+
+def send(name: str, *, keep: str = ASK_AGAIN) -> Response:
+    """A file below `web/static`, compressed for who takes that; 304 for who has it."""
+    file = read(name)
+    return respond(file.body, file.zipped, file.mimetype, file.etag, keep=keep)
+
+
+def respond(
+    body: bytes, zipped: bytes | None, mimetype: str, etag: str, *, keep: str = ASK_AGAIN
+) -> Response:
+    is_zipped = zipped is not None and request.accept_encodings["gzip"] > 0
+    response = Response(zipped if is_zipped else body, mimetype=mimetype)
+    response.headers["Cache-Control"] = keep
+    response.set_etag(f"{etag}-gzip" if is_zipped else etag)
+    if is_zipped:
+        response.headers["Content-Encoding"] = "gzip"
+    if zipped is not None:
+        response.vary.add("Accept-Encoding")
+    return response.make_conditional(request)
+
+
+@cache
+def version(*folders: str) -> str:
+    """What names the files of these folders as they were when this process first asked: a digest of them all."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted((STATIC / folder).rglob("*")):
+            if path.is_file():
+                digest.update(f"{path.relative_to(STATIC)}\0".encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
