@@ -35,12 +35,12 @@ def read_env(path: Path = Path(".env")) -> dict[str, str]:
         raise CommandFailed(f"{path} cannot be read: {error}") from error
     for binding in parse_stream(StringIO(text)):
         if binding.error:
-            _tell_of_line(path.resolve(), binding.original.line)
+            _mention_line(path.resolve(), binding.original.line)
     return {name: value for name, value in dotenv_values(stream=StringIO(text)).items() if value}
 
 
 @cache  # a command may read a file twice
-def _tell_of_line(path: Path, line: int) -> None:
+def _mention_line(path: Path, line: int) -> None:
     typer.echo(f"Line {line} of {path} is not NAME=value: it sets nothing.", err=True)
 
 

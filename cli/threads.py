@@ -22,7 +22,7 @@ from cli.transcript import as_text, shortened
 app = new_app("List, show and delete the threads of a deployment.")
 
 SEARCHED = 1000  # how far back a part of an id is looked for
-TOLD = ["thread_id", "status", "created_at", "updated_at", "metadata"]  # values may be large
+SHOWN = ["thread_id", "status", "created_at", "updated_at", "metadata"]  # values may be large
 
 Name = Annotated[
     str, typer.Argument(help="The thread's id, or the end of it.", metavar="THREAD", show_default=False)
@@ -38,7 +38,7 @@ def search(
         "limit": limit,
         "sort_by": "updated_at",
         "sort_order": "desc",
-        "select": select or TOLD,
+        "select": select or SHOWN,
         **filters,
     }
     return api.send("POST", "/threads/search", {k: v for k, v in body.items() if v is not None}, repeat=True)

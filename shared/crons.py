@@ -193,9 +193,9 @@ def update(
     if "schedule" in changes or "timezone" in changes:
         least = min_seconds if "schedule" in changes else 0
         next_run_date = _first(conn, own["schedule"], own["timezone"], least)
-    told = {**row["payload"], **changes}
+    payload = {**row["payload"], **changes}
     if stamped:
-        told["metadata"] = {**(told.get("metadata") or {}), **stamped}
+        payload["metadata"] = {**(payload.get("metadata") or {}), **stamped}
     conn.execute(
         UPDATE,
         {
@@ -203,7 +203,7 @@ def update(
             "deployment_id": deployment_id,
             "cron_id": cron_id,
             "next_run_date": next_run_date,
-            "payload": dumps(_payload(told, cron_id, row["assistant_id"])),
+            "payload": dumps(_payload(payload, cron_id, row["assistant_id"])),
             "metadata": dumps({**row["metadata"], **(changes.get("metadata") or {}), **(stamped or {})}),
         },
     )

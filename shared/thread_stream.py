@@ -1,8 +1,8 @@
 """All runs of a thread as one stream that outlives them; also the thread's state each time it has moved.
 
-Runs of a thread follow one another, so their event logs do too. An id is `<run>-<event>`: the run's place in the
+Runs of a thread follow one another, so their event logs do too. An id is `<run>-<event>`: the run's number in its
 thread and the event's number in its log; where states are sent, `-<time>` of the last one sent is added.
-`6-0` is the place after all of run 5.
+`6-0` is the position after all of run 5.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ FROM thread AS t WHERE t.deployment_id = :deployment_id AND t.thread_id = :threa
 
 
 class ThreadStream(ThreadReader[ThreadEvent]):
-    """One reader of one thread. `place` says from where; None means from now on.
+    """One reader of one thread. `position` says from where; None means from now on.
 
-    `wanted` tells from a run's `kwargs` which of its events its creator asked for.
+    `wanted` finds in a run's `kwargs` which of its events its creator asked for.
     """
 
     def __init__(
@@ -99,14 +99,14 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         thread_id: UUID,
         *,
         modes: Collection[str],
-        place: StreamPosition | None,
+        position: StreamPosition | None,
         wanted: Callable[[Mapping[str, Any]], Keep],
         retention_seconds: int,
     ) -> None:
         super().__init__(deployment_id, thread_id)
         self._modes, self._wanted = frozenset(modes), wanted
-        self._tells_states = STATE_UPDATE in modes
-        self._place = place
+        self._sends_states = STATE_UPDATE in modes
+        self._position = position
         self._retention = retention_seconds
         self._known = self._newest = 0  # see LOOK; the newest run there was when the stream began
         self._state_at = 0
@@ -119,8 +119,8 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         if row is None:
             raise NotFound(f"Thread with ID {self._thread_id} not found")
         self._known, self._newest = row.known, row.last_seq
-        self._after = self._known if self._place is None else min(self._place.run - 1, self._known)
-        knows = self._place.state_at if self._place is not None else None
+        self._after = self._known if self._position is None else min(self._position.run - 1, self._known)
+        knows = self._position.state_at if self._position is not None else None
         self._state_at = _microseconds(row.state_updated_at) if knows is None else knows
 
     def _look(self) -> Look | None:
@@ -135,8 +135,8 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         """The state where it has moved, never before the run that has made it."""
         has_run, self._has_run = self._has_run, look.run is not None
         has_moved = look.state_at != self._state_at
-        is_told = self._tells_states and has_moved and (has_run or look.run is None)
-        return [self._state(look)] if is_told else ()
+        is_due = self._sends_states and has_moved and (has_run or look.run is None)
+        return [self._state(look)] if is_due else ()
 
     def _state(self, look: Look) -> list[ThreadEvent]:
         """The newest state; the rows may know a newer one than the look, which is then sent again."""
@@ -146,7 +146,7 @@ class ThreadStream(ThreadReader[ThreadEvent]):
         return [ThreadEvent(self._id(self._after + 1, 0), "state_update", dumps(record).encode())]
 
     def _id(self, run: int, seq: int) -> str:
-        return f"{run}-{seq}-{self._state_at}" if self._tells_states else f"{run}-{seq}"
+        return f"{run}-{seq}-{self._state_at}" if self._sends_states else f"{run}-{seq}"
 
     def _run(self, run: Any, quiet_seconds: Callable[[], float]) -> Iterator[list[ThreadEvent]]:
         """What is wanted of one run's log, and that it is over."""
@@ -169,15 +169,15 @@ class ThreadStream(ThreadReader[ThreadEvent]):
                 for event in batch:
                     seq = event.seq or seq + (event is not EXPIRED)
                     if name := keep(event.name):
-                        sent.append(self._told(event, name, run.created_seq, seq, run_id))
+                        sent.append(self._sent(event, name, run.created_seq, seq, run_id))
                 yield sent
 
     def _begin(self, run: Any) -> int | None:
         """The number in the run's log to go on after; None means from now on."""
         if run.created_seq > self._newest:
             return 0
-        if run.kwargs["resumable"] and self._place is not None:
-            return self._place.seq if run.created_seq == self._place.run else 0
+        if run.kwargs["resumable"] and self._position is not None:
+            return self._position.seq if run.created_seq == self._position.run else 0
         was_first = run.created_seq == self._known + 1
         return None if was_first and run.attempt else 0
 
@@ -190,7 +190,7 @@ class ThreadStream(ThreadReader[ThreadEvent]):
             return lambda name: name if name in ("metadata", END) else None
         return lambda name: None
 
-    def _told(self, event: Event, name: str, run: int, seq: int, run_id: UUID) -> ThreadEvent:
+    def _sent(self, event: Event, name: str, run: int, seq: int, run_id: UUID) -> ThreadEvent:
         if event.name != END:
             return ThreadEvent(self._id(run, seq), name, event.data)
         done = {"status": "run_done", "run_id": str(run_id)}
@@ -202,7 +202,7 @@ def _microseconds(at: datetime) -> int:
 
 
 def channel(thread_id: UUID) -> bytes:
-    """Where readers of a thread hear that something has begun on it."""
+    """The channel on which readers of a thread are notified that something has begun on it."""
     return f"{redis.PREFIX}thread:{thread_id}".encode()
 
 

@@ -20,7 +20,7 @@ from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX, NOWHERE, deployment_path
 from web.context import settings
 from web.operations import of_view
 
-OK = "/ok"  # where operators look for a sign of life: at the root as well as under a prefix
+OK = "/ok"  # what operators ask whether it is up: at the root as well as under a prefix
 
 # The switches of a langgraph.json that take away the routes of each blueprint; any of them does.
 SWITCHES = {

@@ -131,7 +131,7 @@ def append(conn: Connection, lines: Sequence[Line]) -> None:
 
 
 def channel(deployment_id: UUID) -> bytes:
-    """Where readers of a deployment's log hear that it has new lines."""
+    """The channel on which readers of a deployment's log are notified of new lines."""
     return f"{redis.PREFIX}log:{deployment_id}".encode()
 
 

@@ -146,7 +146,7 @@ def _skip_queued(conn: Connection, deployment_id: UUID, *, except_id: UUID) -> l
 
 
 def promote(conn: Connection, deployment_id: UUID) -> list[Transition]:
-    """The newest queued revision's turn, when nothing is in progress. The deployment must be locked."""
+    """Begin the newest queued revision, when nothing is in progress. The deployment must be locked."""
     query = text(
         "SELECT id FROM revision WHERE deployment_id = :id AND status = 'QUEUED' ORDER BY number DESC"
     )
@@ -317,7 +317,7 @@ def repeat(conn: Connection, claimed: ClaimedRevision, build_id: UUID) -> None:
 def end(
     conn: Connection, claimed: ClaimedRevision, status: RevisionStatus, message: str | None
 ) -> list[Transition]:
-    """The claimed revision's last status, and the next one's turn; raises Fenced.
+    """Give the claimed revision its last status, and begin the next one; raises Fenced.
 
     The deployment must be locked. Answers what happened to the others: the builder publishes its own.
     """

@@ -138,7 +138,7 @@ class Outlet:
     def _begin(self) -> None:
         self._lines: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
         self._written = self._accepted = 0
-        self._told = self._dropped
+        self._reported = self._dropped
         self._is_writing = False
 
     def put(self, line: bytes) -> None:
@@ -160,16 +160,16 @@ class Outlet:
     def _write_forever(self) -> None:
         while True:
             dropped, line = self._lines.get()
-            self._tell_of(dropped)
+            self._report(dropped)
             self._write(line)
             self._written += 1
             if self._lines.empty():
-                self._tell_of(self._dropped)
+                self._report(self._dropped)
 
-    def _tell_of(self, dropped: int) -> None:
-        if dropped > self._told:
-            self._write(self._notice(dropped - self._told))
-            self._told = dropped
+    def _report(self, dropped: int) -> None:
+        if dropped > self._reported:
+            self._write(self._notice(dropped - self._reported))
+            self._reported = dropped
 
     def _write(self, data: bytes) -> None:
         while data:

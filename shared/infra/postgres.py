@@ -68,7 +68,7 @@ def connect(
     shared: dict[str, Any] = {
         "pool_size": pool_size,
         "max_overflow": 0,
-        "pool_timeout": 30,  # a burst waits its turn; a server that is away is noticed by connecting
+        "pool_timeout": 30,  # a burst waits for connections; a server that is away is noticed by connecting
         "pool_recycle": 1800,
         "pool_use_lifo": True,  # the connection used last has its statements prepared and its caches warm
         "json_serializer": dumps,

@@ -54,10 +54,10 @@ def client() -> Redis:
 
 
 def control_channel(owner: str) -> str:
-    """Where a runner hears that one of its runs is to be stopped."""
+    """The channel on which a runner is notified that one of its runs is to be stopped."""
     return f"{PREFIX}control:{owner}"
 
 
 def warm_channel(pool: str) -> str:
-    """Where a pool's runners hear of a revision that serves from now on."""
+    """The channel on which a pool's runners are notified of a revision that serves from now on."""
     return f"{PREFIX}warm:{pool}"

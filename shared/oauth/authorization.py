@@ -149,7 +149,7 @@ def take_in(organization_id: UUID | None, provider_id: str, sent: Return) -> UUI
         _fail(asked["id"], failure.message)
         raise
     finally:
-        _tell(asked["id"])
+        _notify(asked["id"])
     log.info("stored a token of the provider %s", provider_id)
     return asked["id"]
 
@@ -246,8 +246,8 @@ def _fail(auth_id: UUID, reason: str) -> None:
         )
 
 
-def _tell(auth_id: UUID) -> None:
-    """Wake who waits for the request; the row says how it ended."""
+def _notify(auth_id: UUID) -> None:
+    """Notify who waits for the request; the row says how it ended."""
     events.close(
         auth_id,
         attempt=1,

@@ -96,7 +96,7 @@ def refresh(client: OAuthClient, refresh_token: str) -> Tokens:
 
 
 def revoke(client: OAuthClient, token: str, *, hint: str) -> None:
-    """Tell the provider that a token is not needed any more; raises OutsideFailed."""
+    """Revoke a token at its provider; raises OutsideFailed."""
     if client.revocation_url is None:
         return
     body, _ = prepare_revoke_token_request(token, hint)

@@ -51,7 +51,7 @@ def of_input(conn: Connection, deployment_id: UUID, request: RunRequest, *, thre
     """
     thread = conn.execute(LOCKED, {"deployment_id": deployment_id, "thread_id": thread_id}).one_or_none()
     is_asked = thread is not None and thread.status == ThreadStatus.INTERRUPTED and _open(thread)
-    if is_asked and request.input is not None and not request.place:
+    if is_asked and request.input is not None and not request.checkpoint:
         return replace(request, input=None, command={"resume": request.input})
     return request
 

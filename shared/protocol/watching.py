@@ -40,7 +40,7 @@ SELECT run_id, status, owner FROM run WHERE deployment_id = :deployment_id AND t
 
 @dataclass(frozen=True, slots=True)
 class Widened:
-    """A running run whose owner is to hear, after the commit, that more of it is wanted."""
+    """A running run whose owner is to be notified, after the commit, that more of it is wanted."""
 
     run_id: UUID
     owner: str

@@ -95,7 +95,7 @@ def claim_round_robin(
 
     `served` are the keys it took runs of, the longest ago first. Fewer than `limit`: no more wait.
     """
-    which = {"pool": pool, "limit": limit, "served": list(served), "rooms": [], "limited_keys": []}
+    which = {"pool": pool, "limit": limit, "served": list(served), "capacities": [], "limited_keys": []}
     return take(conn, CLAIM_ROUND_ROBIN, terms, which)
 
 

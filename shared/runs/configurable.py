@@ -24,7 +24,7 @@ AUTH = "langgraph_auth_"
 LIBRARY = "__pregel_"
 DEFAULTS: Mapping[str, Any] = {"user_id": ""}
 IDS = ("run_id", "thread_id", "assistant_id")  # what nobody names but the service, in metadata too
-PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")  # what addresses a checkpoint
+CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")  # what addresses a checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def of_user(user: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 # What a run has of its own there, and no other run made like it takes over.
-OWN = frozenset({*DEFAULTS, *(field.name for field in fields(RunIdentity)), *PLACE})
+OWN = frozenset({*DEFAULTS, *(field.name for field in fields(RunIdentity)), *CHECKPOINT_KEYS})
 
 
 def given(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,10 +68,13 @@ def given(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_run(
-    entries: Mapping[str, Any], identity: RunIdentity, extras: Mapping[str, Any], place: Mapping[str, Any]
+    entries: Mapping[str, Any],
+    identity: RunIdentity,
+    extras: Mapping[str, Any],
+    checkpoint: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The `configurable` of a run; `entries` are the assistant's and the run's, as `given` leaves them."""
-    return {**_defaults(vars(identity)), **entries, **vars(identity), **extras, **place}
+    return {**_defaults(vars(identity)), **entries, **vars(identity), **extras, **checkpoint}
 
 
 def _defaults(auth: Mapping[str, Any]) -> dict[str, Any]:

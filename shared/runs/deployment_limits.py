@@ -39,7 +39,7 @@ def move_stragglers(conn: Connection) -> int:
     return sum(move_waiting(conn, row.id, row.pool) for row in conn.execute(STRAGGLERS).all())
 
 
-ROOM = """
+WITH_CAPACITY = """
 SELECT d.id FROM deployment d
 WHERE d.id IN (SELECT deployment_id FROM run WHERE run_id = ANY(%(ids)s) AND status = 'pending')
   AND d.max_concurrent_runs
@@ -49,7 +49,7 @@ WHERE d.id IN (SELECT deployment_id FROM run WHERE run_id = ANY(%(ids)s) AND sta
 
 def with_capacity(conn: Driver, run_ids: Sequence[UUID]) -> list[UUID]:
     """The limited deployments among those of these waiting runs that may start one: seen without a lock."""
-    return [row["id"] for row in query(conn, ROOM, {"ids": list(run_ids)})]
+    return [row["id"] for row in query(conn, WITH_CAPACITY, {"ids": list(run_ids)})]
 
 
 OVERLOOKED = f"""
@@ -79,7 +79,7 @@ def claim(
     most: int,
     served: Sequence[str] = (),
 ) -> list[tuple[Claimed, Stored]]:
-    """Take a limited deployment's waiting runs, as many as its limit, and those of their keys, leave room for.
+    """Take a limited deployment's waiting runs, as many as its limit, and those of their keys, allow.
 
     Raises UniqueViolation as `claims.claim` does.
     """
@@ -88,17 +88,17 @@ def claim(
         if row is None or row["max_concurrent_runs"] is None:
             return []  # deleted, or unlimited by now: an ordinary claim finds its runs
         counted = query(conn, RUNNING, {"id": deployment_id}).fetchone()
-        room = row["max_concurrent_runs"] - (counted["n"] if counted else 0)
-        if min(room, most) <= 0:
+        capacity = row["max_concurrent_runs"] - (counted["n"] if counted else 0)
+        if min(capacity, most) <= 0:
             return []
         keys = key_limits.capacities_within(conn, deployment_id)
         which = {
             "deployment_id": deployment_id,
             "pool": pool,
-            "limit": min(room, most),
+            "limit": min(capacity, most),
             "served": list(served),
             "limited_keys": list(keys),
-            "rooms": list(keys.values()),
+            "capacities": list(keys.values()),
         }
         taken = take(conn, CLAIM_LIMITED, terms, which)
     return [
@@ -112,12 +112,12 @@ UPDATE run SET {NOTIFIED_AGAIN} WHERE run_id IN (
     SELECT w.run_id FROM deployment d
     CROSS JOIN LATERAL (
         SELECT d.max_concurrent_runs - count(*) AS n FROM run e
-        WHERE e.deployment_id = d.id AND e.status = 'running') room
+        WHERE e.deployment_id = d.id AND e.status = 'running') free
     CROSS JOIN LATERAL (
         SELECT r.run_id, r.notified_at, r.notifications FROM run r
         WHERE r.deployment_id = d.id AND r.pool = d.pool AND r.status = 'pending'
           AND {eligible("r")}
-        ORDER BY r.run_id LIMIT greatest(least(room.n, 50), 0)) w
+        ORDER BY r.run_id LIMIT greatest(least(free.n, 50), 0)) w
     WHERE d.max_concurrent_runs IS NOT NULL
       AND (d.id = :id OR CAST(:id AS uuid) IS NULL AND {notification_lost("w")})
     LIMIT :limit)
@@ -126,6 +126,6 @@ RETURNING run_id, pool
 
 
 def to_notify(conn: Connection, deployment_id: UUID | None = None, *, limit: int = 200) -> list[Next]:
-    """Waiting runs of limited deployments with room, or of this one, to notify of; each is marked as notified."""
+    """Waiting runs of limited deployments with capacity, or of this one, to notify of; each is marked as notified."""
     rows = conn.execute(text(TO_NOTIFY), {"id": deployment_id, "limit": limit})
     return [Next(row.run_id, row.pool) for row in rows]

@@ -48,7 +48,7 @@ class RunRequest:
     on_completion: str = "delete"
     durability: str = "async"
     after_seconds: float = 0
-    place: dict[str, Any] = field(default_factory=dict)  # the checkpoint to start from; on a thread only
+    checkpoint: dict[str, Any] = field(default_factory=dict)  # the checkpoint to start from; on a thread only
     feedback_keys: list[str] | None = None
     strict_resume: bool = False
     langsmith_tracer: dict[str, str] = field(default_factory=dict)  # `project_name`, `example_id`
@@ -106,7 +106,7 @@ def draft(
     is_stateless = thread_id is None
     run_id, thread_id = run_id or uuid7(), thread_id or uuid7()
     if is_stateless:
-        request = replace(request, place={})
+        request = replace(request, checkpoint={})
     identity = RunIdentity(
         run_id=str(run_id),
         thread_id=str(thread_id),
@@ -128,7 +128,7 @@ def _kwargs(
     context = {**configurable.given(assistant.context), **own}
     config = {**assistant.config, **request.config}
     entries = {**configurable.given(assistant.config.get("configurable", {})), **own}
-    config["configurable"] = configurable.of_run(entries, identity, request.extras, request.place)
+    config["configurable"] = configurable.of_run(entries, identity, request.extras, request.checkpoint)
     kwargs = {
         "command": request.command,
         "config": config,

@@ -96,7 +96,7 @@ def _claim(which: str) -> str:
 
 
 # Who waits in a pool: each pair of deployment and key once. Found by leaping over the index, one leap a pair,
-# however many runs wait behind each.
+# however many runs wait in each.
 LANES = """
     (SELECT l.deployment_id, l.key_id FROM run l WHERE l.status = 'pending' AND l.pool = {pool}
      ORDER BY l.deployment_id, l.key_id LIMIT 1)
@@ -118,24 +118,24 @@ ALL_LANES = """
 """
 # Round robin: every key's oldest run, then every key's second; of equals first who was served longest ago.
 # A few more are looked at than are wanted, because other runners may be taking the same ones. A key with a
-# limit has no more turns than room.
+# limit is in no more rounds than it has capacity.
 _ROUND_ROBIN = """r.run_id = ANY(ARRAY(
     WITH RECURSIVE lane AS ({lanes}), ranked AS (
-        SELECT c.run_id, l.key_id, row_number() OVER (PARTITION BY l.key_id ORDER BY c.run_id) AS turn
+        SELECT c.run_id, l.key_id, row_number() OVER (PARTITION BY l.key_id ORDER BY c.run_id) AS round
         FROM lane l CROSS JOIN LATERAL (
             SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s
               AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND {eligible}
             ORDER BY w.run_id LIMIT %(limit)s + 8) c
         WHERE {of}
     ), chosen AS (
-        SELECT run_id, row_number() OVER (ORDER BY turn,
-            coalesce(array_position(CAST(%(served)s AS text[]), key_id), 0), run_id) AS place
-        FROM ranked WHERE turn <= coalesce((CAST(%(rooms)s AS bigint[]))[
+        SELECT run_id, row_number() OVER (ORDER BY round,
+            coalesce(array_position(CAST(%(served)s AS text[]), key_id), 0), run_id) AS position
+        FROM ranked WHERE round <= coalesce((CAST(%(capacities)s AS bigint[]))[
             array_position(CAST(%(limited_keys)s AS text[]), key_id)], %(limit)s + 8)
-        ORDER BY place LIMIT %(limit)s + 8
+        ORDER BY position LIMIT %(limit)s + 8
     )
     SELECT w.run_id FROM run w JOIN chosen c ON c.run_id = w.run_id WHERE w.status = 'pending'
-    ORDER BY c.place LIMIT %(limit)s FOR UPDATE OF w SKIP LOCKED))"""
+    ORDER BY c.position LIMIT %(limit)s FOR UPDATE OF w SKIP LOCKED))"""
 
 
 def _round_robin(of: str) -> str:
@@ -184,7 +184,7 @@ def pools(conn: Connection) -> list[str]:
     return list(conn.execute(query).scalars())
 
 
-# Of each pair of deployment and key only its oldest: however many wait behind them, the look costs the same.
+# Of each pair of deployment and key only its oldest: however many more wait, the look costs the same.
 TO_NOTIFY = text(f"""
 UPDATE run SET {NOTIFIED_AGAIN} WHERE run_id = ANY(ARRAY(
     WITH RECURSIVE lane AS ({ALL_LANES}), eligible AS (

@@ -24,13 +24,13 @@ from shared.runs.claims import Claimed
 
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
 END_OF_LOG = Event(0, 0, END, b"{}")
-ROLLBACK = "rollback"  # how a run ended that was taken away, for those who hear of it
+ROLLBACK = "rollback"  # how a run ended that was taken away
 # The error of a cancelled run, by action: its name, and its message where no reason was given.
 CANCEL_ERRORS = {
     ROLLBACK: ("UserRollback", "rollback requested"),
     "interrupt": ("UserInterrupt", "interrupt requested"),
 }
-# What they hear who wait for a run that is deleted.
+# The error that readers of a deleted run get.
 NOT_FOUND = {"error": "HTTPException", "message": "404: Run not found"}
 OUTPUT_OF_DELETED = dumps({"__error__": NOT_FOUND}).encode()
 OUTPUT = b',"output":'  # the rest of a last event's JSON is the output, as the graph host made it
@@ -69,7 +69,7 @@ def last_event_of_stopped(run_id: UUID, action: str, *, is_deleted: bool) -> byt
 
 
 def with_error_of_deleted(batches: Iterable[list[Event]]) -> Iterator[list[Event]]:
-    """A log's events; before the end of a run that is deleted comes the error that its readers hear."""
+    """A log's events; before the end of a run that is deleted comes the error for its readers."""
     for batch in batches:
         if batch and batch[-1].is_last and output_of(batch[-1]) == OUTPUT_OF_DELETED:
             batch = [*batch[:-1], Event(0, 0, "error", dumps(NOT_FOUND).encode()), batch[-1]]

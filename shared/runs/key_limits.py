@@ -3,7 +3,7 @@
 A key without `max_concurrent_runs` costs a claim nothing: runners ask every few seconds whether there is any
 other. Of one that has it the row is locked while its running runs are counted (as with deployments:
 `shared/runs/deployment_limits.py`). A deployment that is limited too goes first:
-its runs are claimed there, as far as their keys have room. Runs of schedules are nobody's key's.
+its runs are claimed there, as far as their keys have capacity. Runs of schedules are nobody's key's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WHERE max_concurrent_runs IS NOT NULL
   AND id IN (SELECT key_id FROM run WHERE deployment_id = %(id)s AND status = 'pending')
 ORDER BY id FOR NO KEY UPDATE
 """
-# Those with room among some: what runs is counted without a lock.
+# Those with capacity among some: what runs is counted without a lock.
 _WITH_CAPACITY = """
 SELECT k.id FROM api_key k
 WHERE k.max_concurrent_runs IS NOT NULL AND k.id IN (SELECT w.key_id FROM run w WHERE {which}
@@ -81,7 +81,7 @@ def overlooked(conn: Driver, pool: str, *, waited_seconds: float) -> list[str]:
 
 
 def claim(conn: Driver, key_id: str, pool: str, terms: Terms, *, most: int) -> list[tuple[Claimed, Stored]]:
-    """Take a limited key's oldest waiting runs, as many as its limit leaves room for.
+    """Take a limited key's oldest waiting runs, as many as its limit allows.
 
     Raises UniqueViolation as `claims.claim` does.
     """
@@ -89,16 +89,16 @@ def claim(conn: Driver, key_id: str, pool: str, terms: Terms, *, most: int) -> l
         row = query(conn, LOCKED, {"id": key_id}).fetchone()
         if row is None or row["max_concurrent_runs"] is None:
             return []  # deleted, or unlimited by now: an ordinary claim finds its runs
-        room = min(row["max_concurrent_runs"] - _running(conn, [key_id]).get(key_id, 0), most)
-        if room <= 0:
+        capacity = min(row["max_concurrent_runs"] - _running(conn, [key_id]).get(key_id, 0), most)
+        if capacity <= 0:
             return []
         which = {
             "key_id": key_id,
             "pool": pool,
-            "limit": room,
+            "limit": capacity,
             "served": [],
             "limited_keys": [key_id],
-            "rooms": [room],
+            "capacities": [capacity],
         }
         taken = take(conn, CLAIM_OF_KEY, terms, which)
     return [(dataclasses.replace(run, key_limited=True), stored) for run, stored in taken]
@@ -109,7 +109,7 @@ WITH RECURSIVE lane AS ({ALL_LANES})
 UPDATE run SET {NOTIFIED_AGAIN} WHERE run_id = ANY(ARRAY(
     SELECT w.run_id FROM (
         SELECT c.run_id, c.notified_at, c.notifications, l.key_id,
-            row_number() OVER (PARTITION BY l.key_id ORDER BY c.run_id) AS turn
+            row_number() OVER (PARTITION BY l.key_id ORDER BY c.run_id) AS round
         FROM lane l CROSS JOIN LATERAL (
             SELECT r.run_id, r.notified_at, r.notifications FROM run r
             WHERE r.status = 'pending' AND r.pool = l.pool AND r.deployment_id = l.deployment_id
@@ -122,7 +122,7 @@ UPDATE run SET {NOTIFIED_AGAIN} WHERE run_id = ANY(ARRAY(
     LEFT JOIN (
         SELECT key_id, count(*) AS n FROM run WHERE status = 'running' GROUP BY key_id) busy
         ON busy.key_id = k.id
-    WHERE w.turn <= least(k.max_concurrent_runs - coalesce(busy.n, 0), 50)
+    WHERE w.round <= least(k.max_concurrent_runs - coalesce(busy.n, 0), 50)
       AND (CAST(:id AS text) IS NOT NULL OR {notification_lost("w")})
     LIMIT :limit))
 RETURNING run_id, pool
@@ -130,6 +130,6 @@ RETURNING run_id, pool
 
 
 def to_notify(conn: Connection, key_id: str | None = None, *, limit: int = 200) -> list[Next]:
-    """Waiting runs of limited keys with room, or of this one, to notify of; each is marked as notified."""
+    """Waiting runs of limited keys with capacity, or of this one, to notify of; each is marked as notified."""
     rows = conn.execute(TO_NOTIFY, {"id": key_id, "limit": limit})
     return [Next(row.run_id, row.pool) for row in rows]

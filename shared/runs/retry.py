@@ -20,7 +20,7 @@ from shared.errors import Conflict
 from shared.infra.postgres import Row
 from shared.models import UNSUCCESSFUL_RUN_STATUSES, ThreadStatus, is_unsuccessful
 from shared.runs import create, read
-from shared.runs.configurable import OWN, PLACE
+from shared.runs.configurable import CHECKPOINT_KEYS, OWN
 from shared.runs.drafts import AS_ASKED, RunRequest
 from shared.threads import records
 
@@ -94,9 +94,9 @@ def of_failed(
         raise Conflict(
             f"Thread {thread_id} has moved on since run {run_id}: force a retry to fork from there."
         )
-    request = _same(failed, goes_on=last.checkpoint_id is not None)
+    request = _same(failed, continues=last.checkpoint_id is not None)
     if last.checkpoint_id is not None and last.has_moved_on:
-        request.place["checkpoint_id"] = last.checkpoint_id
+        request.checkpoint["checkpoint_id"] = last.checkpoint_id
     return request
 
 
@@ -117,17 +117,17 @@ FROM run r WHERE r.run_id = :run_id
 """)
 
 
-def _same(failed: Row, *, goes_on: bool) -> RunRequest:
-    """What was asked for then; `goes_on`: from a checkpoint instead of from the input."""
+def _same(failed: Row, *, continues: bool) -> RunRequest:
+    """What was asked for then; `continues`: from a checkpoint instead of from the input."""
     kwargs = failed["kwargs"]
     configurable = kwargs["config"].get("configurable", {})
-    place = {name: configurable[name] for name in PLACE if name in configurable}
+    checkpoint = {name: configurable[name] for name in CHECKPOINT_KEYS if name in configurable}
     return RunRequest(
         assistant_id=str(failed["assistant_id"]),
-        input=None if goes_on else failed["input"],
-        command=None if goes_on else kwargs["command"],
-        strict_resume=not goes_on and kwargs.get("strict_resume", False),
-        place={} if goes_on else place,
+        input=None if continues else failed["input"],
+        command=None if continues else kwargs["command"],
+        strict_resume=not continues and kwargs.get("strict_resume", False),
+        checkpoint={} if continues else checkpoint,
         metadata=failed["metadata"],
         own_metadata={RETRY_OF: str(failed["run_id"])},
         config={name: value for name, value in kwargs["config"].items() if name != "configurable"},

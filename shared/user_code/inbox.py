@@ -33,7 +33,7 @@ ANSWER, TAKEN, REFUSED, PART, LOST, BEAT = range(1, 7)
 
 SILENCE_SECONDS = 6.0  # no answer to a PING for this long: the connection is dead
 BEAT_SECONDS = 2.0
-DEAF_SECONDS = 15.0  # a peer whose heartbeats stay away for this long is gone
+GONE_SECONDS = 15.0  # a peer whose heartbeats stay away for this long is gone
 CONNECT_SECONDS = 2.0  # how long whoever needs a line waits for one
 
 
@@ -50,7 +50,7 @@ class Receiver(Protocol):
 
 
 class Watched:
-    """A receiver that gets nothing: its peer hears of us as long as it is there."""
+    """A receiver that gets nothing: its peer gets our heartbeats as long as it is there."""
 
     def __init__(self, peer: str) -> None:
         self.peer: str | None = peer
@@ -69,7 +69,7 @@ class InboxLine:
         self.address = secrets.token_hex(8)
         self.is_lost = False
         self._receivers: dict[bytes, Receiver] = {}
-        self._heard: dict[str, float] = {}  # when each peer gave its last sign of life
+        self._beat_at: dict[str, float] = {}  # when the last heartbeat of each peer came
 
     @contextmanager
     def receiving(self, id: bytes, receiver: Receiver) -> Iterator[None]:
@@ -86,7 +86,7 @@ class InboxLine:
         kind, id, number = HEADER.unpack_from(message)
         body = message[HEADER.size :]
         if kind == BEAT:
-            self._heard[body.decode()] = time.monotonic()
+            self._beat_at[body.decode()] = time.monotonic()
         elif receiver := self._receivers.get(id):
             receiver.received(kind, number, body)
 
@@ -105,17 +105,17 @@ class InboxLine:
             if receiver.peer is not None:
                 by_peer.setdefault(receiver.peer, []).append(receiver)
         now = time.monotonic()
-        self._heard = {peer: self._heard.get(peer, now) for peer in by_peer}
+        self._beat_at = {peer: self._beat_at.get(peer, now) for peer in by_peer}
         if not by_peer:
             return
         beat = encode(BEAT, NOBODY, self.address.encode())
         pipeline = client().pipeline(transaction=False)
         for peer in by_peer:
             pipeline.publish(channel(peer), beat)
-        for (peer, receivers), heard_by in zip(by_peer.items(), pipeline.execute(), strict=True):
-            if not heard_by:
+        for (peer, receivers), subscribers in zip(by_peer.items(), pipeline.execute(), strict=True):
+            if not subscribers:
                 self.lose("the process at the other end is gone", receivers)
-            elif now - self._heard[peer] > DEAF_SECONDS:
+            elif now - self._beat_at[peer] > GONE_SECONDS:
                 self.lose("nothing is heard of the process at the other end", receivers)
 
 

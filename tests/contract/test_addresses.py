@@ -114,7 +114,7 @@ def test_the_developers_deployment_is_at_the_root_and_needs_no_key(local: FlaskC
         ("GET", "/v2/nothing", 401),
     ],
 )
-def test_the_control_plane_keeps_its_place_and_lets_a_developer_look(
+def test_the_control_plane_keeps_its_address_and_lets_a_developer_look(
     local: FlaskClient, method: str, path: str, status: int
 ) -> None:
     answer = local.open(path, method=method)
@@ -179,7 +179,7 @@ STUDIO = "https://studio.example"
         ("http://studio.example", "/threads", 401),
     ],
 )
-def test_the_pages_of_one_site_may_be_let_in(app_with: MakeApp, origin: str, path: str, status: int) -> None:
+def test_the_pages_of_one_site_may_be_allowed(app_with: MakeApp, origin: str, path: str, status: int) -> None:
     opened = app_with(dev_deployment="chat", dev_origin=STUDIO).test_client()
     answer = opened.post(path, json={}, headers={"Origin": origin, "Sec-Fetch-Site": "cross-site"})
     assert answer.status_code == status

@@ -19,7 +19,7 @@ from tests.contract.conftest import Api, ControlPlane
 from tests.support.acting import Actor
 
 
-def test_the_runs_of_a_deleted_deployment_are_stopped_and_their_followers_told(
+def test_the_runs_of_a_deleted_deployment_end_and_their_followers_see_it(
     control: ControlPlane, api: Api, redis: Any
 ) -> None:
     waiting, running = (api.post("/runs", {"assistant_id": "agent", "input": {}}).json for _ in range(2))

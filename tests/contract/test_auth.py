@@ -75,7 +75,7 @@ def test_a_tenant_must_be_the_keys_own(client: FlaskClient, tenant: str) -> None
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_that_there_is_no_such_route_is_told_to_every_key(app: Flask, method: str) -> None:
+def test_every_key_gets_404_for_a_route_that_does_not_exist(app: Flask, method: str) -> None:
     assert app.test_client().open("/v2/nothing", method=method).status_code == 401
     assert caller(app, key("read")).open("/v2/nothing", method=method).status_code == 404
 

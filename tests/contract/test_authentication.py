@@ -264,7 +264,7 @@ def test_a_wrong_verifier_is_noticed_by_the_provider(users: Users, server: OAuth
     }
 
 
-def test_a_user_who_denies_is_told_so(users: Users, server: OAuthServer) -> None:
+def test_a_user_who_denies_is_answered_so(users: Users, server: OAuthServer) -> None:
     users.provider()
     server.denies = True
     asked = users.ask()
@@ -344,7 +344,7 @@ def moved(answer: Response) -> Response:
         (slowly(1.0), 502),
     ],
 )
-def test_a_token_endpoint_that_fails_is_told_without_its_words(
+def test_a_token_endpoint_that_fails_is_reported_without_its_message(
     users: Users,
     server: OAuthServer,
     bend: Callable[[Response], Response],
@@ -366,7 +366,7 @@ def test_a_token_endpoint_that_fails_is_told_without_its_words(
     assert users.control.get("/v2/auth/tokens").json == []
 
 
-def test_a_token_endpoint_that_is_down_is_told_so(users: Users, server: OAuthServer) -> None:
+def test_a_token_endpoint_that_is_down_is_reported(users: Users, server: OAuthServer) -> None:
     users.provider(token_url="http://127.0.0.1:1024/token")
     page = users.come_back(server.consent(users.ask()["url"]))
     assert (page.status_code, "127.0.0.1 cannot be reached" in page.text) == (502, True)

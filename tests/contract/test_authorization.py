@@ -121,7 +121,7 @@ def test_what_is_asked(users: Users, there: None, method: str, path: str, body: 
 
 @pytest.mark.parametrize(("method", "path", "body", "expected"), ROWS, ids=IDS)
 @pytest.mark.parametrize("is_there", [True, False])
-def test_who_is_refused_hears_the_same_of_what_is_there_and_what_is_not(
+def test_who_is_refused_gets_the_same_answer_whether_or_not_it_exists(
     users: Users,
     request: pytest.FixtureRequest,
     method: str,

@@ -130,13 +130,13 @@ def test_what_follows_a_refused_archive_becomes_no_request(url: str, size: int) 
     assert answers.count(b"HTTP/1.1") == 1
 
 
-def test_a_client_whose_body_is_broken_is_told_that_the_connection_ends(url: str) -> None:
+def test_the_answer_to_a_broken_body_closes_the_connection(url: str) -> None:
     with connected(url, "Transfer-Encoding: chunked") as connection:
         connection.sendall(b"zz\r\n")
         assert b"\r\nConnection: close\r\n" in everything(connection)
 
 
-def test_of_two_uploads_to_one_place_one_is_kept(url: str) -> None:
+def test_of_two_uploads_to_one_address_one_is_kept(url: str) -> None:
     with connected(url, "Content-Length: 5") as one, connected(url, "Content-Length: 5") as two:
         one.sendall(b"on")
         two.sendall(b"tw")

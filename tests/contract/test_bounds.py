@@ -41,7 +41,7 @@ def test_a_bucket_holds_a_burst_and_fills_at_its_rate() -> None:
     assert [buckets.take("a", 100.0) for _ in range(4)] == [0, 0, 0, 0.5], "it never holds more than a burst"
 
 
-def test_a_key_that_asks_too_often_is_told_when_to_come_back(bounded: MakeApp) -> None:
+def test_a_key_that_asks_too_often_gets_a_retry_after(bounded: MakeApp) -> None:
     busy = bounded(requests_per_second=0.1, requests_burst=3)
     friend, other = caller(busy, key()), caller(busy, key())
     assert [friend.get("/v2/deployments").status_code for _ in range(4)] == [200, 200, 200, 429]
@@ -105,7 +105,7 @@ def test_a_process_has_so_many_streams_and_no_more(api: Api, bounded: MakeApp, o
 @pytest.mark.parametrize(
     "path", ["/runs/{run_id}/stream?cancel_on_disconnect=maybe", "/runs/00000000/stream", "/nowhere/stream"]
 )
-def test_what_is_refused_takes_no_place(api: Api, bounded: MakeApp, path: str) -> None:
+def test_what_is_refused_takes_no_slot(api: Api, bounded: MakeApp, path: str) -> None:
     busy = bounded(max_streams=1)
     friend = Api(caller(busy, key()), api.deployment)
     for _ in range(3):

@@ -47,7 +47,7 @@ def configurable(run: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "sent", [{"context": {"user_id": "ann"}}, {"config": {"configurable": {"user_id": "ann"}}}]
 )
-def test_whom_a_run_acts_for_is_its_callers_word(api: Api, thread_id: str, sent: dict[str, Any]) -> None:
+def test_whom_a_run_acts_for_is_set_by_its_caller(api: Api, thread_id: str, sent: dict[str, Any]) -> None:
     own = assistant(api, context={"user_id": "everybody"})
     assert configurable(start(api, thread_id, assistant_id=own, **sent))["user_id"] == "ann"
     assert configurable(start(api, thread_id, assistant_id=own))["user_id"] == "everybody"
@@ -55,7 +55,7 @@ def test_whom_a_run_acts_for_is_its_callers_word(api: Api, thread_id: str, sent:
 
 
 @pytest.mark.parametrize("where", ["context", "config", "assistant"])
-def test_what_identifies_a_run_is_the_services_word(api: Api, thread_id: str, where: str) -> None:
+def test_what_identifies_a_run_is_set_by_the_service(api: Api, thread_id: str, where: str) -> None:
     entries = {**dict.fromkeys((*IDS, *AUTH), "forged"), "cron_id": "own"}
     body: dict[str, Any] = (
         {"config": {"configurable": entries}} if where == "config" else {"context": entries}

@@ -72,7 +72,7 @@ def test_the_end_of_a_cron_from_before_its_payload_was_kept_whole_is_shown(api: 
     assert shown["end_time"] == "2030-01-01T00:00:00+00:00"
 
 
-def test_a_cron_on_a_thread_has_no_word_on_its_runs_end(api: Api) -> None:
+def test_a_cron_on_a_thread_has_no_on_run_completed(api: Api) -> None:
     thread_id = api.post("/threads").json["thread_id"]
     cron = new(api, f"/threads/{thread_id}/runs/crons", multitask_strategy="interrupt")
     assert (cron["thread_id"], cron["on_run_completed"]) == (thread_id, None)

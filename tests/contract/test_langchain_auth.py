@@ -78,7 +78,7 @@ def test_it_authenticates_a_user(client: Client, server: OAuthServer) -> None:
     asyncio.run(use())
 
 
-def test_it_tells_of_consent_that_was_denied(client: Client, server: OAuthServer) -> None:
+def test_it_reports_consent_that_was_denied(client: Client, server: OAuthServer) -> None:
     async def use() -> None:
         await create(client, server)
         server.denies = True

@@ -279,7 +279,7 @@ def test_a_long_call_is_kept_alive_by_line_feeds(api: Api, notifications: Notifi
     assert orjson.loads(rest.strip())["result"]["isError"] is False
 
 
-def test_progress_is_told_where_it_is_asked_for(api: Api, notifications: Notifications) -> None:
+def test_progress_is_sent_where_it_is_asked_for(api: Api, notifications: Notifications) -> None:
     calling = called(api, notifications, "agent", {"messages": "hi"}, _meta={"progressToken": "p"})
     assert calling.response.mimetype == "text/event-stream"
     chunks = calling.response.iter_encoded()

@@ -38,7 +38,7 @@ def test_a_user_needs_no_key(users: Users) -> None:
     assert search(users.ann).status_code == 200
 
 
-def test_who_is_refused_hears_the_projects_words(users: Users) -> None:
+def test_who_is_refused_gets_the_projects_message(users: Users) -> None:
     response = search(users.nobody)
     assert (response.status_code, response.json) == (401, UNKNOWN)
     assert response.headers["WWW-Authenticate"] == "Basic"
@@ -429,7 +429,7 @@ def test_an_old_token_is_worth_nothing(users: Users, token: Any, monkeypatch: py
     assert search(users.nobody, headers=token(user=guard.user("ann"))).status_code == 401
 
 
-def test_code_that_works_for_nobody_may_not_call_where_users_are_told_apart(users: Users, token: Any) -> None:
+def test_code_that_works_for_nobody_may_not_call_where_users_differ(users: Users, token: Any) -> None:
     assert search(users.nobody, headers=token(user=None)).status_code == 401
     assert users.guard.calls == 0
 

@@ -173,7 +173,7 @@ def test_a_bad_wait_is_placed(control: ControlPlane, deployment: Any, wait: str)
     assert [item["loc"] for item in response.json["detail"]] == [["query", "wait"]]  # type: ignore[index]
 
 
-def test_one_look_tells_what_is_missing(
+def test_one_look_finds_what_is_missing(
     control: ControlPlane, stranger: ControlPlane, deployment: Any
 ) -> None:
     path = address(deployment)

@@ -92,7 +92,7 @@ def test_a_start_makes_the_thread_with_the_callers_id(api: Api) -> None:
     assert api.get(f"/threads/{thread_id}").json["status"] == "busy"
 
 
-def test_a_start_names_the_place_before_its_run(api: Api, thread_id: str) -> None:
+def test_a_start_names_the_position_before_its_run(api: Api, thread_id: str) -> None:
     answers = [started(api, thread_id) for _ in range(3)]
     assert [answer["meta"]["applied_through_seq"] for answer in answers] == [RUN, 2 * RUN, 3 * RUN]
 

@@ -290,7 +290,7 @@ def test_content_is_not_written_for_who_has_left_long_ago(api: Api, thread_id: s
     assert "joined" not in _kwargs(classic(api, thread_id))
 
 
-def test_the_owner_of_a_running_run_hears_that_somebody_watches(api: Api, thread_id: str) -> None:
+def test_the_owner_of_a_running_run_is_notified_that_somebody_watches(api: Api, thread_id: str) -> None:
     host = Host(classic(api, thread_id))
     with redis.client().pubsub() as heard:
         heard.subscribe(redis.control_channel(host.run.owner))

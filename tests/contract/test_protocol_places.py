@@ -87,7 +87,7 @@ def test_a_stream_begins_with_the_run_that_asks(api: Api, thread_id: str) -> Non
     assert events[1]["params"]["data"] == {"interrupt_id": "q", "payload": "?", "value": "?"}
 
 
-def test_the_answer_to_a_start_names_the_place_before_its_run(api: Api, thread_id: str) -> None:
+def test_the_answer_to_a_start_names_the_position_before_its_run(api: Api, thread_id: str) -> None:
     one_run(api, thread_id)
     answer = started(api, thread_id)
     through = answer["meta"]["applied_through_seq"]
@@ -141,9 +141,7 @@ def test_lifecycle_is_the_same_when_the_log_was_lost(api: Api, thread_id: str, s
     assert replay(api, thread_id, ["lifecycle"], since=0) == ["history expired", *before]
 
 
-def test_what_is_asked_is_told_by_the_row_when_the_log_was_lost(
-    api: Api, thread_id: str, settled: None
-) -> None:
+def test_what_is_asked_is_in_the_row_when_the_log_was_lost(api: Api, thread_id: str, settled: None) -> None:
     Host(started(api, thread_id)["result"]["run_id"]).ask(q="?", r={"deep": 1})
     before = replay(api, thread_id, WAITING)
     redis.client().flushall()

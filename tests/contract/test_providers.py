@@ -86,7 +86,7 @@ BAD: list[tuple[str, Any, str]] = [
 ]
 
 
-def test_every_wrong_value_is_refused_at_its_place(control: ControlPlane) -> None:
+def test_every_wrong_value_is_refused_with_its_location(control: ControlPlane) -> None:
     for name, value, kind in BAD:
         response = control.post(PROVIDERS, {**BODY, name: value})
         body: Any = response.json
@@ -229,6 +229,6 @@ def test_discovery_calls_no_address_it_may_not(control: ControlPlane, server: OA
     assert (response.status_code, body["detail"][0]["loc"]) == (422, ["body", "mcp_server_url"])
 
 
-def test_an_mcp_server_that_is_down_is_told_so(control: ControlPlane, server: OAuthServer) -> None:
+def test_an_mcp_server_that_is_down_is_502(control: ControlPlane, server: OAuthServer) -> None:
     response = discover(control, "http://127.0.0.1:1024/mcp")
     assert (response.status_code, response.json) == (502, {"detail": "127.0.0.1 cannot be reached"})

@@ -92,7 +92,7 @@ def test_a_run_says_what_it_waits_for_until_it_starts(api: Api) -> None:
     assert line_of(api, second) == (1, "no runner of pool default")
 
 
-def test_each_reason_is_told_in_its_order(api: Api) -> None:
+def test_each_reason_is_given_in_its_order(api: Api) -> None:
     theirs, key_id = friend(api)
     first, other = start(theirs), start(theirs)
     later = start(api, after_seconds=3600)
@@ -123,7 +123,7 @@ def test_each_reason_is_told_in_its_order(api: Api) -> None:
     }  # fmt: skip
 
 
-def test_the_place_in_line_counts_others_in_turns(api: Api) -> None:
+def test_the_position_counts_other_keys_round_robin(api: Api) -> None:
     theirs, _ = friend(api)
     mine = [start(api) for _ in range(5)]
     other = [start(theirs) for _ in range(2)]
@@ -187,7 +187,7 @@ def test_a_run_remembers_its_key(api: Api) -> None:
 
 
 @pytest.mark.parametrize("pending", [1, 50])
-def test_the_place_is_counted_over_every_deployment_of_the_pool(api: Api, pending: int) -> None:
+def test_the_position_is_counted_over_every_deployment_of_the_pool(api: Api, pending: int) -> None:
     other = make.deployment("other")
     for _ in range(pending):
         make.run(other, key_id="somebody")

@@ -241,7 +241,7 @@ def test_an_id_nobody_gave_means_from_the_start(control: ControlPlane, deploymen
     assert len(events_of(stream(control, deployment, **{"Last-Event-ID": id}).data)) == 3
 
 
-def test_a_live_stream_tells_what_happens_and_closes_at_the_end(
+def test_a_live_stream_sends_what_happens_and_closes_at_the_end(
     control: ControlPlane, deployment: Any
 ) -> None:
     chunks = stream(control, deployment).iter_encoded()
@@ -260,7 +260,7 @@ def test_a_quiet_stream_beats(control: ControlPlane, deployment: Any) -> None:
     assert [next(beats) for _ in range(3)]
 
 
-def test_what_ended_long_ago_is_told_from_its_rows(
+def test_what_ended_long_ago_is_sent_from_its_rows(
     control: ControlPlane, deployment: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "REPLAYED_AT_ONCE", 2)
@@ -280,7 +280,7 @@ def test_what_ended_long_ago_is_told_from_its_rows(
     assert rest == told[-2:]
 
 
-def test_it_is_told_without_a_bus(
+def test_it_is_sent_without_redis(
     control: ControlPlane, deployment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(deployment, "one")
@@ -290,7 +290,7 @@ def test_it_is_told_without_a_bus(
     assert [name for _, name, _ in told] == ["log", "status", "end"]
 
 
-def test_the_row_tells_the_end_when_the_log_is_lost_meanwhile(
+def test_the_row_has_the_end_when_the_log_is_lost_meanwhile(
     control: ControlPlane, deployment: Any, redis: Redis
 ) -> None:
     chunks = stream(control, deployment).iter_encoded()

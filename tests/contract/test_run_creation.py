@@ -50,7 +50,7 @@ def due(run: dict[str, Any]) -> None:
 # Later
 
 
-def test_a_run_for_later_waits_for_its_time_and_others_wait_behind_it(
+def test_a_run_for_later_waits_for_its_time_and_later_ones_wait_for_it(
     api: Api, thread_id: str, notifications: Notifications
 ) -> None:
     later = start(api, thread_id, after_seconds=3600)
@@ -128,7 +128,7 @@ OURS = {
 
 
 @pytest.mark.parametrize(("body", "place"), PLACES)
-def test_the_place_to_start_from_is_frozen_into_the_run(
+def test_the_checkpoint_to_start_from_is_frozen_into_the_run(
     api: Api, thread_id: str, body: dict[str, Any], place: dict[str, Any]
 ) -> None:
     kwargs = start(api, thread_id, context={"c": 1} if "config" not in body else {}, **body)["kwargs"]
@@ -145,12 +145,12 @@ def test_the_place_to_start_from_is_frozen_into_the_run(
         {"config": {"configurable": {"checkpoint_id": "1"}}},
     ],
 )
-def test_a_place_that_is_no_checkpoints_id_is_422(api: Api, thread_id: str, body: dict[str, Any]) -> None:
+def test_what_is_no_checkpoint_id_is_422(api: Api, thread_id: str, body: dict[str, Any]) -> None:
     response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body})
     assert (response.status_code, response.json) == (422, {"detail": "Invalid checkpoint ID"})
 
 
-def test_a_place_is_on_the_runs_own_thread(api: Api, thread_id: str) -> None:
+def test_a_checkpoint_is_on_the_runs_own_thread(api: Api, thread_id: str) -> None:
     body = {"assistant_id": "agent", "checkpoint": {"checkpoint_id": CHECKPOINT, "thread_id": thread_id}}
     assert api.post(f"/threads/{thread_id}/runs", body).status_code == 200
     body["checkpoint"] = {"checkpoint_id": CHECKPOINT, "thread_id": MISSING}
@@ -484,7 +484,7 @@ def test_a_thread_asked_for_twice_under_a_key_is_one_thread(api: Api) -> None:
         ("", None),
     ],
 )
-def test_a_join_tells_the_owner_of_a_running_run_what_it_wants(
+def test_a_join_notifies_the_owner_of_a_running_run_of_what_it_wants(
     api: Api, thread_id: str, query: str, told: list[str] | None
 ) -> None:
     run = start(api, thread_id)

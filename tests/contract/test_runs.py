@@ -383,7 +383,7 @@ def test_reject_refuses_on_a_busy_thread(api: Api, thread_id: str, started: bool
     assert status_of(api, first) == ("running" if started else "pending")
 
 
-def test_enqueue_waits_its_turn(api: Api, thread_id: str) -> None:
+def test_an_enqueued_run_waits_for_earlier_ones(api: Api, thread_id: str) -> None:
     first, second = start(api, thread_id), start(api, thread_id)
     with driver() as conn:
         early = claims.claim(conn, [UUID(second["run_id"])], claims.Terms("w", 30, 60))
@@ -557,7 +557,7 @@ def test_a_rolled_back_run_leaves_its_error_on_the_thread(api: Api, thread_id: s
     assert (record["status"], record["error"], record["interrupts"]) == ("idle", error, {})
 
 
-def test_the_run_behind_a_cancelled_one_is_notified_of(
+def test_the_run_after_a_cancelled_one_is_notified_of(
     api: Api, thread_id: str, notifications: Notifications
 ) -> None:
     first, second = start(api, thread_id), start(api, thread_id)

@@ -148,7 +148,7 @@ def test_a_close_in_the_middle_of_a_message_is_answered(open_raw: OpenRaw) -> No
         assert raw.close_code() == 1000
 
 
-def test_who_leaves_without_a_word_leaves_nothing(
+def test_who_leaves_without_a_close_leaves_nothing(
     served: tuple[psutil.Process, str], open_raw: OpenRaw
 ) -> None:
     before = clients(served)
@@ -251,7 +251,7 @@ def test_a_revoked_key_ends_its_sockets(
     pytest.fail("it was not closed")
 
 
-def test_a_process_that_stops_tells_its_sockets(
+def test_a_process_that_stops_closes_its_sockets(
     database: str, redis_url: str, tmp_path: Path, chat: Api, thread_id: str
 ) -> None:
     with web_process(database, tmp_path, app=APP, REDIS_URL=redis_url) as (arbiter, base):

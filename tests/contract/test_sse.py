@@ -175,7 +175,7 @@ def test_a_displaced_run_s_stream_closes_without_an_error(api: Api, thread_id: s
     assert text_of(response) == first(run_id)
 
 
-def test_an_enqueued_run_s_stream_has_everything_when_its_turn_comes(api: Api, thread_id: str) -> None:
+def test_an_enqueued_run_s_stream_has_everything_once_it_starts(api: Api, thread_id: str) -> None:
     ahead = start(api, thread_id)
     response, run_id = stream(api, thread_id)
     act(ahead, {"a": 1})

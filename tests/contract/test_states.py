@@ -253,7 +253,7 @@ def test_what_a_host_refuses_has_its_status(
     assert (response.status_code, response.json) == (status, {"detail": detail})
 
 
-def test_a_question_nobody_answers_is_504_and_rung_again(
+def test_a_question_nobody_answers_is_504_and_notified_of_again(
     api: Api, notifications: Notifications, stored: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graph_queries, "NOTIFY_AGAIN_SECONDS", 0.05)

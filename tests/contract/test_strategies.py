@@ -224,7 +224,7 @@ def test_a_cancel_does_what_it_says(
 
 @pytest.mark.parametrize("action", ["interrupt", "rollback"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_run_behind_a_cancelled_one_is_next(
+def test_the_run_after_a_cancelled_one_is_next(
     story: Story, notifications: Notifications, kind: str, action: str
 ) -> None:
     first, second = story.has(kind), story.has("pending")

@@ -85,7 +85,7 @@ def done(run_id: str, id: str) -> tuple[str, Any, str]:
     return "metadata", {"status": "run_done", "run_id": run_id}, id
 
 
-def told(run_id: str, number: int) -> list[tuple[str, Any, str]]:
+def sent(run_id: str, number: int) -> list[tuple[str, Any, str]]:
     """What is told of a run made by `act(run_id, {"n": number})`."""
     return [
         began(run_id, f"{number}-1"),
@@ -99,11 +99,13 @@ def test_it_stays_open_across_runs(api: Api, thread_id: str) -> None:
         for number in (1, 2, 3):
             run_id = start(api, thread_id)
             act(run_id, {"n": number})
-            assert stream.until("metadata", 2) == told(run_id, number)
+            assert stream.until("metadata", 2) == sent(run_id, number)
         assert stream.beats(2) == []
 
 
-def test_a_subgraphs_messages_so_far_are_told_by_the_name_that_clients_know(api: Api, thread_id: str) -> None:
+def test_a_subgraphs_messages_so_far_are_sent_under_the_name_that_clients_know(
+    api: Api, thread_id: str
+) -> None:
     with follow(api, thread_id) as stream:
         run_id = start(api, thread_id, stream_mode=["messages", "values"], stream_subgraphs=True)
         actor = Actor(run_id)
@@ -114,7 +116,7 @@ def test_a_subgraphs_messages_so_far_are_told_by_the_name_that_clients_know(api:
         assert seen == ["metadata", "messages/metadata", "messages/partial", "values|child:1", "metadata"]
 
 
-def test_a_failed_run_is_told_with_its_error_and_the_next_one_follows(api: Api, thread_id: str) -> None:
+def test_a_failed_run_is_sent_with_its_error_and_the_next_one_follows(api: Api, thread_id: str) -> None:
     with follow(api, thread_id) as stream:
         run_id = start(api, thread_id)
         Actor(run_id).finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
@@ -125,19 +127,19 @@ def test_a_failed_run_is_told_with_its_error_and_the_next_one_follows(api: Api, 
         ]
         run_id = start(api, thread_id)
         act(run_id, {"n": 2})
-        assert stream.until("metadata", 2) == told(run_id, 2)
+        assert stream.until("metadata", 2) == sent(run_id, 2)
 
 
-def test_runs_that_wait_when_it_opens_are_told_whole_and_in_order(api: Api, thread_id: str) -> None:
+def test_runs_that_wait_when_it_opens_are_sent_whole_and_in_order(api: Api, thread_id: str) -> None:
     ids = [start(api, thread_id) for _ in range(3)]
     with follow(api, thread_id) as stream:
         assert stream.beats(1) == []
         for number, run_id in enumerate(ids, 1):
             act(run_id, {"n": number})
-        assert stream.until("metadata", 6) == [event for n, id in enumerate(ids, 1) for event in told(id, n)]
+        assert stream.until("metadata", 6) == [event for n, id in enumerate(ids, 1) for event in sent(id, n)]
 
 
-def test_a_run_under_way_is_told_from_now_on(api: Api, thread_id: str) -> None:
+def test_a_run_under_way_is_sent_from_now_on(api: Api, thread_id: str) -> None:
     run_id = start(api, thread_id)
     actor = Actor(run_id)
     actor.emit("values", {"old": True})
@@ -148,13 +150,13 @@ def test_a_run_under_way_is_told_from_now_on(api: Api, thread_id: str) -> None:
         assert stream.until("metadata") == [("values", {"n": 1}, "1-3"), done(run_id, "1-4")]
 
 
-def test_nothing_old_is_told_without_an_id(api: Api, thread_id: str) -> None:
+def test_nothing_old_is_sent_without_an_id(api: Api, thread_id: str) -> None:
     act(start(api, thread_id, stream_resumable=True), {"n": 1})
     with follow(api, thread_id) as stream:
         assert stream.beats(2) == []
         run_id = start(api, thread_id)
         act(run_id, {"n": 2})
-        assert stream.until("metadata", 2) == told(run_id, 2)
+        assert stream.until("metadata", 2) == sent(run_id, 2)
 
 
 def test_a_run_that_is_cancelled_or_deleted_before_it_began_does_not_stop_the_others(
@@ -169,12 +171,12 @@ def test_a_run_that_is_cancelled_or_deleted_before_it_began_does_not_stop_the_ot
         act(last, {"n": 4})
         seen = stream.until("metadata", 5)
         assert [event for event in seen if event[1].get("run_id") != cancelled] == [
-            *told(first, 1),
-            *told(last, 4),
+            *sent(first, 1),
+            *sent(last, 4),
         ]
 
 
-def test_a_run_that_was_told_halfway_and_is_rolled_back_ends(api: Api, thread_id: str) -> None:
+def test_a_run_that_was_sent_halfway_and_is_rolled_back_ends(api: Api, thread_id: str) -> None:
     with follow(api, thread_id) as stream:
         run_id = start(api, thread_id)
         actor = Actor(run_id)
@@ -198,7 +200,7 @@ def test_a_run_that_was_told_halfway_and_is_rolled_back_ends(api: Api, thread_id
         ("99-1", ""),
     ],
 )  # fmt: skip
-def test_resumable_runs_are_told_again_after_an_id(
+def test_resumable_runs_are_replayed_after_an_id(
     api: Api, thread_id: str, last: str | None, seen: str
 ) -> None:
     for number in (1, 2, 3):
@@ -207,10 +209,10 @@ def test_resumable_runs_are_told_again_after_an_id(
         assert [id for _, _, id in stream.beats(3)] == seen.split()
         run_id = start(api, thread_id)
         act(run_id, {"n": 4})
-        assert stream.until("metadata", 2) == told(run_id, 4)
+        assert stream.until("metadata", 2) == sent(run_id, 4)
 
 
-def test_what_came_while_nobody_listened_is_told_once(api: Api, thread_id: str) -> None:
+def test_what_came_while_nobody_listened_is_sent_once(api: Api, thread_id: str) -> None:
     ids = [start(api, thread_id, stream_resumable=True) for _ in range(3)]
     act(ids[0], {"n": 1})
     actor = Actor(ids[1])
@@ -230,7 +232,7 @@ def test_events_that_are_gone_are_said_to_be(api: Api, thread_id: str) -> None:
         assert stream.until("metadata")[:2] == [("history expired", None, ""), done(run_id, "1-2")]
 
 
-def test_a_lost_ring_costs_time_and_no_event(
+def test_a_lost_notification_costs_time_and_no_event(
     api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thread_runs, "LOOK_SECONDS", 0.1)
@@ -239,7 +241,7 @@ def test_a_lost_ring_costs_time_and_no_event(
         assert stream.beats(1) == []
         run_id = start(api, thread_id)
         act(run_id, {"n": 1})
-        assert stream.until("metadata", 2) == told(run_id, 1)
+        assert stream.until("metadata", 2) == sent(run_id, 1)
 
 
 def test_it_ends_with_its_thread(api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,14 +267,14 @@ def test_of_each_run_comes_what_its_creator_asked_for(api: Api, thread_id: str) 
     ]
 
 
-def test_lifecycle_tells_that_runs_begin_and_end(api: Api, thread_id: str) -> None:
+def test_lifecycle_sends_that_runs_begin_and_end(api: Api, thread_id: str) -> None:
     with follow(api, thread_id, "?stream_mode=lifecycle") as stream:
         run_id = start(api, thread_id)
         act(run_id, {"n": 1})
         assert stream.until("metadata", 2) == [began(run_id, "1-1"), done(run_id, "1-3")]
 
 
-def test_state_update_tells_each_state_by_whomever_it_was_written(
+def test_state_update_sends_each_state_by_whomever_it_was_written(
     api: Api, thread_id: str, notifications: Notifications
 ) -> None:
     document = {"next": [], "tasks": [], "checkpoint_id": None}
@@ -323,7 +325,7 @@ def test_modes_may_be_combined_in_every_spelling(api: Api, thread_id: str, query
         run_id = start(api, thread_id)
         act(run_id, {"n": 1})
         seen = stream.until("state_update")
-        assert [(name, data) for name, data, _ in seen[:-1]] == [event[:2] for event in told(run_id, 1)]
+        assert [(name, data) for name, data, _ in seen[:-1]] == [event[:2] for event in sent(run_id, 1)]
         assert [id.count("-") for _, _, id in seen] == [2] * 4
 
 
@@ -345,7 +347,7 @@ def test_what_cannot_be_streamed_is_refused(
     response.close()
 
 
-def test_a_place_is_read_from_an_id() -> None:
+def test_a_position_is_read_from_an_id() -> None:
     read = [StreamPosition.parse(id) for id in ("3-7", "3-7-5", " - ", "", None, "7", "3-7-", "a-b")]
     assert read == [
         StreamPosition(3, 7),

@@ -242,7 +242,7 @@ def test_search_is_by_last_change_first_and_ten_long(api: Api) -> None:
     assert found == [ids[3], *rest[:9]]
 
 
-def test_values_are_searched_by_place_and_lists_as_a_whole(api: Api) -> None:
+def test_values_are_searched_by_path_and_lists_as_a_whole(api: Api) -> None:
     threads = {}
     for name, values in {
         "one": {"a": {"b": 1, "c": [1, 2]}, "d": None},
@@ -331,7 +331,7 @@ def test_prune_deletes_threads_or_their_older_checkpoints(api: Api) -> None:
     assert api.get(f"/threads/{deleted}/storage").status_code == 404
 
 
-def test_a_thread_tells_when_it_expires_if_asked(api: Api) -> None:
+def test_a_thread_says_when_it_expires_if_asked(api: Api) -> None:
     thread_id = new(api, ttl={"ttl": 1.5})["thread_id"]
 
     assert "ttl" not in api.get(f"/threads/{thread_id}").json

@@ -40,7 +40,7 @@ def stored() -> dict[str, bytes]:
         return {digest: b"".join(archives.chunks(conn, digest)) for digest in digests}
 
 
-def test_a_place_is_an_absolute_address_and_a_name(control: ControlPlane, deployment: Any) -> None:
+def test_an_upload_has_an_absolute_address_and_a_name(control: ControlPlane, deployment: Any) -> None:
     given = place(control, deployment, supports_upload_headers=True)
     assert given["upload_url"].startswith("http://localhost/v2/uploads/")
     assert len(given["upload_url"].rpartition("/")[2]) >= 32
@@ -100,7 +100,9 @@ def test_the_same_archive_is_kept_once(control: ControlPlane, deployment: Any) -
     assert list(stored().values()) == [b"same"]
 
 
-def test_a_place_takes_one_archive(control: ControlPlane, deployment: Any, anonymous: FlaskClient) -> None:
+def test_an_upload_address_takes_one_archive(
+    control: ControlPlane, deployment: Any, anonymous: FlaskClient
+) -> None:
     url = place(control, deployment)["upload_url"]
     assert anonymous.put(url, data=b"first").status_code == 200
     again = anonymous.put(url, data=b"second")
@@ -111,7 +113,7 @@ def test_a_place_takes_one_archive(control: ControlPlane, deployment: Any, anony
     assert list(stored().values()) == [b"first"]
 
 
-def test_an_unknown_or_expired_place_takes_nothing(
+def test_an_unknown_or_expired_upload_address_takes_nothing(
     control: ControlPlane, deployment: Any, anonymous: FlaskClient
 ) -> None:
     url = place(control, deployment)["upload_url"]
@@ -122,7 +124,7 @@ def test_an_unknown_or_expired_place_takes_nothing(
     assert stored() == {}
 
 
-def test_a_place_ends_with_its_deployment(
+def test_an_upload_address_ends_with_its_deployment(
     control: ControlPlane, deployment: Any, anonymous: FlaskClient
 ) -> None:
     url = place(control, deployment)["upload_url"]
@@ -131,7 +133,7 @@ def test_a_place_ends_with_its_deployment(
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_larger_archive_is_413_and_the_place_stays_open(
+def test_a_larger_archive_is_413_and_the_upload_address_stays_open(
     app_with: MakeApp, control: ControlPlane, deployment: Any, chunked: bool
 ) -> None:
     small = app_with(max_archive_bytes=1000).test_client()
@@ -177,7 +179,7 @@ def test_an_archive_that_was_damaged_on_its_way_is_refused(
     assert anonymous.put(url, data=b"whole", headers=headers).status_code == 200
 
 
-def test_an_archive_there_is_no_room_for_is_refused_and_may_come_again(
+def test_an_archive_that_the_disk_cannot_hold_is_refused_and_may_come_again(
     control: ControlPlane, deployment: Any, anonymous: FlaskClient, app: Flask
 ) -> None:
     url = place(control, deployment)["upload_url"]
@@ -204,7 +206,7 @@ def test_only_what_was_put_can_be_deployed(control: ControlPlane, deployment: An
     assert refusal("../../etc/passwd") == not_ours
 
 
-def test_an_unknown_deployment_has_no_place(control: ControlPlane) -> None:
+def test_an_unknown_deployment_has_no_upload_address(control: ControlPlane) -> None:
     id = uuid4()
     response = control.post(f"/v2/deployments/{id}/upload-url")
     assert (response.status_code, response.json) == (404, {"detail": f"Deployment ID {id} not found."})

@@ -160,7 +160,7 @@ def test_one_address_has_so_many_connections_and_no_more(strict: tuple[str, int]
     wait_until(lambda: status_for(strict, "127.0.0.2") == 200)
 
 
-def test_connections_without_a_request_make_room(strict: tuple[str, int]) -> None:
+def test_idle_connections_are_closed_for_new_ones(strict: tuple[str, int]) -> None:
     with ExitStack() as held:
         for _ in range(300):
             held.enter_context(connected(strict, "127.0.0.9"))
@@ -192,7 +192,7 @@ def test_another_process_of_the_user_cannot_look_into_it(served: tuple[Any, str]
     assert Path(f"/proc/{worker.pid}/environ").stat().st_uid == 0
 
 
-def test_it_ends_when_told_to(database: str, tmp_path: Path) -> None:
+def test_it_ends_at_sigterm(database: str, tmp_path: Path) -> None:
     with started(database, tmp_path) as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=40) == 0

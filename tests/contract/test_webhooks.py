@@ -82,7 +82,7 @@ def test_the_projects_rules_count(api: Api, lenient: None) -> None:
     )
 
 
-def test_a_run_that_is_cancelled_before_it_starts_is_to_be_told_of(api: Api, lenient: None) -> None:
+def test_a_run_that_is_cancelled_before_it_starts_has_a_delivery(api: Api, lenient: None) -> None:
     thread_id = api.post("/threads").json["thread_id"]
     run = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", "webhook": HOOK}).json
     assert run["kwargs"]["webhook"] == HOOK
@@ -93,7 +93,7 @@ def test_a_run_that_is_cancelled_before_it_starts_is_to_be_told_of(api: Api, len
     assert (str(row.run_id), row.url, row.status) == (run["run_id"], HOOK, "interrupted")
 
 
-def test_every_run_of_a_deleted_thread_is_to_be_told_of(api: Api, lenient: None) -> None:
+def test_every_run_of_a_deleted_thread_has_a_delivery(api: Api, lenient: None) -> None:
     thread_id = api.post("/threads").json["thread_id"]
     for url in (HOOK, None, HOOK):
         api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", "webhook": url})

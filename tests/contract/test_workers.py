@@ -122,7 +122,7 @@ def test_one_that_is_silent_is_removed(client: FlaskClient, redis: Any) -> None:
     assert redis.keys("runyard:celery:canary*") == []
 
 
-def test_pools_tell_what_waits(client: FlaskClient) -> None:
+def test_pools_show_what_waits(client: FlaskClient) -> None:
     heartbeat(running=1, ended_a_minute=4)
     heartbeat("second", state="draining", running=1, ended_a_minute=2)
     gpu = make.deployment("gpu-app", pool="gpu")
@@ -185,7 +185,7 @@ def test_metrics_count_workers_and_what_they_can_do(client: FlaskClient) -> None
     assert 'runyard_graph_hosts{kind="runner",pool="default",state="ready"} 1.0' in lines
 
 
-def test_info_tells_the_weakest_isolation_to_who_has_a_key(
+def test_info_shows_the_weakest_isolation_to_who_has_a_key(
     client: FlaskClient, anonymous: FlaskClient
 ) -> None:
     heartbeat(isolation=2, bounds_tasks=True)

@@ -162,7 +162,7 @@ def test_data_is_taken_and_given(agents: Agency) -> None:
     asyncio.run(inner())
 
 
-def test_a_failure_is_told(agents: Agency) -> None:
+def test_a_failure_is_reported(agents: Agency) -> None:
     async def inner() -> list[StreamResponse]:
         async with agents.agent("fails") as client:
             return await items(client, message("hi"))

@@ -108,7 +108,7 @@ class Dev:
         parts = list(client.runs.stream(thread["thread_id"], "agent", input={}, stream_mode="values"))
         return parts[-1].data.get("said")
 
-    def told(self, text: str) -> bool:
+    def shows(self, text: str) -> bool:
         return text in self.log.read_text()
 
 
@@ -131,7 +131,7 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
         )
     running = Dev(folder, f"http://127.0.0.1:{port}", log)
     try:
-        wait_until(lambda: process.poll() is not None or running.told("Ctrl-C stops it"), START_SECONDS)
+        wait_until(lambda: process.poll() is not None or running.shows("Ctrl-C stops it"), START_SECONDS)
         assert process.poll() is None, log.read_text()
         yield running
         family = psutil.Process(process.pid).children(recursive=True)
@@ -139,7 +139,7 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
         assert process.wait(40) == 0, log.read_text()
         _, left = psutil.wait_procs(family, timeout=5)
         assert not left
-        assert not running.told(namesakes.LOADED)
+        assert not running.shows(namesakes.LOADED)
     finally:
         if process.poll() is None:  # the test failed: show why
             print(log.read_text()[-8000:])
@@ -150,18 +150,18 @@ def test_dev_serves_a_project_at_its_root_and_follows_its_files(dev: Dev) -> Non
     assert dev.says() == "one Ada"
     assert httpx.get(f"{dev.url}/docs").status_code == 200
     assert httpx.get(f"{dev.url}/v2/deployments").status_code == 401
-    wait_until(lambda: dev.told("my-agent │ speaking"), 15, what="what the graph printed")
+    wait_until(lambda: dev.shows("my-agent │ speaking"), 15, what="what the graph printed")
 
     write(dev.folder, "two")
-    wait_until(lambda: dev.told("serves the change"), START_SECONDS)
+    wait_until(lambda: dev.shows("serves the change"), START_SECONDS)
     assert dev.says() == "two Ada"
 
     (dev.folder / ".env").write_text("WHO=Grace\n")
     wait_until(lambda: dev.says() == "two Grace", START_SECONDS, what="the new variable")
 
     (dev.folder / "agent.py").write_text("import no_such_module\n")
-    wait_until(lambda: dev.told("The last version goes on serving"), START_SECONDS)
-    assert dev.told("no_such_module")
+    wait_until(lambda: dev.shows("The last version goes on serving"), START_SECONDS)
+    assert dev.shows("no_such_module")
     assert dev.says() == "two Grace"
 
     # From the project's folder, the other commands find the service and its key by themselves.

@@ -39,7 +39,7 @@ def write(folder: Path) -> Path:
     return folder
 
 
-def told(stack: Stack, *words: str) -> Any:
+def shown(stack: Stack, *words: str) -> Any:
     ran = stack.cli(*words, "-n", "speaker", "--json", timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return json.loads(ran.stdout)
@@ -51,27 +51,27 @@ def test_a_failed_run_is_found_mended_and_tried_again(stack: Stack, tmp_path: Pa
     thread_id = sdk.threads.create()["thread_id"]
     sdk.runs.wait(thread_id, "agent", input={}, raise_error=False)
 
-    (failed,) = told(stack, "runs", "list", "--status", "error")
+    (failed,) = shown(stack, "runs", "list", "--status", "error")
     assert "nobody is here" in stack.cli("runs", "show", failed["run_id"][-8:], "-n", "speaker").stdout
 
     changed = stack.cli("env", "set", "WHO=Ada", "-n", "speaker", timeout=120)
     assert changed.returncode == 0, changed.stderr
     assert "v2 of speaker: WHO" in changed.stdout
 
-    again = told(stack, "runs", "retry", failed["run_id"])
+    again = shown(stack, "runs", "retry", failed["run_id"])
     sdk.runs.join(thread_id, again["run_id"])
-    assert told(stack, "threads", "show", thread_id[-8:])["values"]["said"] == "Ada"
-    assert told(stack, "threads", "history", thread_id)[0]["metadata"]["step"] == 1
+    assert shown(stack, "threads", "show", thread_id[-8:])["values"]["said"] == "Ada"
+    assert shown(stack, "threads", "history", thread_id)[0]["metadata"]["step"] == 1
 
     slow = sdk.runs.create(thread_id, "agent", input={"is_slow": True})
-    assert told(stack, "runs", "cancel", slow["run_id"])["cancelled"]
-    rows = told(stack, "runs", "list", "--thread", thread_id)
+    assert shown(stack, "runs", "cancel", slow["run_id"])["cancelled"]
+    rows = shown(stack, "runs", "list", "--thread", thread_id)
     assert [row["status"] for row in rows] == ["interrupted", "success", "error"]
 
-    assert told(stack, "threads", "delete", thread_id, "--force")["deleted"]
+    assert shown(stack, "threads", "delete", thread_id, "--force")["deleted"]
     assert sdk.threads.search() == []
 
     assert stack.cli("env", "unset", "WHO", "-n", "speaker", "--no-wait").returncode == 0
-    assert told(stack, "env", "list") == []
+    assert shown(stack, "env", "list") == []
     page = stack.cli("open", "speaker", "--print").stdout.strip()
     assert httpx.get(page).status_code == 200

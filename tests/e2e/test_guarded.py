@@ -495,7 +495,7 @@ def test_an_app_alone_moves_under_its_prefix_and_switches_parts_off(stack: Stack
         assert f"path=/d/{office.name}" in moved.headers["set-cookie"].lower()
 
 
-def test_what_it_says_to_browsers_takes_the_default_s_place(stack: Stack, vary: Vary) -> None:
+def test_what_it_says_to_browsers_replaces_the_default(stack: Stack, vary: Vary) -> None:
     office = vary("office", config_of("open.json"))
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
 

@@ -349,7 +349,7 @@ def test_the_synchronous_client_gets_tool_calls_too(room: World) -> None:
             _ = calls["nothing"].output
 
 
-def test_the_channel_of_tools_tells_each_step_of_a_call(room: World) -> None:
+def test_the_channel_of_tools_has_each_step_of_a_call(room: World) -> None:
     async def use(client: Any) -> Any:
         async with opened(client, "helps") as thread:
             await thread.run.start(input=said("find nothing"))

@@ -131,7 +131,7 @@ def _events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
             yield name, json.loads(line.removeprefix("data: "))
 
 
-def test_a_build_is_told_live_from_its_first_status_to_its_end(
+def test_a_build_is_streamed_live_from_its_first_status_to_its_end(
     stack: Stack, revision_events: Callable[[App, str], list[tuple[str, Any]]]
 ) -> None:
     app = App(stack)

@@ -40,36 +40,39 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-def told(receiver: Receiver, run: Any) -> Call:
+def delivered(receiver: Receiver, run: Any) -> Call:
     """What the receiver hears of a run."""
-    return wait_until(lambda: receiver.heard_of(run["run_id"]), 20)[0]
+    return wait_until(lambda: receiver.calls_of(run["run_id"]), 20)[0]
 
 
-def test_receivers_are_told_how_runs_end(sdk: SyncLangGraphClient, receiver: Receiver) -> None:
+def test_receivers_get_how_runs_end(sdk: SyncLangGraphClient, receiver: Receiver) -> None:
     thread_id = sdk.threads.create()["thread_id"]
     asked: Any = {"webhook": receiver.url}
     done = sdk.runs.create(thread_id, "echo", input={"text": "a"}, **asked)
     gone = sdk.runs.create(None, "echo", input={"text": "b"}, **asked)
     failed = sdk.runs.create(None, "fails", input={"text": "c"}, **asked)
 
-    call = told(receiver, done)
+    call = delivered(receiver, done)
     signed = f"{call.id}.{call.headers['Webhook-Timestamp']}.".encode() + call.body
     digest = hmac.digest(SECRET.encode(), signed, hashlib.sha256)
     assert call.headers["Webhook-Signature"] == f"v1,{base64.b64encode(digest).decode()}"
     assert call.headers["Authorization"] == "Bearer t0ken"
     run = sdk.runs.get(thread_id, done["run_id"])
-    assert {name: call.told[name] for name in run} == run
-    assert call.told["values"] == sdk.threads.get(thread_id)["values"]
-    assert (told(receiver, gone).told["status"], told(receiver, gone).told["values"]["log"]) == (
+    assert {name: call.document[name] for name in run} == run
+    assert call.document["values"] == sdk.threads.get(thread_id)["values"]
+    assert (
+        delivered(receiver, gone).document["status"],
+        delivered(receiver, gone).document["values"]["log"],
+    ) == (
         "success",
         ["b"],
     )
-    assert told(receiver, failed).told["status"] == "error"
-    assert told(receiver, failed).told["error"]["error"]
+    assert delivered(receiver, failed).document["status"] == "error"
+    assert delivered(receiver, failed).document["error"]["error"]
 
 
 @pytest.mark.parametrize(("action", "status"), [("interrupt", "interrupted"), ("rollback", "rollback")])
-def test_receivers_are_told_of_runs_that_are_stopped(
+def test_receivers_get_runs_that_are_cancelled(
     sdk: SyncLangGraphClient, receiver: Receiver, action: Any, status: str
 ) -> None:
     thread_id = sdk.threads.create()["thread_id"]
@@ -83,10 +86,12 @@ def test_receivers_are_told_of_runs_that_are_stopped(
         wait_until(lambda run=run: sdk.runs.get(run["thread_id"], run["run_id"])["status"] == "running", 20)
         sdk.runs.cancel(run["thread_id"], run["run_id"], action=action)
 
-        call = told(receiver, run)
-        assert call.told["status"] == status
-        assert call.told["error"]["error"] == ("UserRollback" if status == "rollback" else "UserInterrupt")
-        assert call.told["values"] is None or status == "interrupted"
+        call = delivered(receiver, run)
+        assert call.document["status"] == status
+        assert call.document["error"]["error"] == (
+            "UserRollback" if status == "rollback" else "UserInterrupt"
+        )
+        assert call.document["values"] is None or status == "interrupted"
 
 
 def test_a_cron_runs_when_it_is_due_until_it_is_deleted(sdk: SyncLangGraphClient, receiver: Receiver) -> None:
@@ -106,7 +111,7 @@ def test_a_cron_runs_when_it_is_due_until_it_is_deleted(sdk: SyncLangGraphClient
     assert {run["metadata"]["from"] for run in runs} == {"a cron"}
     assert {run["kwargs"]["config"]["configurable"]["cron_id"] for run in runs} == {cron["cron_id"]}
     wait_until(
-        lambda: {call.told["run_id"] for call in receiver.calls} == {run["run_id"] for run in runs}, 20
+        lambda: {call.document["run_id"] for call in receiver.calls} == {run["run_id"] for run in runs}, 20
     )
     assert sdk.threads.get(thread_id)["values"]["log"] == ["tick"] * len(runs)
     assert sdk.runs.list(thread_id, limit=100) == runs, "no cron, no runs"

@@ -104,7 +104,7 @@ def test_a_build_goes_on_when_its_builder_is_killed(stack: Stack, tmp_path: Path
     assert {path.stem for path in (stack.data_dir / "revisions").iterdir()} <= served(stack)
 
 
-def test_a_build_goes_on_at_once_when_its_builder_is_told_to_stop(stack: Stack, tmp_path: Path) -> None:
+def test_a_build_is_handed_over_when_its_builder_shuts_down(stack: Stack, tmp_path: Path) -> None:
     start(stack, project(tmp_path, seconds=3), "stopped")
     says(stack, "stopped", "loading 1 graph")
 

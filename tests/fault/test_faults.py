@@ -150,7 +150,7 @@ def test_another_process_leads_upkeep_when_the_leader_is_killed(
     wait_until(lambda: sdk.runs.get(thread_id, run["run_id"])["status"] == "success", timeout=30)
 
 
-def test_a_threads_stream_tells_of_each_run_once_though_runners_are_killed(
+def test_a_threads_stream_has_each_run_once_though_runners_are_killed(
     stack: Stack, sdk: SyncLangGraphClient, thread_id: str
 ) -> None:
     reading = Reading(stack.client, f"/d/kitchen/threads/{thread_id}/stream")
@@ -349,17 +349,17 @@ def test_a_message_nobody_can_read_is_in_nobodys_way(stack: Stack) -> None:
 
     silences = [0.0]
 
-    def has_heard_another() -> bool:
+    def has_received_another() -> bool:
         silences.append(heard_seconds(stack, runners[0]))
         return silences[-1] < max(silences)
 
-    wait_until(has_heard_another, timeout=60)
+    wait_until(has_received_another, timeout=60)
     assert stack.pids("runner") == runners
     assert stack.log.read_text().count("a message in runs.default is dropped") == 5
 
 
 def heard_seconds(stack: Stack, pid: int) -> float:
-    """How long ago a worker heard the last of the messages that it sends to itself."""
+    """How long ago a worker received the last of the messages that it sends to itself."""
     with psycopg.connect(stack.database_url) as conn:
         row = conn.execute("SELECT heard_seconds FROM worker WHERE pid = %s", (pid,)).fetchone()
     assert row is not None
@@ -459,20 +459,20 @@ def test_web_stops_at_once_under_open_streams(stack: Stack, sdk: SyncLangGraphCl
     assert [answer["log"] for answer in answers] == [list(range(10))]
 
 
-def test_a_receiver_hears_again_of_what_a_killed_worker_was_telling(
+def test_a_delivery_that_a_killed_worker_had_begun_is_made_again(
     stack: Stack, sdk: SyncLangGraphClient, thread_id: str
 ) -> None:
     with receiving() as receiver:
         receiver.answers.clear()
         run = sdk.runs.create(thread_id, "echo", input={"text": "x"}, webhook=receiver.url)
-        [first] = wait_until(lambda: receiver.heard_of(run["run_id"]), 20)
+        [first] = wait_until(lambda: receiver.calls_of(run["run_id"]), 20)
         for name in ("runner", "builder"):  # one of them waits for the answer
             stack.kill(name)
         receiver.answers.set()
         with psycopg.connect(stack.database_url) as conn:
             conn.execute("UPDATE webhook_delivery SET due_at = now()")  # the lease is over
 
-        calls = wait_until(lambda: len(found := receiver.heard_of(run["run_id"])) > 1 and found, 30)
+        calls = wait_until(lambda: len(found := receiver.calls_of(run["run_id"])) > 1 and found, 30)
 
     assert {call.id for call in calls} == {first.id}
     assert sdk.runs.get(thread_id, run["run_id"])["status"] == "success"

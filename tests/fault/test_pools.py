@@ -130,12 +130,12 @@ def test_messages_reach_every_worker(stack: Stack) -> None:
         seen, started = (datetime.fromisoformat(row[name]) for name in ("seen_at", "started_at"))
         return (seen - started).total_seconds(), row["heard_seconds"]
 
-    def is_heard() -> bool:
+    def is_received() -> bool:
         here = {*stack.pids("runner"), *stack.pids("builder")}
         known = [ages(row) for row in workers(stack) if row["pid"] in here]
-        return len(known) == 2 and all(age > since_heard + 3 for age, since_heard in known)
+        return len(known) == 2 and all(age > since_received + 3 for age, since_received in known)
 
-    wait_until(is_heard, 30, what="a canary to come back to the runner and to the builder")
+    wait_until(is_received, 30, what="a canary to come back to the runner and to the builder")
 
 
 def test_hosts_of_a_deleted_deployment_stop(stack: Stack, sdk: SyncLangGraphClient) -> None:

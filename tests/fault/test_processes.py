@@ -67,7 +67,7 @@ def test_a_request_whose_answer_died_with_web_may_be_sent_again(
     [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT), (signal.SIGQUIT,)],
     ids=lambda numbers: "+".join(number.name for number in numbers),
 )
-def test_whoever_is_told_to_stop_stops_in_time_and_loses_nothing(
+def test_whoever_is_asked_to_stop_stops_in_time_and_loses_nothing(
     stack: Stack, numbers: tuple[signal.Signals, ...]
 ) -> None:
     threads = counting.start(stack, 10, 8, 0.4)

@@ -230,7 +230,7 @@ def test_everything_killed_at_once_comes_back(stack: Stack) -> None:
         assert reading.is_in_order()
 
 
-def test_a_threads_stream_tells_of_fifty_runs_whose_runner_is_killed_again_and_again(stack: Stack) -> None:
+def test_a_threads_stream_has_fifty_runs_whose_runner_is_killed_again_and_again(stack: Stack) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     dice = random.Random(seed)

@@ -77,7 +77,7 @@ class Exchange:
     def wait_end(self) -> Exchange:
         return self.wait(frames.END, frames.FAILED, frames.CLOSE)
 
-    def told(self, kind: bytes) -> Any:
+    def document(self, kind: bytes) -> Any:
         """The JSON of the one part of this kind."""
         (data,) = [data for own, data in self.parts if own == kind]
         return json.loads(data)

@@ -23,7 +23,7 @@ class Call:
     path: str  # with its query
 
     @property
-    def told(self) -> Any:
+    def document(self) -> Any:
         return orjson.loads(self.body)
 
     @property
@@ -40,15 +40,15 @@ class Receiver:
     answers: threading.Event = field(default_factory=threading.Event)
     url: str = ""
 
-    def heard_of(self, run_id: str) -> list[Call]:
-        return [call for call in self.calls if call.told["run_id"] == run_id]
+    def calls_of(self, run_id: str) -> list[Call]:
+        return [call for call in self.calls if call.document["run_id"] == run_id]
 
     def app(self) -> Flask:
         app = Flask("receiver")
 
         @app.post("/hook")
         @app.post("/d/<deployment>/hook")
-        def hear(deployment: str = "") -> Response:
+        def receive(deployment: str = "") -> Response:
             path = request.full_path.removesuffix("?")
             self.calls.append(Call(dict(request.headers), request.get_data(), path))
             self.answers.wait(60)

@@ -92,7 +92,7 @@ def test_a_missing_database_is_a_503_to_retry(raising: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("the secret is 42"), RunyardError("the secret is 42")])
-def test_a_bug_tells_the_caller_nothing_and_the_log_everything(
+def test_a_bug_shows_the_caller_nothing_and_the_log_everything(
     raising: Any, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, logger="web.errors"):

@@ -185,7 +185,7 @@ def test_approval_pays_small_amounts_without_asking() -> None:
     assert done["outcome"] == "paid 5.00 to Ada"
 
 
-def test_research_tells_of_its_subgraphs_while_they_search() -> None:
+def test_research_streams_its_subgraphs_while_they_search() -> None:
     parts = streamed(
         graph("research"),
         {"topic": "tea"},

@@ -63,7 +63,7 @@ def stage(settings: Settings) -> Stage:
     return Stage(settings)
 
 
-def test_a_process_that_hears_its_canaries_lives(stage: Stage, redis_url: str, redis: Redis) -> None:
+def test_a_process_that_gets_its_canaries_lives(stage: Stage, redis_url: str, redis: Redis) -> None:
     broker.configure(redis_url)
     stage.sent = heartbeat.send_canary
     stage.live(5 * DEAD_SECONDS, hears=True)
@@ -72,7 +72,7 @@ def test_a_process_that_hears_its_canaries_lives(stage: Stage, redis_url: str, r
     assert not redis.keys("*_kombu.binding*")
 
 
-def test_one_that_hears_none_for_a_minute_ends(stage: Stage) -> None:
+def test_one_that_gets_none_for_a_minute_ends(stage: Stage) -> None:
     stage.live(DEAD_SECONDS)
     assert stage.ended == 0
     stage.live(HEARTBEAT_SECONDS)
@@ -91,7 +91,7 @@ def test_a_broker_that_is_away_is_no_reason_to_end(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("reason", ["is_full", "draining"])
-def test_one_that_can_hear_nothing_is_left_alone(stage: Stage, reason: str) -> None:
+def test_one_that_can_get_nothing_is_left_alone(stage: Stage, reason: str) -> None:
     stage.live(DEAD_SECONDS)
     if reason == "draining":
         stage.sender.draining = True

@@ -58,7 +58,7 @@ def test_running_them_again_changes_nothing(empty: str) -> None:
     assert organizations == [DEFAULT_ORGANIZATION_ID]
 
 
-def test_two_starters_take_turns(empty: str) -> None:
+def test_two_starters_migrate_one_after_the_other(empty: str) -> None:
     command = [sys.executable, "-m", "shared.migrations"]
     environment = {**os.environ, "DATABASE_URL": empty}
     started = [subprocess.Popen(command, cwd=ROOT, env=environment) for _ in range(2)]

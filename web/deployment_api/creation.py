@@ -44,7 +44,7 @@ class WantedRun:
     """A run that a caller wants.
 
     `of_thread` says what the request comes to on the thread as it is, in a transaction, and raises what refuses it;
-    `hidden` is what a caller hears of a thread that is not theirs: the same as of one that is not there.
+    `hidden` is what a caller is answered about a thread that is not theirs: the same as of one that is not there.
     """
 
     request: RunRequest
@@ -89,7 +89,7 @@ class Permit:
         return bool(self.threads or self.assistants)
 
     def require_visible(self, conn: Connection | Driver, deployment_id: UUID) -> None:
-        """Raise what the caller hears of a thread or an assistant that is not there for them; holds the thread."""
+        """Raise what the caller is answered about a thread or an assistant that is not there for them; holds the thread."""
         drafted = self.drafted
         if drafted.refusal is not None and drafted.names_assistant:
             raise drafted.refusal

@@ -14,6 +14,7 @@ from shared.errors import Invalid
 from shared.infra.postgres import connection
 from shared.models import ThreadStatus
 from shared.runs import webhooks
+from shared.runs.configurable import CHECKPOINT_KEYS
 from shared.runs.create import RunRequest
 from web.context import settings
 from web.deployment_api import stream_filter
@@ -50,7 +51,6 @@ STREAM_MODES = (
 )  # fmt: skip
 MAX_AFTER_SECONDS = 315_576_000  # ten years
 MAX_BATCH = 1_000
-CHECKPOINT_KEYS = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 BAD_CHECKPOINT_ID = "Invalid checkpoint ID"
 
 
@@ -267,7 +267,7 @@ def _request(body: dict[str, Any], thread_id: UUID | None) -> tuple[RunRequest, 
     sent["langsmith_tracer"] = {name: str(value) for name, value in tracer.items() if value is not None}
     sent["stream_mode"] = sent.get("stream_mode") or ["values"]
     on_disconnect = sent.pop("on_disconnect", "continue")
-    return RunRequest(**sent, place=checkpoint, extras=headers_of_run()), on_disconnect
+    return RunRequest(**sent, checkpoint=checkpoint, extras=headers_of_run()), on_disconnect
 
 
 def _checkpoint(body: dict[str, Any], thread_id: UUID | None) -> dict[str, Any]:

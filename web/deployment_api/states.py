@@ -20,6 +20,7 @@ from shared.errors import Conflict, Invalid
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
 from shared.runs import configurable
+from shared.runs.configurable import CHECKPOINT_KEYS
 from shared.threads import checkpoints, records, state
 from shared.threads.state import Newest
 from shared.user_code import filters
@@ -29,7 +30,6 @@ from web.deployment_api import schemas
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.authorization import allow, allow_all, changed, user_document
 from web.deployment_api.run_request import (
-    CHECKPOINT_KEYS,
     CheckpointConfig,
     CheckpointId,
     CheckpointMap,

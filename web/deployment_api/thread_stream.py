@@ -49,7 +49,7 @@ def follow_thread(thread_id: str) -> Response:
         deployment().id,
         key,
         modes=load_query(ThreadStreamQuery).get("stream_mode") or (RUN_MODES,),
-        place=StreamPosition.parse(request.headers.get("Last-Event-ID")),
+        position=StreamPosition.parse(request.headers.get("Last-Event-ID")),
         wanted=lambda kwargs: stream_filter.of_creator(kwargs, None),
         retention_seconds=settings().event_retention_seconds,
     )

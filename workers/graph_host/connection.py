@@ -27,7 +27,7 @@ HOLD_MS = 50
 IDLE_SECONDS = 3600.0
 READ_BYTES = 256 * 1024
 
-# Frames somebody waits for: they do not wait for company.
+# Frames somebody waits for: they are sent at once.
 AWAITED = frozenset(
     (
         frames.DONE, frames.ASK, frames.PONG, frames.READY, frames.ANSWER, frames.CHECKED, frames.OPEN, frames.PART,

@@ -24,7 +24,7 @@ from .output import Limiter, current_run_id
 from .protocol import input_events
 from .protocol.log import PROTOCOL
 from .protocol.transforming import transformed
-from .run_checkpoints import PLACE, RunCheckpoints, configured, current_run
+from .run_checkpoints import CHECKPOINT_KEYS, RunCheckpoints, configured, current_run
 from .serialization import dumps, loads
 from .storage import MemoryStorage, Storage
 from .tracing import traced_as
@@ -160,7 +160,7 @@ class Execution:
     async def _stream(self, graph: Pregel, config: RunnableConfig, context: dict[str, Any]) -> None:
         self._graph = graph
         await self._check_resume(graph, config)
-        await self._tell_what_is_answered(config)
+        await self._send_answers(config)
         events, connection = self._events, self._connection
         if not _shows_state(graph):
             events.show_part()
@@ -197,7 +197,7 @@ class Execution:
         if is_strict and "checkpoint_id" not in (config.get("configurable") or {}):
             check_resume(resume, await graph.aget_state(config))
 
-    async def _tell_what_is_answered(self, config: RunnableConfig) -> None:
+    async def _send_answers(self, config: RunnableConfig) -> None:
         """Others who have the thread open need not answer any more what this run resumes with."""
         spec = self._spec
         resume = (spec.get("command") or {}).get("resume")
@@ -256,7 +256,7 @@ class Execution:
         given = spec.get("config") or {}
         configurable = dict(configurable_of(spec))
         if spec.get("resume_from_checkpoint"):
-            for name in PLACE:  # this run has gone on from there already
+            for name in CHECKPOINT_KEYS:  # this run has gone on from there already
                 configurable.pop(name, None)
         config: RunnableConfig = {
             "tags": list(given.get("tags") or ()),

@@ -30,7 +30,7 @@ from .loader import READ_STATE, UPDATE_STATE, LoadedGraph
 from .meaning import MeaningIndex
 from .outcome import describe_error, interrupts_by_task, read_state, state_record
 from .output import current_run_id
-from .run_checkpoints import PLACE, RunCheckpoints, configured, current_run
+from .run_checkpoints import CHECKPOINT_KEYS, RunCheckpoints, configured, current_run
 from .serialization import dumps, without_nul
 from .standard import json_dumps
 from .storage import Overlay
@@ -110,9 +110,13 @@ class Query:
     def _config(self, checkpoint: dict[str, Any] | None = None) -> RunnableConfig:
         """The config that addresses the thread, or one checkpoint of it."""
         given = self._asked.get("config") or {}
-        place = {key: value for key, value in (checkpoint or {}).items() if key in PLACE and value}
-        kept = {key: value for key, value in configurable_of(self._asked).items() if key not in PLACE}
-        configurable = with_user({**kept, **place, "thread_id": self._thread_id})
+        address = {
+            key: value for key, value in (checkpoint or {}).items() if key in CHECKPOINT_KEYS and value
+        }
+        kept = {
+            key: value for key, value in configurable_of(self._asked).items() if key not in CHECKPOINT_KEYS
+        }
+        configurable = with_user({**kept, **address, "thread_id": self._thread_id})
         return cast("RunnableConfig", {**given, "configurable": configurable})
 
     async def _state(self, graph: Pregel) -> dict[str, Any]:
@@ -152,12 +156,12 @@ class Query:
                 raise InvalidUpdateError(str(error)) from error
             raise
         snapshot = await read_state(graph, self._thread_id)
-        place = config.get("configurable") or {}
+        written_at = config.get("configurable") or {}
         document = {
             "checkpoint": {
                 "thread_id": self._thread_id,
-                "checkpoint_ns": place.get("checkpoint_ns", ""),
-                "checkpoint_id": place.get("checkpoint_id"),
+                "checkpoint_ns": written_at.get("checkpoint_ns", ""),
+                "checkpoint_id": written_at.get("checkpoint_id"),
             },
             "state": state_record(snapshot, self._thread_id),
             "interrupts": interrupts_by_task(snapshot.tasks),
@@ -208,16 +212,16 @@ def _is_unknown_subgraph(error: ValueError) -> bool:
     return type(error) is ValueError and str(error).startswith("Subgraph ")
 
 
-def nothing_at(thread_id: str, place: dict[str, Any]) -> dict[str, Any]:
-    """The state at a place where there is none."""
-    checkpoint_id = place.get("checkpoint_id")
+def nothing_at(thread_id: str, address: dict[str, Any]) -> dict[str, Any]:
+    """The state at an address where there is none."""
+    checkpoint_id = address.get("checkpoint_id")
     return {
         "values": {},
         "next": [],
         "tasks": [],
         "metadata": None,
         "created_at": None,
-        "checkpoint": {"checkpoint_ns": "", **place, "thread_id": thread_id} if checkpoint_id else None,
+        "checkpoint": {"checkpoint_ns": "", **address, "thread_id": thread_id} if checkpoint_id else None,
         "parent_checkpoint": None,
         "interrupts": [],
         "checkpoint_id": checkpoint_id,

@@ -19,7 +19,11 @@ from .serialization import dumps, text_of
 from .storage import MemoryStorage, Storage
 
 PAGE = 50
-PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")  # what of a config addresses a checkpoint
+CHECKPOINT_KEYS = (
+    "checkpoint_id",
+    "checkpoint_ns",
+    "checkpoint_map",
+)  # what of a config addresses a checkpoint
 
 # Of `configurable`, what checkpoints do not say beside what the library leaves out: the user's own record.
 PRIVATE = frozenset({"langgraph_auth_user", "langgraph_auth_permissions"})
@@ -71,18 +75,18 @@ current_run: ContextVar[RunCheckpoints] = ContextVar("current_run")
 
 def configured(configurable: dict[str, Any]) -> dict[str, Any]:
     """The entries of `configurable` that a run's checkpoints have in their metadata."""
-    return {name: value for name, value in configurable.items() if _is_told(name) and _is_word(value)}
+    return {name: value for name, value in configurable.items() if _is_shown(name) and _is_short(value)}
 
 
-def _is_told(name: str) -> bool:
+def _is_shown(name: str) -> bool:
     return not name.startswith("__") and name not in EXCLUDED_METADATA_KEYS and name not in PRIVATE
 
 
-def _is_word(value: Any) -> bool:
+def _is_short(value: Any) -> bool:
     return not isinstance(value, str | list | dict) or len(dumps(value)) <= MAX_ENTRY_BYTES
 
 
-def place_of(config: RunnableConfig | None) -> dict[str, Any]:
+def addressed_by(config: RunnableConfig | None) -> dict[str, Any]:
     """What a config addresses."""
     return (config or {}).get("configurable") or {}
 
@@ -117,7 +121,7 @@ def _as_stored(value: Any) -> Any:
 
 
 def tuple_question(config: RunnableConfig) -> dict[str, Any]:
-    conf = place_of(config)
+    conf = addressed_by(config)
     return {
         "op": "get_tuple",
         "thread_id": conf["thread_id"],
@@ -135,13 +139,13 @@ def list_question(
 ) -> dict[str, Any] | None:
     if limit is not None and limit <= 0:
         return None
-    conf = place_of(config)
+    conf = addressed_by(config)
     return {
         "op": "list",
         "thread_id": conf.get("thread_id", run.thread_id),
         "checkpoint_ns": conf.get("checkpoint_ns"),
         "checkpoint_id": conf.get("checkpoint_id"),
-        "before": place_of(before).get("checkpoint_id"),
+        "before": addressed_by(before).get("checkpoint_id"),
         "filter": filter or {},
         "limit": PAGE if limit is None else min(limit, PAGE),
         "wanted": limit,

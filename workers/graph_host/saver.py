@@ -29,12 +29,12 @@ from . import frames
 from .run_checkpoints import (
     RunCheckpoints,
     Saved,
+    addressed_by,
     as_tuple,
     config_of,
     current_run,
     list_question,
     next_page,
-    place_of,
     tuple_question,
 )
 from .storage import Storage
@@ -85,12 +85,12 @@ class HostSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         run = current_run.get()
         frame = self._put(run, config, checkpoint, metadata, new_versions)
-        storage = run.storage_of(place_of(config)["thread_id"])
+        storage = run.storage_of(addressed_by(config)["thread_id"])
         if frame and run.waits:
             await storage.ask(frames.CHECKPOINT, *frame)
         elif frame:
             storage.send(frames.CHECKPOINT, *frame)
-        return config_of(place_of(config), checkpoint["id"])
+        return config_of(addressed_by(config), checkpoint["id"])
 
     def put(
         self,
@@ -101,12 +101,12 @@ class HostSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         run = current_run.get()
         frame = self._put(run, config, checkpoint, metadata, new_versions)
-        storage = run.storage_of(place_of(config)["thread_id"])
+        storage = run.storage_of(addressed_by(config)["thread_id"])
         if frame and run.waits:
             storage.ask_blocking(frames.CHECKPOINT, *frame)
         elif frame:
             storage.send(frames.CHECKPOINT, *frame)
-        return config_of(place_of(config), checkpoint["id"])
+        return config_of(addressed_by(config), checkpoint["id"])
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -117,7 +117,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         run = current_run.get()
-        conf = place_of(config)
+        conf = addressed_by(config)
         ns = conf.get("checkpoint_ns", "")
         self._remember_writes(run, conf, writes, task_id, task_path)
         if run.skips_root and not ns:
@@ -147,7 +147,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> tuple[dict[str, Any], list[bytes]] | None:
         """Remember the checkpoint, and give the frame to send, if any."""
-        conf = place_of(config)
+        conf = addressed_by(config)
         ns = conf.get("checkpoint_ns", "")
         parent_id = conf.get("checkpoint_id")
         everything: dict[str, Any] = {**run.metadata, **metadata}
@@ -240,7 +240,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         known, found = self._from_memory(run, config)
         if known:
             return found
-        storage = run.storage_of(place_of(config)["thread_id"])
+        storage = run.storage_of(addressed_by(config)["thread_id"])
         return self._one(run, await storage.ask(frames.ASK, tuple_question(config), []))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -248,7 +248,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         known, found = self._from_memory(run, config)
         if known:
             return found
-        storage = run.storage_of(place_of(config)["thread_id"])
+        storage = run.storage_of(addressed_by(config)["thread_id"])
         return self._one(run, storage.ask_blocking(frames.ASK, tuple_question(config), []))
 
     async def alist(
@@ -286,7 +286,7 @@ class HostSaver(BaseCheckpointSaver[str]):
         self, run: RunCheckpoints, config: RunnableConfig
     ) -> tuple[bool, CheckpointTuple | None]:
         """Whether the answer is known without asking, and the answer."""
-        conf = place_of(config)
+        conf = addressed_by(config)
         if conf.get("thread_id") != run.thread_id:
             return False, None
         ns, wanted = conf.get("checkpoint_ns", ""), conf.get("checkpoint_id")

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 BATCH_EVENTS, BATCH_BYTES = 256, 256 * 1024
 RESEND_EVENTS, RESEND_BYTES = 5_000, 8 * 1024 * 1024
 FULL_EVENTS, FULL_BYTES = 5_000, 8 * 1024 * 1024
-COMPANY_SECONDS = 0.02
+GATHER_SECONDS = 0.02
 PAUSE_SECONDS = 0.02
 RETRY_SECONDS = (0.02, 0.5)  # the first pause while Redis is away, and the longest
 RESERVE_MORE = 20 * RESERVED
@@ -71,12 +71,12 @@ class RunLog:
             self._writer.notice(self)
 
     def add_first(self, payload: bytes) -> None:
-        """Take the event with which an attempt begins: it may wait a moment for the next one's company.
+        """Take the event with which an attempt begins: it may wait a moment, to travel with the next one.
 
         Whoever streams a new run has been sent it already.
         """
         if self._take(payload):
-            gevent.spawn_later(COMPANY_SECONDS, self._writer.notice, self)
+            gevent.spawn_later(GATHER_SECONDS, self._writer.notice, self)
 
     def _take(self, payload: bytes) -> bool:
         if self.ended or self.flushed.is_set():

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024
 STALLED_SECONDS = 5.0  # no answer for this long: no new runs
-QUIET_SECONDS = 5.0  # nothing heard of a run since it was sent: does the host have it?
-LONG_QUIET_SECONDS = 30.0  # the same of one that was heard of
+QUIET_SECONDS = 5.0  # nothing received of a run since it was sent: does the host have it?
+LONG_QUIET_SECONDS = 30.0  # the same of one of which something was
 PONGS = 5  # pings that are answered while a check is not: the host is unfit
 TERM_SECONDS = 5.0
 OUTPUT_SECONDS = 2.0
@@ -217,7 +217,7 @@ class Host:
             return
 
     def _check_on_quiet_runs(self) -> None:
-        """Ask for runs that nothing was heard of, in a way that needs what a run needs.
+        """Ask for runs of which nothing was received, in a way that needs what a run needs.
 
         A pong needs the loop only: user code may have broken all else.
         """
@@ -249,7 +249,7 @@ class Host:
         self._displace(asked - begun)
 
     def _displace(self, ids: set[bytes]) -> None:
-        """These go elsewhere, but those that were heard of since they were asked for."""
+        """These go elsewhere, but those of which something was received since."""
         self._note_active()
         now = time.monotonic()
         for id in ids:

@@ -1,7 +1,7 @@
 """Removes what is over: deleted deployments, old revisions, archives, answers and log lines.
 
-Each step is a loop of short transactions that ends after a moment, so that upkeep's other steps get their
-turn; what a step did not finish it finishes in the next round.
+Each step is a loop of short transactions that ends after a moment, so that upkeep's other steps are
+not held up; what a step did not finish it finishes in the next round.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Upkeep:
                 broker.enqueue_run(run.pool, run.run_id)
 
     def _pools(self) -> None:
-        """Runs that missed their deployment's move to another pool, and workers that ended without a word."""
+        """Runs that missed their deployment's move to another pool, and workers that died."""
         with connection() as conn:
             deployment_limits.move_stragglers(conn)
             gone = fleet.sweep(conn)

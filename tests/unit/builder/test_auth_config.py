@@ -20,7 +20,7 @@ def tree(tmp_path: Path) -> SourceTree:
     return SourceTree(tmp_path)
 
 
-def test_an_authorization_needs_no_more_than_its_place(tree: SourceTree) -> None:
+def test_an_authorization_needs_no_more_than_its_path(tree: SourceTree) -> None:
     assert auth.read(tree, {"path": PATH}) == {
         "path": PATH,
         "disable_studio_auth": False,

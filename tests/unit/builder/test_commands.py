@@ -22,7 +22,7 @@ def test_modules_are_compiled_by_an_interpreter_that_does_not_run_them() -> None
     assert argv[-1] == "/r/env"
 
 
-def test_a_graph_host_is_told_its_socket_later() -> None:
+def test_a_graph_host_gets_its_socket_later() -> None:
     assert commands.graph_host(Path("/r/env/bin/python"), Path("/app/graph_host"), threads=8) == [
         *("/r/env/bin/python", "/app/graph_host", "--socket", "{socket}", "--threads", "8")
     ]

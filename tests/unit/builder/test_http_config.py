@@ -106,7 +106,9 @@ def test_what_makes_no_sense_is_refused_by_name(tree: SourceTree, told: Any, mat
         r".*",
     ],
 )
-def test_origins_are_told_by_a_regular_expression_that_is_soon_matched(tree: SourceTree, regex: str) -> None:
+def test_origins_are_matched_by_a_regular_expression_that_is_soon_matched(
+    tree: SourceTree, regex: str
+) -> None:
     assert http.read(tree, {"cors": {"allow_origin_regex": regex}})["cors"]["allow_origin_regex"] == regex
 
 

@@ -181,7 +181,7 @@ def covered(*paths: str, kind: str = "http", methods: tuple[str, ...] = ("GET",)
     return [{"path": path, "methods": list(methods), "kind": kind} for path in paths]
 
 
-def test_open_routes_in_the_place_of_built_in_ones_are_a_warning(log: Log) -> None:
+def test_open_routes_instead_of_built_in_ones_are_a_warning(log: Log) -> None:
     routes = covered("/threads/{any}", "/hello") + covered("", kind="mount", methods=())
     config = manifest(AUTH, app="./own.py:app")
     answer = {"user_code": {"auth": DESCRIBED_AUTH, "app": {**DESCRIBED_APP, "routes": routes}}}

@@ -156,7 +156,7 @@ def test_wrong_usage_ends_with_2(
     assert server.asked == []
 
 
-def test_an_upload_that_breaks_goes_to_another_place(server: ControlPlane, project: Path) -> None:
+def test_an_upload_that_breaks_goes_to_another_address(server: ControlPlane, project: Path) -> None:
     server.answers = deploy_answers(server)
     server.answers["PUT /put"] = [(503, {"detail": "a moment"}), (200, None)]
 
@@ -222,7 +222,7 @@ def test_without_a_name_the_others_mean_what_deploy_makes_here(
     assert f"There is no deployment '{name}'." in runyard(server, "status").stderr
 
 
-def test_an_env_file_that_is_named_and_missing_is_told(server: ControlPlane, project: Path) -> None:
+def test_an_env_file_that_is_named_and_missing_is_reported(server: ControlPlane, project: Path) -> None:
     server.answers = deploy_answers(server)
     (project / "langgraph.json").write_text(json.dumps({"env": "prod.env"}))
     ran = runyard(server, "deploy", str(project), "--no-wait")

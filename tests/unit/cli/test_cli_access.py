@@ -47,7 +47,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", range(len(ORDER)), ids=lambda n: " ".join(ORDER[n]).strip())
-def test_a_key_is_taken_from_the_first_place_that_has_one(
+def test_a_key_is_taken_from_the_first_source_that_has_one(
     first: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     given, local = None, {}
@@ -110,7 +110,9 @@ def test_an_organization_is_given_or_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert find_tenant("given") == "given"
 
 
-def test_a_line_that_sets_nothing_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_sets_nothing_is_reported_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / ".env"
     path.write_text("A=1\nnot a variable\nB=2\n")
     for _ in range(2):

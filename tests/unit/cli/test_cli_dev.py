@@ -93,7 +93,7 @@ def test_an_origin_is_what_a_browser_calls_it() -> None:
         dev.origin_of("smith.langchain.com")
 
 
-def test_the_peer_s_options_are_taken_with_a_word(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peer_s_options_are_taken_with_a_notice(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Settings] = []
     monkeypatch.setattr(dev, "up", lambda settings, lines, visit: asked.append(settings) or 0)
     options = ["--no-browser", "--allow-blocking", "--debug-port", "5678", "--wait-for-client", "--studio"]

@@ -13,7 +13,9 @@ from tests.support.control_plane import BUILD_LOG, REVISION, STREAM, ControlPlan
 pytestmark = pytest.mark.usefixtures("nowhere")
 
 
-def test_a_build_is_told_live_and_goes_on_where_the_stream_broke(server: ControlPlane, project: Path) -> None:
+def test_a_build_is_shown_live_and_goes_on_where_the_stream_broke(
+    server: ControlPlane, project: Path
+) -> None:
     server.answers = deploy_answers(server)
     server.answers[REVISION] = [
         (200, {"id": R, "status": "BUILDING"}),

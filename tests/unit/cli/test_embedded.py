@@ -55,7 +55,7 @@ def test_postgresql_listens_in_its_private_folder_alone(tmp_path: Path) -> None:
     assert settings["fsync"] == settings["synchronous_commit"] == settings["full_page_writes"] == "on"
 
 
-def test_valkey_keeps_what_it_was_told_and_wants_its_password(tmp_path: Path) -> None:
+def test_valkey_keeps_what_it_was_sent_and_wants_its_password(tmp_path: Path) -> None:
     server = embedded.valkey(tmp_path)
     with running(server) as process:
         assert not listening_on_tcp(process.pid)

@@ -14,7 +14,7 @@ from shared.settings import Settings
 
 
 @pytest.mark.parametrize(("dev", "chooses"), [(None, "RUNYARD_PORT"), ("my-project", "--port")])
-def test_a_port_that_is_taken_is_told_with_what_chooses_another(
+def test_a_port_that_is_taken_is_reported_with_what_chooses_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dev: str | None, chooses: str
 ) -> None:
     monkeypatch.setattr("cli.up.close_memory", lambda: None)  # the tests' process stays open

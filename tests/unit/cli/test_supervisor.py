@@ -64,7 +64,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             supervised.process.wait()
 
 
-def test_it_shows_each_line_behind_its_program_s_name(start: Start) -> None:
+def test_it_shows_each_line_after_its_program_s_name(start: Start) -> None:
     supervised = start(
         "echo one; echo two >&2; printf unfinished; exec sleep 60", "echo other; exec sleep 60"
     )

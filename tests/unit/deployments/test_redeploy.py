@@ -105,7 +105,7 @@ def test_what_was_built_is_not_built_again(
     assert row(deployment, again)["status"] == begins
 
 
-def test_it_waits_for_its_turn_and_takes_that_of_others(deployment: DeploymentRef) -> None:
+def test_it_is_queued_and_skips_others_like_any_revision(deployment: DeploymentRef) -> None:
     first = old(deployment, **BUILT)
     old(deployment, status=RevisionStatus.BUILDING)
     queued = old(deployment, status=RevisionStatus.QUEUED)

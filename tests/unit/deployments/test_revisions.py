@@ -109,7 +109,7 @@ def test_only_the_newest_of_those_that_wait_is_kept(deployment_id: UUID) -> None
 
 
 @pytest.mark.parametrize("last", [RevisionStatus.DEPLOYED, RevisionStatus.BUILD_FAILED])
-def test_the_next_ones_turn_comes_when_one_ends(deployment_id: UUID, last: RevisionStatus) -> None:
+def test_the_next_one_begins_when_one_ends(deployment_id: UUID, last: RevisionStatus) -> None:
     first, _ = new(deployment_id)
     second, _ = new(deployment_id)
 
@@ -153,7 +153,7 @@ def test_one_that_has_ended_is_not_built_again(deployment_id: UUID, ended: Revis
     assert claim(id) is None
 
 
-def test_one_without_source_or_out_of_turn_is_not_claimed(deployment_id: UUID) -> None:
+def test_one_without_source_or_still_queued_is_not_claimed(deployment_id: UUID) -> None:
     new(deployment_id)
     queued, _ = new(deployment_id)
     with connection() as conn:
@@ -270,7 +270,7 @@ def test_it_is_given_up_after_three_attempts(
     assert "3 attempts" in (moved[0].message or "")
 
 
-def test_a_bell_nobody_answered_is_rung_again_but_not_at_once(deployment_id: UUID) -> None:
+def test_a_notification_nobody_answered_is_sent_again_but_not_at_once(deployment_id: UUID) -> None:
     id, _ = new(deployment_id)
     with connection() as conn:
         assert revisions.due(conn) == []  # its own notification is on the way

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[3]
+PICTURES = re.compile(r"(?:^|_)(?:bells?|rings?|rung|tells?|told|retold|whose_turn)(?:_|$)")
 ROWS = re.findall(
     r"^\| ([\w ,]+) \| [^|]+ \| (`[^|]+`) \|$", (PROJECT / "docs" / "glossary.md").read_text(), re.MULTILINE
 )
@@ -42,6 +43,19 @@ def used() -> set[str]:
 @pytest.mark.parametrize(("word", "examples"), ROWS, ids=[word for word, _ in ROWS])
 def test_a_word_is_used_in_the_code(used: set[str], word: str, examples: str) -> None:
     assert [name for name in re.findall(r"`(\w+)`", examples) if name not in used] == []
+
+
+def test_nothing_is_named_after_a_picture() -> None:
+    found = [
+        f"{path.relative_to(PROJECT)}: {node.name}"
+        for package in ("shared", "web", "workers", "cli", "tests")
+        for path in (PROJECT / package).rglob("*.py")
+        if not {"templates", "projects", "clients"} & set(path.parts)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and PICTURES.search(node.name)
+    ]
+    assert found == []
 
 
 def test_both_tables_are_read() -> None:

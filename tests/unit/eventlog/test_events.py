@@ -135,7 +135,7 @@ def test_one_call_appends_to_many_logs(server: Redis) -> None:
     assert events.append(server, batches, retention_seconds=RETENTION) == [OK, OK, OK, LOST]
 
 
-def test_a_server_that_forgot_the_script_is_told_it_again(log: Log) -> None:
+def test_a_server_that_forgot_the_script_is_sent_it_again(log: Log) -> None:
     log.append(1, floor=0)
     log.redis.script_flush()
 

@@ -214,7 +214,7 @@ def test_a_lost_subscription_is_made_again(hub: Hub, written: Log) -> None:
     assert reader.numbers == [1, 2, 3, 4, 5]
 
 
-def test_history_that_expired_is_told(hub: Hub, written: Log) -> None:
+def test_history_that_expired_is_reported(hub: Hub, written: Log) -> None:
     written.append(1, 10, floor=0)
     written.redis.xtrim(events.log_key(written.id), minid="0-6", approximate=False)
     from_start = Follower(hub, written.id)
@@ -230,7 +230,7 @@ def test_history_that_expired_is_told(hub: Hub, written: Log) -> None:
     assert all(reader.numbers == [6, 7, 8, 9, 10, 11] for reader in (from_start, from_three, from_five))
 
 
-def test_a_join_from_the_start_of_a_second_attempts_log_is_told(hub: Hub, written: Log) -> None:
+def test_a_join_from_the_start_of_a_second_attempts_log_is_reported(hub: Hub, written: Log) -> None:
     """The log of the first attempt is gone with the Redis that held it."""
     written.append(501, 502, attempt=2, floor=500, final=True)
     reader = Follower(hub, written.id)
@@ -415,7 +415,7 @@ class Reconnecting:
         return False
 
 
-def test_closing_a_log_tells_its_readers(hub: Hub, written: Log) -> None:
+def test_closing_a_log_wakes_its_readers(hub: Hub, written: Log) -> None:
     written.append(1, floor=0)
     reader = Follower(hub, written.id)
     wait_until(lambda: reader.seen)

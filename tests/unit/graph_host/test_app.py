@@ -228,7 +228,7 @@ def test_a_request_and_its_answer_go_in_parts(site: HostProcess) -> None:
     )
 
     assert got.kinds == [frames.HEAD, frames.BODY, frames.END]
-    head = got.told(frames.HEAD)
+    head = got.document(frames.HEAD)
     assert head["status"] == 201
     assert ["x-mark", "é"] in head["headers"]
     assert ["content-type", "application/json"] in head["headers"]
@@ -319,7 +319,7 @@ def test_an_error_is_in_the_log_and_not_in_the_answer(site: HostProcess) -> None
     got = site.request("/fail")
     site.read_until(lambda: bool(site.logs))
 
-    assert got.told(frames.HEAD)["status"] == 500  # Starlette's own
+    assert got.document(frames.HEAD)["status"] == 500  # Starlette's own
     assert b"secret" not in got.body
     assert "http.app failed at GET /fail" in site.logs[-1]["message"]
     assert "ValueError: a secret" in site.logs[-1]["message"]
@@ -329,7 +329,7 @@ def test_an_answer_that_breaks_off_fails(site: HostProcess) -> None:
     got = site.request("/breaks")
 
     assert got.kinds == [frames.HEAD, frames.BODY, frames.FAILED]
-    assert got.told(frames.FAILED) == {"message": "the project's app failed"}
+    assert got.document(frames.FAILED) == {"message": "the project's app failed"}
 
 
 def test_an_app_that_does_not_answer_fails(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_an_app_that_does_not_answer_fails(tmp_path: Path) -> None:
 def test_what_cannot_be_said_in_asgi_fails_alone(site: HostProcess) -> None:
     odd = site.open("/nobody", headers=[["x-word", "\u20ac"]])
 
-    assert site.request("/nobody").told(frames.HEAD)["status"] == 200
+    assert site.request("/nobody").document(frames.HEAD)["status"] == 200
     assert odd.wait_end().kinds == [frames.FAILED]
 
 
@@ -352,7 +352,7 @@ def test_a_request_where_there_is_no_app_fails(tmp_path: Path) -> None:
     with graph_host(tmp_path, {"g": "./site.py:graph"}) as host:
         host.wait_ready()
 
-        assert host.request("/").told(frames.FAILED) == {"message": "this revision has no app"}
+        assert host.request("/").document(frames.FAILED) == {"message": "this revision has no app"}
 
 
 # The caller
@@ -360,7 +360,7 @@ def test_a_request_where_there_is_no_app_fails(tmp_path: Path) -> None:
 
 def test_the_app_sees_who_asks(site: HostProcess) -> None:
     assert json.loads(site.request("/who", user=USER).body) == ["ann", "o1", True, ["read"]]
-    assert site.request("/writes", user=USER).told(frames.HEAD)["status"] == 403
+    assert site.request("/writes", user=USER).document(frames.HEAD)["status"] == 403
     assert site.request("/writes", user={**USER, "permissions": ["write"]}).body == b"written"
 
 
@@ -383,7 +383,11 @@ def test_a_websocket_speaks_both_ways_and_is_closed_by_the_app(site: HostProcess
     socket.send(frames.TEXT, b"bye")
     socket.wait_end()
 
-    assert socket.told(frames.HEAD) == {"accepted": True, "subprotocol": "v1", "headers": [["x-mark", "1"]]}
+    assert socket.document(frames.HEAD) == {
+        "accepted": True,
+        "subprotocol": "v1",
+        "headers": [["x-mark", "1"]],
+    }
     assert socket.parts[1:] == [
         (frames.TEXT, "É".encode()),
         (frames.BYTES, b"cba"),
@@ -415,7 +419,7 @@ def test_a_handshake_may_be_refused(site: HostProcess) -> None:
 
 
 def test_a_websocket_of_an_app_that_returns_is_closed(site: HostProcess) -> None:
-    assert opened(site, "/brief").wait_end().told(frames.CLOSE) == {"code": 1000, "reason": ""}
+    assert opened(site, "/brief").wait_end().document(frames.CLOSE) == {"code": 1000, "reason": ""}
 
 
 def test_a_websocket_of_an_app_that_fails_fails(site: HostProcess) -> None:

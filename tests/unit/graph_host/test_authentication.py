@@ -352,7 +352,7 @@ def test_what_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, text: st
     assert words in error["message"]
 
 
-def test_the_names_it_wants_are_told_and_unknown_ones_refused() -> None:
+def test_the_names_it_wants_are_reported_and_unknown_ones_refused() -> None:
     async def authenticate(
         authorization: str, headers: dict[bytes, bytes], other: int = 1, **kwargs: Any
     ) -> str:

@@ -88,7 +88,7 @@ def test_a_block_ends_before_the_next_begins() -> None:
     assert finished(events)[1] == {"type": "tool_call", "id": "c", "name": "f", "args": {"x": 1}}
 
 
-def test_calls_that_a_model_writes_at_once_are_told_one_after_the_other() -> None:
+def test_calls_that_a_model_writes_at_once_are_sent_one_after_the_other() -> None:
     events = events_of(
         call(0, "", id="a", name="f"),
         call(1, "", id="b", name="g"),

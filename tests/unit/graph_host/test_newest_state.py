@@ -55,7 +55,7 @@ def stopping() -> Iterator[HostProcess]:
         yield host
 
 
-def told(thread: Checkpointed, graph_id: str) -> dict[str, Any]:
+def sent(thread: Checkpointed, graph_id: str) -> dict[str, Any]:
     """What the library says of the thread, from what is stored of it."""
     return {name: value for name, value in thread.query("state", graph_id).items() if name in TOLD}
 
@@ -69,7 +69,7 @@ def reported(run: Run) -> dict[str, Any]:
 
 def check(thread: Checkpointed, graph_id: str, run: Run) -> None:
     """Compare what a run reports with what the library tells."""
-    state = told(thread, graph_id)
+    state = sent(thread, graph_id)
     assert run.outcome is not None
     if run.outcome["state"] is None:
         assert state["checkpoint"] is None, "a thread with checkpoints has a state"
@@ -85,7 +85,7 @@ def check(thread: Checkpointed, graph_id: str, run: Run) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("graph_id", GRAPHS)
-def test_a_run_reports_what_the_library_tells_of_its_thread(
+def test_a_run_reports_what_the_library_knows_of_its_thread(
     stopping: HostProcess, graph_id: str, kind: str
 ) -> None:
     thread = Checkpointed(stopping)

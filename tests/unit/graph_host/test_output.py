@@ -117,7 +117,7 @@ def test_threads_of_a_run_do_not_write_into_each_other_s_lines(host: HostProcess
     assert sorted(messages(host.run("beside", {}).logs)) == ["a\na again", "b\nb again"]
 
 
-def test_a_printed_traceback_is_one_record_in_its_place(host: HostProcess) -> None:
+def test_a_printed_traceback_is_one_record_in_order(host: HostProcess) -> None:
     run = host.run("traces", {})
     host.read_until(lambda: len(host.logs) > 0)  # that of a thread without a run
 

@@ -86,14 +86,14 @@ def test_it_says_how_many_nodes_wait_for_a_thread() -> None:
             host.start("sleeps_in_thread", {})
         asked = 0
 
-        def is_told() -> bool:
+        def is_asked() -> bool:
             nonlocal asked
             if host.pongs == asked:
                 asked += 1
                 host.send(frames.PING, frames.NOBODY, b"")
             return host.condition.get("queued") == 2
 
-        host.read_until(is_told)
+        host.read_until(is_asked)
 
 
 def test_it_says_where_the_loop_is_blocked(own_host: HostProcess) -> None:
@@ -114,7 +114,7 @@ def test_it_dies_when_the_runner_hangs_up(own_host: HostProcess, graph_id: str) 
     assert own_host.process.wait(timeout=20) == 1
 
 
-def test_it_stops_when_told(own_host: HostProcess) -> None:
+def test_it_stops_when_asked(own_host: HostProcess) -> None:
     own_host.send(frames.STOP, frames.NOBODY, b"")
 
     assert own_host.process.wait(timeout=20) == 0

@@ -16,7 +16,7 @@ from workers.graph_host import frames
 HI = {"messages": [{"role": "user", "content": "hi", "id": "u1"}], "text": "a", "log": []}
 
 
-class Told(NamedTuple):
+class Sent(NamedTuple):
     """One event of protocol v2."""
 
     method: str
@@ -35,9 +35,9 @@ class Told(NamedTuple):
         return "/".join(label.partition(":")[0] for label in self.namespace)
 
 
-def told(run: Run, *methods: str) -> list[Told]:
+def sent(run: Run, *methods: str) -> list[Sent]:
     """The events of these methods, by default all."""
-    found = [Told(*json.loads(name[1:]), data) for name, data in run.events if name.startswith("~")]
+    found = [Sent(*json.loads(name[1:]), data) for name, data in run.events if name.startswith("~")]
     assert all(event.params["namespace"] == event.namespace for event in found)
     assert all(one.params["timestamp"] <= other.params["timestamp"] + 1000 for one, other in pairwise(found))
     return [event for event in found if not methods or event.method in methods]
@@ -50,7 +50,7 @@ def classic(run: Run) -> list[tuple[str, Any]]:
 def messages(run: Run) -> dict[str, list[dict[str, Any]]]:
     """The events of each message, by its id."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for event in told(run, "messages"):
+    for event in sent(run, "messages"):
         found.setdefault(event.data["message_id"], []).append(event.data)
     return found
 
@@ -81,9 +81,9 @@ def test_a_run_nobody_watches_by_it_writes_none_and_one_that_is_watched_writes_t
         "writes", HI, stream_mode=modes, joined={"stream_mode": ["protocol"], "subgraphs": True}
     )
 
-    assert told(unwatched) == []
+    assert sent(unwatched) == []
     assert classic(both) == unwatched.events
-    assert {event.method for event in told(both)} >= {"values", "updates", "custom", "tasks", "checkpoints"}
+    assert {event.method for event in sent(both)} >= {"values", "updates", "custom", "tasks", "checkpoints"}
     assert both.values == unwatched.values
 
 
@@ -95,7 +95,7 @@ def test_what_is_stored_does_not_depend_on_who_watches(streams: HostProcess) -> 
 def test_a_steps_events_come_in_order(streams: HostProcess) -> None:
     run = watched(streams, "writes")
 
-    methods = [event.method for event in told(run)]
+    methods = [event.method for event in sent(run)]
     assert methods == [
         "checkpoints",
         "checkpoints",
@@ -109,13 +109,13 @@ def test_a_steps_events_come_in_order(streams: HostProcess) -> None:
         "checkpoints",
         "values",
     ]
-    assert all(event.id_tail == "" for event in told(run))
+    assert all(event.id_tail == "" for event in sent(run))
 
 
-def test_a_checkpoint_is_told_directly_before_the_values_of_its_namespace(streams: HostProcess) -> None:
+def test_a_checkpoint_is_sent_directly_before_the_values_of_its_namespace(streams: HostProcess) -> None:
     run = watched(streams, "layers")
 
-    events = told(run)
+    events = sent(run)
     before = [(one, other) for one, other in pairwise(events) if other.method == "values"]
     assert len(before) == 8
     assert all(one.method == "checkpoints" and one.namespace == other.namespace for one, other in before)
@@ -132,14 +132,14 @@ def test_a_checkpoint_is_told_directly_before_the_values_of_its_namespace(stream
 def test_values_of_a_subgraph_without_checkpoints_wait_for_none(streams: HostProcess) -> None:
     run = watched(streams, "forgetful")
 
-    inside = [event.method for event in told(run) if event.place == "child"]
+    inside = [event.method for event in sent(run) if event.place == "child"]
     assert inside == ["lifecycle", "values", "tasks", "updates", "tasks", "values", "lifecycle"]
 
 
 def test_values_show_messages_in_short_form(streams: HostProcess) -> None:
     run = watched(streams, "gives")
 
-    last = told(run, "values")[-1].data
+    last = sent(run, "values")[-1].data
     call = {"id": "c", "name": "look_up", "args": {"word": "x"}, "type": "tool_call"}
     assert last == {
         "messages": [
@@ -162,7 +162,7 @@ def test_values_show_messages_in_short_form(streams: HostProcess) -> None:
 
 
 def test_updates_are_the_nodes_outputs(streams: HostProcess) -> None:
-    events = told(watched(streams, "layers"), "updates")
+    events = sent(watched(streams, "layers"), "updates")
 
     assert [(event.place, event.params["node"]) for event in events] == [
         ("", "note"),
@@ -175,7 +175,7 @@ def test_updates_are_the_nodes_outputs(streams: HostProcess) -> None:
 
 
 def test_custom_events_are_known_by_name(streams: HostProcess) -> None:
-    events = told(watched(streams, "writes"), "custom")
+    events = sent(watched(streams, "writes"), "custom")
 
     assert [(event.name, event.data) for event in events] == [
         ("progress", {"name": "progress", "payload": {"percent": 50}}),
@@ -184,21 +184,21 @@ def test_custom_events_are_known_by_name(streams: HostProcess) -> None:
     ]
 
 
-def test_a_run_of_an_entrypoint_is_told_too(streams: HostProcess) -> None:
+def test_a_run_of_an_entrypoint_is_sent_too(streams: HostProcess) -> None:
     run = watched(streams, "numbers", 2)
 
-    assert [event.data for event in told(run, "values")] == [3]
-    assert [(event.params["node"], event.data) for event in told(run, "updates")] == [
+    assert [event.data for event in sent(run, "values")] == [3]
+    assert [(event.params["node"], event.data) for event in sent(run, "updates")] == [
         ("add_one", 3),
         ("numbers", 3),
     ]
-    assert {event.place for event in told(run, "messages")} == {""}
+    assert {event.place for event in sent(run, "messages")} == {""}
 
 
 # Messages
 
 
-def test_a_models_message_is_told_block_by_block(streams: HostProcess) -> None:
+def test_a_models_message_is_sent_block_by_block(streams: HostProcess) -> None:
     run = watched(streams, "react")
 
     asked, answered = messages(run).values()
@@ -222,7 +222,7 @@ def test_a_models_message_is_told_block_by_block(streams: HostProcess) -> None:
 def test_each_event_of_a_message_says_of_which_call_it_is(streams: HostProcess) -> None:
     run = watched(streams, "react")
 
-    events = told(run, "messages")
+    events = sent(run, "messages")
     assert {event.params["node"] for event in events} == {"agent"}
     calls = {event.data["run_id"]: event.data["message_id"] for event in events}
     assert len(calls) == 2
@@ -238,11 +238,11 @@ def test_two_calls_at_once_are_two_messages(streams: HostProcess) -> None:
     for events in (one, other):
         assert (events[0]["event"], events[-1]["event"]) == ("message-start", "message-finish")
         assert len({event["run_id"] for event in events}) == 1
-    order = [event.data["message_id"] for event in told(run, "messages")]
+    order = [event.data["message_id"] for event in sent(run, "messages")]
     assert len([1 for one_id, next_id in pairwise(order) if one_id != next_id]) > 2, "they come at once"
 
 
-def test_blocks_of_all_kinds_are_told(streams: HostProcess) -> None:
+def test_blocks_of_all_kinds_are_sent(streams: HostProcess) -> None:
     run = watched(streams, "thinks")
 
     (events,) = messages(run).values()
@@ -254,7 +254,7 @@ def test_blocks_of_all_kinds_are_told(streams: HostProcess) -> None:
     )
 
 
-def test_a_message_a_model_gives_whole_is_told(streams: HostProcess) -> None:
+def test_a_message_a_model_gives_whole_is_sent(streams: HostProcess) -> None:
     run = watched(streams, "speaks_whole")
 
     ((id, events),) = messages(run).items()
@@ -263,14 +263,14 @@ def test_a_message_a_model_gives_whole_is_told(streams: HostProcess) -> None:
     assert events[0]["run_id"] in id
 
 
-def test_messages_that_a_node_returns_are_told_in_the_values_alone(streams: HostProcess) -> None:
+def test_messages_that_a_node_returns_are_sent_in_the_values_alone(streams: HostProcess) -> None:
     assert messages(watched(streams, "gives")) == {}
 
 
-def test_messages_that_a_node_pushes_are_told_whosever_they_are(streams: HostProcess) -> None:
+def test_messages_that_a_node_pushes_are_sent_whosever_they_are(streams: HostProcess) -> None:
     run = watched(streams, "pushes")
 
-    starts = [event for event in told(run, "messages") if event.data["event"] == "message-start"]
+    starts = [event for event in sent(run, "messages") if event.data["event"] == "message-start"]
     assert [(event.data["role"], event.data["id"], event.namespace) for event in starts] == [
         ("ai", "p", []),
         ("tool", "pt", []),
@@ -287,8 +287,8 @@ def test_a_message_that_breaks_off_ends_in_an_error_and_the_run_goes_on(streams:
     error = {"event": "error", "message": "the model broke off", "code": "ValueError"}
     assert half[-1] == {**half[-1], **error}
     assert (text_of(whole), whole[-1]["event"]) == ("whole", "message-finish")
-    assert [event.data["event"] for event in told(run, "messages")].index("error") < [
-        event.data.get("delta", {}).get("text") for event in told(run, "messages")
+    assert [event.data["event"] for event in sent(run, "messages")].index("error") < [
+        event.data.get("delta", {}).get("text") for event in sent(run, "messages")
     ].index("whole")
 
 
@@ -305,16 +305,16 @@ def test_a_cancelled_message_just_stops(streams: HostProcess) -> None:
     assert run.outcome["status"] == "cancelled"
     (events,) = messages(run).values()
     assert events[-1]["event"] == "content-block-delta"
-    assert told(run, "input.requested") == []
+    assert sent(run, "input.requested") == []
 
 
 # Subgraphs and tools
 
 
-def test_the_lives_of_subgraphs_are_told_the_inner_ends_first(streams: HostProcess) -> None:
+def test_the_lives_of_subgraphs_are_sent_the_inner_ends_first(streams: HostProcess) -> None:
     run = watched(streams, "layers")
 
-    lives = told(run, "lifecycle")
+    lives = sent(run, "lifecycle")
     assert [(event.place, event.data["event"], event.data["graph_name"]) for event in lives] == [
         ("middle", "started", "middle"),
         ("middle/inner", "started", "inner"),
@@ -327,34 +327,34 @@ def test_the_lives_of_subgraphs_are_told_the_inner_ends_first(streams: HostProce
     assert [event.id_tail for event in lives] == [
         f"lc|{'|'.join(event.namespace)}|{event.data['event']}" for event in lives
     ]
-    inside = [event for event in told(run) if event.namespace]
+    inside = [event for event in sent(run) if event.namespace]
     assert [event.method for event in inside][:3] == ["lifecycle", "checkpoints", "checkpoints"]
-    assert {event.place for event in told(run, "messages")} == {"middle/inner"}
+    assert {event.place for event in sent(run, "messages")} == {"middle/inner"}
 
 
 def test_a_subgraph_that_fails_says_why(streams: HostProcess) -> None:
     run = watched(streams, "fails_inside")
 
-    lives = [(event.data["event"], event.data.get("error")) for event in told(run, "lifecycle")]
+    lives = [(event.data["event"], event.data.get("error")) for event in sent(run, "lifecycle")]
     assert lives == [("started", None), ("failed", "the model broke off")]
     assert classic(run) == [("error", {"error": "ValueError", "message": "the model broke off"})]
 
 
-def test_an_agent_that_a_tool_invokes_is_told_by_its_name(streams: HostProcess) -> None:
+def test_an_agent_that_a_tool_invokes_is_sent_under_its_name(streams: HostProcess) -> None:
     run = watched(streams, "delegates")
 
     assert [
-        (event.place, event.data["event"], event.data["graph_name"]) for event in told(run, "lifecycle")
+        (event.place, event.data["event"], event.data["graph_name"]) for event in sent(run, "lifecycle")
     ] == [
         ("tools", "started", "helper"),
         ("tools", "completed", "helper"),
     ]
-    assert told(run, "lifecycle")[0].data["cause"] == {"type": "toolCall", "tool_call_id": "call-9"}
-    assert {event.place for event in told(run, "messages")} == {"", "tools"}
+    assert sent(run, "lifecycle")[0].data["cause"] == {"type": "toolCall", "tool_call_id": "call-9"}
+    assert {event.place for event in sent(run, "messages")} == {"", "tools"}
 
 
-def test_a_tools_call_is_told(streams: HostProcess) -> None:
-    started, finished = [event.data for event in told(watched(streams, "react"), "tools")]
+def test_a_tools_call_is_sent(streams: HostProcess) -> None:
+    started, finished = [event.data for event in sent(watched(streams, "react"), "tools")]
 
     assert started == {
         "event": "tool-started",
@@ -366,8 +366,8 @@ def test_a_tools_call_is_told(streams: HostProcess) -> None:
     assert finished["output"]["content"] == "sea means something"
 
 
-def test_both_ends_of_a_task_are_told(streams: HostProcess) -> None:
-    start, end = [event.data for event in told(watched(streams, "writes"), "tasks")]
+def test_both_ends_of_a_task_are_sent(streams: HostProcess) -> None:
+    start, end = [event.data for event in sent(watched(streams, "writes"), "tasks")]
     assert (start["name"], start["id"]) == ("write", end["id"])
     assert end["result"] == {"log": ["written"]}
 
@@ -378,12 +378,12 @@ def test_both_ends_of_a_task_are_told(streams: HostProcess) -> None:
 def test_questions_come_after_all_else_but_the_last_values(streams: HostProcess) -> None:
     run = watched(streams, "asks_both")
 
-    events = told(run)
+    events = sent(run)
     assert [event.method for event in events][-3:] == ["input.requested", "input.requested", "values"]
-    assert [event.data["payload"] for event in told(run, "input.requested")] == [{"question": "a"}, "again"]
-    assert all(event.data["value"] == event.data["payload"] for event in told(run, "input.requested"))
-    assert [event.id_tail for event in told(run, "input.requested")] == [
-        f"input||{event.data['interrupt_id']}" for event in told(run, "input.requested")
+    assert [event.data["payload"] for event in sent(run, "input.requested")] == [{"question": "a"}, "again"]
+    assert all(event.data["value"] == event.data["payload"] for event in sent(run, "input.requested"))
+    assert [event.id_tail for event in sent(run, "input.requested")] == [
+        f"input||{event.data['interrupt_id']}" for event in sent(run, "input.requested")
     ]
     assert events[-1].data["log"] == ["noted"]
     assert "__interrupt__" not in json.dumps(run.events)
@@ -392,7 +392,7 @@ def test_questions_come_after_all_else_but_the_last_values(streams: HostProcess)
 def test_a_question_from_a_subgraph_names_its_namespace(streams: HostProcess) -> None:
     for modes in (["protocol"], ["values"]):
         run = Checkpointed(streams).run("asks_inside", HI, stream_mode=modes)
-        (event,) = told(run, "input.requested")
+        (event,) = sent(run, "input.requested")
         assert event.place == "child"
         assert event.id_tail == f"input|{event.namespace[0]}|{event.data['interrupt_id']}"
         assert run.outcome is not None
@@ -400,16 +400,16 @@ def test_a_question_from_a_subgraph_names_its_namespace(streams: HostProcess) ->
         assert [item["id"] for item in interrupts] == [event.data["interrupt_id"]]
 
 
-def test_a_classic_run_on_a_thread_tells_its_questions_and_answers_and_nothing_else(
+def test_a_classic_run_on_a_thread_sends_its_questions_and_answers_and_nothing_else(
     streams: HostProcess,
 ) -> None:
     thread = Checkpointed(streams)
     first = thread.run("asks", HI, stream_mode=["values"])
-    ids = [event.data["interrupt_id"] for event in told(first)]
+    ids = [event.data["interrupt_id"] for event in sent(first)]
     second = thread.run("asks", command={"resume": "yes"}, stream_mode=["values"])
 
-    assert [event.method for event in told(first)] == ["input.requested"]
-    assert [(event.method, event.data) for event in told(second)] == [
+    assert [event.method for event in sent(first)] == ["input.requested"]
+    assert [(event.method, event.data) for event in sent(second)] == [
         ("input.answered", {"interrupt_ids": ids})
     ]
     assert second.values["log"] == ["noted", "yes"]
@@ -419,29 +419,29 @@ def test_a_run_without_a_thread_asks_nobody(streams: HostProcess) -> None:
     run = streams.run("asks", HI, stream_mode=["values"])
     assert run.outcome is not None
     assert run.outcome["thread_status"] == "interrupted"
-    assert told(run) == []
+    assert sent(run) == []
 
 
-def test_answers_are_told_by_id_and_what_is_left_is_asked_again(streams: HostProcess) -> None:
+def test_answers_are_sent_by_id_and_what_is_left_is_asked_again(streams: HostProcess) -> None:
     thread = Checkpointed(streams)
     first = thread.run("asks_both", HI, stream_mode=["protocol"])
-    one, other = [event.data["interrupt_id"] for event in told(first, "input.requested")]
+    one, other = [event.data["interrupt_id"] for event in sent(first, "input.requested")]
 
     half = thread.run("asks_both", command={"resume": {one: "A"}}, stream_mode=["protocol"])
     rest = thread.run("asks_both", command={"resume": "B"}, stream_mode=["protocol"])
 
-    assert told(half)[0].data == {"interrupt_ids": [one]}
-    assert [event.data["interrupt_id"] for event in told(half, "input.requested")] == [other]
-    assert told(rest)[0].data == {"interrupt_ids": [other]}
-    assert told(rest, "input.requested") == []
+    assert sent(half)[0].data == {"interrupt_ids": [one]}
+    assert [event.data["interrupt_id"] for event in sent(half, "input.requested")] == [other]
+    assert sent(rest)[0].data == {"interrupt_ids": [other]}
+    assert sent(rest, "input.requested") == []
     assert sorted(rest.values["log"]) == ["A", "B", "noted"]
 
 
-def test_an_attempt_that_goes_on_does_not_tell_the_answers_again(streams: HostProcess) -> None:
+def test_an_attempt_that_continues_does_not_send_the_answers_again(streams: HostProcess) -> None:
     thread = Checkpointed(streams)
     thread.run("asks", HI)
     run = thread.run("asks", command={"resume": "yes"}, resume_from_checkpoint=True)
-    assert told(run, "input.answered") == []
+    assert sent(run, "input.answered") == []
 
 
 # Bounds, readers who come late, transformers
@@ -450,7 +450,7 @@ def test_an_attempt_that_goes_on_does_not_tell_the_answers_again(streams: HostPr
 def test_an_event_that_is_too_large_is_replaced_and_the_run_goes_on(streams: HostProcess) -> None:
     run = watched(streams, "writes_much")
 
-    (event,) = told(run, "custom")
+    (event,) = sent(run, "custom")
     assert event.name == event.data["name"] == "event_too_large"
     assert "1048576" in event.data["payload"]["message"]
     assert run.values["log"] == ["went on"]
@@ -459,9 +459,9 @@ def test_an_event_that_is_too_large_is_replaced_and_the_run_goes_on(streams: Hos
 def test_a_question_that_is_too_large_is_asked_without_its_value(streams: HostProcess) -> None:
     run = watched(streams, "asks_much")
 
-    (event,) = told(run, "input.requested")
+    (event,) = sent(run, "input.requested")
     assert event.data == {"interrupt_id": event.data["interrupt_id"], "payload": None, "value": None}
-    assert "event_too_large" in [event.name for event in told(run, "custom")]
+    assert "event_too_large" in [event.name for event in sent(run, "custom")]
 
 
 def test_who_comes_late_gets_values_and_updates_from_then_on(streams: HostProcess) -> None:
@@ -471,13 +471,13 @@ def test_who_comes_late_gets_values_and_updates_from_then_on(streams: HostProces
     streams.send(frames.WIDEN, run.id.bytes, widened)
     streams.cancel(run)
     streams.wait_done(run)
-    assert {event.method for event in told(run)} <= {"values", "updates"}
+    assert {event.method for event in sent(run)} <= {"values", "updates"}
 
     run = streams.start("speaks_twice", HI, stream_mode=["values"])
     streams.send(frames.WIDEN, run.id.bytes, widened)
     streams.wait_done(run)
-    assert {event.method for event in told(run)} == {"values", "updates"}
-    assert told(run, "values")[-1].data["messages"][-1]["content"] == "alpha beta gamma"
+    assert {event.method for event in sent(run)} == {"values", "updates"}
+    assert sent(run, "values")[-1].data["messages"][-1]["content"] == "alpha beta gamma"
     assert [name for name, _ in classic(run)].count("updates") == 1
 
 
@@ -488,17 +488,17 @@ def test_the_graphs_own_transformers_change_hide_and_add(streams: HostProcess) -
     assert text_of(events) == "It is ***"
     left_out = {"content-block-finish", "message-finish"}  # hidden, and made into something that is no event
     assert not left_out & {event["event"] for event in events}
-    assert told(run, "updates") == []
-    (made,) = told(run, "custom")
+    assert sent(run, "updates") == []
+    (made,) = sent(run, "custom")
     assert (made.name, made.data) == ("seen", {"name": "seen", "payload": {"messages": 6}})
-    assert len(told(run, "tasks")) == 2
+    assert len(sent(run, "tasks")) == 2
     assert run.values["messages"][-1]["content"] == "It is water."
 
 
 def test_nothing_is_shown_of_a_run_whose_transformers_cannot_be_made(streams: HostProcess) -> None:
     run = watched(streams, "without_censor")
 
-    assert not any(told(run, method) for method in ("values", "messages", "updates", "custom", "tasks"))
+    assert not any(sent(run, method) for method in ("values", "messages", "updates", "custom", "tasks"))
     assert any("no censor today" in line["message"] for line in run.logs)
     assert run.outcome is not None
     assert run.outcome["status"] == "success"

@@ -111,7 +111,7 @@ def test_an_unknown_checkpoint_is_what_the_library_makes_of_it(thread: Checkpoin
     assert outcome(empty)["error"]["error"] == "EmptyInputError"
 
 
-def test_an_attempt_after_a_crash_does_not_start_at_the_place_again(thread: Checkpointed) -> None:
+def test_an_attempt_after_a_crash_does_not_start_at_the_checkpoint_again(thread: Checkpointed) -> None:
     thread.run("steps", {"text": "a"})
     old = next(state for state in places(thread, "steps") if state["next"] == ["one"])
     thread.run("stops_before_two", config=at({"checkpoint_id": old["checkpoint_id"]}))
@@ -254,7 +254,7 @@ def test_both_forms_of_messages_are_streamed_for_different_readers(
     assert set(run.names) == names
 
 
-def test_a_tools_call_is_told_from_its_start_to_its_end(host: HostProcess) -> None:
+def test_a_tools_call_is_sent_from_its_start_to_its_end(host: HostProcess) -> None:
     call = {"toolCallId": "call-1", "name": "look_up"}
     run = host.run("uses_tool", {"text": "word"}, stream_mode=["tools"])
     start, end = run.named("tools")
@@ -279,7 +279,7 @@ def lives(run: Run) -> list[tuple[list[str], str]]:
     return found
 
 
-def test_the_lives_of_a_run_and_its_subgraphs_are_told(host: HostProcess) -> None:
+def test_the_lives_of_a_run_and_its_subgraphs_are_sent(host: HostProcess) -> None:
     run = host.run("deep", {"text": "a"}, stream_mode=["lifecycle"], subgraphs=True)
     assert {name.partition("|")[0] for name in run.names} == {"lifecycle"}
     assert lives(run) == [

@@ -115,7 +115,7 @@ def test_it_streams_checkpoints_and_debug(host: HostProcess) -> None:
     assert second["parent_checkpoint"] == debug[0]["payload"]["checkpoint"]
 
 
-def test_a_debug_checkpoint_names_the_place_of_a_subgraphs_own(host: HostProcess) -> None:
+def test_a_debug_checkpoint_names_the_address_of_a_subgraphs_own(host: HostProcess) -> None:
     run = host.run("nested", {"text": "a"}, stream_mode=["debug", "checkpoints"])
 
     tasks = [task for item in run.named("debug") for task in item["payload"].get("tasks", ())]

@@ -110,7 +110,7 @@ def test_an_app_that_cannot_be_loaded_is_said_for_the_deployer(tmp_path: Path, t
     assert words in error["message"]
 
 
-def test_routes_are_told_in_their_order_with_their_methods() -> None:
+def test_routes_are_listed_in_their_order_with_their_methods() -> None:
     app = Starlette(
         routes=[
             Route("/threads/{x}", endpoint, methods=["DELETE", "GET"]),
@@ -147,7 +147,7 @@ def test_a_mount_is_everything_below_its_path() -> None:
     ]
 
 
-def test_a_router_that_is_kept_whole_tells_its_joined_paths() -> None:
+def test_a_router_that_is_kept_whole_lists_its_joined_paths() -> None:
     """As FastAPI keeps those that are included."""
     joined = [
         SimpleNamespace(starlette_route=None, path="/api/a", methods={"POST"}),
@@ -198,7 +198,7 @@ def test_what_is_derived_from_cors_is_a_middleware_of_the_projects_own() -> None
     assert (found["middleware"], found["cors"]) == (["Guard"], None)
 
 
-def test_the_document_of_an_app_that_makes_one_is_told() -> None:
+def test_the_document_of_an_app_that_makes_one_is_reported() -> None:
     def document() -> dict[str, Any]:
         return {"openapi": "3.1.0", "paths": {"/a": {"get": {}}}}
 

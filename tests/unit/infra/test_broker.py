@@ -89,7 +89,7 @@ def test_a_notification_into_a_dead_broker_costs_its_caller_nothing(
     assert "could not notify" in caplog.text
 
 
-def test_the_bell_rings_again_after_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_notifies_again_after_its_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_broker, "BREAKER_SECONDS", 0.0)
     notifier, tries = Notifier(), []
 
@@ -106,7 +106,7 @@ def test_the_bell_rings_again_after_its_rest(monkeypatch: pytest.MonkeyPatch) ->
     wait_until(lambda: notifier._failures == 0)
 
 
-def test_a_bug_in_one_ring_does_not_silence_the_bell(
+def test_a_bug_in_one_notification_does_not_end_the_notifier(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     notifier, sent = Notifier(), []

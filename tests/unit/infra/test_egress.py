@@ -267,7 +267,7 @@ def has_headers_without_end(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("behave", [resets, speaks_another_protocol, has_headers_without_end])
-def test_a_server_that_does_not_speak_http_is_told_so(behave: Callable[[socket.socket], None]) -> None:
+def test_a_server_that_does_not_speak_http_is_reported(behave: Callable[[socket.socket], None]) -> None:
     egress.configure(LOOPBACK, allow_http=True)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -284,7 +284,7 @@ def test_a_server_that_does_not_speak_http_is_told_so(behave: Callable[[socket.s
         thread.join()
 
 
-def test_a_server_that_is_down_is_told_so() -> None:
+def test_a_server_that_is_down_is_reported() -> None:
     egress.configure(LOOPBACK, allow_http=True)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -28,7 +28,7 @@ def test_a_value_comes_back_as_it_was(value: str) -> None:
     assert decrypt(encrypt(value)) == value
 
 
-def test_what_is_stored_tells_nothing() -> None:
+def test_what_is_stored_reveals_nothing() -> None:
     stored = encrypt("s3cret-value")
 
     assert b"s3cret-value" not in stored

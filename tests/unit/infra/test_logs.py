@@ -69,7 +69,7 @@ def test_json_lines_hold_ids_extras_and_the_trace(output: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("output", ["json"], indirect=True)
-def test_a_greenlet_that_fails_is_told_of_as_all_else(output: io.StringIO) -> None:
+def test_a_greenlet_that_fails_is_logged_as_all_else(output: io.StringIO) -> None:
     gevent.spawn(int, "no number").join()
     line = json.loads(output.getvalue())
     assert (line["level"], line["logger"]) == ("ERROR", "shared.infra.logs")

@@ -98,7 +98,7 @@ def test_what_a_killed_process_left_behind_is_removed(tmp_path: Path) -> None:
     assert in_use.exists()
 
 
-def test_a_group_tells_whether_the_kernel_ended_its_host(tmp_path: Path) -> None:
+def test_a_group_knows_whether_the_kernel_ended_its_host(tmp_path: Path) -> None:
     group = ControlGroup(tmp_path / "host", tasks=1, memory_bytes=1)
     assert not group.ran_out_of_memory()
     (tmp_path / "host" / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 1\noom_kill 3\n")

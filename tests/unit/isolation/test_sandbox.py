@@ -196,7 +196,7 @@ def test_root_without_a_sandbox_has_no_capabilities(isolation: str, platform: st
     assert lines[-1] == str(os.geteuid())
 
 
-def test_a_user_who_cannot_reach_the_data_directory_is_not_let_in(platform: str, folder: Path) -> None:
+def test_a_user_who_cannot_reach_the_data_directory_is_refused(platform: str, folder: Path) -> None:
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
 

@@ -13,7 +13,7 @@ JS_SAFE = 2**53 - 1
 LAST = position.LAST
 
 
-def test_a_number_tells_the_run_and_the_event() -> None:
+def test_a_number_names_the_run_and_the_event() -> None:
     for place in ((0, 0), (1, 0), (1, 1), (7, 501), (7, LAST)):
         assert position.parts(position.seq(*place)) == place
 
@@ -57,7 +57,7 @@ def row(**columns: object) -> SimpleNamespace:
         ({"newest": None, "by_protocol": None}, 6, 6),
     ],
 )  # fmt: skip
-def test_without_a_place_a_reader_begins_with_what_it_can_want(
+def test_without_a_position_a_reader_begins_with_what_it_can_want(
     columns: dict[str, object], content: int, waits: int
 ) -> None:
     assert begin(row(**columns), None, waits=False) == Begin(content)
@@ -77,7 +77,7 @@ def test_without_a_place_a_reader_begins_with_what_it_can_want(
         ((3, 9), {"forgotten": 2}, Begin(2, 9)),
     ],
 )  # fmt: skip
-def test_with_a_place_a_reader_begins_after_it(
+def test_with_a_position_a_reader_begins_after_it(
     since: tuple[int, int], columns: dict[str, object], expected: Begin
 ) -> None:
     for waits in (False, True):

@@ -108,7 +108,7 @@ def test_a_checkpoint_is_stored_soon(committer: Committer, deployment: Deploymen
     assert owner.stored == []
 
 
-def test_a_graph_that_waits_is_told(committer: Committer, deployment: DeploymentRef) -> None:
+def test_a_graph_that_waits_is_reported(committer: Committer, deployment: DeploymentRef) -> None:
     owner = owner_of_a_run(deployment)
     committer.store(owner, owner.checkpoint("1"), 0)
     committer.store(owner, owner.checkpoint("2"), 7)

@@ -26,7 +26,7 @@ def test_a_flood_is_cut_to_an_allowance_and_counted() -> None:
 
 
 @greened
-def test_a_host_that_floods_the_log_is_told_so_and_leaves_others_their_lines(world: World) -> None:
+def test_a_host_that_floods_the_log_gets_a_notice_and_others_keep_their_lines(world: World) -> None:
     deployment_log.REPORT_SECONDS = 0.05
     log, noisy, quiet = DeployLog(), uuid4(), uuid4()
     log._greenlet.kill()  # what is to be stored stays to be looked at

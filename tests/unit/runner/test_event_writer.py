@@ -178,7 +178,7 @@ def test_a_batch_before_the_last_is_not_final(owner: Owner) -> None:
     assert [owner.send().final for _ in range(2)] == [False, True]
 
 
-def test_a_fenced_log_stops_and_tells_its_run(owner: Owner) -> None:
+def test_a_fenced_log_stops_and_fences_its_run(owner: Owner) -> None:
     owner.add(1)
     owner.send(FENCED)
     owner.add(1)
@@ -209,7 +209,7 @@ def test_an_answer_that_comes_after_the_log_was_abandoned_changes_nothing(owner:
     assert owner.log.next_batch() is None
 
 
-def test_a_full_log_holds_its_source_until_there_is_room(owner: Owner) -> None:
+def test_a_full_log_slows_its_source_down(owner: Owner) -> None:
     owner.add(workers_events.FULL_EVENTS)
     assert owner.log.drained.is_set()
     owner.add(1)
@@ -277,7 +277,7 @@ def test_a_log_that_may_not_reserve_holds_up_nobody(redis: Redis, writer: Writer
     assert seen(redis, stuck) == list(range(1, RESERVED + 12))
 
 
-def test_a_zombie_is_told_and_the_others_go_on(redis: Redis, writer: Writer) -> None:
+def test_a_zombie_is_fenced_and_the_others_go_on(redis: Redis, writer: Writer) -> None:
     zombie, other = Owner(writer), Owner(writer)
     heir = Batch(zombie.log.id, 2, "b", 501, [b"values\n1"], floor=500)
     events.append(redis, [heir], retention_seconds=900)

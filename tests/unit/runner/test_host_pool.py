@@ -38,7 +38,7 @@ def test_the_least_busy_host_is_chosen(world: World) -> None:
 
 
 @greened
-def test_a_busy_slow_host_gets_company(world: World) -> None:
+def test_a_busy_slow_host_gets_a_second_one(world: World) -> None:
     with stage(world, hosts_per_revision=2) as s:
         s.part = "slow"
         first = s.acquire()
@@ -131,7 +131,7 @@ def test_dead_hosts_do_not_keep_live_ones_from_starting(world: World) -> None:
 
 
 @greened
-def test_the_host_used_longest_ago_makes_room(world: World) -> None:
+def test_the_host_used_longest_ago_is_evicted(world: World) -> None:
     with stage(world, max_hosts=2) as s:
         revisions = [uuid4() for _ in range(3)]
         oldest, busy = s.acquire(revisions[0]), s.acquire(revisions[1])

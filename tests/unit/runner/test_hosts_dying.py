@@ -29,7 +29,7 @@ __all__ = ["child"]
     [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSEGV, "was killed by SIGSEGV")],
     ids=["kill", "segfault"],
 )
-def test_how_a_host_ended_is_told(how: signal.Signals, told: str) -> None:
+def test_how_a_host_ended_is_reported(how: signal.Signals, told: str) -> None:
     host = object.__new__(Host)
     host._group = None
     host._process = Ended(-how)  # type: ignore[assignment]
@@ -38,7 +38,7 @@ def test_how_a_host_ended_is_told(how: signal.Signals, told: str) -> None:
     assert host._how_it_ended() == told
 
 
-def test_a_host_that_the_kernel_ended_for_its_memory_is_told_of_so(tmp_path: Path) -> None:
+def test_a_host_that_the_kernel_ended_for_its_memory_is_reported_so(tmp_path: Path) -> None:
     host = object.__new__(Host)
     host._group = ControlGroup(tmp_path / "host", tasks=1, memory_bytes=1)
     (tmp_path / "host" / "memory.events").write_text("oom 1\noom_kill 2\n")

@@ -68,7 +68,7 @@ def test_a_host_is_started_once_for_all_who_come_at_once(world: World) -> None:
 
 
 @greened
-def test_a_host_that_leaves_at_once_is_told_with_its_code(world: World) -> None:
+def test_a_host_that_ends_at_once_is_reported_with_its_code(world: World) -> None:
     with stage(world) as s:
         s.part = "leaves at once"
         with pytest.raises(HostUnusable, match="exited with code 3"):
@@ -110,7 +110,7 @@ def test_a_program_that_is_not_there_is_unusable(world: World) -> None:
 
 
 @greened
-def test_an_environment_that_cannot_be_made_is_told_to_all_who_wait(world: World) -> None:
+def test_an_environment_that_cannot_be_made_fails_all_who_wait(world: World) -> None:
     settings = Settings.from_env({"RUNYARD_DATA_DIR": str(world.tmp_path)})
 
     def prepare(revision_id: UUID) -> Any:

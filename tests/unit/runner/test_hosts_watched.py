@@ -84,7 +84,7 @@ def test_a_quiet_run_that_its_host_executes_is_left_alone(world: World) -> None:
 
 
 @greened
-def test_a_run_that_is_heard_of_costs_no_check(world: World) -> None:
+def test_a_run_that_sends_something_costs_no_check(world: World) -> None:
     one_host.QUIET_SECONDS = 0.2
     with stage(world) as s:
         host = s.acquire()

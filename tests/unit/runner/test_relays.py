@@ -77,7 +77,7 @@ def test_an_app_that_reads_nothing_holds_back_its_client(world: World) -> None:
 
 
 @greened
-def test_an_app_hears_that_its_client_has_gone(world: World) -> None:
+def test_an_app_is_notified_that_its_client_has_gone(world: World) -> None:
     with scene(world) as s:
         with s.open("silent") as exchange:
             assert next(exchange.parts())[0] == HEAD
@@ -88,7 +88,7 @@ def test_an_app_hears_that_its_client_has_gone(world: World) -> None:
 @greened
 def test_an_app_that_says_nothing_for_long_is_waited_for(world: World) -> None:
     with scene(world) as s, s.open("silent") as exchange:
-        inbox.BEAT_SECONDS, inbox.DEAF_SECONDS = 0.1, 1.0
+        inbox.BEAT_SECONDS, inbox.GONE_SECONDS = 0.1, 1.0
         found = exchange.parts(timeout_seconds=3)
         assert next(found)[0] == HEAD
         with pytest.raises(TimeoutError):

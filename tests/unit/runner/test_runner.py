@@ -148,7 +148,7 @@ def test_a_cancelled_run_is_interrupted(world: World) -> None:
 
 
 @greened
-def test_a_cancel_nobody_told_of_is_seen_at_the_next_renewal(world: World) -> None:
+def test_a_cancel_whose_notification_was_lost_is_seen_at_the_next_renewal(world: World) -> None:
     with bench(world, lease_seconds=3.0) as b:
         run_id = b.start("sleeps", stream_mode=["custom"])
         b.wait_for_event(run_id, b"asleep")

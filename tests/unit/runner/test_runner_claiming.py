@@ -37,7 +37,7 @@ def test_a_message_delivered_twice_changes_nothing(world: World) -> None:
 
 
 @greened
-def test_runs_of_a_limited_deployment_follow_each_other_without_a_bell(world: World) -> None:
+def test_runs_of_a_limited_deployment_follow_each_other_without_a_notification(world: World) -> None:
     with bench(world) as b:
         with connection() as conn:
             limits.change(conn, b.deployment.id, {"max_concurrent_runs": 1})
@@ -88,7 +88,7 @@ def test_a_runner_has_no_more_runs_than_slots(world: World) -> None:
 
 
 @greened
-def test_a_full_runner_takes_keys_in_turns_and_loses_nobody(world: World) -> None:
+def test_a_full_runner_claims_round_robin_and_loses_no_run(world: World) -> None:
     with bench(world, runner_slots=2) as b:
         limited = factories.deployment("limited", graphs=GRAPHS)
         with connection() as conn:

@@ -59,7 +59,7 @@ def test_a_fork_begins_at_its_checkpoint_and_the_thread_goes_on_from_it(world: W
         b.wait(b.start("asks", thread=thread, command={"resume": "first"}))
         first = kept(b, thread)["values"]["log"]
 
-        replayed = RunRequest(assistant_id="asks", place={"checkpoint_id": waiting})
+        replayed = RunRequest(assistant_id="asks", checkpoint={"checkpoint_id": waiting})
         with connection() as conn:
             run_id = create.create_run(conn, b.deployment, replayed, thread_id=thread).run_id
         b.runner.notify([run_id])
@@ -75,7 +75,7 @@ def test_a_fork_begins_at_its_checkpoint_and_the_thread_goes_on_from_it(world: W
 
 
 @greened
-def test_a_run_for_later_is_rung_for_when_its_time_has_come(world: World) -> None:
+def test_a_run_for_later_is_notified_of_when_its_time_has_come(world: World) -> None:
     with bench(world) as b:
         upkeep = Upkeep(b.settings)
         run_id = b.create("echo", {"text": "hi"}, after_seconds=3600)

@@ -255,7 +255,7 @@ def store(run: Claimed, id: str, *, ending: Sequence[UUID] = ()) -> set[UUID]:
         return checkpoints.write(conn, [factories.checkpoint(run, id)], ending=ending)
 
 
-def test_a_renewal_prolongs_the_lease_and_tells_of_cancels(deployment: DeploymentRef) -> None:
+def test_a_renewal_prolongs_the_lease_and_reports_cancels(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     before = row(run.run_id)["lease_until"]
     assert renew(run)[run.run_id] == claims.Hold(1, None, None)
@@ -615,7 +615,9 @@ def to_notify() -> list[UUID]:
         return [found.run_id for found in eligibility.to_notify(conn)]
 
 
-def test_runs_whose_bell_nobody_heard_are_notified_again_ever_more_rarely(deployment: DeploymentRef) -> None:
+def test_runs_whose_notification_was_lost_are_notified_of_again_ever_more_rarely(
+    deployment: DeploymentRef,
+) -> None:
     run_id = pending(deployment)
     assert to_notify() == [run_id]
     assert to_notify() == []  # notified just now
@@ -628,7 +630,7 @@ def test_runs_whose_bell_nobody_heard_are_notified_again_ever_more_rarely(deploy
     assert to_notify() == [run_id]
 
 
-def test_only_runs_whose_turn_it_is_are_notified_again(deployment: DeploymentRef) -> None:
+def test_only_eligible_runs_are_notified_of_again(deployment: DeploymentRef) -> None:
     busy = claimed(deployment)
     pending(deployment, busy.thread_id)
     pending(deployment, cancel_requested="interrupt")
@@ -637,7 +639,7 @@ def test_only_runs_whose_turn_it_is_are_notified_again(deployment: DeploymentRef
     assert to_notify() == []
 
 
-def test_one_round_rings_a_bounded_number(deployment: DeploymentRef) -> None:
+def test_one_round_notifies_of_a_bounded_number(deployment: DeploymentRef) -> None:
     for _ in range(5):
         pending(deployment)
     with connection() as conn:

@@ -130,7 +130,7 @@ def test_a_limited_deployments_runs_are_in_nobodys_way() -> None:
         assert deployment_limits.to_notify(conn, ref.id) == []
 
 
-def test_a_runner_that_hears_no_bell_finds_them() -> None:
+def test_a_runner_that_gets_no_notification_finds_them() -> None:
     ref = limited(1)
     elsewhere = limited(1, pool="gpu")
     for each in (ref, elsewhere):

@@ -79,7 +79,7 @@ def of_deployment(ref: DeploymentRef, *, most: int = 100, served: list[str] | No
     return [run for run, _ in taken]
 
 
-def test_keys_take_turns_whatever_they_have_waiting(app: DeploymentRef) -> None:
+def test_keys_are_served_round_robin_whatever_they_have_waiting(app: DeploymentRef) -> None:
     other = factories.deployment("other")
     many, few, one = key(), key(), key()
     a = waiting(app, many, 30) + waiting(other, many, 30)
@@ -103,7 +103,7 @@ def test_of_equals_goes_first_who_was_served_longest_ago(app: DeploymentRef) -> 
     assert set(round_robin(9)) == {runs_of[x][2], *runs_of[y][1:], runs_of[z][2]}
 
 
-def test_only_runs_that_may_start_have_a_turn(app: DeploymentRef) -> None:
+def test_only_eligible_runs_are_claimed(app: DeploymentRef) -> None:
     mine, theirs = key(), key()
     thread = uuid4()
     first, _ = waiting(app, mine, 2, thread=thread)
@@ -116,7 +116,7 @@ def test_only_runs_that_may_start_have_a_turn(app: DeploymentRef) -> None:
     assert set(round_robin(10)) == {first, due[2]}
 
 
-def test_many_runners_share_the_turns(app: DeploymentRef) -> None:
+def test_many_runners_share_the_round_robin(app: DeploymentRef) -> None:
     keys = [key() for _ in range(4)]
     made = {run for id in keys for run in waiting(app, id, 10)}
     with ThreadPoolExecutor(8) as pool:
@@ -168,7 +168,7 @@ def test_deployments_and_their_keys_both_hold(app: DeploymentRef) -> None:
     assert [run.run_id for run in of_deployment(app, most=1, served=[narrow, wide])] == [b[4]]
 
 
-def test_what_has_room_is_rung_for_and_no_more(app: DeploymentRef) -> None:
+def test_as_many_are_notified_of_as_have_capacity(app: DeploymentRef) -> None:
     limited = key(2)
     made = waiting(app, limited, 6)
     with connection() as conn:

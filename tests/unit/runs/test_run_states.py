@@ -234,7 +234,7 @@ class Runs(RuleBasedStateMachine):
         self.ended(taken, RunStatus.ERROR)
 
     @rule()
-    def ring_again(self) -> None:
+    def notify_again(self) -> None:
         with connection() as conn:
             conn.execute(text("UPDATE run SET notified_at = NULL"))
             found = {item.run_id for item in eligibility.to_notify(conn)}

@@ -179,7 +179,7 @@ CASES: list[tuple[Callable[[DeploymentRef], None], str, Any, str | None]] = [
 @pytest.mark.parametrize(
     ("end", "status", "values", "error"), CASES, ids=lambda case: getattr(case, "__name__", "")
 )
-def test_every_end_of_a_run_is_to_be_told_once(
+def test_every_end_of_a_run_has_one_delivery(
     deployment: DeploymentRef,
     end: Callable[[DeploymentRef], None],
     status: str,
@@ -195,7 +195,7 @@ def test_every_end_of_a_run_is_to_be_told_once(
     assert row["run"]["input"] == {"a": 1}
 
 
-def test_a_run_that_has_ended_is_not_told_of_when_it_is_deleted(deployment: DeploymentRef) -> None:
+def test_a_run_that_has_ended_has_no_delivery_when_it_is_deleted(deployment: DeploymentRef) -> None:
     run = claimed(deployment)
     finish(run)
     with connection() as conn:
@@ -204,7 +204,7 @@ def test_a_run_that_has_ended_is_not_told_of_when_it_is_deleted(deployment: Depl
     assert [row["status"] for row in outbox()] == ["success"]
 
 
-def test_the_tokens_it_used_are_told_of_a_run_that_stays_and_of_one_that_goes(
+def test_the_tokens_it_used_are_delivered_of_a_run_that_stays_and_of_one_that_goes(
     deployment: DeploymentRef,
 ) -> None:
     for is_temporary in (False, True):
@@ -214,7 +214,7 @@ def test_the_tokens_it_used_are_told_of_a_run_that_stays_and_of_one_that_goes(
     assert [row["run"]["kwargs"]["config"] for row in outbox()] == [KWARGS["config"]] * 2
 
 
-def test_what_is_refused_to_a_zombie_is_not_told(deployment: DeploymentRef) -> None:
+def test_what_is_refused_to_a_zombie_is_not_delivered(deployment: DeploymentRef) -> None:
     kept, gone = claimed(deployment), claimed(deployment, temporary=True)
     with connection() as conn:
         conn.execute(text("UPDATE run SET attempt = attempt + 1"))
@@ -226,7 +226,7 @@ def test_what_is_refused_to_a_zombie_is_not_told(deployment: DeploymentRef) -> N
     assert outbox() == []
 
 
-def test_runs_without_a_webhook_leave_no_word(deployment: DeploymentRef) -> None:
+def test_runs_without_a_webhook_leave_no_delivery(deployment: DeploymentRef) -> None:
     finish(claimed(deployment, None))
     finish(claimed(deployment, None, temporary=True))
     with connection() as conn:
@@ -349,7 +349,7 @@ def make_due() -> None:
         conn.execute(text("UPDATE webhook_delivery SET due_at = now() WHERE ended_at IS NULL"))
 
 
-def test_a_receiver_is_told_the_run_as_it_ended(deployment: DeploymentRef, receiver: Receiver) -> None:
+def test_a_receiver_is_sent_the_run_as_it_ended(deployment: DeploymentRef, receiver: Receiver) -> None:
     run = claimed(deployment, receiver.url)
     with connection() as conn:
         record = read.record(read.get(conn, deployment.id, run.run_id))
@@ -358,7 +358,7 @@ def test_a_receiver_is_told_the_run_as_it_ended(deployment: DeploymentRef, recei
     delivering.deliver(delivery, SERVICE)
 
     [call] = receiver.calls
-    body, headers = call.told, call.headers
+    body, headers = call.document, call.headers
     assert headers["Content-Type"] == "application/json"
     assert headers["Webhook-Id"] == str(delivery.delivery_id)
     assert "Webhook-Signature" not in headers
@@ -446,7 +446,7 @@ def test_it_is_not_sent_unsigned_when_the_secret_cannot_be_read(
     assert row["ended_at"] is None
 
 
-def test_a_receiver_that_fails_is_told_again_under_the_same_id_and_then_given_up(
+def test_a_receiver_that_fails_is_called_again_under_the_same_id_and_then_given_up(
     deployment: DeploymentRef, receiver: Receiver
 ) -> None:
     receiver.statuses = [500, 301, 404, 503]
@@ -506,7 +506,7 @@ def test_an_address_is_looked_at_again_before_it_is_called(deployment: Deploymen
     assert row["failure"] == "127.0.0.1 is not an address this service may call"
 
 
-def test_a_deployment_whose_receiver_is_slow_leaves_room_for_others(deployment: DeploymentRef) -> None:
+def test_a_deployment_whose_receiver_is_slow_does_not_hold_up_others(deployment: DeploymentRef) -> None:
     other = factories.deployment("other", organization_id=deployment.organization_id)
     for _ in range(webhooks.AT_ONCE_PER_DEPLOYMENT + 2):
         finish(claimed(deployment))

@@ -176,7 +176,7 @@ def test_many_threads_are_read_at_once() -> None:
     assert [parts[1:] for parts in found.values()] == [[b"data of 1", b"v"]] * 5
 
 
-def test_newest_is_what_the_host_would_be_told(run: Run) -> None:
+def test_newest_is_what_the_host_would_be_sent(run: Run) -> None:
     empty = running()
     store(
         checkpoint(run, "1"),

@@ -85,7 +85,7 @@ def log_of(redis: Redis, run_id: UUID) -> list[tuple[int, str, Any]]:
     return [(event.seq, event.name, orjson.loads(event.data)) for event in events.logged(redis, run_id, 0)]
 
 
-def test_runs_nobody_heard_of_are_notified_again(upkeep: Upkeep, notified: Notified) -> None:
+def test_runs_whose_notification_was_lost_are_notified_of_again(upkeep: Upkeep, notified: Notified) -> None:
     run_id = factories.run(factories.deployment("far", pool="gpu"))
     upkeep.tick()
     upkeep.tick()
@@ -112,7 +112,7 @@ def test_a_run_that_missed_its_deployments_move_is_sent_after_it(
     assert (broker.EXECUTE_RUNS, "runs.default", str(run_id)) in notified
 
 
-def test_an_abandoned_run_goes_back_to_the_queue_and_waits_for_its_turn(
+def test_an_abandoned_run_goes_back_to_the_queue_and_waits(
     upkeep: Upkeep, redis: Redis, deployment: DeploymentRef
 ) -> None:
     run_id = abandoned(deployment)

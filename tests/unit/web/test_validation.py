@@ -167,7 +167,7 @@ def test_an_object_may_be_as_long_as_its_compact_text(value: Any) -> None:
         JsonObject(max_bytes=most - 1).deserialize({"a": value})
 
 
-def test_it_names_every_place() -> None:
+def test_it_names_every_location() -> None:
     sent = {"ids": [ID, "x"], "part": {}, "parts": [{"word": 1}, {"word": "ok"}]}
     assert refused(sent) == [
         (("body", "ids", 1), "uuid_parsing"),

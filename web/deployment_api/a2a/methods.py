@@ -60,9 +60,9 @@ class TaskListing(Schema):
 def send(asked: AgentCall) -> Response:
     """Make a task, and answer it when it has ended, or at once where that is asked for."""
     body = asked.call.read(Send)
-    told = body["configuration"] or {}
-    history = _history(told)
-    if told.get("returnImmediately") or told.get("blocking") is False:
+    sent = body["configuration"] or {}
+    history = _history(sent)
+    if sent.get("returnImmediately") or sent.get("blocking") is False:
         follower = Follower(asked, _create(asked, body, uuid7()), history)
         return asked.answer(asked.shapes.sent(follower.submitted()))
     rate_limits.hold_slot()
@@ -157,14 +157,14 @@ def _may_wait() -> bool:
 
 def list_tasks(asked: AgentCall) -> Response:
     """A page of an assistant's tasks, newest first."""
-    told = asked.call.read(TaskListing)
-    size = min(told.get("pageSize") or PAGE, MAX_PAGE)
-    with_artifacts, length = bool(told.get("includeArtifacts")), told.get("historyLength") or 0
+    sent = asked.call.read(TaskListing)
+    size = min(sent.get("pageSize") or PAGE, MAX_PAGE)
+    with_artifacts, length = bool(sent.get("includeArtifacts")), sent.get("historyLength") or 0
     wanted = a2a_tasks.TaskFilter(
-        thread_id=_uuid(told, "contextId"),
-        state=_state(told.get("status")),
-        since=told.get("statusTimestampAfter"),
-        before=_uuid(told, "pageToken"),
+        thread_id=_uuid(sent, "contextId"),
+        state=_state(sent.get("status")),
+        since=sent.get("statusTimestampAfter"),
+        before=_uuid(sent, "pageToken"),
         limit=size + 1,
         with_values=with_artifacts or length > 0,
     )
@@ -179,7 +179,7 @@ def list_tasks(asked: AgentCall) -> Response:
             granted.filter,
             changed(granted),
         )
-    history = _history({**told, "historyLength": length})
+    history = _history({**sent, "historyLength": length})
     shown = [
         asked.shapes.task(tasks.of_row(row, history), with_artifacts=with_artifacts) for row in rows[:size]
     ]
@@ -201,16 +201,16 @@ def readable(assistant_id: UUID) -> Granted:
     return granted
 
 
-def _history(told: dict[str, Any]) -> ShownHistory:
+def _history(sent: dict[str, Any]) -> ShownHistory:
     """How much of the history is wanted; what the call says goes before its header."""
-    scope = told.get("historyScope") or request.headers.get(SCOPE_HEADER, CONTEXT)
+    scope = sent.get("historyScope") or request.headers.get(SCOPE_HEADER, CONTEXT)
     if scope not in SCOPES:
         raise RpcError(INVALID_PARAMS, f"{SCOPE_HEADER}: must be {' or '.join(SCOPES)}")
-    return ShownHistory(scope, told.get("historyLength"))
+    return ShownHistory(scope, sent.get("historyLength"))
 
 
-def _uuid(told: dict[str, Any], name: str) -> UUID | None:
-    text = told.get(name)
+def _uuid(sent: dict[str, Any], name: str) -> UUID | None:
+    text = sent.get(name)
     try:
         return UUID(text) if text else None
     except ValueError:

@@ -239,13 +239,13 @@ class Session:
             if isinstance(item, Failure):
                 self._fail(item)
             elif not isinstance(item, Note):
-                texts += self._told(item)
+                texts += self._sent(item)
         if not batch:
             texts += self._caught_up()
         if texts:
             self._socket.send(*texts)
 
-    def _told(self, event: ProtocolEvent) -> Iterator[bytes]:
+    def _sent(self, event: ProtocolEvent) -> Iterator[bytes]:
         if self._replay is not None and event.seq > max(self._replay.through, self._seen):
             yield from self._caught_up()
         self._seen = max(self._seen, event.seq)

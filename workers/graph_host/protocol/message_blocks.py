@@ -98,7 +98,7 @@ class MessageBlocks:
 
 
 class _Block:
-    """One content block: what is known of it, and whether readers have heard of it."""
+    """One content block: what is known of it, and whether it has been sent."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -186,7 +186,7 @@ def _goes_on(slice: Block) -> bool:
 
 
 def _delta(slice: Block) -> Block | None:
-    """What a slice adds, as far as it is told before the block is finished."""
+    """What a slice adds, as far as it is sent before the block is finished."""
     type_ = slice.get("type", "")
     field = PROSE.get(type_)
     if field is not None:

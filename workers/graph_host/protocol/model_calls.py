@@ -26,7 +26,7 @@ class ModelCall:
     run_id: str
     produced: int = 0  # messages that will be in the stream
     streamed: int = 0  # of them, those that have been
-    is_told: bool = False  # readers have been told that its message is whole
+    is_reported: bool = False  # its message has been sent whole
     error: BaseException | None = None
     answer: BaseMessage | None = None
 

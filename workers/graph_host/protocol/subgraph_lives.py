@@ -1,4 +1,4 @@
-"""When the subgraphs of a run begin and end, told from the tasks that they are, as events of protocol v2."""
+"""When the subgraphs of a run begin and end, derived from the tasks that they are, as events of protocol v2."""
 
 from __future__ import annotations
 

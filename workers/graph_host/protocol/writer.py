@@ -125,7 +125,7 @@ class ProtocolWriter:
         message, metadata = payload
         if not isinstance(message, BaseMessage):
             return
-        self._settle()  # before this message counts: the last of a call that is over has yet to be told
+        self._settle()  # before this message counts: the last of a finished call has yet to be sent
         call = self.calls.call_of(message)
         if call is None and self.calls.is_returned(metadata):
             if self.intercept is not None:
@@ -133,7 +133,7 @@ class ProtocolWriter:
             return
         key = call.run_id if call is not None else message.id or ""
         is_chunk = isinstance(message, BaseMessageChunk)
-        if call is not None and (call.is_told or (call.produced and not is_chunk)):
+        if call is not None and (call.is_reported or (call.produced and not is_chunk)):
             return  # nothing is left to say, or it is the whole of what came in chunks
         streamed = self._messages.get(key)
         if streamed is None:
@@ -143,7 +143,7 @@ class ProtocolWriter:
         if is_last:
             self._end_message(key)
         if is_last and call is not None:
-            call.is_told = True
+            call.is_reported = True
 
     def _begin_message(
         self, key: str, ns: Namespace, message: BaseMessage, metadata: Mapping[str, Any]
@@ -214,7 +214,7 @@ class ProtocolWriter:
         held.values = ("values", short_dumps(payload), at)
 
     def _on_checkpoint(self, ns: Namespace, payload: Mapping[str, Any], at: int) -> None:
-        """A checkpoint comes after its step's values, and is told before them."""
+        """A checkpoint comes after its step's values, and is sent before them."""
         held = self._held.setdefault(ns, Held())
         held.ready.append(("checkpoints", dumps(_checkpoint(payload)), at))
         held.settle()
@@ -245,7 +245,7 @@ class ProtocolWriter:
         self._log.write("tasks", ns, dumps(payload), timestamp=at)
 
     def _on_updates(self, ns: Namespace, payload: Any, at: int) -> None:
-        """One event a node; what the library adds under names of its own is told elsewhere."""
+        """One event a node; what the library adds under names of its own is sent elsewhere."""
         for node, output in payload.items():
             if not node.startswith("__"):
                 self._log.write("updates", ns, short_dumps(output), node=node, timestamp=at)
