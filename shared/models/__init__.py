@@ -29,6 +29,7 @@ from shared.models.statuses import (
     RevisionStatus,
     RunStatus,
     ThreadStatus,
+    has_ended,
     is_live,
     is_unsuccessful,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "Upload",
     "WebhookDelivery",
     "Worker",
+    "has_ended",
     "is_live",
     "is_unsuccessful",
 ]

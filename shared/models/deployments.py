@@ -73,6 +73,9 @@ class Revision(Base):
     manifest: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # langgraph.json as it was read
     # its authorization and routes, as its build found them: see shared/deployments/user_code.py
     user_code: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    # whose key asked for it, and which variables it set or unset: see shared/deployments/revision_changes.py
+    created_by: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    changes: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     build_id: Mapped[UUID | None]  # the revision whose build it uses, when it is not its own
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
@@ -156,4 +159,5 @@ class LogLine(Base):
     __table_args__ = (
         Index("ix_log_line_deployment_id_kind_at", "deployment_id", "kind", "at", "id"),
         Index("ix_log_line_revision_id_kind_at", "revision_id", "kind", "at", "id"),
+        Index("ix_log_line_run_id", "run_id", "at", "id", postgresql_where=text("run_id IS NOT NULL")),
     )

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from shared.models.base import EMPTY, NOW, Base, of_thread
-from shared.models.statuses import RunStatus, is_live, is_unsuccessful
+from shared.models.statuses import RunStatus, has_ended, is_live, is_unsuccessful
 
 
 class Run(Base):
@@ -89,6 +89,16 @@ class Run(Base):
             "deployment_id",
             "ended_at",
             postgresql_where=text(is_unsuccessful()),
+        ),
+        # all that ended, newest first: see shared/runs/search.py
+        Index("ix_run_ended", "deployment_id", "run_id", postgresql_where=text(has_ended())),
+        # those of a cron
+        Index(
+            "ix_run_cron",
+            "deployment_id",
+            text("(metadata ->> 'cron_id')"),
+            "run_id",
+            postgresql_where=text("metadata ? 'cron_id'"),
         ),
         Index("ix_run_running", "lease_until", postgresql_where=text("status = 'running'")),
         # who waits for a further attempt: few of all that wait

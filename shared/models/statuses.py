@@ -65,6 +65,11 @@ def is_unsuccessful(alias: str | None = None) -> str:
     return _is_one_of(UNSUCCESSFUL_RUN_STATUSES, alias)
 
 
+def has_ended(alias: str | None = None) -> str:
+    """The SQL condition that a run, called so in the statement, has ended."""
+    return _is_one_of(tuple(status for status in RunStatus if status not in LIVE_RUN_STATUSES), alias)
+
+
 def _is_one_of(statuses: tuple[RunStatus, ...], alias: str | None) -> str:
     """Literals, not parameters: PostgreSQL uses a partial index only where it sees the index's own condition."""
     column = "status" if alias is None else f"{alias}.status"

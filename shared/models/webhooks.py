@@ -28,6 +28,7 @@ class WebhookDelivery(Base):
     due_at: Mapped[datetime] = mapped_column(server_default=NOW)  # of an attempt under way: its lease's end
     owner: Mapped[str | None]
     failure: Mapped[str | None]  # what became of the last attempt
+    response_status: Mapped[int | None]  # which the receiver gave to it
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     ended_at: Mapped[datetime | None]  # delivered or given up
 
@@ -37,5 +38,5 @@ class WebhookDelivery(Base):
         ),
         Index("ix_webhook_delivery_busy", "deployment_id", postgresql_where=text("owner IS NOT NULL")),
         Index("ix_webhook_delivery_ended_at", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
-        Index("ix_webhook_delivery_deployment_id", "deployment_id"),
+        Index("ix_webhook_delivery_created_at", "deployment_id", "created_at", "delivery_id"),
     )

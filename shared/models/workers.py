@@ -30,6 +30,7 @@ class Worker(Base):
     ended_a_minute: Mapped[int]
     heard_seconds: Mapped[float] = mapped_column(Double)  # since the last message came through
     hosts: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
+    drain_requested_at: Mapped[datetime | None]  # by an operator
     started_at: Mapped[datetime] = mapped_column(server_default=NOW)
     seen_at: Mapped[datetime] = mapped_column(server_default=NOW)
 

@@ -22,6 +22,7 @@ from shared.runs.eligibility import LANES, is_due, waiting_since
 from shared.user_code.filters import Filter
 
 MOST_COUNTED = 1_000
+MOST_AT_ONCE = 100
 
 EARLIER = "earlier run of its thread"
 DEPLOYMENT_LIMIT = "deployment limit"
@@ -129,6 +130,19 @@ def of_runs(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[
             said = (ahead, EARLIER) if ahead else _first_of_thread(conn, deployment_id, run["run_id"])
             found[run["run_id"]] = _said(run, *said)
     return found
+
+
+def of_many(conn: Connection, deployment_id: UUID, rows: Sequence[Row]) -> dict[UUID, dict[str, Any]]:
+    """The same for runs of any threads: of as many as may be asked about at once, each costs a look at its line."""
+    of_threads: dict[UUID, list[Row]] = {}
+    waiting = [row for row in rows if row["status"] == RunStatus.PENDING]
+    for row in waiting[:MOST_AT_ONCE]:
+        of_threads.setdefault(row["thread_id"], []).append(row)
+    return {
+        run_id: said
+        for of_thread in of_threads.values()
+        for run_id, said in of_runs(conn, deployment_id, of_thread).items()
+    }
 
 
 def _said(run: RowMapping, position: int | None, reason: str) -> dict[str, Any]:

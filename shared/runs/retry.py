@@ -1,4 +1,4 @@
-"""Runs that did not succeed: finding them, and running one again from where it came to.
+"""Runs that did not succeed: running one again from where it came to.
 
 Another run continues from the failed one's last checkpoint, or from its input when it has none, with the same
 configuration and on what the deployment serves now: a revision that repairs the graph is what one waits
@@ -10,66 +10,19 @@ going on from further back would leave that out of the thread's newest state. Wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, text
 
 from shared.errors import Conflict
 from shared.infra.postgres import Row
-from shared.models import UNSUCCESSFUL_RUN_STATUSES, ThreadStatus, is_unsuccessful
+from shared.models import UNSUCCESSFUL_RUN_STATUSES, ThreadStatus
 from shared.runs import create, read
 from shared.runs.configurable import CHECKPOINT_KEYS, OWN
 from shared.runs.drafts import AS_ASKED, RunRequest
 from shared.threads import records
 
 RETRY_OF = "retry_of"  # in a run's metadata
-
-_MATCHING = f"""
-FROM run WHERE deployment_id = :deployment_id AND {is_unsuccessful()}
-  AND status = ANY(:status)
-  AND (CAST(:since AS timestamptz) IS NULL OR ended_at >= :since)
-  AND (CAST(:until AS timestamptz) IS NULL OR ended_at < :until)
-  AND (CAST(:assistant_id AS uuid) IS NULL OR assistant_id = :assistant_id)
-  AND (CAST(:thread_id AS uuid) IS NULL OR thread_id = :thread_id)
-  AND (CAST(:error AS text) IS NULL OR error ->> 'error' = :error)
-"""
-FILTERS = ("since", "until", "assistant_id", "thread_id", "error")
-
-
-def search(
-    conn: Connection,
-    deployment_id: UUID,
-    filters: Mapping[str, Any],
-    *,
-    limit: int,
-    offset: int,
-    visible: tuple[str, dict[str, Any]] = ("true", {}),
-) -> tuple[list[RowMapping], int]:
-    """A deployment's runs that ended without success, the last to end first; and how many match in all.
-
-    `visible` is a condition and its values: which of them the caller may see.
-    """
-    condition, values = visible
-    matching = f"{_MATCHING} AND {condition}"
-    values = {
-        **values,
-        **{name: filters.get(name) for name in FILTERS},
-        "status": [str(status) for status in filters.get("status") or UNSUCCESSFUL_RUN_STATUSES],
-        "deployment_id": deployment_id,
-    }
-    page = text(
-        f"SELECT {read.COLUMNS} {matching} ORDER BY ended_at DESC, run_id DESC LIMIT :limit OFFSET :offset"
-    )
-    rows = conn.execute(page, {**values, "limit": limit, "offset": offset}).mappings().all()
-    return list(rows), conn.execute(text(f"SELECT count(*) {matching}"), values).scalar_one()
-
-
-def record(row: Row) -> dict[str, Any]:
-    """Such a run as the API shows it: with how it ended, when, and in which attempt."""
-    more = {name: row[name] for name in ("error", "attempt")}
-    return {**read.record(row), **more}
 
 
 def of_failed(

@@ -106,10 +106,55 @@ def test_failed_runs_are_found_by_what_is_known_of_them(api: Api, thread_id: str
     assert found(api, error="KeyError") == []
 
 
+def test_runs_of_any_status_are_listed_the_newest_first(api: Api, neighbour: Api, thread_id: str) -> None:
+    neighbour.post("/runs", {"assistant_id": "agent", "on_completion": "keep"})
+    failed = ended(api, thread_id)
+    done = ended(api, thread_id, status="success")
+    live = started(api, thread_id)
+    behind, elsewhere = (api.post(path, {"assistant_id": "agent"}).json["run_id"] for path in (
+        f"/threads/{thread_id}/runs", "/runs"
+    ))  # fmt: skip
+    running = str(live.run.run_id)
+
+    response = api.post("/runs/search", {"status": [str(status) for status in RunStatus]})
+
+    assert [run["run_id"] for run in response.json] == [elsewhere, behind, running, done, failed]
+    assert response.headers["X-Pagination-Total"] == "5"
+    assert [(run.get("queue") or {}).get("reason") for run in response.json] == [
+        "no runner of pool default", "earlier run of its thread", None, None, None,
+    ]  # fmt: skip
+    assert found(api, status=["pending", "error"], limit=2, offset=1) == [behind, failed]
+    assert found(api, status="running") == [running]
+    assert found(api, status="success", error=None, metadata={}) == [done]
+    live.finish({})
+
+
+def test_runs_of_any_status_are_found_by_what_is_known_of_them(api: Api, thread_id: str) -> None:
+    marked = {"metadata": {"batch": 7, "cron_id": "c"}}
+    pending = api.post("/runs", {"assistant_id": "other", "after_seconds": 3600, **marked}).json["run_id"]
+    done = ended(api, thread_id, status="success", **marked)
+    now = datetime.now(UTC)
+    any_status: dict[str, Any] = {"status": [str(status) for status in RunStatus]}
+
+    assert found(api, **any_status, metadata={"batch": 7}) == [done, pending]
+    assert found(api, **any_status, metadata={"batch": 8}) == []
+    assert found(api, **any_status, metadata={"cron_id": "c"}) == [done, pending]
+    assert found(api, **any_status, metadata={"cron_id": 1}) == []
+    assert found(api, **any_status, graph_id="other") == [pending]
+    assert found(api, **any_status, thread_id=thread_id) == [done]
+    assert found(api, **any_status, since=(now - timedelta(hours=1)).isoformat()) == [done, pending]
+    assert found(api, **any_status, since=(now + timedelta(hours=1)).isoformat()) == []
+    assert found(api, **any_status, until=(now - timedelta(hours=1)).isoformat()) == []
+    assert found(api, graph_id="agent", metadata={"batch": 7}) == []
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"status": "success"}, "status"),
+        ({"status": "done"}, "status"),
+        ({"status": ["success", "gone"]}, "status"),
+        ({"metadata": [1]}, "metadata"),
+        ({"graph_id": ""}, "graph_id"),
         ({"since": "yesterday"}, "since"),
         ({"assistant_id": "agent"}, "assistant_id"),
         ({"limit": 0}, "limit"),

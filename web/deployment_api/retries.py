@@ -1,13 +1,17 @@
-"""Runs that did not succeed: a list of them, and another try."""
+"""Runs of a whole deployment: a search for them, and another try of one that did not succeed."""
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import UUID
+
 from flask import Blueprint, Response
+from sqlalchemy import RowMapping
 
 from shared.errors import NotFound
 from shared.infra.postgres import connection
-from shared.models import UNSUCCESSFUL_RUN_STATUSES
-from shared.runs import retry, visibility
+from shared.models import RunStatus
+from shared.runs import queue_position, retry, search, visibility
 from shared.runs.drafts import RunRequest
 from web.context import deployment
 from web.deployment_api import creation, schemas
@@ -15,7 +19,16 @@ from web.deployment_api.authorization import allow, changed
 from web.deployment_api.creation import WantedRun
 from web.deployment_api.crons import Moment
 from web.deployment_api.paging import MAX_OFFSET, page
-from web.fields import ItemOrList, OneOf, Schema, StrictBoolean, StrictInteger, StrictString, UuidField
+from web.fields import (
+    Filter,
+    ItemOrList,
+    OneOf,
+    Schema,
+    StrictBoolean,
+    StrictInteger,
+    StrictString,
+    UuidField,
+)
 from web.operations import operation
 from web.validation import load, uuid_path
 
@@ -23,7 +36,9 @@ bp = Blueprint("failed", __name__)
 
 
 class Search(Schema):
-    status = ItemOrList(OneOf(*UNSUCCESSFUL_RUN_STATUSES), allow_none=True)
+    status = ItemOrList(OneOf(*RunStatus), allow_none=True)
+    metadata = Filter()
+    graph_id = StrictString(min_length=1, max_length=255, allow_none=True)
     since = Moment(allow_none=True)
     until = Moment(allow_none=True)
     assistant_id = UuidField(allow_none=True)
@@ -39,15 +54,19 @@ class Retry(Schema):
 
 @bp.post("/runs/search")
 @operation(
-    "Search for runs that failed, timed out or were cancelled",
+    "Search for runs, by default for those that failed, timed out or were cancelled",
     role="read",
-    answer=schemas.FAILED_RUNS,
+    answer=schemas.FOUND_RUNS,
     headers=schemas.PAGE_HEADERS,
     body=Search,
 )
-def search_failed() -> Response:
-    """The last to end first. `since` and `until` bound when they ended, `error` names the error's class."""
-    body = load(Search)
+def search_runs() -> Response:
+    """With only failed ones the last to end first: `since` and `until` bound when they ended, `error` names a class.
+
+    With other statuses among them the newest first, and bound by when they were created; X-Pagination-Total then
+    counts up to 10,000. Runs that wait have their `queue`.
+    """
+    body = {name: value for name, value in load(Search).items() if value not in (None, [], {})}
     limit, offset = body.pop("limit"), body.pop("offset")
     thread = {"thread_id": body["thread_id"]} if body.get("thread_id") else {}
     asked = allow(
@@ -61,7 +80,7 @@ def search_failed() -> Response:
         **thread,
     )
     with connection() as conn:
-        rows, total = retry.search(
+        rows, total = search.search(
             conn,
             deployment().id,
             body,
@@ -69,7 +88,13 @@ def search_failed() -> Response:
             offset=offset,
             visible=visibility.of_visible_threads(asked.filter, "run", changed(asked)),
         )
-    return page([retry.record(row) for row in rows], offset=offset, limit=limit, total=total)
+        waits = queue_position.of_many(conn, deployment().id, rows)
+    return page([_shown(row, waits) for row in rows], offset=offset, limit=limit, total=total)
+
+
+def _shown(row: RowMapping, waits: dict[UUID, dict[str, Any]]) -> dict[str, Any]:
+    queue = waits.get(row["run_id"])
+    return {**search.record(row), **({"queue": queue} if queue is not None else {})}
 
 
 @bp.post("/threads/<thread_id>/runs/<run_id>/retry")

@@ -165,13 +165,14 @@ RUN = record(
     queue=QUEUED,
 )
 RUNS = listed(selection(RUN))
-FAILED_RUN = record(
-    "FailedRun",
-    **{name: kind for name, kind in RUN["properties"].items() if name != "queue"},
+FOUND_RUN = record(
+    "FoundRun",
+    ("queue",),
+    **RUN["properties"],
     error=or_null(FAILURE),
     attempt=COUNT,
 )
-FAILED_RUNS = listed(FAILED_RUN)
+FOUND_RUNS = listed(FOUND_RUN)
 QUEUE = record(
     "Queue",
     pending=COUNT,
@@ -203,6 +204,7 @@ CRON = record(
     created_at=TIME,
     updated_at=TIME,
 )
+FIRINGS = record("CronFirings", firings=listed(TIME))
 CRONS = listed(selection(CRON))
 
 ITEM = record(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
@@ -11,7 +12,8 @@ from sqlalchemy import Connection, text
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
-from shared.runs import claims, create, deployment_limits, eligibility, finish, key_limits, read, retry
+from shared.runs import claims, create, deployment_limits, eligibility, finish, key_limits, read
+from shared.runs import search as run_search
 from shared.runs.claims import Terms
 from shared.runs.create import RunRequest
 from shared.runs.finish import Finish
@@ -21,6 +23,7 @@ from tests.support import factories
 pytestmark = pytest.mark.usefixtures("db")
 
 THREADS, STEPS = 20_000, 1_000
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 FILL = (
     """
@@ -99,7 +102,8 @@ def read_by(work: Work) -> tuple[int, int]:
         return int(after.by_scan - before.by_scan), int(after.by_index - before.by_index)
 
 
-def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
+def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_search, "MOST_COUNTED", 20)
     deployment = factories.deployment()
     thread_id = fill(deployment)
 
@@ -115,7 +119,11 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
         checkpoint_reads.answer(conn, deployment.id, ask, thread_id=thread_id)
 
     def failed(conn: Connection) -> None:
-        retry.search(conn, deployment.id, {}, limit=10, offset=0)
+        run_search.search(conn, deployment.id, {}, limit=10, offset=0)
+
+    def newest(conn: Connection, **filters: object) -> None:
+        wanted = {"status": list(RunStatus), **filters}
+        run_search.search(conn, deployment.id, wanted, limit=10, offset=0)
 
     def run(conn: Connection) -> None:
         run_id = create.create_run(
@@ -141,11 +149,14 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need() -> None:
             10,
         ),
         "ten runs that failed": (failed, 2 * 20),
+        "ten runs of any status": (newest, 2 * 20 + 10),
+        "the runs of a cron": (lambda conn: newest(conn, metadata={"cron_id": "c"}), 10),
+        "ten runs of long ago": (lambda conn: newest(conn, until=LONG_AGO), 10),
         "one more run": (run, 40),
     }
     counted = {name: read_by(work) for name, (work, _) in cases.items()}
 
-    assert {name: by_scan for name, (by_scan, _) in counted.items() if by_scan} == {}
+    assert {name: by_scan for name, (by_scan, _) in counted.items() if by_scan > 20} == {}
     assert {name: count for name, (_, count) in counted.items() if count > cases[name][1]} == {}
 
 
