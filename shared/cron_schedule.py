@@ -50,6 +50,17 @@ def next_after(schedule: str, timezone: str | None, after: datetime) -> datetime
         ) from error
 
 
+def firings(schedule: str, timezone: str | None, after: datetime, *, count: int) -> list[datetime]:
+    """The next times after `after`, in UTC; fewer where a schedule has no more. Raises Invalid as next_after()."""
+    found = [next_after(schedule, timezone, after)]
+    while len(found) < count:
+        try:
+            found.append(next_after(schedule, timezone, found[-1]))
+        except Invalid:
+            break
+    return [at.astimezone(UTC) for at in found]
+
+
 def _fields(schedule: str) -> list[str]:
     """Its fields in the library's order: seconds come first there."""
     fields = ALIASES.get(schedule.strip().lower(), schedule).split()

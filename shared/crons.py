@@ -157,6 +157,17 @@ def get(conn: Connection, deployment_id: UUID, cron_id: UUID, *, lock: bool = Fa
     return row
 
 
+def firings(conn: Connection, deployment_id: UUID, cron_id: UUID, *, count: int) -> list[datetime]:
+    """When a cron will create its next runs, as things are now: none where it is off or over. Raises NotFound."""
+    row = get(conn, deployment_id, cron_id)
+    if not row["enabled"]:
+        return []
+    now = _now(conn)
+    first = max(row["next_run_date"], now)
+    later = cron_schedule.firings(row["schedule"], row["timezone"], first, count=count)
+    return [at for at in [first, *later][:count] if row["end_time"] is None or at <= row["end_time"]]
+
+
 UPDATE = text("""
 UPDATE cron SET schedule = :schedule, timezone = :timezone, end_time = :end_time, enabled = :enabled,
     on_run_completed = :on_run_completed, next_run_date = :next_run_date, updated_at = now(),
@@ -359,7 +370,8 @@ def request_of(row: RowMapping) -> RunRequest:
     known["metadata"] = {**row["metadata"], **(payload.get("metadata") or {})}
     if row["on_run_completed"] is not None:
         known["on_completion"] = row["on_run_completed"]
-    return RunRequest(assistant_id=str(row["assistant_id"]), extras={"cron_id": str(row["cron_id"])}, **known)
+    own = {"cron_id": str(row["cron_id"])}
+    return RunRequest(assistant_id=str(row["assistant_id"]), extras=own, own_metadata=own, **known)
 
 
 RUN_FIELDS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -70,6 +71,40 @@ def test_the_end_of_a_cron_from_before_its_payload_was_kept_whole_is_shown(api: 
         conn.execute(text("UPDATE cron SET payload = '{}'"))
     shown = api.get(f"/runs/crons/{cron['cron_id']}").json
     assert shown["end_time"] == "2030-01-01T00:00:00+00:00"
+
+
+def firings(api: Api, cron_id: str, **query: Any) -> Any:
+    response = api.get(f"/runs/crons/{cron_id}/firings", query_string=query)
+    assert response.status_code == 200, response.text
+    return response.json["firings"]
+
+
+def test_it_tells_when_it_fires_next(api: Api, neighbour: Api) -> None:
+    cron = new(api, schedule="30 9 * * *", timezone="Europe/Berlin")
+    five = firings(api, cron["cron_id"])
+    assert len(five) == 5
+    assert five[0] == cron["next_run_date"]
+    assert five == sorted(five)
+    assert all(at.endswith((":30:00+00:00", ":30:00Z")) for at in five)
+    assert firings(api, cron["cron_id"], count=2) == five[:2]
+    path = f"/runs/crons/{cron['cron_id']}"
+    api.patch(path, {"end_time": five[2]})
+    assert firings(api, cron["cron_id"]) == five[:3]
+    api.patch(path, {"enabled": False})
+    assert firings(api, cron["cron_id"]) == []
+    assert neighbour.get(f"{path}/firings").status_code == 404
+    refused = api.get(f"{path}/firings?count=0")
+    assert (refused.status_code, refused.json["detail"].partition(":")[0]) == (422, "count")
+
+
+def test_one_that_is_overdue_fires_now(api: Api) -> None:
+    cron = new(api)
+    with connection() as conn:
+        conn.execute(text("UPDATE cron SET next_run_date = now() - interval '3 hours'"))
+        now = conn.execute(text("SELECT now()")).scalar_one()
+    first, second = (datetime.fromisoformat(at) for at in firings(api, cron["cron_id"], count=2))
+    assert now <= first < second
+    assert second.minute == 0
 
 
 def test_a_cron_on_a_thread_has_no_on_run_completed(api: Api) -> None:

@@ -72,7 +72,7 @@ def test_it_fires_for_its_user_whole(users: Users) -> None:
 
     ((resource, action, value),) = users.guard.asks
     assert (resource, action, value["thread_id"]) == ("threads", "create_run", None)
-    assert value["metadata"] == {"a": 1, "owner": "ann"}
+    assert value["metadata"] == {"a": 1, "owner": "ann", "cron_id": str(cron_id)}
     assert len(users.guard.facts) == facts  # nobody is authenticated
     (run,) = runs()
     assert run["run_id"] == fired.created.run_id

@@ -64,6 +64,7 @@ def test_a_due_cron_creates_one_run_and_moves_on(deployment: DeploymentRef) -> N
     assert run["kwargs"]["input"] == {"text": "a"}
     assert run["kwargs"]["context"]["word"] == "x"
     assert run["kwargs"]["config"]["configurable"]["cron_id"] == str(cron_id)
+    assert run["metadata"]["cron_id"] == str(cron_id)
     assert run["kwargs"]["temporary"] is True
 
 

@@ -33,6 +33,7 @@ from web.fields import (
     JsonObject,
     ListOf,
     OneOf,
+    QueryInteger,
     Rule,
     Schema,
     StrictBoolean,
@@ -42,7 +43,7 @@ from web.fields import (
 )
 from web.json_schema import COUNT
 from web.operations import operation
-from web.validation import load, uuid_path
+from web.validation import load, load_query, uuid_path
 
 bp = Blueprint("crons", __name__)
 
@@ -135,6 +136,10 @@ class CronSearch(CronFilter):
     sort_by = OneOf(*crons.SORTABLE, load_default="created_at", allow_none=True)
     sort_order = OneOf("asc", "desc", load_default="desc", allow_none=True)
     select = ListOf(OneOf(*crons.FIELDS, "now"), allow_none=True)
+
+
+class FiringsQuery(Schema):
+    count = QueryInteger(minimum=1, maximum=100, load_default=5)
 
 
 @bp.post("/runs/crons")
@@ -233,6 +238,20 @@ def get_cron(cron_id: str) -> Response:
     with connection() as conn:
         filters.require_cron(conn, deployment().id, key, asked.filter)
         return jsonify(crons.record(crons.get(conn, deployment().id, key)))
+
+
+@bp.get("/runs/crons/<cron_id>/firings")
+@operation(
+    "Tell when a cron fires next", role="read", query=FiringsQuery, answer=schemas.FIRINGS, errors=(404,)
+)
+def get_firings(cron_id: str) -> Response:
+    """As things are now: nothing for one that is disabled, and nothing after its `end_time`."""
+    key = uuid_path(cron_id, "cron_id")
+    count = load_query(FiringsQuery)["count"]
+    asked = allow("crons", "read", cron_id=key)
+    with connection() as conn:
+        filters.require_cron(conn, deployment().id, key, asked.filter)
+        return jsonify(firings=crons.firings(conn, deployment().id, key, count=count))
 
 
 @bp.patch("/runs/crons/<cron_id>")

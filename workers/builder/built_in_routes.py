@@ -32,6 +32,7 @@ POST /runs/batch
 POST /runs/cancel
 POST /runs/crons
 GET PATCH DELETE /runs/crons/{}
+GET /runs/crons/{}/firings
 POST /runs/crons/count
 POST /runs/crons/search
 POST /runs/search
@@ -63,6 +64,8 @@ GET POST WEBSOCKET /threads/{}/stream/events
 POST /threads/count
 POST /threads/prune
 POST /threads/search
+POST /webhooks/{}/retry
+POST /webhooks/search
 """
 
 
