@@ -292,6 +292,23 @@ def test_an_ended_run_that_is_not_resumable_streams_nothing(api: Api, thread_id:
     assert text_of(join(api, run_id, "-1")) == ""
 
 
+def test_all_that_is_kept_of_a_run_can_be_asked_for(api: Api, thread_id: str) -> None:
+    ended, failed = start(api, thread_id), start(api, thread_id)
+    act(ended, {"a": 1})
+    whole = first(ended) + sse("values", {"a": 1})
+    assert text_of(join(api, ended, "-")) == whole
+    assert text_of(join(api, ended, "-", "?stream_mode=values")) == sse("values", {"a": 1})
+    actor = Actor(failed)
+    actor.emit("values", {"a": 1})
+    response = join(api, failed, "-")
+    actor.finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
+    assert text_of(response) == first(failed) + sse("values", {"a": 1}) + sse("error", FAILURE)
+
+    redis.client().flushall()
+    assert text_of(join(api, ended, "-")) == EXPIRED
+    assert text_of(join(api, failed, "-")) == EXPIRED + sse("error", FAILURE)
+
+
 def test_a_pending_run_is_joined_from_its_start(api: Api, thread_id: str) -> None:
     run_id = start(api, thread_id)
     response = join(api, run_id)

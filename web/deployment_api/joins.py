@@ -33,6 +33,8 @@ from web.validation import load_query, uuid_path
 
 bp = Blueprint("joins", __name__)
 
+ALL_KEPT = "-"  # as a Last-Event-ID: all that is kept, also of a run that was not created to be resumed
+
 
 class JoinQuery(Schema):
     cancel_on_disconnect = QueryBoolean(load_default=False)
@@ -141,6 +143,7 @@ def _joined(thread_id: UUID | None, run_id: str) -> Response:
     errors=(404,),
 )
 def join_stream(thread_id: str, run_id: str) -> Response:
+    """With Last-Event-ID `-` all that is kept comes first, or alone for a run that has ended, resumable or not."""
     return _joined_stream(uuid_path(thread_id, "thread_id"), run_id)
 
 
@@ -178,7 +181,7 @@ def _joined_stream(thread_id: UUID | None, run_id: str) -> Response:
         if after is not None and newest:  # a log that holds nothing was lost: its numbers were in use
             after = min(after, newest)
         is_over = row["status"] not in LIVE_RUN_STATUSES
-        if is_over and (after is None or not resumable or (is_whole and after == newest)):
+        if is_over and (after is None or (is_whole and after == newest)):
             batches: Iterator[list[Event]] = iter(())
         else:
             batches = follower.batches(reader, after=after)
@@ -208,10 +211,12 @@ def _position(last_event_id: str | None, row: Any) -> int | None:
     """The number to go on after; None means from now on."""
     if row["status"] == RunStatus.PENDING and not row["attempt"]:
         return 0
+    text = (last_event_id or "").strip()
+    if text == ALL_KEPT:
+        return 0
     if not row["kwargs"]["resumable"] or last_event_id is None:
         return None
-    text = last_event_id.strip()
-    if text in ("-", "-1", "0"):
+    if text in ("-1", "0"):
         return 0
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         return None
