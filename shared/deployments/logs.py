@@ -154,6 +154,7 @@ def lines(
     order: str = "desc",
     limit: int = 100,
     offset: str | None = None,
+    run_id: UUID | None = None,
     level: str | None = None,
     query: str | None = None,
     start_time: datetime | None = None,
@@ -169,6 +170,7 @@ def lines(
     values: dict[str, Any] = {"deployment_id": deployment_id, "kind": kind, "limit": limit}
     for name, value, condition in (
         ("revision_id", revision_id, "revision_id = :revision_id"),
+        ("run_id", run_id, "run_id = :run_id"),
         ("levels", level and list(LEVELS[LEVELS.index(level) :]), "level = ANY(:levels)"),
         ("query", query, "strpos(lower(message), lower(:query)) > 0"),
         # Clients send back a time they read as milliseconds: rounding must not hide a line.
@@ -184,7 +186,7 @@ def lines(
         where.append(f"(at, id) {'>' if is_ascending else '<'} (CAST(:after_at AS timestamptz), :after_id)")
     direction = "ASC" if is_ascending else "DESC"
     statement = (
-        f"SELECT id, at, level, message FROM log_line WHERE {' AND '.join(where)}"
+        f"SELECT id, at, level, message, run_id FROM log_line WHERE {' AND '.join(where)}"
         f" ORDER BY at {direction}, id {direction} LIMIT :limit"
     )
     rows = list(conn.execute(text(statement), values).mappings())

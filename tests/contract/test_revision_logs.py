@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import orjson
 import pytest
@@ -27,7 +27,12 @@ def deployment(control: ControlPlane) -> Any:
 
 
 def write(
-    deployment: Any, *messages: str, kind: str = BUILD, level: str = "INFO", at: datetime = START
+    deployment: Any,
+    *messages: str,
+    kind: str = BUILD,
+    level: str = "INFO",
+    at: datetime = START,
+    run_id: UUID | None = None,
 ) -> None:
     """Lines of the latest revision, a microsecond apart."""
     with connection() as conn:
@@ -41,6 +46,7 @@ def write(
                     at=at + timedelta(microseconds=n),
                     level=level,
                     message=message,
+                    run_id=run_id,
                 )
                 for n, message in enumerate(messages)
             ],
@@ -63,7 +69,13 @@ def test_a_line_is_shown_with_a_stable_id_and_its_time(control: ControlPlane, de
     answer = read(control, deployment)
     [line] = answer["logs"]
     milliseconds = START.timestamp() * 1000 + 123.456
-    assert {**line, "id": ""} == {"id": "", "timestamp": milliseconds, "level": "INFO", "message": "hello"}
+    assert {**line, "id": ""} == {
+        "id": "",
+        "timestamp": milliseconds,
+        "level": "INFO",
+        "message": "hello",
+        "run_id": None,
+    }
     assert isinstance(line["id"], str)
     assert line["id"]
     assert answer["next_offset"] is None
@@ -130,6 +142,28 @@ def test_lines_are_filtered(control: ControlPlane, deployment: Any) -> None:
         "Downloading A",
     ]
     assert messages(read(control, deployment, end_time="2026-01-02T00:00:00")) == []
+
+
+def test_what_one_run_said_is_found_in_the_deployments_log(control: ControlPlane, deployment: Any) -> None:
+    own, other = uuid4(), uuid4()
+    write(deployment, "began", "Was slow", kind=DEPLOY, run_id=own)
+    write(deployment, "failed slowly", kind=DEPLOY, level="ERROR", run_id=own)
+    write(deployment, "slow too", kind=DEPLOY, run_id=other)
+    write(deployment, "slow host", kind=DEPLOY)
+    path = f"/v1/projects/{deployment['id']}/deploy_logs"
+
+    def found(**body: Any) -> list[str]:
+        lines: Any = control.post(path, body).json
+        assert {line["run_id"] for line in lines["logs"]} <= {str(body["run_id"])}
+        return messages(lines)
+
+    assert sorted(found(run_id=own)) == ["Was slow", "began", "failed slowly"]
+    assert sorted(found(run_id=own, text="slow")) == ["Was slow", "failed slowly"]
+    assert found(run_id=own, text="slow", level="ERROR") == ["failed slowly"]
+    assert found(run_id=other, query="SLOW") == ["slow too"]
+    assert found(run_id=uuid4()) == []
+    refused: Any = control.post(path, {"run_id": "the last"})
+    assert (refused.status_code, refused.json["detail"][0]["loc"]) == (422, ["body", "run_id"])
 
 
 def test_no_body_asks_for_everything(control: ControlPlane, deployment: Any) -> None:

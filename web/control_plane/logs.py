@@ -14,7 +14,7 @@ from web.auth import caller
 from web.control_plane import schemas
 from web.control_plane.records import log_record
 from web.control_plane.revisions import find_revision
-from web.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
+from web.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField, UuidField
 from web.operations import operation
 from web.validation import load, load_query, uuid_path
 
@@ -43,6 +43,8 @@ class LogSearch(Schema):
     offset = StrictString(max_length=1024, allow_none=True)
     level = OneOf(*logs.LEVELS, allow_none=True)
     query = StrictString(max_length=1024, allow_none=True)
+    text = StrictString(max_length=1024, allow_none=True)  # the same by another name
+    run_id = UuidField(allow_none=True)
     start_time = TimeField(allow_none=True)
     end_time = TimeField(allow_none=True)
 
@@ -89,7 +91,9 @@ def search_revision_logs(deployment_id: str, revision_id: str) -> Response:
     errors=(404,),
 )
 def search_deployment_logs(deployment_id: str) -> Response:
-    """With `wait` the answer comes as soon as there is a line that matches, or after so many seconds without."""
+    """`level` means that level and above, `text` (or `query`) is a part of a line, `run_id` names the run that said it.
+
+    With `wait` the answer comes as soon as there is a line that matches, or after so many seconds without."""
     key = uuid_path(deployment_id, "deployment_id")
     wait_seconds = min(load_query(LogRead)["wait"], MAX_WAIT_SECONDS)
     with connection() as conn:
@@ -105,6 +109,7 @@ def _of_revision(deployment_id: str, revision_id: str, kind: str) -> Response:
 
 def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str, *, wait_seconds: int = 0) -> Response:
     asked = {name: value for name, value in load(LogSearch, optional=True).items() if value is not None}
+    asked["query"] = asked.pop("text", None) or asked.get("query")
     asked["limit"] = min(asked.get("limit", DEFAULT_LINES), MAX_LINES)
     if kind == logs.DEPLOY:
         asked["settled_seconds"] = SETTLED_SECONDS

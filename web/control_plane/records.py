@@ -70,6 +70,7 @@ def log_record(row: RowMapping) -> dict[str, Any]:
         "timestamp": round(row["at"].timestamp() * 1000, 3),
         "level": row["level"],
         "message": row["message"],
+        "run_id": row["run_id"],
     }
 
 

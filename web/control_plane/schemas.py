@@ -101,6 +101,7 @@ LOG_LINE = record(
     timestamp={"type": "number", "description": "milliseconds since 1970"},
     level=one_of(*LEVELS),
     message=TEXT,
+    run_id=UUID_OR_NULL,
 )
 LOG_LINES = record("LogLines", logs=listed(LOG_LINE), next_offset=TEXT_OR_NULL)
 
