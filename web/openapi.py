@@ -68,6 +68,7 @@ GROUPS = {
     "Users' tokens": ("authentication",),
     "Repositories": ("integrations",),
     "Workers": ("workers",),
+    "Figures": ("metrics",),
     "Service": ("queue", "health", "openapi"),
 }
 GROUP_OF = {blueprint: group for group, blueprints in GROUPS.items() for blueprint in blueprints}

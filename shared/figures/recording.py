@@ -13,12 +13,15 @@ from shared.models import RunStatus
 _COLUMNS = "{0}.key_id, {0}.created_at, {0}.not_before, {0}.started_at, {0}.attempt"
 # A run that waits for another attempt has been given another time; it waited since its creation before the first.
 _WAIT = "started_at - CASE WHEN not_before <= started_at THEN not_before ELSE created_at END"
+# Users of a deployment's own authorization are as many as they like: they are counted as nobody's key.
+USER_PREFIX = "user:"
 # What a graph host says is its own clock's, or its user code's: nothing before the run began, nor after its end.
 _BETWEEN = "CASE WHEN {ago} BETWEEN 0 AND {total} THEN {total} - {ago} END"
 _APPEND = """
 INSERT INTO ended_run (deployment_id, key_id, status, created_at, attempts, wait_seconds, duration_seconds,
     first_token_seconds, usage)
-SELECT deployment_id, key_id, {status}, created_at, attempt, {wait}, {duration}, {first_token}, {usage}
+SELECT deployment_id, CASE WHEN starts_with(key_id, '{user}') THEN '' ELSE key_id END, {status}, created_at,
+    attempt, {wait}, {duration}, {first_token}, {usage}
 FROM {source}
 """
 
@@ -34,6 +37,7 @@ def append(
     """In a statement: append the rows of the runs in `source`, which has their columns."""
     return _APPEND.format(
         source=source,
+        user=USER_PREFIX,
         status=status,
         wait=_seconds(_WAIT),
         duration=_seconds("now() - started_at"),

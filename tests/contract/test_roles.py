@@ -64,6 +64,8 @@ read      GET     /v1/integrations/github/<integration_id>/repos
 read      GET     /v2/me
 read      GET     /v2/organizations
 read      GET     /v2/workers
+read      GET     /v2/metrics/series
+read      GET     /v2/metrics/overview
 operator  POST    /v2/organizations
 read      GET     /v2/organizations/<organization_id>
 operator  PATCH   /v2/organizations/<organization_id>

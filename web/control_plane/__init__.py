@@ -10,6 +10,7 @@ from web.control_plane import (
     integrations,
     logs,
     me,
+    metrics,
     organizations,
     providers,
     revisions,
@@ -29,6 +30,7 @@ for resource in (
     providers.bp,
     authentication.bp,
     workers.bp,
+    metrics.bp,
 ):
     bp.register_blueprint(resource)
 

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
+from shared.access import api_keys
 from shared.deployments.deployments import DeploymentRef
 from shared.figures import folding, reading
 from shared.figures.reading import WINDOWS
@@ -149,6 +150,20 @@ def test_an_end_that_is_refused_is_not_counted(deployment: DeploymentRef) -> Non
         assert finish.finish_runs(conn, [Finish(run, RunStatus.ERROR, None)], owner="a") == {}
 
     assert counted() == [("success", 1)]
+
+
+def test_users_of_a_deployment_are_nobodys_key(deployment: DeploymentRef) -> None:
+    ended(claimed(deployment, key_id=f"{api_keys.USER_PREFIX}0123"))
+    with connection() as conn:
+        cancel.cancel_run(conn, deployment.id, **_waiting(deployment, f"{api_keys.USER_PREFIX}0123"))
+
+    assert {row["key_id"] for row in of_table("ended_run")} == {""}
+
+
+def _waiting(deployment: DeploymentRef, key_id: str) -> dict[str, UUID]:
+    run_id = pending(deployment, key_id=key_id)
+    (row,) = [row for row in of_table("run") if row["run_id"] == run_id]
+    return {"run_id": run_id, "thread_id": row["thread_id"]}
 
 
 def roll_back(run: Claimed) -> None:

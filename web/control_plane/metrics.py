@@ -1,0 +1,87 @@
+"""Figures of an organization's runs: as a series of points, and of each deployment together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, Response, jsonify
+
+from shared.deployments import deployments
+from shared.figures import reading
+from shared.figures.reading import WINDOWS
+from shared.figures.sums import COUNTS, KINDS
+from shared.infra.postgres import connection
+from shared.models import DeploymentStatus
+from web.auth import caller
+from web.fields import OneOf, Schema, StrictString, UuidField
+from web.json_schema import COUNT, COUNT_OR_NULL, TEXT, TIME, UUID, JsonSchema, listed, one_of, record
+from web.operations import operation
+from web.validation import load_query
+
+bp = Blueprint("metrics", __name__)
+
+SECONDS: JsonSchema = {"type": "number", "minimum": 0}
+SECONDS_OR_NULL: JsonSchema = {"type": ["number", "null"], "minimum": 0}
+POINT = record(
+    "FigurePoint",
+    at=TIME,
+    **dict.fromkeys(COUNTS, COUNT),
+    **{f"{kind}_{share}": SECONDS_OR_NULL for kind in KINDS for share in reading.SHARES},
+)
+SERIES = record("FigureSeries", step_seconds=COUNT, **{"from": TIME, "until": TIME}, points=listed(POINT))
+IN_OVERVIEW = record(
+    "DeploymentFigures",
+    id=UUID,
+    name=TEXT,
+    status=one_of(*DeploymentStatus),
+    pool=TEXT,
+    revision_number=COUNT_OR_NULL,
+    runs_a_minute=SECONDS,
+    success=COUNT,
+    failed=COUNT,
+    **dict.fromkeys(reading.OF_OVERVIEW, SECONDS_OR_NULL),
+    running=COUNT,
+    waiting=COUNT,
+    oldest_wait_seconds=SECONDS,
+)
+OVERVIEW = record("Overview", deployments=listed(IN_OVERVIEW))
+
+
+class OverviewQuery(Schema):
+    window = OneOf(*WINDOWS, load_default="hour")
+
+
+class SeriesQuery(OverviewQuery):
+    deployment_id = UuidField()
+    key_id = StrictString(max_length=255)
+
+
+@bp.get("/v2/metrics/series")
+@operation("What runs came to, step by step", role="read", answer=SERIES, query=SeriesQuery, errors=(404,))
+def get_series() -> Response:
+    """60 minutes, 24 hours or 168 hours; the last one is under way, and true to the second.
+
+    A run is counted as created when it was, and all else when it ends: how, after which attempts, with which
+    tokens; how long it waited, took, and until its first token, of which the seconds are null where none is known.
+    """
+    asked: dict[str, Any] = load_query(SeriesQuery)
+    window = WINDOWS[asked.pop("window")]
+    organization_id = caller().organization_id
+    with connection() as conn:
+        if "deployment_id" in asked:
+            deployments.get(conn, organization_id, asked["deployment_id"])
+        return jsonify(reading.series(conn, organization_id, window, **asked))
+
+
+@bp.get("/v2/metrics/overview")
+@operation(
+    "What each deployment did within a window, and does now",
+    role="read",
+    answer=OVERVIEW,
+    query=OverviewQuery,
+)
+def get_overview() -> Response:
+    """`failed` are errors and timeouts. The pools are in GET /v2/workers."""
+    window = WINDOWS[load_query(OverviewQuery)["window"]]
+    with connection() as conn:
+        return jsonify(deployments=reading.overview(conn, caller().organization_id, window))
