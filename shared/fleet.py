@@ -13,6 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
+from shared.errors import NotFound
 from shared.infra.postgres import dumps
 from shared.models import is_live
 
@@ -47,13 +48,28 @@ RECORD_HEARTBEAT = text(
     f"INSERT INTO worker ({', '.join(COLUMNS)}) VALUES ("
     + ", ".join("CAST(:hosts AS json)" if name == "hosts" else f":{name}" for name in COLUMNS)
     + ") ON CONFLICT (id) DO UPDATE SET seen_at = now(), "
-    + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in FIXED)
+    + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in (*FIXED, "state"))
+    + f", state = CASE WHEN worker.drain_requested_at IS NULL THEN excluded.state ELSE '{DRAINING}' END"
+    + " RETURNING drain_requested_at IS NOT NULL"
 )
 
 
-def record_heartbeat(conn: Connection, heartbeat: Heartbeat) -> None:
-    """Store a worker's newest heartbeat."""
-    conn.execute(RECORD_HEARTBEAT, {**asdict(heartbeat), "hosts": dumps(list(heartbeat.hosts))})
+def record_heartbeat(conn: Connection, heartbeat: Heartbeat) -> bool:
+    """Store a worker's newest heartbeat; whether somebody wants it drained."""
+    values = {**asdict(heartbeat), "hosts": dumps(list(heartbeat.hosts))}
+    return bool(conn.execute(RECORD_HEARTBEAT, values).scalar_one())
+
+
+DRAIN = text(
+    f"UPDATE worker SET state = '{DRAINING}', drain_requested_at = coalesce(drain_requested_at, now())"
+    " WHERE id = :id"
+)
+
+
+def request_drain(conn: Connection, worker: str) -> None:
+    """Have a worker drain itself, which it learns with its next heartbeat; raises NotFound."""
+    if conn.execute(DRAIN, {"id": worker}).rowcount != 1:
+        raise NotFound(f"Worker {worker} not found.")
 
 
 def leave(conn: Connection, worker: str) -> None:

@@ -57,6 +57,7 @@ GROUPS = {
     "State and history": ("states",),
     "Assistants": ("assistants",),
     "Crons": ("crons",),
+    "Webhooks": ("webhooks",),
     "Store": ("store",),
     "Protocol v2": ("protocol_commands", "protocol_events", "protocol_socket"),
     "MCP and A2A": ("mcp", "a2a"),
@@ -76,7 +77,7 @@ GROUP_OF = {blueprint: group for group, blueprints in GROUPS.items() for bluepri
 SKIPPED_METHODS = frozenset({"HEAD", "OPTIONS"})
 SKIPPED_BLUEPRINTS = frozenset({"docs", "deployment_docs", "console"})
 DEPLOYMENT_ROOT = "/d/{deployment}"
-OTHER_IDS = frozenset({"provider_id", "key_id", "auth_id"})  # taken whatever they look like
+OTHER_IDS = frozenset({"provider_id", "key_id", "auth_id", "worker_id"})  # taken whatever they look like
 
 
 @bp.get("/openapi.json")

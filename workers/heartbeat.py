@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -56,6 +57,11 @@ def send_canary(worker: str) -> None:
     broker.celery.send_task(broker.CANARY, queue=Queue(name, Exchange(""), routing_key=name))
 
 
+def stop_in_good_order() -> None:
+    """What a supervisor does that stops this process."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 class HeartbeatSender:
     """Sends this process's heartbeats, and canaries to itself."""
 
@@ -68,6 +74,7 @@ class HeartbeatSender:
         figures: Figures,
         is_full: Callable[[], bool],
         dies: Callable[[], None],
+        stops: Callable[[], None] = stop_in_good_order,
         send_canary: Callable[[str], None] = send_canary,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -78,6 +85,7 @@ class HeartbeatSender:
         self._figures = figures
         self._is_full = is_full
         self._dies = dies
+        self._stops = stops
         self._send_canary = send_canary
         self._clock = clock
         self._canary_at = clock()
@@ -134,7 +142,10 @@ class HeartbeatSender:
             **self._figures(),
         )
         with connection() as conn:
-            fleet.record_heartbeat(conn, heartbeat)
+            is_to_drain = fleet.record_heartbeat(conn, heartbeat)
+        if is_to_drain and not self.draining:
+            log.info("an operator wants this process drained")
+            self._stops()
 
     def check(self) -> None:
         """Send a canary now and then; end the process when none comes back."""

@@ -56,6 +56,7 @@ def _is_described(answer: dict[str, Any]) -> bool:
 CREATES_NOTHING = (
     "/build_logs",
     "/deploy_logs",
+    "/drain",
     "/interrupt",
     "/push-token",
     "/v2/listeners",

@@ -105,6 +105,22 @@ def test_a_worker_says_anew_what_it_does_and_goes(client: FlaskClient) -> None:
     assert seen(client)["workers"] == []
 
 
+def test_one_that_is_to_be_drained_says_so_at_once(client: FlaskClient, foreign_client: FlaskClient) -> None:
+    heartbeat()
+    heartbeat("other")
+
+    for _ in range(2):
+        assert client.post("/v2/workers/box:1:a/drain").status_code == 202
+    heartbeat(running=3)  # it has not noticed yet
+
+    states = {row["id"]: (row["state"], row["running"]) for row in seen(client)["workers"]}
+    assert states == {"box:1:a": ("draining", 3), "other": ("ready", 0)}
+    assert seen(client)["pools"][0]["slots"] == 100
+    missing = client.post("/v2/workers/nobody/drain")
+    assert (missing.status_code, missing.json) == (404, {"detail": "Worker nobody not found."})
+    assert foreign_client.post("/v2/workers/other/drain").status_code == 403
+
+
 def test_one_that_is_silent_is_removed(client: FlaskClient, redis: Any) -> None:
     heartbeat("silent")
     heartbeat("alive")

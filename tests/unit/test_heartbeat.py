@@ -11,6 +11,7 @@ from celery import Celery
 from redis import Redis
 from sqlalchemy import Engine, text
 
+from shared import fleet
 from shared.infra import broker
 from shared.infra.postgres import connection
 from shared.settings import Settings
@@ -29,7 +30,7 @@ class Stage:
         self.is_full = False
         self.is_away = False
         self.sent: Callable[[str], None] = lambda worker: None
-        self.ended = 0
+        self.ended = self.stopped = 0
         self.sender = HeartbeatSender(
             dataclasses.replace(settings, worker="box:1:a"),
             kind="runner",
@@ -37,6 +38,7 @@ class Stage:
             figures=lambda: {"slots": 9, "running": 4},
             is_full=lambda: self.is_full,
             dies=self.die,
+            stops=self.stop,
             send_canary=self.send,
             clock=lambda: self.now,
         )
@@ -48,6 +50,10 @@ class Stage:
 
     def die(self) -> None:
         self.ended += 1
+
+    def stop(self) -> None:
+        self.stopped += 1
+        self.sender.draining = True
 
     def live(self, seconds: float, *, hears: bool = False) -> None:
         """Go through the rounds of this time."""
@@ -132,3 +138,13 @@ def test_a_worker_consumes_a_queue_of_its_own_that_leaves_nothing_behind(redis_u
     assert set(app.amqp.queues.consume_from) == {"runs.default", "canary.box:1:a"}
     own = app.amqp.queues.consume_from["canary.box:1:a"]
     assert (own.exchange.name, own.no_ack) == ("", True)
+
+
+def test_it_stops_in_good_order_when_an_operator_wants_it(stage: Stage, db: Engine) -> None:
+    stage.sender.send()
+    assert stage.stopped == 0
+    with connection() as conn:
+        fleet.request_drain(conn, "box:1:a")
+    stage.sender.send()
+    stage.sender.send()
+    assert (stage.stopped, stage.ended) == (1, 0)

@@ -27,6 +27,15 @@ def list_workers() -> Response:
     return jsonify(workers=[_record(row) for row in found], pools=pools)
 
 
+@bp.post("/v2/workers/<worker_id>/drain")
+@operation("Drain a worker, as SIGTERM does", role="operator", status=202, errors=(404,))
+def drain_worker(worker_id: str) -> tuple[str, int]:
+    """It is shown as draining at once and notices within seconds; then it ends, and its supervisor may start another."""
+    with connection() as conn:
+        fleet.request_drain(conn, worker_id)
+    return "", 202
+
+
 def _record(row: dict[str, Any]) -> dict[str, Any]:
     fields = schemas.WORKER["properties"]
     return {name: row[name] for name in fields}
