@@ -302,15 +302,6 @@ def valkey(data_dir: Path) -> Server:
     )
 
 
-def valkey_url(data_dir: Path) -> str | None:
-    """Where the embedded Valkey of this data directory listens; None when it was never started."""
-    folder = data_dir / "valkey"
-    if not (folder / "password").exists():
-        return None
-    path = _socket_folder(folder, "valkey.sock", make=False) / "valkey.sock"
-    return f"unix://:{(folder / 'password').read_text().strip()}@{quote(str(path))}?db=0"
-
-
 def _valkey_answers(path: Path, password: str) -> bool:
     """Whether it takes commands: while it loads its file it answers with an error."""
     with socket.socket(socket.AF_UNIX) as peer:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.errors import NotFound
 from shared.infra.postgres import dumps
-from shared.models import is_live
+from shared.models import is_live, waiting_since
 
 SILENT_SECONDS = 60.0
 READY, DRAINING = "ready", "draining"
@@ -123,9 +123,9 @@ def _names(
 POOLS = text(f"""
 WITH live AS (
     SELECT pool, count(*) FILTER (WHERE status = 'running') AS running,
-        count(*) FILTER (WHERE status = 'pending' AND coalesce(not_before, created_at) <= now()) AS pending,
-        extract(epoch FROM now() - min(coalesce(not_before, created_at))
-            FILTER (WHERE status = 'pending' AND coalesce(not_before, created_at) <= now())) AS oldest
+        count(*) FILTER (WHERE status = 'pending' AND {waiting_since("run")} <= now()) AS pending,
+        extract(epoch FROM now() - min({waiting_since("run")})
+            FILTER (WHERE status = 'pending' AND {waiting_since("run")} <= now())) AS oldest
     FROM run WHERE {is_live()} GROUP BY pool
 ), serving AS (
     SELECT pool, count(*) AS runners, count(*) FILTER (WHERE state = 'draining') AS draining,

@@ -81,7 +81,8 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running(server):
         yield server.url
     # A hub's connection lives as long as its process, which may wait for the other workers.
-    logging.getLogger("shared.eventlog.hub").disabled = True
+    for name in ("loops", "subscriptions"):
+        logging.getLogger(f"shared.infra.{name}").disabled = True
 
 
 @pytest.fixture(scope="session")

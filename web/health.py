@@ -22,7 +22,7 @@ from shared import __version__, fleet
 from shared.deployments import deployments
 from shared.errors import NotFound
 from shared.infra.postgres import Row, connection
-from shared.models import Deployment, Revision, RunStatus, is_live
+from shared.models import Deployment, Revision, RunStatus, is_live, waiting_since
 from web import console
 from web.addresses import AT_ROOT
 from web.auth import identify_if_known
@@ -184,8 +184,8 @@ SELECT pool, status, count(*) AS runs, coalesce(max(seconds), 0) AS oldest_secon
     coalesce(max(seconds) FILTER (WHERE is_first), 0) AS oldest_unblocked_seconds
 FROM (
     SELECT pool, status, created_seq = min(created_seq) OVER (PARTITION BY deployment_id, thread_id) AS is_first,
-        CASE WHEN status = 'running' OR coalesce(not_before, created_at) <= now() THEN CAST(extract(epoch FROM
-            now() - CASE status WHEN 'running' THEN started_at ELSE coalesce(not_before, created_at) END
+        CASE WHEN status = 'running' OR {waiting_since("run")} <= now() THEN CAST(extract(epoch FROM
+            now() - CASE status WHEN 'running' THEN started_at ELSE {waiting_since("run")} END
         ) AS double precision) END AS seconds
     FROM run WHERE {is_live()}
         AND (CAST(:deployment_id AS uuid) IS NULL OR deployment_id = :deployment_id)

@@ -26,10 +26,10 @@ from shared import __version__, fleet
 from shared.errors import Unavailable
 from shared.fleet import DRAINING, READY, Heartbeat
 from shared.infra import broker
+from shared.infra.loops import forever
 from shared.infra.postgres import connection
 from shared.settings import Settings
 from workers.isolation.sandbox import Isolation
-from workers.loops import forever
 
 log = logging.getLogger(__name__)
 

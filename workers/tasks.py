@@ -16,13 +16,13 @@ from celery.worker import state
 from shared.deployments import limits
 from shared.deployments.limits import HostLimits
 from shared.infra import broker, egress, encryption
+from shared.infra.loops import forever
 from shared.infra.postgres import connection
 from shared.settings import Settings
 from workers.builder import caches, host_commands, workspaces
 from workers.builder.builder import Builder
 from workers.heartbeat import Figures, HeartbeatSender
 from workers.isolation import sandbox
-from workers.loops import forever
 from workers.messages import MessageTask
 from workers.runner import graph_queries
 from workers.runner.deployment_log import DeployLog

@@ -5,7 +5,6 @@ Each reader has a queue of its own, with a bound: who reads too slowly reads the
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -18,12 +17,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from shared.eventlog.events import Event, channel, parse_message
-from shared.infra.redis import client
-
-log = logging.getLogger(__name__)
+from shared.infra.subscriptions import OneOfProcess, keep_subscribed, messages
 
 QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # a slow reader's queue before it must read the log
-SILENCE_SECONDS = 6.0  # no answer to a PING for this long: the connection is dead
 
 
 class Stopping(Exception):
@@ -150,8 +146,7 @@ class Hub:
 
     def _add(self, reader: Reader) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._listen_forever, name="events-hub", daemon=True)
-            self._thread.start()
+            self._thread = keep_subscribed(self._redis, self._follow, name="events-hub")
         with self._lock:
             readers = self._readers.setdefault(reader.channel, set())
             if any(other.confirmed for other in readers):
@@ -180,56 +175,30 @@ class Hub:
             self._connection = None  # the listener's read fails too, and it reconnects
             connection.disconnect()
 
-    def _listen_forever(self) -> None:
-        pause = 0.05
-        while True:
-            try:
-                self._connect()
-                pause = 0.05
-                self._listen()
-            except (RedisError, OSError) as error:
-                log.warning("lost the event bus, reconnecting: %s", error)
-            except Exception:  # the outermost loop: a bug here must not end every stream of the process
-                log.exception("the event hub failed, reconnecting")
+    def _follow(self, connection: Any) -> None:
+        """Subscribe to all that has readers, and pass on what comes until the connection is lost."""
+        try:
+            with self._lock:
+                self._connection = connection
+                channels = list(self._readers)
+                if channels:
+                    connection.send_command("SUBSCRIBE", *channels)
+            for message in messages(connection, self._ping):
+                self._dispatch(message)
+                if connection is not self._connection:
+                    return
+        finally:
             self._hang_up()
-            time.sleep(pause)
-            pause = min(pause * 2, 1.0)
+
+    def _ping(self) -> None:
+        with self._lock:
+            self._send("PING")
 
     def _hang_up(self) -> None:
         with self._lock:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.disconnect()
+            self._connection = None
             for reader in self._all():
                 reader.confirmed = reader.unseen = False
-
-    def _connect(self) -> None:
-        pool = self._redis.connection_pool
-        connection = pool.connection_class(**{**pool.connection_kwargs, "socket_timeout": SILENCE_SECONDS})
-        connection.connect()
-        with self._lock:
-            self._connection = connection
-            channels = list(self._readers)
-            if channels:
-                connection.send_command("SUBSCRIBE", *channels)
-
-    def _listen(self) -> None:
-        connection = self._connection
-        asked_at = 0.0
-        while connection is self._connection:
-            try:
-                message = connection.read_response(
-                    disable_decoding=True, timeout=SILENCE_SECONDS / 2, disconnect_on_error=False
-                )
-            except RedisError as error:
-                if type(error).__name__ != "TimeoutError" or asked_at:
-                    raise
-                asked_at = time.monotonic()
-                with self._lock:
-                    self._send("PING")
-                continue
-            asked_at = 0.0
-            self._dispatch(message)
 
     def _dispatch(self, message: list[Any]) -> None:
         kind = message[0]
@@ -249,12 +218,4 @@ class Hub:
         return [reader for readers in tuple(self._readers.values()) for reader in tuple(readers)]
 
 
-_hub: Hub | None = None
-
-
-def hub() -> Hub:
-    """The process's hub."""
-    global _hub
-    if _hub is None:
-        _hub = Hub(client())
-    return _hub
+hub = OneOfProcess(Hub)

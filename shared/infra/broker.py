@@ -19,6 +19,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from shared.infra import redis
+from shared.infra.loops import forever
 
 log = logging.getLogger(__name__)
 
@@ -131,18 +132,16 @@ class Notifier:
     def notify(self, task: str, queue: str, id: UUID | str) -> None:
         self._waiting.append((task, queue, str(id)))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._loop, name="notifier", daemon=True)
+            self._thread = threading.Thread(target=self._keep_sending, name="notifier", daemon=True)
             self._thread.start()
         self._wake.set()
 
-    def _loop(self) -> None:
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            try:
-                self._send_all()
-            except Exception:  # the outermost loop: the process must not fall silent
-                log.exception("notifying failed, going on")
+    def _keep_sending(self) -> None:
+        forever(self._send_all, self._wait, what="notifying")
+
+    def _wait(self) -> None:
+        self._wake.wait()
+        self._wake.clear()
 
     def _send_all(self) -> None:
         batches: dict[tuple[str, str], list[str]] = {}

@@ -30,8 +30,10 @@ from shared.models.statuses import (
     RunStatus,
     ThreadStatus,
     has_ended,
+    is_due,
     is_live,
     is_unsuccessful,
+    waiting_since,
 )
 from shared.models.store import StoreItem
 from shared.models.threads import Checkpoint, CheckpointBlob, CheckpointWrite, Thread
@@ -77,6 +79,8 @@ __all__ = [
     "WebhookDelivery",
     "Worker",
     "has_ended",
+    "is_due",
     "is_live",
     "is_unsuccessful",
+    "waiting_since",
 ]

@@ -1,4 +1,4 @@
-"""The status words of deployments, revisions, threads and runs, as the wire has them."""
+"""The status words of deployments, revisions, threads and runs, as the wire has them, and what SQL asks of them."""
 
 from __future__ import annotations
 
@@ -68,6 +68,16 @@ def is_unsuccessful(alias: str | None = None) -> str:
 def has_ended(alias: str | None = None) -> str:
     """The SQL condition that a run, called so in the statement, has ended."""
     return _is_one_of(tuple(status for status in RunStatus if status not in LIVE_RUN_STATUSES), alias)
+
+
+def is_due(alias: str) -> str:
+    """A pending run, or a waiting revision, called so in the statement, has no start time, or it has come."""
+    return f"({alias}.not_before IS NULL OR {alias}.not_before <= now())"
+
+
+def waiting_since(alias: str) -> str:
+    """When a pending run, called so in the statement, was created, or was to start if that is later."""
+    return f"coalesce({alias}.not_before, {alias}.created_at)"
 
 
 def _is_one_of(statuses: tuple[RunStatus, ...], alias: str | None) -> str:

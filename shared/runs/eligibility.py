@@ -13,17 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from shared.models import is_live
-
-
-def waiting_since(alias: str) -> str:
-    """When a pending run, called so in the statement, was created, or was to start if that is later."""
-    return f"coalesce({alias}.not_before, {alias}.created_at)"
-
-
-def is_due(alias: str) -> str:
-    """A pending run, called so in the statement, has no start time, or it has come."""
-    return f"({alias}.not_before IS NULL OR {alias}.not_before <= now())"
+from shared.models import is_due, is_live, waiting_since
 
 
 def has_waited(alias: str) -> str:

@@ -16,9 +16,9 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import Row
-from shared.models import RunStatus, is_live
+from shared.models import RunStatus, is_due, is_live, waiting_since
 from shared.runs import read, visibility
-from shared.runs.eligibility import LANES, is_due, waiting_since
+from shared.runs.eligibility import LANES
 from shared.user_code.filters import Filter
 
 MOST_COUNTED = 1_000

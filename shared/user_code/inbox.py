@@ -21,7 +21,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from shared.errors import Unavailable
+from shared.infra.loops import forever
 from shared.infra.redis import PREFIX, client
+from shared.infra.subscriptions import OneOfProcess, keep_subscribed, messages
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,6 @@ NOBODY = bytes(16)
 # of an exchange; that the sender gives it up, and why; the sender's address alone: it lives.
 ANSWER, TAKEN, REFUSED, PART, LOST, BEAT = range(1, 7)
 
-SILENCE_SECONDS = 6.0  # no answer to a PING for this long: the connection is dead
 BEAT_SECONDS = 2.0
 GONE_SECONDS = 15.0  # a peer whose heartbeats stay away for this long is gone
 CONNECT_SECONDS = 2.0  # how long whoever needs a line waits for one
@@ -125,7 +126,7 @@ class Inbox:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._line: InboxLine | None = None
-        self._threads: list[threading.Thread] = []
+        self._is_started = False
         self._changed = threading.Condition()
 
     def line(self) -> InboxLine:
@@ -135,58 +136,21 @@ class Inbox:
 
     def _wait_for_line(self) -> InboxLine:
         with self._changed:
-            if not self._threads:
-                self._threads = [
-                    threading.Thread(target=target, name=f"user-code-{target.__name__}", daemon=True)
-                    for target in (self._listen_forever, self._beat_forever)
-                ]
-                for thread in self._threads:
-                    thread.start()
+            if not self._is_started:
+                self._is_started = True
+                keep_subscribed(self._redis, self._follow, name="user-code-inbox")
+                threading.Thread(target=self._keep_beating, name="user-code-heartbeats", daemon=True).start()
             if not self._changed.wait_for(lambda: self._line is not None, CONNECT_SECONDS):
                 raise Unavailable("the event bus does not answer")
             assert self._line is not None
             return self._line
 
-    def _listen_forever(self) -> None:
-        pause = 0.05
-        while True:
-            connection = None
-            try:
-                connection = self._connect()
-                self._listen(connection, InboxLine())
-                pause = 0.05
-            except (RedisError, OSError) as error:
-                log.warning("lost the event bus, reconnecting: %s", error)
-            except Exception:  # the outermost loop: a bug here must not end every call of the process
-                log.exception("the inbox failed, reconnecting")
-            if connection is not None:
-                connection.disconnect()
-            time.sleep(pause)
-            pause = min(pause * 2, 1.0)
-
-    def _connect(self) -> Any:
-        pool = self._redis.connection_pool
-        connection = pool.connection_class(**{**pool.connection_kwargs, "socket_timeout": SILENCE_SECONDS})
-        connection.connect()
-        return connection
-
-    def _listen(self, connection: Any, line: InboxLine) -> None:
-        """Subscribe and pass on what comes, until the connection is lost."""
+    def _follow(self, connection: Any) -> None:
+        """Subscribe to a new line and pass on what comes, until the connection is lost."""
+        line = InboxLine()
         connection.send_command("SUBSCRIBE", channel(line.address))
-        asked_at = 0.0
         try:
-            while True:
-                try:
-                    message = connection.read_response(
-                        disable_decoding=True, timeout=SILENCE_SECONDS / 2, disconnect_on_error=False
-                    )
-                except RedisError as error:
-                    if type(error).__name__ != "TimeoutError" or asked_at:
-                        raise
-                    asked_at = time.monotonic()
-                    connection.send_command("PING")
-                    continue
-                asked_at = 0.0
+            for message in messages(connection, lambda: connection.send_command("PING")):
                 if message[0] == b"message":
                     line.dispatch(message[2])
                 elif message[0] == b"subscribe":
@@ -200,17 +164,12 @@ class Inbox:
             self._line = line
             self._changed.notify_all()
 
-    def _beat_forever(self) -> None:
-        while True:
-            time.sleep(BEAT_SECONDS)
-            line = self._line
-            try:
-                if line is not None:
-                    line.beat()
-            except RedisError as error:
-                log.warning("no heartbeats for user code: %s", error)
-            except Exception:  # the outermost loop: see above
-                log.exception("sending heartbeats failed, going on")
+    def _keep_beating(self) -> None:
+        forever(self._beat, lambda: time.sleep(BEAT_SECONDS), what="sending heartbeats for user code")
+
+    def _beat(self) -> None:
+        if self._line is not None:
+            self._line.beat()
 
 
 def channel(address: str) -> str:
@@ -249,12 +208,4 @@ def send(address: str, *messages: bytes) -> bool:
         return False
 
 
-_inbox: Inbox | None = None
-
-
-def inbox() -> Inbox:
-    """The process's inbox."""
-    global _inbox
-    if _inbox is None:
-        _inbox = Inbox(client())
-    return _inbox
+inbox = OneOfProcess(Inbox)

@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 import tests.support.factories as make
 from shared.access import api_keys
 from shared.deployments.deployments import DeploymentRef
-from shared.eventlog.hub import Hub
+from shared.eventlog.hub import Hub, hub
 from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis
 from shared.infra.postgres import transaction
@@ -147,7 +147,7 @@ def api(
     client: FlaskClient, redis: Any, notifications: Notifications, _hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Api:
     """A deployment called chat with the graphs `agent` and `other`, nothing else in it."""
-    monkeypatch.setattr("shared.eventlog.hub._hub", _hub)
+    monkeypatch.setattr(hub, "made", _hub)
     deployment = make.deployment(
         organization_id=api_keys.DEFAULT_ORGANIZATION_ID, name="chat", graphs=("agent", "other")
     )
@@ -183,7 +183,7 @@ def ann(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Api:
     """A user of the deployment `guarded`, which has an authorization of its own and the graphs of `api`."""
-    monkeypatch.setattr("shared.eventlog.hub._hub", _hub)
+    monkeypatch.setattr(hub, "made", _hub)
     deployment = make.deployment(
         organization_id=api_keys.DEFAULT_ORGANIZATION_ID,
         name="guarded",
@@ -282,7 +282,7 @@ def control(
     client: FlaskClient, redis: Any, notifications: Notifications, _hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ControlPlane]:
     """The control plane, empty, with a key to keep secrets with."""
-    monkeypatch.setattr("shared.eventlog.hub._hub", _hub)
+    monkeypatch.setattr(hub, "made", _hub)
     encryption.configure([encryption.new_key()])
     yield ControlPlane(client)
     encryption.configure([])

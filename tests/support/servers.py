@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from urllib.parse import quote
 
 from cli import embedded
 from tests.support.waiting import wait_until
@@ -32,3 +34,10 @@ def _prepare(server: embedded.Server) -> None:
     if server.before_exec:
         server.before_exec()
     embedded.die_with_parent(server.stop_signal)
+
+
+def valkey_url(data_dir: Path) -> str:
+    """Where the embedded Valkey of this data directory listens."""
+    folder = data_dir / "valkey"
+    path = embedded._socket_folder(folder, "valkey.sock", make=False) / "valkey.sock"
+    return f"unix://:{(folder / 'password').read_text().strip()}@{quote(str(path))}?db=0"

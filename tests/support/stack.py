@@ -25,6 +25,7 @@ from cli.client import Client
 from cli.deploy import deploy
 from cli.procfile import PROJECT
 from cli.project import Project
+from tests.support.servers import valkey_url
 from tests.support.waiting import wait_until
 
 START_SECONDS = 60
@@ -228,9 +229,7 @@ class Stack:
 
     @property
     def redis_url(self) -> str:
-        url = self._env.get("REDIS_URL") or embedded.valkey_url(self.data_dir)
-        assert url is not None
-        return url
+        return self._env.get("REDIS_URL") or valkey_url(self.data_dir)
 
     @cached_property
     def client(self) -> httpx.Client:

@@ -22,6 +22,7 @@ from gevent.event import Event as Signal
 from psycopg import Error as DatabaseError
 
 from shared.errors import Fenced, RunyardError, Unavailable
+from shared.infra.loops import forever
 from shared.infra.postgres import Driver, driver
 from shared.runs import claims, finish
 from shared.runs.claims import Claimed, Requeue, Wish
@@ -29,7 +30,6 @@ from shared.runs.eligibility import Next
 from shared.runs.finish import Finish
 from shared.threads import checkpoints, records
 from shared.threads.checkpoints import Write
-from workers.loops import forever
 
 log = logging.getLogger(__name__)
 

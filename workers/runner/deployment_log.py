@@ -18,9 +18,9 @@ from gevent.event import Event as Signal
 
 from shared.deployments.logs import DEPLOY, Line, RisingClock, append, clean, notify, scrubber
 from shared.errors import Unavailable
+from shared.infra.loops import forever
 from shared.infra.postgres import connection
 from shared.runs.claims import Claimed
-from workers.loops import forever
 from workers.runner.host import Output
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from redis import Redis
 
 from shared.eventlog import events
 from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
-from workers.loops import forever
+from shared.infra.loops import forever
 
 log = logging.getLogger(__name__)
 

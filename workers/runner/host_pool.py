@@ -24,8 +24,8 @@ from gevent.event import AsyncResult
 
 from shared.deployments.limits import HostLimits
 from shared.errors import HostError, HostUnusable
+from shared.infra.loops import forever
 from shared.settings import Settings
-from workers.loops import forever
 from workers.runner.host import Host, HostCommand, Output
 from workers.runner.quarantine import ALONE, OPEN, Group
 

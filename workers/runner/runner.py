@@ -21,12 +21,12 @@ from gevent.pool import Group
 from shared.deployments import deployments, limits
 from shared.errors import Unavailable
 from shared.infra import broker, logs, redis
+from shared.infra.loops import forever
 from shared.infra.postgres import connection
 from shared.runs import claims, deployment_limits, eligibility, key_limits
 from shared.runs.claims import Claimed, Stored, Terms
 from shared.runs.signals import WIDEN
 from shared.settings import Settings
-from workers.loops import forever
 from workers.runner.claiming import AT_ONCE, Claiming, LimitedId, Taken
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog

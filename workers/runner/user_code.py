@@ -24,13 +24,13 @@ from uuid_utils.compat import uuid7
 from shared.errors import HostDied, HostError, Unavailable
 from shared.infra import broker, redis
 from shared.infra.encryption import Undecryptable
+from shared.infra.loops import forever
 from shared.infra.postgres import dumps
 from shared.settings import Settings
 from shared.user_code import inbox, requests
 from shared.user_code.inbox import ANSWER, REFUSED, TAKEN
 from shared.user_code.requests import CALL, EXCHANGE, WaitingRequest
 from workers.graph_host import frames
-from workers.loops import forever
 from workers.runner.host_pool import HostPool
 from workers.runner.loopback import Loopbacks
 from workers.runner.quarantine import OPEN

@@ -25,6 +25,7 @@ from shared.errors import RunyardError, Unavailable
 from shared.eventlog import events
 from shared.figures import folding
 from shared.infra import broker
+from shared.infra.loops import forever
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.removal import expiry
@@ -41,7 +42,6 @@ from shared.runs import (
 from shared.runs.finish import Finish
 from shared.settings import Settings
 from shared.threads import records
-from workers.loops import forever
 from workers.upkeep.removals import Removals
 from workers.upkeep.user_crons import UserCrons
 

@@ -25,10 +25,10 @@ from shared.deployments.logs import Line
 from shared.errors import OutsideFailed, Unavailable
 from shared.infra import egress
 from shared.infra.encryption import Undecryptable
+from shared.infra.loops import forever
 from shared.infra.postgres import connection
 from shared.runs import read, webhooks
 from shared.runs.webhooks import TEMPLATE, Delivery
-from workers.loops import forever
 
 log = logging.getLogger(__name__)
 

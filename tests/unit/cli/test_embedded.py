@@ -15,7 +15,7 @@ from redis import AuthenticationError, Redis
 from redis.exceptions import RedisError
 
 from cli import embedded
-from tests.support.servers import running
+from tests.support.servers import running, valkey_url
 
 
 def listening_on_tcp(pid: int) -> bool:
@@ -63,7 +63,7 @@ def test_valkey_keeps_what_it_was_sent_and_wants_its_password(tmp_path: Path) ->
         with pytest.raises(AuthenticationError):
             Redis(unix_socket_path=str(tmp_path / "valkey" / "valkey.sock")).get("kept")
         assert Redis.from_url(server.url).config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
-    assert embedded.valkey_url(tmp_path) == server.url
+    assert valkey_url(tmp_path) == server.url
     with running(embedded.valkey(tmp_path)):
         assert Redis.from_url(server.url).get("kept") == b"7"
 
@@ -76,7 +76,7 @@ def test_a_long_path_gets_a_short_private_socket_folder(tmp_path: Path) -> None:
         assert Redis.from_url(server.url).ping()
     with pytest.raises(RedisError):
         Redis.from_url(server.url).ping()
-    assert embedded.valkey_url(deep) == server.url
+    assert valkey_url(deep) == server.url
     shutil.rmtree(embedded._socket_folder(deep / "valkey", "valkey.sock"))
 
 

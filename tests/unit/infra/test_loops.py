@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from shared.errors import Unavailable
-from workers import loops
+from shared.infra import loops
 
 
 class Loop:

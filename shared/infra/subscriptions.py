@@ -1,0 +1,81 @@
+"""A process's subscriber connections to Redis: each is made again when it is lost."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from shared.infra.loops import forever
+from shared.infra.redis import client
+
+log = logging.getLogger(__name__)
+
+SILENCE_SECONDS = 6.0  # no answer to a PING for this long: the connection is dead
+RETRY_SECONDS = (0.05, 1.0)
+
+T = TypeVar("T")
+
+
+def keep_subscribed(redis: Redis, follow: Callable[[Any], None], *, name: str) -> threading.Thread:
+    """Start a thread that calls `follow` with one new connection after the other; `follow` returns when its is lost."""
+
+    def step() -> None:
+        connection = _connect(redis)
+        try:
+            follow(connection)
+        finally:
+            connection.disconnect()
+
+    thread = threading.Thread(
+        target=forever,
+        args=(step, RETRY_SECONDS[0]),
+        kwargs={"what": f"subscribing ({name})", "retry": RETRY_SECONDS},
+        name=name,
+        daemon=True,
+    )
+    thread.start()
+    return thread
+
+
+def _connect(redis: Redis) -> Any:
+    pool = redis.connection_pool
+    connection = pool.connection_class(**{**pool.connection_kwargs, "socket_timeout": SILENCE_SECONDS})
+    connection.connect()
+    return connection
+
+
+def messages(connection: Any, ping: Callable[[], object]) -> Iterator[list[Any]]:
+    """What comes over a connection, until it is lost; `ping` sends a PING after a while of silence."""
+    is_asked = False
+    while True:
+        try:
+            message = connection.read_response(
+                disable_decoding=True, timeout=SILENCE_SECONDS / 2, disconnect_on_error=False
+            )
+        except (RedisError, OSError) as error:
+            if type(error).__name__ != "TimeoutError" or is_asked:
+                log.warning("lost the event bus, reconnecting: %s", error)
+                return
+            is_asked = True
+            ping()
+        else:
+            is_asked = False
+            yield message
+
+
+class OneOfProcess(Generic[T]):
+    """What a process has one of, made when it is first asked for."""
+
+    def __init__(self, make: Callable[[Redis], T]) -> None:
+        self._make = make
+        self.made: T | None = None
+
+    def __call__(self) -> T:
+        if self.made is None:
+            self.made = self._make(client())
+        return self.made
