@@ -1,0 +1,45 @@
+// Beside the conversation: the drawing of the graph as it works, its steps, and the state it has come to.
+
+import { html, useState } from "../core/dom.js";
+import { href } from "../core/router.js";
+import { Graph } from "./graph.js";
+import { Empty, Json, Tabs } from "./index.js";
+import { Steps } from "./steps.js";
+
+/** @param {{name: string, assistantId: string, threadId: string|null, view: import("./run_view.js").RunView}} props */
+export function Observed({ name, assistantId, threadId, view }) {
+  const [tab, setTab] = useState("steps");
+  return html`<section class="play-side" aria-label="Graph">
+    <${LitGraph} name=${name} assistantId=${assistantId} view=${view} />
+    <${Tabs} label="What the run did" current=${tab} onChange=${setTab} tabs=${[{ id: "steps", label: "Steps" }, { id: "state", label: "State" }]}>
+      ${tab === "steps" ? html`<${StepsOf} name=${name} threadId=${threadId} view=${view} />` : html`<${StateOf} view=${view} />`}
+    <//>
+  </section>`;
+}
+
+/** @param {{name: string, assistantId: string, view: import("./run_view.js").RunView}} props */
+function LitGraph({ name, assistantId, view }) {
+  const { active, done, failed } = view.lights.value;
+  return html`<${Graph} deployment=${name} assistantId=${assistantId} active=${active} done=${done} failed=${failed} />
+    <p class="unseen" role="status">${active.size ? `Working: ${[...active].join(", ")}` : ""}</p>`;
+}
+
+/** @param {{name: string, threadId: string|null, view: import("./run_view.js").RunView}} props */
+function StepsOf({ name, threadId, view }) {
+  const items = view.items.value;
+  const link = threadId && html`<a href=${href(["d", name, "threads", threadId])}>All steps of the thread</a>`;
+  const runLink = threadId && view.runId.value && html`<a href=${href(["d", name, "runs", threadId, view.runId.value])}>This run</a>`;
+  if (!items.length) return html`<${Empty} title="No steps yet" text="What the nodes do appears here while a run works." action=${link} />`;
+  return html`
+    ${view.attempt.value > 1 && html`<p class="hint">Attempt ${view.attempt.value}: an earlier one was lost, and this one went on from its last checkpoint.</p>`}
+    ${view.dropped.value > 0 && html`<p class="hint">${view.dropped.value} earlier steps are no longer shown here.</p>`}
+    <${Steps} items=${items} phase=${view.phase} />
+    <p class="play-links">${runLink} ${link}</p>`;
+}
+
+/** @param {{view: import("./run_view.js").RunView}} props */
+function StateOf({ view }) {
+  const values = view.values.value;
+  if (!values || !Object.keys(values).length) return html`<${Empty} title="No state yet" text="The thread's values appear here once a run has begun." />`;
+  return html`<${Json} value=${values} collapsed=${2} label="State" />`;
+}
