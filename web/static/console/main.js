@@ -12,6 +12,7 @@ import { SignIn } from "./parts/sign_in.js";
 /** In alphabetical order of their paths; `nav` has a page in the navigation. @type {Route[]} */
 const ROUTES = [
   { path: "/", load: () => import("./pages/overview.js"), nav: { label: "Overview", at: "service", path: "/" } },
+  { path: "/d/:name/playground(/:graph)", load: () => import("./pages/playground.js"), nav: { label: "Playground", at: "deployment", path: "/d/:name/playground" } },
 ];
 
 const matchers = ROUTES.map((route) => ({ route, match: matcher(route.path) }));

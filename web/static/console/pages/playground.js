@@ -61,8 +61,8 @@ function Playground({ name, graphId, assistant, assistants, threadId, reload }) 
         <${GraphSelect} name=${name} graphId=${graphId} assistants=${assistants} />
         <${AssistantSelect} graphId=${graphId} assistant=${assistant} assistants=${assistants} />
         ${can("run") && html`<span class="play-buttons">
-          <${Button} onClick=${() => setEditing("new")}>New assistant<//>
-          <${Button} onClick=${() => setEditing("change")} title="Makes a new version">Change<//>
+          <${Button} onClick=${() => setEditing("change")} label="Change the assistant" title="Makes a new version of the assistant">Change<//>
+          <${Button} onClick=${() => setEditing("new")} label="New assistant">New<//>
         </span>`}
         <${ThreadPicker} name=${name} graphId=${graphId} threadId=${threadId} phase=${control.view.phase} />
       </div>

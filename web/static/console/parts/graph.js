@@ -1,6 +1,6 @@
 // A graph's drawing: nodes, edges, subgraphs that open; lit while a run works on it.
 
-import { html, useEffect, useMemo, useRef, useState } from "../core/dom.js";
+import { html, useEffect, useId, useMemo, useRef, useState } from "../core/dom.js";
 import { deployment as at } from "../core/api.js";
 import { useResource } from "../core/resource.js";
 import { ErrorBox, Loading } from "./index.js";
@@ -17,14 +17,14 @@ const NONE = new Set();
  */
 
 /**
- * The drawing of an assistant's graph. `active`, `done` and `failed` name nodes, those of subgraphs as `child:inner`.
- * @param {{deployment: string, assistantId: string, active?: Names, done?: Names, failed?: Names, onNode?: (id: string) => void}} props
+ * The drawing of an assistant's graph. `active`, `asking`, `done` and `failed` name nodes, those of subgraphs as `child:inner`.
+ * @param {{deployment: string, assistantId: string, active?: Names, asking?: Names, done?: Names, failed?: Names}} props
  */
-export function Graph({ deployment, assistantId, active = NONE, done = NONE, failed = NONE, onNode }) {
+export function Graph({ deployment, assistantId, active = NONE, asking = NONE, done = NONE, failed = NONE }) {
   const { data, error } = useResource((signal) => drawingOf(deployment, assistantId, signal), [deployment, assistantId]);
   if (error) return html`<${ErrorBox} error=${error} />`;
   if (!data) return html`<${Loading} />`;
-  return html`<${GraphView} key=${assistantId} drawing=${data} active=${active} done=${done} failed=${failed} onNode=${onNode} />`;
+  return html`<${GraphView} key=${assistantId} drawing=${data} active=${active} asking=${asking} done=${done} failed=${failed} />`;
 }
 
 /** With what is inside of subgraphs; without, where the graph cannot tell. @param {string} deployment @param {string} assistantId @param {AbortSignal} signal */
@@ -38,10 +38,11 @@ async function drawingOf(deployment, assistantId, signal) {
   }
 }
 
-/** @param {{drawing: Drawing, active: Names, done: Names, failed: Names, onNode?: (id: string) => void}} props */
-export function GraphView({ drawing, active, done, failed, onNode }) {
+/** @param {{drawing: Drawing, active: Names, asking: Names, done: Names, failed: Names}} props */
+function GraphView({ drawing, active, asking, done, failed }) {
   const [open, setOpen] = useState(/** @type {Set<string>} */ (NONE));
   const layout = useMemo(() => placed(drawing, open), [drawing, open]);
+  const arrow = useId();
   const frame = useRef(/** @type {HTMLElement|null} */ (null));
   const [place, setPlace] = useState(/** @type {Place|null} */ (null)); // null: as it fits
   const fitted = useFitted(frame, layout);
@@ -51,7 +52,7 @@ export function GraphView({ drawing, active, done, failed, onNode }) {
   useWheel(frame, move);
   const drag = useDrag(move);
   const toggle = (/** @type {string} */ id) => setOpen(toggled(open, id));
-  const stateOf = (/** @type {string} */ id) => (has(active, id) ? "active" : has(failed, id) ? "failed" : has(done, id) ? "done" : "");
+  const stateOf = (/** @type {string} */ id) => (has(active, id) ? "active" : has(asking, id) ? "asking" : has(failed, id) ? "failed" : has(done, id) ? "done" : "");
 
   return html`<div class="graph">
     <div
@@ -61,15 +62,15 @@ export function GraphView({ drawing, active, done, failed, onNode }) {
       <svg role="img" aria-label=${summary(layout)} focusable="false">
         <title>${summary(layout)}</title>
         <defs>
-          <marker id="graph-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto-start-reverse">
+          <marker id=${arrow} viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto-start-reverse">
             <path d="M0,0 L8,4 L0,8 z" />
           </marker>
         </defs>
         <g transform=${`translate(${shown.x} ${shown.y}) scale(${shown.scale})`}>
           ${layout.boxes.map((box) => html`<${Box} key=${box.id} box=${box} onClose=${() => toggle(box.id)} />`)}
-          ${layout.edges.map((line) => html`<${Edge} key=${line.key} line=${line} isLit=${stateOf(line.target) === "active"} />`)}
+          ${layout.edges.map((line) => html`<${Edge} key=${line.key} line=${line} arrow=${arrow} isLit=${stateOf(line.target) === "active"} />`)}
           ${layout.nodes.map((node) => html`<${Node} key=${node.id} node=${node} state=${stateOf(node.id)}
-            onClick=${node.kind === "subgraph" ? () => toggle(node.id) : onNode && node.kind === "node" ? () => onNode(node.id) : undefined} />`)}
+            onClick=${node.kind === "subgraph" ? () => toggle(node.id) : undefined} />`)}
         </g>
       </svg>
     </div>
@@ -94,11 +95,11 @@ function Box({ box, onClose }) {
   </g>`;
 }
 
-/** @param {{line: import("./graph_layout.js").Line, isLit: boolean}} props */
-function Edge({ line, isLit }) {
+/** @param {{line: import("./graph_layout.js").Line, arrow: string, isLit: boolean}} props */
+function Edge({ line, arrow, isLit }) {
   const kind = `graph-edge${line.conditional ? " conditional" : ""}${isLit ? " lit" : ""}`;
   return html`<g class=${kind}>
-    <path d=${curve(line.points)} marker-end="url(#graph-arrow)" />
+    <path d=${curve(line.points)} marker-end=${`url(#${arrow})`} />
     ${line.at && html`<text x=${line.at.x} y=${line.at.y + 4}>${line.label}</text>`}
   </g>`;
 }
@@ -116,7 +117,7 @@ function Node({ node, state, onClick }) {
   </g>`;
 }
 
-const WORDS = /** @type {Record<string, string>} */ ({ active: "works now", done: "done", failed: "failed" });
+const WORDS = /** @type {Record<string, string>} */ ({ active: "works now", asking: "asks", done: "done", failed: "failed" });
 
 /** What the drawing shows, for those who hear it. @param {{drawing: Drawing, open: Set<string>, stateOf: (id: string) => string}} props */
 function NodeList({ drawing, open, stateOf }) {

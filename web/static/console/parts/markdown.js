@@ -104,8 +104,8 @@ export function Markdown({ text, growing = false, limit = SHOWN_CHARACTERS }) {
   const shown = text.length > limit ? text.slice(0, limit) : text;
   const read = useMemo(() => (growing ? grownBlocks(before.current, shown) : { all: blocksOf(shown) }), [shown, growing]);
   before.current = growing ? read : null;
-  return html`<div class="md">
+  return html`<div class=${growing ? "md growing" : "md"}>
     ${read.all.map((/** @type {string} */ raw, /** @type {number} */ at) => html`<${Block} key=${at} text=${raw} />`)}
-    ${growing && html`<span class="caret" aria-hidden="true"></span>`}
+    ${growing && !read.all.length && html`<div class="md-block"><p></p></div>`}
   </div>`;
 }

@@ -41,10 +41,8 @@ export function runControl(deployment, on) {
     if (id === null) return;
     const { signal } = following;
     try {
-      const [thread, state, runs] = await Promise.all([
-        deployment.call("GET", `/threads/${id}`, { signal }),
-        deployment.call("GET", `/threads/${id}/state`, { signal }),
-        deployment.call("GET", `/threads/${id}/runs`, { query: { limit: 10 }, signal }),
+      const [[thread, state], runs] = await Promise.all([
+        read(id, signal), deployment.call("GET", `/threads/${id}/runs`, { query: { limit: 10 }, signal }),
       ]);
       showState(view, state);
       view.error.value = thread.error ?? null;
@@ -113,35 +111,45 @@ export function runControl(deployment, on) {
     const gather = gatherer(view);
     let failures = 0;
     for (;;) {
+      let now = "running";
       try {
         for await (const event of deployment.stream(`${path}/stream`, { lastEventId: view.lastEventId ?? FROM_START, signal })) {
           failures = 0;
           gather.take(event);
         }
-        gather.flush();
-        const now = await deployment.call("GET", path, { signal });
-        if (!LIVE.has(now.status)) return await ended(now, signal);
+        now = (await deployment.call("GET", path, { signal })).status;
       } catch (error) {
-        gather.flush();
         if (signal.aborted) return;
-        if (/** @type {any} */ (error).status === 404) return await ended({ ...run, status: "interrupted" }, signal); // rolled back, or deleted
-        if (failures >= AGAIN_MS.length) throw error;
+        if (/** @type {any} */ (error).status === 404) now = "interrupted"; // rolled back, or deleted
+        else if (failures >= AGAIN_MS.length) throw error;
       }
+      gather.flush();
+      if (!LIVE.has(now)) return await ended(run.thread_id, now, signal);
       await pause(AGAIN_MS[Math.min(failures, AGAIN_MS.length - 1)], signal);
       failures += 1;
     }
   }
 
-  /** @param {any} run @param {AbortSignal} signal */
-  async function ended(run, signal) {
-    const isFailed = run.status === "error" || run.status === "timeout";
-    const [thread, state] = await Promise.all(["", "/state"].map((part) => deployment.call("GET", `/threads/${run.thread_id}${part}`, { signal })));
+  /** @param {string} id @param {string} status @param {AbortSignal} signal */
+  async function ended(id, status, signal) {
+    const [thread, state] = await read(id, signal);
     batch(() => {
-      endSteps(view, isFailed ? "failed" : "done");
+      endSteps(view, status === "error" || status === "timeout" ? "failed" : "done");
       showState(view, state);
       view.error.value ??= thread.error ?? null;
       view.phase.value = "idle";
     });
+  }
+
+  /** A thread and its state; what the thread itself says of that, where its graph cannot read it. @param {string} id @param {AbortSignal} signal */
+  async function read(id, signal) {
+    const thread = deployment.call("GET", `/threads/${id}`, { signal });
+    const state = deployment.call("GET", `/threads/${id}/state`, { signal }).catch(async (/** @type {any} */ error) => {
+      if (signal.aborted || error.status !== 424) throw error;
+      const { values, interrupts } = await thread;
+      return { values, tasks: Object.values(interrupts ?? {}).map((each) => ({ interrupts: each })) };
+    });
+    return Promise.all([thread, state]);
   }
 
   /** Has the run stopped; its stream then ends by itself. */

@@ -6,6 +6,7 @@ import { areMessages, grown, looksSame, normal } from "./messages.js";
 
 const KEPT_STEPS = 500; // a graph may loop for hours
 const HIDDEN_MS = 250; // tabs that nobody sees draw no frames
+const LEAST_SECONDS = 0.05; // less is the connection's doing, not the node's
 
 /**
  * @typedef {import("./messages.js").Message} Message
@@ -26,7 +27,7 @@ const HIDDEN_MS = 250; // tabs that nobody sees draw no frames
  * @property {AnySignal} said messages within it: Entry[]
  * @typedef {{kind: "told", key: string, data: any}} Told what a node wrote to the stream
  * @typedef {{id: string, value: any, response_schema?: any, task?: string}} Question
- * @typedef {{id: string, event: string, data: any}} RunEvent
+ * @typedef {{id: string, event: string, data: any, at?: number}} RunEvent `at`: when it came
  * @typedef {ReturnType<typeof runView>} RunView
  */
 
@@ -41,7 +42,7 @@ export function runView() {
     next: signal(/** @type {string[]} */ ([])), // nodes that the thread stands before
     error: signal(/** @type {{error?: string, message?: string}|null} */ (null)),
     tools: signal(/** @type {Record<string, {status: string, output: string}>} */ ({})), // by the call's id, while they run
-    lights: signal({ active: new Set(), done: new Set(), failed: new Set() }),
+    lights: signal(noLights()),
     phase: signal(/** @type {"idle"|"waiting"|"running"|"stopping"} */ ("idle")),
     runId: signal(/** @type {string|null} */ (null)),
     attempt: signal(1),
@@ -52,6 +53,7 @@ export function runView() {
     known: /** @type {Map<string, Entry>} */ (new Map()), // entries by message id
     hasTasks: false,
     told: 0,
+    now: 0, // when the event that is being applied came
   };
   return view;
 }
@@ -65,7 +67,7 @@ export function beginRun(view) {
     view.next.value = [];
     view.error.value = null;
     view.tools.value = {};
-    view.lights.value = { active: new Set(), done: new Set(), failed: new Set() };
+    view.lights.value = noLights();
     view.runId.value = null;
     view.attempt.value = 1;
   });
@@ -106,7 +108,7 @@ export function gatherer(view) {
   return {
     /** @param {RunEvent} event */
     take(event) {
-      waiting.push(event);
+      waiting.push({ ...event, at: performance.now() });
       if (isAsked) return;
       isAsked = true;
       if (document.hidden) setTimeout(flush, HIDDEN_MS);
@@ -126,7 +128,10 @@ export function applyAll(view, events) {
       if (event.id) view.lastEventId = event.id;
       const [mode, ...spaces] = event.event.split("|");
       if (mode === "values" && !spaces.length) values = event.data;
-      else apply(view, mode, spaces, event.data, change);
+      else {
+        view.now = event.at ?? performance.now();
+        apply(view, mode, spaces, event.data, change);
+      }
     }
     if (change.entries) view.entries.value = change.entries;
     if (change.tools) view.tools.value = change.tools;
@@ -224,7 +229,8 @@ function ended(view, step, data) {
   step.status.value = data.error ? "failed" : isAsking ? "asks" : "done";
   step.result.value = isAsking ? data.interrupts.map((/** @type {any} */ each) => each.value) : data.result;
   step.error.value = data.error ?? null;
-  if (view.isMeasured) step.seconds.value = (performance.now() - step.began) / 1000;
+  const seconds = (view.now - step.began) / 1000;
+  if (view.isMeasured && seconds >= LEAST_SECONDS) step.seconds.value = seconds;
 }
 
 /** For runs of others, which do not tell when a node begins. @param {RunView} view @param {string[]} spaces @param {any} data @param {any} change */
@@ -244,7 +250,7 @@ function stepOf(view, spaces, id, name, input, status) {
   const path = [...spaces.map((space) => space.split(":")[0]), name].join(":");
   /** @type {Step} */
   const step = {
-    kind: "step", key: id, name, path, input, began: performance.now(),
+    kind: "step", key: id, name, path, input, began: view.now,
     status: signal(status), result: signal(undefined), error: signal(null), seconds: signal(null), items: signal([]), said: signal([]),
   };
   view.steps.set(id, step);
@@ -271,23 +277,25 @@ function lastOf(space) {
 
 /** @param {Map<string, Step>} steps */
 function lightsOf(steps) {
-  const lights = { active: new Set(), done: new Set(), failed: new Set() };
-  for (const step of steps.values()) {
-    const status = step.status.peek();
-    const lit = status === "failed" ? lights.failed : status === "done" ? lights.done : lights.active;
-    lit.add(step.path);
-  }
+  const lights = noLights();
+  for (const step of steps.values()) LIT[step.status.peek()]?.(lights).add(step.path);
   return lights;
 }
+
+/** Nodes in the drawing that are lit, and how. @returns {Record<"active"|"asking"|"done"|"failed", Set<string>>} */
+function noLights() {
+  return { active: new Set(), asking: new Set(), done: new Set(), failed: new Set() };
+}
+
+/** @type {Record<string, (lights: ReturnType<typeof noLights>) => Set<string>>} */
+const LIT = { working: (lights) => lights.active, asks: (lights) => lights.asking, done: (lights) => lights.done, failed: (lights) => lights.failed };
 
 /** Nothing works any more; what had begun stays as it was left. @param {RunView} view @param {"done"|"failed"|"stopped"} how */
 export function endSteps(view, how) {
   batch(() => {
     for (const step of view.steps.values()) if (step.status.peek() === "working") step.status.value = how === "failed" ? "failed" : "stopped";
     for (const entry of view.entries.value) if (entry.message.peek().growing) entry.message.value = { ...entry.message.peek(), growing: false };
-    const lights = lightsOf(view.steps);
-    for (const step of view.steps.values()) if (step.status.peek() === "stopped") lights.active.delete(step.path);
-    view.lights.value = lights;
+    view.lights.value = lightsOf(view.steps);
   });
 }
 

@@ -23,7 +23,7 @@ export function ThreadPicker({ name, graphId, threadId, phase }) {
   if (threadId && !options.some((option) => option.value === threadId)) options.splice(1, 0, { value: threadId, label: short(threadId) });
   const choose = (/** @type {string} */ id) => setQuery({ thread: id || undefined }, { push: true });
   return html`<${Select} label="Thread" value=${threadId ?? ""} options=${options} onChange=${choose} />
-    ${threadId && html`<${Button} onClick=${() => choose("")}>New thread<//>`}`;
+    ${threadId && html`<${Button} label="New thread" onClick=${() => choose("")}>New<//>`}`;
 }
 
 /** @param {any} thread */
