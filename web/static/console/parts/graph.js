@@ -131,7 +131,7 @@ function NodeList({ drawing, open, stateOf }) {
   </ul>`;
 }
 
-/** @param {import("./graph_layout.js").placed extends (...args: any) => infer R ? R : never} layout */
+/** @param {import("./graph_layout.js").Layout} layout */
 function summary(layout) {
   const names = layout.nodes.filter((node) => node.kind === "node" || node.kind === "subgraph").map((node) => node.label);
   return `Graph of ${names.length} ${names.length === 1 ? "node" : "nodes"}: ${names.join(", ")}`;

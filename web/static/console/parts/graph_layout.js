@@ -11,6 +11,7 @@ const SEPARATOR = ":";
  * @typedef {{nodes: ApiNode[], edges: ApiEdge[]}} Drawing as `GET /assistants/ID/graph` gives it
  * @typedef {{id: string, label: string, kind: "start"|"end"|"node"|"subgraph"|"box", tools: string[], x: number, y: number, width: number, height: number}} Placed
  * @typedef {{key: string, source: string, target: string, label: string, conditional: boolean, points: {x: number, y: number}[], at: {x: number, y: number}|null}} Line
+ * @typedef {{width: number, height: number, nodes: Placed[], edges: Line[], boxes: Placed[]}} Layout
  */
 
 /** The subgraphs that a drawing has, outer ones first. @param {Drawing} drawing */
@@ -62,7 +63,7 @@ export const labelOf = (id) => {
 /**
  * @param {Drawing} drawing
  * @param {Set<string>} open subgraphs that are opened
- * @returns {{width: number, height: number, nodes: Placed[], edges: Line[], boxes: Placed[]}}
+ * @returns {Layout}
  */
 export function placed(drawing, open) {
   const { nodes, edges, subgraphs } = visible(drawing, open);

@@ -58,10 +58,9 @@ export function runControl(deployment, on) {
     const isLive = LIVE.has(run.status);
     const isKept = run.kwargs?.resumable && Date.now() - Date.parse(run.updated_at) < KEPT_MS;
     if (!isLive && !isKept) return;
-    const { questions, next, error } = view;
-    const before = [questions.value, next.value, error.value];
+    const back = standing(view);
     beginRun(view);
-    if (!isLive) [questions.value, next.value, error.value] = before;
+    if (!isLive) back();
     view.isMeasured = false;
     view.runId.value = run.run_id;
     if (isLive) view.phase.value = "waiting";
@@ -75,7 +74,7 @@ export function runControl(deployment, on) {
   async function start({ assistantId, graphId, body, message }) {
     leave();
     const { signal } = following;
-    const before = { questions: view.questions.value, next: view.next.value };
+    const back = standing(view);
     beginRun(view);
     view.phase.value = "waiting";
     try {
@@ -96,8 +95,7 @@ export function runControl(deployment, on) {
       if (signal.aborted) return false;
       batch(() => {
         view.phase.value = "idle";
-        view.questions.value = before.questions;
-        view.next.value = before.next;
+        back();
         if (message) view.entries.value = view.entries.value.filter((entry) => entry.key !== message.id);
       });
       on.onError(error);
@@ -186,8 +184,9 @@ export function runControl(deployment, on) {
   async function before(messageId, signal) {
     let oldest;
     for (;;) {
+      /** @type {any[]} */
       const states = await deployment.call("POST", `/threads/${threadId}/history`, { body: { limit: HISTORY, ...(oldest && { before: { configurable: oldest } }) }, signal });
-      const found = states.find((/** @type {any} */ state) => !(state.values?.messages ?? []).some((/** @type {any} */ each) => each.id === messageId));
+      const found = states.find((state) => !(state.values?.messages ?? []).some((/** @type {any} */ each) => each.id === messageId));
       if (found) return found.checkpoint;
       if (states.length < HISTORY) return null;
       oldest = { checkpoint_id: states.at(-1).checkpoint.checkpoint_id };
@@ -195,6 +194,16 @@ export function runControl(deployment, on) {
   }
 
   return { view, open, start, stop, branch, leave, thread: () => threadId };
+}
+
+/** What the thread stands at; a function that shows it again. @param {RunView} view */
+function standing(view) {
+  const questions = view.questions.value, next = view.next.value, error = view.error.value;
+  return () => batch(() => {
+    view.questions.value = questions;
+    view.next.value = next;
+    view.error.value = error;
+  });
 }
 
 /** @param {RunView} view */

@@ -193,7 +193,7 @@ function showValues(view, values, { isLast }) {
   view.values.value = state;
   if (!areMessages(state.messages)) return;
   const before = view.entries.value;
-  const entries = state.messages.map((given, at) => {
+  const entries = state.messages.map((/** @type {any} */ given, /** @type {number} */ at) => {
     const message = normal(given);
     const entry = message.id ? entryOf(view, message, null) : (before[at] ?? entryOf(view, message, null));
     if (!looksSame(entry.message.peek(), message)) entry.message.value = message;
