@@ -32,6 +32,8 @@ open      GET     /d/<deployment>/metrics
 open      GET     /d/<deployment>/docs
 open      GET     /d/<deployment>/openapi.json
 open      GET     /d/<deployment>/static/<path:name>
+open      GET     /o/
+open      GET     /o/static/<version>/<path:name>
 open      GET     /o/<tenant>/host/deployments/<deployment_id>
 open      PUT     /v2/uploads/<token>
 
