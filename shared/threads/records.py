@@ -204,6 +204,10 @@ def _matching(deployment_id: UUID, filters: Mapping[str, Any]) -> list[Any]:
         where.append(Thread.metadata_.contains(filters["metadata"]))
     if filters.get("status"):
         where.append(Thread.status == filters["status"])
+    if filters.get("since"):
+        where.append(Thread.updated_at >= filters["since"])
+    if filters.get("until"):
+        where.append(Thread.updated_at < filters["until"])
     where += filters.get("visible") or ()
     where += [_holds(path, wanted) for path, wanted in _leaves(filters.get("values") or {})]
     return where
@@ -241,7 +245,10 @@ def search(
     sort_order: str = "desc",
     **filters: Any,
 ) -> list[RowMapping]:
-    """Threads that match all filters (`ids`, `metadata`, `status`, `values`), and the conditions in `visible`."""
+    """Threads that match all filters (`ids`, `metadata`, `status`, `values`, `since`, `until`), and `visible`.
+
+    `since` and `until` bound when they were last updated, `visible` holds conditions.
+    """
     column = SORTABLE[sort_by]
     order = column.asc() if sort_order == "asc" else column.desc()
     query = (

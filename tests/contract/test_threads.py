@@ -362,6 +362,21 @@ def test_filters_must_all_match(api: Api) -> None:
     assert found(metadata={"a": {"c": 2}}, status="busy") == set()
 
 
+def test_threads_are_found_by_when_they_were_last_updated(api: Api) -> None:
+    first, second = new(api), new(api)
+    ids = [first["thread_id"], second["thread_id"]]
+
+    def found(**filters: Any) -> list[str]:
+        page = api.post("/threads/search", {"sort_by": "updated_at", "sort_order": "asc", **filters}).json
+        assert api.post("/threads/count", filters).json == len(page)
+        return [record["thread_id"] for record in page]
+
+    assert found(since=first["updated_at"], until=None) == ids
+    assert found(since=second["updated_at"]) == ids[1:]
+    assert found(until=second["updated_at"]) == ids[:1]
+    assert found(since="2100-01-01T00:00:00Z") == []
+
+
 def test_search_with_a_bad_id_is_400(api: Api) -> None:
     response = api.post("/threads/search", {"ids": ["bad"]})
     assert (response.status_code, response.json) == (400, {"detail": "Invalid thread ID bad"})
@@ -413,6 +428,8 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
     ("POST", "/search", {"sort_by": "metadata"}, "sort_by"),
     ("POST", "/search", {"sort_order": 1}, "sort_order"),
     ("POST", "/search", {"select": ["nope"]}, "select.0"),
+    ("POST", "/search", {"since": "yesterday"}, "since"),
+    ("POST", "/count", {"until": 5}, "until"),
     ("POST", "/search", {"extract": {"1a": "values.x"}}, "extract"),
     ("POST", "/search", {"extract": {"a": "status"}}, "extract"),
     ("POST", "/search", {"extract": {"a": "valuesx"}}, "extract"),

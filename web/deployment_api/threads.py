@@ -22,6 +22,7 @@ from web.context import deployment, settings
 from web.deployment_api import schemas, states
 from web.deployment_api.assistants import METADATA_BYTES
 from web.deployment_api.authorization import allow, allow_all, changed
+from web.deployment_api.crons import Moment
 from web.deployment_api.extract import extracted, parse
 from web.deployment_api.paging import MAX_OFFSET, page, selected
 from web.deployment_api.run_request import Command
@@ -98,6 +99,8 @@ class ThreadFilter(Schema):
     metadata = Filter()
     values = Filter()
     status = OneOf("idle", "busy", "interrupted", "error")
+    since = Moment(allow_none=True)
+    until = Moment(allow_none=True)
 
 
 class ThreadSearch(ThreadFilter):
@@ -271,6 +274,7 @@ def get_storage(thread_id: str) -> Response:
     errors=(400,),
 )
 def search_threads() -> Response:
+    """`since` and `until` bound when a thread was last updated."""
     body = load(ThreadSearch)
     select, paths = body.pop("select", None), parse(body.pop("extract", {}))
     body["ids"] = [_thread_id(text) for text in body.get("ids", ())]
