@@ -190,6 +190,17 @@ def test_history_is_bounded_by_the_id_of_a_checkpoint_alone(
     assert {question.document["before"] for question in runner.asked} == {asked}
 
 
+@pytest.mark.parametrize(
+    ("select", "values"), [(["next", "metadata"], False), (["next", "values.text"], True), ([], True)]
+)
+def test_history_is_asked_for_values_only_where_they_are_shown(
+    api: Api, runner: Runner, stored: str, select: list[str], values: bool
+) -> None:
+    runner.answer = b"[]"
+    api.post(f"/threads/{stored}/history", {"select": select})
+    assert runner.asked[-1].document["values"] is values
+
+
 def test_history_is_one_long_unless_more_is_asked_for(api: Api, runner: Runner, stored: str) -> None:
     runner.answer = b"[]"
     api.get(f"/threads/{stored}/history")

@@ -297,8 +297,13 @@ def _history(thread_id: UUID, wanted: dict[str, Any]) -> bytes:
         "before": _before(wanted.get("before")),
         "filter": wanted.get("metadata"),
         "checkpoint_ns": (wanted.get("checkpoint") or {}).get("checkpoint_ns"),
+        "values": _shows_values(wanted.get("select")),
     }
     return _ask(thread_id, newest, document)
+
+
+def _shows_values(select: list[str] | None) -> bool:
+    return not select or any(name == "values" or name.startswith("values.") for name in select)
 
 
 def _before(checkpoint_id: str | None) -> str | None:

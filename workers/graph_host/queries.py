@@ -4,7 +4,7 @@ A QUERY frame's document names `op`, `graph_id`, `thread_id`, and the `config` a
 gets. The ops and what else they take:
 
     state    `checkpoint` (or null: the newest), `subgraphs`
-    history  `limit`, `before` (a checkpoint id or null), `filter` (of metadata), `checkpoint_ns`
+    history  `limit`, `before` (a checkpoint id or null), `filter` (of metadata), `checkpoint_ns`, `values` (false: without)
     update   `checkpoint` (or null), `supersteps`: [[{`values`, `command`, `as_node`} …] …]
     embed    `ops`: store operations as `store.py` describes them; of no graph and no thread
     authenticate, authorize  what the project's own authorization says (`user_code/auth.py`); of no graph and no thread
@@ -140,7 +140,10 @@ class Query:
             config, filter=asked.get("filter") or None, before=before, limit=asked["limit"]
         )
         try:
-            return [shown(snapshot, self._thread_id) async for snapshot in states]
+            return [
+                shown(snapshot, self._thread_id, values=asked.get("values", True))
+                async for snapshot in states
+            ]
         except ValueError as error:
             if _is_unknown_subgraph(error):
                 return []
@@ -186,9 +189,14 @@ async def embedded(
     connection.send(frames.ANSWER, id, frames.pack([answer]))
 
 
-def shown(snapshot: StateSnapshot, thread_id: str, *, deep: bool = False) -> dict[str, Any]:
-    """A state as the API shows it; `deep`: with the states of the subgraphs that wait in its tasks."""
-    record = {"values": snapshot.values, **state_record(snapshot, thread_id)}
+def shown(
+    snapshot: StateSnapshot, thread_id: str, *, deep: bool = False, values: bool = True
+) -> dict[str, Any]:
+    """A state as the API shows it.
+
+    `deep`: with the states of the subgraphs that wait in its tasks; `values`: with what it holds.
+    """
+    record = {**({"values": snapshot.values} if values else {}), **state_record(snapshot, thread_id)}
     if deep:
         for task, own in zip(snapshot.tasks, record["tasks"], strict=True):
             if isinstance(task.state, StateSnapshot):

@@ -52,6 +52,15 @@ def test_history_is_bounded_by_limit_checkpoint_and_metadata(thread: Checkpointe
     assert thread.query("history", "steps", limit=10, checkpoint_ns="nobody:here") == []
 
 
+def test_a_history_without_values_has_all_else(thread: Checkpointed) -> None:
+    thread.run("steps", {"text": "a"})
+    every = thread.query("history", "steps", limit=10)
+
+    assert thread.query("history", "steps", limit=10, values=False) == [
+        {name: value for name, value in state.items() if name != "values"} for state in every
+    ]
+
+
 def test_a_state_that_is_not_there_is_empty(thread: Checkpointed) -> None:
     assert thread.query("state", "steps", checkpoint=None)["checkpoint"] is None
     place = {"checkpoint_id": "1f0c1b9e-0000-6000-8000-000000000000"}
