@@ -13,6 +13,10 @@ import { SignIn } from "./parts/sign_in.js";
 const ROUTES = [
   { path: "/", load: () => import("./pages/overview.js"), nav: { label: "Overview", at: "service", path: "/" } },
   { path: "/d/:name/playground(/:graph)", load: () => import("./pages/playground.js"), nav: { label: "Playground", at: "deployment", path: "/d/:name/playground" } },
+  { path: "/d/:name/runs", load: () => import("./pages/runs.js"), nav: { label: "Runs", at: "deployment", path: "/d/:name/runs" } },
+  { path: "/d/:name/runs/:thread/:run", load: () => import("./pages/run.js") },
+  { path: "/d/:name/threads", load: () => import("./pages/threads.js"), nav: { label: "Threads", at: "deployment", path: "/d/:name/threads" } },
+  { path: "/d/:name/threads/:thread", load: () => import("./pages/thread.js") },
 ];
 
 const matchers = ROUTES.map((route) => ({ route, match: matcher(route.path) }));

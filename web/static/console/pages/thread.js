@@ -1,0 +1,210 @@
+// A thread: its checkpoints over time with what each changed, its runs, what it asks; edited, forked and replayed from any checkpoint.
+
+import { deployment } from "../core/api.js";
+import { html, useEffect, useMemo, useState } from "../core/dom.js";
+import { bytes, count, plain } from "../core/format.js";
+import { useResource } from "../core/resource.js";
+import { href, navigate, setQuery } from "../core/router.js";
+import { can } from "../core/session.js";
+import { idOf } from "../parts/checkpoints.js";
+import { CheckpointDetail } from "../parts/checkpoint_detail.js";
+import { CheckpointList } from "../parts/checkpoint_list.js";
+import { EditState } from "../parts/edit_state.js";
+import { RunTable } from "../parts/run_table.js";
+import { createHistory, createStates } from "../parts/thread_history.js";
+import { Ago, Button, Confirm, Empty, ErrorBox, Id, Json, Loading, Page, Pill, Tabs, notify } from "../parts/index.js";
+
+/** @typedef {import("../parts/checkpoints.js").State} State */
+/** @typedef {Record<string, any>} Thread */
+
+const LOOK_AGAIN_MS = 2_000;
+const RUNS = 50;
+const TABS = [{ id: "timeline", label: "Timeline" }, { id: "runs", label: "Runs" }, { id: "metadata", label: "Metadata" }];
+
+/** @param {Record<string, string>} params */
+export const title = (params) => `Thread ${params.thread}`;
+
+/** @param {{params: Record<string, string>, query: Record<string, string>}} props */
+export default function ThreadPage({ params, query }) {
+  const { name, thread: id } = params;
+  const api = deployment(name);
+  const { data: thread, error, reload } = useResource((signal) => api.call("GET", `/threads/${encodeURIComponent(id)}`, { signal, query: { include: "ttl" } }), [name, id], { every: LOOK_AGAIN_MS });
+  const crumbs = [{ label: name }, { label: "Threads", href: href(["d", name, "threads"]) }];
+  if (!thread) {
+    return html`<${Page} title="Thread" crumbs=${crumbs}>${error ? html`<${ErrorBox} error=${error} />` : html`<${Loading} />`}<//>`;
+  }
+  const tab = query.tab || "timeline";
+  const isBusy = thread.status === "busy";
+  return html`
+    <${Page} title="Thread" crumbs=${crumbs} actions=${html`<${Actions} name=${name} thread=${thread} />`}>
+      <p class="facts">
+        <${Id} value=${id} whole=${true} /> <${Pill} status=${thread.status} />
+        ${isBusy && html`<span class="live" role="status">live</span>`}
+        <span>graph <b>${graphOf(thread)}</b></span>
+        <span>updated <${Ago} at=${thread.updated_at} /></span>
+        <span>created <${Ago} at=${thread.created_at} /></span>
+        ${thread.ttl?.expires_at && html`<span>expires <${Ago} at=${thread.ttl.expires_at} /></span>`}
+      </p>
+      ${thread.error && !isBusy && html`<p class="failure"><strong>${plain(String(thread.error.error).slice(0, 200))}</strong> ${plain(String(thread.error.message ?? "").slice(0, 2_000))}</p>`}
+      <${Questions} name=${name} thread=${thread} />
+      <${Tabs} label="Parts of the thread" tabs=${TABS} current=${tab} onChange=${(/** @type {string} */ to) => setQuery({ tab: to === "timeline" ? null : to })}>
+      ${tab === "timeline" && html`<${Checkpoints} key=${id} name=${name} thread=${thread} query=${query} reload=${reload} />`}
+      ${tab === "runs" && html`<${Runs} name=${name} id=${id} isBusy=${isBusy} />`}
+      ${tab === "metadata" && html`<${About} name=${name} thread=${thread} />`}
+      <//>
+    <//>`;
+}
+
+/** @param {Thread} thread */
+const graphOf = (thread) => plain(String(thread.metadata?.graph_id ?? "none yet").slice(0, 100));
+
+/** @param {Thread} thread */
+const placeInPlayground = (thread) => href(["d", thread.name, "playground", ...(thread.metadata?.graph_id ? [String(thread.metadata.graph_id)] : [])], { thread: thread.thread_id });
+
+/** @param {{name: string, thread: Thread}} props */
+function Actions({ name, thread }) {
+  const [isLeaving, setLeaving] = useState(false);
+  const [isCopying, setCopying] = useState(false);
+  const api = deployment(name);
+  const path = `/threads/${thread.thread_id}`;
+  const copy = async () => {
+    setCopying(true);
+    try {
+      const made = await api.call("POST", `${path}/copy`);
+      notify("Copied: this is the copy");
+      navigate(["d", name, "threads", made.thread_id]);
+    } catch (error) {
+      notify(/** @type {Error} */ (error).message, "error");
+    }
+    setCopying(false);
+  };
+  const remove = async () => {
+    try {
+      await api.call("DELETE", path);
+      notify("Thread deleted");
+      navigate(["d", name, "threads"]);
+    } catch (error) {
+      notify(/** @type {Error} */ (error).message, "error");
+      setLeaving(false);
+    }
+  };
+  return html`
+    <a class="as-button" href=${placeInPlayground({ ...thread, name })}>Playground</a>
+    ${can("run") && html`
+      <${Button} onClick=${copy} busy=${isCopying}>Copy<//>
+      <${Button} kind="danger" onClick=${() => setLeaving(true)}>Delete…<//>
+      <${Confirm} open=${isLeaving} title="Delete this thread?" action="Delete" kind="danger" onConfirm=${remove} onClose=${() => setLeaving(false)}>
+        <p>Its state, checkpoints and runs go with it. What runs on it is cancelled.</p>
+      <//>`}`;
+}
+
+/** What the graph asks, and the way to answer. @param {{name: string, thread: Thread}} props */
+function Questions({ name, thread }) {
+  const asked = Object.values(thread.interrupts ?? {}).flat();
+  if (!asked.length || thread.status !== "interrupted") return null;
+  return html`
+    <section class="questions" aria-label="Waits for an answer">
+      <h2>${asked.length === 1 ? "Waits for an answer" : `Waits for ${asked.length} answers`} <a href=${placeInPlayground({ ...thread, name })}>Answer in the playground</a></h2>
+      ${asked.slice(0, 20).map((each) => html`<${Json} key=${each.id} value=${each.value} />`)}
+    </section>`;
+}
+
+/** @param {{name: string, thread: Thread, query: Record<string, string>, reload: () => void}} props */
+function Checkpoints({ name, thread, query, reload }) {
+  const id = thread.thread_id;
+  const api = deployment(name);
+  const history = useMemo(() => createHistory(api, id), [name, id]);
+  const states = useMemo(() => createStates(api, id), [name, id]);
+  const [edited, setEdited] = useState(/** @type {State | null} */ (null));
+  const isBusy = thread.status === "busy";
+  useEffect(() => () => history.leave(), [history]);
+  useEffect(() => { void history.refresh(); }, [history, thread.updated_at, thread.state_updated_at, thread.status]);
+  useEffect(() => {
+    if (!isBusy) return;
+    const timer = setInterval(() => document.hidden || history.refresh(), LOOK_AGAIN_MS);
+    return () => clearInterval(timer);
+  }, [history, isBusy]);
+
+  const rows = history.rows.value;
+  const chosen = query.checkpoint ?? (rows.length ? idOf(rows[0]) : null);
+  const row = rows.find((state) => idOf(state) === chosen);
+  const choose = (/** @type {string} */ checkpoint) => setQuery({ checkpoint });
+  const start = async (/** @type {string} */ checkpoint) => {
+    const run = await api.call("POST", `/threads/${id}/runs`, { body: replayOf(thread, checkpoint) });
+    setQuery({ checkpoint: null });
+    notify("A new run goes on from there");
+    reload();
+    return run;
+  };
+  const replay = async (/** @type {State} */ state) => {
+    try {
+      await start(idOf(state));
+    } catch (error) {
+      notify(/** @type {Error} */ (error).message, "error");
+    }
+  };
+  const save = async (/** @type {any} */ body, /** @type {boolean} */ andRun) => {
+    const made = await api.call("POST", `/threads/${id}/state`, { body });
+    setEdited(null);
+    if (andRun) await start(made.checkpoint_id);
+    else setQuery({ checkpoint: null });
+    reload();
+    await history.refresh();
+  };
+  if (history.error.value && !rows.length) return html`<${ErrorBox} error=${history.error.value} />`;
+  if (!rows.length) return history.isLoading.value || !history.isWhole.value ? html`<${Loading} />` : html`<${None} name=${name} thread=${thread} />`;
+  return html`
+    ${history.error.value && html`<${ErrorBox} error=${history.error.value} />`}
+    <div class="thread-split">
+      <div>
+        <p class="quiet" aria-live="polite">${count(rows.length)}${history.isWhole.value ? "" : "+"} ${rows.length === 1 ? "checkpoint" : "checkpoints"}, newest first</p>
+        <${CheckpointList} rows=${rows} isWhole=${history.isWhole.value} chosen=${chosen} onChoose=${choose} onEnd=${history.more} />
+      </div>
+      ${chosen && html`<${CheckpointDetail} name=${name} thread=${id} checkpoint=${chosen} row=${row} states=${states} isBusy=${isBusy} tab=${query.part || "difference"}
+        onTab=${(/** @type {string} */ to) => setQuery({ part: to === "difference" ? null : to })} onEdit=${setEdited} onReplay=${replay} />`}
+    </div>
+    ${edited && html`<${Editor} name=${name} thread=${thread} state=${edited} onSave=${save} onClose=${() => setEdited(null)} />`}`;
+}
+
+/**
+ * A run that goes on from a checkpoint, with the thread's own assistant.
+ * @param {Thread} thread
+ * @param {string} checkpoint
+ */
+const replayOf = (thread, checkpoint) => ({
+  assistant_id: thread.metadata?.assistant_id ?? thread.metadata?.graph_id,
+  input: null,
+  checkpoint: { checkpoint_id: checkpoint, checkpoint_ns: "" },
+  stream_mode: ["values", "updates", "messages-tuple"],
+  stream_resumable: true,
+});
+
+/** @param {{name: string, thread: Thread, state: State, onSave: any, onClose: () => void}} props */
+function Editor({ name, thread, state, onSave, onClose }) {
+  const assistant = String(thread.metadata?.assistant_id ?? thread.metadata?.graph_id ?? "");
+  const { data } = useResource((signal) => deployment(name).call("GET", `/assistants/${encodeURIComponent(assistant)}/graph`, { signal }), [name, assistant]);
+  const nodes = (data?.nodes ?? []).map((/** @type {any} */ node) => String(node.id)).filter((/** @type {string} */ node) => node !== "__start__");
+  return html`<${EditState} state=${state} nodes=${nodes} onSave=${onSave} onClose=${onClose} />`;
+}
+
+/** @param {{name: string, thread: Thread}} props */
+const None = ({ name, thread }) => html`<${Empty} title="No checkpoints yet" text="The first run on this thread writes one with each step."
+  action=${html`<a href=${placeInPlayground({ ...thread, name })}>Start one in the playground</a>`} />`;
+
+/** @param {{name: string, id: string, isBusy: boolean}} props */
+function Runs({ name, id, isBusy }) {
+  const { data, error, reload } = useResource((signal) => deployment(name).call("GET", `/threads/${id}/runs`, { signal, query: { limit: RUNS } }), [name, id, isBusy], { every: LOOK_AGAIN_MS });
+  if (!data) return error ? html`<${ErrorBox} error=${error} />` : html`<${Loading} />`;
+  if (!data.length) return html`<${Empty} title="No runs" text="No run has been created on this thread, or they were removed." />`;
+  return html`<${RunTable} name=${name} runs=${data} reload=${reload} isOfThread />`;
+}
+
+/** @param {{name: string, thread: Thread}} props */
+function About({ name, thread }) {
+  const { data: storage } = useResource((signal) => deployment(name).call("GET", `/threads/${thread.thread_id}/storage`, { signal }), [name, thread.thread_id]);
+  return html`
+    <section aria-label="Metadata"><h2>Metadata</h2><${Json} value=${thread.metadata} /></section>
+    <section aria-label="Configuration"><h2>Configuration of its newest run</h2><${Json} value=${thread.config} /></section>
+    ${storage && html`<section aria-label="Storage"><h2>Storage</h2>
+      <p>${bytes(storage.total_bytes)} in all: ${count(storage.checkpoints.count)} checkpoints, ${count(storage.channel_values.count)} versions of values.</p></section>`}`;
+}

@@ -1,0 +1,62 @@
+// The filters above a list: each is kept in the address, so that links and the back button keep them.
+
+import { html } from "../core/dom.js";
+import { setQuery } from "../core/router.js";
+
+/**
+ * Filters side by side; `children` are the two below.
+ * @param {{label: string, children?: any}} props
+ */
+export function FilterBar({ label, children }) {
+  return html`<form class="filter-bar" role="search" aria-label=${label} onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>${children}</form>`;
+}
+
+/**
+ * A text that counts when it is left or Enter is pressed.
+ * @param {{label: string, name: string, value?: string, placeholder?: string, error?: string | null, wide?: boolean}} props
+ */
+export function TextFilter({ label, name, value = "", placeholder, error, wide }) {
+  const commit = (/** @type {Event} */ event) => change(name, /** @type {HTMLInputElement} */ (event.currentTarget).value.trim());
+  return html`
+    <label class=${wide ? "filter wide" : "filter"}>
+      <span>${label}</span>
+      <input type="search" name=${name} value=${value} placeholder=${placeholder} autocomplete="off" spellcheck=${false}
+        aria-invalid=${error ? "true" : undefined} onChange=${commit} />
+      ${error && html`<span class="filter-error" role="alert">${error}</span>`}
+    </label>`;
+}
+
+/**
+ * One of several values.
+ * @param {{label: string, name: string, value?: string, options: {value: string, label: string}[]}} props
+ */
+export function ChoiceFilter({ label, name, value = "", options }) {
+  const isKnown = options.some((option) => option.value === value);
+  return html`
+    <label class="filter">
+      <span>${label}</span>
+      <select name=${name} value=${value} onChange=${(/** @type {Event} */ event) => change(name, /** @type {HTMLSelectElement} */ (event.currentTarget).value)}>
+        ${!isKnown && html`<option value=${value}>${value.slice(0, 60)}</option>`}
+        ${options.map((option) => html`<option key=${option.value} value=${option.value} selected=${option.value === value}>${option.label}</option>`)}
+      </select>
+    </label>`;
+}
+
+/** Another filter begins at the first page. @param {string} name @param {string} value */
+const change = (name, value) => setQuery({ [name]: value || null, offset: null });
+
+/**
+ * The page of a list that is shown, and the ways to its neighbours; `total` null where nobody counted.
+ * @param {{offset: number, limit: number, found: number, total: number | null}} props
+ */
+export function PageBar({ offset, limit, found, total }) {
+  const hasNext = total === null ? found === limit : offset + found < total;
+  if (!offset && !hasNext) return null;
+  const go = (/** @type {number} */ to) => setQuery({ offset: to > 0 ? String(to) : null });
+  return html`
+    <nav class="page-bar" aria-label="Pages">
+      <button type="button" disabled=${!offset} onClick=${() => go(offset - limit)}>Previous</button>
+      <span class="quiet">${(offset + 1).toLocaleString("en")}–${(offset + found).toLocaleString("en")}${total === null ? "" : ` of ${total.toLocaleString("en")}`}</span>
+      <button type="button" disabled=${!hasNext} onClick=${() => go(offset + limit)}>Next</button>
+    </nav>`;
+}
