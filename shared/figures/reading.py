@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from shared.figures.folding import HOUR, MINUTE
 from shared.figures.histograms import percentile
 from shared.figures.sums import COLUMNS, COUNTS, KINDS, STATUSES, summed
-from shared.models import is_live
+from shared.models import is_live, waiting_since
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +146,9 @@ SELECT d.id, d.name, d.status, d.pool, r.number AS revision_number,
 FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
 LEFT JOIN LATERAL (
     SELECT count(*) FILTER (WHERE status = 'running') AS running, count(*) FILTER (WHERE status = 'pending') AS waiting,
-        extract(epoch FROM now() - min(coalesce(not_before, created_at)) FILTER (
-            WHERE status = 'pending' AND coalesce(not_before, created_at) <= now())) AS oldest
-    FROM run WHERE deployment_id = d.id AND {is_live()}) l ON true
+        extract(epoch FROM now() - min({waiting_since("w")}) FILTER (
+            WHERE status = 'pending' AND {waiting_since("w")} <= now())) AS oldest
+    FROM run w WHERE deployment_id = d.id AND {is_live("w")}) l ON true
 WHERE d.organization_id = :organization_id AND d.deleted_at IS NULL
 ORDER BY d.name, d.id
 """)
