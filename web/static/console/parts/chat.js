@@ -68,7 +68,7 @@ function resultsOf(entries) {
   const found = new Map();
   const calls = new Set();
   for (const entry of entries) {
-    const message = entry.message.value;
+    const message = entry.message.peek(); // calls come before what answers them
     for (const call of message.tool_calls ?? []) if (call.id) calls.add(call.id);
     if (message.type === "tool" && calls.has(message.tool_call_id)) found.set(message.tool_call_id, entry);
   }

@@ -3,7 +3,9 @@
 
 import DOMPurify from "../../vendor/dompurify.js";
 import { Marked } from "../../vendor/marked.js";
-import { html, useLayoutEffect, useMemo, useRef } from "../core/dom.js";
+import { html, useLayoutEffect, useMemo, useRef, useState } from "../core/dom.js";
+import { bytes } from "../core/format.js";
+import { WholeText } from "./code.js";
 
 const SHOWN_CHARACTERS = 100_000;
 const PICTURE = /^data:image\/(png|jpeg|gif|webp);base64,/;
@@ -107,5 +109,13 @@ export function Markdown({ text, growing = false, limit = SHOWN_CHARACTERS }) {
   return html`<div class=${growing ? "md growing" : "md"}>
     ${read.all.map((/** @type {string} */ raw, /** @type {number} */ at) => html`<${Block} key=${at} text=${raw} />`)}
     ${growing && !read.all.length && html`<div class="md-block"><p></p></div>`}
+    ${shown !== text && html`<${Rest} text=${text} />`}
   </div>`;
+}
+
+/** @param {{text: string}} props */
+function Rest({ text }) {
+  const [isOpen, setOpen] = useState(false);
+  return html`<p><button type="button" class="plain" onClick=${() => setOpen(true)}>show all (${bytes(text.length)})</button></p>
+    <${WholeText} text=${text} open=${isOpen} onClose=${() => setOpen(false)} />`;
 }

@@ -89,14 +89,16 @@ function ActionForm({ action, decision, disabled, onDecide }) {
 
 /** @param {{question: Question, disabled: boolean, onAnswer: (answer: any) => void}} props */
 function FreeForm({ question, disabled, onAnswer }) {
-  const schema = question.response_schema;
-  const hasSchema = Boolean(schema && kindOf(schema, schema).kind === "object");
+  const asked = question.response_schema;
+  const isWrapped = Boolean(asked) && !isEditable(asked);
+  const schema = isWrapped ? { type: "object", properties: { answer: asked }, required: ["answer"], $defs: asked.$defs } : asked;
+  const hasSchema = Boolean(schema);
   const [as, setAs] = useState(/** @type {"text"|"json"|"form"} */ (hasSchema ? "form" : "text"));
   const [text, setText] = useState("");
   const [value, setValue] = useState(/** @type {any} */ (hasSchema ? initial(schema, schema) : null));
   const ways = /** @type {["text"|"json"|"form", string][]} */ ([...(hasSchema ? [["form", "Form"]] : []), ["text", "Text"], ["json", "JSON"]]);
   const isEmpty = as === "text" ? text === "" : value === null || value === undefined; // null answers nothing
-  const send = () => !isEmpty && !disabled && onAnswer(as === "text" ? text : value);
+  const send = () => !isEmpty && !disabled && onAnswer(as === "text" ? text : as === "form" && isWrapped ? value?.answer : value);
   useEffect(() => setText(""), [question.id]);
   return html`
     <${Asked} value=${question.value} />
@@ -110,6 +112,9 @@ function FreeForm({ question, disabled, onAnswer }) {
     ${as === "form" && html`<${SchemaEditor} label="Answer" schema=${schema} value=${value} onChange=${setValue} />`}
     <div class="question-send"><button type="button" class="primary" disabled=${disabled || isEmpty} onClick=${send}>Answer</button></div>`;
 }
+
+/** @param {any} schema */
+const isEditable = (schema) => kindOf(schema, schema).kind === "object";
 
 const HEADS = ["question", "message", "prompt", "query", "text", "description"];
 

@@ -53,6 +53,12 @@ export function runControl(deployment, on) {
     }
   }
 
+  async function reopen() {
+    const id = threadId;
+    threadId = null;
+    await open(id);
+  }
+
   /** @param {any} run @param {AbortSignal} signal */
   async function rejoin(run, signal) {
     const isLive = LIVE.has(run.status);
@@ -99,6 +105,7 @@ export function runControl(deployment, on) {
         if (message) view.entries.value = view.entries.value.filter((entry) => entry.key !== message.id);
       });
       on.onError(error);
+      if (/** @type {any} */ (error).status === 409) await reopen(); // somebody else was faster
       return false;
     }
   }

@@ -154,8 +154,16 @@ function apply(view, mode, spaces, data, change) {
 /** @param {RunView} view @param {any} data */
 function begun(view, data) {
   if (data?.run_id) view.runId.value = data.run_id;
-  if (data?.attempt) view.attempt.value = data.attempt;
+  if (data?.attempt > view.attempt.value) beginAgain(view, data.attempt);
   if (view.phase.value === "waiting") view.phase.value = "running";
+}
+
+/** What the attempt before was at is lost; it begins again. @param {RunView} view @param {number} attempt */
+function beginAgain(view, attempt) {
+  view.attempt.value = attempt;
+  endSteps(view, "stopped");
+  const ids = new Set((view.values.value?.messages ?? []).map((/** @type {any} */ each) => each.id));
+  view.entries.value = view.entries.value.filter((entry) => ids.has(entry.key) || entry.message.peek().type === "human");
 }
 
 // Messages
@@ -176,8 +184,7 @@ function said(view, spaces, data, change) {
   const task = lastOf(metadata?.langgraph_checkpoint_ns ?? metadata?.checkpoint_ns);
   const entry = view.known.get(part.id);
   if (entry) {
-    const whole = grown(entry.message.peek(), part);
-    if (!looksSame(entry.message.peek(), whole)) entry.message.value = whole;
+    entry.message.value = grown(entry.message.peek(), part);
     return;
   }
   const fresh = entryOf(view, grown(null, part), task);
@@ -264,10 +271,17 @@ function push(view, spaces, item) {
   const kept = [...list.value, item];
   if (kept.length > KEPT_STEPS) {
     const [first] = kept.splice(0, 1);
-    if (first.kind === "step") view.steps.delete(first.key);
+    drop(view, first);
     if (!parent) view.dropped.value += 1;
   }
   list.value = kept;
+}
+
+/** @param {RunView} view @param {Step|Told} item */
+function drop(view, item) {
+  if (item.kind !== "step") return;
+  view.steps.delete(item.key);
+  for (const inner of item.items.peek()) drop(view, inner);
 }
 
 /** The id of the innermost task that a namespace names. @param {string|undefined} space */

@@ -1,10 +1,11 @@
 // What the nodes of a graph did in a run, one below the other: their output, what they told, their subgraphs within.
 
-import { html, useState } from "../core/dom.js";
+import { html, useMemo, useRef, useState } from "../core/dom.js";
 import { duration, text as oneLine } from "../core/format.js";
 import { MessageView } from "./chat.js";
 import { ErrorBox, Json } from "./index.js";
 
+const SHOWN = 60; // newest ones that are drawn at first
 const NONE = { value: new Map() };
 const NO_TOOLS = { value: {} };
 const NO_EDIT = { current: undefined };
@@ -17,9 +18,16 @@ const WORDS = /** @type {Record<string, string>} */ ({ working: "works", done: "
 
 /** @param {{items: (Step|Told)[], phase: any}} props */
 export function Steps({ items, phase }) {
-  return html`<ol class="steps">${items.map((item) => item.kind === "step"
-    ? html`<${StepView} key=${item.key} step=${item} phase=${phase} />`
-    : html`<${ToldView} key=${item.key} data=${item.data} />`)}</ol>`;
+  const [limit, setLimit] = useState(SHOWN);
+  const drawn = useRef(new WeakMap()); // one that is drawn changes by its own signals
+  const draw = (/** @type {Step|Told} */ item) => {
+    if (!drawn.current.has(item)) drawn.current.set(item, item.kind === "step" ? html`<${StepView} key=${item.key} step=${item} phase=${phase} />` : html`<${ToldView} key=${item.key} data=${item.data} />`);
+    return drawn.current.get(item);
+  };
+  return html`<ol class="steps">
+    ${items.length > limit && html`<li key="earlier"><button type="button" class="plain" onClick=${() => setLimit(limit + SHOWN * 4)}>${items.length - limit} earlier ones</button></li>`}
+    ${items.slice(-limit).map(draw)}
+  </ol>`;
 }
 
 /** @param {{step: Step, phase: any}} props */
@@ -54,7 +62,7 @@ function StepBody({ step, inner, phase }) {
 
 /** @param {{data: any}} props */
 function ToldView({ data }) {
-  const isSmall = data === null || typeof data !== "object" || JSON.stringify(data).length < 120;
+  const isSmall = useMemo(() => data === null || typeof data !== "object" || JSON.stringify(data).length < 120, [data]);
   return html`<li class="told"><span class="told-label">told</span> ${isSmall ? html`<code>${oneLine(data, 120)}</code>` : html`<${Json} value=${data} collapsed=${true} />`}</li>`;
 }
 
