@@ -62,6 +62,21 @@ def of_visible_threads(
     return exists, values
 
 
+def of_threads_or_what_they_were(
+    filter: Filter | None, metadata: Mapping[str, Any], *, owner: str, thread_id: str, said: str
+) -> tuple[str, dict[str, Any]]:
+    """The same for rows that outlive their threads: `thread_id` and what was `said` of a thread are SQL."""
+    if not filter and not metadata:
+        return "true", {}
+    condition, values = _condition(filter, metadata, "visible.metadata")
+    lasting, _ = _condition(filter, metadata, said)
+    own = (
+        f"FROM thread AS visible WHERE visible.deployment_id = {owner}.deployment_id"
+        f" AND visible.thread_id = {thread_id}"
+    )
+    return f"(EXISTS (SELECT {own} AND {condition}) OR (NOT EXISTS (SELECT {own}) AND {lasting}))", values
+
+
 def _condition(filter: Filter | None, metadata: Mapping[str, Any], column: str) -> tuple[str, dict[str, Any]]:
     condition, values = filters.condition(filter, column)
     if not metadata:

@@ -32,8 +32,6 @@ TRIES = 5
 RETRY_SECONDS = (10.0, 120.0, 600.0, 2400.0)
 LEASE_SECONDS = 30.0  # longer than any attempt takes
 AT_ONCE_PER_DEPLOYMENT = 8  # a receiver that does not answer must not hold up those of others
-KEPT_SECONDS = 86_400.0  # rows of what was delivered or given up
-REMOVED_AT_ONCE = 1_000
 
 
 # What may be named as a webhook
@@ -260,14 +258,16 @@ def claim(conn: Connection, *, owner: str, limit: int) -> list[Delivery]:
 
 
 SETTLE = text("""
-UPDATE webhook_delivery SET failure = :failure, owner = NULL,
+UPDATE webhook_delivery SET failure = :failure, response_status = :response_status, owner = NULL,
     ended_at = CASE WHEN CAST(:retry AS double precision) IS NULL THEN now() END,
     due_at = now() + make_interval(secs => coalesce(:retry, 0) * (0.9 + random() * 0.2))
 WHERE delivery_id = :id AND owner = :owner AND attempt = :attempt AND ended_at IS NULL
 """)
 
 
-def settle(conn: Connection, delivery: Delivery, failure: str | None) -> bool:
+def settle(
+    conn: Connection, delivery: Delivery, failure: str | None, *, response_status: int | None = None
+) -> bool:
     """What became of an attempt; False when it was the last one and failed. Nothing if it is not ours any more."""
     is_last = failure is not None and delivery.attempt >= TRIES
     retry = None if failure is None or is_last else RETRY_SECONDS[delivery.attempt - 1]
@@ -275,6 +275,7 @@ def settle(conn: Connection, delivery: Delivery, failure: str | None) -> bool:
         SETTLE,
         {
             "failure": failure,
+            "response_status": response_status,
             "retry": retry,
             "id": delivery.delivery_id,
             "owner": delivery.owner,
@@ -298,15 +299,3 @@ def shorten_pauses(conn: Connection) -> int:
     The database's clock may have been put back since (`claims.shorten_leases`).
     """
     return conn.execute(SHORTEN, {"lease": LEASE_SECONDS, "pauses": list(RETRY_SECONDS)}).rowcount
-
-
-REMOVE = text("""
-DELETE FROM webhook_delivery WHERE delivery_id IN (
-    SELECT delivery_id FROM webhook_delivery WHERE ended_at < now() - make_interval(secs => :kept)
-    ORDER BY ended_at LIMIT :limit)
-""")
-
-
-def remove_old(conn: Connection) -> int:
-    """Forget some of what was delivered, or given up, long ago; how many."""
-    return conn.execute(REMOVE, {"kept": KEPT_SECONDS, "limit": REMOVED_AT_ONCE}).rowcount

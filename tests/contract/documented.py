@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from uuid_utils.compat import uuid6
 
@@ -102,6 +102,7 @@ def records(control: ControlPlane) -> dict[str, str]:
         "revision_id": deployment["latest_revision_id"],
         "organization_id": str(make.organization()),
         "key_id": key.split("_")[1],
+        "worker_id": str(uuid4()),
         "listener_id": str(uuid4()),
         "integration_id": str(uuid4()),
         "provider_id": provider["provider_id"],
@@ -128,6 +129,7 @@ def deployment_records(api: Api) -> dict[str, str]:
         "run_id": runs[0]["run_id"],
         "idle_thread_id": threads[1],
         "ended_run_id": runs[1]["run_id"],
+        "delivery_id": str(make.webhook_delivery(api.deployment, UUID(runs[1]["run_id"]))),
         "checkpoint_id": checkpoint_id,
         "namespace": "child",
     }

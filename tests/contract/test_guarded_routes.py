@@ -140,6 +140,7 @@ def anns(ann: Api, played: PlayedAuth) -> World:
         "run_id": str(run_id),
         "assistant_id": str(make.assistant(deployment.id, metadata=owner)),
         "cron_id": str(make.cron(deployment, metadata=owner)),
+        "delivery_id": str(make.webhook_delivery(deployment, run_id)),
         "checkpoint_id": str(uuid4()),
         "namespace": "any",
     }
@@ -150,9 +151,10 @@ def anns(ann: Api, played: PlayedAuth) -> World:
     return World(fill)
 
 
+IDS = ("thread", "run", "assistant", "cron", "checkpoint", "delivery")
 NOBODYS = World(
     {
-        **{f"{name}_id": str(uuid4()) for name in ("thread", "run", "assistant", "cron", "checkpoint")},
+        **{f"{name}_id": str(uuid4()) for name in IDS},
         "namespace": "any",
     }
 )

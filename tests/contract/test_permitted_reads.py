@@ -52,6 +52,7 @@ def test_each_call_asks_its_pairs(ann: Api, played: PlayedAuth, key: str, run: s
         ("POST", f"/threads/{key}/commands", {"id": 1, "method": "agent.getTree"}, [READ]),
         ("GET", "/queue", None, [SEARCH]),
         ("POST", "/runs/search", {}, [SEARCH]),
+        ("POST", "/webhooks/search", {}, [SEARCH]),
         ("POST", f"/threads/{key}/runs/{run}/cancel", {}, [UPDATE]),
         ("POST", "/runs/cancel", {"status": "all"}, [UPDATE]),
         ("DELETE", f"/threads/{key}/runs/{run}", None, [DELETE]),

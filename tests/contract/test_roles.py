@@ -68,6 +68,7 @@ read      GET     /v2/organizations
 read      GET     /v2/workers
 read      GET     /v2/metrics/series
 read      GET     /v2/metrics/overview
+operator  POST    /v2/workers/<worker_id>/drain
 operator  POST    /v2/organizations
 read      GET     /v2/organizations/<organization_id>
 operator  PATCH   /v2/organizations/<organization_id>
@@ -138,6 +139,7 @@ run       POST    /d/<deployment>/threads/<thread_id>/runs/<run_id>/cancel
 run       POST    /d/<deployment>/runs/crons
 run       POST    /d/<deployment>/threads/<thread_id>/runs/crons
 read      GET     /d/<deployment>/runs/crons/<cron_id>
+read      GET     /d/<deployment>/runs/crons/<cron_id>/firings
 run       PATCH   /d/<deployment>/runs/crons/<cron_id>
 run       DELETE  /d/<deployment>/runs/crons/<cron_id>
 read      POST    /d/<deployment>/runs/crons/search
@@ -155,6 +157,8 @@ read      GET     /d/<deployment>/queue
 read      POST    /d/<deployment>/runs/search
 run       POST    /d/<deployment>/threads/<thread_id>/runs/<run_id>/retry
 run       POST    /d/<deployment>/runs/cancel
+read      POST    /d/<deployment>/webhooks/search
+run       POST    /d/<deployment>/webhooks/<delivery_id>/retry
 read      GET     /d/<deployment>/runs/<run_id>/join
 read      GET     /d/<deployment>/runs/<run_id>/stream
 run       POST    /d/<deployment>/mcp

@@ -68,6 +68,7 @@ ANSWERS: dict[Route, int] = {
     ("POST", SOCKET): 400,  # tests/contract/test_protocol_events.py has more
     ("GET", SOCKET): 426,  # it is for WebSockets: tests/contract/test_protocol_socket.py
     ("DELETE", "/v2/organizations/<organization_id>"): 403,
+    ("POST", "/v2/workers/<worker_id>/drain"): 403,  # for operators
 }
 
 
@@ -146,10 +147,12 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
         "thread_id": str(thread_id),
         "run_id": str(run_id),
         "assistant_id": str(make.assistant(deployment.id, name="their-metadata")),
+        "delivery_id": str(make.webhook_delivery(deployment, run_id)),
         "checkpoint_id": str(uuid4()),
         "namespace": "any",
         "organization_id": str(organization_id),
         "key_id": key.split("_")[1],
+        "worker_id": str(uuid4()),
         "listener_id": str(uuid4()),
         "integration_id": str(uuid4()),
         "object_path": upload["object_path"],

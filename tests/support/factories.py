@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select, text, update
 from uuid_utils.compat import uuid7
 
 from shared import assistants
@@ -30,6 +30,7 @@ from shared.models import (
     Run,
     RunStatus,
     Thread,
+    WebhookDelivery,
 )
 from shared.threads import checkpoints
 from shared.threads.checkpoints import ClaimedRun, Write
@@ -192,6 +193,18 @@ def cron(deployment: DeploymentRef, **columns: Any) -> UUID:
         **columns,
     }
     _insert(Cron, cron_id=id, deployment_id=deployment.id, **values)
+    return id
+
+
+def webhook_delivery(deployment: DeploymentRef, run_id: UUID, **columns: Any) -> UUID:
+    """A delivery of a run's end that is due now; its id."""
+    id = uuid7()
+    with connection() as conn:
+        own = conn.execute(
+            text("SELECT row_to_json(r) FROM run r WHERE run_id = :id"), {"id": run_id}
+        ).scalar()
+    values = {"url": "https://receiver.example/hook", "status": "success", "run": own, **columns}
+    _insert(WebhookDelivery, delivery_id=id, deployment_id=deployment.id, run_id=run_id, **values)
     return id
 
 

@@ -20,6 +20,7 @@ from web.deployment_api import (
     store,
     thread_stream,
     threads,
+    webhooks,
 )
 from web.deployment_api.found import find_deployment
 from web.deployment_api.protocol import commands, events, socket
@@ -27,7 +28,7 @@ from web.deployment_api.protocol import commands, events, socket
 bp = Blueprint("deployment_api", __name__)
 for resource in (
     assistants.bp, threads.bp, states.bp, runs.bp, joins.bp, cancels.bp, thread_stream.bp, crons.bp, store.bp,
-    queue.bp, retries.bp, commands.bp, events.bp, socket.bp, mcp.bp, a2a.bp,
+    queue.bp, retries.bp, webhooks.bp, commands.bp, events.bp, socket.bp, mcp.bp, a2a.bp,
 ):  # fmt: skip
     bp.register_blueprint(resource)
 

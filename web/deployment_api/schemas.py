@@ -6,6 +6,7 @@ from typing import Any
 
 from shared.models import RunStatus, ThreadStatus
 from shared.removal.expiry import STRATEGIES
+from shared.runs.webhook_records import DeliveryStatus
 from web.json_schema import (
     BOOLEAN,
     COUNT,
@@ -215,6 +216,23 @@ ITEM = record(
     created_at=TIME,
     updated_at=TIME,
     expires_at=TIME_OR_NULL,
+)
+
+DELIVERIES = listed(
+    record(
+        "WebhookDelivery",
+        delivery_id=UUID,
+        run_id=UUID,
+        thread_id=UUID,
+        url=TEXT,
+        status=one_of(*DeliveryStatus),
+        attempts=COUNT,
+        response_status=COUNT_OR_NULL,
+        error=TEXT_OR_NULL,
+        created_at=TIME,
+        next_attempt_at=TIME_OR_NULL,
+        delivered_at=TIME_OR_NULL,
+    )
 )
 FOUND_ITEM = record("FoundStoreItem", **ITEM["properties"], score={"type": ["number", "null"]})
 FOUND_ITEMS = record("StoreItems", items=listed(FOUND_ITEM))

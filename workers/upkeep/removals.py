@@ -18,7 +18,7 @@ from shared.deployments import archives
 from shared.figures import folding
 from shared.infra.postgres import connection
 from shared.removal import deletion, history
-from shared.runs import webhooks
+from shared.runs import webhook_records
 from shared.settings import Settings
 
 STEP_SECONDS = 1.0
@@ -60,7 +60,7 @@ class Removals:
         self._exhaust(idempotency.remove_old)
 
     def old_deliveries(self) -> None:
-        self._exhaust(webhooks.remove_old)
+        self._exhaust(webhook_records.remove_old)
 
     def old_figures(self) -> None:
         self._exhaust(folding.remove_old)

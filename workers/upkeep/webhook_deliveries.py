@@ -85,9 +85,9 @@ class Deliveries:
 
 def deliver(delivery: Delivery, service_url: str) -> None:
     """Make one attempt and note what became of it."""
-    failure = _attempt(delivery, service_url)
+    failure, status = _attempt(delivery, service_url)
     with connection() as conn:
-        is_retried = webhooks.settle(conn, delivery, failure)
+        is_retried = webhooks.settle(conn, delivery, failure, response_status=status)
         if failure is not None:
             logs.append(conn, [_line(delivery, failure, is_retried)])
     if failure is None:
@@ -96,22 +96,22 @@ def deliver(delivery: Delivery, service_url: str) -> None:
         log.warning("webhook of run %s: attempt %d: %s", delivery.run_id, delivery.attempt, failure)
 
 
-def _attempt(delivery: Delivery, service_url: str) -> str | None:
-    """Why the receiver has not taken it; None when it has.
+def _attempt(delivery: Delivery, service_url: str) -> tuple[str | None, int | None]:
+    """Why the receiver has not taken it, None when it has; and the status it answered with, if any.
 
     A deployment that is called itself gets no key of ours: whoever may name a path could have it do what they
     may not do themselves.
     """
     if delivery.attempt > webhooks.TRIES:
-        return "the process that made the last attempt ended"
+        return "the process that made the last attempt ended", None
     now = datetime.now(UTC)
     try:
         body = content(delivery, now)
         sent = headers(delivery, body, now)
         answer = egress.request("POST", _address(delivery, service_url), headers=sent, body=body)
     except (OutsideFailed, Undecryptable) as error:
-        return error.message
-    return None if answer.is_success else f"the receiver answered {answer.status}"
+        return error.message, None
+    return None if answer.is_success else f"the receiver answered {answer.status}", answer.status
 
 
 def _address(delivery: Delivery, service_url: str) -> str:

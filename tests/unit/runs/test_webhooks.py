@@ -6,7 +6,7 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from shared.infra import egress, encryption
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.removal import deletion
-from shared.runs import cancel, claims, create, end_event, read, webhooks
+from shared.runs import cancel, claims, create, end_event, read, webhook_records, webhooks
 from shared.runs.claims import Claimed, Terms
 from shared.runs.finish import Finish, finish_runs, roll_back
 from shared.threads import records
@@ -519,7 +519,7 @@ def test_a_deployment_whose_receiver_is_slow_does_not_hold_up_others(deployment:
 
 
 def test_what_was_delivered_is_forgotten_after_a_while(deployment: DeploymentRef) -> None:
-    for ago in ("1 hour", "2 days"):
+    for ago in ("6 days", "8 days"):
         finish(claimed(deployment))
         with connection() as conn:
             query = (
@@ -529,9 +529,45 @@ def test_what_was_delivered_is_forgotten_after_a_while(deployment: DeploymentRef
     finish(claimed(deployment))
 
     with connection() as conn:
-        assert webhooks.remove_old(conn) == 1
-        assert webhooks.remove_old(conn) == 0
+        assert webhook_records.remove_old(conn) == 1
+        assert webhook_records.remove_old(conn) == 0
     assert len(outbox()) == 2
+
+
+def test_of_many_deliveries_of_a_deployment_the_newest_are_kept(
+    deployment: DeploymentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_records, "KEPT_OF_DEPLOYMENT", 2)
+    other = factories.deployment("other")
+    made = [factories.webhook_delivery(deployment, pending(deployment)) for _ in range(5)]
+    theirs = factories.webhook_delivery(other, factories.run(other), ended_at=datetime.now(UTC))
+    with connection() as conn:
+        query = text("UPDATE webhook_delivery SET ended_at = now() WHERE delivery_id <> ALL(:waiting)")
+        conn.execute(query, {"waiting": made[:1]})
+        assert webhook_records.remove_old(conn) == 2
+        assert webhook_records.remove_old(conn) == 0
+    assert {row["delivery_id"] for row in outbox()} == {made[0], *made[3:], theirs}, "what waits stays too"
+
+
+def test_one_that_is_made_again_comes_under_the_same_id(
+    deployment: DeploymentRef, receiver: Receiver
+) -> None:
+    finish(claimed(deployment, receiver.url))
+    [delivery] = take()
+    delivering.deliver(delivery, SERVICE)
+    for _ in range(2):
+        with connection() as conn:
+            webhook_records.make_again(conn, deployment.id, delivery.delivery_id)
+    [again] = take()
+    with connection() as conn:
+        webhook_records.make_again(conn, deployment.id, delivery.delivery_id)
+    assert take() == [], "it is being made"
+    delivering.deliver(again, SERVICE)
+
+    assert [call.headers["Webhook-Id"] for call in receiver.calls] == [str(delivery.delivery_id)] * 2
+    [row] = outbox()
+    assert (row["attempt"], row["response_status"], row["failure"]) == (1, 200, None)
+    assert row["ended_at"] is not None
 
 
 def test_a_deleted_deployment_stays_until_its_receivers_have_been_called(deployment: DeploymentRef) -> None:

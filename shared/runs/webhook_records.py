@@ -1,0 +1,155 @@
+"""What became of webhooks: deliveries as they are found and shown, made once more, and forgotten.
+
+`shared/runs/webhooks.py` has the outbox itself. A delivery that is made again keeps its id, so that a receiver knows it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, text
+
+from shared.errors import NotFound
+from shared.infra.postgres import Row
+from shared.runs import visibility
+from shared.user_code.filters import Filter
+
+KEPT_DAYS = 7
+KEPT_OF_DEPLOYMENT = 1_000
+REMOVED_AT_ONCE = 1_000
+HIDDEN = "…"
+
+
+class DeliveryStatus(enum.StrEnum):
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
+_CONDITIONS = {
+    DeliveryStatus.PENDING: "w.ended_at IS NULL",
+    DeliveryStatus.DELIVERED: "w.ended_at IS NOT NULL AND w.failure IS NULL",
+    DeliveryStatus.FAILED: "w.ended_at IS NOT NULL AND w.failure IS NOT NULL",
+}
+_STATUS = "CASE " + " ".join(f"WHEN {said} THEN '{status}'" for status, said in _CONDITIONS.items()) + " END"
+THREAD_ID = "CAST(w.run ->> 'thread_id' AS uuid)"
+_COLUMNS = f"""w.delivery_id, w.run_id, {THREAD_ID} AS thread_id, w.url, {_STATUS} AS status,
+    w.attempt AS attempts, w.response_status, w.failure AS error, w.created_at,
+    CASE WHEN w.ended_at IS NULL AND w.owner IS NULL THEN w.due_at END AS next_attempt_at,
+    CASE WHEN w.failure IS NULL THEN w.ended_at END AS delivered_at"""
+
+
+def search(
+    conn: Connection,
+    deployment_id: UUID,
+    *,
+    limit: int,
+    offset: int,
+    run_id: UUID | None = None,
+    status: DeliveryStatus | None = None,
+    filter: Filter | None = None,
+    metadata: Mapping[str, Any] = visibility.NO_METADATA,
+) -> tuple[list[RowMapping], int]:
+    """A deployment's deliveries, newest first, and how many match; those of threads that the filter hides do not."""
+    visible, values = _visible(filter, metadata)
+    conditions = ["w.deployment_id = :deployment_id", visible]
+    values |= {"deployment_id": deployment_id, "limit": limit, "offset": offset}
+    if run_id is not None:
+        conditions.append("w.run_id = :run_id")
+        values["run_id"] = run_id
+    if status is not None:
+        conditions.append(_CONDITIONS[status])
+    matching = f"FROM webhook_delivery w WHERE {' AND '.join(conditions)}"
+    page = f"SELECT {_COLUMNS} {matching} ORDER BY w.created_at DESC, w.delivery_id DESC LIMIT :limit OFFSET :offset"
+    rows = conn.execute(text(page), values).mappings().all()
+    return list(rows), conn.execute(text(f"SELECT count(*) {matching}"), values).scalar_one()
+
+
+def _visible(filter: Filter | None, metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Of a thread that went with its run, what the run says of it counts."""
+    said = "coalesce(CAST(w.run -> 'kwargs' -> 'thread_metadata' AS jsonb), '{}')"
+    return visibility.of_threads_or_what_they_were(
+        filter, metadata, owner="w", thread_id=THREAD_ID, said=said
+    )
+
+
+def record(row: Row) -> dict[str, Any]:
+    """A delivery as the API shows it."""
+    return {**row, "url": shown_url(row["url"])}
+
+
+def shown_url(url: str) -> str:
+    """An address without what may be secret in it: who calls, and the values of its query."""
+    parts = urlsplit(url)
+    query = "&".join(f"{quote(name)}={HIDDEN}" for name, _ in parse_qsl(parts.query, keep_blank_values=True))
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))
+
+
+def thread_of(conn: Connection, deployment_id: UUID, delivery_id: UUID) -> UUID | None:
+    """The thread of a delivery's run; None where there is no such delivery."""
+    statement = (
+        f"SELECT {THREAD_ID} FROM webhook_delivery w WHERE w.delivery_id = :id AND w.deployment_id = :of"
+    )
+    return conn.execute(text(statement), {"id": delivery_id, "of": deployment_id}).scalar()
+
+
+# One that is being made at this moment goes on; any other begins its attempts anew, at once.
+_AGAIN = """
+UPDATE webhook_delivery w SET attempt = 0, due_at = now(), owner = NULL, ended_at = NULL
+WHERE w.delivery_id = :id AND w.deployment_id = :of AND (w.owner IS NULL OR w.due_at <= now()) AND {visible}
+RETURNING w.delivery_id
+"""
+
+
+def make_again(
+    conn: Connection,
+    deployment_id: UUID,
+    delivery_id: UUID,
+    *,
+    filter: Filter | None = None,
+    metadata: Mapping[str, Any] = visibility.NO_METADATA,
+) -> None:
+    """Have a delivery made once more, whatever became of it; raises NotFound."""
+    visible, values = _visible(filter, metadata)
+    values |= {"id": delivery_id, "of": deployment_id}
+    if conn.execute(text(_AGAIN.format(visible=visible)), values).first() is not None:
+        return
+    known = (
+        f"SELECT 1 FROM webhook_delivery w WHERE w.delivery_id = :id AND w.deployment_id = :of AND {visible}"
+    )
+    if conn.execute(text(known), values).first() is None:
+        raise NotFound(f"Webhook delivery {delivery_id} not found.")
+
+
+# The deployments are found by stepping through the index from one to the next, and of each its oldest to be kept.
+REMOVE = text("""
+WITH RECURSIVE known AS (
+    (SELECT deployment_id FROM webhook_delivery ORDER BY deployment_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT deployment_id FROM webhook_delivery
+            WHERE deployment_id > known.deployment_id ORDER BY deployment_id LIMIT 1)
+    FROM known WHERE known.deployment_id IS NOT NULL
+), full_ones AS (
+    SELECT known.deployment_id, oldest.created_at FROM known CROSS JOIN LATERAL (
+        SELECT created_at FROM webhook_delivery WHERE deployment_id = known.deployment_id
+        ORDER BY created_at DESC, delivery_id DESC OFFSET :most - 1 LIMIT 1) AS oldest
+), over AS (
+    (SELECT delivery_id FROM webhook_delivery WHERE ended_at < now() - make_interval(days => :days)
+     ORDER BY ended_at LIMIT :limit)
+    UNION
+    (SELECT w.delivery_id FROM full_ones f JOIN webhook_delivery w
+        ON w.deployment_id = f.deployment_id AND w.created_at < f.created_at
+     WHERE w.ended_at IS NOT NULL LIMIT :limit)
+)
+DELETE FROM webhook_delivery WHERE delivery_id IN (SELECT delivery_id FROM over) AND ended_at IS NOT NULL
+""")
+
+
+def remove_old(conn: Connection) -> int:
+    """Forget some of what was delivered, or given up, long ago or by deployments that have many; how many."""
+    values = {"days": KEPT_DAYS, "most": KEPT_OF_DEPLOYMENT, "limit": REMOVED_AT_ONCE}
+    return conn.execute(REMOVE, values).rowcount

@@ -1,0 +1,77 @@
+"""Webhooks: what became of their deliveries, and another try of one."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from flask import Blueprint, Response
+
+from shared.infra.postgres import connection
+from shared.runs import webhook_records
+from shared.runs.webhook_records import DeliveryStatus
+from web.context import deployment
+from web.deployment_api import schemas
+from web.deployment_api.authorization import allow, changed, unasked, user
+from web.deployment_api.paging import MAX_OFFSET, page
+from web.fields import OneOf, Schema, StrictInteger, UuidField
+from web.operations import operation
+from web.validation import load, uuid_path
+
+bp = Blueprint("webhooks", __name__)
+
+
+class Search(Schema):
+    run_id = UuidField(allow_none=True)
+    status = OneOf(*DeliveryStatus, allow_none=True)
+    limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
+    offset = StrictInteger(minimum=0, maximum=MAX_OFFSET, load_default=0)
+
+
+@bp.post("/webhooks/search")
+@operation(
+    "Search for deliveries of webhooks, newest first",
+    role="read",
+    body=Search,
+    answer=schemas.DELIVERIES,
+    headers=schemas.PAGE_HEADERS,
+)
+def search_webhooks() -> Response:
+    """Addresses are shown without credentials and without the values of their query.
+
+    `attempts` are those since it was made, or made again; those that have ended are kept for a while.
+    """
+    body = load(Search)
+    limit, offset = body["limit"], body["offset"]
+    asked = allow("threads", "search", metadata={}, values={}, limit=limit, offset=offset)
+    status = body.get("status")
+    with connection() as conn:
+        rows, total = webhook_records.search(
+            conn,
+            deployment().id,
+            limit=limit,
+            offset=offset,
+            run_id=body.get("run_id"),
+            status=None if status is None else DeliveryStatus(status),
+            filter=asked.filter,
+            metadata=changed(asked),
+        )
+    return page([webhook_records.record(row) for row in rows], offset=offset, limit=limit, total=total)
+
+
+@bp.post("/webhooks/<delivery_id>/retry")
+@operation("Deliver a webhook again", role="run", status=202, errors=(404,))
+def retry_webhook(delivery_id: str) -> tuple[str, int]:
+    """At once, under the same id, whatever became of it; asked twice it is still made once."""
+    key = uuid_path(delivery_id, "delivery_id")
+    asked = allow("threads", "update", thread_id=_thread_of(key), metadata={})
+    with connection() as conn:
+        webhook_records.make_again(conn, deployment().id, key, filter=asked.filter, metadata=changed(asked))
+    return "", 202
+
+
+def _thread_of(delivery_id: UUID) -> UUID | None:
+    """The thread that is to be asked about; nobody is told of it before that."""
+    if user() is None:
+        return None
+    with connection() as conn:
+        return webhook_records.thread_of(conn, unasked().id, delivery_id)
