@@ -25,6 +25,7 @@ help:
 	@echo "make coverage  the same, and how much of the code they execute"
 	@echo "make soak     faults and loads that take minutes each; not part of the suite"
 	@echo "make check    lint, format and types"
+	@echo "make vendor   write the console's libraries anew, from their lock file"
 	@echo "make install  only install;  make lock  resolve the dependencies anew;  make docs  write docs/settings.md;  make clean  remove what was made"
 
 install: $(STAMP)
@@ -71,6 +72,7 @@ soak: install
 
 check: install
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/basedpyright --pythonpath $(BIN)/python
+	@$(CONSOLE_JS) node_modules/typescript/bin/tsc -p tsconfig.json
 
 format: install
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -1,4 +1,4 @@
-"""`runyard open`: the page of a deployment, in a browser where there is one."""
+"""`runyard open`: the console, or a deployment's page in it, in a browser where there is one."""
 
 from __future__ import annotations
 
@@ -10,32 +10,52 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.deployments import Name, chosen
-from cli.options import Json, Key, Org, Url, open_client, sentences
+from cli.access import find_url
+from cli.deployments import chosen
+from cli.errors import BadUsage
+from cli.options import Json, Key, Org, Url, open_client, sentences, settings
 from cli.served import echo_json
+
+
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        help="The deployment whose page is meant, by its name or id.", metavar="NAME|ID", show_default=False
+    ),
+]
 
 
 def command(
     name: Name = None,
+    deployment: Annotated[
+        str | None, typer.Option(help="The same.", metavar="NAME|ID", show_default=False)
+    ] = None,
     print_only: Annotated[bool, typer.Option("--print", help="Print the address alone.")] = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
     org: Org = None,
 ) -> None:
-    """Open a deployment's page: status, address, revisions and build logs. It asks for an API key.
+    """Open the console, or a deployment's page in it. It asks for an API key, but for `runyard dev`'s.
 
     Prints the address, too; where no browser can be shown, that is all.
     """
-    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
-        found = chosen(client, name)
-        address = page_of(client.url, found)
+    with sentences(as_json=as_json):
+        if name and deployment:
+            raise BadUsage("Name one deployment.")
+        meant = name or deployment
+        if meant is None:
+            found = {"url": f"{find_url(url, settings())}/"}
+        else:
+            with open_client(url, api_key, org) as client:
+                record = chosen(client, meant)
+                found = {"name": record["name"], "url": page_of(client.url, record)}
         if as_json:
-            echo_json({"name": found["name"], "url": address})
+            echo_json(found)
             return
-        typer.echo(address)
+        typer.echo(found["url"])
         if not print_only and sys.stdout.isatty() and has_screen(os.environ):
-            webbrowser.open(address)
+            webbrowser.open(found["url"])
 
 
 def page_of(url: str, found: Mapping[str, Any]) -> str:

@@ -80,6 +80,7 @@ def shorten(text: str) -> str:
 def addresses(settings: Settings, deployments: list[str]) -> list[str]:
     """What to know once the service runs."""
     rows = [
+        f"Console         {settings.url}/",
         f"Control plane   {settings.url}/v2/deployments",
         *(f"Deployment      {settings.url}/d/{name}" for name in deployments),
         f"API docs        {settings.url}/docs",

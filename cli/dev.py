@@ -31,6 +31,7 @@ from shared.settings import Settings
 HOST, PORT = "127.0.0.1", 2024
 DATA_DIR = ".runyard"
 NO_KEY = "No key is needed from this machine."
+CONSOLE = "/o/"  # where it is also when the project's own app has the root
 STUDIO = "https://smith.langchain.com"
 PEER = "Taken for the sake of `langgraph dev`"
 BLOCKING = "Nothing to allow: calls that block are no error here."
@@ -254,6 +255,7 @@ class Developing:
     def _greet(self, project: Project) -> None:
         url = local_url(self._settings) + _mount_prefix(project)
         rows = (
+            ("Console", f"{local_url(self._settings)}{CONSOLE}"),
             ("API", url),
             ("Docs", f"{url}/docs"),
             ("Studio", f"{self._studio_url.rstrip('/')}/studio/?baseUrl={url}"),

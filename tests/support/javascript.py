@@ -49,27 +49,40 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @cache
-def outcomes(line: str, rows: str, url: str, key: str, **more: str) -> Mapping[str, str | None]:
+def outcomes(
+    line: str, rows: str, url: str, key: str, *, seconds: float = RUN_SECONDS, **more: str
+) -> Mapping[str, str | None]:
     """What failed in each row of a file, None where nothing did; empty where none could be run.
 
-    `more` is environment of the file's own.
+    `more` is environment of the file's own. One in a folder has the folder's other files beside it.
     """
     place = installed(line)
     for file in (JS / rows, JS / "reporter.mjs", *(JS / line).glob("*.jsx")):
-        shutil.copy(file, place)
+        _copy(file, place)
+    if "/" in rows:
+        for file in (JS / rows).parent.glob("*.mjs"):
+            _copy(file, place / file.parent.name)
     done = subprocess.run(
         [NODE / "node", "--test-force-exit", "--test-reporter=./reporter.mjs", rows],
         cwd=place,
         env=environment(DEPLOYMENT_URL=url, DEPLOYMENT_KEY=key, **more),
         capture_output=True,
         text=True,
-        timeout=RUN_SECONDS,
+        timeout=seconds,
         check=False,
     )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         print(done.stdout, done.stderr)
     return {told["row"]: told["failure"] for told in lines}
+
+
+def _copy(file: Path, folder: Path) -> None:
+    """Put a file there, whole at once: another process may be reading the one before."""
+    folder.mkdir(exist_ok=True)
+    fresh = folder / f".{file.name}.{os.getpid()}"
+    shutil.copy(file, fresh)
+    fresh.replace(folder / file.name)
 
 
 def run_script(folder: Path, script: str, *arguments: str) -> int:

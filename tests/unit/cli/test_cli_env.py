@@ -86,7 +86,15 @@ def test_what_cannot_be_meant_changes_nothing(
 def test_the_page_s_address_is_printed(kept: ControlPlane, options: list[str]) -> None:
     page = f"{kept.url}/o/team/host/deployments/{D}"
     assert runyard(kept, "open", "app", *options).stdout == f"{page}\n"
+    assert runyard(kept, "open", "--deployment", "app", *options).stdout == f"{page}\n"
     assert json.loads(runyard(kept, "open", "app", "--json").stdout) == {"name": "app", "url": page}
+
+
+def test_without_a_deployment_it_is_the_console_s(kept: ControlPlane) -> None:
+    assert runyard(kept, "open").stdout == f"{kept.url}/\n"
+    assert json.loads(runyard(kept, "open", "--json").stdout) == {"url": f"{kept.url}/"}
+    assert kept.asked == []
+    assert runyard(kept, "open", "app", "--deployment", "app").exit_code == 2
 
 
 @pytest.mark.parametrize(

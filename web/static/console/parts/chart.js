@@ -68,7 +68,7 @@ function columns(series) {
 /** @param {string | number} at */
 const seconds = (at) => (typeof at === "number" ? at : new Date(at).getTime()) / 1000;
 
-/** @param {any} Plot @param {HTMLElement} box @param {any} chart */
+/** @param {any} Plot @param {HTMLElement} box @param {any} chart @returns {any} */
 function options(Plot, box, { series, kind, height, format, onCursor }) {
   const color = (/** @type {string} */ name) => colorFrom(box, name);
   const axis = { stroke: color("quiet"), grid: { stroke: color("line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };

@@ -1,0 +1,137 @@
+// What people do on a page of the console, in a browser, once for each width.
+//
+// A page has a file `tests/js/console/PAGE.mjs` with its scenarios and a file `tests/e2e/console/test_PAGE.py` that runs them:
+//
+//   import { assert, scenario } from "./harness.mjs";
+//
+//   scenario("deployments are listed", async ({ open, page, deployments }) => {
+//     await open("/");
+//     await page.getByRole("link", { name: deployments.kitchen }).waitFor();
+//   });
+//
+// A scenario gets `page` (playwright's), `open(path, {key})` (a page of the console, signed in), `api(method, path, body, {key})`
+// (JSON from any address of the service; a refusal throws with its `status`),
+// `url`, `key` (the operator's), `keyOf(role)` (another key), `deployments` (names, as the test gave them), `width`, `unique(word)`,
+// `check()` (axe and errors at once), and `allow(pattern)` for errors of the console that it means to cause.
+// Afterwards axe must find no serious fault, and the page must have told no error, broken no policy and asked no other
+// origin. Of what failed a picture and the page's console stay in ARTIFACTS.
+
+import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { after, before, suite, test } from "node:test";
+import packed from "@sparticuz/chromium";
+import { chromium } from "playwright-core";
+
+export { assert };
+
+const { CONSOLE_URL: url, CONSOLE_KEY: key, ARTIFACTS: artifacts, DEPLOYMENTS: deployments = "{}", PICTURES: pictures } = process.env;
+const AXE = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const WIDTHS = [1280, 400];
+const WAIT_MS = 30_000;
+const ORIGIN = new URL(url).origin;
+
+let browser;
+
+before(async () => {
+  const ours = ["--disable-background-networking", "--disable-component-update", "--disable-sync"];
+  const args = [...packed.args.filter((one) => one !== "--single-process"), ...ours];
+  browser = await chromium.launch({ executablePath: await packed.executablePath(), args, headless: true });
+});
+
+after(() => browser?.close());
+
+/** Something that a person does; `run` gets what the head of this file says. */
+export function scenario(name, run) {
+  suite("console", () => {
+    for (const width of WIDTHS) test(`${name} (${width})`, () => play(name, width, run));
+  });
+}
+
+async function play(name, width, run) {
+  const it = await visit(width);
+  try {
+    await run(it);
+    await it.check();
+  } catch (error) {
+    await keep(it, `${name}-${width}`, error);
+    throw error;
+  } finally {
+    await it.page.context().close();
+  }
+}
+
+async function visit(width) {
+  const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: width < 700 ? "dark" : "light", acceptDownloads: true });
+  const page = await context.newPage();
+  page.setDefaultTimeout(WAIT_MS);
+  const told = [], allowed = [];
+  await page.addInitScript(() => addEventListener("securitypolicyviolation", (event) => console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`)));
+  page.on("console", (message) => ["error", "warning"].includes(message.type()) && told.push(message.text()));
+  page.on("pageerror", (error) => told.push(error.stack ?? String(error)));
+  page.on("request", (request) => isForeign(request.url()) && told.push(`another origin: ${request.url()}`));
+  return {
+    page, url, key, width, told, unique, api, keyOf,
+    deployments: JSON.parse(deployments),
+    isNarrow: width < 700,
+    allow: (pattern) => allowed.push(pattern),
+    open: async (path, { key: other = key } = {}) => {
+      await page.goto(`${url}/#/sign-out`); // a document of the service, whose storage is this tab's
+      await page.evaluate((given) => (given ? sessionStorage.setItem("runyard.key", given) : sessionStorage.removeItem("runyard.key")), other);
+      await page.goto(`${url}/#${path}`);
+      await page.reload();
+    },
+    check: async () => {
+      assert.deepEqual(await faults(page), []);
+      assert.deepEqual(told.filter((line) => !allowed.some((pattern) => pattern.test(line))), []);
+    },
+    /** A picture for the docs. */
+    picture: async (name) => {
+      if (!pictures || width < 700) return;
+      await mkdir(pictures, { recursive: true });
+      await page.screenshot({ path: `${pictures}/${name}.png` });
+    },
+  };
+}
+
+const unique = (word) => `${word}-${randomUUID().slice(0, 8)}`;
+
+const isForeign = (address) => /^(https?|wss?):/.test(address) && new URL(address).origin !== ORIGIN;
+
+/** What axe finds that keeps somebody from using the page. */
+async function faults(page) {
+  await page.evaluate(AXE);
+  const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
+  const serious = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
+  return serious.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.html.slice(0, 200)} ${node.failureSummary ?? ""}`).join(" | ")}`);
+}
+
+/** A call of the API beside the page. */
+export async function api(method, path, body, { key: other = key, headers = {} } = {}) {
+  const answer = await fetch(`${url}${path}`, {
+    method,
+    headers: { "x-api-key": other, "x-auth-scheme": "langsmith", ...(body !== undefined && { "content-type": "application/json" }), ...headers },
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
+  const text = await answer.text();
+  if (!answer.ok) throw Object.assign(new Error(`${method} ${path}: ${answer.status} ${text}`), { status: answer.status });
+  return text && (answer.headers.get("content-type") ?? "").includes("json") ? JSON.parse(text) : text || null;
+}
+
+const made = new Map();
+
+/** A key of that role in the same organization. */
+async function keyOf(role) {
+  if (!made.has(role)) made.set(role, api("POST", "/v2/keys", { name: `console-${role}`, role }));
+  return (await made.get(role)).key;
+}
+
+async function keep(it, name, error) {
+  await mkdir(artifacts, { recursive: true });
+  const place = `${artifacts}/${name.replaceAll(/[^\w-]+/g, "-")}`;
+  await it.page.screenshot({ path: `${place}.png` }).catch(() => {});
+  const text = await it.page.locator("body").innerText({ timeout: 2000 }).catch(() => "");
+  await writeFile(`${place}.txt`, `${it.page.url()}\n${it.told.join("\n")}\n\n${text}`);
+  error.stack += `\n${place}.png\n${it.page.url()}\n${it.told.slice(-10).join("\n")}\n${text.slice(0, 1500)}`;
+}

@@ -1,0 +1,57 @@
+// Who may see the console, and what of it survives a reload.
+
+import { assert, scenario } from "./harness.mjs";
+
+scenario("a wrong key is refused, the right one is kept in this tab alone", async ({ page, url, key, allow, check }) => {
+  allow(/status of 401/);
+  await page.goto(`${url}/`);
+  await page.getByLabel("API key").fill("wrong");
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("alert").filter({ hasText: "Unknown API key" }).waitFor();
+  await check();
+  await page.getByLabel("API key").fill(key);
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: "Overview" }).waitFor();
+  assert.equal(await page.evaluate(() => JSON.stringify({ ...localStorage })), "{}");
+  assert.ok(!page.url().includes(key));
+  await page.reload();
+  await page.getByRole("heading", { name: "Overview" }).waitFor();
+  const other = await page.context().newPage();
+  await other.goto(`${url}/`);
+  await other.getByLabel("API key").waitFor();
+  await other.close();
+});
+
+scenario("signing out forgets the key", async ({ page, open, isNarrow }) => {
+  await open("/");
+  if (isNarrow) await page.getByRole("button", { name: "Menu" }).click();
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByLabel("API key").waitFor();
+  await page.reload();
+  await page.getByLabel("API key").waitFor();
+  assert.equal(await page.evaluate(() => sessionStorage.length), 0);
+});
+
+scenario("an address that there is not leads back", async ({ page, open }) => {
+  await open("/no/such/page");
+  await page.getByRole("heading", { name: "There is no such page" }).waitFor();
+  await page.getByRole("link", { name: "To the overview" }).click();
+  await page.getByRole("heading", { name: "Overview" }).waitFor();
+  await page.goBack();
+  await page.getByRole("heading", { name: "There is no such page" }).waitFor();
+});
+
+scenario("colours are the reader's choice", async ({ page, open, isNarrow }) => {
+  await open("/");
+  if (isNarrow) await page.getByRole("button", { name: "Menu" }).click();
+  const back = () => page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
+  const seen = new Set([await back()]);
+  for (let turn = 0; turn < 2; turn++) {
+    await page.getByTitle("Colours").click();
+    seen.add(await back());
+  }
+  assert.equal(seen.size, 2);
+  await page.reload();
+  await page.getByRole("heading", { name: "Overview" }).waitFor();
+  assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
+});

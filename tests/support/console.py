@@ -1,0 +1,39 @@
+"""Runs what people do on a page of the console, in a browser: the scenarios of a file in `tests/js/console`."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from tests.support.javascript import CACHE, JS, outcomes
+from tests.support.stack import Stack
+
+FOLDER = JS / "console"
+WIDTHS = (1280, 400)
+SECONDS = 600  # for all scenarios of a file, in one browser
+
+
+def rows(page: str) -> list[str]:
+    """The names of a file's scenarios, once for each width."""
+    names = re.findall(r'^scenario\(\s*"([^"]+)"', (FOLDER / f"{page}.mjs").read_text(), re.MULTILINE)
+    return [f"{name} ({width})" for name in names for width in WIDTHS]
+
+
+def check(page: str, row: str, stack: Stack, **deployments: str) -> None:
+    """Fail unless this scenario went as its file says; `deployments` are the names it may use."""
+    unpacked = CACHE / "chromium"
+    unpacked.mkdir(parents=True, exist_ok=True)
+    failures = outcomes(
+        "browser",
+        f"console/{page}.mjs",
+        stack.url,
+        stack.api_key,
+        seconds=SECONDS,
+        CONSOLE_URL=stack.url,
+        CONSOLE_KEY=stack.api_key,
+        DEPLOYMENTS=json.dumps(deployments, sort_keys=True),
+        ARTIFACTS=str(CACHE / "pages"),
+        TMPDIR=str(unpacked),
+    )
+    assert row in failures, "it was not run"
+    assert failures[row] is None, failures[row]
