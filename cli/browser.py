@@ -16,7 +16,6 @@ from cli.errors import BadUsage
 from cli.options import Json, Key, Org, Url, open_client, sentences, settings
 from cli.served import echo_json
 
-
 Name = Annotated[
     str | None,
     typer.Argument(
