@@ -63,7 +63,7 @@ async function play(name, width, run) {
 }
 
 async function visit(width) {
-  const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: width < 700 ? "dark" : "light", acceptDownloads: true });
+  const context = await browser.newContext({ viewport: { width, height: 900 }, locale: "en-US", colorScheme: width < 700 ? "dark" : "light", acceptDownloads: true });
   const page = await context.newPage();
   page.setDefaultTimeout(WAIT_MS);
   const told = [], allowed = [];

@@ -17,6 +17,7 @@ const ROUTES = [
   { path: "/d/:name/runs/:thread/:run", load: () => import("./pages/run.js") },
   { path: "/d/:name/threads", load: () => import("./pages/threads.js"), nav: { label: "Threads", at: "deployment", path: "/d/:name/threads" } },
   { path: "/d/:name/threads/:thread", load: () => import("./pages/thread.js") },
+  { path: "/deployments/:id", load: () => import("./pages/deployment.js"), nav: { label: "Deployment", at: "deployment", path: "/deployments/:id" } },
 ];
 
 const matchers = ROUTES.map((route) => ({ route, match: matcher(route.path) }));

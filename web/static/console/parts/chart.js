@@ -12,6 +12,7 @@ export function Chart({ series, kind = "line", height = 160, label = "Chart", fo
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const plot = useRef(/** @type {any} */ (null));
   const [at, setAt] = useState(/** @type {number | null} */ (null));
+  const [isBroken, setBroken] = useState(false);
   const theme = useTheme();
   const shape = JSON.stringify([kind, height, theme, series.map((one) => [one.label, one.color])]);
   const data = columns(series);
@@ -23,7 +24,7 @@ export function Chart({ series, kind = "line", height = 160, label = "Chart", fo
     void import("../../vendor/uplot.js").then(({ default: Plot }) => {
       if (!isThere || !box.current) return;
       plot.current = new Plot(options(Plot, box.current, { series, kind, height, format, onCursor: setAt }), newest.current, box.current);
-    });
+    }).catch(() => setBroken(true));
     const resized = new ResizeObserver(() => plot.current?.setSize({ width: box.current?.clientWidth ?? 300, height }));
     if (box.current) resized.observe(box.current);
     return () => {
@@ -41,6 +42,7 @@ export function Chart({ series, kind = "line", height = 160, label = "Chart", fo
       <figcaption><span class="chart-label">${label}</span>${values.map(({ one, index, value }) => html`
         <span key=${one.label} class="chart-key"><i class=${`swatch ${colorOf(one, index)}`}></i>${one.label} <b>${(one.format ?? format)(value)}</b></span>`)}
       </figcaption>
+      ${isBroken && html`<p class="quiet">This browser cannot draw it.</p>`}
       <div ref=${box} class="chart-box" aria-hidden="true" style=${{ height: `${height}px` }}></div>
     </figure>`;
 }

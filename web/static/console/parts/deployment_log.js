@@ -1,0 +1,44 @@
+// What a deployment logs while it serves, as it comes; by level and text.
+
+import { html } from "../core/dom.js";
+import { control, sleep } from "../core/api.js";
+import { setQuery } from "../core/router.js";
+import { useStream } from "../core/resource.js";
+import { ErrorBox, SearchBox, Select } from "./index.js";
+import { LogView } from "./log_view.js";
+
+const LEVELS = [{ value: "", label: "All levels" }, ..."INFO WARNING ERROR CRITICAL".split(" ").map((value) => ({ value, label: value === "INFO" ? "INFO and above" : value === "CRITICAL" ? "CRITICAL" : `${value} and above` }))];
+const NEWEST = 300, PORTION = 1000, WAIT_SECONDS = 25, PAUSE_MS = 1500;
+
+/** @param {{id: string, query: Record<string, string>}} props */
+export function DeploymentLog({ id, query }) {
+  const { level = "", text = "" } = query;
+  const { data, error, reload } = useStream((signal) => lines(id, { level: level || undefined, query: text || undefined }, signal), [id, level, text]);
+  return html`
+    <div class="bar">
+      <${Select} label="Level" isLabelHidden=${true} value=${level} options=${LEVELS} onChange=${(/** @type {string} */ value) => setQuery({ level: value })} />
+      <${SearchBox} label="Lines with this text" value=${text} onInput=${(/** @type {string} */ value) => setQuery({ text: value })} />
+    </div>
+    <${ErrorBox} error=${error} retry=${reload} />
+    <${LogView} lines=${data} label="Log" height="70vh" empty=${level || text ? "Nothing that matches has been logged." : "It has logged nothing: what graphs print and log appears here."} />`;
+}
+
+/** The newest lines, then those that come. @param {string} id @param {any} filters @param {AbortSignal} signal */
+async function* lines(id, filters, signal) {
+  const path = `/v1/projects/${id}/deploy_logs`;
+  const newest = await control("POST", path, { body: { ...filters, order: "desc", limit: NEWEST }, signal });
+  let read = newest.logs.reverse();
+  yield* read;
+  let offset = null;
+  for (;;) {
+    // A line that was read is read again rather than that one between two readings is missed.
+    const since = offset ? { offset } : read.length ? { start_time: new Date(read.at(-1).timestamp).toISOString() } : {};
+    const page = await control("POST", path, { query: { wait: WAIT_SECONDS }, body: { ...filters, order: "asc", limit: PORTION, ...since }, signal });
+    const known = new Set(read.map((/** @type {any} */ line) => line.id));
+    const fresh = page.logs.filter((/** @type {any} */ line) => !known.has(line.id));
+    yield* fresh;
+    if (fresh.length) read = fresh;
+    offset = page.next_offset ?? offset;
+    if (!fresh.length) await sleep(PAUSE_MS, signal);
+  }
+}
