@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import json
+import math
 import os
 import re
 import socket
@@ -18,6 +20,11 @@ from typing import Any
 
 MIB = 1024 * 1024
 DOMAIN = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?")
+
+
+Prices = tuple[
+    tuple[str, float, float], ...
+]  # a model, and what a million tokens of input and of output cost
 
 
 class BadSetting(ValueError):
@@ -182,6 +189,12 @@ class Settings:
         "RUNYARD_MAX_CONCURRENT_RUNS_PER_KEY",
         0,
         "how many of its runs an API key may have running at once when it was made without a number of its own; `0`: no limit",
+    )
+
+    model_prices: Prices = setting(
+        "RUNYARD_MODEL_PRICES",
+        (),
+        'what models cost, as JSON: a model\'s name, or its beginning and `*`, and what a million tokens of input and of output cost: `{"gpt-5*": [1.25, 10]}`',
     )
 
     # What one key, and all of them, may take of a web process; operators' keys have no bound of their own
@@ -383,4 +396,23 @@ def _parse(name: str, raw: str, kind: object) -> object:
         return Path(raw)
     if kind == "tuple[str, ...]":
         return tuple(part.strip() for part in raw.split(",") if part.strip())
+    if kind == "Prices":
+        return _prices(name, raw)
     return raw
+
+
+def _prices(name: str, raw: str) -> Prices:
+    """Raises BadSetting for anything but an object of pairs of numbers that are not negative."""
+    try:
+        read = json.loads(raw)
+    except ValueError as error:
+        raise BadSetting(f"{name} must be JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise BadSetting(f"{name} must be a JSON object of prices by model")
+    for model, prices in read.items():
+        is_pair = isinstance(prices, list) and len(prices) == 2
+        if not is_pair or not all(type(price) in (int, float) and 0 <= price < math.inf for price in prices):
+            raise BadSetting(
+                f"{name}: {model!r} must have two prices, of a million tokens of input and of output"
+            )
+    return tuple((model, float(first), float(second)) for model, (first, second) in read.items())

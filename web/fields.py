@@ -10,7 +10,7 @@ callers a `type`. `Rule` is a str that remembers it.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -185,6 +185,20 @@ class TimeField(Field):
             at = datetime.fromisoformat(value.strip())
             return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
         except (ValueError, OverflowError) as error:
+            raise ValidationError([self.type_rule]) from error
+
+
+class DateField(Field):
+    """A day in ISO 8601."""
+
+    type_rule = Rule("must be a day like 2026-01-31", "date_parsing")
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> date:
+        if not isinstance(value, str):
+            raise ValidationError([self.type_rule])
+        try:
+            return date.fromisoformat(value.strip())
+        except ValueError as error:
             raise ValidationError([self.type_rule]) from error
 
 

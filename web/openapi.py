@@ -28,6 +28,7 @@ from web import openapi_merge
 from web.addresses import AT_ROOT, DEPLOYMENT_PREFIX
 from web.developer import developer
 from web.fields import (
+    DateField,
     ItemOrList,
     JsonObject,
     ListOf,
@@ -69,7 +70,7 @@ GROUPS = {
     "Users' tokens": ("authentication",),
     "Repositories": ("integrations",),
     "Workers": ("workers",),
-    "Figures": ("metrics",),
+    "Figures": ("metrics", "usage"),
     "Service": ("queue", "health", "openapi"),
 }
 GROUP_OF = {blueprint: group for group, blueprints in GROUPS.items() for blueprint in blueprints}
@@ -274,6 +275,7 @@ FIELD_TYPES: list[tuple[type[fields.Field], dict[str, Any]]] = [
     (StrictString, {"type": "string"}),
     (UuidField, {"type": "string", "format": "uuid"}),
     (TimeField, {"type": "string", "format": "date-time"}),
+    (DateField, {"type": "string", "format": "date"}),
     (JsonObject, {"type": "object"}),
 ]
 

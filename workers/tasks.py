@@ -15,6 +15,7 @@ from celery.worker import state
 
 from shared.deployments import limits
 from shared.deployments.limits import HostLimits
+from shared.figures import prices
 from shared.infra import broker, egress, encryption
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
@@ -45,6 +46,7 @@ def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
     global _runner, _builder, _upkeep, _heartbeats, _deliveries
     encryption.configure(settings.encryption_keys)
     egress.configure(settings.allowed_addresses, allow_http=settings.allow_http)
+    prices.configure(settings.model_prices)
     isolation = sandbox.settle(settings)
     if is_runner:
         deploy_log = DeployLog()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, text
 
 from shared.figures.histograms import added
-from shared.figures.sums import COLUMNS, COUNTS, KINDS, SECONDS, models, summed, tokens
+from shared.figures.sums import COLUMNS, COUNTS, KINDS, SECONDS, TOKENS, summed, used
 
 MINUTE, HOUR, DAY, EVER = 60, 3_600, 86_400, 0
 KEPT = {MINUTE: timedelta(days=2), HOUR: timedelta(days=60), DAY: timedelta(days=730)}
@@ -18,7 +18,6 @@ _SET = ", ".join(
     [f"{name} = figure.{name} + excluded.{name}" for name in (*COUNTS, *SECONDS)]
     + [f"{name} = {added(f'figure.{name}', f'excluded.{name}')}" for name in KINDS.values()]
 )
-_TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 
 # One statement: what is taken is added, or it is not taken. Two leaders take different rows.
 FOLD = text(f"""
@@ -33,18 +32,12 @@ WITH taken AS (
     {summed("ended", f"ARRAY[{MINUTE}, {HOUR}, {DAY}, {EVER}]")}
     ORDER BY 1, 2, 3, 4, 5
     ON CONFLICT (organization_id, step_seconds, at, deployment_id, key_id) DO UPDATE SET {_SET}
-), used AS (
-    SELECT e.*, '' AS model, 1 AS runs, {", ".join(f"0 AS {name}" for name in _TOKENS)} FROM ended e
-    UNION ALL
-    SELECT e.*, m.model, 1, {", ".join(tokens("m.counts", name) for name in _TOKENS)}
-    FROM ended e CROSS JOIN LATERAL {models("e.usage")} m
 ), counted AS (
-    INSERT INTO daily_usage (organization_id, day, deployment_id, key_id, model, runs, {", ".join(_TOKENS)})
-    SELECT organization_id, CAST(ended_at AT TIME ZONE 'UTC' AS date), deployment_id, key_id, model, sum(runs),
-        {", ".join(f"sum({name})" for name in _TOKENS)}
-    FROM used GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+    INSERT INTO daily_usage (organization_id, day, deployment_id, key_id, model, runs, {", ".join(TOKENS)})
+    SELECT organization_id, day, deployment_id, key_id, model, sum(runs), {", ".join(f"sum({name})" for name in TOKENS)}
+    FROM ({used("ended")}) AS used GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
     ON CONFLICT (organization_id, day, deployment_id, key_id, model) DO UPDATE SET
-        {", ".join(f"{name} = daily_usage.{name} + excluded.{name}" for name in ("runs", *_TOKENS))}
+        {", ".join(f"{name} = daily_usage.{name} + excluded.{name}" for name in ("runs", *TOKENS))}
 )
 SELECT count(*) FROM taken
 """)

@@ -14,6 +14,8 @@ COUNTS = ("created", *STATUSES, "attempts", "input_tokens", "output_tokens")
 SECONDS = tuple(f"{kind}_seconds" for kind in KINDS)
 COLUMNS = (*COUNTS, *SECONDS, *KINDS.values())
 
+TOKENS = ("input_tokens", "output_tokens", "total_tokens")
+
 MODELS_OF_A_RUN = 50
 MOST_TOKENS = 10**12
 
@@ -29,7 +31,23 @@ def tokens(of: str, name: str) -> str:
 def models(usage: str) -> str:
     """In a statement: the models of a run's usage, a row each."""
     document = f"CASE jsonb_typeof({usage}) WHEN 'object' THEN {usage} END"
-    return f"(SELECT left(key, 200) AS model, value AS counts FROM jsonb_each({document}) LIMIT {MODELS_OF_A_RUN})"
+    return (
+        "(SELECT coalesce(nullif(left(key, 200), ''), 'unknown') AS model, value AS counts"
+        f" FROM jsonb_each({document}) LIMIT {MODELS_OF_A_RUN})"
+    )
+
+
+def used(source: str) -> str:
+    """In a statement: rows as `daily_usage` has them, not yet summed, of the same source."""
+    return f"""
+SELECT e.organization_id, CAST(e.ended_at AT TIME ZONE 'UTC' AS date) AS day, e.deployment_id, e.key_id,
+    '' AS model, 1 AS runs, {", ".join(f"0 AS {name}" for name in TOKENS)}
+FROM {source} e
+UNION ALL
+SELECT e.organization_id, CAST(e.ended_at AT TIME ZONE 'UTC' AS date), e.deployment_id, e.key_id,
+    m.model, 1, {", ".join(tokens("m.counts", name) for name in TOKENS)}
+FROM {source} e CROSS JOIN LATERAL {models("e.usage")} m
+"""
 
 
 def summed(source: str, steps: str) -> str:

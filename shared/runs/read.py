@@ -8,6 +8,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared.errors import NotFound
+from shared.figures import prices
 from shared.infra.postgres import Driver, Row, query
 from shared.threads import records
 
@@ -57,6 +58,7 @@ def record(row: Row) -> dict[str, Any]:
         "cancel_reason": row["cancel_reason"],
         **{name: row.get(name) for name in LATER},
         "attempts": row.get("attempts") or [],
+        "cost": prices.cost(row.get("usage")),
     }
 
 

@@ -69,6 +69,7 @@ read      GET     /v2/workers
 read      GET     /v2/metrics/series
 read      GET     /v2/metrics/overview
 operator  POST    /v2/workers/<worker_id>/drain
+read      GET     /v2/usage
 operator  POST    /v2/organizations
 read      GET     /v2/organizations/<organization_id>
 operator  PATCH   /v2/organizations/<organization_id>

@@ -23,7 +23,7 @@ from web.deployment_api import creation
 
 FIELDS = [
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
-    "multitask_strategy", "langsmith_session_name", "cancel_reason", "usage", "started_at", "ended_at", "attempts",
+    "multitask_strategy", "langsmith_session_name", "cancel_reason", "usage", "started_at", "ended_at", "attempts", "cost",
 ]  # fmt: skip
 MISSING = "00000000-0000-0000-0000-00000000dead"
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."

@@ -93,3 +93,16 @@ def test_secrets_are_not_in_its_repr() -> None:
 def test_what_builds_need_of_the_surroundings_is_passed_on_and_nothing_else() -> None:
     settings = Settings.from_env(dict.fromkeys(PASSED_ON, "x") | {"AWS_SECRET_ACCESS_KEY": "hush"})
     assert settings.passed_on == dict.fromkeys(PASSED_ON, "x")
+
+
+def test_prices_are_read_by_model() -> None:
+    env = {"RUNYARD_MODEL_PRICES": '{"gpt-5*": [1.25, 10]}'}
+    assert Settings.from_env(env).model_prices == (("gpt-5*", 1.25, 10.0),)
+
+
+@pytest.mark.parametrize(
+    "raw", ["1", "{", '{"m": 1}', '{"m": [1]}', '{"m": [1, -1]}', '{"m": [1, "2"]}', '{"m": [1, NaN]}']
+)
+def test_prices_that_are_none_stop_the_start(raw: str) -> None:
+    with pytest.raises(BadSetting, match="RUNYARD_MODEL_PRICES"):
+        Settings.from_env({"RUNYARD_MODEL_PRICES": raw})

@@ -15,6 +15,7 @@ from web.control_plane import (
     providers,
     revisions,
     uploads,
+    usage,
     workers,
 )
 
@@ -31,6 +32,7 @@ for resource in (
     authentication.bp,
     workers.bp,
     metrics.bp,
+    usage.bp,
 ):
     bp.register_blueprint(resource)
 

@@ -137,6 +137,10 @@ USAGE: JsonSchema = {
     "description": "Tokens by model, as the models report them; of the attempt that ended the run",
     **or_null(mapped(record("TokenUsage", tuple(DETAILS), **TOKENS, **DETAILS))),
 }
+COST: JsonSchema = {
+    "type": ["number", "null"],
+    "description": "What these tokens cost by the service's prices; null where a model has none",
+}
 LOST_ATTEMPT = record(
     "LostAttempt",
     attempt={"type": "integer", "minimum": 1},
@@ -163,6 +167,7 @@ RUN = record(
     started_at=TIME_OR_NULL,
     ended_at=TIME_OR_NULL,
     attempts=listed(LOST_ATTEMPT),
+    cost=COST,
     queue=QUEUED,
 )
 RUNS = listed(selection(RUN))

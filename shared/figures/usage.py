@@ -1,0 +1,106 @@
+"""Tokens and what they cost, by day, key, deployment and model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, text
+
+from shared.errors import Invalid
+from shared.figures import prices
+from shared.figures.sums import TOKENS, used
+
+# What may be asked for, and the columns that each is in an answer.
+DIMENSIONS = {
+    "day": ("day",),
+    "key": ("key_id", "key"),
+    "deployment": ("deployment_id", "deployment"),
+    "model": ("model",),
+}
+_GROUPED = {"day": "day", "key": "key_id", "deployment": "deployment_id"}
+COUNTS = ("runs", *TOKENS)
+MOST_ROWS = 100_000
+
+_ROWS = f"""
+WITH own AS (
+    SELECT d.organization_id, e.* FROM ended_run e JOIN deployment d ON d.id = e.deployment_id
+    WHERE d.organization_id = :organization_id
+), rows AS (
+    SELECT day, deployment_id, key_id, model, {", ".join(COUNTS)} FROM daily_usage
+    WHERE organization_id = :organization_id AND day BETWEEN :since AND :until
+    UNION ALL
+    SELECT day, deployment_id, key_id, model, {", ".join(COUNTS)} FROM ({used("own")}) AS unfolded
+    WHERE day BETWEEN :since AND :until
+)
+SELECT {{columns}} model, {", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in COUNTS)}
+FROM rows GROUP BY {{columns}} model ORDER BY {{columns}} model LIMIT {MOST_ROWS + 1}
+"""
+
+
+def usage(
+    conn: Connection, organization_id: UUID, *, since: date, until: date, by: Sequence[str]
+) -> list[dict[str, Any]]:
+    """What an organization's runs used on these days, a row for each value of the dimensions asked for.
+
+    By model, `runs` are those that called it; else all. Raises Invalid when there is too much to be shown.
+    """
+    columns = [column for name, column in _GROUPED.items() if name in by]
+    query = text(_ROWS.format(columns="".join(f"{column}, " for column in columns)))
+    values = {"organization_id": organization_id, "since": since, "until": until}
+    rows = conn.execute(query, values).mappings().all()
+    if len(rows) > MOST_ROWS:
+        raise Invalid("asks for too much at once: ask for fewer days or dimensions", loc=("query", "by"))
+    if "model" in by:
+        found = [_of_model(row, columns) for row in rows if row["model"]]
+    else:
+        found = _of_all_models(rows, columns)
+    return _named(conn, organization_id, found, by)
+
+
+def _of_model(row: RowMapping, columns: Sequence[str]) -> dict[str, Any]:
+    counts = {name: row[name] for name in COUNTS}
+    cost = prices.cost({row["model"]: counts})
+    return {**{name: row[name] for name in columns}, "model": row["model"], **counts, "cost": cost}
+
+
+def _of_all_models(rows: Iterable[RowMapping], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """One row of those that differ in their model alone; the one without a model has counted the runs."""
+    models: dict[tuple[Any, ...], dict[str, RowMapping]] = {}
+    for row in rows:
+        models.setdefault(tuple(row[name] for name in columns), {})[row["model"]] = row
+    return [
+        {
+            **dict(zip(columns, key, strict=True)),
+            "runs": by_model[""]["runs"] if "" in by_model else 0,
+            **{name: sum(row[name] for row in by_model.values()) for name in TOKENS},
+            "cost": prices.cost({model: dict(row) for model, row in by_model.items() if model}),
+        }
+        for key, by_model in models.items()
+    ]
+
+
+def _named(
+    conn: Connection, organization_id: UUID, rows: Sequence[Mapping[str, Any]], by: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The rows with the names of keys and deployments; None of what is gone, and of runs without a key."""
+    names = {
+        "deployment": _names(conn, "deployment", organization_id) if "deployment" in by else {},
+        "key": _names(conn, "api_key", organization_id) if "key" in by else {},
+    }
+    columns = [column for name in DIMENSIONS if name in by for column in DIMENSIONS[name]]
+    return [
+        {
+            column: names[column].get(row[f"{column}_id"]) if column in names else row[column] or None
+            for column in columns
+        }
+        | {name: row[name] for name in (*COUNTS, "cost")}
+        for row in rows
+    ]
+
+
+def _names(conn: Connection, table: str, organization_id: UUID) -> dict[Any, str]:
+    query = text(f"SELECT id, name FROM {table} WHERE organization_id = :id")
+    return {row.id: row.name for row in conn.execute(query, {"id": organization_id})}

@@ -1,0 +1,103 @@
+"""What an organization's runs used, and what it cost: as JSON, or as a table for a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from flask import Blueprint, Response, jsonify
+
+from shared.errors import Invalid
+from shared.figures import usage
+from shared.figures.usage import DIMENSIONS
+from shared.infra.postgres import connection
+from web.auth import caller
+from web.fields import DateField, OneOf, QueryList, Schema
+from web.json_schema import COUNT, TEXT_OR_NULL, UUID, JsonSchema, listed, record
+from web.operations import operation
+from web.validation import load_query
+
+bp = Blueprint("usage", __name__)
+
+DAYS = timedelta(days=30)
+MOST_DAYS = timedelta(days=800)
+CSV = "text/csv; charset=utf-8"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would execute
+
+COST: JsonSchema = {
+    "type": ["number", "null"],
+    "description": "by the prices of the settings; null where a model has none",
+}
+OF_DIMENSIONS: dict[str, JsonSchema] = {
+    "day": {"type": "string", "format": "date"},
+    "key_id": TEXT_OR_NULL,
+    "key": TEXT_OR_NULL,
+    "deployment_id": UUID,
+    "deployment": TEXT_OR_NULL,
+    "model": {"type": "string"},
+}
+ROW = record(
+    "UsageRow", tuple(OF_DIMENSIONS), **OF_DIMENSIONS, **dict.fromkeys(usage.COUNTS, COUNT), cost=COST
+)
+USAGE = record("Usage", usage=listed(ROW))
+
+
+class Span(Schema):
+    until = DateField()
+    by = QueryList(
+        OneOf(*DIMENSIONS), max_items=len(DIMENSIONS), load_default=lambda: ["deployment", "model"]
+    )
+    format = OneOf("json", "csv", load_default="json")
+
+
+UsageQuery = Span.from_dict({"from": DateField()}, name="UsageQuery")
+
+
+@bp.get("/v2/usage")
+@operation(
+    "Tokens and their cost, by day, key, deployment and model",
+    role="read",
+    answer=USAGE,
+    query=UsageQuery,  # type: ignore[arg-type]
+    media=("application/json", "text/csv"),
+)
+def get_usage() -> Response:
+    """Of the days (UTC) on which runs ended, from the first to the last: the last 30 unless named otherwise.
+
+    `by` has any of `day`, `key`, `deployment` and `model`, and the answer their columns; by model, `runs` are those that
+    called it. A key is null for runs of schedules and of users of a deployment's own authorization.
+    """
+    asked: dict[str, Any] = load_query(UsageQuery)  # type: ignore[arg-type]
+    until = asked.get("until") or datetime.now(UTC).date()
+    since = asked.get("from") or until - DAYS
+    if not timedelta(0) <= until - since <= MOST_DAYS:
+        raise Invalid(f"must be at most {MOST_DAYS.days} days before until", loc=("query", "from"))
+    by = [name for name in DIMENSIONS if name in asked["by"]]
+    with connection() as conn:
+        rows = usage.usage(conn, caller().organization_id, since=since, until=until, by=by)
+    rows = [{name: _shown(value) for name, value in row.items()} for row in rows]
+    if asked["format"] == "json":
+        return jsonify(usage=rows)
+    columns = [column for name in by for column in DIMENSIONS[name]]
+    return Response(as_csv([*columns, *usage.COUNTS, "cost"], rows), content_type=CSV)
+
+
+def _shown(value: Any) -> Any:
+    return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table with its head; a text that a spreadsheet would execute is quoted."""
+    written = io.StringIO()
+    table = csv.writer(written)
+    table.writerow(columns)
+    for row in rows:
+        table.writerow([_cell(row[name]) for name in columns])
+    return written.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
