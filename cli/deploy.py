@@ -18,7 +18,7 @@ from cli.client import Client
 from cli.errors import BadUsage, CommandFailed, TimedOut
 from cli.following import WAIT_SECONDS, follow
 from cli.ids import version
-from cli.options import Key, Org, Url, open_client, sentences
+from cli.options import ConfigFile, Key, Org, Url, open_client, sentences
 from cli.project import CONFIG, Project, deployment_name, name_of, sendable
 from cli.report import Plain, PrintLine, Report, choose
 
@@ -188,12 +188,7 @@ def command(
     deployment_id: Annotated[
         str | None, typer.Option(help="Update this deployment, whatever its name is.", metavar="ID")
     ] = None,
-    config: Annotated[
-        str,
-        typer.Option(
-            "--config", "-c", help="The configuration file, relative to the directory.", metavar="FILE"
-        ),
-    ] = CONFIG,
+    config: ConfigFile = CONFIG,
     env_file: Annotated[
         Path | None,
         typer.Option(

@@ -20,7 +20,7 @@ from cli.deploy import ArchiveUpload, DeployRequest, read_env_of, start
 from cli.errors import FAILED, BadUsage, CommandFailed
 from cli.following import LAST_LINES, follow
 from cli.logs import Log
-from cli.options import sentences
+from cli.options import ConfigFile, sentences
 from cli.output import Lines, printable
 from cli.project import CONFIG, Project, deployment_name
 from cli.report import Report
@@ -54,12 +54,7 @@ def command(
             help="The address to listen on. From other machines a key is needed.", metavar="ADDRESS"
         ),
     ] = HOST,
-    config: Annotated[
-        str,
-        typer.Option(
-            "--config", "-c", help="The configuration file, relative to the directory.", metavar="FILE"
-        ),
-    ] = CONFIG,
+    config: ConfigFile = CONFIG,
     env_file: Annotated[
         Path | None,
         typer.Option(

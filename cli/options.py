@@ -42,6 +42,10 @@ Org = Annotated[
         rich_help_panel="Service",
     ),
 ]
+ConfigFile = Annotated[
+    str,
+    typer.Option("--config", "-c", help="The configuration file, relative to the directory.", metavar="FILE"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 

@@ -14,7 +14,7 @@ from tests.contract.conftest import ADMIN_KEY, Api, MakeApp
 from tests.support import guard
 from tests.support.played_app import BODY, CLOSE, END, Died, Side, Stage, serve
 from web import named, rate_limits
-from web.deployment_api import app_proxy
+from web.deployment_api import app_failures
 
 Played = Callable[..., Stage]
 
@@ -363,7 +363,7 @@ def test_what_proxies_would_obey_is_dropped_everywhere(app_with: MakeApp, played
 def test_an_answer_that_would_split_is_none(played: Played, api: Api, headers: list[tuple[str, str]]) -> None:
     played(lambda side: side.answer(b"x", headers=headers), "GET /x")
     response = api.client.get("/d/chat/x")
-    assert (response.status_code, response.json) == (502, {"detail": app_proxy.NO_ANSWER})
+    assert (response.status_code, response.json) == (502, {"detail": app_failures.NO_ANSWER})
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_a_host_that_dies_ends_its_request_alone(played: Played, api: Api) -> No
 
     stage = played(dies_once, "GET /x")
     response = api.client.get("/d/chat/x")
-    assert (response.status_code, response.json) == (502, {"detail": app_proxy.DIED})
+    assert (response.status_code, response.json) == (502, {"detail": app_failures.DIED})
     assert api.client.get("/d/chat/x").data == b"alive"
 
 
@@ -427,7 +427,7 @@ def test_without_a_host_it_is_unavailable(played: Played, api: Api) -> None:
 def test_an_app_that_says_nothing_is_given_up(
     played: Played, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app_proxy, "FIRST_BYTE_SECONDS", 0.05)
+    monkeypatch.setattr("web.deployment_api.app_proxy.ANSWER_SECONDS", 0.05)
     seen: list[bytes] = []
 
     def silent(side: Side) -> None:

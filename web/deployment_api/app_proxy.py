@@ -19,8 +19,6 @@ from flask import Response, current_app, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 from werkzeug.wsgi import get_content_length
 
-from shared.errors import Unanswered, Unavailable
-from shared.eventlog.hub import Stopping
 from shared.user_code import exchanges
 from shared.user_code.exchanges import Exchange, Lost
 from shared.user_code.parts import BODY, CLOSE, END, FAILED, HEAD
@@ -28,6 +26,7 @@ from web import rate_limits, sse
 from web.client_watch import ClientWatch
 from web.deployment_api import app_requests, app_sockets
 from web.deployment_api.app_answers import AnswerHead, AppResponse, BadAnswer, read_head
+from web.deployment_api.app_failures import ANSWER_SECONDS, RAISED, answered
 from web.deployment_api.app_waiting import Part, Waiting
 from web.errors import answer
 from web.request_bodies import Body
@@ -36,12 +35,8 @@ from web.target import Target, target
 log = logging.getLogger(__name__)
 
 PART_BYTES = 64 * 1024
-FIRST_BYTE_SECONDS = 60.0  # for the head of the answer, after what was last sent of the request
 START_SECONDS = 60.0  # for a host, where none is up
 DRAIN_SECONDS = 1.0  # for the end of an answer that has no body
-DIED = "The deployment's app ended before it had answered"
-RAISED = "Internal Server Error"
-NO_ANSWER = "The deployment's app gave no answer that can be passed on"
 
 
 def serve_open() -> Response | None:
@@ -92,20 +87,10 @@ class _Request:
         body = _short_body()
         head = app_requests.head(self._target)
         opened = exchanges.open_exchange(revision_id, deployment.pool, head, start_seconds=START_SECONDS)
-        try:
+        with answered(deployment.name):
             exchange = self._held.enter_context(opened)
             self._send(exchange, body)
             head_or_refusal = self._head(exchange)
-        except Lost as lost:
-            log.warning("the app of %s: %s", deployment.name, lost)
-            return answer(HTTPStatus.BAD_GATEWAY, DIED)
-        except BadAnswer as bad:
-            log.warning("the app of %s gave no answer: %s", deployment.name, bad)
-            return answer(HTTPStatus.BAD_GATEWAY, NO_ANSWER)
-        except sse.ClientGone:
-            return Response(status=499)  # nobody reads it
-        except Stopping:
-            raise Unavailable("this process stops") from None
         if isinstance(head_or_refusal, Response):
             return head_or_refusal
         return self._passed_on(exchange, head_or_refusal)
@@ -157,11 +142,9 @@ class _Request:
 
     def _head(self, exchange: Exchange) -> AnswerHead | Response:
         while True:
-            left = self._sent_at + FIRST_BYTE_SECONDS - time.monotonic()
+            left = self._sent_at + ANSWER_SECONDS - time.monotonic()
             if left <= 0:
-                raise Unanswered(
-                    f"The deployment's app has not answered within {FIRST_BYTE_SECONDS:.0f} seconds"
-                )
+                raise TimeoutError
             try:
                 part = self._waiting.next(exchange.parts(timeout_seconds=left))
             except TimeoutError:

@@ -13,8 +13,6 @@ from flask import Response, request
 from werkzeug.datastructures import Headers
 from wsproto.frame_protocol import CloseReason
 
-from shared.errors import Unanswered, Unavailable
-from shared.eventlog.hub import Stopping
 from shared.infra.postgres import dumps
 from shared.user_code import exchanges
 from shared.user_code.exchanges import Exchange, Lost
@@ -24,6 +22,7 @@ from web.client_watch import ClientWatch
 from web.context import settings
 from web.deployment_api import app_answers, app_requests
 from web.deployment_api.app_answers import BadAnswer
+from web.deployment_api.app_failures import ANSWER_SECONDS, RAISED, answered
 from web.deployment_api.app_waiting import Waiting
 from web.errors import answer
 from web.headers import ForeignResponse
@@ -32,11 +31,7 @@ from web.websocket import ClientMessage, Closed, NoUpgrade, SocketStream, Upgrad
 
 log = logging.getLogger(__name__)
 
-ACCEPT_SECONDS = 60.0  # for the app to take or refuse a socket
 START_SECONDS = 60.0
-DIED = "The deployment's app ended before it had answered"
-RAISED = "Internal Server Error"
-NO_ANSWER = "The deployment's app gave no answer that can be passed on"
 REFUSED = "Forbidden"
 MOST_REFUSAL_BYTES = 64 * 1024
 REASON_BYTES = 123  # of a close, at most
@@ -73,24 +68,10 @@ class _Socket:
             app_requests.head(self._target),
             start_seconds=START_SECONDS,
         )
-        try:
+        with answered(self._name):
             exchange = self._held.enter_context(opened)
             self._watch.start()
             return self._taken_or_refused(exchange)
-        except TimeoutError:
-            raise Unanswered(
-                f"The deployment's app has not answered within {ACCEPT_SECONDS:.0f} seconds"
-            ) from None
-        except Lost as lost:
-            log.warning("the app of %s: %s", self._name, lost)
-            return answer(HTTPStatus.BAD_GATEWAY, DIED)
-        except BadAnswer as bad:
-            log.warning("the app of %s gave no answer: %s", self._name, bad)
-            return answer(HTTPStatus.BAD_GATEWAY, NO_ANSWER)
-        except sse.ClientGone:
-            return Response(status=499)  # nobody reads it
-        except Stopping:
-            raise Unavailable("this process stops") from None
 
     def _look(self) -> None:
         if self._watch.has_left():
@@ -99,7 +80,7 @@ class _Socket:
     # The handshake.
 
     def _taken_or_refused(self, exchange: Exchange) -> Response:
-        kind, data = self._waiting.next(exchange.parts(timeout_seconds=ACCEPT_SECONDS)) or (CLOSE, b"")
+        kind, data = self._waiting.next(exchange.parts(timeout_seconds=ANSWER_SECONDS)) or (CLOSE, b"")
         if kind == CLOSE:
             return answer(HTTPStatus.FORBIDDEN, REFUSED)
         if kind == FAILED:
@@ -126,7 +107,7 @@ class _Socket:
         """An answer of the app's own to a handshake it does not take."""
         head = app_answers.read_head(data, self._target)
         body = b""
-        for kind, piece in exchange.parts(timeout_seconds=ACCEPT_SECONDS):
+        for kind, piece in exchange.parts(timeout_seconds=ANSWER_SECONDS):
             if kind != BODY:
                 break
             body += piece

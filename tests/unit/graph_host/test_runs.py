@@ -22,12 +22,6 @@ def shared_host() -> Iterator[HostProcess]:
 
 
 @pytest.fixture
-def host(shared_host: HostProcess) -> Iterator[HostProcess]:
-    yield shared_host
-    shared_host.answer = lambda run, kind, parts: None
-
-
-@pytest.fixture
 def thread(host: HostProcess) -> Checkpointed:
     return Checkpointed(host)
 
