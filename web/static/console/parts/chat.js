@@ -138,9 +138,9 @@ function ToolCallView({ call, results, tools, phase }) {
   return html`<details class=${`tool-call ${status}`} data-tool=${call.name} data-state=${status}>
     <summary><span class="tool-mark" aria-hidden="true"></span><code>${call.name}</code> <span class="tool-args">${oneLine(call.args, 80)}</span> <span class="tool-status">${TOLD[status]}</span></summary>
     <div class="tool-body">
-      <h4>Arguments</h4>
+      <p class="part-label">Arguments</p>
       ${typeof call.args === "string" ? html`<pre tabindex="0">${call.args}</pre>` : html`<${Json} value=${call.args} />`}
-      ${result ? html`<h4>Result</h4><${ToolResult} message=${result} />` : progress?.output ? html`<h4>So far</h4><pre tabindex="0">${progress.output.slice(-10_000)}</pre>` : null}
+      ${result ? html`<p class="part-label">Result</p><${ToolResult} message=${result} />` : progress?.output ? html`<p class="part-label">So far</p><pre tabindex="0">${progress.output.slice(-10_000)}</pre>` : null}
     </div>
   </details>`;
 }

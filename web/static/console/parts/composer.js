@@ -48,7 +48,7 @@ export function Composer({ schemas, control, run }) {
     <div class="composer-foot">
       <details class="composer-more"><summary>Options${pause || Object.keys(context ?? {}).length ? " (set)" : ""}</summary>
         <${Select} label="Pause" value=${pause} options=${PAUSES} onChange=${setPause} />
-        <h3>Context of these runs</h3>
+        <p class="part-label">Context of these runs</p>
         <p class="hint">Goes over the assistant's.</p>
         <${SchemaEditor} schema=${contextSchema(schemas)} value=${context} onChange=${setContext} onFault=${setFault} label="Context" />
       </details>

@@ -44,7 +44,7 @@ function Values({ view }) {
 function Asides({ view }) {
   const working = inside(view.items.value, "");
   return working.map(({ step, label }) => html`<section class="aside" key=${step.key} aria-label=${`Within ${label}`}>
-    <h3>${label}</h3>
+    <p class="part-label">${label}</p>
     ${step.said.value.map((/** @type {any} */ entry) => html`<${MessageView} key=${entry.key} entry=${entry} results=${NONE} tools=${NO_TOOLS} phase=${view.phase} edit=${NO_EDIT} />`)}
   </section>`);
 }
