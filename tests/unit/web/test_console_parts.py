@@ -1,4 +1,4 @@
-"""What the console's parts make of values: differences, branches, timelines, filters. On Node, without a browser."""
+"""What the console's parts make of values: differences, schemas, messages, questions, events. On Node, without a browser."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import pytest
 
 from tests.support.javascript import JS, NODE, environment
 
-FILE = JS / "console" / "parts.mjs"
-ROWS = re.findall(r'^  test\("([^"]+)"', FILE.read_text(), re.MULTILINE)
+FILES = sorted((JS / "console").glob("*parts.mjs"))
+ROWS = [
+    (file.name, row)
+    for file in FILES
+    for row in re.findall(r'^  test\("([^"]+)"', file.read_text(), re.MULTILINE)
+]
 
 
 @cache
-def failures() -> dict[str, str | None]:
+def failures(file: str) -> dict[str, str | None]:
     done = subprocess.run(
-        [NODE / "node", "--test-force-exit", f"--test-reporter={JS / 'reporter.mjs'}", FILE],
+        [NODE / "node", "--test-force-exit", f"--test-reporter={JS / 'reporter.mjs'}", JS / "console" / file],
         env=environment(),
         capture_output=True,
         text=True,
@@ -30,7 +34,7 @@ def failures() -> dict[str, str | None]:
     return {told["row"]: told["failure"] for told in lines}
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_the_console_s_parts(row: str) -> None:
-    assert row in failures(), "it was not run"
-    assert failures()[row] is None, failures()[row]
+@pytest.mark.parametrize(("file", "row"), ROWS)
+def test_the_console_s_parts(file: str, row: str) -> None:
+    assert row in failures(file), "it was not run"
+    assert failures(file)[row] is None, failures(file)[row]
