@@ -117,11 +117,11 @@ function Queue({ name, onChange }) {
       <a class="figure" href=${href(["d", name, "runs"], { status: "running" })}><strong>${count(queue.running)}</strong> running${queue.max_concurrent_runs !== null && ` of ${count(queue.max_concurrent_runs)}`}</a>
       <a class="figure" href=${href(["d", name, "runs"], { status: "pending" })}><strong>${count(queue.pending)}</strong> waiting</a>
       <span class="figure quiet">pool ${queue.pool.name}: ${count(queue.pool.running)} of ${count(queue.pool.slots)} slots, ${count(queue.pool.runners)} ${queue.pool.runners === 1 ? "runner" : "runners"}</span>
+      ${can("run") && queue.pending > 0 && html`<span class="end"><${Button} kind="danger" onClick=${() => setAsking(true)}>Cancel all that wait…<//></span>`}
       ${queue.waiting.length > 0 && html`
         <ul class="reasons">
           ${queue.waiting.map((/** @type {any} */ each) => html`<li key=${each.reason}><strong>${count(each.runs)}</strong> ${queueInWords({ ...each, position: null })}; the oldest for ${duration(each.oldest_wait_seconds)}</li>`)}
         </ul>`}
-      ${can("run") && queue.pending > 0 && html`<${Button} kind="danger" onClick=${() => setAsking(true)}>Cancel all that wait…<//>`}
       <${Confirm} open=${isAsking} title=${`Cancel ${count(queue.pending)} waiting runs?`} action="Cancel them" kind="danger" onConfirm=${cancelAll} onClose=${() => setAsking(false)}>
         <p>They end without having run. What runs already goes on.</p>
       <//>

@@ -46,8 +46,8 @@ export function CheckpointList({ rows, isWhole, chosen, onChoose, onEnd }) {
 function Row({ state, parent, lane, width, isLeft, isChosen, onChoose }) {
   const { names, isNode } = makerOf(state, parent);
   const failed = state.tasks.find((task) => task.error);
-  const asks = state.tasks.some((task) => task.interrupts?.length);
-  const keys = writtenBy(parent);
+  const asks = state.tasks.some((task) => task.interrupts?.length && task.result == null);
+  const keys = (state.metadata?.source ?? "loop") === "loop" ? writtenBy(parent) : [];
   const took = isNode && parent?.created_at && state.created_at ? (Date.parse(state.created_at) - Date.parse(parent.created_at)) / 1000 : null;
   return html`
     <div class=${`checkpoint${isChosen ? " chosen" : ""}${isLeft ? " left" : ""}`} role="option" aria-selected=${isChosen} onClick=${() => onChoose(idOf(state))}>

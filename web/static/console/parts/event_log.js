@@ -13,11 +13,12 @@ const KEPT = 20_000;
 const DROPPED_AT_ONCE = 2_000;
 const DRAW_EVERY_MS = 100;
 const PREVIEW = 240;
+const REPLAYED_MS = 1_000; // what comes this soon was kept, and nobody knows when it was written
 
 /**
  * Events that are gathered from a stream; `version` moves when there is something new to draw.
  * @param {(signal: AbortSignal) => AsyncIterable<{id: string, event: string, data: any}>} open
- * @param {{isLive: boolean}} options live events have the time they came
+ * @param {{isLive: boolean}} options live events have the time they came; what was there before has none
  */
 export function createLog(open, { isLive }) {
   /** @type {LogEvent[]} */
@@ -27,6 +28,7 @@ export function createLog(open, { isLive }) {
   const version = signal(0);
   const state = signal(/** @type {{isOpen: boolean, error: any}} */ ({ isOpen: true, error: null }));
   const leaving = new AbortController();
+  const begun = Date.now();
   let dropped = 0;
   let timer = 0;
 
@@ -37,7 +39,7 @@ export function createLog(open, { isLive }) {
   const follow = async () => {
     try {
       for await (const { id, event, data } of open(leaving.signal)) {
-        events.push({ id, event, data, at: isLive ? Date.now() : null });
+        events.push({ id, event, data, at: isLive && Date.now() - begun > REPLAYED_MS ? Date.now() : null });
         names.set(event, (names.get(event) ?? 0) + 1);
         if (events.length > KEPT + DROPPED_AT_ONCE) {
           events.splice(0, DROPPED_AT_ONCE);
@@ -82,7 +84,7 @@ export function EventLog({ log, isLive }) {
     setFollows(false);
     setOpened(shown[Math.min(Math.max(place + step, 0), shown.length - 1)]);
   };
-  const render = (/** @type {number} */ at) => html`<${Row} key=${log.dropped() + at} event=${shown[at]} isOpen=${shown[at] === opened}
+  const render = (/** @type {number} */ at) => html`<${Row} key=${log.dropped() + at} number=${log.dropped() + at + 1} event=${shown[at]} isOpen=${shown[at] === opened}
     onOpen=${() => { setFollows(false); setOpened(shown[at]); }} />`;
   return html`
     <div class="event-tools">
@@ -105,11 +107,11 @@ export function EventLog({ log, isLive }) {
     </div>`;
 }
 
-/** @param {{event: LogEvent, isOpen: boolean, onOpen: () => void}} props */
-function Row({ event, isOpen, onOpen }) {
+/** @param {{event: LogEvent, number: number, isOpen: boolean, onOpen: () => void}} props */
+function Row({ event, number, isOpen, onOpen }) {
   return html`
     <div class=${isOpen ? "event chosen" : "event"} role="option" aria-selected=${isOpen} onClick=${onOpen}>
-      <span class="event-time">${event.at === null ? event.id.slice(0, 8) : clock(event.at)}</span>
+      <span class="event-time">${event.at === null ? number : clock(event.at)}</span>
       <span class="event-name">${plain(event.event.slice(0, 80))}</span>
       <span class="event-data">${preview(event.data)}</span>
     </div>`;

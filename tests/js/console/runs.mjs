@@ -1,0 +1,176 @@
+// What runs, waits and failed: why, and what can be done about it; a run's page.
+
+import { createServer } from "node:http";
+import { assert, scenario } from "./harness.mjs";
+
+const at = (it, path) => `/d/${it.deployments.kitchen}${path}`;
+const thread = async (it) => (await it.api("POST", at(it, "/threads"), {})).thread_id;
+const start = (it, id, body) => it.api("POST", at(it, `/threads/${id}/runs`), body);
+const runOf = (it, run) => it.api("GET", at(it, `/threads/${run.thread_id}/runs/${run.run_id}`));
+const pageOf = (it, run) => at(it, `/runs/${run.thread_id}/${run.run_id}`);
+
+async function until(said, what) {
+  for (let tries = 0; tries < 600; tries++) {
+    if (await said()) return;
+    await new Promise((done) => setTimeout(done, 100));
+  }
+  assert.fail(what);
+}
+
+async function ended(it, run) {
+  await until(async () => !["pending", "running"].includes((await runOf(it, run)).status), "the run ended");
+  return runOf(it, run);
+}
+
+scenario("what waits says why, what runs is cancelled", async (it) => {
+  const { page, open } = it;
+  const id = await thread(it);
+  const first = await start(it, id, { assistant_id: "sleeps", input: {}, stream_mode: ["custom"] });
+  const second = await start(it, id, { assistant_id: "sleeps", input: {} });
+  await open(at(it, `/runs?thread=${id}`));
+  await page.getByText("waits for an earlier run of its thread").first().waitFor();
+  const running = page.getByRole("row").filter({ hasText: "running" });
+  await running.waitFor();
+  await it.picture("runs");
+  await page.getByRole("combobox", { name: "Status", exact: true }).selectOption("pending");
+  await page.getByText("1 run", { exact: true }).waitFor();
+  await page.getByLabel(`Choose run ${second.run_id}`).check();
+  await page.getByRole("button", { name: "Cancel 1…" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Cancel", exact: true }).last().click();
+  assert.equal((await ended(it, second)).status, "interrupted");
+  await open(pageOf(it, first));
+  await page.getByText("live").first().waitFor();
+  await page.getByRole("button", { name: "Cancel…" }).click();
+  await it.check();
+  await page.getByRole("dialog").getByRole("button", { name: "Cancel", exact: true }).click();
+  assert.equal((await ended(it, first)).status, "interrupted");
+  await page.getByRole("button", { name: "Again from the last checkpoint" }).waitFor();
+});
+
+scenario("a failed run says why, and runs again from its last checkpoint", async (it) => {
+  const { page, open } = it;
+  const id = await thread(it);
+  const failed = await start(it, id, { assistant_id: "fails", input: {} });
+  await ended(it, failed);
+  await open(at(it, `/runs?thread=${id}&error=ValueError`));
+  await page.getByText("ValueError: boom happened").waitFor();
+  await page.getByRole("link", { name: failed.run_id.slice(-12) }).click();
+  await page.getByText("boom happened").first().waitFor();
+  await page.getByRole("list", { name: "Nodes over time" }).getByText("error").waitFor();
+  await it.picture("run");
+  await page.getByRole("button", { name: "Again from the last checkpoint" }).click();
+  await page.waitForURL((url) => !url.href.includes(failed.run_id));
+  await page.getByText("Again of").waitFor();
+  const [newest] = await it.api("GET", at(it, `/threads/${id}/runs`));
+  assert.equal(newest.metadata.retry_of, failed.run_id);
+  await ended(it, newest);
+  it.allow(/status of 409/);
+  await open(pageOf(it, failed));
+  await page.getByRole("button", { name: "Again from the last checkpoint" }).click();
+  await page.getByRole("heading", { name: "The thread has moved on" }).waitFor();
+  await page.getByRole("button", { name: "Fork and run again" }).click();
+  await page.waitForURL((url) => !url.href.includes(failed.run_id));
+  assert.equal((await it.api("GET", at(it, `/threads/${id}/runs`))).length, 3);
+});
+
+scenario("a run's traceback is in its log, and no other run's lines are", async (it) => {
+  const { page, open } = it;
+  const id = await thread(it);
+  await ended(it, await start(it, id, { assistant_id: "prints", input: { n: 2 } }));
+  const failed = await start(it, id, { assistant_id: "fails", input: {} });
+  await ended(it, failed);
+  await open(pageOf(it, failed));
+  await page.getByRole("button", { name: "Its traceback is in the log" }).click();
+  const log = page.getByRole("log");
+  await until(async () => {
+    if (await log.getByText("ValueError: boom happened").first().isVisible()) return true;
+    await page.reload(); // what was logged lately is not shown before it settled
+    await page.waitForTimeout(500);
+    return false;
+  }, "the traceback is there");
+  assert.ok(!(await log.innerText()).includes("hello from the kitchen"));
+});
+
+scenario("events are shown while they come, and after", async (it) => {
+  const { page, open } = it;
+  const id = await thread(it);
+  const run = await start(it, id, { assistant_id: "writes", input: { n: 3000, seconds: 0.002 }, stream_mode: ["custom", "values"] });
+  await open(`${pageOf(it, run)}?tab=events`);
+  const events = page.getByRole("listbox", { name: "Events" });
+  await events.getByText("{i: ").first().waitFor();
+  await page.getByLabel("Follow").uncheck();
+  await ended(it, run);
+  await page.getByText("success").waitFor();
+  await page.getByText(/^3,00\d events$/).waitFor();
+  assert.ok((await events.getByRole("option").count()) < 80);
+  await page.getByLabel("Events of one kind").selectOption("values");
+  await page.getByText(/^2 events$/).waitFor();
+  await events.getByRole("option").last().click();
+  await page.getByRole("region", { name: "Event" }).getByText("written").waitFor();
+  await page.reload();
+  await page.getByText(/^3,00\d events$/).waitFor();
+});
+
+scenario("attempts that were lost say why", async (it) => {
+  const { page, open } = it;
+  const run = await start(it, await thread(it), { assistant_id: "dies", input: { file: it.unique("died") } });
+  assert.equal((await ended(it, run)).status, "success");
+  await open(`${pageOf(it, run)}?tab=attempts`);
+  const rows = page.getByRole("table").getByRole("row");
+  assert.equal(await rows.count(), 3);
+  assert.match(await rows.last().innerText(), /2[^]*success/);
+  const { attempts } = await runOf(it, run);
+  assert.ok((await rows.nth(1).innerText()).includes(attempts[0].reason));
+});
+
+scenario("input, output and nodes are there after the run", async (it) => {
+  const { page, open, isNarrow } = it;
+  const run = await start(it, await thread(it), { assistant_id: "speaks", input: { messages: [{ role: "user", content: "hi <b>you</b>" }] } });
+  await ended(it, run);
+  await open(pageOf(it, run));
+  await page.getByRole("list", { name: "Nodes over time" }).getByRole("link", { name: "speak" }).waitFor();
+  await page.getByRole("tab", { name: "Input and output" }).click();
+  await page.getByRole("region", { name: "Input" }).getByText("hi <b>you</b>").waitFor();
+  await page.getByRole("region", { name: "Output" }).getByText("hello big world").waitFor();
+  await page.getByRole("tab", { name: "Timeline" }).click();
+  await page.getByRole("link", { name: "speak" }).click();
+  await page.getByRole("listbox", { name: "Checkpoints, newest first" }).waitFor();
+  if (!isNarrow) await page.goBack();
+});
+
+scenario("a run's webhook tells what became of it, and is sent again", async (it) => {
+  const { page, open } = it;
+  let calls = 0;
+  const receiver = createServer((request, response) => {
+    request.resume();
+    request.on("end", () => { calls++; response.end(); });
+  });
+  await new Promise((ready) => receiver.listen(0, "127.0.0.1", ready));
+  try {
+    const webhook = `http://127.0.0.1:${receiver.address().port}/told?secret=x`;
+    const run = await start(it, await thread(it), { assistant_id: "echo", input: { text: "a" }, webhook });
+    await ended(it, run);
+    await until(() => calls === 1, "it was called");
+    await open(`${pageOf(it, run)}?tab=webhooks`);
+    await page.getByText("delivered").waitFor();
+    assert.ok(!(await page.getByRole("table").innerText()).includes("secret=x"));
+    await page.getByRole("button", { name: "Send again" }).click();
+    await until(() => calls === 2, "it was called again");
+  } finally {
+    receiver.close();
+  }
+});
+
+scenario("who may only read sees runs, and cancels none", async (it) => {
+  const { page, open } = it;
+  const id = await thread(it);
+  const run = await start(it, id, { assistant_id: "fails", input: {} });
+  await ended(it, run);
+  const key = await it.keyOf("read");
+  await open(at(it, `/runs?thread=${id}`), { key });
+  await page.getByText("ValueError: boom happened").waitFor();
+  assert.equal(await page.getByRole("button", { name: "Again" }).count(), 0);
+  await open(pageOf(it, run), { key });
+  await page.getByText("boom happened").first().waitFor();
+  assert.equal(await page.getByRole("button", { name: /Again|Cancel/ }).count(), 0);
+});

@@ -1,0 +1,193 @@
+// Finding threads, looking at what their checkpoints changed, editing, forking and replaying them.
+
+import { assert, scenario } from "./harness.mjs";
+
+const at = (it, path) => `/d/${it.deployments.kitchen}${path}`;
+
+/** A thread on which a graph has run, if one is named. */
+async function threadOf(it, graph, input = {}, metadata = {}) {
+  const { thread_id: id } = await it.api("POST", at(it, "/threads"), { metadata });
+  if (graph) await it.api("POST", at(it, `/threads/${id}/runs/wait`), { assistant_id: graph, input });
+  return id;
+}
+
+const checkpoints = (page) => page.getByRole("listbox", { name: "Checkpoints, newest first" });
+const option = (page, text) => checkpoints(page).getByRole("option").filter({ hasText: text });
+const changes = (page) => page.getByRole("list", { name: "Changed values" });
+const status = async (it, id) => (await it.api("GET", at(it, `/threads/${id}`))).status;
+
+async function until(said, what) {
+  for (let tries = 0; tries < 300; tries++) {
+    if (await said()) return;
+    await new Promise((done) => setTimeout(done, 100));
+  }
+  assert.fail(what);
+}
+
+scenario("threads are searched, and the address keeps what for", async (it) => {
+  const { page, open } = it;
+  const topic = it.unique("topic");
+  const mine = await threadOf(it, "echo", { text: topic }, { topic });
+  await threadOf(it, null, {}, { topic: it.unique("other") });
+  await open(at(it, "/threads"));
+  await page.getByLabel("Metadata").fill(`topic=${topic}`);
+  await page.keyboard.press("Enter");
+  await page.getByText("1 thread found").waitFor();
+  await page.getByRole("link", { name: mine }).waitFor();
+  await it.check();
+  await page.reload();
+  await page.getByText("1 thread found").waitFor();
+  await page.getByLabel("Values").fill("text=something else");
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: "No thread matches" }).waitFor();
+  await page.getByLabel("Values").fill(`{"text": "${topic}"}`);
+  await page.keyboard.press("Enter");
+  await page.getByRole("combobox", { name: "Updated", exact: true }).selectOption("1h");
+  await page.getByRole("combobox", { name: "Status", exact: true }).selectOption("idle");
+  await page.getByText("1 thread found").waitFor();
+  assert.match(page.url(), /metadata=topic.*status=idle/);
+  await page.getByLabel("Metadata").fill("topic");
+  await page.keyboard.press("Enter");
+  await page.getByText("neither key=value nor JSON").waitFor();
+});
+
+scenario("each step shows its node and what it changed", async (it) => {
+  const { page, open } = it;
+  const id = await threadOf(it, "counts", { n: 2, seconds: 0 });
+  await open(at(it, `/threads/${id}`));
+  await page.getByText("4 checkpoints, newest first").waitFor();
+  await changes(page).getByText("log[1]").waitFor();
+  await option(page, "start").click();
+  await changes(page).getByText("added").first().waitFor();
+  assert.match(await changes(page).innerText(), /n\s*2/);
+  assert.match(page.url(), /checkpoint=/);
+  await checkpoints(page).focus();
+  await page.keyboard.press("ArrowUp");
+  await changes(page).getByText("log[0]").waitFor();
+  await page.getByRole("tab", { name: "State" }).click();
+  await page.getByText("1 item").waitFor();
+  await page.reload();
+  await page.getByText("1 item").waitFor();
+  await it.picture("thread");
+  await page.getByRole("tab", { name: "Runs" }).click();
+  await page.getByRole("table").getByText("success").waitFor();
+});
+
+scenario("a state is edited at a checkpoint, and the fork runs on", async (it) => {
+  const { page, open } = it;
+  const id = await threadOf(it, "counts", { n: 2, seconds: 0 });
+  await open(at(it, `/threads/${id}`));
+  await option(page, "count").last().click();
+  await changes(page).getByText("log[0]").waitFor();
+  await page.getByRole("button", { name: "Edit and fork…" }).click();
+  const dialog = page.getByRole("dialog");
+  const editor = dialog.getByLabel("Values");
+  const values = JSON.parse(await editor.inputValue());
+  await editor.fill("{");
+  await dialog.getByText(/Line 1/).waitFor();
+  await editor.fill(JSON.stringify({ ...values, n: 3 }));
+  await dialog.getByText("Writes").waitFor();
+  await dialog.getByLabel("As if written by").selectOption("count");
+  await it.check();
+  await dialog.getByRole("button", { name: "Save and run on" }).click();
+  await dialog.waitFor({ state: "detached" });
+  await until(async () => (await it.api("GET", at(it, `/threads/${id}/state`))).values.log.length === 3, "it ran on");
+  await option(page, "update").waitFor();
+  await page.getByText("7 checkpoints").waitFor();
+  const { values: kept } = await it.api("GET", at(it, `/threads/${id}/state`));
+  assert.deepEqual([kept.n, kept.log], [3, [0, 1, 2]]);
+});
+
+scenario("a run is replayed from a checkpoint", async (it) => {
+  const { page, open } = it;
+  const id = await threadOf(it, "counts", { n: 2, seconds: 0 });
+  await open(at(it, `/threads/${id}`));
+  await option(page, "count").last().click();
+  await page.getByRole("button", { name: "Replay from here" }).click();
+  await page.getByText("A new run goes on from there").waitFor();
+  await option(page, "fork").waitFor();
+  await until(async () => (await status(it, id)) === "idle", "the run ended");
+  assert.equal((await it.api("GET", at(it, `/threads/${id}/runs`))).length, 2);
+});
+
+scenario("a thread that asks leads to where it is answered", async (it) => {
+  const { page, open } = it;
+  const id = await threadOf(it, "asks");
+  await open(at(it, `/threads/${id}`));
+  await page.getByRole("heading", { name: "Waits for an answer" }).waitFor();
+  await page.getByText("may I?").first().waitFor();
+  const link = await page.getByRole("link", { name: "Answer in the playground" }).getAttribute("href");
+  assert.equal(link, `#/d/${it.deployments.kitchen}/playground/asks?thread=${id}`);
+});
+
+scenario("a thread is copied and deleted, several at once too", async (it) => {
+  const { page, open } = it;
+  const topic = it.unique("gone");
+  const first = await threadOf(it, "echo", { text: "a" }, { topic });
+  await open(at(it, `/threads/${first}`));
+  await page.getByRole("button", { name: "Copy", exact: true }).first().click();
+  await page.waitForURL((url) => !url.href.includes(first));
+  await page.getByText("3 checkpoints").waitFor();
+  await page.getByRole("button", { name: "Delete…" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Delete", exact: true }).click();
+  await page.getByText("Thread deleted").waitFor();
+  await threadOf(it, null, {}, { topic });
+  await open(at(it, `/threads?metadata=topic%3D${topic}`));
+  await page.getByText("2 threads found").waitFor();
+  await page.getByLabel("Choose all threads of this page").check();
+  await page.getByRole("button", { name: "Delete 2…" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Delete", exact: true }).click();
+  await page.getByRole("heading", { name: "No thread matches" }).waitFor();
+});
+
+scenario("a thread of a thousand checkpoints is read as one looks at it", async (it) => {
+  const { page, open } = it;
+  const id = await threadOf(it, "counts", { n: 1000, seconds: 0 });
+  await open(at(it, `/threads/${id}`));
+  await page.getByText("100+ checkpoints").waitFor();
+  await until(async () => {
+    await checkpoints(page).evaluate((box) => { box.scrollTop = box.scrollHeight; });
+    return page.getByText("1,002 checkpoints").isVisible();
+  }, "all are read");
+  await option(page, "input").waitFor();
+  assert.ok((await checkpoints(page).getByRole("option").count()) < 80);
+});
+
+scenario("what is stored stays text, however large", async (it) => {
+  const { page, open } = it;
+  page.on("dialog", () => page.evaluate(() => console.error("something stored was executed")));
+  const evil = '<img src=x onerror="alert(1)"><script>alert(2)</script>';
+  const message = { role: "user", content: `${evil}\n[x](javascript:alert(3))` };
+  const id = await threadOf(it, "echo", { text: evil + "A".repeat(1_000_000), how: "\u001b]0;title\u0007\u001b[31mred", log: Array.from({ length: 10_000 }, (_, n) => n) }, { [evil]: evil });
+  await open(at(it, `/threads/${id}`));
+  await option(page, "start").click();
+  await changes(page).getByText("text").first().waitFor();
+  await page.getByRole("tab", { name: "State" }).click();
+  await page.getByText("1,000,").waitFor();
+  await page.getByRole("button", { name: "[10000]" }).click();
+  await page.locator(".json-line").nth(40).waitFor();
+  assert.ok((await page.locator(".json-line").count()) < 400);
+  assert.ok(!(await page.locator("main").innerText()).includes("\u001b"));
+  await page.getByRole("tab", { name: "Metadata" }).first().click();
+  await page.getByText("onerror").first().waitFor();
+  const chat = await threadOf(it, "speaks", { messages: [message] });
+  await open(at(it, `/threads/${chat}?part=state`));
+  await page.getByText("javascript:alert(3)").waitFor();
+  await page.getByText("hello big world").waitFor();
+  assert.equal(await page.locator("main img, main script, main a[href^=javascript]").count(), 0);
+});
+
+scenario("who may only read is offered nothing else", async (it) => {
+  const { page, open } = it;
+  const id = await threadOf(it, "echo", { text: "a" });
+  const key = await it.keyOf("read");
+  await open(at(it, `/threads/${id}`), { key });
+  await changes(page).getByText("log[0]").waitFor();
+  for (const name of ["Copy", "Delete…", "Edit and fork…", "Replay from here"]) {
+    assert.equal(await page.locator("main header").getByRole("button", { name, exact: true }).count(), 0, name);
+  }
+  await page.getByRole("tab", { name: "State" }).click();
+  await open(at(it, "/threads"), { key });
+  await page.getByRole("link", { name: id }).waitFor();
+  assert.equal(await page.getByLabel("Choose all threads of this page").count(), 0);
+});
