@@ -117,6 +117,7 @@ scenario("attempts that were lost say why", async (it) => {
   assert.equal((await ended(it, run)).status, "success");
   await open(`${pageOf(it, run)}?tab=attempts`);
   const rows = page.getByRole("table").getByRole("row");
+  await rows.nth(2).waitFor();
   assert.equal(await rows.count(), 3);
   assert.match(await rows.last().innerText(), /2[^]*success/);
   const { attempts } = await runOf(it, run);

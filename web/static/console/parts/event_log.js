@@ -102,7 +102,7 @@ export function EventLog({ log, isLive }) {
       ${opened && html`
         <section class="event-detail" aria-label="Event">
           <header><strong>${plain(opened.event.slice(0, 200))}</strong> <button type="button" class="plain" onClick=${() => setOpened(null)}>Close</button></header>
-          <${Json} value=${opened.data} />
+          <${Json} value=${opened.data} collapsed=${2} label="Event's data" />
         </section>`}
     </div>`;
 }
