@@ -1,0 +1,169 @@
+// The organization's API keys: made, changed and revoked. A new key is shown once, where it was made.
+
+import { control } from "../core/api.js";
+import { html, useState } from "../core/dom.js";
+import { count, iso, text } from "../core/format.js";
+import { useResource } from "../core/resource.js";
+import { setQuery } from "../core/router.js";
+import { can, me } from "../core/session.js";
+import { FormDialog, useForm } from "../parts/form_dialog.js";
+import { Ago, Button, Copy, Dialog, Empty, ErrorBox, Field, Id, Loading, Page, Pager, Pill, Table, TextField, ask, notify } from "../parts/index.js";
+
+const PAGE = 50;
+const ROLES = ["read", "run", "deploy", "admin", "operator"];
+/** @type {Record<string, string>} */
+const MAY = {
+  read: "May look at everything",
+  run: "May also use deployments: assistants, threads, runs",
+  deploy: "May also change deployments, secrets and OAuth providers",
+  admin: "May also make and revoke keys",
+  operator: "May also see to the installation: organizations, workers",
+};
+/** @type {Record<string, string>} */
+const LIMITS = { max_concurrent_runs: "Runs at once", max_tokens_per_day: "Tokens a day", max_run_tokens: "Tokens a run" };
+
+export const title = () => "API keys";
+
+/** @param {{query: Record<string, string>}} props */
+export default function KeysPage({ query }) {
+  if (!can("admin")) {
+    return html`<${Page} title="API keys">
+      <${Empty} title="Keys are for admins" text="Your role is ${me.value?.role}. Somebody with the role admin makes, changes and revokes keys." />
+    <//>`;
+  }
+  return html`<${Keys} offset=${Number(query.offset ?? 0)} />`;
+}
+
+/** @param {{offset: number}} props */
+function Keys({ offset }) {
+  const organization = me.value?.organization;
+  const found = useResource((signal) => control("GET", "/v2/keys", { query: { limit: PAGE, offset }, signal }), [offset, organization?.id]);
+  const [changed, setChanged] = useState(/** @type {any} */ (null));
+  const [isMaking, setMaking] = useState(false);
+  const [made, setMade] = useState(/** @type {any} */ (null));
+  const keys = found.data?.resources;
+  const make = html`<${Button} kind="primary" onClick=${() => setMaking(true)}>New key<//>`;
+  const show = (/** @type {any} */ key) => {
+    setMade(key);
+    found.reload();
+  };
+  return html`
+    <${Page} title="API keys" actions=${make}>
+      <p class="quiet">Keys of the organization <b>${organization?.name}</b>. Of each only a hash is kept; ended ones are listed for 90 days.</p>
+      <${ErrorBox} error=${found.error} retry=${found.reload} />
+      ${!keys && !found.error && html`<${Loading} />`}
+      ${keys && html`
+        <${Table} label="API keys" rows=${keys} rowKey="id" columns=${columns(setChanged, found.reload)}
+          empty=${html`<${Empty} title="No keys yet" text="A key lets a program or a person use the API, as far as its role says." action=${make} />`} />
+        <${Pager} offset=${offset} limit=${PAGE} count=${keys.length} onChange=${(/** @type {number} */ to) => setQuery({ offset: to || null })} />`}
+      ${isMaking && html`<${MakeKey} onClose=${() => setMaking(false)} onMade=${show} />`}
+      ${changed && html`<${ChangeKey} it=${changed} onClose=${() => setChanged(null)} onDone=${found.reload} />`}
+      ${made && html`<${NewKey} made=${made} onClose=${() => setMade(null)} />`}
+    <//>`;
+}
+
+/** @param {(key: any) => void} change @param {() => void} reload */
+const columns = (change, reload) => [
+  { title: "Name", key: "name", cell: (/** @type {any} */ key) => html`<b>${text(key.name, 100)}</b>${isMine(key) && html` <span class="quiet">(yours)</span>`}` },
+  { title: "Id", key: "id", cell: (/** @type {any} */ key) => html`<${Id} value=${key.id} />` },
+  { title: "Role", key: "role", cell: (/** @type {any} */ key) => html`<span title=${MAY[key.role]}>${key.role}</span>` },
+  { title: "State", key: "state", cell: (/** @type {any} */ key) => html`<${State} of=${key} />` },
+  { title: "Last used", key: "used", cell: (/** @type {any} */ key) => (key.last_used_at ? html`<${Ago} at=${key.last_used_at} />` : html`<span class="quiet">never</span>`) },
+  { title: "Made", key: "made", cell: (/** @type {any} */ key) => html`<${Ago} at=${key.created_at} />` },
+  { title: "Limits", key: "limits", cell: limitsOf },
+  {
+    title: "", key: "actions", align: /** @type {"right"} */ ("right"),
+    cell: (/** @type {any} */ key) => stateOf(key) === "active" && html`<span class="row-actions">
+      <${Button} kind="plain" label="Change ${text(key.name, 60)}" onClick=${() => change(key)}>Change<//>
+      <${Button} kind="plain" label="Revoke ${text(key.name, 60)}" onClick=${() => revoke(key, reload)}>Revoke<//></span>`,
+  },
+];
+
+/** @param {any} key */
+const isMine = (key) => key.id === me.value?.key?.id;
+
+/** @param {any} key */
+function stateOf(key) {
+  if (key.revoked_at) return "revoked";
+  return key.expires_at && new Date(key.expires_at).getTime() <= Date.now() ? "expired" : "active";
+}
+
+/** @param {{of: any}} props */
+function State({ of: key }) {
+  const state = stateOf(key);
+  const end = key.revoked_at ?? key.expires_at;
+  const word = state === "active" ? "ends " : "";
+  return html`<${Pill} status=${state} />${end && html` <span class="quiet">${word}<${Ago} at=${end} /></span>`}`;
+}
+
+/** @param {any} key */
+function limitsOf(key) {
+  const set = Object.entries(LIMITS).filter(([limit]) => key[limit]).map(([limit, label]) => `${count(key[limit])} ${label.toLowerCase()}`);
+  return set.length ? set.join(", ") : html`<span class="quiet">none</span>`;
+}
+
+/** @param {any} key @param {() => void} reload */
+async function revoke(key, reload) {
+  const warning = html`<p>Whoever uses it is refused within seconds, and streams it has open end. It cannot be had back.</p>
+    ${isMine(key) && html`<p class="bad">This is the key you are signed in with.</p>`}`;
+  if (!(await ask({ title: `Revoke the key ${text(key.name, 60)}?`, text: warning, action: "Revoke", kind: "danger" }))) return;
+  await control("DELETE", `/v2/keys/${encodeURIComponent(key.id)}`);
+  notify(`The key ${text(key.name, 60)} was revoked.`);
+  reload();
+}
+
+/** @param {{onClose: () => void, onMade: (key: any) => void}} props */
+function MakeKey({ onClose, onMade }) {
+  const form = useForm({ name: "", role: "run", lifetime_days: "", max_concurrent_runs: "", max_tokens_per_day: "", max_run_tokens: "" });
+  const values = /** @type {Record<string, string>} */ (form.values);
+  const roles = ROLES.slice(0, ROLES.indexOf(me.value?.role ?? "read") + 1);
+  const make = async () => {
+    const numbers = ["lifetime_days", ...Object.keys(LIMITS)].filter((name) => values[name]).map((name) => [name, Number(values[name])]);
+    onMade(await control("POST", "/v2/keys", { body: { name: values.name, role: values.role, ...Object.fromEntries(numbers) } }));
+  };
+  return html`
+    <${FormDialog} title="New key" label="Make the key" onClose=${onClose} onSubmit=${make}>
+      ${(/** @type {any} */ errorOf) => html`
+        <${TextField} label="Name" hint="Who or what uses it" error=${errorOf("name")} ...${form.bind("name")} required maxlength="255" autofocus />
+        <${Field} label="Role" hint=${MAY[values.role]} error=${errorOf("role")}>
+          <select value=${values.role} onChange=${(/** @type {any} */ event) => form.set({ role: event.currentTarget.value })}>
+            ${roles.map((role) => html`<option key=${role} value=${role} selected=${role === values.role}>${role}</option>`)}
+          </select><//>
+        <${TextField} type="number" min="1" max="3650" label="Days until it ends" hint="Empty: it does not end" error=${errorOf("lifetime_days")} ...${form.bind("lifetime_days")} />
+        <${LimitFields} form=${form} errorOf=${errorOf} />`}
+    <//>`;
+}
+
+/** @param {{form: any, errorOf: (name: string) => string | undefined}} props */
+function LimitFields({ form, errorOf }) {
+  return Object.entries(LIMITS).map(([limit, label]) => html`
+    <${TextField} key=${limit} type="number" min="0" label=${label} hint="Empty: no limit of its own" error=${errorOf(limit)} ...${form.bind(limit)} />`);
+}
+
+/** @param {{it: any, onClose: () => void, onDone: () => void}} props */
+function ChangeKey({ it: key, onClose, onDone }) {
+  const before = Object.fromEntries(Object.keys(LIMITS).map((limit) => [limit, key[limit] ? String(key[limit]) : ""]));
+  const form = useForm(/** @type {Record<string, string>} */ ({ name: key.name, ...before }));
+  const change = async () => {
+    const limits = Object.keys(LIMITS).filter((limit) => form.values[limit] !== before[limit]);
+    const body = { name: form.values.name, ...Object.fromEntries(limits.map((limit) => [limit, Number(form.values[limit])])) }; // an emptied one is 0
+    await control("PATCH", `/v2/keys/${encodeURIComponent(key.id)}`, { body });
+    onDone();
+  };
+  return html`
+    <${FormDialog} title="Change the key ${text(key.name, 60)}" onClose=${onClose} onSubmit=${change}>
+      ${(/** @type {any} */ errorOf) => html`
+        <${TextField} label="Name" error=${errorOf("name")} ...${form.bind("name")} required maxlength="255" autofocus />
+        <${LimitFields} form=${form} errorOf=${errorOf} />`}
+    <//>`;
+}
+
+/** @param {{made: any, onClose: () => void}} props */
+function NewKey({ made, onClose }) {
+  return html`
+    <${Dialog} open=${true} title="The key ${text(made.name, 60)}" onClose=${onClose} actions=${html`<${Button} kind="primary" onClick=${onClose}>I have kept it<//>`}>
+      <p>Copy it now: it is not shown again.</p>
+      <p class="new-key"><code>${made.key}</code> <${Copy} text=${made.key} /></p>
+      ${made.expires_at && html`<p class="quiet">It ends at ${iso(made.expires_at)}.</p>`}
+    <//>`;
+}

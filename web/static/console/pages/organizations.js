@@ -1,0 +1,87 @@
+// Organizations: who shares this installation. Operators make, rename and delete them, and act in any.
+
+import { control } from "../core/api.js";
+import { html, useState } from "../core/dom.js";
+import { useResource } from "../core/resource.js";
+import { setQuery } from "../core/router.js";
+import { actFor, can, me } from "../core/session.js";
+import { FormDialog, TypedConfirm, useForm } from "../parts/form_dialog.js";
+import { Ago, Button, Empty, ErrorBox, Id, Loading, Page, Pager, Table, TextField, notify } from "../parts/index.js";
+
+const PAGE = 50;
+const DEFAULT = "default"; // an installation begins with it, and it stays
+
+export const title = () => "Organizations";
+
+/** @param {{query: Record<string, string>}} props */
+export default function OrganizationsPage({ query }) {
+  const offset = Number(query.offset ?? 0);
+  const mine = me.value?.organization;
+  const isOperator = can("operator");
+  const found = useResource((signal) => control("GET", "/v2/organizations", { query: { limit: PAGE, offset }, signal }), [offset, mine?.id]);
+  const [asked, setAsked] = useState(/** @type {{what: "make" | "rename" | "delete", of?: any} | null} */ (null));
+  const rows = found.data?.resources;
+  const close = () => setAsked(null);
+  const save = async (/** @type {string} */ name) => {
+    if (asked?.of) await control("PATCH", `/v2/organizations/${asked.of.id}`, { body: { name } });
+    else await control("POST", "/v2/organizations", { body: { name } });
+    found.reload();
+  };
+  return html`
+    <${Page} title="Organizations" actions=${isOperator && html`<${Button} kind="primary" onClick=${() => setAsked({ what: "make" })}>New organization<//>`}>
+      <p class="quiet">You act in <b>${mine?.name}</b>: every page shows what it has. No organization sees what another has.</p>
+      <${ErrorBox} error=${found.error} retry=${found.reload} />
+      ${!rows && !found.error && html`<${Loading} />`}
+      ${rows && html`
+        <${Table} label="Organizations" rows=${rows} rowKey="id" columns=${columns(isOperator, setAsked)} empty=${html`<${Empty} title="No organizations" />`} />
+        <${Pager} offset=${offset} limit=${PAGE} count=${rows.length} onChange=${(/** @type {number} */ to) => setQuery({ offset: to || null })} />`}
+      ${asked?.what === "make" && html`<${NameDialog} title="New organization" label="Make it" hint="Its first key is made on the page of keys, once you act in it." onClose=${close} onSubmit=${save} />`}
+      ${asked?.what === "rename" && html`<${NameDialog} title="Rename ${asked.of.name}" label="Rename" name=${asked.of.name} onClose=${close} onSubmit=${save} />`}
+      ${asked?.what === "delete" && html`<${DeleteOrganization} it=${asked.of} onClose=${close} onDone=${found.reload} />`}
+    <//>`;
+}
+
+/** @param {boolean} isOperator @param {(asked: any) => void} ask */
+function columns(isOperator, ask) {
+  const isHere = (/** @type {any} */ row) => row.id === me.value?.organization.id;
+  const actions = (/** @type {any} */ row) => html`<span class="row-actions">
+    ${!isHere(row) && html`<${Button} kind="plain" label="Act in ${row.name}" onClick=${() => actIn(row.id)}>Act here<//>`}
+    ${row.name !== DEFAULT && html`
+      <${Button} kind="plain" label="Rename ${row.name}" onClick=${() => ask({ what: "rename", of: row })}>Rename<//>
+      <${Button} kind="plain" label="Delete ${row.name}" onClick=${() => ask({ what: "delete", of: row })}>Delete<//>`}</span>`;
+  return [
+    { title: "Name", key: "name", cell: (/** @type {any} */ row) => html`<b>${row.name}</b>${isHere(row) && html` <span class="quiet">(you act here)</span>`}` },
+    { title: "Id", key: "id", cell: (/** @type {any} */ row) => html`<${Id} value=${row.id} />` },
+    { title: "Made", key: "made", cell: (/** @type {any} */ row) => html`<${Ago} at=${row.created_at} />` },
+    { title: "", key: "actions", align: /** @type {"right"} */ ("right"), cell: actions, hidden: !isOperator },
+  ];
+}
+
+/** @param {string} organization its id or name */
+function actIn(organization) {
+  actFor(organization);
+  location.reload(); // what this page knows is of the other one
+}
+
+/** @param {{title: string, label: string, name?: string, hint?: string, onClose: () => void, onSubmit: (name: string) => Promise<void>}} props */
+function NameDialog({ title: heading, label, name = "", hint, onClose, onSubmit }) {
+  const form = useForm({ name });
+  return html`
+    <${FormDialog} title=${heading} label=${label} onClose=${onClose} onSubmit=${() => onSubmit(form.values.name)}>
+      ${(/** @type {any} */ errorOf) => html`<${TextField} label="Name" hint=${hint} error=${errorOf("name")} ...${form.bind("name")} required maxlength="128" autofocus />`}
+    <//>`;
+}
+
+/** @param {{it: any, onClose: () => void, onDone: () => void}} props */
+function DeleteOrganization({ it, onClose, onDone }) {
+  const remove = async () => {
+    await control("DELETE", `/v2/organizations/${it.id}`);
+    notify(`The organization ${it.name} is being deleted.`);
+    if (it.id === me.value?.organization.id) actIn(DEFAULT);
+    onDone();
+  };
+  return html`
+    <${TypedConfirm} title="Delete ${it.name}?" name=${it.name} onClose=${onClose} onSubmit=${remove}>
+      <p>Its keys end and its deployments stop at once. Then all it has is removed: threads, runs, stores, secrets. Nothing can be had back.</p>
+    <//>`;
+}

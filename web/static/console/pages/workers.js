@@ -1,0 +1,136 @@
+// Workers, live: what each pool has and what waits there, runners, builders, and graph hosts with what they hold.
+
+import { control } from "../core/api.js";
+import { html } from "../core/dom.js";
+import { bytes, count, duration } from "../core/format.js";
+import { useResource } from "../core/resource.js";
+import { href } from "../core/router.js";
+import { can } from "../core/session.js";
+import { Ago, Empty, ErrorBox, Button, Loading, Page, Pill, Table, ask, notify } from "../parts/index.js";
+
+const RIGHT = /** @type {const} */ ("right");
+const LOOK_AGAIN_MS = 2000;
+const LATE_SECONDS = 15; // without a heartbeat
+const ISOLATION = ["none of its own", "another user", "bubblewrap"];
+
+export const title = () => "Workers";
+
+export default function WorkersPage() {
+  const found = useResource((signal) => control("GET", "/v2/workers", { signal }), [], { every: LOOK_AGAIN_MS });
+  const drain = (/** @type {any} */ worker) => askAndDrain(worker, found.reload);
+  const workers = found.data?.workers ?? [];
+  const of = (/** @type {string} */ kind) => workers.filter((/** @type {any} */ worker) => worker.kind === kind);
+  const hosts = workers.flatMap((/** @type {any} */ worker) => worker.hosts.map((/** @type {any} */ host) => ({ ...host, worker: worker.id })));
+  const hidden = workers.reduce((/** @type {number} */ sum, /** @type {any} */ worker) => sum + worker.host_count, 0) - hosts.length;
+
+  return html`
+    <${Page} title="Workers">
+      <${ErrorBox} error=${found.error} retry=${found.reload} />
+      ${!found.data && !found.error && html`<${Loading} />`}
+      ${found.data && html`
+        <${Section} title="Pools">
+          <${Table} label="Pools" rows=${found.data.pools} rowKey=${(/** @type {any} */ pool) => pool.name} columns=${POOLS}
+            empty=${html`<${Empty} title="No pools" text="A pool appears with its first runner, deployment or run." />`} /><//>
+        <${Section} title="Runners">
+          <${Table} label="Runners" rows=${of("runner")} rowKey=${idOf} columns=${columns("runner", drain)}
+            empty=${html`<${Empty} title="No runner" text="Runs wait until one is started: the line “runner” of the Procfile does it." />`} /><//>
+        <${Section} title="Builders">
+          <${Table} label="Builders" rows=${of("builder")} rowKey=${idOf} columns=${columns("builder", drain)}
+            empty=${html`<${Empty} title="No builder" text="Revisions wait until one is started: the line “builder” of the Procfile does it." />`} /><//>
+        <${Section} title="Graph hosts">
+          <${Table} label="Graph hosts" rows=${hosts} rowKey=${(/** @type {any} */ host) => `${host.worker} ${host.pid}`} columns=${HOSTS}
+            empty=${html`<${Empty} title="No graph host" text="One is started when a deployment has its first run, and stops when it is idle for long." />`} />
+          ${hidden > 0 && html`<p class="quiet">${count(hidden)} more of other organizations.</p>`}<//>`}
+    <//>`;
+}
+
+const idOf = (/** @type {any} */ worker) => worker.id;
+
+/** @param {{title: string, children?: any}} props */
+function Section({ title: heading, children }) {
+  return html`<section class="block"><h2>${heading}</h2>${children}</section>`;
+}
+
+/** @param {any} pool */
+const isUnserved = (pool) => pool.runners - pool.draining <= 0 && pool.pending > 0;
+
+const POOLS = [
+  { title: "Pool", key: "name", cell: (/** @type {any} */ pool) => html`<b>${pool.name}</b>` },
+  {
+    title: "Runners", key: "runners", align: RIGHT,
+    cell: (/** @type {any} */ pool) => html`<span class=${isUnserved(pool) ? "bad" : ""}>${count(pool.runners)}${pool.draining > 0 && ` (${pool.draining} draining)`}</span>`,
+  },
+  { title: "Slots", key: "slots", align: RIGHT, cell: (/** @type {any} */ pool) => count(pool.slots) },
+  { title: "Running", key: "running", align: RIGHT, cell: (/** @type {any} */ pool) => count(pool.running) },
+  { title: "Waiting", key: "waiting", align: RIGHT, cell: (/** @type {any} */ pool) => html`<span class=${isUnserved(pool) ? "bad" : ""}>${count(pool.pending)}</span>` },
+  { title: "Oldest wait", key: "oldest", align: RIGHT, cell: (/** @type {any} */ pool) => (pool.pending ? duration(pool.oldest_wait_seconds) : "–") },
+  { title: "Ended a minute", key: "ended", align: RIGHT, cell: (/** @type {any} */ pool) => count(pool.ended_a_minute) },
+  { title: "Hosts", key: "hosts", align: RIGHT, cell: (/** @type {any} */ pool) => count(pool.hosts) },
+];
+
+/** @param {"runner" | "builder"} kind @param {(worker: any) => void} drain */
+function columns(kind, drain) {
+  const load = [
+    { title: "Pool", key: "pool", cell: (/** @type {any} */ worker) => worker.pool },
+    { title: "Running", key: "running", align: RIGHT, cell: (/** @type {any} */ worker) => `${count(worker.running)} of ${count(worker.slots)}` },
+    { title: "Ended a minute", key: "ended", align: RIGHT, cell: (/** @type {any} */ worker) => count(worker.ended_a_minute) },
+  ];
+  return [
+    { title: kind === "runner" ? "Runner" : "Builder", key: "id", cell: (/** @type {any} */ worker) => html`<code title="process ${worker.pid} on ${worker.host_name}">${worker.id}</code>` },
+    { title: "State", key: "state", cell: (/** @type {any} */ worker) => html`<${Pill} status=${worker.state} />` },
+    ...(kind === "runner" ? load : [load[1]]),
+    { title: "Version", key: "version", cell: (/** @type {any} */ worker) => worker.version },
+    { title: "Isolation", key: "isolation", cell: isolationOf },
+    { title: "Heartbeat", key: "heartbeat", cell: (/** @type {any} */ worker) => html`<span class=${worker.silent_seconds > LATE_SECONDS ? "bad" : ""}>${heartbeat(worker.silent_seconds)}</span>` },
+    { title: "Since", key: "since", cell: (/** @type {any} */ worker) => html`<${Ago} at=${worker.started_at} />` },
+    ...(can("operator") ? [{
+      title: "", key: "actions", align: RIGHT,
+      cell: (/** @type {any} */ worker) => worker.state === "ready" && html`<${Button} kind="plain" label="Drain ${worker.id}" onClick=${() => drain(worker)}>Drain<//>`,
+    }] : []),
+  ];
+}
+
+/** @param {number} seconds */
+const heartbeat = (seconds) => (seconds < 60 ? `${Math.round(seconds)} s ago` : `${duration(seconds)} ago`);
+
+/** @param {any} worker */
+function isolationOf(worker) {
+  const bounds = [worker.bounds_tasks && "processes and threads", worker.bounds_memory && "memory"].filter(Boolean);
+  const told = bounds.length ? `The kernel bounds ${bounds.join(" and ")}.` : "The kernel bounds neither threads nor memory.";
+  return html`<span title=${told}>${worker.isolation} <span class="quiet">${ISOLATION[worker.isolation] ?? ""}</span></span>`;
+}
+
+const MEGABYTE = 1_000_000;
+const HOSTS = [
+  {
+    title: "Deployment", key: "deployment",
+    cell: (/** @type {any} */ host) => html`<a href=${href(["deployments", host.deployment_id])}>${host.deployment}</a> <span class="quiet">v${host.revision_number}</span>`,
+  },
+  { title: "State", key: "state", cell: (/** @type {any} */ host) => html`<span class=${host.is_healthy ? "pill good" : "pill bad"}>${host.is_healthy ? "healthy" : "does not answer"}</span>` },
+  { title: "Runs", key: "runs", align: RIGHT, cell: (/** @type {any} */ host) => html`<a href=${href(["d", host.deployment, "runs"], { status: "running" })}>${count(host.runs)}</a>` },
+  { title: "Memory", key: "memory", cell: memoryOf },
+  { title: "Age", key: "age", align: RIGHT, cell: (/** @type {any} */ host) => duration(Math.round(host.age_seconds)) },
+  { title: "Idle", key: "idle", align: RIGHT, cell: (/** @type {any} */ host) => (host.runs ? "–" : duration(Math.round(host.idle_seconds))) },
+  { title: "Process", key: "pid", align: RIGHT, cell: (/** @type {any} */ host) => html`<code>${host.pid}</code>` },
+  { title: "Runner", key: "worker", cell: (/** @type {any} */ host) => html`<code>${host.worker}</code>` },
+];
+
+/** @param {any} host */
+function memoryOf(host) {
+  if (!host.memory_limit_mb) return bytes(host.memory_mb * MEGABYTE);
+  const part = host.memory_mb / host.memory_limit_mb;
+  return html`<span class="measure"><meter min="0" max="1" high="0.8" optimum="0" value=${part} aria-label="Part of its memory"></meter>
+    ${bytes(host.memory_mb * MEGABYTE)} <span class="quiet">of ${bytes(host.memory_limit_mb * MEGABYTE)}</span></span>`;
+}
+
+/** @param {any} worker @param {() => void} reload */
+async function askAndDrain(worker, reload) {
+  const text = worker.kind === "runner"
+    ? "It claims nothing more. Its runs go on for a while, then another runner continues what is left from the last checkpoint, and it stops."
+    : "It gives its builds back at once, and stops.";
+  const more = html`<p>${text}</p><p>A supervisor may start it again.</p>`;
+  if (!(await ask({ title: `Drain ${worker.id}?`, text: more, action: "Drain", kind: "danger" }))) return;
+  await control("POST", `/v2/workers/${encodeURIComponent(worker.id)}/drain`);
+  notify(`${worker.id} drains.`);
+  reload();
+}
