@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import posixpath
+import re
+from functools import cache
 from urllib.parse import quote, urlencode
 
 from flask import Blueprint, Response, request
@@ -31,6 +34,10 @@ POLICY = (
 SHELL = "console/index.html"
 FILES = "%FILES%"  # in the shell: where its files are, seen from its address
 IS_DEV = "%DEV%"  # whether this is `runyard dev`, where the page need not ask for a key
+PRELOADS = "<!-- preloads -->"  # in the shell: what main.js cannot begin without, so that nothing waits for another's imports
+PRELOAD = f'<link rel="modulepreload" href="{FILES}/{{}}">\n    '
+MAIN = "console/main.js"
+IMPORT = re.compile(r"""^\s*(?:import|export)\b[^"'()]*["'](\.[^"']+)["']""", re.MULTILINE)
 ROOT, OWN = "", "../"  # from the shell's addresses to the service's root
 
 
@@ -70,6 +77,7 @@ def is_asked_for(deployment: str | None) -> bool:
 def send_shell(*, root: str = ROOT) -> Response:
     """The page that loads the console; its addresses are relative, since it knows no prefix it may be served under."""
     text = static_files.read(SHELL).body.decode()
+    text = text.replace(PRELOADS, "".join(PRELOAD.format(name) for name in _imported(MAIN)))
     text = text.replace(FILES, f"{root}o/static/{current_version()}")
     text = text.replace(IS_DEV, "true" if settings().dev_deployment else "false")
     body = text.encode()
@@ -77,6 +85,20 @@ def send_shell(*, root: str = ROOT) -> Response:
     response = static_files.respond(body, gzip.compress(body, mtime=0), "text/html", etag)
     response.headers["Content-Security-Policy"] = POLICY
     return response
+
+
+@cache
+def _imported(name: str) -> list[str]:
+    """The modules that one imports, and those that these do; not what is loaded later."""
+    found, left = set[str](), [name]
+    while left:
+        module = left.pop()
+        for path in IMPORT.findall(static_files.read(module).body.decode()):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(module), path))
+            if target not in found:
+                found.add(target)
+                left.append(target)
+    return sorted(found)
 
 
 def current_version() -> str:

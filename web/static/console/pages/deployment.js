@@ -49,7 +49,7 @@ function shown(tab, record, query, reload) {
   if (tab === "graphs") return html`<${Served} record=${record}>${(/** @type {any[]} */ assistants) => html`<${DeploymentGraph} name=${record.name} assistants=${assistants} graph=${query.graph} />`}<//>`;
   if (tab === "figures") return html`<${Figures} id=${record.id} window=${query.window ?? "hour"} />`;
   return html`<${Revisions} record=${record} chosen=${query.revision} onChange=${reload} />
-    <h2>Call it</h2><${Served} record=${record}>${(/** @type {any[]} */ assistants) => html`<${Snippets} address=${record.source_config.custom_url} graph=${assistants[0]?.graph_id ?? "agent"} />`}<//>`;
+    <h2>Call it</h2><${Served} record=${record}>${(/** @type {any[]} */ assistants) => html`<${Snippets} address=${record.source_config.custom_url} graph=${assistants.map((one) => one.graph_id).sort()[0] ?? "agent"} />`}<//>`;
 }
 
 /** @param {{record: any}} props */

@@ -89,10 +89,10 @@ export function Series({ window, deploymentId }) {
   return html`
     <h2>${WINDOWS.find(({ value }) => value === window)?.label}</h2>
     <div class="columns">
-      <${Chart} label="Runs" kind="area" series=${[{ label: "succeeded", points: of("success"), color: "good" }, { label: "failed", points: failures, color: "bad" }]} />
+      <${Chart} label="Runs" kind="bars" series=${[{ label: "succeeded", points: of("success"), color: "good" }, { label: "failed", points: failures, color: "bad" }]} />
       <${Chart} label="Duration" format=${duration} series=${[{ label: "p50", points: of("duration_p50") }, { label: "p95", points: of("duration_p95") }]} />
       <${Chart} label="Wait" format=${duration} series=${[{ label: "p50", points: of("wait_p50") }, { label: "p95", points: of("wait_p95") }]} />
-      ${tokens && html`<${Chart} label="Tokens" kind="area" series=${[{ label: "input", points: of("input_tokens") }, { label: "output", points: of("output_tokens") }]} />`}
+      ${tokens && html`<${Chart} label="Tokens" kind="bars" series=${[{ label: "input", points: of("input_tokens") }, { label: "output", points: of("output_tokens") }]} />`}
     </div>`;
 }
 

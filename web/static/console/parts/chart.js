@@ -18,12 +18,13 @@ export function Chart({ series, kind = "line", height = 160, label = "Chart", fo
   const data = columns(series);
   const newest = useRef(data);
   newest.current = data;
+  const current = () => /** @type {any} */ (drawnData(newest.current, kind));
 
   useEffect(() => {
     let isThere = true;
     void import("../../vendor/uplot.js").then(({ default: Plot }) => {
       if (!isThere || !box.current) return;
-      plot.current = new Plot(options(Plot, box.current, { series, kind, height, format, onCursor: setAt }), newest.current, box.current);
+      plot.current = new Plot(options(Plot, box.current, { series, kind, height, format, onCursor: setAt }), current(), box.current);
     }).catch(() => setBroken(true));
     const resized = new ResizeObserver(() => plot.current?.setSize({ width: box.current?.clientWidth ?? 300, height }));
     if (box.current) resized.observe(box.current);
@@ -34,7 +35,7 @@ export function Chart({ series, kind = "line", height = 160, label = "Chart", fo
       plot.current = null;
     };
   }, [shape]);
-  useEffect(() => plot.current?.setData(newest.current), [JSON.stringify(data)]);
+  useEffect(() => plot.current?.setData(current()), [JSON.stringify(data)]);
 
   const values = series.map((one, index) => ({ one, index, value: valueAt(data, index, at) }));
   return html`
@@ -55,6 +56,13 @@ function valueAt(data, index, at) {
   const values = data[index + 1] ?? [];
   if (at !== null) return values[at] ?? null;
   return values.findLast((/** @type {number | null} */ value) => value !== null) ?? null;
+}
+
+/** As they are drawn: bars stand on each other, the first at the back. @param {any[]} data @param {string} kind */
+function drawnData([times, ...values], kind) {
+  if (kind !== "bars") return [times, ...values];
+  const stacked = values.map((_, at) => times.map((/** @type {number} */ _time, /** @type {number} */ index) => values.slice(at).reduce((sum, one) => sum + (one[index] ?? 0), 0)));
+  return [times, ...stacked];
 }
 
 /** The series as uPlot takes them: times in seconds, then each one's values. @param {Series[]} series @returns {any} */
@@ -81,7 +89,7 @@ function options(Plot, box, { series, kind, height, format, onCursor }) {
     cursor: { y: false, points: { size: 6 }, drag: { setScale: false } },
     padding: [8, 8, 0, 0],
     scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ low, /** @type {number} */ high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
-    axes: [axis, { ...axis, size: 56, values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map((value) => (value === null ? NOTHING : format(value))) }],
+    axes: [{ ...axis, size: 28, values: (/** @type {any} */ _, /** @type {number[]} */ splits, /** @type {any} */ __, /** @type {any} */ ___, /** @type {number} */ step) => splits.map((at) => timeText(at, step)) }, { ...axis, size: 56, values: (/** @type {any} */ _, /** @type {number[]} */ splits) => splits.map((value) => (value === null ? NOTHING : format(value))) }],
     series: [{}, ...series.map((/** @type {Series} */ one, /** @type {number} */ index) => drawn(Plot, one, kind, color(colorOf(one, index))))],
     hooks: { setCursor: [(/** @type {any} */ self) => onCursor(self.cursor.idx ?? null)] },
   };
@@ -89,9 +97,22 @@ function options(Plot, box, { series, kind, height, format, onCursor }) {
 
 /** @param {any} Plot @param {Series} one @param {string} kind @param {string} stroke */
 function drawn(Plot, one, kind, stroke) {
-  const fill = kind === "line" ? undefined : stroke.replace(/^rgb\((.*)\)$/, "rgba($1, 0.25)");
-  const paths = kind === "bars" ? { paths: Plot.paths.bars({ size: [0.8, 40] }) } : {};
-  return { label: one.label, stroke, fill, width: 1.5, spanGaps: false, points: { show: false }, ...paths };
+  if (kind === "bars") return { label: one.label, fill: stroke, width: 0, points: { show: false }, paths: Plot.paths.bars({ size: [0.85, 40] }) };
+  const fill = kind === "area" ? stroke.replace(/^rgb\((.*)\)$/, "rgba($1, 0.25)") : undefined;
+  return { label: one.label, stroke, fill, width: 1.5, spanGaps: false, points: { show: true, size: 4, width: 0, fill: stroke, filter: alone } };
+}
+
+/** Values with none before and after: no line would show them. @param {any} plot @param {number} series */
+function alone(plot, series) {
+  const values = plot.data[series];
+  return values.flatMap((/** @type {number | null} */ value, /** @type {number} */ at) => (value !== null && values[at - 1] == null && values[at + 1] == null ? [at] : []));
+}
+
+/** @param {number} at in seconds @param {number} step between two of them */
+function timeText(at, step) {
+  const time = new Date(at * 1000);
+  if (step >= 86_400) return time.toLocaleDateString("en", { month: "short", day: "numeric" });
+  return `${String(time.getHours()).padStart(2, "0")}:${String(time.getMinutes()).padStart(2, "0")}`;
 }
 
 /** What a custom property of a colour comes to in the current theme. @param {HTMLElement} box @param {string} name */

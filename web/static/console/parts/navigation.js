@@ -15,7 +15,7 @@ export function Navigation({ routes }) {
   const [isOpen, setOpen] = useState(false);
   useEffect(() => setOpen(false), [path]);
   const found = useDeployment({ name: params.name, id: path.startsWith("/deployments/") ? params.id : undefined });
-  const listed = (/** @type {string} */ at) => routes.filter(({ nav }) => nav?.at === at && can(nav.role ?? "read")).map((route) => /** @type {NonNullable<Route["nav"]>} */ (route.nav));
+  const listed = (/** @type {string} */ at) => routes.filter(({ nav }) => nav?.at === at && can(nav.role ?? "read")).map((route) => /** @type {NonNullable<Route["nav"]>} */ (route.nav)).sort(byPlace);
   return html`
     <nav class=${isOpen ? "side open" : "side"} aria-label="Main">
       <div class="side-head">
@@ -30,6 +30,11 @@ export function Navigation({ routes }) {
       </div>
     </nav>`;
 }
+
+/** As people go: from what is deployed to what it does. */
+const ORDER = ["Deployment", "Playground", "Threads", "Runs", "Assistants", "Crons", "Store", "Webhooks", "Overview", "Workers", "Usage"];
+const placeOf = (/** @type {string} */ label) => (ORDER.includes(label) ? ORDER.indexOf(label) : ORDER.length);
+const byPlace = (/** @type {{label: string}} */ one, /** @type {{label: string}} */ other) => placeOf(one.label) - placeOf(other.label);
 
 /** @param {string} label @param {string} address @param {boolean} isCurrent */
 const link = (label, address, isCurrent) => html`<li key=${label}><a href=${address} aria-current=${isCurrent ? "page" : undefined}>${label}</a></li>`;
