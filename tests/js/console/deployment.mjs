@@ -158,11 +158,11 @@ scenario("bad things in names and logs stay text", async ({ page, open, deployme
 
 scenario("its graphs are drawn", async ({ page, open, deployments: { shop } }) => {
   await open(await pathOf(shop, "tab=graphs"));
-  await page.locator("svg").getByText("say").first().waitFor();
+  await page.locator("svg text", { hasText: "say" }).waitFor();
   await page.getByRole("tab", { name: "Figures" }).click();
   await page.getByRole("figure", { name: "Runs" }).locator("canvas").waitFor();
   await page.goBack();
-  await page.locator("svg").getByText("say").first().waitFor();
+  await page.locator("svg text", { hasText: "say" }).waitFor();
 });
 
 scenario("who may only look is offered nothing else, and refused it", async ({ page, open, deployments: { shop }, keyOf }) => {

@@ -29,7 +29,7 @@ export { assert };
 const { CONSOLE_URL: url, CONSOLE_KEY: key, ARTIFACTS: artifacts, DEPLOYMENTS: deployments = "{}", PICTURES: pictures } = process.env;
 const AXE = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const WIDTHS = [1280, 400];
-const WAIT_MS = 30_000;
+const WAIT_MS = Number(process.env.WAIT_MS ?? 30_000);
 const ORIGIN = new URL(url).origin;
 
 let browser;

@@ -14,7 +14,7 @@ const LIMITS = [
 export function DeploymentSettings({ record, reload }) {
   return html`<div class="columns">
     <section class="panel"><h2>Variables</h2><${Variables} record=${record} reload=${reload} /></section>
-    <section class="panel"><h2>Limits and pool</h2><${Limits} key=${record.updated_at} record=${record} reload=${reload} /></section>
+    <section class="panel"><h2>Limits and pool</h2><${Limits} record=${record} reload=${reload} /></section>
     ${can("deploy") && html`<section class="panel"><h2>Delete</h2><${Delete} record=${record} /></section>`}
   </div>`;
 }
@@ -62,15 +62,20 @@ function Variables({ record, reload }) {
 /** @param {{record: any, reload: () => void}} props */
 function Limits({ record, reload }) {
   const known = LIMITS.filter(([name]) => name in record.limits);
-  const [values, setValues] = useState(() => Object.fromEntries(known.map(([name]) => [name, String(record.limits[name] ?? "")])));
-  const [pool, setPool] = useState(record.pool);
+  /** @type {Record<string, string>} */
+  const stored = { ...Object.fromEntries(known.map(([name]) => [name, String(record.limits[name] ?? "")])), pool: record.pool };
+  const [typed, setTyped] = useState(/** @type {Record<string, string>} */ ({}));
+  const values = { ...stored, ...typed };
+  const type = (/** @type {string} */ name) => (/** @type {string} */ value) => setTyped({ ...typed, [name]: value });
   const [wrong, setWrong] = useState(/** @type {Record<string, string>} */ ({}));
   const isReadOnly = !can("deploy");
   const save = async () => {
     try {
-      const limits = Object.fromEntries(known.map(([name]) => [name, numberOf(values[name])]));
-      await control("PATCH", `/v2/deployments/${record.id}`, { body: { limits, ...(pool !== record.pool && { pool }) } });
+      const { pool, ...limits } = typed;
+      const numbers = Object.fromEntries(Object.entries(limits).map(([name, value]) => [name, numberOf(value)]));
+      await control("PATCH", `/v2/deployments/${record.id}`, { body: { limits: numbers, ...(pool && { pool }) } });
       setWrong({});
+      setTyped({});
       notify("Saved; runs that begin from now on keep to it.");
       reload();
     } catch (error) {
@@ -80,9 +85,9 @@ function Limits({ record, reload }) {
     }
   };
   return html`
-    ${known.map(([name, label]) => html`<${TextField} key=${name} label=${label} value=${values[name]} disabled=${isReadOnly} error=${wrong[name]} placeholder="no limit of its own" onInput=${(/** @type {string} */ value) => setValues({ ...values, [name]: value })} />`)}
-    <${TextField} label="Pool" value=${pool} disabled=${isReadOnly} error=${wrong.pool} onInput=${setPool} hint="Runners of this pool execute its runs; those that wait move along." />
-    ${!isReadOnly && html`<div class="actions"><${Button} kind="primary" onClick=${save}>Save<//></div>`}`;
+    ${known.map(([name, label]) => html`<${TextField} key=${name} label=${label} value=${values[name]} disabled=${isReadOnly} error=${wrong[name]} placeholder="no limit of its own" onInput=${type(name)} />`)}
+    <${TextField} label="Pool" value=${values.pool} disabled=${isReadOnly} error=${wrong.pool} onInput=${type("pool")} hint="Runners of this pool execute its runs; those that wait move along." />
+    ${!isReadOnly && html`<div class="actions"><${Button} kind="primary" disabled=${Object.keys(typed).length === 0} onClick=${save}>Save<//></div>`}`;
 }
 
 /** Empty is no limit; what is no number goes to the service as it is, which says so. @param {string} text */

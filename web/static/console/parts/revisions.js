@@ -9,7 +9,7 @@ import { can } from "../core/session.js";
 import { Ago, Button, Empty, ErrorBox, Loading, Pager, Pill, Table, ask, notify } from "./index.js";
 import { BuildLog } from "./build_log.js";
 
-const PAGE = 10;
+const PAGE = 20;
 export const ENDS = new Set(["DEPLOYED", "CREATE_FAILED", "BUILD_FAILED", "DEPLOY_FAILED", "SKIPPED", "INTERRUPTED"]);
 
 /** @param {{record: any, chosen?: string, onChange: () => void}} props */
