@@ -1,6 +1,7 @@
 """Our pages' files: read once, compressed once, kept in memory, sent as the browser takes them.
 
-A file is read again when it has changed on disk. Only what is below `web/static` is ever kept, so this is bounded.
+A file is read again when it has changed on disk. Scripts go without the comments that have lines of their own: these are
+for whoever reads the source, and most of them say types. Only what is below `web/static` is ever kept, so this is bounded.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import mimetypes
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,7 @@ from werkzeug.security import safe_join
 STATIC = Path(__file__).parent / "static"
 ASK_AGAIN = "no-cache"  # a page and its script change together, with the service's version
 FOR_GOOD = "public, max-age=31536000, immutable"
+COMMENT = re.compile(rb"^[ \t]*(?://[^\n]*|/\*\*(?:(?!\*/).)*\*/[ \t]*)$", re.MULTILINE | re.DOTALL)
 COMPRESSED = ("text/", "application/json", "image/svg+xml")
 
 
@@ -49,9 +52,16 @@ def read(name: str) -> StaticFile:
 
 def _made(path: str, stamp: tuple[int, int]) -> StaticFile:
     body = Path(path).read_bytes()
+    if path.endswith(".js") and Path(path).is_relative_to(STATIC / "console"):
+        body = without_comments(body)
     mimetype = mimetypes.guess_type(path)[0] or "application/octet-stream"
     zipped = gzip.compress(body, mtime=0) if mimetype.startswith(COMPRESSED) else None
     return StaticFile(body, zipped, mimetype, hashlib.sha256(body).hexdigest()[:32], stamp)
+
+
+def without_comments(script: bytes) -> bytes:
+    """A script whose lines keep their numbers."""
+    return COMMENT.sub(lambda found: b"\n" * found[0].count(b"\n"), script)
 
 
 def send(name: str, *, keep: str = ASK_AGAIN) -> Response:

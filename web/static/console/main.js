@@ -26,6 +26,7 @@ const ROUTES = [
   { path: "/keys", load: () => import("./pages/keys.js"), nav: { label: "API keys", at: "service", path: "/keys", role: "admin" } },
   { path: "/organizations", load: () => import("./pages/organizations.js"), nav: { label: "Organizations", at: "service", path: "/organizations" } },
   { path: "/providers", load: () => import("./pages/providers.js"), nav: { label: "OAuth providers", at: "service", path: "/providers" } },
+  { path: "/usage", load: () => import("./pages/usage.js"), nav: { label: "Usage", at: "service", path: "/usage" } },
   { path: "/workers", load: () => import("./pages/workers.js"), nav: { label: "Workers", at: "service", path: "/workers" } },
 ];
 

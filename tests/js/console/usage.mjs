@@ -1,0 +1,30 @@
+// What was used: by which deployment, model, key and day.
+
+import { readFile } from "node:fs/promises";
+import { api, assert, scenario } from "./harness.mjs";
+
+scenario("tokens are shown by what was asked, and taken along as CSV", async ({ page, open, deployments: { chatroom }, check }) => {
+  const input = { messages: [{ role: "user", content: "hello" }] };
+  await api("POST", `/d/${chatroom}/runs/wait`, { assistant_id: "chat", input });
+  await open("/usage?by=deployment");
+  const table = page.getByRole("region", { name: "Usage" });
+  await table.getByRole("link", { name: chatroom, exact: true }).first().waitFor();
+  await check();
+  await page.getByRole("checkbox", { name: "Day" }).check();
+  await table.getByRole("columnheader", { name: "Day" }).waitFor();
+  assert.match(page.url(), /by=day(%2C|,)deployment/);
+  await page.reload();
+  await table.getByRole("columnheader", { name: "Day" }).waitFor();
+  const started = page.waitForEvent("download");
+  await page.getByRole("button", { name: "Download as CSV" }).click();
+  const file = await started;
+  assert.match(file.suggestedFilename(), /^usage-.*\.csv$/);
+  const [head, ...rows] = (await readFile(await file.path(), "utf8")).trim().split(/\r?\n/);
+  assert.match(head, /^day,deployment_id,deployment,/);
+  assert.ok(rows.some((row) => row.includes(chatroom)));
+});
+
+scenario("days without use say so", async ({ page, open }) => {
+  await open("/usage?from=2001-01-01&until=2001-01-02");
+  await page.getByRole("heading", { name: "Nothing was used in these days" }).waitFor();
+});

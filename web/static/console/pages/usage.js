@@ -1,0 +1,100 @@
+// Runs, tokens and their cost, by day, deployment, model and key.
+
+import { html } from "../core/dom.js";
+import { control } from "../core/api.js";
+import { NOTHING, count, money } from "../core/format.js";
+import { href, setQuery } from "../core/router.js";
+import { useResource } from "../core/resource.js";
+import { Button, Chart, Check, Empty, ErrorBox, Field, Loading, Page, Table } from "../parts/index.js";
+
+const DAY_MS = 86_400_000;
+const DAYS = 30;
+const DIMENSIONS = /** @type {const} */ (["day", "deployment", "model", "key"]);
+const LABELS = { day: "Day", deployment: "Deployment", model: "Model", key: "API key" };
+
+export const title = () => "Usage";
+
+/** @param {{query: Record<string, string>}} props */
+export default function UsagePage({ query }) {
+  const from = query.from || dayOf(Date.now() - DAYS * DAY_MS), until = query.until || dayOf(Date.now());
+  const by = DIMENSIONS.filter((name) => (query.by ?? "deployment,model").split(",").includes(name));
+  const span = { from, until };
+  const table = useUsage({ ...span, by: by.join(",") });
+  const days = useUsage({ ...span, by: "day" });
+  const error = table.error ?? days.error;
+  return html`
+    <${Page} title="Usage" actions=${html`<${Button} onClick=${() => download({ ...span, by: by.join(","), format: "csv" })}>Download as CSV<//>`}>
+      <div class="form-row">
+        <${Field} label="From"><input type="date" value=${from} max=${until} onChange=${(/** @type {any} */ event) => setQuery({ from: event.currentTarget.value })} /><//>
+        <${Field} label="Until"><input type="date" value=${until} min=${from} onChange=${(/** @type {any} */ event) => setQuery({ until: event.currentTarget.value })} /><//>
+      </div>
+      <fieldset class="bar"><legend class="unseen">Rows by</legend>
+        ${DIMENSIONS.map((name) => html`<${Check} key=${name} label=${LABELS[name]} checked=${by.includes(name)} onChange=${(/** @type {boolean} */ isOn) => choose(name, isOn)} />`)}
+      </fieldset>
+      <${ErrorBox} error=${error} retry=${table.reload} />
+      ${days.rows && days.rows.length > 0 && html`<${Days} rows=${days.rows} />`}
+      ${table.loading && html`<${Loading} />`}
+      ${table.rows && html`<${Table} label="Usage" rows=${table.rows} rowKey=${(/** @type {any} */ row) => by.map((name) => row[idOf(name)]).join("|")} columns=${columns(by)} empty=${NONE} />`}
+    <//>`;
+
+  /** @param {typeof DIMENSIONS[number]} name @param {boolean} isOn */
+  function choose(name, isOn) {
+    const chosen = DIMENSIONS.filter((one) => (one === name ? isOn : by.includes(one)));
+    if (chosen.length) setQuery({ by: chosen.join(",") });
+  }
+}
+
+const NONE = html`<${Empty} title="Nothing was used in these days" text="Tokens are counted from what models say of their answers, once a run has ended." />`;
+
+/** @param {Record<string, string>} query */
+function useUsage(query) {
+  const { data, ...rest } = useResource((signal) => control("GET", "/v2/usage", { query, signal }), [JSON.stringify(query)]);
+  return { rows: data?.usage, ...rest };
+}
+
+/** @param {{rows: any[]}} props */
+function Days({ rows }) {
+  const of = (/** @type {string} */ name) => rows.map((row) => [row.day, row[name]]);
+  const hasCost = rows.some((row) => row.cost !== null);
+  return html`<div class="columns">
+    <${Chart} label="Tokens a day" kind="bars" series=${[{ label: "input", points: of("input_tokens") }, { label: "output", points: of("output_tokens") }]} />
+    <${Chart} label="Runs a day" kind="bars" series=${[{ label: "runs", points: of("runs") }]} />
+    ${hasCost && html`<${Chart} label="Cost a day" kind="bars" format=${money} series=${[{ label: "cost", points: of("cost") }]} />`}
+  </div><br />`;
+}
+
+/** @param {readonly (typeof DIMENSIONS[number])[]} by @returns {import("../parts/table.js").Column[]} */
+function columns(by) {
+  return [
+    ...by.map((name) => ({ title: LABELS[name], key: name, cell: CELLS[name] })),
+    { title: "Runs", key: "runs", align: "right", cell: (row) => count(row.runs) },
+    { title: "Input tokens", key: "input_tokens", align: "right", cell: (row) => count(row.input_tokens) },
+    { title: "Output tokens", key: "output_tokens", align: "right", cell: (row) => count(row.output_tokens) },
+    { title: "Tokens", key: "total_tokens", align: "right", cell: (row) => count(row.total_tokens) },
+    { title: "Cost", key: "cost", align: "right", cell: (row) => money(row.cost) },
+  ];
+}
+
+/** @type {Record<string, (row: any) => any>} */
+const CELLS = {
+  day: (row) => row.day,
+  deployment: (row) => (row.deployment ? html`<a href=${href(["deployments", row.deployment_id])}>${row.deployment}</a>` : html`<span class="quiet">deleted</span>`),
+  model: (row) => row.model ?? NOTHING,
+  key: (row) => row.key ?? row.key_id ?? html`<span class="quiet">none: schedules and users</span>`,
+};
+
+/** @param {string} name */
+const idOf = (name) => ({ deployment: "deployment_id", key: "key_id" })[name] ?? name;
+
+/** @param {number} time */
+const dayOf = (time) => new Date(time).toISOString().slice(0, 10);
+
+/** A file that the browser keeps; the key goes as a header, so that no address holds it. @param {Record<string, string>} query */
+async function download(query) {
+  const text = await control("GET", "/v2/usage", { query });
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text ?? ""], { type: "text/csv" }));
+  link.download = `usage-${query.from}-${query.until}.csv`;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
