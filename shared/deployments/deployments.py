@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared.deployments import archives, limits, revisions, user_code
+from shared.deployments import archives, limits, revision_changes, revisions, user_code
 from shared.deployments import secrets as revision_secrets
 from shared.deployments.revisions import Transition
 from shared.deployments.user_code import UserCode
@@ -141,8 +141,12 @@ def create(
     agent: Mapping[str, str] | None = None,
     pool: str = "default",
     given_limits: Mapping[str, Any] | None = None,
+    by: Mapping[str, str] | None = None,
 ) -> UUID:
-    """A new deployment with its first revision, which waits in CREATING for its source."""
+    """A new deployment with its first revision, which waits in CREATING for its source.
+
+    `by` is whose key asks for it, here as below: its id and name.
+    """
     if revision_config.get("source_tarball_path"):
         raise Invalid("source_tarball_path was not handed out for this deployment", status=400)
     agent = agent or {}
@@ -174,6 +178,7 @@ def create(
         digest=None,
     )
     revision_secrets.replace(conn, revision_id, secrets)
+    revision_changes.keep(conn, revision_id, by)
     return deployment_id
 
 
@@ -203,23 +208,33 @@ def _filled(names: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def change(
-    conn: Connection, organization_id: UUID, deployment_id: UUID, change: Change
+    conn: Connection,
+    organization_id: UUID,
+    deployment_id: UUID,
+    change: Change,
+    *,
+    by: Mapping[str, str] | None = None,
 ) -> tuple[UUID | None, list[Transition]]:
     """Apply a PATCH; answers the revision it made or filled, if any, and what to announce."""
     deployment = lock(conn, organization_id, deployment_id)
     _change_settings(conn, deployment, change)
     if not change.makes_revision:
         return None, []
-    return _next_revision(conn, deployment, change)
+    return _next_revision(conn, deployment, change, by)
 
 
 def add_revision(
-    conn: Connection, organization_id: UUID, deployment_id: UUID, change: Change
+    conn: Connection,
+    organization_id: UUID,
+    deployment_id: UUID,
+    change: Change,
+    *,
+    by: Mapping[str, str] | None = None,
 ) -> tuple[UUID, list[Transition]]:
     """A new revision, whether or not anything differs."""
     deployment = lock(conn, organization_id, deployment_id)
     _change_settings(conn, deployment, change)
-    return _next_revision(conn, deployment, change)
+    return _next_revision(conn, deployment, change, by)
 
 
 def _change_settings(conn: Connection, deployment: RowMapping, change: Change) -> None:
@@ -243,7 +258,9 @@ def _change_settings(conn: Connection, deployment: RowMapping, change: Change) -
         limits.move_waiting(conn, deployment["id"], change.pool)
 
 
-def _next_revision(conn: Connection, deployment: RowMapping, change: Change) -> tuple[UUID, list[Transition]]:
+def _next_revision(
+    conn: Connection, deployment: RowMapping, change: Change, by: Mapping[str, str] | None
+) -> tuple[UUID, list[Transition]]:
     """The latest revision with the change applied: a new one, or the placeholder filled."""
     deployment_id = deployment["id"]
     latest = revisions.get(conn, deployment_id, deployment["latest_revision_id"])
@@ -270,6 +287,7 @@ def _next_revision(conn: Connection, deployment: RowMapping, change: Change) -> 
     if change.secrets:
         revision_secrets.replace(conn, revision_id, change.secrets)
     revision_secrets.change(conn, revision_id, change.secret_changes)
+    revision_changes.keep(conn, revision_id, by)
     has_source = digest is not None or source == REPOSITORY
     return revision_id, revisions.start(conn, deployment_id, revision_id) if has_source else []
 
@@ -312,7 +330,12 @@ def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:
 
 
 def redeploy(
-    conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID
+    conn: Connection,
+    organization_id: UUID,
+    deployment_id: UUID,
+    revision_id: UUID,
+    *,
+    by: Mapping[str, str] | None = None,
 ) -> tuple[UUID, list[Transition]]:
     """A new revision with another one's source, secrets and built artifact."""
     lock(conn, organization_id, deployment_id)
@@ -334,6 +357,8 @@ def redeploy(
         build_id=(old["build_id"] or old["id"]) if is_built else None,
     )
     revision_secrets.carry_over(conn, revision_id, new_id)
+    said = (old["changes"] or {}).get(revision_changes.COMMIT_MESSAGE) if is_built else None
+    revision_changes.keep(conn, new_id, by, redeployed_number=old["number"], commit_message=said)
     return new_id, revisions.start(conn, deployment_id, new_id)
 
 

@@ -398,13 +398,17 @@ def expire(conn: Connection) -> list[Transition]:
     return moved
 
 
-COLUMNS = "r.id, r.number, r.created_at, r.updated_at, r.status, r.status_message, r.source, r.source_revision_config"
+COLUMNS = (
+    "r.id, r.number, r.created_at, r.updated_at, r.status, r.status_message, r.source, r.source_revision_config,"
+    " r.archive_digest, r.created_by, r.changes, (SELECT d.source_config ->> 'repo_url' FROM deployment d"
+    " WHERE d.id = r.deployment_id) AS repo_url"
+)
 
 
 def get(conn: Connection, deployment_id: UUID, revision_id: UUID) -> RowMapping:
     """One revision's row; raises NotFound."""
     query = text(
-        f"SELECT {COLUMNS}, r.deployment_id, r.archive_digest, r.requirements, r.python_version, r.manifest,"
+        f"SELECT {COLUMNS}, r.deployment_id, r.requirements, r.python_version, r.manifest,"
         " r.build_id, r.attempt, r.seq_reserved FROM revision r WHERE r.deployment_id = :deployment_id AND r.id = :id"
     )
     row = conn.execute(query, {"deployment_id": deployment_id, "id": revision_id}).mappings().one_or_none()

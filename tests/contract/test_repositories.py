@@ -54,6 +54,13 @@ def test_the_first_revision_is_built_at_once(control: ControlPlane, notification
     assert revision["source_revision_config"]["repo_ref"] == "main"
     assert revision["source_revision_config"]["repo_commit_sha"] is None
     assert notifications.heard == [("builds", revision["id"])]
+    assert revision["changes"]["source"] == {
+        "archive_digest": None,
+        "repo_url": URL,
+        "repo_ref": "main",
+        "repo_commit_sha": None,
+        "commit_message": None,
+    }
 
 
 def test_the_same_ref_again_is_a_new_revision_of_what_it_stands_for_then(control: ControlPlane) -> None:

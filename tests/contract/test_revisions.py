@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
+from flask import Flask
 from sqlalchemy import text
 
+from shared.access import api_keys
 from shared.deployments import secrets
-from shared.infra.postgres import connection
-from tests.contract.conftest import ControlPlane, Notifications
+from shared.infra.postgres import connection, transaction
+from tests.contract.conftest import ControlPlane, Notifications, caller
 from tests.support.refusals import detail, place
 from tests.support.revisions import set_serving, set_status
 
@@ -37,6 +40,48 @@ def test_source_fills_the_revision_that_waits_for_it(
     assert revision["source_revision_config"]["langgraph_config_path"] == "langgraph.json"
     assert revision["source_revision_config"]["tracked_packages"] == ["google-adk:1"]
     assert notifications.heard == [("builds", revision["id"])]
+
+
+def test_a_revision_says_who_asked_for_it_and_what_it_changed(app: Flask, control: ControlPlane) -> None:
+    with transaction() as session:
+        key = api_keys.create(session, api_keys.DEFAULT_ORGANIZATION_ID, name="ci", role="deploy")
+    ci = ControlPlane(caller(app, key))
+    variables = [{"name": name, "value": name.lower()} for name in ("A", "B", "C")]
+    made = control.create(secrets=variables)
+    deployed = control.deploy(made, secrets=[])
+    replaced = [{"name": "B", "value": "b"}, {"name": "C", "value": "changed"}, {"name": "D", "value": "new"}]
+    ci.change(made, secrets=replaced)
+    ci.change(made, secret_changes=[{"name": "B", "value": None}, {"name": "E", "value": "e"}])
+    path = f"/v2/deployments/{made['id']}/revisions/{made['latest_revision_id']}/redeploy"
+    assert ci.post(path).status_code == 200
+    with connection() as conn:
+        conn.execute(text("DELETE FROM api_key WHERE name = 'ci'"))
+
+    found = control.revisions(made)[::-1]
+
+    changes = [revision["changes"] for revision in found]
+    assert [(each["variables_set"], each["variables_unset"]) for each in changes] == [
+        (["A", "B", "C"], []),
+        (["C", "D"], ["A"]),
+        (["E"], ["B"]),
+        (["A", "B", "C"], ["D", "E"]),
+    ]
+    assert [each["redeployed_number"] for each in changes] == [None, None, None, 1]
+    assert {each["source"]["archive_digest"] for each in changes} == {sha256(b"an archive").hexdigest()}
+    assert [revision["created_by"] for revision in found] == [
+        {"key_id": "bootstrap", "name": "bootstrap"},
+        *[{"key_id": key.split("_")[1], "name": "ci"}] * 3,
+    ]
+    assert control.revision(deployed) == found[0]
+    assert "changed" not in str(found)
+
+
+def test_of_old_revisions_less_is_known(control: ControlPlane) -> None:
+    made = control.create(secrets=[{"name": "A", "value": "1"}])
+    with connection() as conn:
+        conn.execute(text("UPDATE revision SET created_by = NULL, changes = NULL"))
+    found = control.revision(made)
+    assert (found["created_by"], found["changes"]["variables_set"]) == (None, None)
 
 
 def test_what_comes_while_one_is_built_waits_and_the_last_one_wins(

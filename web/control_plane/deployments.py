@@ -6,7 +6,9 @@ from typing import Any
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
+from sqlalchemy import Connection
 
+from shared.access import api_keys
 from shared.deployments import deployments, logs
 from shared.deployments.deployments import Change
 from shared.errors import Invalid, NotFound
@@ -137,6 +139,7 @@ def create_deployment() -> Response:
             agent=body.get("agent"),
             pool=body.get("pool") or "default",
             given_limits=body.get("limits"),
+            by=asked_by(conn),
         )
         moved = deployments.begin(conn, deployment_id)
         row = deployments.get(conn, caller().organization_id, deployment_id)
@@ -216,11 +219,18 @@ def change_deployment(deployment_id: str) -> Response:
     body = load(DeploymentPatch)
     with connection() as conn:
         keep = once(conn)
-        _, moved = deployments.change(conn, caller().organization_id, key, change_of(conn, key, body))
+        change = change_of(conn, key, body)
+        _, moved = deployments.change(conn, caller().organization_id, key, change, by=asked_by(conn))
         row = deployments.get(conn, caller().organization_id, key)
         response = keep(jsonify(deployment_record(row)))
     logs.announce(moved)
     return response
+
+
+def asked_by(conn: Connection) -> dict[str, str]:
+    """Whose key asks for a revision, as it is kept with it: the name stays known when the key has gone."""
+    key_id = caller().key_id
+    return {"key_id": key_id, "name": api_keys.name_of(conn, key_id)}
 
 
 def change_of(conn: Any, deployment_id: UUID, body: dict[str, Any]) -> Change:

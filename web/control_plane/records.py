@@ -8,7 +8,7 @@ from typing import Any
 from flask import Response, jsonify
 from sqlalchemy import RowMapping
 
-from shared.deployments import limits
+from shared.deployments import limits, revision_changes
 from shared.infra.encryption import MASK
 from shared.infra.postgres import Row
 from web.addresses import deployment_address
@@ -60,6 +60,8 @@ def revision_record(row: Row) -> dict[str, Any]:
         "status_message": row["status_message"],
         "source": row["source"],
         "source_revision_config": {"tracked_packages": [], **row["source_revision_config"]},
+        "created_by": row["created_by"],
+        "changes": revision_changes.record(row),
     }
 
 

@@ -21,7 +21,7 @@ from web.auth import caller
 from web.conditional import conditional, is_held, tagged
 from web.context import settings
 from web.control_plane import schemas
-from web.control_plane.deployments import MAX_PAGE, change_of
+from web.control_plane.deployments import MAX_PAGE, asked_by, change_of
 from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record
 from web.control_plane.sources import RevisionContent
 from web.fields import OneOf, QueryBoolean, QueryInteger, QueryList, Schema
@@ -100,7 +100,9 @@ def create_revision(deployment_id: str) -> Response:
     with connection() as conn:
         keep = once(conn)
         change = change_of(conn, key, body)
-        revision_id, moved = deployments.add_revision(conn, caller().organization_id, key, change)
+        revision_id, moved = deployments.add_revision(
+            conn, caller().organization_id, key, change, by=asked_by(conn)
+        )
         row = revisions.get(conn, key, revision_id)
         response = keep(jsonify(revision_record(row)), 201)
     logs.announce(moved)
@@ -152,7 +154,9 @@ def redeploy_revision(deployment_id: str, revision_id: str) -> Response:
     revision_key = uuid_path(revision_id, "revision_id")
     with connection() as conn:
         keep = once(conn)
-        _, moved = deployments.redeploy(conn, caller().organization_id, deployment_key, revision_key)
+        _, moved = deployments.redeploy(
+            conn, caller().organization_id, deployment_key, revision_key, by=asked_by(conn)
+        )
         row = deployments.get(conn, caller().organization_id, deployment_key)
         response = keep(jsonify(deployment_record(row)))
     logs.announce(moved)

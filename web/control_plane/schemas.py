@@ -36,6 +36,20 @@ NUMBER: JsonSchema = {"type": "integer", "minimum": 1, "description": "1, 2, 3 â
 REVISION_STATUS: JsonSchema = {"title": "RevisionStatus", **one_of(*RevisionStatus)}
 SECRET = record("MaskedSecret", name=TEXT, value=TEXT)
 
+NAMES_OR_NULL = or_null(listed(TEXT))
+CHANGES = record(
+    "RevisionChanges",
+    source=record(
+        archive_digest=TEXT_OR_NULL,
+        repo_url=TEXT_OR_NULL,
+        repo_ref=TEXT_OR_NULL,
+        repo_commit_sha=TEXT_OR_NULL,
+        commit_message=TEXT_OR_NULL,
+    ),
+    redeployed_number=COUNT_OR_NULL,
+    variables_set=NAMES_OR_NULL,
+    variables_unset=NAMES_OR_NULL,
+)
 REVISION = record(
     "Revision",
     id=UUID,
@@ -46,6 +60,8 @@ REVISION = record(
     status_message=TEXT_OR_NULL,
     source=SOURCE,
     source_revision_config=OBJECT,
+    created_by=or_null(record(key_id=TEXT, name=TEXT)),
+    changes=CHANGES,
 )
 
 LIMITS = record(

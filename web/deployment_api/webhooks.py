@@ -20,7 +20,7 @@ from web.validation import load, uuid_path
 bp = Blueprint("webhooks", __name__)
 
 
-class Search(Schema):
+class DeliverySearch(Schema):
     run_id = UuidField(allow_none=True)
     status = OneOf(*DeliveryStatus, allow_none=True)
     limit = StrictInteger(minimum=1, maximum=1000, load_default=10)
@@ -31,7 +31,7 @@ class Search(Schema):
 @operation(
     "Search for deliveries of webhooks, newest first",
     role="read",
-    body=Search,
+    body=DeliverySearch,
     answer=schemas.DELIVERIES,
     headers=schemas.PAGE_HEADERS,
 )
@@ -40,7 +40,7 @@ def search_webhooks() -> Response:
 
     `attempts` are those since it was made, or made again; those that have ended are kept for a while.
     """
-    body = load(Search)
+    body = load(DeliverySearch)
     limit, offset = body["limit"], body["offset"]
     asked = allow("threads", "search", metadata={}, values={}, limit=limit, offset=offset)
     status = body.get("status")

@@ -48,6 +48,11 @@ def git_commit(git: str, folder: Path) -> list[str]:
     return [*_git(git, folder), "rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}"]
 
 
+def git_subject(git: str, folder: Path, commit: str) -> list[str]:
+    """The first line of a commit's message."""
+    return [*_git(git, folder), "show", "--no-patch", "--no-color", "--format=%s", commit]
+
+
 def git_archive(python: str, folder: Path, commit: str, target: Path) -> list[str]:
     """A commit's files as a source archive."""
     return [python, "-P", "-X", "utf8", "-m", "workers.builder.git_archive", str(folder), commit, str(target)]

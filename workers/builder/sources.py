@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, text
 
-from shared.deployments import archives, git_refs, revisions
+from shared.deployments import archives, git_refs, logs, revision_changes, revisions
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, OutsideFailed
 from shared.infra import egress
@@ -31,6 +31,7 @@ from workers.builder.workspaces import Workspace
 from workers.isolation import sandbox
 
 STEP = "source"
+LONGEST_SUBJECT = 200
 TOKEN, USERNAME = "GIT_TOKEN", "GIT_USERNAME"
 ANY_USERNAME = "x-access-token"  # what takes a token for its password cares little for the name
 CREDENTIALS = frozenset({TOKEN, USERNAME})
@@ -83,20 +84,23 @@ def fetch(
             workspace.root.mkdir(parents=True, mode=0o700)
             workspace.home.mkdir()
             sandbox.give(workspace.root)
-            commit, archive = _Repository(settings, workspace, origin, secrets, write_line).packed()
-            return _keep(claimed, archive, commit)
+            repository = _Repository(settings, workspace, origin, secrets, write_line)
+            commit, archive = repository.packed()
+            return _keep(claimed, archive, commit, repository.subject(commit))
         except OSError as error:
             raise BuildFailed(STEP, f"cannot write the source: {error.strerror}") from error
         finally:
             shutil.rmtree(workspace.root, ignore_errors=True)
 
 
-def _keep(claimed: ClaimedRevision, archive: Path, commit: str) -> ClaimedRevision:
+def _keep(claimed: ClaimedRevision, archive: Path, commit: str, subject: str) -> ClaimedRevision:
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     with connection() as conn:
         archives.keep(conn, archive, digest)
-        return revisions.keep_source(conn, claimed, digest=digest, commit=commit)
+        kept = revisions.keep_source(conn, claimed, digest=digest, commit=commit)
+        revision_changes.keep_message(conn, claimed.revision_id, subject)
+        return kept
 
 
 class _Repository:
@@ -157,6 +161,13 @@ class _Repository:
         if len(found) != 1 or not git_refs.COMMIT.fullmatch(found[0]):
             raise BuildFailed(STEP, "the ref is no commit")
         return found[0]
+
+    def subject(self, commit: str) -> str:
+        """The first line of what a commit says of itself; empty where it says nothing."""
+        found: list[str] = []
+        argv = commands.git_subject(self._git, self._folder, commit)
+        self._execute(argv, lambda level, message: found.append(message))
+        return logs.clean(found[0])[:LONGEST_SUBJECT] if found else ""
 
     def _run(self, argv: list[str], **variables: str) -> None:
         try:

@@ -114,6 +114,7 @@ def test_a_ref_becomes_an_archive(world: World) -> None:
         kept = revisions.get(conn, newer.deployment_id, newer.revision_id)
     assert kept["archive_digest"] == newer.archive_digest
     assert kept["source_revision_config"]["repo_commit_sha"] == second
+    assert kept["changes"]["commit_message"] == "more"
 
 
 @greened

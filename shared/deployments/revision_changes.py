@@ -1,0 +1,79 @@
+"""What a revision changed against the one before it, and who asked for it: names of variables, never their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from shared.deployments import secrets
+from shared.infra.encryption import Undecryptable
+from shared.infra.postgres import Row, dumps
+
+COMMIT_MESSAGE = "commit_message"
+
+BEFORE = text("""
+SELECT o.id FROM revision r JOIN revision o ON o.deployment_id = r.deployment_id AND o.number < r.number
+WHERE r.id = :id ORDER BY o.number DESC LIMIT 1
+""")
+KEEP = text("""
+UPDATE revision SET changes = CAST(CAST(coalesce(changes, '{}') AS jsonb) || CAST(:changes AS jsonb) AS json),
+    created_by = coalesce(CAST(:created_by AS json), created_by)
+WHERE id = :id
+""")
+
+
+def keep(conn: Connection, revision_id: UUID, created_by: Mapping[str, str] | None, **more: Any) -> None:
+    """Note who asked for a revision that has all its variables, and which of them it sets and unsets."""
+    earlier = conn.execute(BEFORE, {"id": revision_id}).scalar()
+    changed = _between({} if earlier is None else _known(conn, earlier), _known(conn, revision_id))
+    values = {
+        "id": revision_id,
+        "changes": dumps({**changed, **more}),
+        "created_by": None if created_by is None else dumps(created_by),
+    }
+    conn.execute(KEEP, values)
+
+
+def keep_message(conn: Connection, revision_id: UUID, message: str) -> None:
+    """Note what the commit that it is built from says of itself."""
+    values = {"id": revision_id, "changes": dumps({COMMIT_MESSAGE: message}), "created_by": None}
+    conn.execute(KEEP, values)
+
+
+def record(row: Row) -> dict[str, Any]:
+    """What changed as the API shows it; nothing is known of variables of old revisions."""
+    kept = row["changes"] or {}
+    config = row["source_revision_config"]
+    return {
+        "source": {
+            "archive_digest": row["archive_digest"],
+            "repo_url": row["repo_url"],
+            "repo_ref": config.get("repo_ref"),
+            "repo_commit_sha": config.get("repo_commit_sha"),
+            COMMIT_MESSAGE: kept.get(COMMIT_MESSAGE),
+        },
+        "redeployed_number": kept.get("redeployed_number"),
+        "variables_set": kept.get("variables_set"),
+        "variables_unset": kept.get("variables_unset"),
+    }
+
+
+def _known(conn: Connection, revision_id: UUID) -> dict[str, str | None]:
+    """A revision's variables; without their values where these cannot be read."""
+    try:
+        return dict(secrets.secrets_of(conn, revision_id))
+    except Undecryptable:
+        names = conn.execute(text("SELECT name FROM secret WHERE revision_id = :id"), {"id": revision_id})
+        return dict.fromkeys(names.scalars())
+
+
+def _between(before: Mapping[str, str | None], after: Mapping[str, str | None]) -> dict[str, list[str]]:
+    return {
+        "variables_set": sorted(
+            name for name, value in after.items() if name not in before or before[name] != value
+        ),
+        "variables_unset": sorted(before.keys() - after.keys()),
+    }
