@@ -227,6 +227,18 @@ class Settings:
         "addresses and networks without that limit: a reverse proxy brings everybody's connections",
     )
 
+    # What others see of it
+    otlp_endpoint: str | None = setting(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        None,
+        "where spans of requests, runs and nodes are exported to, by OTLP over HTTP (`http://collector:4318`); it needs the extra `otel`, which reads the other variables of OpenTelemetry. Not set: nowhere",
+    )
+    celery_control: bool = setting(
+        "RUNYARD_CELERY_CONTROL",
+        False,
+        "`true`: workers take Celery's remote control and send its events, for `celery inspect` and Flower; whoever reaches Redis then commands them",
+    )
+
     # Graph hosts
     hosts_per_revision: int = setting(
         "RUNYARD_HOSTS_PER_REVISION",

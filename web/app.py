@@ -28,6 +28,7 @@ from web import (
     request_metrics,
     sse,
     target,
+    tracing,
 )
 from web.addresses import Addresses, deployment_path
 from web.deployment_api import app_proxy
@@ -79,6 +80,7 @@ def create_app(settings: Settings) -> Flask:
 
     request_metrics.register(app)
     headers.register(app)
+    tracing.register(app)
     app.before_request(app_proxy.serve_open)
     app.before_request(target.answer_refusal)
     auth.register(app)

@@ -9,7 +9,7 @@ monkey.patch_all()
 import os  # noqa: E402  the patch comes before every other import
 
 from shared.figures import prices  # noqa: E402
-from shared.infra import broker, egress, encryption, logs, postgres, redis  # noqa: E402
+from shared.infra import broker, egress, encryption, logs, postgres, redis, tracers  # noqa: E402
 from shared.infra.hardening import close_memory  # noqa: E402
 from shared.settings import BadSetting, Settings  # noqa: E402
 from web.app import create_app  # noqa: E402
@@ -40,4 +40,5 @@ encryption.configure(settings.encryption_keys)
 egress.configure(settings.allowed_addresses, allow_http=settings.allow_http)
 prices.configure(settings.model_prices)
 connect(settings)
+tracers.configure(settings, "web")
 app = create_app(settings)

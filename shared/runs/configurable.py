@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from shared.infra import tracing
+
 AUTH = "langgraph_auth_"
 LIBRARY = "__pregel_"
 DEFAULTS: Mapping[str, Any] = {"user_id": ""}
@@ -59,7 +61,7 @@ def of_user(user: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 # What a run has of its own there, and no other run made like it takes over.
-OWN = frozenset({*DEFAULTS, *(field.name for field in fields(RunIdentity)), *CHECKPOINT_KEYS})
+OWN = frozenset({*DEFAULTS, *(field.name for field in fields(RunIdentity)), *CHECKPOINT_KEYS, *tracing.KEYS})
 
 
 def given(entries: Mapping[str, Any]) -> dict[str, Any]:

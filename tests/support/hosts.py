@@ -34,6 +34,7 @@ class Run:
     events: list[tuple[str, Any]] = field(default_factory=list)
     stored: list[tuple[int, dict[str, Any], list[bytes]]] = field(default_factory=list)
     logs: list[dict[str, Any]] = field(default_factory=list)
+    nodes: list[dict[str, Any]] = field(default_factory=list)  # of a run that is traced
     outcome: dict[str, Any] | None = None
     values: Any = None
     answer: Any = None
@@ -228,6 +229,8 @@ class HostProcess:
             name, _, data = body.partition(b"\n")
             assert b"\n" not in data
             run.events.append((name.decode(), json.loads(data)))
+        elif kind == frames.NODE:
+            run.nodes.append(json.loads(body))
         elif kind == frames.DONE:
             outcome, values, answer = frames.unpack(body)
             run.outcome, run.values, run.answer = map(json.loads, (outcome, values, answer))

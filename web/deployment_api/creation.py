@@ -28,6 +28,7 @@ from shared.runs.signals import publish_cancels
 from shared.user_code import authorization, filters
 from shared.user_code.authorization import Ask, Granted
 from shared.user_code.filters import Filter
+from web import tracing
 from web.auth import caller
 from web.context import deployment, settings
 from web.deployment_api.authorization import allow_all, unasked, user
@@ -169,9 +170,9 @@ def _drafted(conn: Connection, wanted: WantedRun) -> _Drafted:
 def _request(conn: Connection | Driver, deployment_id: UUID, wanted: WantedRun) -> RunRequest:
     """What is to be made on the thread as it is."""
     if wanted.of_thread is None:
-        return wanted.request
+        return tracing.placed(wanted.request)
     assert isinstance(conn, Connection)
-    return wanted.of_thread(conn, deployment_id)
+    return tracing.placed(wanted.of_thread(conn, deployment_id))
 
 
 def make(wanted: WantedRun, *, has_key: bool | None = None) -> tuple[Created, Response]:

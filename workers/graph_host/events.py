@@ -5,6 +5,7 @@ An event is encoded here once; nobody on its way looks into it again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,7 @@ class Asked:
     modes: frozenset[str]
     subgraphs: bool = False
     parts: bool = False  # messages as the text so far; may come beside tuples, for different readers
+    traced: bool = False  # its runner wants to know when nodes begin and end
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> Asked:
@@ -56,6 +58,7 @@ class Asked:
             own | added,
             bool(spec.get("subgraphs") or joined.get("subgraphs") or PROTOCOL in own | added),
             ("messages" in own and "messages-tuple" not in own) or "messages" in added,
+            bool(spec.get("traced")),
         )
 
 
@@ -99,6 +102,8 @@ class EventWriter:
         if "lifecycle" in self._modes and asked.subgraphs:
             self._alive = {}
             self._handlers["tasks"] = self._on_task
+        if asked.traced and "events" not in self._modes:
+            self._handlers["tasks"] = _both(self._handlers.get("tasks"), self._on_traced)
         # A reader may ask for these while the run is executed. The library's own event stream would show that they
         # are asked for.
         self._unread: dict[str, Handler] = {}
@@ -270,6 +275,19 @@ class EventWriter:
             self._lived(inner, "failed", _message_of(payload["error"]))
         else:
             self._lived(inner, "interrupted" if payload.get("interrupts") else "completed")
+
+    def _on_traced(self, ns: Namespace, payload: dict[str, Any]) -> None:
+        """A node begins or ends: for the runner, which makes a span of it."""
+        error = payload.get("error")
+        told = {
+            "id": payload["id"],
+            "name": payload["name"],
+            "within": ns[-1].rpartition(":")[2] if ns else None,
+            "at": time.time(),
+            "ended": "result" in payload,
+            "error": _message_of(error) if error else None,
+        }
+        self._connection.send(frames.NODE, self._id, dumps(told))
 
     def _begun(self, ns: Namespace, alive: dict[str, Namespace]) -> None:
         for depth in range(1, len(ns) + 1):

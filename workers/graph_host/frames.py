@@ -34,6 +34,8 @@ Up (host → runner)
                 nodes wait for a thread; of these runs all have waited long, and another host may go on with
                 them; what makes the process unfit for more runs. Comes unasked when a run has done damage
     CHECKED     JSON [run id in hex …]
+    NODE        JSON {"id", "name", "within": id of the node around it | null, "at": seconds since 1970, "ended": bool,
+                "error": text | null}: a node of a run whose spec says `traced` begins or ends
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ NOBODY = bytes(16)
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 RUN, CANCEL, QUERY, REPLY, PING, STOP, WIDEN, CHECK, OPEN, PART = range(1, 11)
-READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG, CHECKED = range(16, 26)
+READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG, CHECKED, NODE = range(16, 27)
 
 # What a PART is: HEAD, FAILED and CLOSE are JSON, CREDIT a number in ASCII, TEXT in UTF-8.
 HEAD, BODY, END, TEXT, BYTES, CLOSE, CREDIT, FAILED = b"h", b"b", b"e", b"t", b"y", b"c", b"k", b"x"
-KINDS = frozenset((*range(1, 11), *range(16, 26)))
+KINDS = frozenset((*range(1, 11), *range(16, 27)))
 
 
 class BadFrame(Exception):

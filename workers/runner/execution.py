@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -29,7 +29,9 @@ from shared.runs.eligibility import Next
 from shared.settings import Settings
 from shared.threads import checkpoint_reads
 from shared.threads.checkpoints import Write
+from workers import run_trace
 from workers.graph_host import frames
+from workers.run_trace import RunTrace
 from workers.runner import ending, quarantine, store_operations
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
@@ -75,6 +77,7 @@ class Execution:
         self._outcome: AsyncResult = AsyncResult()  # Done, or an error
         self._stop: Stop | None = None
         self._has_begun = False  # a host has sent something of it
+        self.trace = run_trace.begin(run)
         self.log = RunLog(
             services.writer,
             run.run_id,
@@ -153,6 +156,8 @@ class Execution:
             self._services.committer.store(self, write, head["ask"])
         elif kind == frames.ASK:
             gevent.spawn(self._answer, frames.unpack(body))
+        elif kind == frames.NODE and self.trace is not None:
+            self.trace.node(body)
         elif kind == frames.DONE:
             self._outcome.set(Done.of(frames.unpack(body)))
 
@@ -213,13 +218,21 @@ class Execution:
 
         The answer is the thread's run that may start next.
         """
-        run, settings = self.run, self._services.settings
+        run = self.run
         self.log.add_first(events.payload("metadata", create.attempt_metadata(run.run_id, run.attempt)))
         outcome: Done | RunyardError
         try:
             outcome = self._in_host()
         except RunyardError as error:
             outcome = error
+        try:
+            return self._carried_out(outcome)
+        finally:
+            if self.trace is not None:
+                self.trace.end()
+
+    def _carried_out(self, outcome: Done | RunyardError) -> Next | None:
+        run, settings = self.run, self._services.settings
         return self._carry_out(
             ending.of(
                 run,
@@ -299,6 +312,8 @@ class Execution:
             "fresh": not with_checkpoint,
             "resume_from_checkpoint": run.has_checkpoint,
         }
+        if self.trace is not None:
+            spec = _traced(spec, self.trace)
         return frames.pack([dumps(spec).encode(), run.input, *(self._stored or ())])
 
     def _end(self, end: End) -> Next | None:
@@ -312,11 +327,16 @@ class Execution:
             if end.done.values is None:
                 raise  # not the graph's doing: upkeep ends the run
             return self._end(ending.unstorable(refusal))
-        self._note_end(end.status)
+        self._note_end(end.status, end.error)
         self.log.end(end.last_event(self.run))
         return following
 
-    def _note_end(self, status: str) -> None:
+    def _note_end(self, status: str, error: Mapping[str, Any] | None = None) -> None:
+        if self.trace is not None:
+            why = None if error is None else f"{error.get('error')}: {error.get('message')}"
+            if why is not None:
+                self.trace.failed(why)
+            run_trace.ended(self.run, status, why)
         self._services.deploy_log.add_end(self.run, status, time.monotonic() - self._claimed_at)
 
     def _roll_back(self, back: RollBack) -> Next | None:
@@ -342,6 +362,8 @@ class Execution:
     def _give_back(self, back: GiveBack) -> Next | None:
         """Back to the queue, with all that this attempt had done; a run to be stopped ends here."""
         run, services = self.run, self._services
+        if self.trace is not None:
+            self.trace.failed(back.death or claims.HANDED_OVER)
         if back.why is not None:
             log.warning("run %s: %s, it goes back to the queue", run.run_id, back.why)
         if back.level is not None and back.level < quarantine.ALONE:  # it starts while they go back
@@ -372,6 +394,8 @@ class Execution:
     def _drop(self, reason: RunyardError) -> None:
         run = self.run
         self.log.abandon()
+        if self.trace is not None:
+            self.trace.failed(reason.message)
         if isinstance(reason, Fenced) and self._is_deleted():
             log.info("run %s: deleted, attempt %d is dropped", run.run_id, run.attempt)
             return
@@ -383,3 +407,10 @@ class Execution:
                 return claims.is_deleted(conn, self.run.run_id)
         except Unavailable:
             return False
+
+
+def _traced(spec: dict[str, Any], trace: RunTrace) -> dict[str, Any]:
+    """The spec of a run whose nodes are spans, and whose graph finds its own place in the trace."""
+    config = spec.get("config") or {}
+    configurable = {**(config.get("configurable") or {}), **trace.place.entries}
+    return {**spec, "traced": True, "config": {**config, "configurable": configurable}}

@@ -42,6 +42,7 @@ from shared.runs import (
 from shared.runs.finish import Finish
 from shared.settings import Settings
 from shared.threads import records
+from workers import run_trace
 from workers.upkeep.removals import Removals
 from workers.upkeep.user_crons import UserCrons
 
@@ -204,6 +205,7 @@ class Upkeep:
             else:
                 following = finish.finish_runs(conn, [end], owner=self._settings.worker).get(run.run_id)
         log.warning("run %s: abandoned by its owner, it ended as %s", run.run_id, end.status)
+        run_trace.ended(run, end.status)
         payloads = []
         if end.status in (RunStatus.ERROR, RunStatus.TIMEOUT):
             payloads.append(events.payload("error", dumps(end.error).encode()))

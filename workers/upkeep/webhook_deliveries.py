@@ -23,7 +23,7 @@ from gevent.pool import Pool
 from shared.deployments import logs, secrets
 from shared.deployments.logs import Line
 from shared.errors import OutsideFailed, Unavailable
-from shared.infra import egress
+from shared.infra import egress, tracing
 from shared.infra.encryption import Undecryptable
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
@@ -145,11 +145,15 @@ def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
     """
     timestamp = str(int(now.timestamp()))
     own, variables = _configured(delivery)
+    place = tracing.of_kwargs(delivery.run["kwargs"])
+    if place is not None and tracing.tracer() is not None:
+        place = tracing.of_run(delivery.run_id, place)
     found = {
         **{name: _filled(name, value, variables) for name, value in own.items()},
         "Content-Type": "application/json",
         "Webhook-Id": str(delivery.delivery_id),
         "Webhook-Timestamp": timestamp,
+        **(place.headers if place is not None else {}),
     }
     secret = variables.get(SECRET)
     if secret:

@@ -1,0 +1,141 @@
+"""The tracer: the only module that imports OpenTelemetry, and only where spans are exported.
+
+Ids of spans may be given: a run's span is known to all its attempts, in whichever process, before whoever ends the run
+writes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace.span import TraceState
+
+from shared import __version__
+from shared.infra.tracing import Context
+
+SERVICE = "runyard"
+PATH = "/v1/traces"
+
+Value = str | int | float | bool | Sequence[str]
+KINDS = {
+    "server": SpanKind.SERVER,
+    "client": SpanKind.CLIENT,
+    "consumer": SpanKind.CONSUMER,
+    "internal": SpanKind.INTERNAL,
+}
+
+
+class _Ids(RandomIdGenerator):
+    """Random ids, but for the next span where they are given."""
+
+    def __init__(self) -> None:
+        self.given: tuple[int | None, int | None] = (None, None)
+
+    def generate_trace_id(self) -> int:
+        return self.given[0] or super().generate_trace_id()
+
+    def generate_span_id(self) -> int:
+        return self.given[1] or super().generate_span_id()
+
+
+class Span:
+    """A span that has begun."""
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+
+    @property
+    def context(self) -> Context:
+        known = self._span.get_span_context()
+        return Context(known.trace_id, known.span_id, known.trace_flags, known.trace_state.to_header())
+
+    def set(self, **attributes: Value | None) -> None:
+        """Attributes; their names have `.` for `__`."""
+        self._span.set_attributes(_named(attributes))
+
+    def end(self, *, error: str | None = None, at_ns: int | None = None) -> None:
+        if error is not None:
+            self._span.set_status(Status(StatusCode.ERROR, error))
+        self._span.end(at_ns)
+
+
+class OtelTracer:
+    """Makes spans and exports them in the background."""
+
+    def __init__(self, endpoint: str, *, process: str, instance: str) -> None:
+        self._ids = _Ids()
+        self._provider = TracerProvider(
+            resource=_resource(process, instance), id_generator=self._ids, shutdown_on_exit=True
+        )
+        exporter = OTLPSpanExporter(endpoint=endpoint.rstrip("/") + PATH)
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("runyard", __version__)
+
+    def start(
+        self,
+        name: str,
+        *,
+        kind: str = "internal",
+        parent: Context | None = None,
+        own: Context | None = None,
+        at_ns: int | None = None,
+        **attributes: Value | None,
+    ) -> Span:
+        """A span below `parent`, or one that begins a trace; `own` says which ids it gets."""
+        above = None if parent is None else trace.set_span_in_context(NonRecordingSpan(_remote(parent)))
+        if own is not None:
+            self._ids.given = own.trace_id, own.span_id
+        try:
+            span = self._tracer.start_span(
+                name,
+                above or trace.set_span_in_context(trace.INVALID_SPAN),
+                KINDS[kind],
+                _named(attributes),
+                start_time=at_ns or time.time_ns(),
+            )
+        finally:
+            self._ids.given = None, None
+        return Span(span)
+
+    def samples(self, trace_id: int) -> bool:
+        """Whether a trace of this id that begins here is exported."""
+        decided = self._provider.sampler.should_sample(None, trace_id, "run")
+        return decided.decision.is_sampled()
+
+    def flush(self) -> None:
+        """Send what is waiting, now."""
+        self._provider.force_flush()
+
+    def close(self) -> None:
+        self._provider.shutdown()
+
+
+def _resource(process: str, instance: str) -> Resource:
+    """What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say, and what they leave out."""
+    told = Resource.create()
+    own = {"service.version": __version__, "service.instance.id": instance, "runyard.process": process}
+    if str(told.attributes.get(SERVICE_NAME, "")).partition(":")[0] == "unknown_service":
+        own[SERVICE_NAME] = SERVICE
+    return told.merge(Resource(own))
+
+
+def _remote(context: Context) -> SpanContext:
+    return SpanContext(
+        context.trace_id,
+        context.span_id,
+        is_remote=True,
+        trace_flags=TraceFlags(context.flags),
+        trace_state=TraceState.from_header([context.state]) if context.state else None,
+    )
+
+
+def _named(attributes: Mapping[str, Value | None]) -> dict[str, Value]:
+    return {name.replace("__", "."): value for name, value in attributes.items() if value is not None}

@@ -1,0 +1,206 @@
+"""Traces: where a caller's goes on, what is exported, and that nothing is where it is off."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import text
+
+from shared.infra import encryption, tracing
+from shared.infra.otel import OtelTracer
+from shared.infra.postgres import connection
+from shared.models import RunStatus, ThreadStatus
+from shared.runs.webhooks import Delivery
+from tests.contract.conftest import Api
+from tests.support.acting import Actor
+from tests.support.collector import Collector, collecting
+from workers import run_trace
+from workers.upkeep import webhook_deliveries
+
+TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PARENT = f"00-{TRACE}-{CALLER}-01"
+SENT = {"traceparent": PARENT, "tracestate": "vendor=1"}
+FAILURE = {"error": "ValueError", "message": "boom"}
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    """Where this process exports to meanwhile."""
+    with collecting() as collector:
+        tracer = OtelTracer(collector.url, process="web", instance="box:1:a")
+        tracing.use(tracer)
+        try:
+            yield collector
+        finally:
+            tracing.use(None)
+            tracer.close()
+
+
+@pytest.fixture
+def keys() -> Iterator[None]:
+    encryption.configure([encryption.new_key()])
+    yield
+    encryption.configure([])
+
+
+def flush() -> None:
+    tracer = tracing.tracer()
+    assert tracer is not None
+    tracer.flush()
+
+
+def created(api: Api, thread_id: str | None = None, **headers: str) -> Any:
+    path = "/runs" if thread_id is None else f"/threads/{thread_id}/runs"
+    response = api.post(path, {"assistant_id": "agent"}, headers=headers)
+    assert response.status_code == 200, response.text
+    return response.json
+
+
+def configurable(run: Any) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in run["kwargs"]["config"]["configurable"].items()
+        if name.startswith("__otel")
+    }
+
+
+def test_a_callers_trace_is_kept_with_the_run_and_goes_on(api: Api) -> None:
+    run = created(api, **SENT)
+    kept = {"__otel_traceparent__": PARENT, "__otel_tracestate__": "vendor=1"}
+    assert configurable(run) == kept
+    assert configurable(created(api)) == {}
+    row: Any = {"kwargs": run["kwargs"], "run_id": run["run_id"]}
+    delivery = Delivery(
+        UUID(int=1),
+        api.deployment.id,
+        "chat",
+        None,
+        UUID(run["run_id"]),
+        "",
+        "success",
+        row,
+        None,
+        None,
+        1,
+        "a",
+    )
+    sent = webhook_deliveries.headers(delivery, b"", webhook_deliveries.datetime.now(webhook_deliveries.UTC))
+    assert {name: sent[name] for name in SENT} == SENT
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        "",
+        "nonsense",
+        f"00-{'0' * 32}-{CALLER}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        PARENT.upper(),
+        PARENT + "-x",
+    ],
+)
+def test_what_is_no_trace_is_left_out(api: Api, traceparent: str) -> None:
+    assert configurable(created(api, traceparent=traceparent)) == {}
+
+
+def test_another_try_belongs_to_who_asks_for_it(api: Api, thread_id: str, keys: None) -> None:
+    run = created(api, thread_id, **SENT)
+    Actor(run["run_id"]).finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
+    again = api.post(f"/threads/{thread_id}/runs/{run['run_id']}/retry")
+    assert again.status_code == 200
+    assert configurable(again.json) == {}
+
+
+def test_a_run_is_one_trace_from_its_request_on(api: Api, thread_id: str, collector: Collector) -> None:
+    run = created(api, thread_id, **SENT)
+    actor = Actor(run["run_id"], owner="box:1:a")
+    trace = run_trace.begin(actor.run)
+    assert trace is not None
+    trace.node(b'{"id":"t","name":"ask","within":null,"at":1800000000.5,"ended":false,"error":null}')
+    trace.node(b'{"id":"u","name":"deep","within":"t","at":1800000000.6,"ended":false,"error":null}')
+    trace.node(b'{"id":"u","name":"deep","within":"t","at":1800000000.7,"ended":true,"error":"no"}')
+    trace.node(b'{"id":"t","name":"ask","within":null,"at":1800000001.5,"ended":true,"error":null}')
+    run_trace.ended(actor.run, "success")
+    trace.end()
+    flush()
+
+    spans = {span.name: span for span in collector.of_run(run["run_id"])}
+    request = spans.pop("POST /d/<deployment>/threads/<thread_id>/runs")
+    assert {span.trace_id for span in [request, *spans.values()]} == {TRACE}
+    assert request.parent_id == CALLER
+    assert request.attributes["http.response.status_code"] == 200
+    assert configurable(run)["__otel_traceparent__"] == f"00-{TRACE}-{request.span_id}-01"
+    own = spans["run agent"]
+    parents = {name: span.parent_id for name, span in spans.items()}
+    assert parents == {
+        "run agent": request.span_id,
+        "wait": own.span_id,
+        "attempt 1": own.span_id,
+        "node ask": spans["attempt 1"].span_id,
+        "node deep": spans["node ask"].span_id,
+    }
+    assert trace.place.traceparent == f"00-{TRACE}-{spans['attempt 1'].span_id}-01"
+    assert spans["node ask"].ended_ns - spans["node ask"].started_ns == 1_000_000_000
+    assert {name for name, span in spans.items() if span.has_failed} == {"node deep"}
+    assert own.attributes["runyard.status"] == "success"
+    assert own.resource["service.name"] == "runyard"
+
+
+def test_attempts_and_failures_stand_in_the_runs_trace(
+    api: Api, thread_id: str, collector: Collector
+) -> None:
+    run = created(api, thread_id)
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET attempt = 1"))
+    actor = Actor(run["run_id"])
+    trace = run_trace.begin(actor.run)
+    assert trace is not None
+    trace.failed("ValueError: boom")
+    run_trace.ended(actor.run, "error", "ValueError: boom")
+    trace.end()
+    flush()
+
+    spans = {span.name: span for span in collector.of_run(run["run_id"])}
+    assert "wait" not in spans, "only the first attempt has waited for it"
+    assert spans["attempt 2"].has_failed
+    assert spans["run agent"].has_failed
+    assert spans["run agent"].attributes["runyard.attempts"] == 2
+
+
+def test_what_is_asked_all_the_time_is_not_traced(api: Api, collector: Collector) -> None:
+    for path in ("/ok", "/d/chat/ok", "/metrics", "/d/chat/metrics"):
+        assert api.client.get(path).status_code == 200
+    assert api.get("/threads/nonsense").status_code == 422
+    flush()
+    (span,) = collector.spans
+    assert (span.name, span.attributes["http.response.status_code"]) == (
+        "GET /d/<deployment>/threads/<thread_id>",
+        422,
+    )
+
+
+PROGRAM = """
+import sys
+sys.modules["opentelemetry"] = None  # not installed
+from shared.infra import tracers, tracing
+from shared.settings import BadSetting, Settings
+import web.app, workers.runner.runner, workers.upkeep.upkeep
+tracers.configure(Settings.from_env({}), "web")
+assert tracing.tracer() is None
+assert "shared.infra.otel" not in sys.modules
+try:
+    tracers.configure(Settings.from_env({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}), "web")
+except BadSetting as error:
+    assert "extra `otel`" in str(error)
+else:
+    raise AssertionError("it must say what is lacking")
+"""
+
+
+def test_where_it_is_off_nothing_of_it_is_imported_nor_needed() -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)

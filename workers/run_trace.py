@@ -1,0 +1,120 @@
+"""The spans of a run, where spans are exported: the run itself, its wait, each attempt, and the nodes of each.
+
+A run's span is written by whoever ends the run, under ids that every attempt knows beforehand.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import orjson
+
+from shared.infra import tracing
+from shared.infra.tracing import Context
+from shared.models import RunStatus
+from shared.runs.claims import Claimed
+
+MAX_NODES = 1_000  # of an attempt
+MAX_NAME = 200
+FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
+
+
+def begin(run: Claimed) -> RunTrace | None:
+    """An attempt begins; None where nothing is exported."""
+    return None if tracing.tracer() is None else RunTrace(run)
+
+
+def ended(run: Claimed, status: str, error: str | None = None) -> None:
+    """A run has ended: its span, from its creation on."""
+    tracer = tracing.tracer()
+    if tracer is None:
+        return
+    span = tracer.start(
+        f"run {run.graph_id}",
+        kind="consumer",
+        parent=tracing.of_kwargs(run.kwargs),
+        own=_place(run),
+        at_ns=_created_ns(run),
+        runyard__status=status,
+        runyard__attempts=run.attempt,
+        **_of_run(run),
+    )
+    span.end(error=(error or status) if status in FAILED else None)
+
+
+def _of_run(run: Claimed) -> dict[str, Any]:
+    return {
+        "runyard__run_id": str(run.run_id),
+        "runyard__thread_id": str(run.thread_id),
+        "runyard__assistant_id": str(run.assistant_id),
+        "runyard__deployment_id": str(run.deployment_id),
+        "runyard__revision_id": str(run.revision_id),
+        "runyard__graph_id": run.graph_id,
+    }
+
+
+def _place(run: Claimed) -> Context:
+    tracer = tracing.tracer()
+    is_sampled = tracer is None or tracer.samples(run.run_id.int)
+    return tracing.of_run(run.run_id, tracing.of_kwargs(run.kwargs), is_sampled=is_sampled)
+
+
+def _created_ns(run: Claimed) -> int:
+    """When it was created, by its id, which is a UUID of version 7."""
+    return (run.run_id.int >> 80) * 1_000_000
+
+
+class RunTrace:
+    """The span of one attempt, and those of its nodes."""
+
+    def __init__(self, run: Claimed) -> None:
+        found = tracing.tracer()
+        assert found is not None
+        self._tracer = found
+        place = _place(run)
+        if run.attempt == 1:
+            found.start("wait", parent=place, at_ns=_created_ns(run)).end()
+        self._span = found.start(
+            f"attempt {run.attempt}",
+            parent=place,
+            runyard__attempt=run.attempt,
+            runyard__worker=run.owner,
+            **_of_run(run),
+        )
+        self._nodes: dict[str, Any] = {}
+        self._counted = 0
+        self._error: str | None = None
+
+    @property
+    def place(self) -> Context:
+        """Where what the graph traces by itself belongs."""
+        return self._span.context
+
+    def node(self, body: bytes) -> None:
+        """What a host says of a node that begins or ends."""
+        told = orjson.loads(body)
+        id, at_ns = str(told["id"]), int(told["at"] * 1e9)
+        if told["ended"]:
+            span = self._nodes.pop(id, None)
+            if span is not None:
+                span.end(error=told.get("error"), at_ns=at_ns)
+            return
+        if self._counted >= MAX_NODES:
+            return
+        self._counted += 1
+        above = self._nodes.get(str(told.get("within")), self._span)
+        name = str(told["name"])[:MAX_NAME]
+        self._nodes[id] = self._tracer.start(
+            f"node {name}", parent=above.context, at_ns=at_ns, runyard__node=name
+        )
+
+    def failed(self, why: str) -> None:
+        """How it ends, unless it ends well."""
+        self._error = why[:1_000]
+
+    def end(self) -> None:
+        for span in self._nodes.values():
+            span.end(error="did not end")
+        self._nodes.clear()
+        self._span.end(error=self._error, at_ns=time.time_ns())
