@@ -11,12 +11,22 @@ from gevent import monkey
 
 monkey.patch_all()
 
-import warnings  # noqa: E402  the patch comes before every other import
+import os  # noqa: E402  the patch comes before every other import
+import sys  # noqa: E402
+import warnings  # noqa: E402
 
 from celery.__main__ import main  # noqa: E402
+
+from shared.settings import Settings  # noqa: E402
+
+SILENT = (
+    "--without-heartbeat"  # what the Procfile says: of Celery's own heartbeats, which only its tools read
+)
 
 # Of a service that runs as root: the isolation level, logged at the start, says what that means.
 warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
 
 if __name__ == "__main__":
+    if Settings.from_env(os.environ).celery_control:
+        sys.argv = [argument for argument in sys.argv if argument != SILENT]
     main()

@@ -13,16 +13,19 @@ from typing import Any
 from celery.apps.worker import install_worker_term_handler
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutting_down
 
-from shared.infra import broker, logs, postgres, redis
+from shared.infra import broker, logs, postgres, redis, tracers
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
 from workers import heartbeat, transport
 
 close_memory()
 settings = Settings.from_env(os.environ)
-app = broker.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
+app = broker.configure(
+    settings.redis_url or "redis://127.0.0.1:6379/0",
+    pool=settings.pool,
+    takes_control=settings.celery_control,
+)
 app.conf.update(imports=["workers.tasks"])
-transport.use(app)
 
 
 @setup_logging.connect
@@ -32,7 +35,11 @@ def configure_logging(**_: Any) -> None:
 
 @worker_init.connect
 def prepare(**_: Any) -> None:
-    """Connections of this process, and the queue of its own."""
+    """Connections of this process, and the queue of its own.
+
+    Only a worker takes messages of ours alone: Celery's tools import this module too, and read what workers answer.
+    """
+    transport.use(app)
     if settings.database_url is None or settings.redis_url is None:
         raise SystemExit(
             "A worker needs DATABASE_URL and REDIS_URL: start it with `runyard up`, or set them."
@@ -41,6 +48,7 @@ def prepare(**_: Any) -> None:
         raise SystemExit("A worker needs RUNYARD_ENCRYPTION_KEYS, the same as all other processes.")
     postgres.connect(settings.database_url, application="runyard worker", pool_size=4, waits_for_disk=False)
     redis.connect(settings.redis_url)
+    tracers.configure(settings, "worker")
     heartbeat.consume_canaries(app.amqp.queues, settings.worker)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from kombu import Connection, Consumer
 from kombu.exceptions import OperationalError
 from redis import Redis
 
-from shared.infra import broker
+from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis
 from workers import tasks, transport
 from workers.transport import Malformed, checked
@@ -138,15 +139,27 @@ def test_a_broker_that_is_away_is_asked_for_at_short_intervals(monkeypatch: pyte
     assert set(pauses) == {0.01}
 
 
-def test_a_worker_consumes_by_way_of_it() -> None:
+BOUND = f"{transport.Connection} {transport.Transport}"
+
+
+@pytest.mark.parametrize(("starts", "is_bound"), [("workers.app.prepare();", True), ("", False)])
+def test_a_worker_consumes_by_way_of_it_and_celerys_tools_do_not(starts: str, is_bound: bool) -> None:
+    """These read what workers answer, which is no message of ours."""
     script = (
-        "import workers.app; from shared.infra.broker import celery;"
+        f"import workers.app; from shared.infra.broker import celery; {starts}"
         "made = [celery.connection(url) for url in ('redis://x', 'redis+socket:///x')];"
         "print(*{type(each) for each in made}, *{each.get_transport_cls() for each in made})"
     )
-    root = Path(__file__).parents[2]
+    nowhere = {"DATABASE_URL": "postgresql:///nowhere", "REDIS_URL": "redis://127.0.0.1:1/0"}
+    key = {"RUNYARD_ENCRYPTION_KEYS": encryption.new_key()}
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **nowhere, **key},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
-    assert done.stdout.strip() == f"{transport.Connection} {transport.Transport}", done.stderr
+    assert (done.stdout.strip() == BOUND) is is_bound, done.stderr
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,176 @@
+"""What an operator's own tools see of the platform: traces at a collector, workers in Celery's tools and in Flower."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.collector import Collector, collecting
+from tests.support.receiver import Receiver, receiving
+from tests.support.stack import Stack, free_port
+from tests.support.waiting import wait_until
+
+TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+GRAPHS = """
+from typing import Any, TypedDict
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import START, StateGraph
+
+class State(TypedDict, total=False):
+    parent: Any
+    done: bool
+
+def first(state: State, config: RunnableConfig) -> State:
+    return {"parent": config["configurable"].get("__otel_traceparent__")}
+
+def second(state: State) -> State:
+    return {"done": True}
+
+graph = StateGraph(State).add_sequence([first, second]).add_edge(START, "first").compile(name="steps")
+"""
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def observed(collector: Collector) -> Iterator[Stack]:
+    """A platform that exports its spans and takes Celery's control."""
+    watched = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_BSP_SCHEDULE_DELAY": "200",
+        "RUNYARD_CELERY_CONTROL": "true",
+        "RUNYARD_ALLOW_HTTP": "true",
+        "RUNYARD_ALLOWED_ADDRESSES": "127.0.0.1",
+    }
+    with Stack(env=watched) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def deployed(observed: Stack, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("observed")
+    (folder / "graphs.py").write_text(GRAPHS)
+    described = {"dependencies": ["."], "graphs": {"steps": "./graphs.py:graph"}}
+    (folder / "langgraph.json").write_text(json.dumps(described))
+    return observed.deploy(folder, name="observed")
+
+
+def test_a_run_is_one_trace_from_the_request_to_its_nodes_and_its_webhook(
+    observed: Stack, deployed: str, collector: Collector
+) -> None:
+    receiver: Receiver
+    with receiving() as receiver:
+        answer = observed.client.post(
+            f"/d/{deployed}/runs/wait",
+            json={"assistant_id": "steps", "input": {}, "webhook": receiver.url},
+            headers={"traceparent": f"00-{TRACE}-{CALLER}-01"},
+        )
+        assert answer.status_code == 200, answer.text
+        call = wait_until(lambda: receiver.calls, 20)[0]
+    run_id = call.told["run_id"]
+
+    def spans() -> dict[str, Any]:
+        return {span.name: span for span in collector.of_run(run_id)}
+
+    wait_until(lambda: {"run steps", "attempt 1", "node second"} <= spans().keys(), 20)
+    found = spans()
+    request, run = found["POST /d/<deployment>/runs/wait"], found["run steps"]
+    attempt = found["attempt 1"]
+    assert {span.trace_id for span in found.values()} == {TRACE}
+    assert [span.parent_id for span in (request, run, attempt, found["wait"])] == [
+        CALLER,
+        request.span_id,
+        run.span_id,
+        run.span_id,
+    ]
+    assert {found[name].parent_id for name in ("node first", "node second")} == {attempt.span_id}
+    times = [run, found["wait"], attempt, found["node first"], found["node second"]]
+    assert [span.started_ns for span in times] == sorted(span.started_ns for span in times)
+    assert not any(span.has_failed for span in found.values())
+    assert answer.json()["parent"] == f"00-{TRACE}-{attempt.span_id}-01", "the graph's own spans go below"
+    assert call.headers["Traceparent"] == f"00-{TRACE}-{run.span_id}-01"
+    assert {request.resource["runyard.process"], run.resource["runyard.process"]} == {"web", "worker"}
+
+
+def test_celerys_tools_show_the_workers(observed: Stack) -> None:
+    for asked in (["status"], ["inspect", "ping"]):
+        done = celery(observed, *asked)
+        assert done.returncode == 0, done.stderr
+        assert "runner@" in done.stdout, done.stdout
+        assert "builder@" in done.stdout, done.stdout
+
+
+def test_flower_shows_the_workers(observed: Stack) -> None:
+    port = free_port()
+    process = subprocess.Popen(
+        command("flower", f"--port={port}", "--address=127.0.0.1"),
+        cwd=Path(__file__).parents[2],
+        env={**tools_environment(observed), "FLOWER_UNAUTHENTICATED_API": "true"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+
+        def workers() -> dict[str, Any]:
+            try:
+                answer = httpx.get(f"http://127.0.0.1:{port}/api/workers?refresh=1", timeout=20)
+            except httpx.HTTPError:
+                return {}
+            return answer.json() if answer.status_code == 200 else {}
+
+        found = wait_until(lambda: (seen := workers()) and len(seen) >= 2 and seen, 60)
+        assert {name.partition("@")[0] for name in found} == {"runner", "builder"}
+
+        def told() -> set[str]:
+            """The workers whose events have arrived."""
+            answer = httpx.get(f"http://127.0.0.1:{port}/workers?json=1", timeout=20)
+            rows = answer.json()["data"] if answer.status_code == 200 else []
+            return {row["hostname"].partition("@")[0] for row in rows if row["status"]}
+
+        wait_until(lambda: told() == {"runner", "builder"}, 30)
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_a_worker_is_drained_from_afar_and_another_takes_its_place(observed: Stack) -> None:
+    def builders() -> dict[str, str]:
+        found = observed.client.get("/v2/workers").json()["workers"]
+        return {worker["id"]: worker["state"] for worker in found if worker["kind"] == "builder"}
+
+    (old,) = wait_until(builders, 20)
+    assert observed.client.post(f"/v2/workers/{old}/drain").status_code == 202
+    assert builders().get(old) in ("draining", None)
+    wait_until(lambda: old not in builders() and "ready" in builders().values(), 60)
+
+
+def celery(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        cwd=Path(__file__).parents[2],
+        env=tools_environment(stack),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "celery", "-A", "workers.app", *arguments]
+
+
+def tools_environment(stack: Stack) -> dict[str, str]:
+    return {**os.environ, "REDIS_URL": stack.redis_url, "RUNYARD_CELERY_CONTROL": "true"}
