@@ -63,7 +63,7 @@ FROM (
         {", ".join(f"count(*) FILTER (WHERE p.status = '{status}') AS {status}" for status in STATUSES)},
         sum(p.attempts) AS attempts, sum(p.input_tokens) AS input_tokens, sum(p.output_tokens) AS output_tokens,
         {", ".join(f"coalesce(sum(p.{name}), 0) AS {name}" for name in SECONDS)},
-        {", ".join(f"array_agg({bucket(f'p.{kind}_seconds')}) AS {name}_buckets" for kind, name in KINDS.items())}
+        {", ".join(f"array_agg(p.{kind}_bucket) AS {name}_buckets" for kind, name in KINDS.items())}
     FROM ({_parts(source)}) p CROSS JOIN unnest({steps}) AS s(step_seconds)
     GROUP BY p.organization_id, s.step_seconds, 5, p.deployment_id, p.key_id
 ) AS grouped
@@ -75,11 +75,13 @@ def _parts(source: str) -> str:
     return f"""
 SELECT e.organization_id, e.deployment_id, e.key_id, e.created_at AS moment, 1 AS created, NULL AS status,
     0 AS attempts, 0 AS input_tokens, 0 AS output_tokens,
-    {", ".join(f"CAST(NULL AS double precision) AS {name}" for name in SECONDS)}
+    {", ".join(f"CAST(NULL AS double precision) AS {name}" for name in SECONDS)},
+    {", ".join(f"CAST(NULL AS int) AS {kind}_bucket" for kind in KINDS)}
 FROM {source} e
 UNION ALL
 SELECT e.organization_id, e.deployment_id, e.key_id, e.ended_at, 0, e.status,
-    e.attempts, coalesce(u.input_tokens, 0), coalesce(u.output_tokens, 0), {", ".join(f"e.{name}" for name in SECONDS)}
+    e.attempts, coalesce(u.input_tokens, 0), coalesce(u.output_tokens, 0), {", ".join(f"e.{name}" for name in SECONDS)},
+    {", ".join(bucket(f"e.{name}") for name in SECONDS)}
 FROM {source} e CROSS JOIN LATERAL (
     SELECT sum({tokens("m.counts", "input_tokens")}) AS input_tokens,
         sum({tokens("m.counts", "output_tokens")}) AS output_tokens

@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 NOTIFICATIONS_A_TICK = 200
 POOLS_EVERY = 10
+FIGURES_EVERY = 30
 FOLDS_A_TICK = 20
 SLOW_EVERY = 60  # ticks between removals
 PURGE_EVERY = 5  # … of deleted deployments, whose callers may wait to see them gone
@@ -136,7 +137,9 @@ class Upkeep:
         elif self._ticks % PURGE_EVERY == 0:
             steps.append(self._removals.deleted_deployments)
         if self._ticks % POOLS_EVERY == 0:
-            steps += [self._pools, self._figures, self._statistics, self._clock]
+            steps += [self._pools, self._statistics, self._clock]
+        if self._ticks % FIGURES_EVERY == 0:
+            steps.append(self._figures)
         self._ticks += 1
         return steps
 
