@@ -1,130 +1,118 @@
-// What people do in the playground, as they would go about it: `tests/e2e/console/test_playground.py` starts it.
+// The playground: graphs run by hand, in a chat and with forms, and what they ask.
 
-import assert from "node:assert/strict";
-import { randomUUID } from "node:crypto";
-import { WAIT, accessible, call, row } from "./harness.mjs";
+import { api, assert, scenario } from "./harness.mjs";
 
-const deployment = process.env.DEPLOYMENT;
-
-const at = (graph, query = "") => `/d/${deployment}/playground/${graph}${query}`;
-const held = () => `held-${randomUUID()}`;
+const at = (name, graph) => `/d/${name}/playground/${graph}`;
 
 // What a graph waits for before it goes on.
-const release = (name) => call("PUT", `/d/${deployment}/store/items`, { namespace: ["released"], key: name, value: {} });
+const release = (name, held) => api("PUT", `/d/${name}/store/items`, { namespace: ["released"], key: held, value: {} });
 
 async function say(page, text) {
   await page.getByRole("textbox", { name: "Message", exact: true }).fill(text);
   await page.keyboard.press("Enter");
 }
 
-const hears = (page, text) => page.locator(".message.ai", { hasText: text }).last().waitFor(WAIT);
-const idle = (page) => page.locator(".composer .danger").waitFor({ ...WAIT, state: "detached" });
-const lit = (page, node, state) => page.locator(`[data-node='${node}'][data-state=${state}]`).waitFor(WAIT);
+const hears = (page, text) => page.locator(".message.ai", { hasText: text }).last().waitFor();
+const idle = (page) => page.getByRole("button", { name: "Stop" }).waitFor({ state: "detached" });
+const lit = (page, node, state) => page.locator(`[data-node='${node}'][data-state=${state}]`).waitFor();
 const said = async (page) => (await page.locator(".message .md").allTextContents()).map((text) => text.trim());
-const threadOf = (page) => page.evaluate(() => new URLSearchParams(location.hash.split("?")[1]).get("thread"));
+const threadOf = (page) => new URLSearchParams(page.url().split("?")[1]).get("thread");
+const run = (page) => page.getByRole("button", { name: "Run", exact: true });
 
-row("a chat streams, and the node that works is lit", async (open) => {
-  const page = await open(at("chat"));
-  const name = held();
-  await say(page, name);
+async function change(page, number, text) {
+  await page.locator(".message.human").nth(number).getByRole("button", { name: "Edit" }).click();
+  await page.getByRole("textbox", { name: "The message, changed" }).fill(text);
+  await page.getByRole("button", { name: "Send from here" }).click();
+}
+
+scenario("a chat streams, is rejoined, stopped, and goes on", async ({ page, open, unique, picture, check, deployments: { chatroom } }) => {
+  const held = unique("held"), other = unique("held");
+  await open(at(chatroom, "chat"));
+  await say(page, held);
   await hears(page, "heard: ");
   await lit(page, "answer", "active");
-  assert.equal(await page.locator("[data-step=answer]").getAttribute("data-state"), "working");
-  await release(name);
-  await hears(page, `heard: ${name}.`);
-  await idle(page);
-  await lit(page, "answer", "done");
-  assert.deepEqual(await said(page), [name, `heard: ${name}.`]);
-});
-
-row("a reload in the middle rejoins", async (open) => {
-  const page = await open(at("chat"));
-  const name = held();
-  await say(page, name);
-  await hears(page, "heard: ");
-  const thread = await threadOf(page);
+  await page.locator("[data-step=answer][data-state=working]").waitFor();
+  const thread = threadOf(page);
   await page.reload();
   await hears(page, "heard: ");
   await lit(page, "answer", "active");
-  assert.equal(await threadOf(page), thread);
-  await release(name);
-  await hears(page, `heard: ${name}.`);
+  assert.equal(threadOf(page), thread);
+  await check();
+  await picture("console-playground");
+  await release(chatroom, held);
+  await hears(page, `heard: ${held}.`);
   await idle(page);
-  assert.deepEqual(await said(page), [name, `heard: ${name}.`]);
-});
+  await lit(page, "answer", "done");
+  assert.deepEqual(await said(page), [held, `heard: ${held}.`]);
 
-row("a run is stopped, and the thread goes on", async (open) => {
-  const page = await open(at("chat"));
-  const name = held();
-  await say(page, name);
-  await hears(page, "heard: ");
+  await say(page, other);
+  await page.locator(".message.ai").nth(1).waitFor();
   await page.getByRole("button", { name: "Stop" }).click();
   await idle(page);
-  await page.locator(".play-stands", { hasText: "Stopped before answer" }).waitFor(WAIT);
-  await release(name);
+  await page.locator(".play-stands", { hasText: "Stopped before answer" }).waitFor();
+  await release(chatroom, other);
   await page.getByRole("button", { name: "Go on" }).click();
-  await hears(page, `heard: ${name}.`);
+  await hears(page, `heard: ${other}.`);
   await idle(page);
   assert.equal(await page.locator(".play-stands").count(), 0);
 });
 
-row("an earlier message is changed and sent again", async (open) => {
-  const page = await open(at("chat"));
+scenario("earlier messages are changed and sent again", async ({ page, open, deployments: { chatroom } }) => {
+  await open(at(chatroom, "chat"));
   for (const text of ["one", "two"]) {
     await say(page, text);
     await hears(page, `heard: ${text}.`);
     await idle(page);
   }
-  await page.locator(".message.human").nth(1).getByRole("button", { name: "Edit" }).click();
-  await page.getByRole("textbox", { name: "The message, changed" }).fill("three");
-  await page.getByRole("button", { name: "Send from here" }).click();
+  await change(page, 1, "three");
   await hears(page, "heard: three.");
   await idle(page);
   assert.deepEqual(await said(page), ["one", "heard: one.", "three", "heard: three."]);
-  await page.locator(".message.human").nth(0).getByRole("button", { name: "Edit" }).click();
-  await page.getByRole("textbox", { name: "The message, changed" }).fill("none of these");
-  await page.getByRole("button", { name: "Send from here" }).click();
+  await change(page, 0, "none of these");
   await hears(page, "heard: none of these.");
   await idle(page);
   assert.deepEqual(await said(page), ["none of these", "heard: none of these."]);
+  await page.getByRole("button", { name: "New thread" }).click();
+  await page.getByRole("heading", { name: "Say something" }).waitFor();
+  assert.equal(threadOf(page), null);
+  await page.goBack();
+  await hears(page, "heard: none of these.");
 });
 
-row("tools are folded, with what they tell and their result", async (open) => {
-  const page = await open(at("helps"));
-  const name = held();
-  await say(page, `find ${name} nothing`);
-  const [first, second] = [page.locator(".tool-call").nth(0), page.locator(".tool-call").nth(1)];
-  await page.locator(".tool-call[data-state=failed]").waitFor(WAIT);
+scenario("tools are folded, subgraphs are shown under their node", async ({ page, open, unique, check, deployments: { chatroom } }) => {
+  const held = unique("held"), other = unique("held");
+  await open(at(chatroom, "helps"));
+  await say(page, `find ${held} nothing`);
+  const first = page.locator(".tool-call").first();
+  await page.locator(".tool-call[data-state=failed]").waitFor();
   assert.equal(await first.getAttribute("open"), null);
   await first.locator("summary").click();
-  await first.locator("pre", { hasText: `looking for ${name}` }).waitFor(WAIT);
+  await first.locator("pre", { hasText: `looking for ${held}` }).waitFor();
   await lit(page, "tools", "active");
-  await release(name);
-  await hears(page, `so: ${name} is known`);
+  await release(chatroom, held);
+  await hears(page, `so: ${held} is known`);
   await idle(page);
-  assert.equal(await first.getAttribute("data-state"), "done");
-  await first.locator(".md", { hasText: `${name} is known` }).waitFor(WAIT);
-  assert.equal(await second.getAttribute("data-state"), "failed");
+  await first.locator(".md", { hasText: `${held} is known` }).waitFor();
+  assert.deepEqual(await page.locator(".tool-call").evaluateAll((all) => all.map((each) => each.dataset.state)), ["done", "failed"]);
   assert.equal(await page.locator(".message.tool").count(), 0);
-});
+  await page.locator("[data-step=tools] .step-head").first().click();
+  await check();
 
-row("a subgraph's messages and steps are shown under it", async (open) => {
-  const page = await open(at("researches"));
-  const name = held();
-  await say(page, name);
-  await page.locator(".aside", { hasText: "research › answer" }).locator(".message.ai", { hasText: "heard: " }).waitFor(WAIT);
-  await page.locator("[data-step=research] [data-step='research:answer'][data-state=working]").waitFor(WAIT);
+  await open(at(chatroom, "researches"));
+  await say(page, other);
+  await page.locator(".aside", { hasText: "research › answer" }).locator(".message.ai", { hasText: "heard: " }).waitFor();
+  await page.locator("[data-step=research] [data-step='research:answer'][data-state=working]").waitFor();
   await page.getByRole("button", { name: "▸ research" }).click();
   await lit(page, "research:answer", "active");
-  await release(name);
+  await release(chatroom, other);
   await hears(page, "notes taken: 2");
   await idle(page);
   assert.equal(await page.locator(".aside").count(), 0);
   await lit(page, "research:answer", "done");
 });
 
-row("a form runs a graph, and its JSON goes along", async (open) => {
-  const page = await open(at("orders"));
+scenario("a form runs a graph, its JSON goes along, and what went wrong is told", async ({ page, open, allow, check, picture, deployments: { chatroom } }) => {
+  await open(at(chatroom, "orders"));
   const form = page.locator(".composer-form");
   await form.getByRole("button", { name: "Both" }).click();
   const json = form.getByRole("textbox", { name: "Input as JSON" });
@@ -137,198 +125,180 @@ row("a form runs a graph, and its JSON goes along", async (open) => {
   await form.getByRole("button", { name: "Add address" }).click();
   await form.locator("[data-field=street] textarea").fill("Main Street");
   const written = JSON.parse(await json.inputValue());
-  const { customer, amount, urgent, size, colours, address } = written;
-  assert.deepEqual({ customer, amount, urgent, size, colours, address }, {
-    customer: "Ada", amount: 3, urgent: true, size: "large", colours: ["red"], address: { street: "Main Street", number: null },
+  assert.deepEqual(written, {
+    customer: "Ada", amount: 3, weight: null, urgent: true, size: "large", colours: ["red"],
+    address: { street: "Main Street", number: null }, extra: {}, steps: [],
   });
   await json.fill(JSON.stringify({ ...written, customer: "Bea" }));
   assert.equal(await form.locator("[data-field=customer] textarea").inputValue(), "Bea");
   await json.fill("{");
-  assert.ok(await page.getByRole("button", { name: "Run", exact: true }).isDisabled());
+  assert.ok(await run(page).isDisabled());
+  await check();
   await json.fill(JSON.stringify({ ...written, customer: "Cleo" }));
   await page.getByRole("button", { name: "▸ pack" }).click();
-  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await run(page).click();
   await lit(page, "pack:wrap", "done");
   await lit(page, "rush", "done");
   await idle(page);
-  await page.locator(".message.values", { hasText: "plain: 3 large for Cleo" }).waitFor(WAIT);
-  await page.locator(".told", { hasText: "Cleo" }).waitFor(WAIT);
-});
+  await page.locator(".message.values", { hasText: "plain: 3 large for Cleo" }).waitFor();
+  await page.locator(".told", { hasText: "Cleo" }).waitFor();
+  await picture("console-form");
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
 
-row("what went wrong is told", async (open) => {
-  const page = await open(at("orders"));
-  await page.locator(".composer-form").getByRole("button", { name: "JSON" }).click();
-  await page.getByRole("textbox", { name: "Input as JSON" }).fill('{"customer": 5}');
-  await page.getByRole("button", { name: "Run", exact: true }).click();
+  allow(/424/); // the graph cannot read what it was given
+  await page.getByRole("button", { name: "New thread" }).click();
+  await json.fill('{"customer": 5}');
+  await run(page).click();
   const told = page.locator(".play-error", { hasText: "ValidationError" });
-  await told.waitFor(WAIT);
+  await told.waitFor();
   assert.match(await told.textContent(), /Input should be a valid string/);
   await page.reload();
-  await told.waitFor(WAIT);
+  await told.waitFor();
 });
 
-row("two questions are answered, with text and with JSON, one after a reload", async (open) => {
-  const page = await open(at("asks_twice"));
+scenario("two questions are answered, with text and with JSON, one after a reload", async ({ page, open, check, deployments: { chatroom } }) => {
+  await open(at(chatroom, "asks_twice"));
   await say(page, "go");
-  const questions = page.locator(".question");
-  await questions.nth(1).waitFor(WAIT);
+  const [first, second] = ["first?", "second?"].map((text) => page.locator(".question", { hasText: text }));
+  await second.waitFor();
   await lit(page, "ask_first", "asking");
-  await page.locator(".question", { hasText: "first?" }).getByRole("textbox", { name: "Answer" }).fill("plain words");
-  await page.locator(".question", { hasText: "first?" }).getByRole("button", { name: "Answer", exact: true }).click();
-  await page.locator(".question", { hasText: "first?" }).waitFor({ ...WAIT, state: "detached" });
+  await check();
+  await first.getByRole("textbox", { name: "Answer" }).fill("plain words");
+  await first.getByRole("button", { name: "Answer", exact: true }).click();
+  await first.waitFor({ state: "detached" });
+  await second.waitFor();
   await page.reload();
-  const second = page.locator(".question", { hasText: "second?" });
   await second.getByRole("button", { name: "JSON" }).click();
   await second.getByRole("textbox", { name: "Answer as JSON" }).fill('{"a": [1]}');
   await second.getByRole("button", { name: "Answer", exact: true }).click();
   await hears(page, "second: {'a': [1]}");
   await idle(page);
-  assert.equal(await questions.count(), 0);
+  assert.equal(await page.locator(".question").count(), 0);
 });
 
-const answered = async (page) => {
-  await hears(page, "answered: ");
-  await idle(page);
-  return JSON.parse(await page.locator(".message.ai code").last().textContent());
-};
-const choose = (page, tool, word) => page.locator(`[data-action=${tool}]`).getByRole("radio", { name: word }).check(WAIT);
+const choose = (page, tool, word) => page.locator(`[data-action=${tool}]`).getByRole("radio", { name: word }).check();
 
-row("calls of a turn are decided in the middleware's form", async (open) => {
-  const page = await open(at("reviews"));
+// What the graph says it was answered, in its message of that number.
+async function answered(page, number) {
+  await page.locator(".message.ai").nth(number).waitFor();
+  await idle(page);
+  return JSON.parse(await page.locator(".message.ai code").nth(number).textContent());
+}
+
+scenario("calls are decided in the middleware's form, all of a turn and one by one", async ({ page, open, check, picture, deployments: { chatroom } }) => {
+  await open(at(chatroom, "reviews"));
   await say(page, "go");
   const send = page.getByRole("button", { name: "Send 2 decisions" });
   await choose(page, "pay", "Edit");
   assert.ok(await send.isDisabled());
   await page.locator("[data-action=pay] [data-field=amount] input").fill("30");
-  assert.deepEqual(await page.locator("[data-action=write] [role=radiogroup]").getByRole("radio").count(), 2);
+  assert.equal(await page.locator("[data-action=write]").getByRole("radio").count(), 2); // what it allows
   await choose(page, "write", "Respond");
   await page.locator("[data-action=write]").getByRole("textbox", { name: "Response" }).fill("it was written");
+  await check();
+  await picture("console-decisions");
   await send.click();
-  assert.deepEqual(await answered(page), [
+  assert.deepEqual(await answered(page, 0), [
     { type: "edit", edited_action: { name: "pay", args: { to: "Ada", amount: 30 } } },
     { type: "respond", message: "it was written" },
   ]);
   await say(page, "again");
-  await page.getByRole("button", { name: "Accept all" }).click(WAIT);
-  await page.locator(".message.ai").nth(1).waitFor(WAIT);
-  assert.deepEqual(await answered(page), [{ type: "approve" }, { type: "approve" }]);
-});
+  await page.getByRole("button", { name: "Accept all" }).click();
+  assert.deepEqual(await answered(page, 1), [{ type: "approve" }, { type: "approve" }]);
 
-row("one call is rejected in the middleware's form", async (open) => {
-  const page = await open(at("reviews_each"));
+  await open(at(chatroom, "reviews_each"));
   await say(page, "go");
   await choose(page, "pay", "Reject");
   await page.locator("[data-action=pay]").getByRole("textbox", { name: /Reason/ }).fill("too dear");
   await page.getByRole("button", { name: "Send decision" }).click();
-  assert.deepEqual(await answered(page), { type: "reject", message: "too dear" });
+  assert.deepEqual(await answered(page, 0), { type: "reject", message: "too dear" });
 });
 
-row("a letter of the inbox is answered in each way", async (open) => {
-  const page = await open(at("inbox"));
+scenario("a letter of the inbox is answered in each way", async ({ page, open, deployments: { chatroom } }) => {
+  await open(at(chatroom, "inbox"));
   const ways = {
     Accept: { type: "accept", args: null },
     Edit: { type: "edit", args: { action: "pay", args: { to: "Bea", amount: 20 } } },
     Respond: { type: "response", args: "ask later" },
     Ignore: { type: "ignore", args: null },
   };
-  for (const [at, [word, answer]] of Object.entries(ways).entries()) {
+  for (const [number, [word, answer]] of Object.entries(ways).entries()) {
     await say(page, "go");
     await choose(page, "pay", word);
     if (word === "Edit") await page.locator("[data-action=pay] [data-field=to] textarea").fill("Bea");
     if (word === "Respond") await page.getByRole("textbox", { name: "Response" }).fill("ask later");
     await page.getByRole("button", { name: "Send decision" }).click();
-    await page.locator(".message.ai").nth(at).waitFor(WAIT);
-    assert.deepEqual(await answered(page), answer);
+    assert.deepEqual(await answered(page, number), answer);
   }
 });
 
-row("an assistant is made, used, and changed", async (open) => {
-  const page = await open(at("orders"));
-  const name = `Warm ${randomUUID()}`;
+scenario("an assistant is made, used, and changed", async ({ page, open, unique, check, deployments: { chatroom } }) => {
+  const name = unique("Warm");
+  const chosen = (version) => page.getByRole("combobox", { name: "Assistant" }).locator("option:checked", { hasText: `${name} · v${version}` }).waitFor({ state: "attached" });
+  await open(at(chatroom, "orders"));
   await page.getByRole("button", { name: "New assistant" }).click();
   const dialog = page.getByRole("dialog");
   await dialog.getByRole("textbox", { name: "Name" }).fill(name);
   await dialog.locator("[data-field=tone] select").selectOption({ label: "warm" });
+  await check();
   await dialog.getByRole("button", { name: "JSON" }).click();
-  assert.deepEqual(JSON.parse(await dialog.getByRole("textbox", { name: "Context as JSON" }).inputValue()), { tone: "warm", repeat: 1 });
+  const json = dialog.getByRole("textbox", { name: "Context as JSON" });
+  assert.deepEqual(JSON.parse(await json.inputValue()), { tone: "warm", repeat: 1 });
   await dialog.getByRole("button", { name: "Make assistant" }).click();
-  await page.getByRole("combobox", { name: "Assistant" }).locator("option:checked", { hasText: `${name} · v1` }).waitFor({ ...WAIT, state: "attached" });
+  await chosen(1);
   await page.locator(".composer-form [data-field=customer] textarea").fill("Ada");
-  await page.getByRole("button", { name: "Run", exact: true }).click();
-  await page.locator(".message.values", { hasText: "warm: 1 small for Ada" }).waitFor(WAIT);
+  await run(page).click();
+  await page.locator(".message.values", { hasText: "warm: 1 small for Ada" }).waitFor();
   await idle(page);
   await page.getByRole("button", { name: "Change the assistant" }).click();
   await dialog.locator("[data-field=repeat] input").fill("2");
-  await dialog.getByRole("button", { name: /Save as version 2/ }).click();
-  await page.getByRole("combobox", { name: "Assistant" }).locator("option:checked", { hasText: `${name} · v2` }).waitFor({ ...WAIT, state: "attached" });
+  await dialog.getByRole("button", { name: "Save as a new version" }).click();
+  await chosen(2);
+});
+
+scenario("who may only read is shown a thread, and nothing to send", async ({ page, open, keyOf, deployments: { chatroom } }) => {
+  const { thread_id: thread } = await api("POST", `/d/${chatroom}/threads`, {});
+  await api("POST", `/d/${chatroom}/threads/${thread}/runs/wait`, { assistant_id: "chat", input: { messages: "hello" } });
+  await open(`${at(chatroom, "chat")}?thread=${thread}`, { key: await keyOf("read") });
+  await hears(page, "heard: hello.");
+  await page.getByText("Your role may read here").waitFor();
+  assert.equal(await page.getByRole("button", { name: /Send|Edit|New assistant|Change/ }).count(), 0);
 });
 
 const HOSTILE = [
   "<script>window.taken = 1</script>", '<img src=x onerror="window.taken = 2">', "[one](javascript:window.taken=3)",
   "![two](https://elsewhere.invalid/pixel.png)", '<a href="javascript:window.taken=4">three</a>', "<svg onload=window.taken=5>",
   "[four](data:text/html,<script>window.taken=6</script>)", "<iframe srcdoc='<script>parent.taken=7</script>'></iframe>",
-  '<style>body{display:none}</style>', "\u001b[31mred\u001b[0m",
+  "<style>body{display:none}</style>", "\u001b[31mred\u001b[0m", "![five](data:image/svg+xml,<svg onload=window.taken=8>)",
 ].join("\n\n");
 
-row("markup in messages stays inert", async (open) => {
-  const page = await open(at("chat"));
-  const elsewhere = [];
-  page.on("request", (request) => request.url().includes("elsewhere") && elsewhere.push(request.url()));
+scenario("markup in messages stays inert", async ({ page, open, deployments: { chatroom } }) => {
+  await open(at(chatroom, "chat"));
   await say(page, HOSTILE);
-  await page.locator(".message.ai", { hasText: "three" }).waitFor(WAIT);
+  await hears(page, "three");
   await idle(page);
-  for (const link of await page.locator(".chat a").all()) await link.evaluate((each) => each.removeAttribute("target"));
-  for (const text of ["one", "three", "four"]) await page.locator(".chat").getByText(text, { exact: true }).first().click({ timeout: 1000 }).catch(() => {});
+  for (const text of ["one", "four", "five"]) await page.locator(".message.ai").getByText(text, { exact: true }).click();
   assert.equal(await page.evaluate(() => window.taken), undefined);
   assert.equal(await page.locator(".chat :is(script, img, svg, iframe, style, [onerror], [onload])").count(), 0);
-  const links = await page.locator(".chat a[href]").evaluateAll((all) => all.map((each) => each.protocol));
-  assert.deepEqual([...new Set(links)], ["https:"]);
-  assert.ok(await page.locator(".chat").isVisible());
-  assert.deepEqual(elsewhere, []);
+  const links = await page.locator(".chat a[href]").evaluateAll((all) => all.map((each) => `${each.protocol} ${each.rel}`));
+  assert.deepEqual([...new Set(links)], ["https: noopener noreferrer nofollow"]);
+  assert.ok(await page.locator(".message.ai").isVisible());
 });
 
-row("of a stream of 500 tokens a second only what grows is drawn again", async (open) => {
-  const page = await open(at("pours"));
-  await say(page, "200 500");
+scenario("of a stream of 500 tokens a second only what grows is drawn again", async ({ page, open, deployments: { chatroom } }) => {
+  await open(at(chatroom, "pours"));
+  await say(page, "100 500");
   await hears(page, "the end");
   await idle(page);
   await page.evaluate(() => {
-    window.seen = { changes: 0, long: [] };
-    const first = document.querySelector(".message.ai");
-    new MutationObserver((changes) => { window.seen.changes += changes.length; }).observe(first, { subtree: true, childList: true, attributes: true, characterData: true });
-    new PerformanceObserver((list) => window.seen.long.push(...list.getEntries().map((entry) => Math.round(entry.duration)))).observe({ entryTypes: ["longtask"] });
+    window.changes = 0;
+    const watcher = new MutationObserver((changes) => { window.changes += changes.length; });
+    watcher.observe(document.querySelector(".message.ai"), { subtree: true, childList: true, attributes: true, characterData: true });
   });
-  await say(page, "2500 500");
-  await page.locator(".message.ai").nth(1).locator(".md", { hasText: "the end" }).waitFor(WAIT);
+  await say(page, "2000 500");
+  await page.locator(".message.ai").nth(1).locator(".md", { hasText: "the end" }).waitFor();
   await idle(page);
   const text = (await said(page)).at(-1);
-  for (const word of ["word0 ", "word1250 ", "word2498 ", "the end"]) assert.ok(text.includes(word), word);
-  const { changes, long } = await page.evaluate(() => window.seen);
-  assert.equal(changes, 0);
-  console.error(`# 2,500 tokens: ${long.length} tasks above 50 ms, the longest ${Math.max(0, ...long)} ms`);
+  for (const word of ["word0 ", "word1250 ", "word1998 ", "1999", "the end"]) assert.ok(text.includes(word), word);
+  assert.equal(await page.evaluate(() => window.changes), 0);
 });
-
-for (const width of [1280, 400]) {
-  row(`at ${width} pixels a form, a question and a chat are accessible`, async (open) => {
-    const page = await open(at("reviews"), { width });
-    await say(page, "go");
-    await choose(page, "pay", "Edit");
-    await accessible(page);
-    await page.goto("about:blank");
-    const form = await open(at("orders"), { width });
-    await form.locator(".composer-form").getByRole("button", { name: "Both" }).click();
-    await accessible(form);
-    assert.equal(await form.evaluate(() => document.documentElement.scrollWidth <= innerWidth), true);
-    await form.getByRole("button", { name: "New assistant" }).click();
-    await form.getByRole("dialog").getByRole("textbox", { name: "Name" }).waitFor(WAIT);
-    await accessible(form);
-    const chat = await open(at("helps"), { width });
-    await say(chat, "find nothing");
-    await hears(chat, "so: ");
-    await idle(chat);
-    await chat.locator(".tool-call summary").click();
-    await chat.locator("[data-step=tools] .step-head").click();
-    await accessible(chat);
-    assert.equal(await chat.evaluate(() => document.documentElement.scrollWidth <= innerWidth), true);
-  });
-}

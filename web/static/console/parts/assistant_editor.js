@@ -48,7 +48,7 @@ function EditorDialog({ title, schema, deployment, graphId, assistant, onClose, 
   }
 
   const actions = html`<${Button} onClick=${onClose}>Cancel<//>
-    <${Button} kind="primary" disabled=${fault !== null} onClick=${save}>${assistant ? `Save as version ${assistant.version + 1} or later` : "Make assistant"}<//>`;
+    <${Button} kind="primary" disabled=${fault !== null} onClick=${save}>${assistant ? "Save as a new version" : "Make assistant"}<//>`;
   return html`<${Dialog} title=${title} open=${true} onClose=${onClose} actions=${actions} wide=${true}>
     <${ErrorBox} error=${error} />
     <div class="form-row">
