@@ -13,10 +13,11 @@ async function say(page, text) {
 }
 
 const hears = (page, text) => page.locator(".message.ai", { hasText: text }).last().waitFor();
-const idle = (page) => page.getByRole("button", { name: "Stop" }).waitFor({ state: "detached" });
+const idle = (page) => page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
 const lit = (page, node, state) => page.locator(`[data-node='${node}'][data-state=${state}]`).waitFor();
 const said = async (page) => (await page.locator(".message .md").allTextContents()).map((text) => text.trim());
 const threadOf = (page) => new URLSearchParams(page.url().split("?")[1]).get("thread");
+const holds = async (box, text) => box.page().waitForFunction(([found, wanted]) => found.value.includes(wanted), [await box.elementHandle(), text]);
 const run = (page) => page.getByRole("button", { name: "Run", exact: true });
 
 async function change(page, number, text) {
@@ -47,7 +48,7 @@ scenario("a chat streams, is rejoined, stopped, and goes on", async ({ page, ope
 
   await say(page, other);
   await page.locator(".message.ai").nth(1).waitFor();
-  await page.getByRole("button", { name: "Stop" }).click();
+  await page.getByRole("button", { name: "Stop", exact: true }).click();
   await idle(page);
   await page.locator(".play-stands", { hasText: "Stopped before answer" }).waitFor();
   await release(chatroom, other);
@@ -124,15 +125,16 @@ scenario("a form runs a graph, its JSON goes along, and what went wrong is told"
   await form.getByRole("textbox", { name: "colours 1" }).fill("red");
   await form.getByRole("button", { name: "Add address" }).click();
   await form.locator("[data-field=street] textarea").fill("Main Street");
+  await holds(json, "Main Street");
   const written = JSON.parse(await json.inputValue());
   assert.deepEqual(written, {
     customer: "Ada", amount: 3, weight: null, urgent: true, size: "large", colours: ["red"],
     address: { street: "Main Street", number: null }, extra: {}, steps: [],
   });
   await json.fill(JSON.stringify({ ...written, customer: "Bea" }));
-  assert.equal(await form.locator("[data-field=customer] textarea").inputValue(), "Bea");
+  await holds(form.locator("[data-field=customer] textarea"), "Bea");
   await json.fill("{");
-  assert.ok(await run(page).isDisabled());
+  await page.getByRole("button", { name: "Run", exact: true, disabled: true }).waitFor();
   await check();
   await json.fill(JSON.stringify({ ...written, customer: "Cleo" }));
   await page.getByRole("button", { name: "▸ pack" }).click();
@@ -188,16 +190,15 @@ async function answered(page, number) {
 scenario("calls are decided in the middleware's form, all of a turn and one by one", async ({ page, open, check, picture, deployments: { chatroom } }) => {
   await open(at(chatroom, "reviews"));
   await say(page, "go");
-  const send = page.getByRole("button", { name: "Send 2 decisions" });
   await choose(page, "pay", "Edit");
-  assert.ok(await send.isDisabled());
+  await page.getByRole("button", { name: "Send 2 decisions", disabled: true }).waitFor();
   await page.locator("[data-action=pay] [data-field=amount] input").fill("30");
   assert.equal(await page.locator("[data-action=write]").getByRole("radio").count(), 2); // what it allows
   await choose(page, "write", "Respond");
   await page.locator("[data-action=write]").getByRole("textbox", { name: "Response" }).fill("it was written");
   await check();
   await picture("console-decisions");
-  await send.click();
+  await page.getByRole("button", { name: "Send 2 decisions" }).click();
   assert.deepEqual(await answered(page, 0), [
     { type: "edit", edited_action: { name: "pay", args: { to: "Ada", amount: 30 } } },
     { type: "respond", message: "it was written" },
@@ -243,6 +244,7 @@ scenario("an assistant is made, used, and changed", async ({ page, open, unique,
   await check();
   await dialog.getByRole("button", { name: "JSON" }).click();
   const json = dialog.getByRole("textbox", { name: "Context as JSON" });
+  await holds(json, "warm");
   assert.deepEqual(JSON.parse(await json.inputValue()), { tone: "warm", repeat: 1 });
   await dialog.getByRole("button", { name: "Make assistant" }).click();
   await chosen(1);
@@ -269,7 +271,7 @@ const HOSTILE = [
   "<script>window.taken = 1</script>", '<img src=x onerror="window.taken = 2">', "[one](javascript:window.taken=3)",
   "![two](https://elsewhere.invalid/pixel.png)", '<a href="javascript:window.taken=4">three</a>', "<svg onload=window.taken=5>",
   "[four](data:text/html,<script>window.taken=6</script>)", "<iframe srcdoc='<script>parent.taken=7</script>'></iframe>",
-  "<style>body{display:none}</style>", "\u001b[31mred\u001b[0m", "![five](data:image/svg+xml,<svg onload=window.taken=8>)",
+  "<style>body{display:none}</style>", "\u001b[31mred\u001b[0m", "![five](data:image/svg+xml,%3Csvg%20onload=window.taken=8%3E)",
 ].join("\n\n");
 
 scenario("markup in messages stays inert", async ({ page, open, deployments: { chatroom } }) => {

@@ -175,6 +175,15 @@ suite("parts", () => {
     assert.deepEqual([view.items.value.length, view.steps.size], [0, 0]);
   });
 
+  test("a run that goes on keeps the steps, and the one that asked works again", () => {
+    const view = runView();
+    applyAll(view, [began("t1", "first"), done("t1", "first"), began("t2", "ask"), done("t2", "ask", { interrupts: [{ id: "q", value: "?" }] })]);
+    beginRun(view, { goesOn: true });
+    applyAll(view, [began("t2", "ask")]);
+    assert.deepEqual(view.items.value.map((step) => [step.name, step.status.value]), [["first", "done"], ["ask", "working"]]);
+    assert.deepEqual([[...view.lights.value.active], [...view.lights.value.done], [...view.lights.value.asking]], [["ask"], ["first"], []]);
+  });
+
   test("questions of a state keep the schema that the stream told", () => {
     const view = runView();
     applyAll(view, [event("values", { a: 1, __interrupt__: [{ id: "q", value: "?", response_schema: { type: "string" } }] })]);

@@ -56,7 +56,7 @@ function Playground({ name, graphId, assistant, assistants, threadId, reload }) 
   const run = (/** @type {Record<string, any>} */ body, /** @type {any} */ message) =>
     control.start({ assistantId: assistant.assistant_id, graphId, body, message });
   return html`
-    <${Page} title="Playground" crumbs=${[{ label: name }, { label: graphId }]}>
+    <${Page} title="Playground" crumbs=${[{ label: name }, { label: graphId, href: href(["d", name, "playground", graphId]) }]}>
       <div class="play-bar">
         <${GraphSelect} name=${name} graphId=${graphId} assistants=${assistants} />
         <${AssistantSelect} graphId=${graphId} assistant=${assistant} assistants=${assistants} />

@@ -81,7 +81,7 @@ export function runControl(deployment, on) {
     leave();
     const { signal } = following;
     const back = standing(view);
-    beginRun(view);
+    beginRun(view, { goesOn: "command" in body || body.input === null });
     view.phase.value = "waiting";
     try {
       if (threadId === null) {

@@ -58,23 +58,28 @@ export function runView() {
   return view;
 }
 
-/** Forgets the last run's steps before the next begins. @param {RunView} view */
-export function beginRun(view) {
+/** Before a run begins: the last one's steps are forgotten, unless it goes on where that one stopped. @param {RunView} view */
+export function beginRun(view, { goesOn = false } = {}) {
   batch(() => {
-    view.items.value = [];
-    view.dropped.value = 0;
     view.questions.value = [];
     view.next.value = [];
     view.error.value = null;
     view.tools.value = {};
-    view.lights.value = noLights();
     view.runId.value = null;
     view.attempt.value = 1;
+    if (!goesOn) forgetSteps(view);
   });
-  view.steps.clear();
   view.lastEventId = null;
   view.hasTasks = false;
   view.isMeasured = true;
+}
+
+/** @param {RunView} view */
+function forgetSteps(view) {
+  view.items.value = [];
+  view.dropped.value = 0;
+  view.lights.value = noLights();
+  view.steps.clear();
 }
 
 /** Shows a message before the service has it. @param {RunView} view @param {any} message */
@@ -226,8 +231,11 @@ function worked(view, spaces, data, change) {
   change.isLit = true;
   const step = view.steps.get(data.id);
   if (!("triggers" in data) && step) return ended(view, step, data);
-  if (step) step.status.value = "working";
-  else push(view, spaces, stepOf(view, spaces, data.id, data.name, data.input, "working"));
+  if (step) {
+    step.status.value = "working"; // asked, answered, and at it again
+    step.error.value = null;
+    step.began = view.now;
+  } else push(view, spaces, stepOf(view, spaces, data.id, data.name, data.input, "working"));
 }
 
 /** @param {RunView} view @param {Step} step @param {any} data */
