@@ -1,12 +1,12 @@
 // A run's events as they come: gathered outside of what is drawn, shown once a frame at most, opened one at a time.
 
 import { isAborted } from "../core/api.js";
-import { html, signal, useEffect, useMemo, useState } from "../core/dom.js";
+import { html, signal, useCallback, useEffect, useMemo, useState } from "../core/dom.js";
 import { clock, count, plain } from "../core/format.js";
 import { ErrorBox, Json } from "./index.js";
 import { Windowed } from "./windowed.js";
 
-/** @typedef {{id: string, event: string, data: any, at: number | null}} LogEvent */
+/** @typedef {{number: number, event: string, data: any, at: number | null}} LogEvent */
 
 const ROW_HEIGHT = 26;
 const KEPT = 20_000;
@@ -23,12 +23,13 @@ const REPLAYED_MS = 1_000; // what comes this soon was kept, and nobody knows wh
 export function createLog(open, { isLive }) {
   /** @type {LogEvent[]} */
   const events = [];
-  /** @type {Map<string, number>} */
-  const names = new Map();
+  /** @type {Set<string>} */
+  const names = new Set();
   const version = signal(0);
   const state = signal(/** @type {{isOpen: boolean, error: any}} */ ({ isOpen: true, error: null }));
   const leaving = new AbortController();
   const begun = Date.now();
+  let number = 0;
   let dropped = 0;
   let timer = 0;
 
@@ -38,9 +39,9 @@ export function createLog(open, { isLive }) {
   };
   const follow = async () => {
     try {
-      for await (const { id, event, data } of open(leaving.signal)) {
-        events.push({ id, event, data, at: isLive && Date.now() - begun > REPLAYED_MS ? Date.now() : null });
-        names.set(event, (names.get(event) ?? 0) + 1);
+      for await (const { event, data } of open(leaving.signal)) {
+        events.push({ number: ++number, event, data, at: isLive && Date.now() - begun > REPLAYED_MS ? Date.now() : null });
+        names.add(event);
         if (events.length > KEPT + DROPPED_AT_ONCE) {
           events.splice(0, DROPPED_AT_ONCE);
           dropped += DROPPED_AT_ONCE;
@@ -84,14 +85,28 @@ export function EventLog({ log, isLive }) {
     setFollows(false);
     setOpened(shown[Math.min(Math.max(place + step, 0), shown.length - 1)]);
   };
-  const render = (/** @type {number} */ at) => html`<${Row} key=${log.dropped() + at} number=${log.dropped() + at + 1} event=${shown[at]} isOpen=${shown[at] === opened}
-    onOpen=${() => { setFollows(false); setOpened(shown[at]); }} />`;
+  const options = useMemo(() => [...log.names].slice(0, 100).map((each) => html`<option key=${each} value=${each}>${plain(each.slice(0, 100))}</option>`), [log.names.size]);
+  const open = useCallback((/** @type {LogEvent} */ event) => {
+    setFollows(false);
+    setOpened(event);
+  }, []);
+  /** @type {WeakMap<LogEvent, {isOpen: boolean, row: any}>} */
+  const drawn = useMemo(() => new WeakMap(), [name]);
+  const render = (/** @type {number} */ at) => {
+    const event = shown[at];
+    const isOpen = event === opened;
+    const known = drawn.get(event);
+    if (known?.isOpen === isOpen) return known.row; // the same node again: nothing of it is compared
+    const row = html`<${Row} key=${event.number} event=${event} isOpen=${isOpen} onOpen=${open} />`;
+    drawn.set(event, { isOpen, row });
+    return row;
+  };
   return html`
     <div class="event-tools">
       <span aria-live="off">${count(shown.length)} ${shown.length === 1 ? "event" : "events"}${log.dropped() ? `, ${count(log.dropped())} earlier ones are not held` : ""}</span>
       <select aria-label="Events of one kind" value=${name} onChange=${(/** @type {Event} */ event) => setName(/** @type {HTMLSelectElement} */ (event.currentTarget).value)}>
         <option value="">All kinds</option>
-        ${[...log.names].slice(0, 100).map(([each, n]) => html`<option key=${each} value=${each}>${plain(each.slice(0, 100))} (${n})</option>`)}
+        ${options}
       </select>
       ${isOpen && isLive && html`<label><input type="checkbox" checked=${follows} onChange=${() => setFollows(!follows)} /> Follow</label> <span class="live">live</span>`}
     </div>
@@ -107,11 +122,11 @@ export function EventLog({ log, isLive }) {
     </div>`;
 }
 
-/** @param {{event: LogEvent, number: number, isOpen: boolean, onOpen: () => void}} props */
-function Row({ event, number, isOpen, onOpen }) {
+/** @param {{event: LogEvent, isOpen: boolean, onOpen: (event: LogEvent) => void}} props */
+function Row({ event, isOpen, onOpen }) {
   return html`
-    <div class=${isOpen ? "event chosen" : "event"} role="option" aria-selected=${isOpen} onClick=${onOpen}>
-      <span class="event-time">${event.at === null ? number : clock(event.at)}</span>
+    <div class=${isOpen ? "event chosen" : "event"} role="option" aria-selected=${isOpen} onClick=${() => onOpen(event)}>
+      <span class="event-time">${event.at === null ? event.number : clock(event.at)}</span>
       <span class="event-name">${plain(event.event.slice(0, 80))}</span>
       <span class="event-data">${preview(event.data)}</span>
     </div>`;

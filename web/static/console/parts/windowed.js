@@ -1,6 +1,6 @@
 // A long list of rows of one height, of which only those in sight are in the document.
 
-import { html, useEffect, useRef, useState } from "../core/dom.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/dom.js";
 
 const MORE_ROWS = 8; // above and below what is in sight
 
@@ -12,8 +12,11 @@ const MORE_ROWS = 8; // above and below what is in sight
 export function Windowed({ count, rowHeight, render, label, role = "list", follow = false, active = -1, onRange, onKeyDown, ...more }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const [view, setView] = useState({ top: 0, height: 600 });
-  const first = Math.max(Math.floor(view.top / rowHeight) - MORE_ROWS, 0);
-  const last = Math.min(Math.ceil((view.top + view.height) / rowHeight) + MORE_ROWS, count);
+  const follows = useRef(follow);
+  follows.current = follow;
+  const top = follow ? Math.max(count * rowHeight - view.height, 0) : view.top;
+  const first = Math.max(Math.floor(top / rowHeight) - MORE_ROWS, 0);
+  const last = Math.min(Math.ceil((top + view.height) / rowHeight) + MORE_ROWS, count);
 
   const look = () => {
     const element = box.current;
@@ -30,17 +33,18 @@ export function Windowed({ count, rowHeight, render, label, role = "list", follo
     return () => observer.disconnect();
   }, []);
   useEffect(() => { onRange?.(first, last); }, [first, last, count]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (follow && box.current) box.current.scrollTop = count * rowHeight;
   }, [follow, count]);
   useEffect(() => {
     if (active >= 0 && box.current) keepInSight(box.current, active * rowHeight, rowHeight);
   }, [active]);
 
+  const scrolled = () => follows.current || look(); // who follows is at the end anyway
   const rows = [];
   for (let at = first; at < last; at++) rows.push(render(at));
   return html`
-    <div ref=${box} class=${`rows-window ${more.class ?? ""}`} role=${role} aria-label=${label} tabindex="0" style=${{ "--rows": `${count * rowHeight + 2}px` }} onScroll=${look} onKeyDown=${onKeyDown}>
+    <div ref=${box} class=${`rows-window ${more.class ?? ""}`} role=${role} aria-label=${label} tabindex="0" style=${{ "--rows": `${count * rowHeight + 2}px` }} onScroll=${scrolled} onKeyDown=${onKeyDown}>
       <div class="rows-all" role="presentation" style=${{ height: `${count * rowHeight}px` }}>
         <div class="rows-shown" role="presentation" style=${{ transform: `translateY(${first * rowHeight}px)` }}>${rows}</div>
       </div>
