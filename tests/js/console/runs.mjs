@@ -98,7 +98,10 @@ scenario("events are shown while they come, and after", async (it) => {
   await open(`${pageOf(it, run)}?tab=events`);
   const events = page.getByRole("listbox", { name: "Events" });
   await events.getByText("{i: ").first().waitFor();
-  await page.getByLabel("Follow").uncheck();
+  await until(async () => {
+    await events.evaluate((box) => { box.scrollTop = 0; });
+    return events.getByText("run_id: ").isVisible();
+  }, "who scrolls up reads from the start");
   await ended(it, run);
   await page.getByText("success").waitFor();
   await page.getByText(/^3,00\d events$/).waitFor();
@@ -137,6 +140,18 @@ scenario("input, output and nodes are there after the run", async (it) => {
   await page.getByRole("link", { name: "speak" }).click();
   await page.getByRole("listbox", { name: "Checkpoints, newest first" }).waitFor();
   if (!isNarrow) await page.goBack();
+});
+
+scenario("tokens are told by model", async (it) => {
+  const { page, open } = it;
+  const run = await start(it, await thread(it), { assistant_id: "consumes", input: { text: "a" } });
+  const { usage } = await ended(it, run);
+  const [[model, { total_tokens: tokens }]] = Object.entries(usage);
+  await open(pageOf(it, run));
+  const told = page.getByRole("region", { name: "Tokens and cost" });
+  await told.getByText(model).waitFor();
+  assert.ok((await told.innerText()).includes(String(tokens)));
+  await told.getByText("no price is set").waitFor();
 });
 
 scenario("a run's webhook tells what became of it, and is sent again", async (it) => {

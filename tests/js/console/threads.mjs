@@ -110,6 +110,18 @@ scenario("a run is replayed from a checkpoint", async (it) => {
   assert.equal((await it.api("GET", at(it, `/threads/${id}/runs`))).length, 2);
 });
 
+scenario("a thread shows its steps while a run goes on", async (it) => {
+  const { page, open } = it;
+  const { thread_id: id } = await it.api("POST", at(it, "/threads"), {});
+  await it.api("POST", at(it, `/threads/${id}/runs`), { assistant_id: "counts", input: { n: 6, seconds: 1 } });
+  await open(at(it, `/threads/${id}`));
+  await page.getByRole("status").filter({ hasText: "live" }).waitFor();
+  await option(page, "count").first().waitFor();
+  await page.getByText("8 checkpoints, newest first").waitFor();
+  await page.getByText("idle").waitFor();
+  await changes(page).getByText("log[5]").waitFor();
+});
+
 scenario("a thread that asks leads to where it is answered", async (it) => {
   const { page, open } = it;
   const id = await threadOf(it, "asks");

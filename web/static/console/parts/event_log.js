@@ -113,7 +113,7 @@ export function EventLog({ log, isLive }) {
     ${error && html`<${ErrorBox} error=${error} />`}
     ${!shown.length && html`<p class="quiet">${isOpen ? "No event yet." : "No events are kept. They expire some minutes after a run's end; what it wrote is in the thread."}</p>`}
     <div class=${opened ? "event-split" : ""}>
-      ${shown.length > 0 && html`<${Windowed} class="events" role="listbox" label="Events" count=${shown.length} rowHeight=${ROW_HEIGHT} render=${render} follow=${follows && isOpen} active=${place} onKeyDown=${onKeyDown} />`}
+      ${shown.length > 0 && html`<${Windowed} class="events" role="listbox" label="Events" count=${shown.length} rowHeight=${ROW_HEIGHT} render=${render} follow=${follows && isOpen} onLeave=${() => setFollows(false)} active=${place} onKeyDown=${onKeyDown} />`}
       ${opened && html`
         <section class="event-detail" aria-label="Event">
           <header><strong>${plain(opened.event.slice(0, 200))}</strong> <button type="button" class="plain" onClick=${() => setOpened(null)}>Close</button></header>

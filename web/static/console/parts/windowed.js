@@ -5,11 +5,12 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/dom.
 const MORE_ROWS = 8; // above and below what is in sight
 
 /**
- * `onRange` is called with the first and the last row in sight, `active` is kept in sight when it changes.
- * @param {{count: number, rowHeight: number, render: (at: number) => any, label: string, role?: string, follow?: boolean, active?: number,
+ * `onRange` is called with the first and the last row in sight, `active` is kept in sight when it changes. With `follow` the end
+ * stays in sight as the list grows, until the reader scrolls away (`onLeave`).
+ * @param {{count: number, rowHeight: number, render: (at: number) => any, label: string, role?: string, follow?: boolean, onLeave?: () => void, active?: number,
  *   onRange?: (first: number, last: number) => void, onKeyDown?: (event: KeyboardEvent) => void, class?: string}} props
  */
-export function Windowed({ count, rowHeight, render, label, role = "list", follow = false, active = -1, onRange, onKeyDown, ...more }) {
+export function Windowed({ count, rowHeight, render, label, role = "list", follow = false, onLeave, active = -1, onRange, onKeyDown, ...more }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const [view, setView] = useState({ top: 0, height: 600 });
   const follows = useRef(follow);
@@ -36,11 +37,16 @@ export function Windowed({ count, rowHeight, render, label, role = "list", follo
   useLayoutEffect(() => {
     if (follow && box.current) box.current.scrollTop = count * rowHeight;
   }, [follow, count]);
+  useLayoutEffect(() => { if (!follow) look(); }, [follow]);
   useEffect(() => {
     if (active >= 0 && box.current) keepInSight(box.current, active * rowHeight, rowHeight);
   }, [active]);
 
-  const scrolled = () => follows.current || look(); // who follows is at the end anyway
+  const scrolled = () => {
+    const element = box.current;
+    if (!follows.current) look();
+    else if (element && element.scrollHeight - element.scrollTop - element.clientHeight > 2 * rowHeight) onLeave?.(); // by the reader's own hand
+  };
   const rows = [];
   for (let at = first; at < last; at++) rows.push(render(at));
   return html`
