@@ -10,12 +10,13 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import gevent
+from gevent.pool import Group
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 V6_HOST_PREFIX = 64  # whoever has one IPv6 address has as many as this leaves
@@ -29,6 +30,7 @@ class Connection:
     source: str
     greenlet: Any = field(default_factory=gevent.getcurrent)
     request: Any = None  # the last one, as gunicorn has it
+    upgraded: Callable[[], None] | None = None  # what serves it from now on, when it is HTTP's no longer
 
     def is_quiet(self) -> bool:
         """Whether its next request has still to begin, and can: nothing is left of the last one."""
@@ -45,6 +47,7 @@ class Connections:
         self._unbounded = tuple(unbounded)
         self._by_source: Counter[str] = Counter()
         self._open: dict[Any, Connection] = {}
+        self._upgraded = Group()
         self._waiting: dict[Any, gevent.Timeout] = {}  # the longest waiting first
 
     @contextmanager
@@ -61,11 +64,37 @@ class Connections:
             self._close_longest_waiting()
         try:
             yield connection
+            if connection.upgraded is not None:
+                self._hand_over(connection, connection.upgraded)
         finally:
-            del self._open[connection.greenlet]
-            self._by_source[source] -= 1
-            if not self._by_source[source]:
-                del self._by_source[source]
+            if connection.greenlet is gevent.getcurrent():
+                self._forget(connection)
+
+    def _hand_over(self, connection: Connection, serve: Callable[[], None]) -> None:
+        """Let a new greenlet serve it, whose stack is as small as the old one's was before its request.
+
+        One that has served a request keeps for good what that has taken of stack.
+        """
+        del self._open[connection.greenlet]
+        connection.request = connection.upgraded = None
+        connection.greenlet = self._upgraded.spawn(self._serve_upgraded, connection, serve)
+        self._open[connection.greenlet] = connection
+
+    def _serve_upgraded(self, connection: Connection, serve: Callable[[], None]) -> None:
+        try:
+            serve()
+        finally:
+            self._forget(connection)
+
+    def wait_for_upgraded(self, seconds: float) -> None:
+        """Wait for those that are served in greenlets of their own to end."""
+        self._upgraded.join(timeout=seconds)
+
+    def _forget(self, connection: Connection) -> None:
+        del self._open[connection.greenlet]
+        self._by_source[connection.source] -= 1
+        if not self._by_source[connection.source]:
+            del self._by_source[connection.source]
 
     def _source(self, address: str) -> str:
         """What counts as one source; empty for a proxy, which is many."""

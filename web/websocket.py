@@ -1,6 +1,6 @@
 """WebSockets on gunicorn's gevent worker: the handshake, and messages over the connection that the request came on.
 
-A socket costs the greenlet of its connection and no other: a watcher of gevent's loop waits for what comes, and the
+A socket costs one greenlet, begun after the handshake: a watcher of gevent's loop waits for what comes, and the
 greenlet that reads is there only while there is something to read. Nothing is queued for a client: who writes waits
 until the client takes it.
 """
@@ -29,6 +29,7 @@ from shared.eventlog.hub import Stopping
 from shared.infra.hardening import let_others_run
 from web import sse
 from web.errors import answer
+from web.upgrade import HandedOver
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +152,16 @@ class WebSocket:
         self.is_closed = False
         self.closed_with: tuple[int, str] = NO_GOODBYE  # what the client said at its end
 
+    # The connection.
+
+    def keep(self) -> None:
+        """Have it for oneself: the server closes its own descriptor at the end of the request."""
+        self._client = self._client.dup()
+
+    def release(self) -> None:
+        with suppress(OSError):
+            self._client.close()
+
     # What is sent.
 
     def open(self) -> None:
@@ -242,7 +253,7 @@ class WebSocket:
     def _read(self) -> None:
         """Take what is there, then watch for more."""
         try:
-            for message in self._messages():
+            for message in self._messages() if self._watcher is not None else ():
                 self._take(message)
         except Closed:
             self.is_closed = True
@@ -309,7 +320,8 @@ NOTHING = nullcontext()
 class SocketStream(sse.Stream):
     """The answer to a handshake: takes the connection over when the server asks for its first chunk, and gives none.
 
-    `steps` do all the work; between them it is looked at whether the key may still go on.
+    `steps` do all the work, once the request is over and nothing is left of it; between them it is looked at whether
+    the key may still go on.
     """
 
     def __init__(
@@ -317,12 +329,26 @@ class SocketStream(sse.Stream):
     ) -> None:
         super().__init__(steps, holds=holds, on_disconnect=None)
         self._websocket = websocket
+        self._is_handed_over = False
 
     def __next__(self) -> bytes:
-        with suppress(Closed):
-            self._serve()
-        self._websocket.linger()
-        raise sse.cut_off("the socket is closed")
+        self._websocket.keep()
+        self._is_handed_over = True
+        raise HandedOver(self._serve_to_end)
+
+    def close(self) -> None:
+        """The request's end is not the socket's."""
+        if not self._is_handed_over:
+            super().close()
+
+    def _serve_to_end(self) -> None:
+        try:
+            with suppress(Closed):
+                self._serve()
+            self._websocket.linger()
+        finally:
+            self._websocket.release()
+            super().close()
 
     def _serve(self) -> None:
         self._websocket.open()

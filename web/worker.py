@@ -24,12 +24,14 @@ from shared.infra import logs
 from shared.settings import Settings
 from web.connections import Connections
 from web.request_bodies import CLOSE
+from web.upgrade import HandedOver
 
 # Longest silence of a peer that owes us bytes or does not take ours; streams write at every heartbeat.
 SOCKET_SECONDS = 300.0
 HEAD_SECONDS = 10.0  # for a connection's first request to come, and for the head of each
 SPARE_CONNECTIONS = 100  # accepted while those that are closed for them still close
 APP_SECONDS = 3.0  # for answers of projects' apps to end by themselves once the worker stops
+SOCKETS_SECONDS = 10.0  # for WebSockets to say goodbye then
 MOST_DETAIL = 200  # characters: what gunicorn quotes of a request may be long
 
 REQUEST_ID = "request_id"
@@ -47,6 +49,10 @@ class Worker(GeventWorker):
             per_source=self.settings.connections_per_address,
             unbounded=map(ipaddress.ip_network, self.settings.proxy_addresses),
         )
+
+    def run(self) -> None:
+        super().run()
+        self.connections.wait_for_upgraded(SOCKETS_SECONDS)
 
     def handle(self, listener: socket.socket, client: socket.socket, addr: Any) -> None:
         client.settimeout(SOCKET_SECONDS)
@@ -82,6 +88,9 @@ class Worker(GeventWorker):
         self.connections.current().request = req
         try:
             return super().handle_request(listener_name, req, sock, addr)
+        except HandedOver as taken:
+            self.connections.current().upgraded = taken.serve
+            raise
         except TimeoutError as error:  # for which gunicorn would log a traceback
             raise ConnectionResetError(errno.ECONNRESET, "the client takes nothing any more") from error
 
