@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import struct
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -43,6 +44,8 @@ ASKED = [
 ]  # what was looked at already, as the library wants it
 OF_HANDSHAKE = frozenset({"connection", "upgrade", "content-length", "transfer-encoding"})
 READ = 1  # libev's flag
+WHOLE_TEXT = 0x81  # how a frame begins that is a whole text
+SHORT = 126  # bytes and more have their number in two bytes after this one, or in eight after the next
 READ_BYTES = 16 * 1024
 TURN_EVENTS = 64  # after so many, others get their turn
 NO_GOODBYE = (int(CloseReason.ABNORMAL_CLOSURE), "")
@@ -75,6 +78,18 @@ class ClientMessage:
 
     data: bytes
     is_text: bool
+
+
+def text_frame(message: bytes) -> bytes:
+    """A text in the one frame in which a server sends it; the same for all clients."""
+    size = len(message)
+    if size < SHORT:
+        head = struct.pack("!BB", WHOLE_TEXT, size)
+    elif size < 1 << 16:
+        head = struct.pack("!BBH", WHOLE_TEXT, SHORT, size)
+    else:
+        head = struct.pack("!BBQ", WHOLE_TEXT, SHORT + 1, size)
+    return head + message
 
 
 def handshake(environ: Mapping[str, Any]) -> tuple[Connection, bytes]:
@@ -170,7 +185,13 @@ class WebSocket:
 
     def send(self, *messages: bytes) -> None:
         """Send texts, each a message; waits until the client takes them. Raises Closed."""
-        self._send(*(TextMessage(data=message.decode()) for message in messages))
+        self.send_frames([text_frame(message) for message in messages])
+
+    def send_frames(self, frames: Sequence[bytes]) -> None:
+        """Send whole messages in their frames; otherwise as `send`."""
+        with self._lock:
+            self._require_open()
+            self._write(b"".join(frames))
 
     def send_binary(self, message: bytes) -> None:
         """Send bytes as one message; otherwise as `send`."""
@@ -178,9 +199,12 @@ class WebSocket:
 
     def _send(self, *events: Event) -> None:
         with self._lock:
-            if self.is_closed or self._connection.state is not ConnectionState.OPEN:
-                raise Closed
+            self._require_open()
             self._write(b"".join(map(self._connection.send, events)))
+
+    def _require_open(self) -> None:
+        if self.is_closed or self._connection.state is not ConnectionState.OPEN:
+            raise Closed
 
     def _write(self, data: bytes) -> None:
         """All of it; the client may pause between parts for as long as at any answer."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -37,16 +37,28 @@ WAKE_UP = b"0 0 8\nwake-up\n"  # a message that says no more than: look
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: `data` is one line of JSON; `after` the number of the event before it in the log."""
+    """One event: `data` is one line of JSON; `after` the number of the event before it in the log.
+
+    All readers of a process are given the same one as it is published: what one makes of it to send, the others
+    find in `made`.
+    """
 
     seq: int
     after: int
     name: str
     data: bytes
+    made: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def is_last(self) -> bool:
         return self.name == END
+
+    def once(self, kind: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` makes of this event alone, the same each time it is asked for."""
+        found = self.made.get(kind)
+        if found is None:
+            found = self.made[kind] = make()
+        return found
 
 
 EXPIRED = Event(0, 0, "expired", b"")  # yielded where history is missing

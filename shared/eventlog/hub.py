@@ -29,6 +29,11 @@ class Stopping(Exception):
 class Reader:
     """One follower's queue, filled by the hub. `stale` means: the log knows more than the queue."""
 
+    __slots__ = (
+        "_bytes", "_events", "_is_woken", "_lock", "_ready",
+        "channel", "confirmed", "is_closed", "is_new", "stale", "unseen",
+    )  # fmt: skip
+
     def __init__(self, channel: bytes, *, unseen: bool) -> None:
         self.channel = channel
         self.is_new = unseen  # follows something that was not there when it came

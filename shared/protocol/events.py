@@ -6,8 +6,8 @@ custom event. Its data are the parameters that clients get. Nobody but the clien
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -28,7 +28,10 @@ Head = tuple[str, Sequence[str], str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class ProtocolEvent:
-    """One event of a thread; `name` is that of a custom one, `params` JSON."""
+    """One event of a thread; `name` is that of a custom one, `params` JSON.
+
+    One that stands in a log is the same for all readers in a process, and so are its `forms` on the wire.
+    """
 
     seq: int
     id: str
@@ -36,6 +39,14 @@ class ProtocolEvent:
     namespace: Sequence[str]
     name: str | None
     params: bytes
+    forms: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+
+    def form(self, name: str, make: Callable[[ProtocolEvent], bytes]) -> bytes:
+        """This form of it, made once."""
+        found = self.forms.get(name)
+        if found is None:
+            found = self.forms[name] = make(self)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,11 @@ _known_head = lru_cache(REMEMBERED_HEADS)(_head)
 
 def stored(event: Event, run_id: UUID, run: int) -> ProtocolEvent:
     """An event of the log of a run, which is the thread's run of that number."""
+    found: ProtocolEvent = event.once("protocol", lambda: _stored(event, run_id, run))
+    return found
+
+
+def _stored(event: Event, run_id: UUID, run: int) -> ProtocolEvent:
     method, namespace, tail, custom = stored_head(event.name)
     id = f"synth:{run_id}:{tail}" if tail else f"{run_id}:{event.seq}"
     return ProtocolEvent(position.seq(run, event.seq), id, method, namespace, custom, event.data)

@@ -9,7 +9,7 @@ from flask import Blueprint, Response
 
 from shared import thread_stream
 from shared.eventlog.hub import hub
-from shared.protocol.events import Failure, Item, Note
+from shared.protocol.events import Failure, Item, Note, ProtocolEvent
 from shared.protocol.stream import ProtocolStream
 from web import sse
 from web.auth import caller
@@ -85,4 +85,8 @@ def _frame(item: Item, subscription: Subscription) -> bytes:
         return sse.encode_parts("error", failed(item), b"")
     if not subscription.wants(item):
         return b""
-    return sse.encode_parts(item.method, encoded(item), b"%d" % item.seq)
+    return item.form("sse", _sse)
+
+
+def _sse(event: ProtocolEvent) -> bytes:
+    return sse.encode_parts(event.method, encoded(event), b"%d" % event.seq)

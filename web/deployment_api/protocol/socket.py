@@ -45,7 +45,7 @@ from web.fields import Schema, StrictString
 from web.named_headers import headers_of_run
 from web.operations import operation
 from web.validation import checked, parse_body, uuid_path
-from web.websocket import Closed, NoUpgrade, SocketStream, Upgraded, WebSocket
+from web.websocket import Closed, NoUpgrade, SocketStream, Upgraded, WebSocket, text_frame
 
 log = logging.getLogger(__name__)
 
@@ -234,16 +234,16 @@ class Session:
 
     def _pass_on(self, batch: Sequence[Item]) -> None:
         """A batch of events; a quiet spell ends what is caught up with."""
-        texts: list[bytes] = []
+        frames: list[bytes] = []
         for item in batch:
             if isinstance(item, Failure):
                 self._fail(item)
             elif not isinstance(item, Note):
-                texts += self._sent(item)
+                frames += self._sent(item)
         if not batch:
-            texts += self._caught_up()
-        if texts:
-            self._socket.send(*texts)
+            frames += self._caught_up()
+        if frames:
+            self._socket.send_frames(frames)
 
     def _sent(self, event: ProtocolEvent) -> Iterator[bytes]:
         if self._replay is not None and event.seq > max(self._replay.through, self._seen):
@@ -252,14 +252,14 @@ class Session:
         if self._replay is not None:
             self._replay.count += self._live[self._replay.id].wants(event)
         if any(live.wants(event) for live in self._live.values()):
-            yield encoded(event)
+            yield event.form("socket", _frame)
 
     def _caught_up(self) -> Iterator[bytes]:
         """The answer to who has got all that was before."""
         replay, self._replay = self._replay, None
         if replay is not None:
             result = {"subscription_id": replay.id, "replayed_events": replay.count}
-            yield _encoded(answers.success(replay.command_id, result, replay.through))
+            yield text_frame(_encoded(answers.success(replay.command_id, result, replay.through)))
 
     def _fail(self, failure: Failure) -> None:
         """The socket's last words; raises Closed."""
@@ -358,6 +358,10 @@ class Session:
 
     def _answer(self, answer: Mapping[str, Any]) -> None:
         self._socket.send(_encoded(answer))
+
+
+def _frame(event: ProtocolEvent) -> bytes:
+    return text_frame(encoded(event))
 
 
 def _encoded(answer: Mapping[str, Any]) -> bytes:
