@@ -319,6 +319,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"metadata": {"a": "x" * 70_000}}, "metadata"),
     ({"config": None}, "config"),
     ({"config": {"recursion_limit": 1.5}}, "config.recursion_limit"),
+    ({"config": {"max_concurrency": 0}}, "config.max_concurrency"),
     ({"config": {"metadata": {"a": "\x00"}}}, "config.metadata"),
     ({"config": {"configurable": {"checkpoint_map": 5}}}, "config.configurable.checkpoint_map"),
     ({"context": None}, "context"),

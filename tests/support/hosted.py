@@ -49,6 +49,7 @@ GRAPHS = [
     "shows_context",
     "points",
     "sends",
+    "meets",
     "functional",
     "invokes_inside",
     "invokes_blocking",

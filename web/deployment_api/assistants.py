@@ -44,6 +44,7 @@ CONFIG_BYTES = 256 * 1024
 class Config(Schema):
     tags = ListOf(StrictString())
     recursion_limit = StrictInteger(minimum=1)
+    max_concurrency = StrictInteger(minimum=1, allow_none=True)
     configurable = JsonObject()
     metadata = JsonObject(searchable=True)
 
@@ -55,6 +56,7 @@ class ConfigField(JsonObject):
         "properties": {
             "tags": {"type": "array", "items": {"type": "string"}},
             "recursion_limit": {"type": "integer", "minimum": 1},
+            "max_concurrency": {"type": ["integer", "null"], "minimum": 1},
             "configurable": {"type": "object"},
             "metadata": {"type": "object"},
         }

@@ -266,6 +266,8 @@ class Execution:
         }
         if given.get("recursion_limit") is not None:
             config["recursion_limit"] = given["recursion_limit"]
+        if given.get("max_concurrency") is not None:
+            config["max_concurrency"] = given["max_concurrency"]
         if isinstance(given.get("run_name"), str):
             config["run_name"] = given["run_name"]
         return config

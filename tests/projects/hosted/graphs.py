@@ -399,6 +399,31 @@ _sends.add_edge(START, "route")
 sends = _sends.compile()
 
 
+_at_once = 0
+
+
+async def meet(state: State) -> State:
+    """Says how many of it there are at once."""
+    global _at_once
+    _at_once += 1
+    await asyncio.sleep(0.01)
+    seen = _at_once
+    await asyncio.sleep(0.01)
+    _at_once -= 1
+    return {"log": [seen]}
+
+
+async def gather(state: State) -> Command[Any]:
+    return Command(goto=[Send("meet", {}) for _ in range(3)])
+
+
+_meets = StateGraph(State)
+_meets.add_node(gather)
+_meets.add_node(meet)
+_meets.add_edge(START, "gather")
+meets = _meets.compile()
+
+
 @task
 async def double(number: int) -> int:
     return number * 2

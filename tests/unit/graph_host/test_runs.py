@@ -11,7 +11,7 @@ from tests.support.hosted import HOSTED
 from tests.support.hosts import Checkpointed, HostProcess, Run, graph_host
 
 GRAPHS = ("steps", "asks", "asks_twice", "nested", "deep", "fails", "speaks", "uses_tool", "uses_tool_inside",
-          "stops_before_two", "sleeps")  # fmt: skip
+          "stops_before_two", "sleeps", "meets")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,17 @@ def outcome(run: Run) -> dict[str, Any]:
 def ids(run: Run) -> list[str]:
     """Of the interrupts that a run left open."""
     return [item["id"] for item in outcome(run)["state"]["interrupts"]]
+
+
+# Config
+
+
+@pytest.mark.parametrize(("config", "most"), [({"max_concurrency": 1}, 1), ({"max_concurrency": None}, 3)])
+def test_so_many_nodes_run_at_once_as_the_config_says(
+    thread: Checkpointed, config: dict[str, Any], most: int
+) -> None:
+    run = thread.run("meets", {"text": "a"}, config=config)
+    assert run.values["log"] == [most] * 3
 
 
 # From a checkpoint
