@@ -28,7 +28,7 @@ from cli.project import Project
 from tests.support.servers import valkey_url
 from tests.support.waiting import wait_until
 
-START_SECONDS = 60
+START_SECONDS = 240
 STOP_SECONDS = 45
 TAIL_LINES = 80
 
