@@ -14,7 +14,11 @@ from web.static_files import STATIC
 CONSOLE, VENDOR = STATIC / "console", STATIC / "vendor"
 LOCK = STATIC.parent / "vendoring" / "package-lock.json"
 MOST_BYTES = 250_000  # compressed, all of it together
-IMPORTED = re.compile(r"""(?:\bfrom\s*|\bimport\s*\(?\s*)(["'])([\w@./-]+)\1""")
+# Of ours only what begins a line, since texts to copy have imports too; a library is one long line.
+OURS = re.compile(
+    r"""^(?:import|export)\b[^"'`;]*["']([^"']+)["']|\bimport\(\s*["']([^"']+)["']""", re.MULTILINE
+)
+THEIRS = re.compile(r"""(?:\bfrom\s*|\bimport\s*\(?\s*)["']([\w@./-]+)["']()""")
 MARKUP = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc")
 SANITIZED = {"markdown.js"}  # where DOMPurify has made it
 
@@ -54,8 +58,10 @@ def test_every_library_has_its_licence() -> None:
 
 
 def test_imports_are_relative_and_lead_to_a_file() -> None:
-    for path in [*scripts(CONSOLE), *scripts(VENDOR)]:
-        for _, name in IMPORTED.findall(without_types(path.read_text())):
+    found = [(path, OURS.findall(without_types(path.read_text()))) for path in scripts(CONSOLE)]
+    found += [(path, THEIRS.findall(path.read_text())) for path in scripts(VENDOR)]
+    for path, names in found:
+        for name in ("".join(either) for either in names):
             assert name.startswith("."), f"{path}: {name}"
             target = (path.parent / name).resolve()
             assert target.is_file(), f"{path}: {name}"

@@ -8,7 +8,7 @@ import { useResource } from "../core/resource.js";
 import { Button, Chart, Check, Empty, ErrorBox, Field, Loading, Page, Table } from "../parts/index.js";
 
 const DAY_MS = 86_400_000;
-const DAYS = 30;
+const DAYS = 30, MOST_DAYS = 1000;
 const DIMENSIONS = /** @type {const} */ (["day", "deployment", "model", "key"]);
 const LABELS = { day: "Day", deployment: "Deployment", model: "Model", key: "API key" };
 
@@ -17,7 +17,7 @@ export const title = () => "Usage";
 /** @param {{query: Record<string, string>}} props */
 export default function UsagePage({ query }) {
   const from = query.from || dayOf(Date.now() - DAYS * DAY_MS), until = query.until || dayOf(Date.now());
-  const by = DIMENSIONS.filter((name) => (query.by ?? "deployment,model").split(",").includes(name));
+  const by = DIMENSIONS.filter((name) => (query.by ?? "deployment").split(",").includes(name));
   const span = { from, until };
   const table = useUsage({ ...span, by: by.join(",") });
   const days = useUsage({ ...span, by: "day" });
@@ -32,7 +32,7 @@ export default function UsagePage({ query }) {
         ${DIMENSIONS.map((name) => html`<${Check} key=${name} label=${LABELS[name]} checked=${by.includes(name)} onChange=${(/** @type {boolean} */ isOn) => choose(name, isOn)} />`)}
       </fieldset>
       <${ErrorBox} error=${error} retry=${table.reload} />
-      ${days.rows && days.rows.length > 0 && html`<${Days} rows=${days.rows} />`}
+      ${days.rows && days.rows.length > 0 && html`<${Days} rows=${days.rows} from=${from} until=${until} />`}
       ${table.loading && html`<${Loading} />`}
       ${table.rows && html`<${Table} label="Usage" rows=${table.rows} rowKey=${(/** @type {any} */ row) => by.map((name) => row[idOf(name)]).join("|")} columns=${columns(by)} empty=${NONE} />`}
     <//>`;
@@ -52,9 +52,11 @@ function useUsage(query) {
   return { rows: data?.usage, ...rest };
 }
 
-/** @param {{rows: any[]}} props */
-function Days({ rows }) {
-  const of = (/** @type {string} */ name) => rows.map((row) => [row.day, row[name]]);
+/** @param {{rows: any[], from: string, until: string}} props */
+function Days({ rows, from, until }) {
+  const known = new Map(rows.map((row) => [row.day, row]));
+  const days = Array.from({ length: Math.min(MOST_DAYS, (Date.parse(until) - Date.parse(from)) / DAY_MS + 1) }, (_, at) => dayOf(Date.parse(from) + at * DAY_MS));
+  const of = (/** @type {string} */ name) => days.map((day) => [day, known.get(day)?.[name] ?? 0]);
   const hasCost = rows.some((row) => row.cost !== null);
   return html`<div class="columns">
     <${Chart} label="Tokens a day" kind="bars" series=${[{ label: "input", points: of("input_tokens") }, { label: "output", points: of("output_tokens") }]} />
