@@ -115,7 +115,7 @@ scenario("limits are set, and what cannot be is said at its field", async ({ pag
   await page.getByRole("alert").first().waitFor();
   await page.getByLabel("Runs at a time").fill("7");
   await page.getByRole("button", { name: "Save" }).click();
-  await page.getByText("Saved").first().waitFor();
+  await page.getByText("max_concurrent_runs 7").waitFor();
   assert.equal((await record(shop)).limits.max_concurrent_runs, 7);
   await page.getByLabel("Runs at a time").fill("");
   await page.getByRole("button", { name: "Save" }).click();
