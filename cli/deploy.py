@@ -251,6 +251,18 @@ def command(
             rich_help_panel="Scale",
         ),
     ] = None,
+    max_tokens_per_day: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Tokens its runs may use a day; 0: no limit.", metavar="N", rich_help_panel="Scale"
+        ),
+    ] = None,
+    max_run_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Tokens each of its runs may use; 0: no limit.", metavar="N", rich_help_panel="Scale"
+        ),
+    ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the build.")] = False,
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Wait at most this long; then exit 3.", metavar="SECONDS")
@@ -283,6 +295,8 @@ def command(
             "hosts_per_runner": hosts_per_runner,
             "run_timeout_seconds": run_timeout,
             "memory_mb": memory_mb,
+            "max_tokens_per_day": max_tokens_per_day,
+            "max_run_tokens": max_run_tokens,
         }
         limits = {name: value for name, value in limits.items() if value is not None}
         project = None if git else Project.read(directory, config)

@@ -27,6 +27,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from shared.errors import Forbidden, Invalid, NotFound
+from shared.figures import budgets
 from shared.infra.postgres import connection, transaction
 from shared.models import ApiKey, Organization
 
@@ -75,6 +76,8 @@ def create(
     lifetime: timedelta | None = None,
     expires_at: datetime | None = None,
     max_concurrent_runs: int | None = None,
+    max_tokens_per_day: int | None = None,
+    max_run_tokens: int | None = None,
 ) -> str:
     """Make a key and return its text, which cannot be had again."""
     if role not in ROLES:
@@ -92,6 +95,8 @@ def create(
             secret_hash=_hash(secret),
             expires_at=func.now() + lifetime if lifetime is not None else expires_at,
             max_concurrent_runs=max_concurrent_runs or None,
+            max_tokens_per_day=max_tokens_per_day or None,
+            max_run_tokens=max_run_tokens or None,
         )
     )
     session.flush()
@@ -106,7 +111,8 @@ def create_for(session: Session, caller: Caller, *, role: str, **options: Any) -
     return key.split("_")[1], key
 
 
-COLUMNS = "id, name, role, created_at, expires_at, last_used_at, revoked_at, max_concurrent_runs"
+LIMITS = ("max_concurrent_runs", *budgets.NAMES)
+COLUMNS = "id, name, role, created_at, expires_at, last_used_at, revoked_at, max_concurrent_runs, max_tokens_per_day, max_run_tokens"
 
 
 def list_of(conn: Connection, organization_id: UUID, *, limit: int, offset: int) -> list[RowMapping]:
@@ -141,23 +147,28 @@ def change(
     key_id: str,
     *,
     name: str | None = None,
-    max_concurrent_runs: int | None = None,
+    **limits: int | None,
 ) -> RowMapping:
-    """Set what is not None; 0 takes the limit of runs away. Raises NotFound."""
+    """Set what is not None; 0 takes one of the LIMITS away. Raises NotFound."""
+    columns = ", ".join(
+        f"{limit} = nullif(coalesce(CAST(:{limit} AS bigint), {limit}), 0)" for limit in LIMITS
+    )
     query = text(
-        "UPDATE api_key SET name = coalesce(:name, name), max_concurrent_runs = nullif("
-        "coalesce(CAST(:most AS bigint), max_concurrent_runs), 0)"
+        f"UPDATE api_key SET name = coalesce(:name, name), {columns}"
         f" WHERE id = :id AND organization_id = :organization_id RETURNING {COLUMNS}"
     )
     values = {
         "id": key_id,
         "organization_id": organization_id,
         "name": name,
-        "most": max_concurrent_runs,
+        **{limit: limits.get(limit) for limit in LIMITS},
     }
     row = conn.execute(query, values).mappings().one_or_none()
     if row is None:
         raise _missing(key_id)
+    if limits.get("max_tokens_per_day"):
+        budgets.begin(conn, (budgets.KEY, key_id))
+    budgets.forget()
     return row
 
 

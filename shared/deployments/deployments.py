@@ -381,6 +381,7 @@ CASE WHEN d.status = 'READY' AND d.active_revision_id IS NULL AND NOT EXISTS
 SELECT = f"""
 SELECT d.id, d.organization_id, d.name, d.display_name, d.source, d.source_config, {STATUS} AS status, d.pool,
        d.max_concurrent_runs, d.hosts_per_runner, d.run_timeout_seconds, d.memory_mb,
+       d.max_tokens_per_day, d.max_run_tokens,
        d.agent_id, d.agent_environment, d.latest_revision_id, d.active_revision_id, d.created_at,
        d.updated_at, r.source_revision_config, r.number AS latest_revision_number,
        r.status AS latest_revision_status,

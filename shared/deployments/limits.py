@@ -9,10 +9,11 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from shared.figures import budgets
 from shared.infra.postgres import Row
 
 MOVED_AT_ONCE = 2_000  # a statement of a hundred thousand takes longer than a request may
-NAMES = ("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb")
+NAMES = ("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb", *budgets.NAMES)
 
 
 def record(row: Row) -> dict[str, Any]:
@@ -29,6 +30,9 @@ def change(conn: Connection, deployment_id: UUID, given: Mapping[str, Any]) -> N
             text(f"UPDATE deployment SET {columns}, updated_at = now() WHERE id = :id"),
             {**wanted, "id": deployment_id},
         )
+    if wanted.get("max_tokens_per_day"):
+        budgets.begin(conn, (budgets.DEPLOYMENT, str(deployment_id)))
+    budgets.forget()
 
 
 @dataclass(frozen=True, slots=True)

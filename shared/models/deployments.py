@@ -28,6 +28,9 @@ class Deployment(Base):
     hosts_per_runner: Mapped[int | None]
     run_timeout_seconds: Mapped[float | None] = mapped_column(Double)
     memory_mb: Mapped[int | None]
+    # what its runs may use: see shared/figures/budgets.py
+    max_tokens_per_day: Mapped[int | None]
+    max_run_tokens: Mapped[int | None]
     agent_id: Mapped[str | None]
     agent_environment: Mapped[str | None]
     latest_revision_id: Mapped[UUID | None]

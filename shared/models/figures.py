@@ -82,3 +82,13 @@ class DailyUsage(Base):
     total_tokens: Mapped[int] = mapped_column(server_default="0")
 
     __table_args__ = (Index("ix_daily_usage_day", "day"),)
+
+
+class SpentTokens(Base):
+    """What the runs of a deployment or key with a budget have used on a day, also those that have not ended."""
+
+    __tablename__ = "spent_tokens"
+    kind: Mapped[str] = mapped_column(primary_key=True)  # deployment or key
+    id: Mapped[str] = mapped_column(primary_key=True)
+    day: Mapped[date] = mapped_column(primary_key=True)
+    tokens: Mapped[int]

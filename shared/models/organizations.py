@@ -37,6 +37,8 @@ class ApiKey(Base):
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
     max_concurrent_runs: Mapped[int | None]  # of the runs it creates; see shared/runs/key_limits.py
+    max_tokens_per_day: Mapped[int | None]  # of the same; see shared/figures/budgets.py
+    max_run_tokens: Mapped[int | None]
 
     __table_args__ = (
         Index("ix_api_key_limited", "id", postgresql_where=text("max_concurrent_runs IS NOT NULL")),

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, text
 from shared import assistants
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
+from shared.figures import budgets
 from shared.infra.postgres import Driver, Row, dumps, query
 from shared.models import ThreadStatus
 from shared.runs import cancel, configurable, drafts, visibility
@@ -83,6 +84,7 @@ def insert(
     """
     request, assistant, thread_id = draft.request, draft.assistant, draft.thread_id
     _require_visible(conn, deployment.id, thread_id, filter)
+    budgets.require(conn, deployment.id, key_id)
     displaced: Sequence[Displaced] = ()
     if not draft.is_stateless and depends_on_thread(request):
         displaced = _displace(conn, deployment.id, thread_id, request, draft.run_id)

@@ -17,7 +17,16 @@ from tests.contract.conftest import ControlPlane, Notifications
 from tests.support.refusals import detail, place
 from tests.support.revisions import set_serving
 
-NO_LIMITS = dict.fromkeys(("max_concurrent_runs", "hosts_per_runner", "run_timeout_seconds", "memory_mb"))
+NO_LIMITS = dict.fromkeys(
+    (
+        "max_concurrent_runs",
+        "hosts_per_runner",
+        "run_timeout_seconds",
+        "memory_mb",
+        "max_tokens_per_day",
+        "max_run_tokens",
+    )
+)
 
 
 def test_a_new_deployment_is_shown_whole(control: ControlPlane) -> None:

@@ -35,6 +35,7 @@ class Run:
     stored: list[tuple[int, dict[str, Any], list[bytes]]] = field(default_factory=list)
     logs: list[dict[str, Any]] = field(default_factory=list)
     nodes: list[dict[str, Any]] = field(default_factory=list)  # of a run that is traced
+    used: list[int] = field(default_factory=list)
     outcome: dict[str, Any] | None = None
     values: Any = None
     answer: Any = None
@@ -223,6 +224,8 @@ class HostProcess:
             self.condition = json.loads(body or b"{}")
         elif kind == frames.CHECKED:
             self.checks.append(json.loads(body))
+        elif kind == frames.USED:
+            run.used.append(int(body))
         elif kind == frames.LOG:
             (run.logs if id in self._runs else self.logs).append(json.loads(body))
         elif kind == frames.EVENT:

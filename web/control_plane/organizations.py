@@ -17,6 +17,7 @@ from web.auth import caller
 from web.context import settings
 from web.control_plane import schemas
 from web.control_plane.records import MAX_OFFSET, page
+from web.control_plane.sources import MAX_TOKENS
 from web.fields import OneOf, QueryInteger, Schema, StrictInteger, StrictString, TimeField
 from web.idempotency import once
 from web.operations import operation
@@ -44,11 +45,15 @@ class KeyCreate(Schema):
     expires_at = TimeField(allow_none=True)
     lifetime_days = StrictInteger(minimum=1, maximum=MAX_LIFETIME_DAYS, allow_none=True)
     max_concurrent_runs = StrictInteger(minimum=0, maximum=MAX_RUNS, allow_none=True)
+    max_tokens_per_day = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
+    max_run_tokens = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
 
 
 class KeyPatch(Schema):
     name = StrictString(min_length=1, max_length=255, allow_none=True)
     max_concurrent_runs = StrictInteger(minimum=0, maximum=MAX_RUNS, allow_none=True)
+    max_tokens_per_day = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
+    max_run_tokens = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
 
 
 @bp.get("/v2/organizations")
@@ -143,7 +148,7 @@ def create_key() -> Response:
     """The answer's `key` is shown this once. No key can make one that may do more than itself.
 
     `max_concurrent_runs` bounds how many of the runs it creates run at once; 0 is no bound, without it the
-    service's setting counts.
+    service's setting counts. `max_tokens_per_day` (UTC) and `max_run_tokens` bound what they use.
     """
     body = load(KeyCreate)
     most = body.get("max_concurrent_runs")
@@ -158,6 +163,8 @@ def create_key() -> Response:
             role=body["role"],
             expires_at=_expiry(body),
             max_concurrent_runs=most,
+            max_tokens_per_day=body.get("max_tokens_per_day"),
+            max_run_tokens=body.get("max_run_tokens"),
         )
         row = api_keys.get(session.connection(), caller().organization_id, key_id)
         return keep(jsonify({**key_record(row), "key": key}), 201)
@@ -185,10 +192,10 @@ def get_key(key_id: str) -> Response:
     "Change an API key's name or limit", role="admin", answer=schemas.API_KEY, body=KeyPatch, errors=(404,)
 )
 def change_key(key_id: str) -> Response:
-    """`max_concurrent_runs` 0 takes the limit away. Runs that go on are left alone."""
+    """0 takes a limit away. Runs that go on are left alone, but budgets of tokens hold for them too."""
     body = {name: value for name, value in load(KeyPatch).items() if value is not None}
     if not body:
-        raise Invalid("name or max_concurrent_runs must be given")
+        raise Invalid("name or a limit must be given")
     with connection() as conn:
         return jsonify(key_record(api_keys.change(conn, caller().organization_id, key_id, **body)))
 

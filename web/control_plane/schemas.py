@@ -70,6 +70,8 @@ LIMITS = record(
     hosts_per_runner=COUNT_OR_NULL,
     run_timeout_seconds={"type": ["number", "null"], "minimum": 0},
     memory_mb=COUNT_OR_NULL,
+    max_tokens_per_day=COUNT_OR_NULL,
+    max_run_tokens=COUNT_OR_NULL,
 )
 
 DEPLOYMENT = record(
@@ -135,6 +137,8 @@ API_KEY = record(
     revoked_at=TIME_OR_NULL,
     last_used_at=TIME_OR_NULL,
     max_concurrent_runs=COUNT_OR_NULL,
+    max_tokens_per_day=COUNT_OR_NULL,
+    max_run_tokens=COUNT_OR_NULL,
 )
 ME = record(
     "Me",

@@ -115,6 +115,9 @@ class AgentIdentity(Schema):
     environment = OneOf(*ENVIRONMENTS, required=True)
 
 
+MAX_TOKENS = 10**15
+
+
 class Limits(Schema):
     """What a deployment may take; 0: no limit of its own, what the runners' settings say."""
 
@@ -122,6 +125,8 @@ class Limits(Schema):
     hosts_per_runner = StrictInteger(minimum=0, maximum=64, allow_none=True)
     run_timeout_seconds = StrictNumber(minimum=0, maximum=MAX_TIMEOUT_SECONDS, allow_none=True)
     memory_mb = Megabytes(allow_none=True)
+    max_tokens_per_day = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
+    max_run_tokens = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
 
 
 class RevisionContent(Schema):

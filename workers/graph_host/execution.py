@@ -77,7 +77,7 @@ class Execution:
         asked = Asked.of(spec)
         self._modes, self._subgraphs = asked.modes, asked.subgraphs
         self._events = EventWriter(connection, id, asked, max_bytes=limits.event_bytes)
-        self._usage = UsageCounter()
+        self._usage = UsageCounter(lambda total: connection.send(frames.USED, id, b"%d" % total))
         self._cancelled = False
         self._is_done = False
         self._graph: Pregel | None = None

@@ -36,6 +36,7 @@ Up (host → runner)
     CHECKED     JSON [run id in hex …]
     NODE        JSON {"id", "name", "within": id of the node around it | null, "at": seconds since 1970, "ended": bool,
                 "error": text | null}: a node of a run whose spec says `traced` begins or ends
+    USED        a number in ASCII: the tokens that the model calls of a run have reported so far, after each of them
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ NOBODY = bytes(16)
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 RUN, CANCEL, QUERY, REPLY, PING, STOP, WIDEN, CHECK, OPEN, PART = range(1, 11)
-READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG, CHECKED, NODE = range(16, 27)
+READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG, CHECKED, NODE, USED = range(16, 28)
 
 # What a PART is: HEAD, FAILED and CLOSE are JSON, CREDIT a number in ASCII, TEXT in UTF-8.
 HEAD, BODY, END, TEXT, BYTES, CLOSE, CREDIT, FAILED = b"h", b"b", b"e", b"t", b"y", b"c", b"k", b"x"

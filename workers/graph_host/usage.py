@@ -8,7 +8,7 @@ does not go uncounted.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -29,7 +29,8 @@ class UsageCounter(BaseCallbackHandler):
 
     run_inline = True  # else the library starts a thread for each call of it
 
-    def __init__(self) -> None:
+    def __init__(self, report: Callable[[int], None] = lambda _: None) -> None:
+        self._report = report  # called with the sum of all tokens, when it has grown
         self._reported: dict[str, tuple[str, Mapping[str, Any]]] = {}  # by the message's id
         self._first_token_at: float | None = None
 
@@ -51,11 +52,17 @@ class UsageCounter(BaseCallbackHandler):
             message = getattr(candidates[0], "message", None) if candidates else None
             if isinstance(message, AIMessage) and message.usage_metadata:
                 reported = (_model_of(message), message.usage_metadata)
-                self._reported.setdefault(message.id or str(run_id), reported)
+                if self._reported.setdefault(message.id or str(run_id), reported) is reported:
+                    self._report(self.total())
 
     def first_token_ago(self) -> float | None:
         """The seconds since a model first streamed something; None when none did."""
         return None if self._first_token_at is None else time.monotonic() - self._first_token_at
+
+    def total(self) -> int:
+        """The tokens of input and output so far."""
+        counts = [counts for _, counts in tuple(self._reported.values())]
+        return sum(_count(each, name) for each in counts for name in ("input_tokens", "output_tokens"))
 
     def by_model(self) -> dict[str, Counts] | None:
         """The sums so far; None when no call has reported any."""
@@ -69,6 +76,11 @@ def _model_of(message: AIMessage) -> str:
     described = message.response_metadata
     name = described.get("model_name") or described.get("model") or UNKNOWN
     return text_of(name).replace("\0", "")  # which PostgreSQL's jsonb cannot hold
+
+
+def _count(counts: Mapping[str, Any], name: str) -> int:
+    count = counts.get(name)
+    return max(count, 0) if isinstance(count, int) else 0
 
 
 def _add(sums: Counts, counts: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from shared.runs.end_event import ROLLBACK, cancel_error
 from shared.runs.finish import Finish
 from workers.runner import quarantine
 
+BUDGET = "budget"  # why a run is stopped that may use no more tokens
 RETRY_SECONDS = (1.0, 5.0)  # after the first and second death that counts
 
 
@@ -144,6 +145,8 @@ def of(
     match outcome:
         case Fenced():
             return Drop(outcome)
+        case Done() if stop and stop.action == BUDGET:
+            return stopped(run, stop, outcome, timeout_seconds=timeout_seconds)
         case Done(status="success"):
             return End(RunStatus.SUCCESS, outcome.thread_status, done=outcome)
         case Done(status="error"):
@@ -180,6 +183,10 @@ def stopped(run: Claimed, stop: Stop, done: Done = Done(), *, timeout_seconds: f
             return End(RunStatus.INTERRUPTED, ThreadStatus.IDLE, done=done)
         case "rollback":
             return RollBack(cancel_error(ROLLBACK, stop.reason), done)
+        case action if action == BUDGET:
+            error = {"error": "BudgetExceeded", "message": stop.reason or ""}
+            done = replace(done, answer=None)
+            return End(RunStatus.ERROR, ThreadStatus.ERROR, error, done, is_announced=True)
         case "timeout":
             seconds = run.timeout_seconds or timeout_seconds
             error = {"error": "TimeoutError", "message": f"the run exceeded its limit of {seconds:.0f} s"}

@@ -33,6 +33,7 @@ from workers import run_trace
 from workers.graph_host import frames
 from workers.run_trace import RunTrace
 from workers.runner import ending, quarantine, store_operations
+from workers.runner.budgets import Budgets
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
 from workers.runner.ending import Done, Drop, End, Ending, GiveBack, RollBack, Stop
@@ -61,6 +62,7 @@ class Services:
     writer: Writer
     committer: Committer
     deploy_log: DeployLog
+    budgets: Budgets
 
 
 class Execution:
@@ -78,6 +80,7 @@ class Execution:
         self._stop: Stop | None = None
         self._has_begun = False  # a host has sent something of it
         self.trace = run_trace.begin(run)
+        self._used = 0  # tokens, as its host says after each model call
         self.log = RunLog(
             services.writer,
             run.run_id,
@@ -158,8 +161,22 @@ class Execution:
             gevent.spawn(self._answer, frames.unpack(body))
         elif kind == frames.NODE and self.trace is not None:
             self.trace.node(body)
+        elif kind == frames.USED:
+            self._count(int(body))
         elif kind == frames.DONE:
             self._outcome.set(Done.of(frames.unpack(body)))
+
+    def _count(self, used: int) -> None:
+        """Hold the run to its budgets."""
+        tokens, self._used = max(used - self._used, 0), max(used, self._used)
+        budgets = self._services.budgets
+        self._stop_over(budgets.over(self.run, used))
+        if tokens and budgets.counts_days_of(self.run):
+            gevent.spawn(lambda: self._stop_over(budgets.spend(self.run, tokens)))
+
+    def _stop_over(self, reason: str | None) -> None:
+        if reason is not None and not self._outcome.ready():
+            self.cancel(ending.BUDGET, reason)
 
     def _answer(self, parts: list[bytes]) -> None:
         ask = orjson.loads(parts[0])
@@ -258,6 +275,7 @@ class Execution:
         """What the host that executed this run says of it; nothing when a stopped run got no answer."""
         deadline = gevent.spawn_later(max(self.run.seconds_left, 0), self.cancel, "timeout", None)
         try:
+            self._stop_over(self._services.budgets.refusal(self.run))
             order = self._order()
             for _ in range(HOSTS):
                 try:

@@ -27,6 +27,7 @@ from shared.runs import claims, deployment_limits, eligibility, key_limits
 from shared.runs.claims import Claimed, Stored, Terms
 from shared.runs.signals import WIDEN
 from shared.settings import Settings
+from workers.runner.budgets import Budgets
 from workers.runner.claiming import AT_ONCE, Claiming, LimitedId, Taken
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
@@ -56,6 +57,7 @@ class Runner:
             Writer(redis.client(), retention_seconds=settings.event_retention_seconds),
             Committer(settings.worker),
             deploy_log,
+            Budgets(),
         )
         self.user_code = UserCodeRunner(settings, hosts)
         self.draining = False
@@ -73,6 +75,7 @@ class Runner:
             for step, pause, what in (
                 (self._renew, settings.lease_seconds / 3, "renewing leases"),
                 (self._fence_stale, 1.0, "fencing stale runs"),
+                (self.services.budgets.learn, 1.0, "learning budgets"),
                 (self._claim_overlooked, 1.0, "claiming overlooked runs"),
                 (self._give_back_unanswered, 1.0, "giving back unanswered claims"),
                 (self._hand_over_starved, 1.0, "handing over starved runs"),

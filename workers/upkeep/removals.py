@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from shared.access import idempotency
 from shared.deployments import archives
-from shared.figures import folding
+from shared.figures import budgets, folding
 from shared.infra.postgres import connection
 from shared.removal import deletion, history
 from shared.runs import webhook_records
@@ -64,6 +64,7 @@ class Removals:
 
     def old_figures(self) -> None:
         self._exhaust(folding.remove_old)
+        self._exhaust(budgets.remove_old)
 
     def old_log_lines(self) -> None:
         """One deployment after the other, in the order of their ids."""

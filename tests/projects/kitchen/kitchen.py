@@ -100,9 +100,12 @@ speaks = chain(speak, state=Chat)
 
 
 async def consume(state: State) -> State:
+    """So many model calls, one after the other."""
     usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
-    answer = AIMessage("hello", usage_metadata=usage, response_metadata={"model_name": "large"})
-    await GenericFakeChatModel(messages=iter([answer])).ainvoke("hi")
+    for _ in range(state.get("n", 1)):
+        answer = AIMessage("hello", usage_metadata=usage, response_metadata={"model_name": "large"})
+        await GenericFakeChatModel(messages=iter([answer])).ainvoke("hi")
+        await asyncio.sleep(state.get("seconds", 0))
     return {}
 
 

@@ -67,6 +67,10 @@ def test_it_is_known_how_long_ago_a_model_streamed_its_first_token(host: HostPro
     assert silent["first_token_ago"] is None
 
 
+def test_the_sum_is_reported_after_each_call_that_counts(host: HostProcess) -> None:
+    assert host.run("consumes", {"text": "a"}).used == [3, 33, 63, 74]
+
+
 def test_runs_side_by_side_are_counted_apart(host: HostProcess) -> None:
     runs = [host.start("consumes_and_fails", {}) for _ in range(3)]
 

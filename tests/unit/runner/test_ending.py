@@ -152,3 +152,13 @@ def test_a_host_that_names_no_duration_has_streamed_no_token(said: object) -> No
 
 def test_a_host_says_how_long_ago_the_first_token_was() -> None:
     assert Done.of([b'{"status":"success","first_token_ago":1.5}', b"null", b"null"]).first_token_ago == 1.5
+
+
+@pytest.mark.parametrize("outcome", [Done("success"), Done("cancelled"), Done(), HostDied("was killed")])
+def test_a_run_over_its_budget_is_an_error_however_far_it_came(outcome: Done | HostDied) -> None:
+    ended = of(outcome, Stop(ending.BUDGET, "too many tokens"))
+
+    assert isinstance(ended, End)
+    assert (ended.status, ended.thread_status) == (RunStatus.ERROR, ThreadStatus.ERROR)
+    assert ended.error == {"error": "BudgetExceeded", "message": "too many tokens"}
+    assert ended.is_announced

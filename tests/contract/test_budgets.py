@@ -1,0 +1,111 @@
+"""Budgets of tokens over HTTP: set on deployments and keys, and refused with 429 once they are used up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import text
+from werkzeug.test import TestResponse
+
+from shared import crons
+from shared.figures import budgets
+from shared.infra.postgres import connection, driver
+from tests.contract import rpc
+from tests.contract.conftest import Api, caller
+from tests.support import factories
+
+BUDGETS = {"max_tokens_per_day": 100, "max_run_tokens": 10}
+
+
+def use_up(kind: str, id: object) -> None:
+    with driver() as conn:
+        budgets.spend(conn, (kind, str(id)), 100)
+    budgets.forget()
+
+
+@pytest.fixture
+def spent(api: Api) -> Api:
+    """A deployment that has used its budget of the day."""
+    api.client.patch(f"/v2/deployments/{api.deployment.id}", json={"limits": BUDGETS})
+    use_up(budgets.DEPLOYMENT, api.deployment.id)
+    return api
+
+
+def is_refused(answer: TestResponse) -> None:
+    assert answer.status_code == 429, answer.text
+    assert (
+        "has used its budget of 100 tokens a day (max_tokens_per_day): it may run again from 2" in answer.text
+    )
+    assert 0 < int(answer.headers["Retry-After"]) <= 86_401
+
+
+def test_a_deployment_has_budgets_until_they_are_taken_away(api: Api) -> None:
+    path = f"/v2/deployments/{api.deployment.id}"
+
+    assert api.client.patch(path, json={"limits": BUDGETS}).json["limits"] == {
+        "max_concurrent_runs": None, "hosts_per_runner": None, "run_timeout_seconds": None, "memory_mb": None,
+        **BUDGETS,
+    }  # fmt: skip
+    assert api.client.get(path).json["limits"]["max_run_tokens"] == 10
+    gone = api.client.patch(path, json={"limits": {"max_run_tokens": 0}}).json["limits"]
+    assert (gone["max_run_tokens"], gone["max_tokens_per_day"]) == (None, 100)
+
+
+def test_a_key_has_budgets_until_they_are_taken_away(client: FlaskClient) -> None:
+    made = client.post("/v2/keys", json={"name": "k", "role": "run", **BUDGETS}).json
+    path = f"/v2/keys/{made['id']}"
+
+    assert {name: made[name] for name in BUDGETS} == BUDGETS
+    assert client.patch(path, json={"max_tokens_per_day": 0}).json["max_tokens_per_day"] is None
+    assert client.get(path).json["max_run_tokens"] == 10
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+@pytest.mark.parametrize("value", [-1, "5", 1.5])
+def test_a_budget_is_a_whole_number(client: FlaskClient, api: Api, name: str, value: Any) -> None:
+    of_deployment = client.patch(f"/v2/deployments/{api.deployment.id}", json={"limits": {name: value}})
+    of_key = client.post("/v2/keys", json={"name": "k", "role": "run", name: value})
+
+    assert of_deployment.json["detail"][0]["loc"] == ["body", "limits", name]
+    assert of_key.json["detail"][0]["loc"] == ["body", name]
+
+
+def test_no_run_is_made_however_it_is_asked_for(spent: Api) -> None:
+    thread_id = spent.post("/threads", {}).json["thread_id"]
+    factories.takes(spent.deployment, "agent", rpc.CHAT)
+    run = {"assistant_id": "agent"}
+
+    for path in ("/runs", "/runs/wait", "/runs/stream", f"/threads/{thread_id}/runs"):
+        is_refused(spent.post(path, run))
+    is_refused(spent.post("/runs/batch", [run]))
+    is_refused(rpc.post(spent, "/mcp", "tools/call", {"name": "agent", "arguments": {"messages": []}}))
+    is_refused(rpc.post(spent, "/a2a/agent", "SendMessage", {"message": rpc.text_message()}))
+    command = {"id": 1, "method": "run.start", "params": {"assistant_id": "agent", "input": {}}}
+    answer = spent.post(f"/threads/{thread_id}/commands", command).json
+    assert (answer["type"], answer["error"]) == ("error", "unknown_error")
+    assert answer["message"].startswith("429: The deployment has used its budget of 100 tokens a day")
+    with connection() as conn:
+        assert conn.execute(text("SELECT count(*) FROM run")).scalar_one() == 0
+
+
+def test_a_cron_passes_over_its_time(spent: Api) -> None:
+    factories.cron(spent.deployment)
+    with connection() as conn:
+        conn.execute(text("UPDATE cron SET next_run_date = now() - interval '1 s'"))
+
+    assert crons.fire_due(max_pending=10) == []
+    with connection() as conn:
+        is_ahead = conn.execute(text("SELECT next_run_date > now() AND enabled FROM cron"))
+        assert is_ahead.scalar_one()
+
+
+def test_a_key_that_has_used_its_budget_is_refused_and_others_are_not(app: Flask, api: Api) -> None:
+    made = api.client.post("/v2/keys", json={"name": "k", "role": "run", **BUDGETS}).json
+    use_up(budgets.KEY, made["id"])
+    theirs = Api(caller(app, made["key"]), api.deployment)
+
+    is_refused(theirs.post("/runs", {"assistant_id": "agent"}))
+    assert api.post("/runs", {"assistant_id": "agent"}).status_code == 200
