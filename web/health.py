@@ -23,7 +23,7 @@ from shared.deployments import deployments
 from shared.errors import NotFound
 from shared.infra.postgres import Row, connection
 from shared.models import Deployment, Revision, RunStatus, is_live, waiting_since
-from web import console
+from web import console, run_metrics
 from web.addresses import AT_ROOT
 from web.auth import identify_if_known
 from web.context import settings
@@ -32,6 +32,7 @@ from web.json_schema import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
 from web.operations import operation
 from web.rate_limits import Streams
 from web.request_metrics import Traffic
+from web.run_metrics import RunMetrics
 from web.validation import load_query
 
 bp = Blueprint("health", __name__)
@@ -147,7 +148,9 @@ def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
     errors=REFUSALS,
 )
 def get_metrics(deployment: str | None = None) -> Response:
-    """`?format=json` gives the same figures as JSON; at a deployment's address, with a key, its own queue's."""
+    """With a key also those of its deployments. `?format=json` sums up queue, workers and requests; at a deployment's
+    address, with a key, its own queue.
+    """
     asked = load_query(MetricsQuery)
     found = _deployment(deployment)
     figures, counted = _figures(found.id if found is not None else None)
@@ -162,6 +165,8 @@ def get_metrics(deployment: str | None = None) -> Response:
     registry = CollectorRegistry()
     registry.register(Figures(figures, counted, streams.count))
     registry.register(traffic)
+    asking = identify_if_known()
+    registry.register(RunMetrics(run_metrics.seen(asking, found.id if found is not None else None)))
     return Response(generate_latest(registry), content_type=METRICS_TYPE)
 
 

@@ -17,7 +17,7 @@ from shared.models.deployments import (
     Secret,
     Upload,
 )
-from shared.models.figures import DailyUsage, EndedRun, Figure, SpentTokens
+from shared.models.figures import BuildFigure, DailyUsage, EndedRun, Figure, SpentTokens
 from shared.models.organizations import ApiKey, IdempotentAnswer, Organization
 from shared.models.providers import OAuthGrant, OAuthProvider, OAuthRequest
 from shared.models.runs import Run
@@ -50,6 +50,7 @@ __all__ = [
     "Assistant",
     "AssistantVersion",
     "Base",
+    "BuildFigure",
     "Checkpoint",
     "CheckpointBlob",
     "CheckpointWrite",

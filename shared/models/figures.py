@@ -92,3 +92,12 @@ class SpentTokens(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     day: Mapped[date] = mapped_column(primary_key=True)
     tokens: Mapped[int]
+
+
+class BuildFigure(Base):
+    """How many builds ended so, and how long they took; every column but the key can be added."""
+
+    __tablename__ = "build_figure"
+    status: Mapped[str] = mapped_column(primary_key=True)
+    seconds: Mapped[float] = mapped_column(Double)
+    durations: Mapped[dict[str, int]] = mapped_column(JSONB)

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from datetime import UTC, datetime
 from uuid import UUID
 
 import gevent
 from gevent.event import Event as Signal
 from greenlet import greenlet
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from shared.deployments import logs as build_logs
 from shared.deployments import revisions, secrets
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, Fenced, Unavailable
+from shared.figures import totals
 from shared.infra import broker, logs, redis
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection
@@ -156,6 +158,7 @@ class _Build:
     """One attempt at building one revision."""
 
     def __init__(self, builder: Builder, claimed: ClaimedRevision, lease: Lease) -> None:
+        self._began_at = time.monotonic()
         self._settings = builder.settings
         self._claimed = claimed
         self._lease = lease
@@ -296,6 +299,7 @@ class _Build:
             revisions.lock_deployment(conn, claimed.deployment_id)
             revisions.keep_user_code(conn, claimed, found.user_code)
             moved = revisions.end(conn, claimed, RevisionStatus.DEPLOYED, None)
+            self._count(conn, RevisionStatus.DEPLOYED)
             graphs.store(conn, claimed.revision_id, found.graphs)
             graphs.make_default_assistants(conn, claimed.deployment_id, found.graphs, configs)
             served = {"id": claimed.deployment_id, "revision_id": claimed.revision_id}
@@ -306,6 +310,9 @@ class _Build:
         self.log.end(RevisionStatus.DEPLOYED)
         self._warm()
         build_logs.announce(moved)
+
+    def _count(self, conn: Connection, status: RevisionStatus) -> None:
+        totals.record_build(conn, status, time.monotonic() - self._began_at)
 
     def _warm(self) -> None:
         channel = redis.warm_channel(self._claimed.pool)
@@ -326,6 +333,7 @@ class _Build:
         with self.log.storing, connection() as conn:
             revisions.lock_deployment(conn, claimed.deployment_id)
             moved = revisions.end(conn, claimed, status, reason)
+            self._count(conn, status)
             self.log.store(conn)  # whoever sees the end finds the whole log
         log.info("revision %s: %s: %s", claimed.revision_id, status, reason)
         self.log.end(status, reason)

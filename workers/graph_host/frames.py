@@ -54,7 +54,7 @@ READY, EVENT, CHECKPOINT, WRITES, ASK, DONE, ANSWER, LOG, PONG, CHECKED, NODE, U
 
 # What a PART is: HEAD, FAILED and CLOSE are JSON, CREDIT a number in ASCII, TEXT in UTF-8.
 HEAD, BODY, END, TEXT, BYTES, CLOSE, CREDIT, FAILED = b"h", b"b", b"e", b"t", b"y", b"c", b"k", b"x"
-KINDS = frozenset((*range(1, 11), *range(16, 27)))
+KINDS = frozenset((*range(1, 11), *range(16, 28)))
 
 
 class BadFrame(Exception):

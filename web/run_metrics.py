@@ -1,0 +1,128 @@
+"""The figures of runs and builds as Prometheus takes them: counters and histograms from rows, the same whoever answers.
+
+Those by deployment are for who has a key: of the organization's deployments, of an operator's all. Pools and builds
+are anybody's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from flask import current_app
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeHistogramMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from shared.access.api_keys import OPERATOR, Caller
+from shared.figures import totals
+from shared.figures.histograms import cumulative
+from shared.figures.sums import STATUSES
+from shared.figures.totals import DeploymentTotals, Histogram
+from shared.infra.postgres import connection
+
+KNOWN_SECONDS = 1.0
+LABELS = ("organization", "deployment")
+OF_SECONDS = {
+    "wait": "Until runs were begun, since they were due",
+    "duration": "Until runs ended, since they were begun",
+    "first_token": "Until a model streamed a run's first token, since the run was created",
+}
+
+
+@dataclass(frozen=True)
+class SeenTotals:
+    """What one caller may see."""
+
+    deployments: Sequence[DeploymentTotals]
+    builds: Mapping[str, tuple[float, Histogram]]
+    queues: Mapping[str, tuple[float, Histogram]]
+
+
+def seen(caller: Caller | None, deployment_id: UUID | None) -> SeenTotals:
+    """Looked up again after a moment, for anybody may ask as often as they like."""
+    known: dict[Any, tuple[float, SeenTotals]] = current_app.extensions["runyard_figures"]
+    organization_id = None if caller is None or caller.may(OPERATOR) else caller.organization_id
+    key = ("runs", caller is not None, organization_id, deployment_id)
+    looked_up_at, found = known.get(key, (None, None))
+    if found is None or looked_up_at is None or time.monotonic() - looked_up_at > KNOWN_SECONDS:
+        with connection() as conn:
+            deployments = (
+                []
+                if caller is None
+                else totals.of_deployments(conn, organization_id=organization_id, deployment_id=deployment_id)
+            )
+            found = SeenTotals(deployments, totals.of_builds(conn), totals.of_queues(conn))
+        known[key] = (time.monotonic(), found)
+    return found
+
+
+class RunMetrics(Collector):
+    """These figures as families of Prometheus."""
+
+    def __init__(self, found: SeenTotals) -> None:
+        self._found = found
+
+    def collect(self) -> Iterator[Any]:
+        yield self._ended()
+        yield self._live()
+        yield self._tokens()
+        for kind, meaning in OF_SECONDS.items():
+            family = HistogramMetricFamily(f"runyard_run_{kind}_seconds", meaning, labels=LABELS)
+            for each in self._found.deployments:
+                family.add_metric(_named(each), buckets(each.histograms[kind]), each.seconds[kind])
+            yield family
+        builds = HistogramMetricFamily(
+            "runyard_build_seconds", "What a build's last attempt took, by how it ended", labels=("status",)
+        )
+        for status, (seconds, histogram) in self._found.builds.items():
+            builds.add_metric((status,), buckets(histogram), seconds)
+        yield builds
+        ages = GaugeHistogramMetricFamily(
+            "runyard_queue_age_seconds", "How long the runs that wait have done so", labels=("pool",)
+        )
+        for pool, (seconds, histogram) in self._found.queues.items():
+            ages.add_metric((pool,), buckets(histogram), seconds)
+        yield ages
+
+    def _ended(self) -> CounterMetricFamily:
+        family = CounterMetricFamily("runyard_runs_ended", "Runs that have ended", labels=(*LABELS, "status"))
+        for each in self._found.deployments:
+            for status in STATUSES:
+                family.add_metric((*_named(each), status), each.counts[status])
+        return family
+
+    def _live(self) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(
+            "runyard_deployment_runs", "Runs that have not ended", labels=(*LABELS, "status")
+        )
+        for each in self._found.deployments:
+            family.add_metric((*_named(each), "pending"), each.pending)
+            family.add_metric((*_named(each), "running"), each.running)
+        return family
+
+    def _tokens(self) -> CounterMetricFamily:
+        family = CounterMetricFamily(
+            "runyard_tokens", "Tokens that models reported for runs that have ended", labels=(*LABELS, "kind")
+        )
+        for each in self._found.deployments:
+            for kind in ("input", "output"):
+                family.add_metric((*_named(each), kind), each.counts[f"{kind}_tokens"])
+        return family
+
+
+def _named(each: DeploymentTotals) -> tuple[str, str]:
+    return each.organization, each.deployment
+
+
+def buckets(histogram: Histogram) -> list[tuple[str, int]]:
+    """A limit for each doubling."""
+    return [(floatToGoString(limit), count) for limit, count in cumulative(histogram)]
