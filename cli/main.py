@@ -23,6 +23,7 @@ from cli import (
     runs,
     serving,
     threads,
+    top,
     usage,
     workers,
 )
@@ -51,6 +52,7 @@ app.command("run", rich_help_panel=WATCH)(run.command)
 app.add_typer(runs.app, name="runs", rich_help_panel=WATCH)
 app.add_typer(threads.app, name="threads", rich_help_panel=WATCH)
 app.command("workers", rich_help_panel=OPERATE)(workers.command)
+app.command("top", rich_help_panel=OPERATE)(top.command)
 app.command("usage", rich_help_panel=OPERATE)(usage.command)
 app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
 app.add_typer(orgs.app, name="orgs", rich_help_panel=OPERATE)

@@ -61,7 +61,7 @@ def ask(client: Client) -> dict[str, Any]:
 
 def shown(found: Mapping[str, Any]) -> Group:
     """The tables of one look."""
-    parts: list[Any] = [_pools(found["pools"]), Text()]
+    parts: list[Any] = [pools_table(found["pools"]), Text()]
     if found["workers"]:
         parts.append(_workers(found["workers"]))
     else:
@@ -72,15 +72,17 @@ def shown(found: Mapping[str, Any]) -> Group:
     return Group(*parts)
 
 
-def _table(*columns: str) -> Table:
+def plain_table(*columns: str) -> Table:
+    """Columns whose names begin with a small letter hold numbers."""
     table = Table(box=None, pad_edge=False)
     for number, name in enumerate(columns):
         table.add_column(name, justify="right" if name[0].islower() else "left", no_wrap=number == 0)
     return table
 
 
-def _pools(pools: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("Pool", "runners", "running", "slots", "waiting", "oldest wait", "ended/min", "hosts")
+def pools_table(pools: Sequence[Mapping[str, Any]]) -> Table:
+    """What each pool has, and what waits there."""
+    table = plain_table("Pool", "runners", "running", "slots", "waiting", "oldest wait", "ended/min", "hosts")
     for pool in pools:
         is_stuck = pool["pending"] and pool["runners"] == pool["draining"]
         table.add_row(
@@ -97,7 +99,7 @@ def _pools(pools: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _workers(workers: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table(
+    table = plain_table(
         "Worker", "Pool", "State", "running", "slots", "hosts", "Isolation", "Version", "Host", "pid"
     )
     for worker in workers:
@@ -120,7 +122,7 @@ def _workers(workers: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _hosts(hosts: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Table:
-    table = _table("Graph host of", "revision", "runs", "memory", "age", "idle", "State", "Host", "pid")
+    table = plain_table("Graph host of", "revision", "runs", "memory", "age", "idle", "State", "Host", "pid")
     for worker, host in hosts:
         table.add_row(
             Text(printable(host["deployment"])),
