@@ -1,4 +1,4 @@
-"""Runs on the wire: create, read, wait, join, cancel, delete, strategies, refusals."""
+"""Runs on the wire: create, read, strategies, refusals."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from shared import assistants
 from shared.eventlog import events
 from shared.infra import redis
 from shared.infra.postgres import connection, driver
-from shared.models import Checkpoint, Run, RunStatus, ThreadStatus
-from shared.runs import claims, finish
+from shared.models import Run
+from shared.runs import claims
 from tests.contract.conftest import Api, Notifications
+from tests.contract.run_calls import MISSING, start, status_of, thread
 from tests.support.acting import Actor, act
 from web.deployment_api import creation
 
@@ -25,24 +26,8 @@ FIELDS = [
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
     "multitask_strategy", "langsmith_session_name", "cancel_reason", "usage", "started_at", "ended_at", "attempts", "cost",
 ]  # fmt: skip
-MISSING = "00000000-0000-0000-0000-00000000dead"
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
 AGENT = str(assistants.default_id("agent"))
-
-
-def start(api: Api, thread_id: str, **body: Any) -> dict[str, Any]:
-    response = api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body})
-    assert response.status_code == 200, response.text
-    return response.json
-
-
-def status_of(api: Api, run: dict[str, Any]) -> str | None:
-    response = api.get(f"/threads/{run['thread_id']}/runs/{run['run_id']}")
-    return None if response.status_code == 404 else response.json["status"]
-
-
-def thread(api: Api, thread_id: str) -> dict[str, Any]:
-    return api.get(f"/threads/{thread_id}").json
 
 
 def test_a_new_run_has_the_contracts_record_and_headers(
@@ -496,257 +481,6 @@ def test_a_strangers_run_looks_like_a_missing_one(
     for end in ("join", "stream"):
         assert neighbour.get(f"/runs/{run['run_id']}/{end}").status_code == 404
     assert status_of(api, run) == "pending"
-
-
-@pytest.mark.parametrize("wait", [False, True])
-@pytest.mark.parametrize(("action", "left"), [("interrupt", "interrupted"), ("rollback", None)])
-def test_a_pending_run_is_cancelled_in_place(
-    api: Api, thread_id: str, action: str, left: str | None, wait: bool
-) -> None:
-    run = start(api, thread_id)
-    path = f"/threads/{thread_id}/runs/{run['run_id']}"
-
-    response = api.call("POST", f"{path}/cancel?action={action}&wait={int(wait)}")
-
-    assert (response.status_code, response.data) == ((200, b"{}") if wait else (202, b""))
-    if wait:
-        assert response.headers["Location"] == f"{path}/join"
-        assert response.headers["Content-Location"] == path
-    assert status_of(api, run) == left
-    record = thread(api, thread_id)
-    assert (record["status"], record.get("error")) == ("idle", None)
-    again = api.call("POST", f"{path}/cancel")
-    assert again.status_code == 404
-
-
-def test_cancelling_says_which_404_it_is(api: Api, thread_id: str) -> None:
-    run = start(api, thread_id)
-    act(run["run_id"], {})
-    ended = api.call("POST", f"/threads/{thread_id}/runs/{run['run_id']}/cancel")
-    unknown = api.call("POST", f"/threads/{thread_id}/runs/{MISSING}/cancel")
-    assert (ended.status_code, unknown.status_code) == (404, 404)
-    assert ended.json["detail"].startswith("No matching runs to cancel.")
-    assert unknown.json == {"detail": "No runs found to cancel."}
-
-
-def test_cancelling_a_running_run_asks_its_owner_and_can_wait_for_it(api: Api, thread_id: str) -> None:
-    run = start(api, thread_id)
-    actor = Actor(run["run_id"])
-    path = f"/threads/{thread_id}/runs/{run['run_id']}"
-
-    response = api.call("POST", f"{path}/cancel?wait=true&action=interrupt&reason=taken")
-
-    record = api.get(path).json
-    reason = f"taken: interrupt requested via POST {path}/cancel"
-    assert (record["status"], record["cancel_reason"]) == ("running", reason)
-    error = {"error": "UserInterrupt", "message": reason}
-    actor.finish({"a": 1}, status=RunStatus.INTERRUPTED, thread_status=ThreadStatus.INTERRUPTED, error=error)
-    assert (response.status_code, response.json) == (200, {})
-    assert response.headers["Location"] == f"{path}/join"
-    assert status_of(api, run) == "interrupted"
-    ended = thread(api, thread_id)
-    assert (ended["status"], ended["error"], ended["values"]) == ("interrupted", error, {"a": 1})
-
-
-def test_a_rolled_back_run_leaves_its_error_on_the_thread(api: Api, thread_id: str) -> None:
-    run = start(api, thread_id)
-    actor = Actor(run["run_id"])
-    error = {"error": "UserRollback", "message": "rollback requested"}
-    with connection() as conn:
-        finish.roll_back(conn, actor.run, error=error)
-    record = thread(api, thread_id)
-    assert (record["status"], record["error"], record["interrupts"]) == ("idle", error, {})
-
-
-def test_the_run_after_a_cancelled_one_is_notified_of(
-    api: Api, thread_id: str, notifications: Notifications
-) -> None:
-    first, second = start(api, thread_id), start(api, thread_id)
-    notifications.heard.clear()
-    api.call("POST", f"/threads/{thread_id}/runs/{first['run_id']}/cancel")
-    assert notifications.heard == [("runs.default", second["run_id"])]
-    assert thread(api, thread_id)["status"] == "busy"
-
-
-def test_a_cancelled_stateless_run_takes_its_thread_along(api: Api) -> None:
-    run = api.post("/runs", {"assistant_id": "agent"}).json
-    path = f"/threads/{run['thread_id']}/runs/{run['run_id']}/cancel"
-    assert api.call("POST", path).status_code == 202
-    assert api.get(f"/threads/{run['thread_id']}").status_code == 404
-
-
-@pytest.mark.parametrize("query", ["action=stop", "wait=perhaps", "action=rollback&reason=taken"])
-def test_a_bad_cancel_query_is_422(api: Api, thread_id: str, query: str) -> None:
-    run = start(api, thread_id)
-    response = api.call("POST", f"/threads/{thread_id}/runs/{run['run_id']}/cancel?{query}")
-    assert response.status_code == 422
-    assert status_of(api, run) == "pending"
-
-
-def checkpoint(api: Api, run: dict[str, Any], checkpoint_id: str) -> None:
-    make._insert(
-        Checkpoint,
-        deployment_id=api.deployment.id,
-        thread_id=UUID(run["thread_id"]),
-        checkpoint_ns="",
-        checkpoint_id=checkpoint_id,
-        run_id=UUID(run["run_id"]),
-        type="msgpack",
-        data=b"",
-    )
-
-
-def test_a_deleted_run_takes_its_checkpoints_and_leaves_the_values(api: Api, thread_id: str) -> None:
-    first, second = start(api, thread_id), start(api, thread_id)
-    error = {"error": "ValueError", "message": "boom"}
-    act(first["run_id"], {"a": 1})
-    actor = Actor(second["run_id"])
-    actor.finish({"a": 2}, status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=error)
-    checkpoint(api, first, "c1")
-    checkpoint(api, second, "c2")
-    before = thread(api, thread_id)
-
-    response = api.delete(f"/threads/{thread_id}/runs/{first['run_id']}")
-
-    assert (response.status_code, response.data) == (204, b"")
-    assert thread(api, thread_id) == before
-    with connection() as conn:
-        assert conn.scalars(select(Checkpoint.checkpoint_id)).all() == ["c2"]
-    again = api.delete(f"/threads/{thread_id}/runs/{first['run_id']}")
-    assert (again.status_code, again.json) == (404, {"detail": "Run not found"})
-
-
-@pytest.mark.parametrize("started", [False, True])
-def test_deleting_a_live_run_frees_the_thread_and_ends_its_log(
-    api: Api, thread_id: str, started: bool, notifications: Notifications
-) -> None:
-    run, waiting = start(api, thread_id), start(api, thread_id)
-    actor = Actor(run["run_id"]) if started else None
-    notifications.heard.clear()
-
-    assert api.delete(f"/threads/{thread_id}/runs/{run['run_id']}").status_code == 204
-
-    assert status_of(api, run) is None
-    assert notifications.heard == [("runs.default", waiting["run_id"])]
-    *_, last = events.logged(redis.client(), UUID(run["run_id"]), 0)
-    assert last.is_last
-    if actor is not None:
-        with pytest.raises(AssertionError, match="FENCED"):
-            actor.emit("values", {})
-    act(waiting["run_id"], {})
-    assert thread(api, thread_id)["status"] == "idle"
-
-
-FAILURE = {"error": "ValueError", "message": "boom"}
-INTERRUPT = {"id": "4a", "value": {"q": 1}}
-ENDS: list[tuple[dict[str, Any], Any]] = [
-    ({"values": {"a": 1}, "output": {"a": 1}}, {"a": 1}),
-    ({"values": {"a": 1}}, {"a": 1}),
-    ({"values": [1, 2]}, [1, 2]),
-    ({"values": {}}, {}),
-    ({}, {}),
-    (
-        {"values": {"a": 1}, "thread_status": ThreadStatus.INTERRUPTED, "interrupts": {"t": [INTERRUPT]}},
-        {"a": 1, "__interrupt__": [{**INTERRUPT, "response_schema": None}]},
-    ),
-    (
-        {"thread_status": ThreadStatus.INTERRUPTED, "interrupts": {"t": [INTERRUPT]}},
-        {"__interrupt__": [{**INTERRUPT, "response_schema": None}]},
-    ),
-    ({"status": RunStatus.ERROR, "thread_status": ThreadStatus.ERROR, "error": FAILURE},
-     {"__error__": FAILURE}),
-    ({"status": RunStatus.TIMEOUT, "thread_status": ThreadStatus.ERROR, "error": FAILURE},
-     {"__error__": FAILURE}),
-    ({"values": {"a": 1}, "status": RunStatus.INTERRUPTED, "thread_status": ThreadStatus.INTERRUPTED,
-      "error": {"error": "UserInterrupt", "message": "m"}}, {"a": 1}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("end", "output"), ENDS)
-def test_a_wait_answers_how_the_run_ended(api: Api, thread_id: str, end: dict[str, Any], output: Any) -> None:
-    response = api.post(f"/threads/{thread_id}/runs/wait", {"assistant_id": "agent"})
-    run_id = api.get(f"/threads/{thread_id}/runs").json[0]["run_id"]
-
-    Actor(run_id).finish(**end)
-
-    path = f"/threads/{thread_id}/runs/{run_id}"
-    assert response.status_code == 200
-    assert response.headers["Content-Location"] == path
-    assert response.headers["Location"] == f"{path}/join"
-    assert response.content_type == "application/json"
-    assert response.json == output
-
-
-@pytest.mark.parametrize(("end", "output"), ENDS)
-def test_a_join_of_an_ended_run_answers_the_same_without_its_log(
-    api: Api, thread_id: str, end: dict[str, Any], output: Any
-) -> None:
-    run = start(api, thread_id)
-    Actor(run["run_id"]).finish(**end)
-    redis.client().flushall()
-    path = f"/threads/{thread_id}/runs/{run['run_id']}"
-    for address in (f"{path}/join", f"/runs/{run['run_id']}/join"):
-        response = api.get(address)
-        assert (response.status_code, response.json) == (200, output)
-        assert response.headers["Content-Location"] == path
-        assert response.headers["Location"] == f"{path}/join"
-
-
-def test_a_join_of_a_live_run_waits_for_its_output(api: Api, thread_id: str) -> None:
-    run = start(api, thread_id)
-    actor = Actor(run["run_id"])
-    response = api.get(f"/threads/{thread_id}/runs/{run['run_id']}/join")
-    actor.finish({"a": 1}, output={"a": 1})
-    assert response.json == {"a": 1}
-
-
-def test_a_wait_without_a_thread_names_the_thread_it_made(api: Api) -> None:
-    response = api.post("/runs/wait", {"assistant_id": "agent"})
-    with connection() as conn:
-        run = conn.execute(select(Run.run_id, Run.thread_id)).one()
-    act(run.run_id, {"a": 1})
-    path = f"/threads/{run.thread_id}/runs/{run.run_id}"
-    assert response.headers["Content-Location"] == path
-    assert response.headers["Location"] == f"{path}/join"
-    assert response.json == {"a": 1}
-
-
-def test_line_feeds_go_before_the_answer(api: Api, thread_id: str) -> None:
-    response = api.post(f"/threads/{thread_id}/runs/wait", {"assistant_id": "agent"}, buffered=False)
-    run_id = api.get(f"/threads/{thread_id}/runs").json[0]["run_id"]
-    chunks = response.iter_encoded()
-
-    waiting = [next(chunks) for _ in range(4)]
-    act(run_id, {"a": 1})
-    rest = b"".join(chunks)
-
-    assert waiting == [b"", *[b"\n"] * 3], "the headers, then line feeds"
-    assert rest.lstrip(b"\n") == b'{"a":1}'
-    response.close()
-
-
-@pytest.mark.parametrize(("leaves", "status"), [("cancel", "interrupted"), ("continue", "pending")])
-def test_a_client_that_leaves_a_wait_cancels_if_it_said_so(
-    api: Api, thread_id: str, leaves: str, status: str
-) -> None:
-    body = {"assistant_id": "agent", "on_disconnect": leaves}
-    api.post(f"/threads/{thread_id}/runs/wait", body, buffered=False).close()
-    run = api.get(f"/threads/{thread_id}/runs").json[0]
-    assert run["status"] == status
-    if leaves == "cancel":
-        assert run["cancel_reason"] == "client disconnected from the run stream (on_disconnect=cancel)"
-
-
-@pytest.mark.parametrize(
-    ("value", "status"), [("1", "interrupted"), ("true", "interrupted"), ("0", "pending")]
-)
-def test_a_client_that_leaves_a_join_cancels_if_it_said_so(
-    api: Api, thread_id: str, value: str, status: str
-) -> None:
-    run = start(api, thread_id)
-    path = f"/threads/{thread_id}/runs/{run['run_id']}/join"
-    api.get(f"{path}?cancel_on_disconnect={value}", buffered=False).close()
-    assert status_of(api, run) == status
 
 
 def test_a_deployments_bound_of_pending_runs_holds(

@@ -33,7 +33,7 @@ POINTS = {
     "a stream's bytes, and signs of life in silence": (
         "contract/test_sse.py::test_a_stream_is_the_contracts_sample",
         "contract/test_sse.py::test_heartbeats_are_comments_and_go_on_between_events",
-        "contract/test_runs.py::test_line_feeds_go_before_the_answer",
+        "contract/test_run_waits.py::test_line_feeds_go_before_the_answer",
         "e2e/test_sdk.py::test_a_silent_run_is_kept_alive_by_heartbeats",
     ),
     "a resumable stream that is cut loses and doubles nothing, also when the server starts again": (

@@ -1,0 +1,126 @@
+"""Runs on the wire: waits and joins, and clients that leave them"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from shared.infra import redis
+from shared.infra.postgres import connection
+from shared.models import Run, RunStatus, ThreadStatus
+from tests.contract.conftest import Api
+from tests.contract.run_calls import start, status_of
+from tests.support.acting import Actor, act
+
+FAILURE = {"error": "ValueError", "message": "boom"}
+INTERRUPT = {"id": "4a", "value": {"q": 1}}
+ENDS: list[tuple[dict[str, Any], Any]] = [
+    ({"values": {"a": 1}, "output": {"a": 1}}, {"a": 1}),
+    ({"values": {"a": 1}}, {"a": 1}),
+    ({"values": [1, 2]}, [1, 2]),
+    ({"values": {}}, {}),
+    ({}, {}),
+    (
+        {"values": {"a": 1}, "thread_status": ThreadStatus.INTERRUPTED, "interrupts": {"t": [INTERRUPT]}},
+        {"a": 1, "__interrupt__": [{**INTERRUPT, "response_schema": None}]},
+    ),
+    (
+        {"thread_status": ThreadStatus.INTERRUPTED, "interrupts": {"t": [INTERRUPT]}},
+        {"__interrupt__": [{**INTERRUPT, "response_schema": None}]},
+    ),
+    ({"status": RunStatus.ERROR, "thread_status": ThreadStatus.ERROR, "error": FAILURE},
+     {"__error__": FAILURE}),
+    ({"status": RunStatus.TIMEOUT, "thread_status": ThreadStatus.ERROR, "error": FAILURE},
+     {"__error__": FAILURE}),
+    ({"values": {"a": 1}, "status": RunStatus.INTERRUPTED, "thread_status": ThreadStatus.INTERRUPTED,
+      "error": {"error": "UserInterrupt", "message": "m"}}, {"a": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("end", "output"), ENDS)
+def test_a_wait_answers_how_the_run_ended(api: Api, thread_id: str, end: dict[str, Any], output: Any) -> None:
+    response = api.post(f"/threads/{thread_id}/runs/wait", {"assistant_id": "agent"})
+    run_id = api.get(f"/threads/{thread_id}/runs").json[0]["run_id"]
+
+    Actor(run_id).finish(**end)
+
+    path = f"/threads/{thread_id}/runs/{run_id}"
+    assert response.status_code == 200
+    assert response.headers["Content-Location"] == path
+    assert response.headers["Location"] == f"{path}/join"
+    assert response.content_type == "application/json"
+    assert response.json == output
+
+
+@pytest.mark.parametrize(("end", "output"), ENDS)
+def test_a_join_of_an_ended_run_answers_the_same_without_its_log(
+    api: Api, thread_id: str, end: dict[str, Any], output: Any
+) -> None:
+    run = start(api, thread_id)
+    Actor(run["run_id"]).finish(**end)
+    redis.client().flushall()
+    path = f"/threads/{thread_id}/runs/{run['run_id']}"
+    for address in (f"{path}/join", f"/runs/{run['run_id']}/join"):
+        response = api.get(address)
+        assert (response.status_code, response.json) == (200, output)
+        assert response.headers["Content-Location"] == path
+        assert response.headers["Location"] == f"{path}/join"
+
+
+def test_a_join_of_a_live_run_waits_for_its_output(api: Api, thread_id: str) -> None:
+    run = start(api, thread_id)
+    actor = Actor(run["run_id"])
+    response = api.get(f"/threads/{thread_id}/runs/{run['run_id']}/join")
+    actor.finish({"a": 1}, output={"a": 1})
+    assert response.json == {"a": 1}
+
+
+def test_a_wait_without_a_thread_names_the_thread_it_made(api: Api) -> None:
+    response = api.post("/runs/wait", {"assistant_id": "agent"})
+    with connection() as conn:
+        run = conn.execute(select(Run.run_id, Run.thread_id)).one()
+    act(run.run_id, {"a": 1})
+    path = f"/threads/{run.thread_id}/runs/{run.run_id}"
+    assert response.headers["Content-Location"] == path
+    assert response.headers["Location"] == f"{path}/join"
+    assert response.json == {"a": 1}
+
+
+def test_line_feeds_go_before_the_answer(api: Api, thread_id: str) -> None:
+    response = api.post(f"/threads/{thread_id}/runs/wait", {"assistant_id": "agent"}, buffered=False)
+    run_id = api.get(f"/threads/{thread_id}/runs").json[0]["run_id"]
+    chunks = response.iter_encoded()
+
+    waiting = [next(chunks) for _ in range(4)]
+    act(run_id, {"a": 1})
+    rest = b"".join(chunks)
+
+    assert waiting == [b"", *[b"\n"] * 3], "the headers, then line feeds"
+    assert rest.lstrip(b"\n") == b'{"a":1}'
+    response.close()
+
+
+@pytest.mark.parametrize(("leaves", "status"), [("cancel", "interrupted"), ("continue", "pending")])
+def test_a_client_that_leaves_a_wait_cancels_if_it_said_so(
+    api: Api, thread_id: str, leaves: str, status: str
+) -> None:
+    body = {"assistant_id": "agent", "on_disconnect": leaves}
+    api.post(f"/threads/{thread_id}/runs/wait", body, buffered=False).close()
+    run = api.get(f"/threads/{thread_id}/runs").json[0]
+    assert run["status"] == status
+    if leaves == "cancel":
+        assert run["cancel_reason"] == "client disconnected from the run stream (on_disconnect=cancel)"
+
+
+@pytest.mark.parametrize(
+    ("value", "status"), [("1", "interrupted"), ("true", "interrupted"), ("0", "pending")]
+)
+def test_a_client_that_leaves_a_join_cancels_if_it_said_so(
+    api: Api, thread_id: str, value: str, status: str
+) -> None:
+    run = start(api, thread_id)
+    path = f"/threads/{thread_id}/runs/{run['run_id']}/join"
+    api.get(f"{path}?cancel_on_disconnect={value}", buffered=False).close()
+    assert status_of(api, run) == status
