@@ -10,13 +10,16 @@ The body runs in the child, on an empty database and an empty Valkey; what it ra
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SHOWING_SECONDS = 2.0  # for a process that hangs to write where
 BOOT = "from gevent import monkey; monkey.patch_all(); from tests.support import greened; greened.serve()"
 
 
@@ -56,9 +60,16 @@ class Child:
             answer = self._answer(json.dumps(asked))
         finally:
             if answer is None:  # out of patience: what it answers later is not the next test's
+                self._show_where_it_stands()
                 self._restart()
         error = json.loads(answer)
         assert error is None, error
+
+    def _show_where_it_stands(self) -> None:
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            self._process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(SHOWING_SECONDS)
 
     def _restart(self) -> None:
         self._process.kill()
@@ -103,7 +114,11 @@ def greened(test: Callable[[World], None]) -> Callable[..., None]:
 
 
 def serve() -> None:
-    """Run tests by name until the parent has no more."""
+    """Run tests by name until the parent has no more; at SIGUSR1 show what each greenlet does."""
+    import gevent.util
+
+    gevent.signal_handler(signal.SIGUSR1, gevent.util.print_run_info)
+    faulthandler.register(signal.SIGUSR2, all_threads=True)  # also where the loop itself is held
     answers, sys.stdout = sys.stdout, sys.stderr
     modules: dict[str, Any] = {}
     connected: tuple[str, str] | None = None

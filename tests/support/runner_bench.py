@@ -49,7 +49,12 @@ def prepare(revision_id: UUID) -> tuple[HostCommand, Callable[..., None]]:
     config = {"graphs": {name: f"./kitchen.py:{name}" for name in GRAPHS}}
     env = {"PATH": os.environ["PATH"], "GRAPH_HOST_CONFIG": json.dumps(config)}
     command = HostCommand([sys.executable, str(HOST), "--socket", "{socket}"], str(KITCHEN), env)
-    return command, lambda level, message, run_id: None
+    return command, show
+
+
+def show(level: str, message: str, run_id: UUID | None) -> None:
+    """What a host says and prints, for whoever reads why a test failed."""
+    print(f"host of run {run_id}: {level} {message}", file=sys.stderr)
 
 
 class SharedHosts(HostPool):
