@@ -108,13 +108,20 @@ def db(_engines: tuple[Engine, Engine | None]) -> Engine:
     return engine
 
 
-@pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    """A client of an empty Valkey; also the process's own."""
+@pytest.fixture(scope="session")
+def _redis(redis_url: str) -> Iterator[Redis]:
+    """One client for the session: to make one takes longer than most tests use it."""
     client = shared_redis.connect(redis_url)
-    client.flushall()
     yield client
     client.close()
+
+
+@pytest.fixture
+def redis(_redis: Redis) -> Redis:
+    """A client of an empty Valkey; also the process's own."""
+    shared_redis.use(_redis)
+    _redis.flushall()
+    return _redis
 
 
 @pytest.fixture
