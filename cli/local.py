@@ -17,7 +17,7 @@ from cli.errors import CommandFailed
 from shared.access import api_keys
 from shared.errors import RunyardError
 from shared.infra import encryption, key_rotation, postgres
-from shared.infra.postgres import transaction
+from shared.infra.postgres import connection
 from shared.settings import Settings
 
 
@@ -35,14 +35,14 @@ def create_key(
     settings: Settings, *, name: str, organization: str, role: str, lifetime: timedelta | None
 ) -> str:
     """A new key's text. Raises CommandFailed."""
-    with connected(settings), transaction() as session:
+    with connected(settings), connection() as conn:
         query = text("SELECT id FROM organization WHERE name = :name AND deleted_at IS NULL")
-        found = session.execute(query, {"name": organization}).scalar()
+        found = conn.execute(query, {"name": organization}).scalar()
         if found is None:
             raise CommandFailed(
                 f"There is no organization {organization!r}. `runyard orgs create` makes one."
             )
-        return api_keys.create(session, found, name=name, role=role, lifetime=lifetime)
+        return api_keys.create(conn, found, name=name, role=role, lifetime=lifetime)
 
 
 def rotate(settings: Settings, print_counts: Callable[[str, Counter[str]], None]) -> Counter[str]:

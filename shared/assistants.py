@@ -2,6 +2,8 @@
 
 A version is built from what the caller supplied; nothing of an earlier version's configuration is merged
 into it. One version is active; runs use the active version as it is when they are created.
+
+Statements here are expressions over the models: filters, order and changed columns are the caller's choice.
 """
 
 from __future__ import annotations

@@ -16,13 +16,13 @@ from flask import Blueprint, Flask, Response, current_app, jsonify, request
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from sqlalchemy import Connection, RowMapping, select, text
+from sqlalchemy import Connection, RowMapping, text
 
 from shared import __version__, fleet
 from shared.deployments import deployments
 from shared.errors import NotFound
 from shared.infra.postgres import Row, connection
-from shared.models import Deployment, Revision, RunStatus, is_live, waiting_since
+from shared.models import RunStatus, is_live, waiting_since
 from web import console, run_metrics
 from web.addresses import AT_ROOT
 from web.auth import identify_if_known
@@ -303,24 +303,20 @@ class Serving:
     requirements: str | None
 
 
+SERVING = text("""
+SELECT d.id, d.organization_id, d.active_revision_id, r.requirements
+FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
+WHERE d.organization_id = :organization_id AND d.name = :name AND d.deleted_at IS NULL
+""")
+
+
 def _deployment(name: str | None) -> Serving | None:
     """The deployment at this address; None at the root, and for a caller without a key."""
     asking = identify_if_known() if name is not None else None
     if asking is None:
         return None
-    query = (
-        select(
-            Deployment.id, Deployment.organization_id, Deployment.active_revision_id, Revision.requirements
-        )
-        .outerjoin(Revision, Revision.id == Deployment.active_revision_id)
-        .where(
-            Deployment.organization_id == asking.organization_id,
-            Deployment.name == name,
-            Deployment.deleted_at.is_(None),
-        )
-    )
     with connection() as conn:
-        found = conn.execute(query).one_or_none()
+        found = conn.execute(SERVING, {"organization_id": asking.organization_id, "name": name}).one_or_none()
     if found is None:
         raise NotFound()
     return Serving(*found)

@@ -22,14 +22,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from sqlalchemy import Connection, RowMapping, func, or_, select, text, update
+from sqlalchemy import Connection, RowMapping, func, text
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Session
 
 from shared.errors import Forbidden, Invalid, NotFound
 from shared.figures import budgets
-from shared.infra.postgres import connection, transaction
-from shared.models import ApiKey, Organization
+from shared.infra.postgres import connection
+from shared.models import ApiKey
 
 OPERATOR = "operator"
 ROLES = ("read", "run", "deploy", "admin", OPERATOR)  # each may do what those before it may
@@ -68,7 +67,7 @@ _alive: dict[str, tuple[float, bool]] = {}
 
 
 def create(
-    session: Session,
+    conn: Connection,
     organization_id: UUID,
     *,
     name: str,
@@ -86,8 +85,8 @@ def create(
         raise Invalid("operators belong to the default organization", loc=("body", "role"))
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
     secret = secrets.token_urlsafe(32)
-    session.add(
-        ApiKey(
+    conn.execute(
+        insert(ApiKey).values(
             id=key_id,
             organization_id=organization_id,
             name=name,
@@ -99,15 +98,14 @@ def create(
             max_run_tokens=max_run_tokens or None,
         )
     )
-    session.flush()
     return f"{PREFIX}_{key_id}_{secret}"
 
 
-def create_for(session: Session, caller: Caller, *, role: str, **options: Any) -> tuple[str, str]:
+def create_for(conn: Connection, caller: Caller, *, role: str, **options: Any) -> tuple[str, str]:
     """A key of the caller's organization, with at most the caller's rights; its id and its text."""
     if role in ROLES and not caller.may(role):
         raise Forbidden(f"A key with the role {caller.role} cannot make one with the role {role}")
-    key = create(session, caller.organization_id, role=role, **options)
+    key = create(conn, caller.organization_id, role=role, **options)
     return key.split("_")[1], key
 
 
@@ -172,14 +170,14 @@ def change(
     return row
 
 
-def revoke(session: Session | Connection, organization_id: UUID, key_id: str) -> None:
+def revoke(conn: Connection, organization_id: UUID, key_id: str) -> None:
     """End a key for good; other processes notice within CACHE_SECONDS. Raises NotFound."""
-    ended = session.execute(
-        update(ApiKey)
-        .where(ApiKey.id == key_id, ApiKey.organization_id == organization_id)
-        .values(revoked_at=func.coalesce(ApiKey.revoked_at, func.now()))
+    query = text(
+        "UPDATE api_key SET revoked_at = coalesce(revoked_at, now())"
+        " WHERE id = :id AND organization_id = :organization_id"
     )
-    if ended.rowcount != 1:  # type: ignore[attr-defined]
+    ended = conn.execute(query, {"id": key_id, "organization_id": organization_id})
+    if ended.rowcount != 1:
         raise _missing(key_id)
     forget()
 
@@ -242,43 +240,37 @@ def is_alive(key_id: str) -> bool:
     return found
 
 
-def ensure_default_organization(session: Session) -> UUID:
+def ensure_default_organization(conn: Connection) -> UUID:
     """The organization of the bootstrap key; made when missing."""
-    session.execute(
-        insert(Organization)
-        .values(id=DEFAULT_ORGANIZATION_ID, name=DEFAULT_ORGANIZATION_NAME)
-        .on_conflict_do_nothing()
+    conn.execute(
+        text("INSERT INTO organization (id, name) VALUES (:id, :name) ON CONFLICT DO NOTHING"),
+        {"id": DEFAULT_ORGANIZATION_ID, "name": DEFAULT_ORGANIZATION_NAME},
     )
     return DEFAULT_ORGANIZATION_ID
+
+
+LOOK_UP = text("""
+SELECT k.secret_hash, k.role, o.id, o.name FROM api_key k JOIN organization o ON o.id = k.organization_id
+WHERE k.id = :id AND k.revoked_at IS NULL AND o.deleted_at IS NULL
+  AND (k.expires_at IS NULL OR k.expires_at > now())
+""")
+NOTE_USE = text("""
+UPDATE api_key SET last_used_at = now()
+WHERE id = :id AND (last_used_at IS NULL OR last_used_at < now() - CAST(:grain AS interval))
+""")
 
 
 def _look_up(key: str) -> Caller | None:
     key_id, secret = _split(key)
     if key_id is None:
         return None
-    with transaction() as session:
-        row = session.execute(
-            select(ApiKey.secret_hash, ApiKey.role, Organization.id, Organization.name)
-            .join(Organization, Organization.id == ApiKey.organization_id)
-            .where(
-                ApiKey.id == key_id,
-                ApiKey.revoked_at.is_(None),
-                Organization.deleted_at.is_(None),
-                or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.now()),
-            )
-        ).one_or_none()
+    with connection() as conn:
+        row = conn.execute(LOOK_UP, {"id": key_id}).one_or_none()
         # an unknown id costs the same comparison as a wrong secret
         same = hmac.compare_digest(_hash(secret), row.secret_hash if row else _NOBODY)
         if row is None or not same:
             return None
-        session.execute(
-            update(ApiKey)
-            .where(
-                ApiKey.id == key_id,
-                or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.now() - LAST_USED_GRAIN),
-            )
-            .values(last_used_at=func.now())
-        )
+        conn.execute(NOTE_USE, {"id": key_id, "grain": LAST_USED_GRAIN})
     return Caller(row.id, row.name, key_id, row.role)
 
 

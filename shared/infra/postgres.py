@@ -1,4 +1,4 @@
-"""The connection to PostgreSQL: one engine a process, and `transaction()`.
+"""The connection to PostgreSQL: one engine a process, and `connection()`.
 
 PostgreSQL is the truth of the service. Errors that mean "no database" leave here as `Unavailable`.
 """
@@ -16,7 +16,6 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.array import ListBinaryDumper
 from sqlalchemy import Connection, Engine, RowMapping, create_engine, event, exc
-from sqlalchemy.orm import Session
 
 from shared.errors import OutcomeUnknown, Unavailable
 from shared.infra.hardening import let_others_run
@@ -156,15 +155,8 @@ def _look_after(engine: Engine) -> None:
 
 
 @contextmanager
-def transaction() -> Iterator[Session]:
-    """A session that commits at the end of the block, or rolls back when it raises."""
-    with translated(), Session(engine(), expire_on_commit=False) as session, session.begin():
-        yield session
-
-
-@contextmanager
 def connection() -> Iterator[Connection]:
-    """A Core connection in a transaction: for the run path, where the ORM costs too much.
+    """A connection in a transaction, which is committed at the end of the block, or rolled back when it raises.
 
     Raises OutcomeUnknown when it is lost on the way.
     """

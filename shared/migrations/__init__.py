@@ -15,7 +15,6 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, NullPool, create_engine, text
-from sqlalchemy.orm import Session
 
 from shared import store_vectors
 from shared.access.api_keys import ensure_default_organization
@@ -33,8 +32,7 @@ def upgrade(url: str) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
         command.upgrade(config(connection), "head")
         store_vectors.prepare(connection)
-        with Session(connection, join_transaction_mode="create_savepoint") as session, session.begin():
-            ensure_default_organization(session)
+        ensure_default_organization(connection)
 
 
 def is_current(url: str) -> bool:

@@ -1,6 +1,9 @@
 """Threads: a conversation's record, its status, and its newest state.
 
 The newest state is stored with the thread when a run ends, so that reading it needs no user code.
+
+What searches and changes threads is put together from expressions over the model, since filters, order and changed
+columns are the caller's choice; what always is the same statement is text.
 """
 
 from __future__ import annotations

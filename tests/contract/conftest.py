@@ -20,7 +20,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.eventlog.hub import Hub, hub
 from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis
-from shared.infra.postgres import transaction
+from shared.infra.postgres import connection
 from shared.settings import Settings
 from shared.user_code import known_users
 from tests.support import user_code
@@ -52,8 +52,8 @@ def app_with(_routes: MakeApp, db: Any, settings: Settings) -> MakeApp:
     api_keys.forget()
     named.forget()
     known_users.forget()
-    with transaction() as session:
-        api_keys.ensure_default_organization(session)
+    with connection() as conn:
+        api_keys.ensure_default_organization(conn)
 
     def make_app(**changes: Any) -> Flask:
         app = _routes(**{name: changes[name] for name in ROUTED_BY if name in changes})
@@ -160,8 +160,8 @@ def api(
 def neighbour(app: Flask, api: Api) -> Api:
     """The deployment of the same name in another organization, called with a key of its own."""
     organization_id = make.organization()
-    with transaction() as session:
-        key = api_keys.create(session, organization_id, name="neighbour")
+    with connection() as conn:
+        key = api_keys.create(conn, organization_id, name="neighbour")
     return Api(caller(app, key), make.deployment(organization_id=organization_id, name="chat"))
 
 
@@ -292,8 +292,8 @@ def control(
 def stranger(app: Flask, control: ControlPlane) -> ControlPlane:
     """The same service as another organization sees it."""
     organization_id = make.organization()
-    with transaction() as session:
-        return ControlPlane(caller(app, api_keys.create(session, organization_id, name="stranger")))
+    with connection() as conn:
+        return ControlPlane(caller(app, api_keys.create(conn, organization_id, name="stranger")))
 
 
 @pytest.fixture

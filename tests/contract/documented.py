@@ -12,7 +12,7 @@ from uuid_utils.compat import uuid6
 import tests.support.factories as make
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.infra.postgres import transaction
+from shared.infra.postgres import connection
 from tests.contract.conftest import Api, ControlPlane
 from tests.support.acting import Actor
 
@@ -87,8 +87,8 @@ def records(control: ControlPlane) -> dict[str, str]:
     deployment = control.deploy(control.create(f"app-{uuid4().hex}"))
     path = f"/v2/deployments/{deployment['id']}/revisions/{deployment['latest_revision_id']}/interrupt"
     assert control.post(path).status_code == 200  # whoever follows it comes to an end
-    with transaction() as session:
-        key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name="some key")
+    with connection() as conn:
+        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="some key")
     provider = {
         "provider_id": f"provider-{uuid4().hex}",
         "name": "Some provider",

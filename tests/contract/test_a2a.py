@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 
 import tests.support.factories as make
 from shared.access import api_keys
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from shared.models import RunStatus, Thread, ThreadStatus
 from tests.contract import rpc
 from tests.contract.a2a_calls import (
@@ -193,8 +193,8 @@ def test_a_key_is_needed(anonymous: FlaskClient, api: Api) -> None:
 
 
 def test_a_key_that_only_reads_sees_cards_and_sends_nothing(app: Flask, api: Api) -> None:
-    with transaction() as session:
-        key = api_keys.create(session, api.deployment.organization_id, name="reader", role="read")
+    with connection() as conn:
+        key = api_keys.create(conn, api.deployment.organization_id, name="reader", role="read")
     reader = Api(caller(app, key), api.deployment)
     assert reader.get(AGENT).status_code == 200
     assert rpc.post(reader, AGENT, "SendMessage", {"message": text_message()}).status_code == 403

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 import tests.support.factories as make
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.infra.postgres import transaction
+from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, Api, caller
 
 OPEN = {"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json", "/static/<path:name>"}
@@ -22,8 +22,8 @@ OPEN_RULES = OPEN | {f"/d/<deployment>{path}" for path in OPEN} | {PAGE}
 
 
 def key(role: str) -> str:
-    with transaction() as session:
-        return api_keys.create(session, DEFAULT_ORGANIZATION_ID, name=role, role=role)
+    with connection() as conn:
+        return api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name=role, role=role)
 
 
 def routes(app: Flask) -> Iterator[tuple[str, str, str]]:
@@ -61,8 +61,8 @@ def test_a_made_key_opens_until_it_is_revoked(app: Flask) -> None:
     made = key("admin")
     friend = caller(app, made)
     assert friend.get("/v2/nothing").status_code == 404
-    with transaction() as session:
-        api_keys.revoke(session, DEFAULT_ORGANIZATION_ID, made.split("_")[1])
+    with connection() as conn:
+        api_keys.revoke(conn, DEFAULT_ORGANIZATION_ID, made.split("_")[1])
     response = friend.get("/v2/nothing")
     assert (response.status_code, response.json) == (401, {"detail": "Unknown API key"})
     assert response.headers["WWW-Authenticate"] == "Bearer"

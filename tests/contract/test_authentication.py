@@ -21,7 +21,7 @@ from werkzeug.test import TestResponse
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import egress
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane, caller
 from tests.support.oauth_server import OAuthServer, oauth_server, returned, slowly
 
@@ -547,8 +547,8 @@ def test_a_provider_takes_its_tokens_along(users: Users, server: OAuthServer) ->
 def test_a_key_that_may_only_read_gets_no_token(users: Users, server: OAuthServer) -> None:
     users.provider()
     asked = users.ask()
-    with transaction() as session:
-        key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name="reader", role="read")
+    with connection() as conn:
+        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="reader", role="read")
     reader = caller(users.control.client.application, key)
     assert reader.post("/v2/auth/authenticate", json={"provider": "acme", "scopes": []}).status_code == 403
     assert reader.get(f"/v2/auth/wait/{asked['auth_id']}?timeout=0").status_code == 403

@@ -13,7 +13,7 @@ from werkzeug.test import TestResponse
 import tests.support.factories as make
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.infra.postgres import transaction
+from shared.infra.postgres import connection
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, caller
 from web import sse
 from web.rate_limits import Buckets, Streams
@@ -28,8 +28,8 @@ def bounded(app_with: MakeApp) -> MakeApp:
 
 
 def key(role: str = "run") -> str:
-    with transaction() as session:
-        return api_keys.create(session, DEFAULT_ORGANIZATION_ID, name=role, role=role)
+    with connection() as conn:
+        return api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name=role, role=role)
 
 
 def test_a_bucket_holds_a_burst_and_fills_at_its_rate() -> None:
@@ -124,8 +124,8 @@ def test_a_stream_ends_with_the_key_it_was_opened_with(
     response = friend.get(f"/runs/{make.run(api.deployment, kwargs={'resumable': False})}/{ending}")
     body = response.iter_encoded()
     next(body)
-    with transaction() as session:
-        api_keys.revoke(session, DEFAULT_ORGANIZATION_ID, text.split("_")[1])
+    with connection() as conn:
+        api_keys.revoke(conn, DEFAULT_ORGANIZATION_ID, text.split("_")[1])
     if ending == "stream":
         assert b"".join(body).replace(sse.HEARTBEAT, b"") == b""
     else:  # an answer that never came must not look like one

@@ -12,8 +12,10 @@ from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from langgraph.checkpoint.conformance import checkpointer_test, validate
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
 
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from shared.models import Run, Thread
 from shared.threads import checkpoint_reads, checkpoints
 from shared.threads.checkpoints import Write
@@ -69,9 +71,9 @@ class Pump(threading.Thread):
         thread_id = uuid5(NAMESPACE_OID, name)
         if thread_id not in self._names:
             self._names[thread_id] = name
-            with transaction() as session:
-                if session.get(Thread, (self._run.deployment_id, thread_id)) is None:
-                    session.add(Thread(deployment_id=self._run.deployment_id, thread_id=thread_id))
+            with connection() as conn:
+                made = insert(Thread).values(deployment_id=self._run.deployment_id, thread_id=thread_id)
+                conn.execute(made.on_conflict_do_nothing())
         return thread_id
 
     def _named(self, document: bytes) -> bytes:
@@ -106,8 +108,8 @@ def connected(run: Run) -> Iterator[HostSaver]:
 
 def test_the_saver_passes_the_whole_conformance_suite(db: object) -> None:
     run_id = factories.run(factories.deployment(), status="running", attempt=1, owner="here")
-    with transaction() as session:
-        run = session.get_one(Run, run_id)
+    with connection() as conn:
+        run: Any = conn.execute(select(Run).where(Run.run_id == run_id)).one()
 
     @checkpointer_test(name="runyard")
     async def saver() -> AsyncGenerator[HostSaver, None]:

@@ -79,7 +79,7 @@ def firings(api: Api, cron_id: str, **query: Any) -> Any:
     return response.json["firings"]
 
 
-def test_it_tells_when_it_fires_next(api: Api, neighbour: Api) -> None:
+def test_it_shows_when_it_fires_next(api: Api, neighbour: Api) -> None:
     cron = new(api, schedule="30 9 * * *", timezone="Europe/Berlin")
     five = firings(api, cron["cron_id"])
     assert len(five) == 5

@@ -15,7 +15,7 @@ from shared.access import api_keys, idempotency
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.access.idempotency import KeptAnswer, KeyedRequest
 from shared.infra import encryption
-from shared.infra.postgres import LARGE, connection, driver, dumps, transaction
+from shared.infra.postgres import LARGE, connection, driver, dumps
 from tests.contract.conftest import Api, ControlPlane, Notifications, caller
 from tests.support.waiting import wait_until
 
@@ -131,8 +131,8 @@ def test_a_refusal_is_not_kept(control: ControlPlane) -> None:
 
 
 def test_callers_do_not_meet_each_other(app: Flask, control: ControlPlane, stranger: ControlPlane) -> None:
-    with transaction() as session:
-        key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name="a colleague")
+    with connection() as conn:
+        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="a colleague")
     colleague = ControlPlane(caller(app, key))
     first = create(control)
     assert create(stranger).json["id"] != first.json["id"]  # type: ignore[index]
@@ -202,8 +202,8 @@ def test_what_is_stored_is_encrypted(control: ControlPlane) -> None:
 def test_an_answer_that_an_earlier_version_kept_is_given_again(control: ControlPlane) -> None:
     first = create(control)
     kept = encryption.encrypt(dumps([201, {"Content-Type": "application/json"}, first.text]))
-    with transaction() as session:
-        session.execute(text("UPDATE idempotent_answer SET answer = :kept"), {"kept": kept})
+    with connection() as conn:
+        conn.execute(text("UPDATE idempotent_answer SET answer = :kept"), {"kept": kept})
     second = create(control)
     assert (second.status_code, is_repeated(second), second.data) == (201, True, first.data)
 

@@ -12,7 +12,7 @@ import tests.support.factories as make
 from shared import __version__
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, ROLES
-from shared.infra.postgres import transaction
+from shared.infra.postgres import connection
 from tests.contract.conftest import MakeApp, caller
 
 
@@ -25,8 +25,8 @@ def me(client: FlaskClient, **more: Any) -> Any:
 @pytest.mark.parametrize("role", ROLES)
 def test_a_key_learns_its_name_role_and_organization(app: Flask, role: str) -> None:
     organization_id = DEFAULT_ORGANIZATION_ID if role == "operator" else make.organization("acme")
-    with transaction() as session:
-        key = api_keys.create(session, organization_id, name="ci", role=role)
+    with connection() as conn:
+        key = api_keys.create(conn, organization_id, name="ci", role=role)
 
     assert me(caller(app, key)) == {
         "role": role,

@@ -15,7 +15,7 @@ from flask.testing import FlaskClient
 import tests.support.factories as make
 from shared.access import api_keys, organizations
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.infra.postgres import transaction
+from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane, caller
 
 DEFAULT = str(DEFAULT_ORGANIZATION_ID)
@@ -38,8 +38,8 @@ def operator(client: FlaskClient) -> ControlPlane:
 
 
 def with_role(app: Flask, role: str, organization_id: Any = DEFAULT_ORGANIZATION_ID) -> ControlPlane:
-    with transaction() as session:
-        return ControlPlane(caller(app, api_keys.create(session, organization_id, name=role, role=role)))
+    with connection() as conn:
+        return ControlPlane(caller(app, api_keys.create(conn, organization_id, name=role, role=role)))
 
 
 def test_an_organization_is_made_read_renamed_and_deleted(operator: ControlPlane) -> None:

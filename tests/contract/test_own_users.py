@@ -15,7 +15,7 @@ import tests.support.factories as make
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.errors import HostDied, HostError, Unanswered, Unavailable
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from shared.user_code import known_users, loopback
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, Users, caller
 from tests.support import guard
@@ -30,8 +30,8 @@ def search(api: Api, **more: Any) -> Any:
 
 
 def key(role: str, organization_id: Any = DEFAULT_ORGANIZATION_ID) -> str:
-    with transaction() as session:
-        return api_keys.create(session, organization_id, name=role, role=role)
+    with connection() as conn:
+        return api_keys.create(conn, organization_id, name=role, role=role)
 
 
 def test_a_user_needs_no_key(users: Users) -> None:

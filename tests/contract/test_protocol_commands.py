@@ -14,7 +14,7 @@ from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.errors import OutcomeUnknown
 from shared.eventlog.events import PAGE
 from shared.infra import redis
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.conftest import Api, Notifications, caller
 from tests.support.acting import act
@@ -439,8 +439,8 @@ def test_what_is_no_json_is_a_400_that_says_so(api: Api, thread_id: str, raw: by
 
 
 def test_who_may_only_read_gives_no_commands(app: Flask, api: Api, thread_id: str) -> None:
-    with transaction() as session:
-        key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name="reader", role="read")
+    with connection() as conn:
+        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="reader", role="read")
     response = Api(caller(app, key), api.deployment).post(
         f"/threads/{thread_id}/commands", {"id": 1, "method": "agent.getTree"}
     )

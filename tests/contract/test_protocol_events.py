@@ -14,7 +14,7 @@ from shared import thread_runs
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import redis
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.conftest import Api, caller
 from tests.support.acting import act
@@ -232,8 +232,8 @@ def test_a_thread_that_is_not_there_yet_is_waited_for(api: Api, monkeypatch: pyt
 
 
 def test_who_cannot_make_threads_does_not_wait_for_one(app: Flask, api: Api) -> None:
-    with transaction() as session:
-        key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name="reader", role="read")
+    with connection() as conn:
+        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="reader", role="read")
     reader = Api(caller(app, key), api.deployment)
     thread_id = str(uuid4())
     response = reader.post(f"/threads/{thread_id}/stream/events", {"channels": ["values"]})
@@ -351,8 +351,8 @@ def test_a_bad_thread_id_is_refused(api: Api) -> None:
 
 
 def test_a_stream_holds_a_slot_of_its_key(app: Flask, api: Api, thread_id: str) -> None:
-    with transaction() as session:
-        key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name="reader", role="run")
+    with connection() as conn:
+        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="reader", role="run")
     reader = Api(caller(app, key), api.deployment)
     most = app.config["SETTINGS"].streams_per_key
     path, body = f"/threads/{thread_id}/stream/events", {"channels": ["values"]}

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 import tests.support.factories as make
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.infra.postgres import transaction
+from shared.infra.postgres import connection
 from tests.contract.conftest import Api
 from tests.support import sockets
 from tests.support.played_app import serve
@@ -56,8 +56,8 @@ def open_socket(base: str, chat: Api, thread_id: str) -> Open:
 
 
 def key_of(role: str) -> str:
-    with transaction() as session:
-        return api_keys.create(session, DEFAULT_ORGANIZATION_ID, name=role, role=role)
+    with connection() as conn:
+        return api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name=role, role=role)
 
 
 def one_run(chat: Api, thread_id: str, n: int = 1) -> str:

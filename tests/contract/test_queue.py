@@ -12,7 +12,7 @@ import tests.support.factories as make
 from shared import fleet
 from shared.access import api_keys
 from shared.fleet import Heartbeat
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from tests.contract.conftest import Api, caller
 from tests.support.acting import Actor
 
@@ -66,8 +66,8 @@ def limit_key(key_id: str, number: int | None) -> None:
 
 def friend(api: Api) -> tuple[Api, str]:
     """The same deployment, called with another key of its organization; and the key's id."""
-    with transaction() as session:
-        key = api_keys.create(session, api_keys.DEFAULT_ORGANIZATION_ID, name="friend")
+    with connection() as conn:
+        key = api_keys.create(conn, api_keys.DEFAULT_ORGANIZATION_ID, name="friend")
     return Api(caller(api.client.application, key), api.deployment), key.split("_")[1]
 
 

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, ROLES
-from shared.infra.postgres import transaction
+from shared.infra.postgres import connection
 from tests.contract.conftest import caller
 from web import operations
 
@@ -231,8 +231,8 @@ def test_the_table_names_no_route_that_is_gone(app: Flask) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_key_may_do_what_its_role_may_and_no_more(app: Flask, anonymous: FlaskClient, role: str) -> None:
-    with transaction() as session:
-        key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name=role, role=role)
+    with connection() as conn:
+        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name=role, role=role)
     friend = caller(app, key)
     friend.environ_base["HTTP_CONTENT_TYPE"] = "application/json"
     for (method, rule), needed in NEEDED.items():

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 import tests.support.factories as make
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
-from shared.infra.postgres import transaction
+from shared.infra.postgres import connection
 from tests.contract.conftest import Api
 from tests.support import open_connections, sockets
 from tests.support.protocol import Host, started
@@ -190,8 +190,8 @@ def test_ten_thousand_commands_are_answered(
 def test_commands_are_limited_as_requests_are(
     served: tuple[psutil.Process, str], chat: Api, thread_id: str, bystander: Socket
 ) -> None:
-    with transaction() as session:
-        key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name="run", role="run")
+    with connection() as conn:
+        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="run", role="run")
     with sockets.opened(served[1], chat.deployment.name, thread_id, key) as socket:
         answers = [socket.command("none.such") for _ in range(100)]
         assert {answer["error"] for answer in answers} == {"unknown_command", "unknown_error"}
@@ -234,13 +234,13 @@ def _send_for_ever(raw: Raw, data: bytes) -> None:
 def test_a_revoked_key_ends_its_sockets(
     served: tuple[psutil.Process, str], chat: Api, thread_id: str, bystander: Socket
 ) -> None:
-    with transaction() as session:
-        key = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name="run", role="run")
+    with connection() as conn:
+        key = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="run", role="run")
     with Raw(served[1], chat.deployment.name, thread_id, key) as raw:
         raw.send(TEXT, SUBSCRIBE)
         assert raw.answer()["type"] == "success"
-        with transaction() as session:
-            api_keys.revoke(session, DEFAULT_ORGANIZATION_ID, key.split("_")[1])
+        with connection() as conn:
+            api_keys.revoke(conn, DEFAULT_ORGANIZATION_ID, key.split("_")[1])
         raw.socket.settimeout(30)
         for opcode, payload in raw.frames():
             if opcode == PING:

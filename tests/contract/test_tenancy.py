@@ -20,7 +20,7 @@ from werkzeug.test import TestResponse
 import tests.support.factories as make
 from shared.access import api_keys, organizations
 from shared.deployments.deployments import DeploymentRef
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from shared.models import Base, Graph, RunStatus
 from tests.contract.conftest import ControlPlane, caller
 from tests.contract.test_roles import NEEDED
@@ -117,8 +117,8 @@ def nothing_known() -> Iterator[None]:
 def theirs(app: Flask, control: ControlPlane) -> Theirs:
     """An organization whose deployment is called chat."""
     organization_id = make.organization("theirs")
-    with transaction() as session:
-        key = api_keys.create(session, organization_id, name="theirs")
+    with connection() as conn:
+        key = api_keys.create(conn, organization_id, name="theirs")
     owner = ControlPlane(caller(app, key))
     deployment = make.deployment("chat", organization_id=organization_id)
     thread_id = make.thread(deployment.id, metadata_={"of": "their-metadata"})
@@ -166,8 +166,8 @@ def stranger(app: Flask, theirs: Theirs) -> ControlPlane:
     """An admin of another organization, which has a deployment of the same name and nothing in it."""
     organization_id = make.organization("mine")
     make.deployment("chat", organization_id=organization_id)
-    with transaction() as session:
-        return ControlPlane(caller(app, api_keys.create(session, organization_id, name="mine")))
+    with connection() as conn:
+        return ControlPlane(caller(app, api_keys.create(conn, organization_id, name="mine")))
 
 
 def routes(*, with_ids: bool) -> list[Route]:
@@ -238,8 +238,8 @@ def test_lists_hold_nothing_of_others(stranger: ControlPlane, theirs: Theirs) ->
 
 
 def test_a_deployment_of_others_is_not_found_by_its_name(app: Flask, theirs: Theirs) -> None:
-    with transaction() as session:
-        key = api_keys.create(session, make.organization(), name="mine")
+    with connection() as conn:
+        key = api_keys.create(conn, make.organization(), name="mine")
     stranger = ControlPlane(caller(app, key))
     for route in routes(with_ids=True) + routes(with_ids=False):
         if route[1].startswith("/d/<deployment>/"):

@@ -19,15 +19,15 @@ from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.fleet import Heartbeat
 from shared.infra import broker
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from tests.contract.conftest import caller
 
 
 @pytest.fixture
 def foreign_client(app: Flask) -> FlaskClient:
     """A client of another organization, its admin."""
-    with transaction() as session:
-        return caller(app, api_keys.create(session, make.organization(), name="foreign"))
+    with connection() as conn:
+        return caller(app, api_keys.create(conn, make.organization(), name="foreign"))
 
 
 def host(revision_id: UUID | None, pid: int = 7, **fields: Any) -> dict[str, Any]:

@@ -284,6 +284,18 @@ def test_only_settings_reads_the_environment() -> None:
                 assert not any((reads, picks, gets)), f"{name(path)}:{getattr(node, 'lineno', '?')}"
 
 
+def test_tables_are_declared_with_the_orm_and_used_without_it() -> None:
+    users = {
+        name(path)
+        for package in ("shared", "web", "workers", "cli", "tests")
+        for path in modules(PROJECT / package)
+        if not path.is_relative_to(HOST) and not path.is_relative_to(PROJECT / "shared" / "models")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sqlalchemy.orm")
+    }
+    assert users == set()
+
+
 def test_there_is_no_module_for_leftovers() -> None:
     assert not [name(path) for package in OURS for path in modules(PROJECT / package) if path.stem == "utils"]
 

@@ -12,7 +12,7 @@ from shared.access import api_keys, organizations
 from shared.access.api_keys import OPERATOR, ROLES
 from shared.deployments import logs
 from shared.errors import Invalid
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from web.auth import caller
 from web.context import settings
 from web.control_plane import schemas
@@ -154,10 +154,10 @@ def create_key() -> Response:
     most = body.get("max_concurrent_runs")
     if most is None:
         most = settings().max_concurrent_runs_per_key
-    with transaction() as session:
-        keep = once(session.connection())
+    with connection() as conn:
+        keep = once(conn)
         key_id, key = api_keys.create_for(
-            session,
+            conn,
             caller(),
             name=body["name"],
             role=body["role"],
@@ -166,7 +166,7 @@ def create_key() -> Response:
             max_tokens_per_day=body.get("max_tokens_per_day"),
             max_run_tokens=body.get("max_run_tokens"),
         )
-        row = api_keys.get(session.connection(), caller().organization_id, key_id)
+        row = api_keys.get(conn, caller().organization_id, key_id)
         return keep(jsonify({**key_record(row), "key": key}), 201)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import select, text, update
 
 from shared.access import api_keys
 from shared.errors import Forbidden, Invalid, NotFound
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from shared.models import ApiKey
 from tests.support import factories
 
@@ -22,20 +22,20 @@ from tests.support import factories
 @pytest.fixture(autouse=True)
 def nothing_cached(db: Any) -> Iterator[None]:
     api_keys.forget()
-    with transaction() as session:
-        api_keys.ensure_default_organization(session)
+    with connection() as conn:
+        api_keys.ensure_default_organization(conn)
     yield
     api_keys.forget()
 
 
 def make(**options: Any) -> str:
-    with transaction() as session:
-        return api_keys.create(session, api_keys.DEFAULT_ORGANIZATION_ID, name="ci", **options)
+    with connection() as conn:
+        return api_keys.create(conn, api_keys.DEFAULT_ORGANIZATION_ID, name="ci", **options)
 
 
-def row() -> ApiKey:
-    with transaction() as session:
-        return session.execute(select(ApiKey)).scalar_one()
+def row() -> Any:
+    with connection() as conn:
+        return conn.execute(select(ApiKey)).one()
 
 
 def test_a_key_has_an_id_and_256_random_bits() -> None:
@@ -84,22 +84,22 @@ def test_it_knows_no_other_key(change: Any) -> None:
 def test_a_revoked_key_stops_working() -> None:
     key = make()
     assert api_keys.authenticate(key)
-    with transaction() as session:
-        api_keys.revoke(session, api_keys.DEFAULT_ORGANIZATION_ID, row().id)
+    with connection() as conn:
+        api_keys.revoke(conn, api_keys.DEFAULT_ORGANIZATION_ID, row().id)
     assert api_keys.authenticate(key) is None
 
 
 def test_another_organization_cannot_revoke_a_key() -> None:
     key = make()
-    with pytest.raises(NotFound), transaction() as session:
-        api_keys.revoke(session, uuid4(), row().id)
+    with pytest.raises(NotFound), connection() as conn:
+        api_keys.revoke(conn, uuid4(), row().id)
     assert api_keys.authenticate(key)
 
 
 def test_a_key_expires() -> None:
     assert api_keys.authenticate(make(lifetime=timedelta(hours=1)))
-    with transaction() as session:
-        session.execute(update(ApiKey).values(expires_at=ApiKey.created_at))
+    with connection() as conn:
+        conn.execute(update(ApiKey).values(expires_at=ApiKey.created_at))
     api_keys.forget()
     assert api_keys.authenticate("ryd_" + row().id + "_" + "A" * 43) is None
 
@@ -111,8 +111,8 @@ def test_an_expired_key_is_refused() -> None:
 def test_a_known_key_is_believed_without_asking_again() -> None:
     key = make()
     first = api_keys.authenticate(key)
-    with transaction() as session:
-        session.execute(update(ApiKey).values(role="read"))
+    with connection() as conn:
+        conn.execute(update(ApiKey).values(role="read"))
     assert api_keys.authenticate(key) == first
     api_keys.forget()
     again = api_keys.authenticate(key)
@@ -137,8 +137,8 @@ def test_the_operators_key_needs_no_row() -> None:
 
 def test_an_operators_key_belongs_to_the_default_organization() -> None:
     other = factories.organization()
-    with pytest.raises(Invalid), transaction() as session:
-        api_keys.create(session, other, name="too much", role="operator")
+    with pytest.raises(Invalid), connection() as conn:
+        api_keys.create(conn, other, name="too much", role="operator")
     caller = api_keys.authenticate(make(role="operator"))
     assert caller is not None
     assert caller.may("operator")
@@ -149,8 +149,8 @@ def test_an_operators_key_belongs_to_the_default_organization() -> None:
 )
 def test_no_key_makes_one_that_may_do_more(own: str, wanted: str, allowed: bool) -> None:
     caller = api_keys.Caller(api_keys.DEFAULT_ORGANIZATION_ID, "default", "abcdefgh", own)
-    with nullcontext() if allowed else pytest.raises(Forbidden), transaction() as session:
-        api_keys.create_for(session, caller, name="new", role=wanted)
+    with nullcontext() if allowed else pytest.raises(Forbidden), connection() as conn:
+        api_keys.create_for(conn, caller, name="new", role=wanted)
 
 
 def test_a_key_stays_alive_until_it_is_revoked() -> None:
@@ -159,8 +159,8 @@ def test_a_key_stays_alive_until_it_is_revoked() -> None:
     assert api_keys.is_alive(id)
     assert api_keys.is_alive("bootstrap")
     assert not api_keys.is_alive("00000000")
-    with transaction() as session:
-        api_keys.revoke(session, api_keys.DEFAULT_ORGANIZATION_ID, id)
+    with connection() as conn:
+        api_keys.revoke(conn, api_keys.DEFAULT_ORGANIZATION_ID, id)
     assert not api_keys.is_alive(id)
 
 
@@ -168,8 +168,8 @@ def test_revoking_again_changes_nothing() -> None:
     make()
     id = row().id
     for _ in range(2):
-        with transaction() as session:
-            api_keys.revoke(session, api_keys.DEFAULT_ORGANIZATION_ID, id)
+        with connection() as conn:
+            api_keys.revoke(conn, api_keys.DEFAULT_ORGANIZATION_ID, id)
         first = row().revoked_at
     assert row().revoked_at == first
 
@@ -192,7 +192,7 @@ def test_what_another_process_revoked_is_noticed_when_belief_ends(monkeypatch: p
     caller = api_keys.authenticate(key)
     assert caller is not None
     assert api_keys.is_alive(caller.key_id)
-    with transaction() as session:
-        session.execute(update(ApiKey).values(revoked_at=ApiKey.created_at))
+    with connection() as conn:
+        conn.execute(update(ApiKey).values(revoked_at=ApiKey.created_at))
     assert api_keys.authenticate(key) is None
     assert not api_keys.is_alive(caller.key_id)

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from shared.access import api_keys, organizations
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, Caller
 from shared.errors import Conflict, Forbidden, Invalid, NotFound
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from shared.settings import Settings
 from tests.support import factories
 from workers.upkeep.upkeep import Upkeep
@@ -22,8 +22,8 @@ from workers.upkeep.upkeep import Upkeep
 def nothing_cached(db: Any) -> Iterator[None]:
     api_keys.forget()
     organizations.forget()
-    with transaction() as session:
-        api_keys.ensure_default_organization(session)
+    with connection() as conn:
+        api_keys.ensure_default_organization(conn)
     yield
     api_keys.forget()
     organizations.forget()
@@ -41,8 +41,8 @@ def delete(organization_id: UUID) -> None:
 
 
 def key_of(organization_id: UUID, role: str = "admin") -> str:
-    with transaction() as session:
-        return api_keys.create(session, organization_id, name="one", role=role)
+    with connection() as conn:
+        return api_keys.create(conn, organization_id, name="one", role=role)
 
 
 def count(table: str) -> int:

@@ -18,7 +18,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from shared.errors import Unavailable
 from shared.infra import postgres as database_module
-from shared.infra.postgres import connect, connection, driver, query, transaction
+from shared.infra.postgres import connect, connection, driver, query
 from tests.support.waiting import wait_until
 
 
@@ -77,13 +77,7 @@ def test_what_would_come_again_is_no_such_trouble(run: Callable[..., None], erro
         run("SELECT nothing")
 
 
-def by_session(*statements: str) -> None:
-    with transaction() as session:
-        for statement in statements:
-            session.execute(text(statement))
-
-
-EVERY_DOOR = pytest.mark.parametrize("run", [by_connection, by_driver, by_session])
+EVERY_DOOR = pytest.mark.parametrize("run", [by_connection, by_driver])
 
 
 @pytest.fixture
@@ -157,8 +151,6 @@ def freeze(conn: Connection, operator: psycopg.Connection[Any]) -> None:
 def test_a_session_that_is_terminated_at_the_commit_is_unavailable(others: psycopg.Connection[Any]) -> None:
     with pytest.raises(Unavailable), connection() as conn:
         terminate(others, conn.scalar(text("SELECT pg_backend_pid()")))
-    with pytest.raises(Unavailable), transaction() as session:
-        terminate(others, session.scalar(text("SELECT pg_backend_pid()")))
     with pytest.raises(Unavailable), driver() as quick, quick.transaction():
         terminate(others, quick.execute("SELECT pg_backend_pid()").fetchone()[0])
 

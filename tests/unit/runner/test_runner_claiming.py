@@ -11,7 +11,7 @@ from sqlalchemy import text
 from shared.access import api_keys
 from shared.deployments import limits
 from shared.infra import broker
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from shared.runs import eligibility
 from tests.support import factories
 from tests.support.greened import World, child, greened
@@ -113,9 +113,9 @@ def test_a_full_runner_claims_round_robin_and_loses_no_run(world: World) -> None
 @greened
 def test_a_keys_next_run_starts_when_one_ends(world: World) -> None:
     with bench(world) as b:
-        with transaction() as session:
-            api_keys.ensure_default_organization(session)
-            made = api_keys.create(session, api_keys.DEFAULT_ORGANIZATION_ID, name="k", max_concurrent_runs=1)
+        with connection() as conn:
+            api_keys.ensure_default_organization(conn)
+            made = api_keys.create(conn, api_keys.DEFAULT_ORGANIZATION_ID, name="k", max_concurrent_runs=1)
         key_id = made.split("_")[1]
         ids = [b.create("writes", {"n": 1}, key=key_id) for _ in range(4)]
         b.runner.notify(ids)

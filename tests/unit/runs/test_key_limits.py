@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.deployments.deployments import DeploymentRef
-from shared.infra.postgres import connection, driver, transaction
+from shared.infra.postgres import connection, driver
 from shared.runs import claims, create, deployment_limits, eligibility, key_limits
 from shared.runs.claims import Claimed, Terms
 from tests.support import factories
@@ -22,8 +22,8 @@ TERMS = Terms("w", 30, 3600, "default")
 @pytest.fixture(autouse=True)
 def _database(db: Engine) -> None:
     """On empty tables."""
-    with transaction() as session:
-        api_keys.ensure_default_organization(session)
+    with connection() as conn:
+        api_keys.ensure_default_organization(conn)
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def app() -> DeploymentRef:
 
 def key(most: int | None = None) -> str:
     """A key's id."""
-    with transaction() as session:
-        made = api_keys.create(session, DEFAULT_ORGANIZATION_ID, name="k", max_concurrent_runs=most)
+    with connection() as conn:
+        made = api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="k", max_concurrent_runs=most)
     return made.split("_")[1]
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
 from shared.deployments.deployments import DeploymentRef
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from shared.models import Checkpoint, CheckpointBlob, CheckpointWrite, Run
 from shared.threads import checkpoint_reads, checkpoints
 from shared.threads.checkpoints import Write
@@ -29,8 +29,9 @@ def running(deployment: DeploymentRef | None = None, thread_id: UUID | None = No
     """A running run of ours, on a thread of its own unless one is named."""
     deployment = deployment or factories.deployment()
     run_id = factories.run(deployment, thread_id, status="running", attempt=1, owner="here")
-    with transaction() as session:
-        return session.get_one(Run, run_id)
+    with connection() as conn:
+        found: Any = conn.execute(select(Run).where(Run.run_id == run_id)).one()
+    return found
 
 
 def checkpoint(run: Run, id: str, parent: str | None = None, **fields: Any) -> Write:
@@ -84,8 +85,8 @@ def listed(run: Run, **ask: Any) -> list[str]:
 
 
 def count(table: type[Any]) -> int:
-    with transaction() as session:
-        return len(session.execute(select(table)).all())
+    with connection() as conn:
+        return len(conn.execute(select(table)).all())
 
 
 def test_a_checkpoint_comes_back_with_its_blobs_and_writes(run: Run) -> None:
@@ -136,8 +137,8 @@ def test_of_special_writes_the_newest_holds_and_of_plain_ones_the_first(run: Run
 )
 def test_only_the_owner_of_a_running_run_may_write(run: Run, change: dict[str, Any]) -> None:
     other = running()
-    with transaction() as session:
-        session.execute(update(Run).where(Run.run_id == run.run_id).values(**change))
+    with connection() as conn:
+        conn.execute(update(Run).where(Run.run_id == run.run_id).values(**change))
 
     refused = store(checkpoint(run, "1"), writes(run, "1", {0: b"w"}), checkpoint(other, "1"))
 
@@ -148,8 +149,8 @@ def test_only_the_owner_of_a_running_run_may_write(run: Run, change: dict[str, A
 
 
 def test_a_run_that_is_gone_is_refused(run: Run) -> None:
-    with transaction() as session:
-        session.delete(session.get(Run, run.run_id))
+    with connection() as conn:
+        conn.execute(delete(Run).where(Run.run_id == run.run_id))
 
     assert store(checkpoint(run, "1")) == {run.run_id}
 
@@ -246,8 +247,8 @@ def test_a_rolled_back_run_leaves_what_was_before() -> None:
     thread_id = factories.thread(deployment.id)
     earlier = running(deployment, thread_id)
     store(checkpoint(earlier, "1", blobs={("c", "1"): b"old"}))
-    with transaction() as session:
-        session.execute(update(Run).values(status="success"))
+    with connection() as conn:
+        conn.execute(update(Run).values(status="success"))
     run = running(deployment, thread_id)
     before = read(run)
     store(
@@ -286,8 +287,8 @@ def test_what_builds_on_a_deleted_run_goes_on_from_what_was_before_it(
         runs.append(running(deployment, thread_id))
         for id in chain:
             store(checkpoint(runs[-1], id, str(int(id) - 1) if id != "1" else None, metadata=metadata))
-        with transaction() as session:
-            session.execute(update(Run).values(status="success"))
+        with connection() as conn:
+            conn.execute(update(Run).values(status="success"))
 
     with connection() as conn:
         checkpoints.delete_run(conn, deployment.id, thread_id, runs[1].run_id)
