@@ -76,9 +76,17 @@ def take(state: Order, runtime: Runtime[Manner]) -> dict[str, Any]:
     return {"steps": [*state.steps, f"{tone}: {state.amount} {state.size.value} for {state.customer}"]}
 
 
+def fold(state: Order) -> dict[str, Any]:
+    return {"steps": [*state.steps, "folded"]}
+
+
+def wrap(state: Order) -> dict[str, Any]:
+    return {"steps": [*state.steps, "wrapped"]}
+
+
 _packing = StateGraph(Order)
-for _node, _text in (("fold", "folded"), ("wrap", "wrapped")):
-    _packing.add_node(_node, lambda state, text=_text: {"steps": [*state.steps, text]})
+_packing.add_node("fold", fold)
+_packing.add_node("wrap", wrap)
 _packing.add_edge(START, "fold")
 _packing.add_edge("fold", "wrap")
 _packing.add_edge("wrap", END)
@@ -154,8 +162,8 @@ class Fountain(BaseChatModel):
             if late > 0:
                 await asyncio.sleep(late)
             text = f"**{number}**\n\n" if number % 50 == 49 else f"word{number} "
-            yield ChatGenerationChunk(message=AIMessageChunk(text))
-        yield ChatGenerationChunk(message=AIMessageChunk("the end"))
+            yield ChatGenerationChunk(message=AIMessageChunk(content=text))
+        yield ChatGenerationChunk(message=AIMessageChunk(content="the end"))
 
 
 async def pour(state: MessagesState) -> dict[str, Any]:

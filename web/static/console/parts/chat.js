@@ -96,7 +96,7 @@ export function MessageView({ entry, results, tools, phase, edit }) {
   };
   return html`<article class=${`message ${message.type}`} data-type=${message.type} data-id=${message.id ?? null} aria-label=${NAMES[message.type] ?? message.type}>
     <header>
-      <span class="message-from">${message.name && message.type !== "tool" ? message.name : (NAMES[message.type] ?? message.type)}${message.type === "tool" && message.name ? ` ${message.name}` : ""}</span>
+      <span class="message-by">${message.name && message.type !== "tool" ? message.name : (NAMES[message.type] ?? message.type)}${message.type === "tool" && message.name ? ` ${message.name}` : ""}</span>
       <${Tokens} usage=${message.usage_metadata} />
       ${canEdit && draft === null && html`<button type="button" class="plain" onClick=${() => setDraft(said)}>Edit</button>`}
     </header>

@@ -37,7 +37,7 @@ function isEmpty(view) {
 function Values({ view }) {
   const values = view.values.value;
   if (!values || !Object.keys(values).length) return null;
-  return html`<article class="message values"><header><span class="message-from">Values</span></header><${Json} value=${values} collapsed=${2} label="Values" /></article>`;
+  return html`<article class="message values"><header><span class="message-by">Values</span></header><${Json} value=${values} collapsed=${2} label="Values" /></article>`;
 }
 
 /** What models say within subgraphs, for as long as these work. @param {{view: RunView}} props */
