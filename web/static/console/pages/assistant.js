@@ -101,7 +101,7 @@ const columns = (it, left, right, makeLatest) => [
   { title: "Made", key: "made", cell: (/** @type {any} */ one) => html`<${Ago} at=${one.created_at} />` },
   {
     title: "", key: "actions", align: RIGHT, hidden: !can("run"),
-    cell: (/** @type {any} */ one) => one.version !== it.version && html`<${Button} kind="plain" label="Make version ${one.version} the active one" onClick=${() => makeLatest(one.version)}>Make it active<//>`,
+    cell: (/** @type {any} */ one) => one.version !== it.version && html`<${Button} kind="plain" label="Make it active: version ${one.version}" onClick=${() => makeLatest(one.version)}>Make it active<//>`,
   },
 ];
 

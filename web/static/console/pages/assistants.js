@@ -8,7 +8,7 @@ import { href, navigate, setQuery } from "../core/router.js";
 import { can } from "../core/session.js";
 import { AssistantForm } from "../parts/assistant_form.js";
 import { useGraphs } from "../parts/graphs.js";
-import { Ago, Button, Empty, ErrorBox, Id, Loading, Page, Pager, SearchBox, Select, Table, ask, notify } from "../parts/index.js";
+import { Ago, Button, Empty, ErrorBox, Loading, Page, Pager, SearchBox, Select, Table, ask, notify } from "../parts/index.js";
 import { parse } from "../parts/json_editor.js";
 
 const PAGE = 25;
@@ -58,13 +58,12 @@ async function load(name, filter, offset, signal) {
 
 /** @param {string} name @param {() => void} reload */
 const columns = (name, reload) => [
-  { title: "Name", key: "name", cell: (/** @type {any} */ it) => html`<a href=${href(["d", name, "assistants", it.assistant_id])}><b>${text(it.name || "Untitled", 60)}</b></a>` },
+  { title: "Name", key: "name", cell: (/** @type {any} */ it) => html`<a href=${href(["d", name, "assistants", it.assistant_id])}><b class="cut" title=${text(it.name, 500)}>${text(it.name || "Untitled", 60)}</b></a>` },
   { title: "Graph", key: "graph", cell: (/** @type {any} */ it) => html`<code>${it.graph_id}</code>` },
   { title: "Version", key: "version", align: RIGHT, cell: (/** @type {any} */ it) => it.version },
-  { title: "Description", key: "description", cell: (/** @type {any} */ it) => (it.description ? text(it.description, 60) : html`<span class="quiet">–</span>`) },
+  { title: "Description", key: "description", cell: (/** @type {any} */ it) => (it.description ? html`<span class="cut" title=${text(it.description, 500)}>${text(it.description, 60)}</span>` : html`<span class="quiet">–</span>`) },
   { title: "Metadata", key: "metadata", cell: (/** @type {any} */ it) => metadataOf(it) },
   { title: "Changed", key: "changed", cell: (/** @type {any} */ it) => html`<${Ago} at=${it.updated_at} />` },
-  { title: "Id", key: "id", cell: (/** @type {any} */ it) => html`<${Id} value=${it.assistant_id} />` },
   {
     title: "", key: "actions", align: RIGHT,
     cell: (/** @type {any} */ it) => html`<span class="row-actions">
@@ -76,7 +75,7 @@ const columns = (name, reload) => [
 /** @param {any} it */
 function metadataOf({ graph_id, metadata }) {
   const { created_by, ...others } = metadata;
-  if (created_by === "system" && !Object.keys(others).length) return html`<span class="quiet">comes with ${graph_id}</span>`;
+  if (created_by === "system" && !Object.keys(others).length) return html`<span class="quiet cut">comes with ${graph_id}</span>`;
   return html`<code class="quiet cut">${text(metadata, 60)}</code>`;
 }
 

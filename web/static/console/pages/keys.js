@@ -64,7 +64,7 @@ function Keys({ offset }) {
 
 /** @param {(key: any) => void} change @param {() => void} reload */
 const columns = (change, reload) => [
-  { title: "Name", key: "name", cell: (/** @type {any} */ key) => html`<b>${text(key.name, 100)}</b>${isMine(key) && html` <span class="quiet">(yours)</span>`}` },
+  { title: "Name", key: "name", cell: (/** @type {any} */ key) => html`<b class="cut" title=${text(key.name, 300)}>${text(key.name, 100)}</b>${isMine(key) && html` <span class="quiet">(yours)</span>`}` },
   { title: "Id", key: "id", cell: (/** @type {any} */ key) => html`<${Id} value=${key.id} />` },
   { title: "Role", key: "role", cell: (/** @type {any} */ key) => html`<span title=${MAY[key.role]}>${key.role}</span>` },
   { title: "State", key: "state", cell: (/** @type {any} */ key) => html`<${State} of=${key} />` },

@@ -45,7 +45,7 @@ export default function OrganizationsPage({ query }) {
 function columns(isOperator, ask) {
   const isHere = (/** @type {any} */ row) => row.id === me.value?.organization.id;
   const actions = (/** @type {any} */ row) => html`<span class="row-actions">
-    ${!isHere(row) && html`<${Button} kind="plain" label="Act in ${row.name}" onClick=${() => actIn(row.id)}>Act here<//>`}
+    ${!isHere(row) && html`<${Button} kind="plain" label="Act here: ${row.name}" onClick=${() => actIn(row.id)}>Act here<//>`}
     ${row.name !== DEFAULT && html`
       <${Button} kind="plain" label="Rename ${row.name}" onClick=${() => ask({ what: "rename", of: row })}>Rename<//>
       <${Button} kind="plain" label="Delete ${row.name}" onClick=${() => ask({ what: "delete", of: row })}>Delete<//>`}</span>`;

@@ -105,7 +105,7 @@ function Items({ name, namespace, query, round, make, edit, changed }) {
       ${!items && !found.error && html`<${Loading} />`}
       ${items && !wrong && html`
         <${Table} label="Items" rows=${items} rowKey=${(/** @type {any} */ item) => JSON.stringify([item.namespace, item.key])} onRow=${open}
-          columns=${columns(namespace, Boolean(query.meaning), open, edit, remove)} empty=${emptyFor(query, make)} />
+          columns=${columns(namespace, Boolean(query.meaning), open)} empty=${emptyFor(query, make)} />
         <${Pager} offset=${offset} limit=${PAGE} count=${items.length} onChange=${(/** @type {number} */ to) => setQuery({ offset: to || null })} />`}
       ${shown && html`<${ItemDialog} name=${name} namespace=${shown.slice(0, -1)} key_=${shown[shown.length - 1]} round=${round} edit=${edit} remove=${remove} />`}
     </section>`;
@@ -126,20 +126,14 @@ function emptyFor(query, make) {
   return html`<${Empty} title="Nothing is stored here" text="Graphs keep what outlives a thread here: runtime.store, or get_store(). What is put here, they see." action=${make} />`;
 }
 
-/** @param {string[]} namespace @param {boolean} isScored @param {(item: any) => void} open @param {(item: any) => void} edit @param {(item: any) => Promise<void>} remove */
-const columns = (namespace, isScored, open, edit, remove) => [
+/** @param {string[]} namespace @param {boolean} isScored @param {(item: any) => void} open */
+const columns = (namespace, isScored, open) => [
   { title: "Score", key: "score", align: RIGHT, hidden: !isScored, cell: (/** @type {any} */ item) => (item.score === null ? html`<span class="quiet">none</span>` : item.score.toFixed(3)) },
-  { title: "Namespace", key: "namespace", cell: (/** @type {any} */ item) => html`<code title=${item.namespace.join(".")}>${text(item.namespace.slice(namespace.length).join(".") || "·", 40)}</code>` },
+  { title: "Namespace", key: "namespace", cell: (/** @type {any} */ item) => html`<code class="cut" title=${item.namespace.join(".")}>${text(item.namespace.slice(namespace.length).join(".") || "·", 40)}</code>` },
   { title: "Key", key: "key", cell: (/** @type {any} */ item) => html`<button type="button" class="plain cut" onClick=${() => open(item)} title=${text(item.key, 500)}>${text(item.key, 40) || '""'}</button>` },
   { title: "Value", key: "value", cell: (/** @type {any} */ item) => html`<code class="quiet cut">${text(preview(item.value), 80)}</code>` },
   { title: "Changed", key: "changed", cell: (/** @type {any} */ item) => html`<${Ago} at=${item.updated_at} />` },
   { title: "Expires", key: "expires", cell: (/** @type {any} */ item) => (item.expires_at ? html`<${Ago} at=${item.expires_at} />` : html`<span class="quiet">never</span>`) },
-  {
-    title: "", key: "actions", align: RIGHT, hidden: !can("run"),
-    cell: (/** @type {any} */ item) => html`<span class="row-actions">
-      <${Button} kind="plain" label="Change ${text(item.key, 60)}" onClick=${() => edit(item)}>Change<//>
-      <${Button} kind="plain" label="Delete ${text(item.key, 60)}" onClick=${() => remove(item)}>Delete<//></span>`,
-  },
 ];
 
 /** The beginning of a value, without writing all of a large one. @param {any} value */

@@ -84,7 +84,7 @@ function Retry({ name, of: one, onDone }) {
     notify("It is sent again.");
     onDone();
   };
-  return html`<${Button} kind="plain" onClick=${retry} label="Send again to ${text(one.url, 60)}">Retry<//>`;
+  return html`<${Button} kind="plain" onClick=${retry} label="Retry ${text(one.url, 60)}">Retry<//>`;
 }
 
 /** @param {{of: any, name: string, onClose: () => void, onDone: () => void}} props */
