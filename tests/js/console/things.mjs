@@ -139,6 +139,7 @@ scenario("the store is walked by namespace, searched by meaning and by value", a
   await page.getByLabel("Search by meaning").fill("");
   await page.getByLabel("Filter by values").fill('{"text": "rain"}');
   await row(page, "coffee").waitFor({ state: "detached" });
+  await row(page, "rain").waitFor();
   assert.equal(await items.locator("tbody tr").count(), 1);
   await check();
 });
