@@ -69,6 +69,13 @@ class ClientWatch:
         return self._client is not None and self._is_readable and _is_closed(self._client)
 
 
+def is_readable(client: socket.socket) -> bool:
+    """Whether there is something to read, or the other end is gone."""
+    asked = _poll()
+    asked.register(client.fileno(), select.POLLIN)
+    return bool(asked.poll(0))
+
+
 def _is_closed(client: socket.socket) -> bool:
     asked = _poll()
     asked.register(client.fileno(), select.POLLIN | PEER_CLOSED)

@@ -12,6 +12,7 @@ import re
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from shared.errors import Invalid
 from shared.eventlog.hub import Stopping
 from shared.infra.hardening import let_others_run
 from web import sse
+from web.client_watch import is_readable
 from web.errors import answer
 from web.upgrade import HandedOver
 
@@ -47,7 +49,13 @@ READ = 1  # libev's flag
 WHOLE_TEXT = 0x81  # how a frame begins that is a whole text
 SHORT = 126  # bytes and more have their number in two bytes after this one, or in eight after the next
 READ_BYTES = 16 * 1024
+AHEAD_MESSAGES, AHEAD_BYTES = 2_000, 256 * 1024  # of a client that are read before they are taken
 TURN_EVENTS = 64  # after so many, others get their turn
+GONE = CloseConnection(code=CloseReason.ABNORMAL_CLOSURE)  # without a word
+TAKING = (
+    ConnectionState.OPEN,
+    ConnectionState.REMOTE_CLOSING,
+)  # states of a client that can be sent something
 NO_GOODBYE = (int(CloseReason.ABNORMAL_CLOSURE), "")
 LINGER_SECONDS = 1.0  # for the other end to close too: what it has not read would be lost else
 PING_BEATS = 4  # heartbeats without a word from the client before it is asked for one
@@ -140,6 +148,30 @@ def _key(environ: Mapping[str, Any]) -> str:
     return key
 
 
+class _Waiting:
+    """Messages that were read and not taken yet, as an iterator over them."""
+
+    def __init__(self) -> None:
+        self._messages: deque[ClientMessage] = deque()
+        self._bytes = 0
+
+    @property
+    def has_some_room(self) -> bool:
+        """Whether more is to be read while some wait; what is behind too many stays where it is."""
+        return 0 < len(self._messages) < AHEAD_MESSAGES and self._bytes < AHEAD_BYTES
+
+    def add(self, message: ClientMessage | None) -> None:
+        if message is not None:
+            self._messages.append(message)
+            self._bytes += len(message.data)
+
+    def __iter__(self) -> Iterator[ClientMessage]:
+        while self._messages:
+            message = self._messages.popleft()
+            self._bytes -= len(message.data)
+            yield message
+
+
 class WebSocket:
     """The server's end of one, after the handshake; `opening` are the bytes that answer it.
 
@@ -200,10 +232,12 @@ class WebSocket:
     def _send(self, *events: Event) -> None:
         with self._lock:
             self._require_open()
-            self._write(b"".join(map(self._connection.send, events)))
+            if self._connection.state is ConnectionState.OPEN:
+                self._write(b"".join(map(self._connection.send, events)))
 
     def _require_open(self) -> None:
-        if self.is_closed or self._connection.state is not ConnectionState.OPEN:
+        """Raise Closed unless the client may get more: also one that says no more, until all it has said was taken."""
+        if self.is_closed or self._connection.state not in TAKING:
             raise Closed
 
     def _write(self, data: bytes) -> None:
@@ -232,7 +266,7 @@ class WebSocket:
                 return
             self.is_closed = True
             goodbye = CloseConnection(code=code, reason=reason)
-            if self._connection.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
+            if self._connection.state in TAKING:
                 self._write(self._connection.send(goodbye))
 
     def linger(self) -> None:
@@ -277,8 +311,8 @@ class WebSocket:
     def _read(self) -> None:
         """Take what is there, then watch for more."""
         try:
-            for message in self._messages() if self._watcher is not None else ():
-                self._take(message)
+            if self._watcher is not None:
+                self._take_messages()
         except Closed:
             self.is_closed = True
         except _Broken as broken:
@@ -292,49 +326,71 @@ class WebSocket:
         elif self._watcher is not None:
             self._watcher.start(self._on_readable)
 
-    def _messages(self) -> Iterator[ClientMessage]:
-        """The messages that are whole after one more piece of what the client sends."""
-        self._connection.receive_data(self._piece())
+    def _take_messages(self) -> None:
+        """Take the messages that have come; pings among what comes meanwhile are answered before those that wait."""
+        waiting = _Waiting()
+        end = self._receive(waiting)
+        for count, message in enumerate(waiting, start=1):
+            self._take(message)
+            if count % TURN_EVENTS == 0:
+                let_others_run()
+            if end is None and waiting.has_some_room and is_readable(self._client):
+                end = self._receive(waiting)
+        if end is not None:
+            self._end(end)
+
+    def _receive(self, waiting: _Waiting) -> CloseConnection | _Broken | None:
+        """Add what is whole after one more piece of what the client sends; answers with what ends it all, if it does."""
+        data = self._piece()
+        if not data:
+            return GONE
+        self._connection.receive_data(data)
         for count, event in enumerate(self._connection.events(), start=1):
             if count % TURN_EVENTS == 0:
                 let_others_run()
-            if isinstance(event, TextMessage):
-                yield from self._part(event, event.data.encode(), is_text=True)
-            elif isinstance(event, Ping):
+            if isinstance(event, Ping):
                 self._send(event.response())
-            elif isinstance(event, BytesMessage) and self._takes_binary:
-                yield from self._part(event, bytes(event.data), is_text=False)
-            elif isinstance(event, BytesMessage):
-                raise _Broken(CloseReason.UNSUPPORTED_DATA, "messages are text")
             elif isinstance(event, CloseConnection):
-                self._end(event)
+                return event
+            elif isinstance(event, TextMessage | BytesMessage):
+                try:
+                    waiting.add(self._part(event))
+                except _Broken as broken:
+                    return broken
+        return None
 
     def _piece(self) -> bytes:
+        """What has come; nothing where the client is gone."""
         try:
-            data = self._client.recv(READ_BYTES)
-        except OSError as error:
-            raise Closed from error
-        if not data:
+            return self._client.recv(READ_BYTES)
+        except OSError:
+            return b""
+
+    def _part(self, event: TextMessage | BytesMessage) -> ClientMessage | None:
+        """The message that ends with this part of one; raises _Broken."""
+        is_text = isinstance(event, TextMessage)
+        if not is_text and not self._takes_binary:
+            raise _Broken(CloseReason.UNSUPPORTED_DATA, "messages are text")
+        self._message += event.data.encode() if isinstance(event, TextMessage) else event.data
+        if len(self._message) > self._most_bytes:
+            raise _Broken(CloseReason.MESSAGE_TOO_BIG, f"a message is larger than {self._most_bytes} bytes")
+        if not event.message_finished:
+            return None
+        message, self._message = bytes(self._message), bytearray()
+        return ClientMessage(message, is_text)
+
+    def _end(self, end: CloseConnection | _Broken) -> None:
+        """Close as is due, once all that the client had said before was taken. Raises Closed, or _Broken."""
+        if isinstance(end, _Broken):
+            raise end
+        if end is GONE:
             with suppress(OSError):
                 self._client.shutdown(socket.SHUT_RDWR)  # who writes at this moment waits for nobody
             raise Closed
-        return data
-
-    def _part(
-        self, event: TextMessage | BytesMessage, data: bytes, *, is_text: bool
-    ) -> Iterator[ClientMessage]:
-        self._message += data
-        if len(self._message) > self._most_bytes:
-            raise _Broken(CloseReason.MESSAGE_TOO_BIG, f"a message is larger than {self._most_bytes} bytes")
-        if event.message_finished:
-            message, self._message = bytes(self._message), bytearray()
-            yield ClientMessage(message, is_text)
-
-    def _end(self, event: CloseConnection) -> None:
         if self._connection.state is ConnectionState.OPEN:
-            raise _Broken(event.code, event.reason or "")  # what came is no frame
-        self.closed_with = int(event.code), event.reason or ""
-        self.close(event.code, event.reason or "")
+            raise _Broken(end.code, end.reason or "")  # what came is no frame
+        self.closed_with = int(end.code), end.reason or ""
+        self.close(end.code, end.reason or "")
         raise Closed
 
 

@@ -187,6 +187,31 @@ def test_ten_thousand_commands_are_answered(
     assert answered == list(range(1, count + 1))
 
 
+def test_a_ping_is_answered_before_the_commands_that_wait(open_raw: OpenRaw) -> None:
+    count = 500
+    with open_raw() as raw:
+        commands = b"".join(frame(TEXT, message(n, "none.such")) for n in range(count))
+        raw.socket.sendall(commands + frame(PING, b"there?"))
+        before = 0
+        for opcode, _ in raw.frames():
+            if opcode == PONG:
+                break
+            before += opcode == TEXT
+        assert before < count
+        rest = (opcode for opcode, _ in raw.frames() if opcode == TEXT)
+        assert all(next(rest, None) for _ in range(count - before))
+
+
+def test_what_was_sent_before_a_close_is_still_done(chat: Api, thread_id: str, open_raw: OpenRaw) -> None:
+    with open_raw() as raw:
+        start = message(2, "run.start", assistant_id="agent", input={})
+        commands = frame(TEXT, message(1, "none.such")) + frame(TEXT, start)
+        raw.socket.sendall(commands + frame(CLOSE, struct.pack("!H", 1000)))
+        opcodes = [opcode for opcode, _ in raw.frames() if opcode != PING]
+        assert opcodes == [TEXT, TEXT, CLOSE]
+    assert len(chat.get(f"/threads/{thread_id}/runs").json) == 1
+
+
 def test_commands_are_limited_as_requests_are(
     served: tuple[psutil.Process, str], chat: Api, thread_id: str, bystander: Socket
 ) -> None:

@@ -76,7 +76,7 @@ def opened(base: str, deployment: str, thread_id: str, key: str, **headers: str)
         additional_headers={"x-api-key": key, **headers},
         compression=None,
         max_size=None,
-        ping_interval=None,  # a ping waits behind all commands that were sent before
+        ping_interval=None,
     ) as connection:
         yield Socket(connection)
 
