@@ -256,6 +256,8 @@ def test_a_handler_refuses_in_its_own_words(error: Exception, status: int, detai
         (["a"], "WrongAnswer"),
         ({"owner": object()}, "WrongAnswer"),
         ({7: "x"}, "WrongAnswer"),
+        ({"$or": [{"owner": float("nan")}]}, "WrongAnswer"),
+        ({"owner": float("inf")}, "WrongAnswer"),
         (ValueError("a secret"), "ValueError"),
         (SystemExit(1), "SystemExit"),
         (Auth.exceptions.HTTPException(status_code=302), "HTTPException"),

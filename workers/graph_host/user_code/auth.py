@@ -18,6 +18,7 @@ import contextvars
 import functools
 import inspect
 import logging
+import math
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -214,7 +215,18 @@ def _filter(result: Any, resource: str) -> dict[str, Any] | None:
         )
     if resource == "store":
         raise WrongAnswer("a handler of the store returned a filter: it narrows value['namespace'] instead")
+    if _has_no_number(result):
+        raise WrongAnswer("a handler left a filter with a number that JSON has not: it would match null")
     return _json(result, "filter") or None
+
+
+def _has_no_number(value: Any) -> bool:
+    """Whether NaN or an infinity is in it, which JSON makes null."""
+    if isinstance(value, Mapping):
+        return any(map(_has_no_number, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_no_number, value))
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _json(value: Any, name: str) -> Any:
