@@ -81,7 +81,7 @@ def test_no_run_is_made_however_it_is_asked_for(spent: Api) -> None:
     for path in ("/runs", "/runs/wait", "/runs/stream", f"/threads/{thread_id}/runs"):
         is_refused(spent.post(path, run))
     is_refused(spent.post("/runs/batch", [run]))
-    is_refused(rpc.post(spent, "/mcp", "tools/call", {"name": "agent", "arguments": {"messages": []}}))
+    is_refused(rpc.post(spent, "/mcp", "tools/call", {"name": "agent", "arguments": {"messages": "hi"}}))
     is_refused(rpc.post(spent, "/a2a/agent", "SendMessage", {"message": rpc.text_message()}))
     command = {"id": 1, "method": "run.start", "params": {"assistant_id": "agent", "input": {}}}
     answer = spent.post(f"/threads/{thread_id}/commands", command).json
