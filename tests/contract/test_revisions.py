@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from shared.access import api_keys
 from shared.deployments import secrets
-from shared.infra.postgres import connection, transaction
+from shared.infra.postgres import connection
 from tests.contract.conftest import ControlPlane, Notifications, caller
 from tests.support.refusals import detail, place
 from tests.support.revisions import set_serving, set_status
@@ -43,8 +43,8 @@ def test_source_fills_the_revision_that_waits_for_it(
 
 
 def test_a_revision_says_who_asked_for_it_and_what_it_changed(app: Flask, control: ControlPlane) -> None:
-    with transaction() as session:
-        key = api_keys.create(session, api_keys.DEFAULT_ORGANIZATION_ID, name="ci", role="deploy")
+    with connection() as conn:
+        key = api_keys.create(conn, api_keys.DEFAULT_ORGANIZATION_ID, name="ci", role="deploy")
     ci = ControlPlane(caller(app, key))
     variables = [{"name": name, "value": name.lower()} for name in ("A", "B", "C")]
     made = control.create(secrets=variables)
