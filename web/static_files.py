@@ -81,7 +81,8 @@ def respond(
         response.headers["Content-Encoding"] = "gzip"
     if zipped is not None:
         response.vary.add("Accept-Encoding")
-    return response.make_conditional(request)
+    response.make_conditional(request)
+    return response
 
 
 @cache

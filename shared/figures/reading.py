@@ -168,7 +168,7 @@ def overview(
         "deployment_id": None,
         "key_id": None,
     }
-    done = {row["deployment_id"]: row for row in conn.execute(BY_DEPLOYMENT, values).mappings()}
+    done = {row["deployment_id"]: dict(row) for row in conn.execute(BY_DEPLOYMENT, values).mappings()}
     minutes = max((now - since).total_seconds(), 1.0) / 60
     found = conn.execute(DEPLOYMENTS, {"organization_id": organization_id}).mappings()
     return [_of_deployment(dict(row), done.get(row["id"], {}), minutes) for row in found]

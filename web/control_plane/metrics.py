@@ -24,11 +24,12 @@ SECONDS: JsonSchema = {"type": "number", "minimum": 0}
 SECONDS_OR_NULL: JsonSchema = {"type": ["number", "null"], "minimum": 0}
 POINT = record(
     "FigurePoint",
+    (),
     at=TIME,
     **dict.fromkeys(COUNTS, COUNT),
     **{f"{kind}_{share}": SECONDS_OR_NULL for kind in KINDS for share in reading.SHARES},
 )
-SERIES = record("FigureSeries", step_seconds=COUNT, **{"from": TIME, "until": TIME}, points=listed(POINT))
+SERIES = record("FigureSeries", (), step_seconds=COUNT, **{"from": TIME, "until": TIME}, points=listed(POINT))
 IN_OVERVIEW = record(
     "DeploymentFigures",
     id=UUID,

@@ -42,7 +42,7 @@ class UsageCounter(BaseCallbackHandler):
     def ignore_chat_model(self) -> bool:
         return True  # its start: the end of a call is of `llm`
 
-    def on_llm_new_token(self, token: str, **_: Any) -> None:
+    def on_llm_new_token(self, token: object, **_: Any) -> None:
         if self._first_token_at is None:
             self._first_token_at = time.monotonic()
 
