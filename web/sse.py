@@ -84,9 +84,7 @@ def watch(client: ClientWatch, batches: Batches) -> Iterator[list[Event]]:
 
 def encode(event: Event, name: str, *, with_id: bool) -> bytes:
     """One event as bytes, by the name that its client knows it by."""
-    id = b"%d" % event.seq if with_id and event.seq else b""
-    encoded: bytes = event.once((name, id), lambda: encode_parts(name, event.data, id))
-    return encoded
+    return encode_parts(name, event.data, b"%d" % event.seq if with_id and event.seq else b"")
 
 
 def encode_parts(name: str, data: bytes, id: bytes) -> bytes:

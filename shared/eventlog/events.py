@@ -47,7 +47,9 @@ class Event:
     after: int
     name: str
     data: bytes
-    made: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    made: dict[Hashable, Any] | None = field(
+        default=None, compare=False, repr=False
+    )  # most are sent as they are
 
     @property
     def is_last(self) -> bool:
@@ -55,10 +57,12 @@ class Event:
 
     def once(self, kind: Hashable, make: Callable[[], Any]) -> Any:
         """What `make` makes of this event alone, the same each time it is asked for."""
-        found = self.made.get(kind)
-        if found is None:
-            found = self.made[kind] = make()
-        return found
+        if self.made is None:
+            object.__setattr__(self, "made", {})
+        made: dict[Hashable, Any] = self.made  # type: ignore[assignment]
+        if kind not in made:
+            made[kind] = make()
+        return made[kind]
 
 
 EXPIRED = Event(0, 0, "expired", b"")  # yielded where history is missing

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from shared.figures.histograms import bucket, counted
+from shared.models import ENDED_RUN_STATUSES
 
-STATUSES = ("success", "error", "timeout", "interrupted")
+STATUSES = tuple(str(status) for status in ENDED_RUN_STATUSES)
 KINDS = {
     "wait": "waits",
     "duration": "durations",

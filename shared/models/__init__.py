@@ -22,6 +22,7 @@ from shared.models.organizations import ApiKey, IdempotentAnswer, Organization
 from shared.models.providers import OAuthGrant, OAuthProvider, OAuthRequest
 from shared.models.runs import Run
 from shared.models.statuses import (
+    ENDED_RUN_STATUSES,
     LIVE_RUN_STATUSES,
     REVISION_ENDS,
     UNSUCCESSFUL_RUN_STATUSES,
@@ -41,6 +42,7 @@ from shared.models.webhooks import WebhookDelivery
 from shared.models.workers import Leader, Worker
 
 __all__ = [
+    "ENDED_RUN_STATUSES",
     "LIVE_RUN_STATUSES",
     "REVISION_ENDS",
     "UNSUCCESSFUL_RUN_STATUSES",

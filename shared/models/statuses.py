@@ -53,6 +53,7 @@ class RunStatus(enum.StrEnum):
 
 LIVE_RUN_STATUSES = (RunStatus.PENDING, RunStatus.RUNNING)
 UNSUCCESSFUL_RUN_STATUSES = (RunStatus.ERROR, RunStatus.TIMEOUT, RunStatus.INTERRUPTED)
+ENDED_RUN_STATUSES = (RunStatus.SUCCESS, *UNSUCCESSFUL_RUN_STATUSES)
 
 
 def is_live(alias: str | None = None) -> str:
@@ -67,7 +68,7 @@ def is_unsuccessful(alias: str | None = None) -> str:
 
 def has_ended(alias: str | None = None) -> str:
     """The SQL condition that a run, called so in the statement, has ended."""
-    return _is_one_of(tuple(status for status in RunStatus if status not in LIVE_RUN_STATUSES), alias)
+    return _is_one_of(ENDED_RUN_STATUSES, alias)
 
 
 def is_due(alias: str) -> str:

@@ -186,7 +186,7 @@ def test_at_the_root_the_app_has_what_the_control_plane_does_not_know(
     client = app_with(dev_deployment="chat").test_client()
     assert client.get("/v1/models").data == b"hello"
     assert (stage.last.head["path"], stage.last.head["root_path"]) == ("/v1/models", "")
-    assert client.get("/v2/deployments").status_code == 401
+    assert client.get("/v2/deployments").json is not None  # the control plane's own answer
     assert client.get("/v2/unknown").status_code == 401
     assert client.get("/d/chat/v2/deployments").data == b"hello"
 

@@ -18,7 +18,8 @@ from tests.contract.conftest import ADMIN_KEY, Api, caller
 
 OPEN = {"/", "/ok", "/info", "/metrics", "/docs", "/openapi.json", "/static/<path:name>"}
 PAGE = "/o/<tenant>/host/deployments/<deployment_id>"
-OPEN_RULES = OPEN | {f"/d/<deployment>{path}" for path in OPEN} | {PAGE}
+CONSOLE = {"/o/", "/o/static/<version>/<path:name>", PAGE}
+OPEN_RULES = OPEN | {f"/d/<deployment>{path}" for path in OPEN} | CONSOLE
 
 
 def key(role: str) -> str:

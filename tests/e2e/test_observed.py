@@ -133,13 +133,13 @@ def test_flower_shows_the_workers(observed: Stack) -> None:
         found = wait_until(lambda: (seen := workers()) and len(seen) >= 2 and seen, 60)
         assert {name.partition("@")[0] for name in found} == {"runner", "builder"}
 
-        def told() -> set[str]:
+        def reported() -> set[str]:
             """The workers whose events have arrived."""
             answer = httpx.get(f"http://127.0.0.1:{port}/workers?json=1", timeout=20)
             rows = answer.json()["data"] if answer.status_code == 200 else []
             return {row["hostname"].partition("@")[0] for row in rows if row["status"]}
 
-        wait_until(lambda: told() == {"runner", "builder"}, 30)
+        wait_until(lambda: reported() == {"runner", "builder"}, 30)
     finally:
         process.terminate()
         process.wait(20)

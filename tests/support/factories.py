@@ -134,7 +134,7 @@ def switched_off(deployment: DeploymentRef, *switches: str) -> None:
 def assistant(deployment_id: UUID, graph_id: str = "agent", **columns: Any) -> UUID:
     """An assistant at version 1; its id."""
     id = columns.pop("assistant_id", None) or uuid7()
-    _insert(Assistant, deployment_id=deployment_id, assistant_id=id)
+    _insert(Assistant, deployment_id=deployment_id, assistant_id=id, created_at=datetime.now(UTC))
     _insert(
         AssistantVersion,
         deployment_id=deployment_id,

@@ -45,7 +45,7 @@ ROW = record(
 USAGE = record("Usage", usage=listed(ROW))
 
 
-class Span(Schema):
+class UsageSpan(Schema):
     until = DateField()
     by = QueryList(
         OneOf(*DIMENSIONS), max_items=len(DIMENSIONS), load_default=lambda: ["deployment", "model"]
@@ -53,7 +53,7 @@ class Span(Schema):
     format = OneOf("json", "csv", load_default="json")
 
 
-UsageQuery = Span.from_dict({"from": DateField()}, name="UsageQuery")
+UsageQuery = UsageSpan.from_dict({"from": DateField()}, name="UsageQuery")
 
 
 @bp.get("/v2/usage")

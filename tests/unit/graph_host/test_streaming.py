@@ -40,7 +40,7 @@ def test_it_streams_values_and_updates(host: HostProcess) -> None:
     assert run.outcome["state"]["next"] == []
 
 
-def told(run: Run) -> list[tuple[str, bool, bool]]:
+def reported(run: Run) -> list[tuple[str, bool, bool]]:
     """Which nodes began, ended and failed."""
     assert [node["at"] for node in run.nodes] == sorted(node["at"] for node in run.nodes)
     return [(node["name"], node["ended"], node["error"] is not None) for node in run.nodes]
@@ -48,10 +48,10 @@ def told(run: Run) -> list[tuple[str, bool, bool]]:
 
 def test_who_traces_a_run_learns_when_its_nodes_begin_and_end(host: HostProcess) -> None:
     run = host.run("steps", {"text": "a"}, stream_mode=["values"], traced=True)
-    assert told(run) == [(name, ended, False) for name in ("one", "two") for ended in (False, True)]
+    assert reported(run) == [(name, ended, False) for name in ("one", "two") for ended in (False, True)]
     assert set(run.names) == {"values"}, "its stream stays as it is"
     failed = host.run("fails", {"text": "a"}, stream_mode=["tasks"], traced=True)
-    assert told(failed)[-1] == ("boom", True, True)
+    assert reported(failed)[-1] == ("boom", True, True)
     assert len(failed.named("tasks")) == len(failed.nodes) == 4
     nested = host.run("nested", {"text": "a"}, subgraphs=True, traced=True)
     ids = {node["name"]: node["id"] for node in nested.nodes}

@@ -59,9 +59,9 @@ opened = []
 
 def make(runtime: ServerRuntime):
     opened.append([runtime.access_context, runtime.user and runtime.user.identity, runtime.user and runtime.user["token"]])
-    def tell(state: S):
+    def answer(state: S):
         return {"seen": {"opened": list(opened), "sure": runtime.ensure_user().identity}}
-    return StateGraph(S).add_node("tell", tell).set_entry_point("tell")
+    return StateGraph(S).add_node("answer", answer).set_entry_point("answer")
 """
 GRAPHS = {"looks": "./users.py:looks", "made": "./users.py:make", "quiet": "./users.py:quiet"}
 
@@ -103,7 +103,7 @@ def test_a_factory_sees_the_user_for_runs_states_and_updates(users: HostProcess)
 
     thread.run("made", {}, **asked)
     thread.query("state", "made", **asked)
-    thread.query("update", "made", supersteps=[[{"values": {}, "as_node": "tell"}]], **asked)
+    thread.query("update", "made", supersteps=[[{"values": {}, "as_node": "answer"}]], **asked)
     seen = thread.run("made", {}, **asked).values["seen"]
 
     assert seen["sure"] == "ann"
