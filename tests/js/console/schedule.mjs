@@ -63,7 +63,7 @@ suite("schedule", () => {
 
   test("what has no short words, or is no schedule, has none", () => {
     check({
-      "0 0 * * 1#2": null, "0 0 */2 * *": null, "0 0 1-7/2 * */3": null, "61 * * * *": null, "0 0 31": null,
+      "0 0 * * 1#2": null, "0 0 */2 * *": null, "0 0 1-7/2 * */3": null, "0 0 */10 * 1": null, "61 * * * *": null, "0 0 31": null,
       "": null, "every day": null, "5-1 * * * *": null, "*/0 * * * *": null, "<b> * * * *": null, "9999999999999 * * * *": null,
     });
   });

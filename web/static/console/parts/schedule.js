@@ -1,6 +1,6 @@
 // A cron's schedule in words, for the patterns that people write; everything else is left to the expression itself.
 
-/** @typedef {{every: number | null, values: number[], all: boolean, starred?: boolean}} Part  what one field of an expression allows */
+/** @typedef {{every: number | null, values: number[], all: boolean, isStarred?: boolean}} Part  what one field of an expression allows */
 
 const ALIASES = {
   "@yearly": "0 0 1 1 *",
@@ -122,7 +122,7 @@ function timesOf(minute, hour) {
 }
 
 /**
- * Which days are meant. Of a day of the month and one of the week either is enough.
+ * Which days are meant. Of a day of the month and one of the week either is enough, unless one begins with a star.
  * @param {Part} day
  * @param {Part} month
  * @param {Part} weekday
@@ -130,7 +130,7 @@ function timesOf(minute, hour) {
 function daysInWords(day, month, weekday) {
   if (day.values.length > MOST_LISTED) return null;
   const months = month.all ? "" : list(month.values.map((one) => MONTHS[one - 1]));
-  if ((day.starred || weekday.starred) && !(day.all || weekday.all)) return null; // then both must hold
+  if ((day.isStarred || weekday.isStarred) && !(day.all || weekday.all)) return null; // then both must hold
   if (day.all && weekday.all) return months ? `every day in ${months}` : "every day";
   const ofMonth = day.all ? null : datesInWords(day, month);
   const ofWeek = weekday.all ? null : weekdaysInWords(weekday.values);
@@ -188,7 +188,7 @@ function parsed(field, least, most, names) {
     if (from === "*" && field === item && least === 0 && span % step === 0 && step < span) every = step;
   }
   if (every === 1) return { every: null, values: [], all: true };
-  return { every, values: [...values].sort((a, b) => a - b), all: false, starred: field.startsWith("*") };
+  return { every, values: [...values].sort((a, b) => a - b), all: false, isStarred: field.startsWith("*") };
 }
 
 /**
