@@ -99,3 +99,12 @@ def test_every_page_is_in_the_table_of_routes() -> None:
     assert set(table) == {
         name for name in pages if "export default" in (CONSOLE / "pages" / name).read_text()
     }
+
+
+def test_no_two_stylesheets_of_pages_give_a_class_its_look() -> None:
+    homes: dict[str, set[str]] = {}
+    for path in (CONSOLE / "style").glob("*.css"):
+        if path.name != "base.css":
+            for name in re.findall(r"^\s*(?:\w+)?\.([\w-]+)", path.read_text(), re.MULTILINE):
+                homes.setdefault(name, set()).add(path.name)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}

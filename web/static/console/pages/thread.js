@@ -103,7 +103,7 @@ function Questions({ name, thread }) {
   const asked = Object.values(thread.interrupts ?? {}).flat();
   if (!asked.length || thread.status !== "interrupted") return null;
   return html`
-    <section class="questions" aria-label="Waits for an answer">
+    <section class="open-questions" aria-label="Waits for an answer">
       <h2>${asked.length === 1 ? "Waits for an answer" : `Waits for ${asked.length} answers`} <a href=${placeInPlayground({ ...thread, name })}>Answer in the playground</a></h2>
       ${asked.slice(0, 20).map((each) => html`<${Json} key=${each.id} value=${each.value} />`)}
     </section>`;

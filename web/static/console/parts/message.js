@@ -43,11 +43,11 @@ export function Message({ message }) {
   const text = textOf(message.content);
   const calls = Array.isArray(message.tool_calls) ? message.tool_calls : [];
   return html`
-    <div class=${`message ${who}`}>
-      <div class="message-who">${plain(who.slice(0, 40))}${typeof message.name === "string" && message.name && html` <span class="quiet">${plain(message.name.slice(0, 100))}</span>`}${message.status === "error" && html` <span class="bad">error</span>`}</div>
-      <div class="message-text"><${LongText} text=${text} limit=${SHOWN} /></div>
+    <div class=${who === "human" ? "kept human" : "kept"}>
+      <div class="kept-who">${plain(who.slice(0, 40))}${typeof message.name === "string" && message.name && html` <span class="quiet">${plain(message.name.slice(0, 100))}</span>`}${message.status === "error" && html` <span class="bad">error</span>`}</div>
+      <div class="kept-text"><${LongText} text=${text} limit=${SHOWN} /></div>
       ${calls.slice(0, 50).map((/** @type {any} */ call, /** @type {number} */ at) => html`
-        <details class="tool-call" key=${at}>
+        <details class="kept-call" key=${at}>
           <summary>calls <code>${plain(String(call?.name).slice(0, 200))}</code></summary>
           <${Json} value=${call?.args} />
         </details>`)}

@@ -34,7 +34,7 @@ export function Messages({ messages }) {
   const [shown, setShown] = useState(FIRST_MESSAGES);
   const hidden = Math.max(messages.length - shown, 0);
   return html`
-    <div class="messages">
+    <div class="kept-messages">
       ${hidden > 0 && html`<button type="button" class="plain" onClick=${() => setShown(shown + 100)}>Show ${Math.min(hidden, 100)} of ${hidden} earlier messages</button>`}
       ${messages.slice(hidden).map((message, at) => html`<${Message} key=${message.id ?? hidden + at} message=${message} />`)}
     </div>`;
