@@ -1,6 +1,6 @@
 // Calls of the public API: `control` at the service's root, `deployment(name)` at a deployment's address.
 
-import { credentials, signOut, key } from "./session.js";
+import { can, credentials, signOut, key } from "./session.js";
 import { events } from "./sse.js";
 
 const ROOT = new URL("../../../../../", import.meta.url);
@@ -63,15 +63,33 @@ export function deployment(name) {
     /** @param {string} path @param {StreamOptions} options @returns {AsyncGenerator<import("./sse.js").StreamEvent>} */
     stream: async function* (path, options = {}) {
       await mountOf(name);
-      yield* eventsOf(url(path, options.query), options, own);
+      try {
+        yield* eventsOf(url(path, options.query), options, own);
+      } catch (error) {
+        throw await explained(error);
+      }
     },
   };
 
   /** @param {string} method @param {string} path @param {CallOptions} options */
   async function respond(method, path, options = {}) {
     await mountOf(name);
-    return send(method, url(path, options.query), { ...options, headers: { ...own, ...options.headers } });
+    try {
+      return await send(method, url(path, options.query), { ...options, headers: { ...own, ...options.headers } });
+    } catch (error) {
+      throw await explained(error);
+    }
   }
+}
+
+/** A key that the service takes and a deployment does not: its own `auth` decides there. @param {any} error */
+async function explained(error) {
+  if (!(error instanceof ApiError) || error.status !== 401 || !key()) return error;
+  await control("GET", "/v2/me"); // a key that has ended meanwhile is told so
+  const why = can("run")
+    ? "This deployment's own auth decides who calls it, and lets no key of the service in."
+    : "This deployment's own auth decides who calls it: of the service's keys it takes those with the role run or more.";
+  return new ApiError(error.status, `${why} It said: ${error.detail}`, error.fields);
 }
 
 /** @type {Map<string, Promise<string>>} */

@@ -1,7 +1,7 @@
 // What there is: each deployment with how it does, the pools, and the last hour, day or week.
 
 import { html } from "../core/dom.js";
-import { control } from "../core/api.js";
+import { control, pages } from "../core/api.js";
 import { NOTHING, count, duration, percent } from "../core/format.js";
 import { href, setQuery } from "../core/router.js";
 import { useResource } from "../core/resource.js";
@@ -9,7 +9,6 @@ import { Chart, Code, Empty, ErrorBox, Loading, Page, Pill, Select, Table } from
 
 const WINDOWS = [{ value: "hour", label: "Last hour" }, { value: "day", label: "Last day" }, { value: "week", label: "Last week" }];
 const LOOK_AGAIN_MS = 5000;
-const MOST = 100; // deployments whose newest revision is shown
 
 /** @typedef {{id: string, name: string, status: string, pool: string, revision_number: number | null, runs_a_minute: number, success: number, failed: number, wait_p50: number | null, duration_p50: number | null, duration_p95: number | null, running: number, waiting: number, oldest_wait_seconds: number, newest?: any}} Figures */
 
@@ -32,12 +31,15 @@ export default function OverviewPage({ query }) {
 
 /** @param {string} window @param {AbortSignal} signal @returns {Promise<Figures[]>} */
 async function figures(window, signal) {
-  const [{ deployments }, { resources }] = await Promise.all([
-    control("GET", "/v2/metrics/overview", { query: { window }, signal }),
-    control("GET", "/v2/deployments", { query: { limit: MOST }, signal }),
-  ]);
-  const newest = new Map(resources.map((/** @type {any} */ one) => [one.id, one]));
+  const [{ deployments }, newest] = await Promise.all([control("GET", "/v2/metrics/overview", { query: { window }, signal }), records(signal)]);
   return deployments.map((/** @type {Figures} */ one) => ({ ...one, newest: newest.get(one.id) }));
+}
+
+/** The record of each deployment, by id. @param {AbortSignal} signal @returns {Promise<Map<string, any>>} */
+async function records(signal) {
+  const found = new Map();
+  for await (const rows of pages((page) => control("GET", "/v2/deployments", { query: page, signal }))) for (const row of rows) found.set(row.id, row);
+  return found;
 }
 
 const NONE = html`<${Empty} title="Nothing is deployed yet" text="Deploy a project from its directory, or begin with an example:"
