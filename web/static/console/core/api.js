@@ -33,7 +33,7 @@ export const isAborted = (error) => error?.name === "AbortError";
  */
 export async function control(method, path, options = {}) {
   try {
-    return await bodyOf(await send(method, addressOf(path, options.query), options));
+    return await bodyOf(await send(method, calledAt(path, options.query), options));
   } catch (error) {
     if (error instanceof ApiError && error.status === 401 && key()) signOut(error.detail);
     throw error;
@@ -42,7 +42,7 @@ export async function control(method, path, options = {}) {
 
 /** Events of the control plane. @param {string} path @param {StreamOptions} options */
 export async function* controlStream(path, options = {}) {
-  yield* eventsOf(addressOf(path, options.query), options, {});
+  yield* eventsOf(calledAt(path, options.query), options, {});
 }
 
 /**
@@ -52,7 +52,7 @@ export async function* controlStream(path, options = {}) {
 export function deployment(name) {
   const own = { "x-auth-scheme": "langsmith" };
   /** @param {string} path @param {Query} [query] */
-  const url = (path, query) => addressOf(`/d/${encodeURIComponent(name)}${known.get(name) ?? ""}${path}`, query);
+  const url = (path, query) => calledAt(`/d/${encodeURIComponent(name)}${known.get(name) ?? ""}${path}`, query);
   return {
     /** The address of a path; whole once the deployment has been called. */
     url,
@@ -132,6 +132,17 @@ export async function* pages(fetchPage, { limit = 100 } = {}) {
     yield rows;
     if (rows.length < limit) return;
   }
+}
+
+const STEP = /(^|[/\\])(\.|%2e){1,2}([/\\?#]|$)/i;
+
+/**
+ * Where a call goes: an id out of a link may be anything, and must not step from the path that it stands in to another.
+ * @param {string} path @param {Query} [query]
+ */
+function calledAt(path, query) {
+  if (STEP.test(path.replace(/[\t\n\r]/g, "").split("?", 1)[0])) throw new ApiError(404, "There is nothing at this address.");
+  return addressOf(path, query);
 }
 
 /** @param {string} path @param {Query} [query] */

@@ -24,7 +24,7 @@ function look() {
 }
 
 /** Some programs escape the whole fragment when they open a link. @param {string} hash */
-const decodeHash = (hash) => (/^%2f/i.test(hash) ? decodeURIComponent(hash) : hash);
+const decodeHash = (hash) => (/^%2f/i.test(hash) ? decoded(hash) : hash);
 
 /** @param {string} text @param {string} mark */
 function splitOnce(text, mark) {

@@ -130,7 +130,7 @@ function Checkpoints({ name, thread, query, reload }) {
   const row = rows.find((state) => idOf(state) === chosen);
   const choose = (/** @type {string} */ checkpoint) => setQuery({ checkpoint });
   const start = async (/** @type {string} */ checkpoint) => {
-    const run = await api.call("POST", `/threads/${id}/runs`, { body: replayOf(thread, checkpoint) });
+    const run = await api.call("POST", `/threads/${encodeURIComponent(id)}/runs`, { body: replayOf(thread, checkpoint) });
     setQuery({ checkpoint: null });
     notify("A new run goes on from there");
     reload();
@@ -144,7 +144,7 @@ function Checkpoints({ name, thread, query, reload }) {
     }
   };
   const save = async (/** @type {any} */ body, /** @type {boolean} */ andRun) => {
-    const made = await api.call("POST", `/threads/${id}/state`, { body });
+    const made = await api.call("POST", `/threads/${encodeURIComponent(id)}/state`, { body });
     setEdited(null);
     if (andRun) await start(made.checkpoint_id);
     else setQuery({ checkpoint: null });
@@ -193,7 +193,7 @@ const None = ({ name, thread }) => html`<${Empty} title="No checkpoints yet" tex
 
 /** @param {{name: string, id: string, isBusy: boolean}} props */
 function Runs({ name, id, isBusy }) {
-  const { data, error, reload } = useResource((signal) => deployment(name).call("GET", `/threads/${id}/runs`, { signal, query: { limit: RUNS } }), [name, id, isBusy], { every: LOOK_AGAIN_MS });
+  const { data, error, reload } = useResource((signal) => deployment(name).call("GET", `/threads/${encodeURIComponent(id)}/runs`, { signal, query: { limit: RUNS } }), [name, id, isBusy], { every: LOOK_AGAIN_MS });
   if (!data) return error ? html`<${ErrorBox} error=${error} />` : html`<${Loading} />`;
   if (!data.length) return html`<${Empty} title="No runs" text="No run has been created on this thread, or they were removed." />`;
   return html`<${RunTable} name=${name} runs=${data} reload=${reload} isOfThread />`;

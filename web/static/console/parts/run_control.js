@@ -42,7 +42,7 @@ export function runControl(deployment, on) {
     const { signal } = following;
     try {
       const [[thread, state], runs] = await Promise.all([
-        read(id, signal), deployment.call("GET", `/threads/${id}/runs`, { query: { limit: 10 }, signal }),
+        read(id, signal), deployment.call("GET", `${pathOf(id)}/runs`, { query: { limit: 10 }, signal }),
       ]);
       showState(view, state);
       view.error.value = thread.error ?? null;
@@ -90,7 +90,7 @@ export function runControl(deployment, on) {
         on.onThread(made.thread_id);
       }
       if (message) addMessage(view, message);
-      const run = await deployment.call("POST", `/threads/${threadId}/runs`, {
+      const run = await deployment.call("POST", `${pathOf(threadId)}/runs`, {
         body: { assistant_id: assistantId, stream_mode: MODES, stream_subgraphs: true, stream_resumable: true, ...body },
         signal,
       });
@@ -112,7 +112,7 @@ export function runControl(deployment, on) {
 
   /** Reads a run's events to its end, over as many connections as it takes. @param {any} run @param {AbortSignal} signal */
   async function follow(run, signal) {
-    const path = `/threads/${run.thread_id}/runs/${run.run_id}`;
+    const path = `${pathOf(run.thread_id)}/runs/${run.run_id}`;
     const gather = gatherer(view);
     let failures = 0;
     for (;;) {
@@ -148,8 +148,8 @@ export function runControl(deployment, on) {
 
   /** A thread and its state; what the thread itself says of that, where its graph cannot read it. @param {string} id @param {AbortSignal} signal */
   async function read(id, signal) {
-    const thread = deployment.call("GET", `/threads/${id}`, { signal });
-    const state = deployment.call("GET", `/threads/${id}/state`, { signal }).catch(async (/** @type {any} */ error) => {
+    const thread = deployment.call("GET", pathOf(id), { signal });
+    const state = deployment.call("GET", `${pathOf(id)}/state`, { signal }).catch(async (/** @type {any} */ error) => {
       if (signal.aborted || error.status !== 424) throw error;
       const { values, interrupts } = await thread;
       return { values, tasks: Object.values(interrupts ?? {}).map((each) => ({ interrupts: each })) };
@@ -162,7 +162,7 @@ export function runControl(deployment, on) {
     if (!view.runId.value || view.phase.value === "idle") return;
     view.phase.value = "stopping";
     try {
-      await deployment.call("POST", `/threads/${threadId}/runs/${view.runId.value}/cancel`);
+      await deployment.call("POST", `${pathOf(threadId)}/runs/${view.runId.value}/cancel`);
     } catch (error) {
       if (/** @type {any} */ (error).status !== 404) on.onError(error); // it has ended meanwhile
     }
@@ -192,7 +192,7 @@ export function runControl(deployment, on) {
     let oldest;
     for (;;) {
       /** @type {any[]} */
-      const states = await deployment.call("POST", `/threads/${threadId}/history`, { body: { limit: HISTORY, ...(oldest && { before: { configurable: oldest } }) }, signal });
+      const states = await deployment.call("POST", `${pathOf(threadId)}/history`, { body: { limit: HISTORY, ...(oldest && { before: { configurable: oldest } }) }, signal });
       const found = states.find((state) => !(state.values?.messages ?? []).some((/** @type {any} */ each) => each.id === messageId));
       if (found) return found.checkpoint;
       if (states.length < HISTORY) return null;
@@ -202,6 +202,9 @@ export function runControl(deployment, on) {
 
   return { view, open, start, stop, branch, leave, thread: () => threadId };
 }
+
+/** An id that a link names may be anything. @param {string|null} threadId */
+const pathOf = (threadId) => `/threads/${encodeURIComponent(threadId ?? "")}`;
 
 /** What the thread stands at; a function that shows it again. @param {RunView} view */
 function standing(view) {

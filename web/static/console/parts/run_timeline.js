@@ -37,7 +37,7 @@ export function RunTimeline({ name, run }) {
   const first = history.isWhole.value ? rows.at(-1) : undefined;
   const before = first && first.metadata?.source !== "input" ? parentOf(first) : null;
   useEffect(() => {
-    if (before) deployment(name).call("GET", `/threads/${thread}/state/${before}`, { query: { select: ["tasks", "checkpoint", "created_at", "metadata", "next", "parent_checkpoint"] } }).then(setStart, () => {});
+    if (before) deployment(name).call("GET", `/threads/${encodeURIComponent(thread)}/state/${encodeURIComponent(before)}`, { query: { select: ["tasks", "checkpoint", "created_at", "metadata", "next", "parent_checkpoint"] } }).then(setStart, () => {});
   }, [name, thread, before]);
 
   const known = rows.some((state) => idOf(state) === before) || !start ? rows : [...rows, start];

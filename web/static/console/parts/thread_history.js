@@ -31,7 +31,7 @@ export function createHistory(api, thread, filter) {
     const asked = Math.min(limit, size);
     const body = { limit: asked, select: SUMMARY, ...(before && { before }), ...(filter && { metadata: filter }) };
     try {
-      const states = await api.call("POST", `/threads/${thread}/history`, { body, signal: leaving.signal });
+      const states = await api.call("POST", `/threads/${encodeURIComponent(thread)}/history`, { body, signal: leaving.signal });
       return { states, isLast: states.length < asked };
     } catch (failure) {
       if (/** @type {any} */ (failure).status !== TOO_LARGE || asked === 1) throw failure;
@@ -98,7 +98,7 @@ export function createStates(api, thread) {
   return {
     /** @param {string} checkpoint @returns {Promise<State>} */
     load(checkpoint) {
-      const found = kept.get(checkpoint) ?? api.call("GET", `/threads/${thread}/state/${checkpoint}`);
+      const found = kept.get(checkpoint) ?? api.call("GET", `/threads/${encodeURIComponent(thread)}/state/${encodeURIComponent(checkpoint)}`);
       kept.delete(checkpoint);
       kept.set(checkpoint, found);
       if (kept.size > STATES_KEPT) kept.delete(/** @type {string} */ (kept.keys().next().value));
