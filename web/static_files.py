@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import mimetypes
+import os.path
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -40,7 +41,7 @@ _kept: dict[str, StaticFile] = {}
 def read(name: str) -> StaticFile:
     """A file below `web/static`; raises NotFound."""
     path = safe_join(str(STATIC), name)
-    if path is None or not Path(path).is_file():
+    if path is None or not os.path.isfile(path):  # Path's own raises for a long name
         raise NotFound
     status = Path(path).stat()
     stamp = status.st_mtime_ns, status.st_size

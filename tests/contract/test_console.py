@@ -95,7 +95,17 @@ def test_files_are_compressed_for_who_takes_that_and_sent_once(anonymous: FlaskC
 
 
 @pytest.mark.parametrize(
-    "name", ["../console.py", "nothing.js", "console", "%2e%2e/console.py", "/etc/passwd"]
+    "name",
+    [
+        "../console.py",
+        "nothing.js",
+        "console",
+        "%2e%2e/console.py",
+        "/etc/passwd",
+        "a" * 300,
+        "a%00b",
+        "%5cb",
+    ],
 )
 def test_only_files_of_the_pages_are_sent(anonymous: FlaskClient, name: str) -> None:
     for prefix in ("/static/", "/o/static/0123456789abcdef/"):
