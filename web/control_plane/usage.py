@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from flask import Blueprint, Response, jsonify
@@ -72,7 +72,7 @@ def get_usage() -> Response:
     """
     asked: dict[str, Any] = load_query(UsageQuery)  # type: ignore[arg-type]
     until = asked.get("until") or datetime.now(UTC).date()
-    since = asked.get("from") or until - DAYS
+    since = asked.get("from") or until - min(DAYS, until - date.min)
     if not timedelta(0) <= until - since <= MOST_DAYS:
         raise Invalid(f"must be at most {MOST_DAYS.days} days before until", loc=("query", "from"))
     by = [name for name in DIMENSIONS if name in asked["by"]]
