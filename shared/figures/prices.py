@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from shared.figures.sums import MOST_TOKENS
 from shared.settings import Prices
 
 A_MILLION = 1_000_000
@@ -47,5 +48,5 @@ def _of_counts(model: str, counts: Any) -> float | None:
 
 
 def _number(value: Any) -> float:
-    """A count as a graph host reports it; 0 for what is none."""
-    return max(value, 0) if isinstance(value, int | float) else 0
+    """A count as a graph host reports it, which may say anything; 0 for what is none."""
+    return min(max(value, 0), MOST_TOKENS) if isinstance(value, int | float) else 0

@@ -21,6 +21,7 @@ from gevent.event import AsyncResult
 from shared import thread_stream
 from shared.errors import Fenced, HostDied, HostError, HostUnusable, NotBegun, RunyardError, Unavailable
 from shared.eventlog import events
+from shared.figures.sums import MOST_TOKENS
 from shared.infra import broker
 from shared.infra.postgres import connection, dumps
 from shared.runs import claims, create, end_event, finish
@@ -162,7 +163,7 @@ class Execution:
         elif kind == frames.NODE and self.trace is not None:
             self.trace.node(body)
         elif kind == frames.USED:
-            self._count(int(body))
+            self._count(min(int(body), MOST_TOKENS))
         elif kind == frames.DONE:
             self._outcome.set(Done.of(frames.unpack(body)))
 

@@ -42,7 +42,7 @@ READING_SECONDS = 0.01  # of reading what a host sends without a break: then oth
 PAUSE_SECONDS = 0.0001  # not 0: gevent would come back to us many times before it looks at sockets and timers
 OUTPUT_BYTES, LINE_BYTES = 16 * 1024, 8 * 1024  # of what it prints: read at a time, and a line at most
 # What reading a frame can raise when its sender is not our graph host any more.
-NONSENSE = (frames.BadFrame, ValueError, LookupError, TypeError, AttributeError)
+NONSENSE = (frames.BadFrame, ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
 
 
 class Occupant(Protocol):

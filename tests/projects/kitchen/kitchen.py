@@ -104,6 +104,7 @@ async def consume(state: State) -> State:
     usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
     for _ in range(state.get("n", 1)):
         answer = AIMessage("hello", usage_metadata=usage, response_metadata={"model_name": "large"})
+        answer.usage_metadata["input_tokens"] = int(state.get("how", 1))  # more than the library would take
         await GenericFakeChatModel(messages=iter([answer])).ainvoke("hi")
         await asyncio.sleep(state.get("seconds", 0))
     return {}

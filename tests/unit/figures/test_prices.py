@@ -36,6 +36,7 @@ def used(**models: tuple[Any, Any]) -> dict[str, Any]:
         (used(free=(7, 7)), 0.0),
         (used(gpt=(1_000_000, 0), unheard=(1, 1)), None),
         (used(gpt=("many", None)), 0.0),
+        (used(gpt=(10**400, 0)), 1_000_000.0),
         ({"gpt": 7}, None),
         ({}, None),
         (None, None),

@@ -73,6 +73,19 @@ def test_the_day_s_budget_stops_what_runs_and_what_waits_does_not_begin(world: W
 
 
 @greened
+def test_more_than_can_be_counted_uses_a_budget_up(world: World) -> None:
+    with bench(world) as b:
+        allow(b, max_tokens_per_day=10**15 - 1)
+        with connection() as conn:
+            conn.execute(text("UPDATE spent_tokens SET tokens = 10 ^ 15 - 10 ^ 11"))
+
+        assert ended(b, b.start("consumes", {"n": 2, "how": str(10**30), "seconds": 60})) == (
+            "error",
+            "BudgetExceeded",
+        )
+
+
+@greened
 def test_a_key_s_budget_holds_over_its_runs_alone(world: World) -> None:
     with bench(world) as b:
         with connection() as conn:
