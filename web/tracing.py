@@ -6,6 +6,7 @@ from dataclasses import replace
 from http import HTTPStatus
 
 from flask import Flask, Response, g, request
+from werkzeug.http import HTTP_STATUS_CODES
 
 from shared.infra import tracing
 from shared.infra.tracing import Context
@@ -47,7 +48,10 @@ def finish(response: Response) -> Response:
     if span is not None:
         status = response.status_code
         span.set(http__response__status_code=status)
-        span.end(error=HTTPStatus(status).phrase if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None)
+        failed = (
+            status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        )  # a project's app may answer a number that has no name
+        span.end(error=HTTP_STATUS_CODES.get(status, str(status)) if failed else None)
     return response
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from flask import Flask, Response
 from sqlalchemy import text
 
 from shared.infra import encryption, tracing
@@ -19,6 +20,7 @@ from shared.runs.webhooks import Delivery
 from tests.contract.conftest import Api
 from tests.support.acting import Actor
 from tests.support.collector import Collector, collecting
+from web.tracing import begin, finish
 from workers import run_trace
 from workers.upkeep import webhook_deliveries
 
@@ -170,6 +172,15 @@ def test_attempts_and_failures_stand_in_the_runs_trace(
     assert spans["attempt 2"].has_failed
     assert spans["run agent"].has_failed
     assert spans["run agent"].attributes["runyard.attempts"] == 2
+
+
+def test_an_app_s_own_status_is_passed_on(app: Flask, collector: Collector) -> None:
+    with app.test_request_context("/"):
+        begin()
+        assert finish(Response(status=599)).status_code == 599
+    flush()
+    (span,) = collector.spans
+    assert (span.has_failed, span.attributes["http.response.status_code"]) == (True, 599)
 
 
 def test_what_is_asked_all_the_time_is_not_traced(api: Api, collector: Collector) -> None:
