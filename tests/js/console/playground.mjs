@@ -271,7 +271,7 @@ const HOSTILE = [
   "<script>window.taken = 1</script>", '<img src=x onerror="window.taken = 2">', "[one](javascript:window.taken=3)",
   "![two](https://elsewhere.invalid/pixel.png)", '<a href="javascript:window.taken=4">three</a>', "<svg onload=window.taken=5>",
   "[four](data:text/html,<script>window.taken=6</script>)", "<iframe srcdoc='<script>parent.taken=7</script>'></iframe>",
-  "<style>body{display:none}</style>", "\u001b[31mred\u001b[0m", "![five](data:image/svg+xml,%3Csvg%20onload=window.taken=8%3E)",
+  "<style>body{display:none}</style>", "\u001b[31mred\u001b[0m", "not \u202ewhat it says", "![five](data:image/svg+xml,%3Csvg%20onload=window.taken=8%3E)",
 ].join("\n\n");
 
 scenario("markup in messages stays inert", async ({ page, open, deployments: { chatroom } }) => {
@@ -284,6 +284,7 @@ scenario("markup in messages stays inert", async ({ page, open, deployments: { c
   assert.equal(await page.locator(".chat :is(script, img, svg, iframe, style, [onerror], [onload])").count(), 0);
   const links = await page.locator(".chat a[href]").evaluateAll((all) => all.map((each) => `${each.protocol} ${each.rel}`));
   assert.deepEqual([...new Set(links)], ["https: noopener noreferrer nofollow"]);
+  assert.doesNotMatch(await page.locator(".chat").innerText(), /[\u001b\u202a-\u202e\u2066-\u2069]/);
   assert.ok(await page.locator(".message.ai").isVisible());
 });
 

@@ -4,7 +4,7 @@
 import DOMPurify from "../../vendor/dompurify.js";
 import { Marked } from "../../vendor/marked.js";
 import { html, useLayoutEffect, useMemo, useRef, useState } from "../core/dom.js";
-import { bytes } from "../core/format.js";
+import { bytes, plain } from "../core/format.js";
 import { WholeText } from "./code.js";
 
 const SHOWN_CHARACTERS = 100_000;
@@ -60,9 +60,9 @@ function guardBox(box) {
   box.setAttribute("aria-label", box.hasAttribute("checked") ? "done" : "to do");
 }
 
-/** Markup that may be put into the page. @param {string} text */
+/** Markup that may be put into the page, in which what is read is what is there. @param {string} text */
 export function markup(text) {
-  return DOMPurify.sanitize(/** @type {string} */ (marked.parse(text)), ALLOWED);
+  return DOMPurify.sanitize(/** @type {string} */ (marked.parse(plain(text))), ALLOWED);
 }
 
 /** The blocks of a text: paragraphs, lists, code. @param {string} text */

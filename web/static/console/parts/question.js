@@ -1,6 +1,7 @@
 // A question that a graph asks, and the form that answers it.
 
 import { html, useEffect, useId, useState } from "../core/dom.js";
+import { plain } from "../core/format.js";
 import { Json, JsonEditor } from "./index.js";
 import { Markdown } from "./markdown.js";
 import { answerOf, isDecided, requestOf, schemaLike } from "./question_shapes.js";
@@ -68,7 +69,7 @@ function ActionForm({ action, decision, disabled, onDecide }) {
   const group = useId();
   const { choice } = decision;
   return html`<fieldset class="action" data-action=${action.name} disabled=${disabled}>
-    <legend><code>${action.name}</code></legend>
+    <legend><code>${plain(action.name)}</code></legend>
     ${action.description && html`<${Markdown} text=${action.description} />`}
     ${choice !== "edit" && html`<${Json} value=${action.args} />`}
     <div class="choices" role="radiogroup" aria-label=${`What is to happen with ${action.name}`}>
