@@ -27,11 +27,12 @@ from shared.infra.redis import PREFIX, client
 log = logging.getLogger(__name__)
 
 RESERVED = 500  # numbers an owner reserves in the row at a time
-KEPT_EVENTS = 20_000  # of one log, about
+KEPT_EVENTS = 20_000  # of one log, about; twice as many of one that has events of the protocol, too
 RUNNING_EXPIRY_SECONDS = 24 * 3600
 PAGE = 500
 
 END = "end"  # the name of a log's last event
+MARK = "~"  # what the names of the protocol's events begin with: a reader sees either these or all others
 WAKE_UP = b"0 0 8\nwake-up\n"  # a message that says no more than: look
 
 
@@ -84,9 +85,10 @@ def channel(id: UUID) -> bytes:
 # then one payload an event (name, line feed, JSON). Answers OK, LOST, FENCED, DONE or GAP.
 # An attempt that opens its own log again beyond what the log holds leaves a hole: the next entry must not
 # name the last one held as the one before it, or readers would not learn that history is missing.
+# What somebody watches by the protocol is in its log twice, in the words of either kind of reader.
 # To put off the expiry is a quarter of an append's work: every hundredth event does, and the ends of a log.
 APPEND = """
-local meta = redis.call('HMGET', KEYS[2], 'attempt', 'owner', 'seq', 'tail', 'end')
+local meta = redis.call('HMGET', KEYS[2], 'attempt', 'owner', 'seq', 'tail', 'end', 'marked')
 local attempt, seq, tail = tonumber(meta[1]), tonumber(meta[3] or 0), tonumber(meta[4] or 0)
 local mine = tonumber(ARGV[2])
 if ARGV[4] ~= '' then
@@ -104,17 +106,20 @@ end
 if meta[5] then return 'DONE' end
 local first = tonumber(ARGV[5])
 if first > seq + 1 then return 'GAP' end
-local out = {}
+local out, marked, kept = {}, meta[6], ARGV[8]
+if marked then kept = 2 * kept end
 for i = 9, #ARGV do
   local n = first + i - 9
   if n > seq then
-    redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[8], '0-' .. n, 'a', tail, 'e', ARGV[i])
+    redis.call('XADD', KEYS[1], 'MAXLEN', '~', kept, '0-' .. n, 'a', tail, 'e', ARGV[i])
+    marked = marked or string.byte(ARGV[i]) == MARK
     out[#out + 1] = n .. ' ' .. tail .. ' ' .. #ARGV[i] .. '\\n' .. ARGV[i]
     tail = n
   end
 end
 if #out > 0 then
   redis.call('HSET', KEYS[2], 'seq', tail, 'tail', tail)
+  if marked and not meta[6] then redis.call('HSET', KEYS[2], 'marked', 1) end
   if ARGV[6] == '1' then redis.call('HSET', KEYS[2], 'end', tail) end
   if ARGV[4] ~= '' or ARGV[6] == '1' or math.floor(tail / 100) >= math.ceil(first / 100) then
     redis.call('EXPIRE', KEYS[1], ARGV[7])
@@ -123,7 +128,7 @@ if #out > 0 then
   redis.call('PUBLISH', ARGV[1], table.concat(out))
 end
 return 'OK'
-"""
+""".replace("MARK", str(ord(MARK)))
 
 OK, LOST, FENCED, DONE, GAP = "OK", "LOST", "FENCED", "DONE", "GAP"
 

@@ -15,11 +15,10 @@ from uuid import UUID
 
 import orjson
 
-from shared.eventlog.events import Event
+from shared.eventlog.events import MARK, Event
 from shared.infra.postgres import dumps
 from shared.protocol import position
 
-MARK = "~"
 # Few heads differ, and each is read again for every stream of its thread. A custom event's name may be long.
 REMEMBERED_HEADS, MOST_REMEMBERED = 1024, 512
 

@@ -111,6 +111,20 @@ def test_old_events_are_trimmed(log: Log, monkeypatch: pytest.MonkeyPatch) -> No
     assert log.numbers[-1] == 1000
 
 
+def test_a_log_for_readers_of_both_kinds_keeps_as_much_for_each(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "KEPT_EVENTS", 100)
+    for first in range(1, 2001, 100):
+        payloads = [events.payload("~[]" if n % 2 else "values", b"1") for n in range(first, first + 100)]
+        batch = Batch(log.id, 1, "a", first, payloads, floor=0 if first == 1 else None)
+        assert events.append(log.redis, [batch], retention_seconds=RETENTION) == [OK]
+
+    kept = [event.name.startswith(events.MARK) for event in events.logged(log.redis, log.id, 0)]
+    assert 100 <= sum(kept) <= 300
+    assert 100 <= len(kept) - sum(kept) <= 300
+
+
 def test_logs_expire(log: Log) -> None:
     log.append(1, floor=0)
     keys = (events.log_key(log.id), events.meta_key(log.id))
