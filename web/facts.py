@@ -10,7 +10,7 @@ from flask import g, request
 from shared.user_code import loopback
 from web.addresses import AT_ROOT, PATH_SAFE, deployment_path
 from web.headers import REQUEST_ID
-from web.named import is_platform_key
+from web.named import is_platform_key, without_keys
 
 USER_CODE_TOKEN = loopback.HEADER
 
@@ -20,7 +20,7 @@ def of_request() -> dict[str, Any]:
     return {
         "method": request.method,
         "path": deployment_path(request.path) or request.path,
-        "query": request.query_string.decode("latin-1"),
+        "query": _query(),
         "headers": headers(),
         "client": [request.remote_addr, int(request.environ.get("REMOTE_PORT") or 0)]
         if request.remote_addr
@@ -29,9 +29,13 @@ def of_request() -> dict[str, Any]:
     }
 
 
+def _query() -> str:
+    return without_keys(request.query_string.decode("latin-1"))
+
+
 def _url() -> str:
     """The address as the client wrote it."""
-    path, query = request.path, request.query_string.decode("latin-1")
+    path, query = request.path, _query()
     if request.environ.get(AT_ROOT):
         path = deployment_path(path) or path
     return f"{request.root_url.rstrip('/')}{quote(path, safe=PATH_SAFE)}{'?' if query else ''}{query}"

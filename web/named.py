@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from urllib.parse import unquote_plus
 from uuid import UUID
 
 from flask import g, request
@@ -136,6 +137,11 @@ def is_platform_key(value: str) -> bool:
     """
     bootstrap = settings().api_key
     return KEY_SIGN.search(value) is not None or (bootstrap is not None and bootstrap in value)
+
+
+def without_keys(query: str) -> str:
+    """A request's query for user code: as it was sent, but for the parameters that have a key of the service in them."""
+    return "&".join(part for part in query.split("&") if not is_platform_key(unquote_plus(part)))
 
 
 def _found(key: Key, look_up: Callable[[Connection], DeploymentRef | None]) -> DeploymentRef | None:

@@ -40,7 +40,7 @@ def hello(side: Side) -> None:
 
 def test_a_route_of_the_app_needs_no_key(played: Played, anonymous: FlaskClient) -> None:
     stage = played(hello, "GET /hello/{name}")
-    response = anonymous.get("/d/chat/hello/ann?x=1&x=2")
+    response = anonymous.get(f"/d/chat/hello/ann?x=1&key={ADMIN_KEY}&x=2")
     assert (response.status_code, response.data) == (200, b"hello")
     assert response.headers["Content-Type"] == "text/plain"
     head = stage.last.head

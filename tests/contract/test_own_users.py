@@ -120,6 +120,25 @@ def test_the_project_sees_the_address_as_the_client_wrote_it(app_with: MakeApp, 
     assert at_root == "http://localhost/threads/x?b=%C3%A9"
 
 
+def test_a_key_in_the_query_is_left_out_of_what_the_project_sees(users: Users) -> None:
+    for secret in (ADMIN_KEY, "ryd_12345678_" + "A" * 43):
+        escaped = "".join(f"%{byte:02x}" for byte in secret.encode())
+        for sent in (
+            f"key={secret}",
+            f"key={escaped}",
+            secret,
+            f"{secret}=1",
+            f"k=Bearer+{secret}",
+            f"k={escaped[:-3]}{secret[-1]}",
+        ):
+            users.ann.get(f"/threads/x?a=%20&{sent}&b&a=+c")
+            facts = users.guard.facts.pop()
+            assert facts["query"] == "a=%20&b&a=+c"
+            assert facts["url"].endswith("/threads/x?a=%20&b&a=+c")
+    users.ann.get(f"/threads/x?key={ADMIN_KEY}")
+    assert users.guard.facts.pop()["url"].endswith("/threads/x")
+
+
 @pytest.mark.parametrize("name", ["X-Api-Key", "Authorization", "X-Other"])
 @pytest.mark.parametrize("scheme", ["", "Bearer "])
 def test_the_project_sees_no_key_of_the_platform(users: Users, name: str, scheme: str) -> None:

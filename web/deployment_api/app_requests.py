@@ -14,7 +14,7 @@ from shared.access.api_keys import Caller
 from web.addresses import PATH_SAFE
 from web.context import settings
 from web.deployment_api.authorization import user
-from web.named import is_platform_key
+from web.named import is_platform_key, without_keys
 from web.target import Target
 
 # Of one connection and not of the request (RFC 9110 7.6.1); what Connection names is, too, but for what frames or
@@ -45,7 +45,7 @@ def head(target: Target) -> dict[str, Any]:
         "method": request.method,
         "path": path,
         "raw_path": quote(path.encode(), safe=PATH_SAFE),
-        "query": environ.get("QUERY_STRING", ""),
+        "query": without_keys(environ.get("QUERY_STRING", "")),
         "root_path": target.root_path,
         "scheme": _scheme(target),
         "http_version": environ.get("SERVER_PROTOCOL", "HTTP/1.1").partition("/")[2],
