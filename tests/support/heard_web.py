@@ -10,7 +10,7 @@ from web import rate_limits
 
 app.config["SETTINGS"] = replace(
     app.config["SETTINGS"],
-    heartbeat_seconds=0.1,
+    heartbeat_seconds=0.5,  # a client that answers no ping has 12 of them
     max_body_bytes=200_000,
     streams_per_key=4,
     requests_per_second=1.0,
