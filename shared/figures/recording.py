@@ -47,7 +47,7 @@ def append(
 
 
 def _seconds(interval: str) -> str:
-    return f"CAST(extract(epoch FROM {interval}) AS double precision)"
+    return f"date_part('epoch', {interval})"
 
 
 ENDING = text(

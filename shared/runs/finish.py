@@ -98,15 +98,28 @@ def _columns(ends: Sequence[Finish], owner: str) -> dict[str, Any]:
     }
 
 
+_ENDS = {
+    "run_id": "CAST(%(run_ids)s AS uuid[])",
+    "attempt": "CAST(%(attempts)s AS bigint[])",
+    "status": "CAST(%(statuses)s AS text[])",
+    "usage": "CAST(%(usages)s AS text[])",
+    "first_token_ago": "CAST(%(firsts)s AS float8[])",
+    "error": "CAST(%(errors)s AS text[])",
+    "new_values": "CAST(%(values)s AS text[])",
+    "thread_status": "CAST(%(thread_statuses)s AS text[])",
+    "new_state": "CAST(%(states)s AS text[])",
+    "new_interrupts": "CAST(%(interrupts)s AS text[])",
+}
+
+
+def _ends(*names: str) -> str:
+    """In a statement: a row for each end. What is not named is not sent."""
+    arrays = ", ".join(_ENDS[name] for name in names)
+    return f"SELECT * FROM unnest({arrays}) AS f({', '.join(names)})"
+
+
 FINISH = f"""
-WITH f AS (
-    SELECT * FROM unnest(
-        CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(statuses)s AS text[]),
-        CAST(%(errors)s AS text[]), CAST(%(thread_statuses)s AS text[]), CAST(%(values)s AS text[]),
-        CAST(%(states)s AS text[]), CAST(%(interrupts)s AS text[]), CAST(%(usages)s AS text[]),
-        CAST(%(firsts)s AS float8[])
-    ) AS f(run_id, attempt, status, error, thread_status, new_values, new_state, new_interrupts, usage,
-        first_token_ago)
+WITH f AS ({_ends(*_ENDS)}
 ), ended AS (
     UPDATE run r SET status = f.status, error = CAST(f.error AS json), usage = CAST(f.usage AS jsonb),
         ended_at = now(), updated_at = now(), lease_until = NULL
@@ -140,13 +153,13 @@ WITH f AS (
 SELECT run_id, next_run_id, pool, set_config('synchronous_commit', 'on', true) FROM waiting
 """
 
-_OF_TEMPORARY = f"""
-WITH f AS (
-    SELECT * FROM unnest(
-        CAST(%(run_ids)s AS uuid[]), CAST(%(attempts)s AS bigint[]), CAST(%(statuses)s AS text[]),
-        CAST(%(errors)s AS text[]), CAST(%(values)s AS text[]), CAST(%(usages)s AS text[]),
-        CAST(%(firsts)s AS float8[])
-    ) AS f(run_id, attempt, status, error, new_values, usage, first_token_ago)
+_COUNTED = ("run_id", "attempt", "status", "usage", "first_token_ago")
+
+
+def _of_temporary(*more: str) -> str:
+    """In a statement: temporary runs end, and go with their threads; `more` of each end is wanted."""
+    return f"""
+WITH f AS ({_ends(*_COUNTED, *more)}
 ), gone AS (
     DELETE FROM thread t USING run r, f
     WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
@@ -154,10 +167,14 @@ WITH f AS (
     RETURNING r.run_id, r.deployment_id, f.status, CAST(f.usage AS jsonb) AS usage, f.first_token_ago,
         {recording.columns("r")}
 ), counted AS ({recording.append("gone")})"""
+
+
 _GONE = "SELECT run_id, set_config('synchronous_commit', 'on', true) FROM gone"
-DELETE_TEMPORARY = f"{_OF_TEMPORARY}\n{_GONE}"
+DELETE_TEMPORARY = f"{_of_temporary()}\n{_GONE}"
 # The same, with a row in the webhooks' outbox: one statement, since it may be a transaction of its own.
-DELETE_WITH_WEBHOOK = f"{_OF_TEMPORARY}, recorded AS ({webhooks.RECORD_TEMPORARY})\n{_GONE}"
+DELETE_WITH_WEBHOOK = f"""
+{_of_temporary("error", "new_values")}, recorded AS ({webhooks.RECORD_TEMPORARY})
+{_GONE}"""
 
 
 def ended_before(conn: Driver, runs: Sequence[Claimed], *, owner: str) -> set[UUID]:

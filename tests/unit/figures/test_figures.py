@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -250,6 +251,16 @@ def test_the_runs_of_a_deleted_deployment_are_counted_before_it_is_gone(deployme
     assert {row["interrupted"] for row in of_table("figure")} == {1}
 
 
+def test_an_end_whose_answer_was_lost_is_counted_once(deployment: DeploymentRef) -> None:
+    run = claimed(deployment)
+    ended(run)
+    with driver() as conn, conn.transaction():
+        again = Finish(run, RunStatus.ERROR, ThreadStatus.ERROR)
+        assert finish.finish_runs(conn, [again], owner=run.owner) == {}
+
+    assert counted() == [("success", 1)]
+
+
 # folding
 
 
@@ -315,6 +326,35 @@ def test_a_fold_that_is_broken_off_changes_nothing(deployment: DeploymentRef) ->
 
     assert len(of_table("ended_run")) == 1
     assert of_table("figure") == []
+
+
+def test_a_leader_that_is_killed_while_it_folds_leaves_all_to_the_next(deployment: DeploymentRef) -> None:
+    append(deployment, AT_NOON)
+    with engine().connect() as killed, connection() as next_leader:
+        assert folding.fold(killed) == 1
+        append(deployment, AT_NOON)
+        pid = killed.connection.driver_connection.info.backend_pid
+        next_leader.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+        assert folding.fold(next_leader) == 2
+        killed.invalidate()
+
+    assert {(row["created"], row["success"]) for row in of_table("figure")} == {(2, 2)}
+    assert of_table("ended_run") == []
+
+
+def test_two_leaders_at_once_count_each_run_once(deployment: DeploymentRef) -> None:
+    for _ in range(60):
+        append(deployment, AT_NOON, usage=USAGE)
+
+    def lead() -> int:
+        return sum(fold(limit=5) for _ in range(12))
+
+    with ThreadPoolExecutor(2) as leaders:
+        taken = [leaders.submit(lead) for _ in range(2)]
+        assert sum(each.result() for each in taken) == 60
+
+    assert {(row["success"], sum(row["waits"].values())) for row in of_table("figure")} == {(60, 60)}
+    assert {row["runs"] for row in of_table("daily_usage")} == {60}
 
 
 @pytest.mark.parametrize(
