@@ -189,7 +189,7 @@ function Logs({ name, run }) {
     return (await control("POST", `/v1/projects/${found.id}/deploy_logs`, { body, signal })).logs.reverse();
   }, [found?.id, run.run_id, run.status, text], { every: live ? LOOK_AGAIN_MS : undefined });
   return html`
-    <div class="log-tools"><label>Lines with <input type="search" value=${text} onChange=${(/** @type {Event} */ event) => setText(/** @type {HTMLInputElement} */ (event.currentTarget).value)} /></label></div>
+    <div class="log-tools"><label>Lines with <input type="search" value=${text} onInput=${(/** @type {Event} */ event) => setText(/** @type {HTMLInputElement} */ (event.currentTarget).value)} /></label></div>
     ${error && html`<${ErrorBox} error=${error} />`}
     ${data ? html`<${LogView} lines=${data} follow=${live} label="Log of the run" empty="This run has logged nothing." />` : !error && html`<${Loading} />`}`;
 }

@@ -1,6 +1,6 @@
 // The filters above a list: each is kept in the address, so that links and the back button keep them.
 
-import { html } from "../core/dom.js";
+import { html, useEffect, useRef, useState } from "../core/dom.js";
 import { setQuery } from "../core/router.js";
 
 /**
@@ -12,16 +12,23 @@ export function FilterBar({ label, children }) {
 }
 
 /**
- * A text that counts when it is left or Enter is pressed.
+ * A text that counts when it is left or Enter is pressed; until then a list that is read anew leaves it alone.
  * @param {{label: string, name: string, value?: string, placeholder?: string, error?: string | null, wide?: boolean}} props
  */
 export function TextFilter({ label, name, value = "", placeholder, error, wide }) {
-  const commit = (/** @type {Event} */ event) => change(name, /** @type {HTMLInputElement} */ (event.currentTarget).value.trim());
+  const [typed, setTyped] = useState(value);
+  const known = useRef(value);
+  useEffect(() => {
+    if (value === known.current) return;
+    known.current = value;
+    setTyped(value);
+  }, [value]);
+  const input = (/** @type {Event} */ event) => /** @type {HTMLInputElement} */ (event.currentTarget).value;
   return html`
     <label class=${wide ? "filter wide" : "filter"}>
       <span>${label}</span>
-      <input type="search" name=${name} value=${value} placeholder=${placeholder} autocomplete="off" spellcheck=${false}
-        aria-invalid=${error ? "true" : undefined} onChange=${commit} />
+      <input type="search" name=${name} value=${typed} placeholder=${placeholder} autocomplete="off" spellcheck=${false}
+        aria-invalid=${error ? "true" : undefined} onInput=${(/** @type {Event} */ event) => setTyped(input(event))} onChange=${(/** @type {Event} */ event) => change(name, input(event).trim())} />
       ${error && html`<span class="filter-error" role="alert">${error}</span>`}
     </label>`;
 }
