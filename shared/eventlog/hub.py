@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -42,7 +41,7 @@ class Reader:
         self.stale = not unseen
         self.is_closed = False
         self._is_woken = False
-        self._events: deque[Event] = deque()
+        self._events: list[Event] = []
         self._bytes = 0
         self._lock = threading.Lock()
         self._ready = threading.Event()
@@ -98,7 +97,7 @@ class Reader:
             self._ready.clear()
         with self._lock:
             self._ready.clear()
-            events, self._events, self._bytes = list(self._events), deque(), 0
+            events, self._events, self._bytes = self._events, [], 0
             stale, self.stale = self.stale, False
             if not events and not stale:  # else the next call says so
                 self._is_woken = False

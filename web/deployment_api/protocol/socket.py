@@ -7,7 +7,6 @@ back to where that begins: what the others have had goes to the new one alone, u
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -133,7 +132,7 @@ class Session:
         self._heartbeat = sse.HeartbeatTimer(heartbeat_seconds)
         self._wake_ups: Reader | None = None
         self._stream: ProtocolStream | None = None
-        self._asked: deque[tuple[int, Subscription]] = deque()
+        self._asked: list[tuple[int, Subscription]] = []
         self._live: dict[str, Live] = {}
         self._replay: Replay | None = None
         self._seen = 0  # all up to this number was read for those that are live
@@ -201,7 +200,7 @@ class Session:
     def _begin_next(self) -> bool:
         """Begin with the next subscription that was asked for; whether there was one."""
         while self._asked:
-            command_id, subscription = self._asked.popleft()
+            command_id, subscription = self._asked.pop(0)
             try:
                 opened = self._opened(subscription)
                 through = self._newest()

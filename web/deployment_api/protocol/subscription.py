@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from marshmallow import ValidationError
@@ -49,6 +50,12 @@ class Subscribed(Schema):
     since = StrictInteger(allow_none=True)
 
 
+@lru_cache(256)
+def _the_same(channels: frozenset[str]) -> frozenset[str]:
+    """One set for all who ask for it: most clients ask for the same."""
+    return channels
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """One client's choice of a thread's events; `namespaces` empty or None means all."""
@@ -62,7 +69,7 @@ class Subscription:
     @classmethod
     def of(cls, checked: Mapping[str, Any]) -> Subscription:
         """From what `Subscribed` has checked."""
-        return cls(**{**checked, "channels": frozenset(checked["channels"])})
+        return cls(**{**checked, "channels": _the_same(frozenset(checked["channels"]))})
 
     @property
     def waits(self) -> bool:
