@@ -15,7 +15,7 @@ WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL := --numprocesses $(WORKERS) --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 FAST := tests/contract tests/unit
 
-.PHONY: help install run demo test test-fast coverage soak check format lock docs vendor clean
+.PHONY: help install run demo test test-fast coverage soak check format lock docs pictures vendor clean
 
 help:
 	@echo "make run      start everything, deploy an example, stream one run, keep serving until Ctrl-C"
@@ -26,6 +26,7 @@ help:
 	@echo "make soak     faults and loads that take minutes each; not part of the suite"
 	@echo "make check    lint, format and types"
 	@echo "make vendor   write the console's libraries anew, from their lock file"
+	@echo "make pictures  take the pictures of the console for the docs anew"
 	@echo "make install  only install;  make lock  resolve the dependencies anew;  make docs  write docs/settings.md;  make clean  remove what was made"
 
 install: $(STAMP)
@@ -79,6 +80,10 @@ format: install
 
 docs: install
 	@$(BIN)/python -m docs.settings
+
+# Of the console, by the scenarios of the suite.
+pictures: install
+	@PICTURES=$(CURDIR)/docs/pictures $(PYTEST) tests/e2e/console/test_pictures.py $(ARGS)
 
 # The console's libraries, and what checks its types, come from the lock file in web/vendoring.
 CONSOLE_JS := $(BIN)/python -m tests.support.javascript web/vendoring

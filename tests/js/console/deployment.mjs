@@ -16,7 +16,7 @@ async function say(name, text, times = 1) {
   await api("POST", `/d/${name}/runs/wait`, { assistant_id: "shop", input: { text, times } });
 }
 
-scenario("it shows where it is, what it runs and how to call it", async ({ page, open, deployments: { shop }, url, picture, check }) => {
+scenario("it shows where it is, what it runs and how to call it", async ({ page, open, deployments: { shop }, url, check }) => {
   await open(await pathOf(shop));
   await page.getByRole("heading", { name: shop, level: 1 }).waitFor();
   await page.getByText(`${url}/d/${shop}`, { exact: true }).waitFor();
@@ -28,7 +28,6 @@ scenario("it shows where it is, what it runs and how to call it", async ({ page,
     await page.getByText(text).waitFor();
     await page.getByText('"shop"').waitFor();
   }
-  await picture("console-deployment");
   await check();
 });
 

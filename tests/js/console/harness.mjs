@@ -12,7 +12,8 @@
 // A scenario gets `page` (playwright's), `open(path, {key})` (a page of the console, signed in), `api(method, path, body, {key})`
 // (JSON from any address of the service; a refusal throws with its `status`),
 // `url`, `key` (the operator's), `keyOf(role)` (another key), `deployments` (names, as the test gave them), `width`, `unique(word)`,
-// `check()` (axe and errors at once), and `allow(pattern)` for errors of the console that it means to cause.
+// `check()` (axe and errors at once), `allow(pattern)` for errors of the console that it means to cause, and `picture(name)`,
+// which `make pictures` keeps in docs/pictures (1280 wide alone).
 // Afterwards axe must find no serious fault, and the page must have told no error, broken no policy and asked no other
 // origin. Of what failed a picture and the page's console stay in ARTIFACTS.
 
@@ -23,6 +24,7 @@ import { createRequire } from "node:module";
 import { after, before, suite, test } from "node:test";
 import packed from "@sparticuz/chromium";
 import { chromium } from "playwright-core";
+import { reduced } from "./png.mjs";
 
 export { assert };
 
@@ -86,11 +88,10 @@ async function visit(width) {
       assert.deepEqual(await faults(page), []);
       assert.deepEqual(told.filter((line) => !allowed.some((pattern) => pattern.test(line))), []);
     },
-    /** A picture for the docs. */
     picture: async (name) => {
       if (!pictures || width < 700) return;
       await mkdir(pictures, { recursive: true });
-      await page.screenshot({ path: `${pictures}/${name}.png` });
+      await writeFile(`${pictures}/${name}.png`, reduced(await page.screenshot({ animations: "disabled", caret: "hide" })));
     },
   };
 }

@@ -2,7 +2,7 @@
 
 import { api, assert, scenario } from "./harness.mjs";
 
-scenario("deployments, pools and figures are shown", async ({ page, open, deployments: { kitchen }, picture, isNarrow, check }) => {
+scenario("deployments, pools and figures are shown", async ({ page, open, deployments: { kitchen }, isNarrow, check }) => {
   await api("POST", `/d/${kitchen}/runs/wait`, { assistant_id: "echo", input: { text: "hello" } });
   await api("POST", `/d/${kitchen}/runs/wait`, { assistant_id: "fails", input: { text: "x" } }).catch(() => {});
   await open("/");
@@ -11,7 +11,6 @@ scenario("deployments, pools and figures are shown", async ({ page, open, deploy
   await row.getByRole("link", { name: /^[1-9]\d*$/ }).waitFor(); // how many failed
   await page.getByRole("region", { name: "Pools" }).getByText("default").waitFor();
   await page.getByRole("figure", { name: "Runs" }).locator("canvas").waitFor();
-  await picture("console-overview");
   await check();
   await page.getByLabel("Window").selectOption("day");
   await page.getByRole("heading", { name: "Last day" }).waitFor();

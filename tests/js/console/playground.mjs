@@ -26,7 +26,7 @@ async function change(page, number, text) {
   await page.getByRole("button", { name: "Send from here" }).click();
 }
 
-scenario("a chat streams, is rejoined, stopped, and goes on", async ({ page, open, unique, picture, check, deployments: { chatroom } }) => {
+scenario("a chat streams, is rejoined, stopped, and goes on", async ({ page, open, unique, check, deployments: { chatroom } }) => {
   const held = unique("held"), other = unique("held");
   await open(at(chatroom, "chat"));
   await say(page, held);
@@ -39,7 +39,6 @@ scenario("a chat streams, is rejoined, stopped, and goes on", async ({ page, ope
   await lit(page, "answer", "active");
   assert.equal(threadOf(page), thread);
   await check();
-  await picture("console-playground");
   await release(chatroom, held);
   await hears(page, `heard: ${held}.`);
   await idle(page);
@@ -112,7 +111,7 @@ scenario("tools are folded, subgraphs are shown under their node", async ({ page
   await lit(page, "research:answer", "done");
 });
 
-scenario("a form runs a graph, its JSON goes along, and what went wrong is told", async ({ page, open, allow, check, picture, deployments: { chatroom } }) => {
+scenario("a form runs a graph, its JSON goes along, and what went wrong is told", async ({ page, open, allow, check, deployments: { chatroom } }) => {
   await open(at(chatroom, "orders"));
   const form = page.locator(".composer-form");
   await form.getByRole("button", { name: "Both" }).click();
@@ -144,7 +143,6 @@ scenario("a form runs a graph, its JSON goes along, and what went wrong is told"
   await idle(page);
   await page.locator(".message.values", { hasText: "plain: 3 large for Cleo" }).waitFor();
   await page.locator(".told", { hasText: "Cleo" }).waitFor();
-  await picture("console-form");
   assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
 
   allow(/424/); // the graph cannot read what it was given
@@ -187,7 +185,7 @@ async function answered(page, number) {
   return JSON.parse(await page.locator(".message.ai code").nth(number).textContent());
 }
 
-scenario("calls are decided in the middleware's form, all of a turn and one by one", async ({ page, open, check, picture, deployments: { chatroom } }) => {
+scenario("calls are decided in the middleware's form, all of a turn and one by one", async ({ page, open, check, deployments: { chatroom } }) => {
   await open(at(chatroom, "reviews"));
   await say(page, "go");
   await choose(page, "pay", "Edit");
@@ -197,7 +195,6 @@ scenario("calls are decided in the middleware's form, all of a turn and one by o
   await choose(page, "write", "Respond");
   await page.locator("[data-action=write]").getByRole("textbox", { name: "Response" }).fill("it was written");
   await check();
-  await picture("console-decisions");
   await page.getByRole("button", { name: "Send 2 decisions" }).click();
   assert.deepEqual(await answered(page, 0), [
     { type: "edit", edited_action: { name: "pay", args: { to: "Ada", amount: 30 } } },

@@ -31,7 +31,6 @@ scenario("what waits says why, what runs is cancelled", async (it) => {
   await page.getByText("waits for an earlier run of its thread").first().waitFor();
   const running = page.getByRole("row").filter({ hasText: "running" });
   await running.waitFor();
-  await it.picture("runs");
   await page.getByRole("combobox", { name: "Status", exact: true }).selectOption("pending");
   await page.getByText("1 run", { exact: true }).waitFor();
   await page.getByLabel(`Choose run ${second.run_id}`).check();
@@ -57,7 +56,6 @@ scenario("a failed run says why, and runs again from its last checkpoint", async
   await page.getByRole("link", { name: failed.run_id.slice(-12) }).click();
   await page.getByText("boom happened").first().waitFor();
   await page.getByRole("list", { name: "Nodes over time" }).getByText("error").waitFor();
-  await it.picture("run");
   await page.getByRole("button", { name: "Again from the last checkpoint" }).click();
   await page.waitForURL((url) => !url.href.includes(failed.run_id));
   await page.getByText("Again of").waitFor();

@@ -68,7 +68,6 @@ scenario("each step shows its node and what it changed", async (it) => {
   await page.getByText("1 item").waitFor();
   await page.reload();
   await page.getByText("1 item").waitFor();
-  await it.picture("thread");
   await page.getByRole("tab", { name: "Runs" }).click();
   await page.getByRole("table").getByText("success").waitFor();
 });

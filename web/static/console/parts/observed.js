@@ -19,7 +19,8 @@ export function Observed({ name, assistantId, threadId, view }) {
 
 /** @param {{name: string, assistantId: string, view: import("./run_view.js").RunView}} props */
 function LitGraph({ name, assistantId, view }) {
-  const { active, asking, done, failed } = view.lights.value;
+  const { active, done, failed } = view.lights.value;
+  const asking = new Set([...view.lights.value.asking, ...view.questions.value.flatMap((each) => each.task ?? [])]);
   return html`<${Graph} deployment=${name} assistantId=${assistantId} active=${active} asking=${asking} done=${done} failed=${failed} />
     <p class="unseen" role="status">${active.size ? `Working: ${[...active].join(", ")}` : ""}</p>`;
 }
