@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from tests.support.javascript import CACHE, JS, outcomes
+from tests.support.javascript import CACHE, JS, chromium, outcomes
 from tests.support.stack import Stack
 
 ROWS = re.findall(r'^  (row|newer)\("([^"]+)"', (JS / "browser.mjs").read_text(), re.MULTILINE)
@@ -19,8 +19,6 @@ TABLE = [(hook, row) for hook in ("old", "new") for kind, row in ROWS if hook ==
 @pytest.mark.parametrize(("hook", "row"), TABLE)
 def test_a_chat_does_what_people_expect(stack: Stack, chatroom: str, hook: str, row: str) -> None:
     place = CACHE / "pages"  # what a failed row leaves: a screenshot, and what its console said
-    unpacked = CACHE / "chromium"
-    unpacked.mkdir(parents=True, exist_ok=True)
     failures = outcomes(
         "browser",
         "browser.mjs",
@@ -28,7 +26,7 @@ def test_a_chat_does_what_people_expect(stack: Stack, chatroom: str, hook: str, 
         stack.api_key,
         HOOK=hook,
         ARTIFACTS=str(place),
-        TMPDIR=str(unpacked),
+        TMPDIR=str(chromium()),
     )
     assert row in failures, "it was not run"
     assert failures[row] is None, failures[row]

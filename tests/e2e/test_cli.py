@@ -149,7 +149,8 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
 def test_dev_serves_a_project_at_its_root_and_follows_its_files(dev: Dev) -> None:
     assert dev.says() == "one Ada"
     assert httpx.get(f"{dev.url}/docs").status_code == 200
-    assert httpx.get(f"{dev.url}/v2/deployments").status_code == 401
+    assert httpx.get(f"{dev.url}/v2/deployments").status_code == 200
+    assert httpx.delete(f"{dev.url}/v2/deployments").status_code == 401
     wait_until(lambda: dev.shows("my-agent │ speaking"), 15, what="what the graph printed")
 
     write(dev.folder, "two")

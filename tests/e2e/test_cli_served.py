@@ -74,4 +74,4 @@ def test_a_failed_run_is_found_mended_and_tried_again(stack: Stack, tmp_path: Pa
     assert stack.cli("env", "unset", "WHO", "-n", "speaker", "--no-wait").returncode == 0
     assert shown(stack, "env", "list") == []
     page = stack.cli("open", "speaker", "--print").stdout.strip()
-    assert httpx.get(page).status_code == 200
+    assert httpx.get(page, follow_redirects=True).status_code == 200

@@ -10,7 +10,7 @@ import re
 import pytest
 
 from cli.procfile import PROJECT
-from tests.support.javascript import CACHE, JS, outcomes
+from tests.support.javascript import JS, chromium, outcomes
 from tests.support.stack import Stack
 
 ROWS = re.findall(r'^  test\("([^"]+)"', (JS / "members.mjs").read_text(), re.MULTILINE)
@@ -23,9 +23,7 @@ def members(stack: Stack) -> str:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_page_does_what_people_expect(stack: Stack, members: str, row: str) -> None:
-    unpacked = CACHE / "chromium"
-    unpacked.mkdir(parents=True, exist_ok=True)
-    failures = outcomes("browser", "members.mjs", f"{stack.url}/d/{members}", "", TMPDIR=str(unpacked))
+    failures = outcomes("browser", "members.mjs", f"{stack.url}/d/{members}", "", TMPDIR=str(chromium()))
 
     assert row in failures, "it was not run"
     assert failures[row] is None, failures[row]

@@ -150,7 +150,7 @@ def test_a_directory_is_deployed_with_the_variables_of_its_env_file(deployed: De
     assert record["source_config"]["deployment_type"] == "dev_zero"
     assert [secret["name"] for secret in record["secrets"]] == ["RECIPE"], "the key is none of them"
     [link] = set(re.findall(r"View status: (\S+)", deployed.printed))
-    page = httpx.get(link)
+    page = httpx.get(link, headers={"Accept": "text/html"}, follow_redirects=True)
     assert page.status_code == 200
     assert page.headers["Content-Type"].startswith("text/html")
 

@@ -79,7 +79,7 @@ def test_a_run_is_one_trace_from_the_request_to_its_nodes_and_its_webhook(
         )
         assert answer.status_code == 200, answer.text
         call = wait_until(lambda: receiver.calls, 20)[0]
-    run_id = call.told["run_id"]
+    run_id = call.document["run_id"]
 
     def spans() -> dict[str, Any]:
         return {span.name: span for span in collector.of_run(run_id)}

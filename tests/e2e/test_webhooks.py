@@ -57,7 +57,8 @@ def test_receivers_get_how_runs_end(sdk: SyncLangGraphClient, receiver: Receiver
     digest = hmac.digest(SECRET.encode(), signed, hashlib.sha256)
     assert call.headers["Webhook-Signature"] == f"v1,{base64.b64encode(digest).decode()}"
     assert call.headers["Authorization"] == "Bearer t0ken"
-    run = sdk.runs.get(thread_id, done["run_id"])
+    run: Any = sdk.runs.get(thread_id, done["run_id"])
+    assert run.pop("attempts") == []  # those name machines of ours
     assert {name: call.document[name] for name in run} == run
     assert call.document["values"] == sdk.threads.get(thread_id)["values"]
     assert (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from tests.support.javascript import CACHE, JS, outcomes
+from tests.support.javascript import CACHE, JS, chromium, outcomes
 from tests.support.stack import Stack
 
 FOLDER = JS / "console"
@@ -21,8 +21,6 @@ def rows(page: str) -> list[str]:
 
 def check(page: str, row: str, stack: Stack, **deployments: str) -> None:
     """Fail unless this scenario went as its file says; `deployments` are the names it may use."""
-    unpacked = CACHE / "chromium"
-    unpacked.mkdir(parents=True, exist_ok=True)
     failures = outcomes(
         "browser",
         f"console/{page}.mjs",
@@ -33,7 +31,7 @@ def check(page: str, row: str, stack: Stack, **deployments: str) -> None:
         CONSOLE_KEY=stack.api_key,
         DEPLOYMENTS=json.dumps(deployments, sort_keys=True),
         ARTIFACTS=str(CACHE / "pages"),
-        TMPDIR=str(unpacked),
+        TMPDIR=str(chromium()),
     )
     assert row in failures, "it was not run"
     assert failures[row] is None, failures[row]

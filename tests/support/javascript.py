@@ -6,6 +6,7 @@ of a folder with the packages of its lock file, and this with arguments: `make v
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -83,6 +84,22 @@ def _copy(file: Path, folder: Path) -> None:
     fresh = folder / f".{file.name}.{os.getpid()}"
     shutil.copy(file, fresh)
     fresh.replace(folder / file.name)
+
+
+UNPACK = 'import packed from "@sparticuz/chromium"; await packed.executablePath();'
+
+
+@cache
+def chromium() -> Path:
+    """The folder that the browser is unpacked in, by the first process that asks for it."""
+    place = CACHE / "chromium"
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [NODE / "node", "--input-type=module", "--eval", UNPACK]
+        unpacking = environment(TMPDIR=str(place))
+        subprocess.run(command, cwd=installed("browser"), env=unpacking, check=True, timeout=INSTALL_SECONDS)
+    return place
 
 
 def run_script(folder: Path, script: str, *arguments: str) -> int:
