@@ -23,7 +23,8 @@ from tests.support import factories
 pytestmark = pytest.mark.usefixtures("db")
 
 THREADS, STEPS = 20_000, 1_000
-LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+# Older than any random id looks: ids of runs are read as times, and those below are random.
+LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
 
 FILL = (
     """
