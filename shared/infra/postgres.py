@@ -160,10 +160,26 @@ def connection() -> Iterator[Connection]:
 
     Raises OutcomeUnknown when it is lost on the way.
     """
-    with translated():
+    with translated(), _sharing():
         conn = engine().connect()
     with translated(OutcomeUnknown), conn, conn.begin():
         yield conn
+
+
+@contextmanager
+def _sharing() -> Iterator[None]:
+    """Give up the process's idle connections when one more is refused.
+
+    Where all processes together may have fewer than they would like, each would otherwise keep idle ones of one
+    engine, wait for one of the other, and so hold up everybody for good.
+    """
+    try:
+        yield
+    except (exc.OperationalError, psycopg.OperationalError):
+        for one in (_engine, _quick):
+            if one is not None:
+                one.dispose()
+        raise
 
 
 Driver = psycopg.Connection[Any]
@@ -180,7 +196,7 @@ def driver() -> Iterator[Driver]:
     """
     if _quick is None:
         raise RuntimeError("shared.infra.postgres.connect() has not been called")
-    with translated():
+    with translated(), _sharing():
         pooled = _quick.raw_connection()
     with translated(OutcomeUnknown):
         connection: Any = pooled.driver_connection

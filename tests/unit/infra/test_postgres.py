@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.types.array import ListBinaryDumper
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, make_url, text
 from sqlalchemy.event import listens_for
 from sqlalchemy.exc import ProgrammingError
 
@@ -198,3 +198,38 @@ def test_a_statement_that_takes_too_long_is_for_later(db: Engine) -> None:
         conn.execute(text("SET LOCAL statement_timeout = 20; SELECT pg_sleep(30)"))
     with connection() as conn:
         assert conn.execute(text("SELECT 1")).scalar_one() == 1
+
+
+@pytest.fixture
+def narrow(db: Engine, database: str) -> Iterator[None]:
+    """Engines of a role that may have one connection."""
+    with psycopg.connect(database, autocommit=True) as operator:
+        operator.execute("CREATE ROLE narrow LOGIN CONNECTION LIMIT 1")
+        engine = connect(str(make_url(database).set(username="narrow")))
+        yield
+        engine.dispose()
+        operator.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'narrow'"
+        )
+        operator.execute("DROP ROLE narrow")
+
+
+@pytest.mark.parametrize(
+    ("first", "other"), [(by_connection, by_driver), (by_driver, by_connection)], ids=["driver", "connection"]
+)
+@pytest.mark.usefixtures("narrow")
+def test_an_idle_connection_makes_way_for_one_that_is_refused(
+    first: Callable[..., None], other: Callable[..., None]
+) -> None:
+    first("SELECT 1")
+    with pytest.raises(Unavailable, match="database unavailable"):
+        other("SELECT 1")
+    wait_until(lambda: succeeds(other))
+
+
+def succeeds(run: Callable[..., None]) -> bool:
+    try:
+        run("SELECT 1")
+    except Unavailable:
+        return False
+    return True
