@@ -274,6 +274,19 @@ def test_only_the_owner_renews_a_running_run(deployment: DeploymentRef) -> None:
     assert renew(run) == {}
 
 
+def test_runs_that_somebody_has_locked_are_left_out_instead_of_waited_for(deployment: DeploymentRef) -> None:
+    free, locked = claimed(deployment), claimed(deployment)
+    ids = [free.run_id, locked.run_id]
+    with connection() as other, connection() as conn:
+        assert claims.hold(other, locked)
+
+        held = claims.renew_free(conn, ids, owner=free.owner, lease_seconds=60)
+
+        assert held == {free.run_id: claims.Hold(1, None, None)}
+    with connection() as conn:
+        assert claims.renew_free(conn, ids, owner=free.owner, lease_seconds=60).keys() == set(ids)
+
+
 def test_a_lease_that_ran_out_is_not_renewed(deployment: DeploymentRef) -> None:
     """Its owner was frozen: it must not be first to the row when it wakes up."""
     run = claimed(deployment)
