@@ -23,7 +23,7 @@ from gevent.pool import Pool
 from shared.deployments import logs, secrets
 from shared.deployments.logs import Line
 from shared.errors import OutsideFailed, Unavailable
-from shared.infra import egress, tracing
+from shared.infra import clock, egress, tracing
 from shared.infra.encryption import Undecryptable
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
@@ -104,7 +104,7 @@ def _attempt(delivery: Delivery, service_url: str) -> tuple[str | None, int | No
     """
     if delivery.attempt > webhooks.TRIES:
         return "the process that made the last attempt ended", None
-    now = datetime.now(UTC)
+    now = clock.now()  # receivers refuse what is minutes old
     try:
         body = content(delivery, now)
         sent = headers(delivery, body, now)
