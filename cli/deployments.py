@@ -128,6 +128,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, Text]]:
         "Address": address_in(found),
         "Type": config.get("deployment_type"),
         "Source": config.get("repo_url"),
+        "Traffic": _split(found),
         "Pool": found.get("pool"),
         "Limits": ", ".join(f"{name} {value}" for name, value in limits.items()),
         "Secrets": ", ".join(secret["name"] for secret in found.get("secrets") or []),
@@ -138,6 +139,13 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, Text]]:
         for label, value in facts.items()
         if value
     ]
+
+
+def _split(found: dict[str, Any]) -> str | None:
+    """`v3 90 %, v4 10 %` where several revisions get new runs."""
+    shares = found.get("traffic") or []
+    in_words = ", ".join(f"{version(share['revision_number'])} {share['percent']} %" for share in shares)
+    return in_words if len(shares) > 1 else None
 
 
 def _state(row: dict[str, Any]) -> Text:
@@ -175,7 +183,8 @@ def revision_table(rows: list[dict[str, Any]], active_id: str | None, *, is_wide
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         is_active = row["id"] == active_id
-        note = "serves now" if is_active else (row.get("status_message") or "").partition("\n")[0]
+        about = f"preview {row['preview']}" if row.get("preview") else ""
+        note = "serves now" if is_active else (row.get("status_message") or about).partition("\n")[0]
         table.add_row(
             version(row.get("number")),
             Text(row["status"], status_style(row["status"])),

@@ -24,6 +24,7 @@ from cli import (
     serving,
     threads,
     top,
+    traffic,
     usage,
     workers,
 )
@@ -40,6 +41,10 @@ app.command("demo", rich_help_panel=SERVE)(serving.demo)
 app.command("new", rich_help_panel=DEPLOY)(new.command)
 app.command("deploy", rich_help_panel=DEPLOY)(deploy.command)
 app.command("rollback", rich_help_panel=DEPLOY)(revisions.rollback)
+app.command("traffic", rich_help_panel=DEPLOY)(traffic.traffic)
+app.command("promote", rich_help_panel=DEPLOY)(traffic.promote)
+app.command("abort", rich_help_panel=DEPLOY)(traffic.abort)
+app.command("previews", rich_help_panel=DEPLOY)(traffic.previews)
 app.command("interrupt", rich_help_panel=DEPLOY)(revisions.interrupt)
 app.command("delete", rich_help_panel=DEPLOY)(deployments.delete)
 app.add_typer(env.app, name="env", rich_help_panel=DEPLOY)

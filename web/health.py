@@ -303,11 +303,7 @@ class Serving:
     requirements: str | None
 
 
-SERVING = text("""
-SELECT d.id, d.organization_id, d.active_revision_id, r.requirements
-FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
-WHERE d.organization_id = :organization_id AND d.name = :name AND d.deleted_at IS NULL
-""")
+REQUIREMENTS = text("SELECT requirements FROM revision WHERE id = :id")
 
 
 def _deployment(name: str | None) -> Serving | None:
@@ -316,10 +312,11 @@ def _deployment(name: str | None) -> Serving | None:
     if asking is None:
         return None
     with connection() as conn:
-        found = conn.execute(SERVING, {"organization_id": asking.organization_id, "name": name}).one_or_none()
-    if found is None:
-        raise NotFound()
-    return Serving(*found)
+        found = None if name is None else deployments.resolve(conn, asking.organization_id, name)
+        if found is None:
+            raise NotFound()
+        requirements = conn.execute(REQUIREMENTS, {"id": found.active_revision_id}).scalar()
+    return Serving(found.id, found.organization_id, found.active_revision_id, requirements)
 
 
 def _pinned(requirements: str | None, package: str) -> str | None:

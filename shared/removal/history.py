@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared.deployments.logs import BUILD, DEPLOY
+from shared.deployments.shares import takes_traffic
 from shared.models import REVISION_ENDS, is_live
 
 REVISIONS_AT_ONCE = 50
@@ -22,11 +23,14 @@ SETTLED_SECONDS = 60.0
 # The deployments' rows are locked, so that nobody deploys an old revision again while it is removed.
 OLD = text(f"""
 SELECT r.id FROM deployment d
-JOIN LATERAL (SELECT number FROM revision WHERE deployment_id = d.id
+CROSS JOIN (VALUES (false), (true)) AS kind(is_preview)
+JOIN LATERAL (SELECT number FROM revision WHERE deployment_id = d.id AND (preview IS NOT NULL) = kind.is_preview
               ORDER BY number DESC OFFSET :kept - 1 LIMIT 1) AS last_kept ON true
-JOIN revision r ON r.deployment_id = d.id AND r.number < last_kept.number
+JOIN revision r ON r.deployment_id = d.id AND (r.preview IS NOT NULL) = kind.is_preview
+    AND r.number < last_kept.number
 WHERE d.deleted_at IS NULL AND r.status = ANY(:ends)
-  AND r.id IS DISTINCT FROM d.active_revision_id AND r.id IS DISTINCT FROM d.latest_revision_id
+  AND {takes_traffic("r", "d")} IS NOT TRUE AND r.id IS DISTINCT FROM d.latest_revision_id
+  AND coalesce(d.traffic_at < now() - make_interval(secs => :settled), true)
   AND NOT EXISTS (SELECT FROM revision a WHERE a.id = d.active_revision_id
                   AND a.updated_at > now() - make_interval(secs => :settled))
   AND NOT EXISTS (SELECT FROM run WHERE deployment_id = d.id AND revision_id = r.id
@@ -37,7 +41,9 @@ FOR UPDATE OF d SKIP LOCKED
 
 
 def remove_old_revisions(conn: Connection, *, kept: int) -> int:
-    """Remove some revisions beyond a deployment's `kept` newest: none that serves, is on its way or has runs.
+    """Remove some revisions beyond a deployment's `kept` newest: none that takes traffic, is on its way or has runs.
+
+    Those made for previews are counted by themselves, so that none of them takes the place of one to go back to.
 
     Secrets, drawings and the build log go with a revision; the log, which may be long, in chunks before it.
     """
