@@ -341,7 +341,9 @@ def valkey_program() -> Path:
 def _wheel(package: str) -> Path:
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise CannotStart(f"The package {package} is not installed: run `make install`.")
+        raise CannotStart(
+            f"The package {package} is not installed: install runyard again, in a clone by `make install`."
+        )
     return Path(spec.submodule_search_locations[0])
 
 

@@ -18,6 +18,7 @@ from cli import (
     logs,
     new,
     orgs,
+    process,
     revisions,
     run,
     runs,
@@ -38,6 +39,7 @@ SERVE, DEPLOY, WATCH, OPERATE = "Run the service", "Deploy", "Look and run", "Op
 app.command("up", rich_help_panel=SERVE)(serving.up)
 app.command("dev", rich_help_panel=SERVE)(dev.command)
 app.command("demo", rich_help_panel=SERVE)(serving.demo)
+app.command("process", rich_help_panel=SERVE)(process.command)
 app.command("new", rich_help_panel=DEPLOY)(new.command)
 app.command("deploy", rich_help_panel=DEPLOY)(deploy.command)
 app.command("rollback", rich_help_panel=DEPLOY)(revisions.rollback)

@@ -13,7 +13,6 @@ import fcntl
 import os
 import secrets
 import socket
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -253,9 +252,7 @@ def newest_version() -> str:
 
 def environment_of(settings: Settings) -> dict[str, str]:
     """What the processes start with: ours, and every address and key that has been settled."""
-    places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     own = {
-        "PATH": os.pathsep.join(places),
         "DATABASE_URL": settings.database_url or "",
         "REDIS_URL": settings.redis_url or "",
         "RUNYARD_DATA_DIR": str(settings.data_dir),
@@ -271,13 +268,8 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_ENCRYPTION_KEYS": ",".join(settings.encryption_keys),
         "RUNYARD_LOG_LEVEL": settings.log_level,
         "RUNYARD_LOG_FORMAT": settings.log_format,
-        # What the caller has in its folder or on its path, as a project's own `shared`, is not for us.
-        "PYTHONPATH": str(procfile.PROJECT),
-        "PYTHONSAFEPATH": "1",
-        "PYTHONUNBUFFERED": "1",
-        "MALLOC_ARENA_MAX": "2",  # each thread's own heap costs memory that is never given back
     }
-    return os.environ | own
+    return os.environ | procfile.surroundings(os.environ) | own
 
 
 def _start_processes(
