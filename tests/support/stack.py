@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -77,6 +77,16 @@ class Stack:
                 self._temporary.cleanup()
 
     @property
+    def command(self) -> Sequence[str]:
+        """What starts it."""
+        return [sys.executable, "-m", self._program, "up"]
+
+    @property
+    def folder(self) -> Path:
+        """Where it is started."""
+        return PROJECT
+
+    @property
     def environment(self) -> dict[str, str]:
         """What `runyard` commands about this platform are started with."""
         outside = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
@@ -95,8 +105,8 @@ class Stack:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self._program, "up"],
-                cwd=PROJECT,
+                self.command,
+                cwd=self.folder,
                 env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
