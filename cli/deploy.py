@@ -379,7 +379,8 @@ def run_to_end(
     except CommandFailed as error:
         is_late = isinstance(error, TimedOut)
         failure = TimedOut(f"{error} {CONTINUES.format(name=found['name'])}") if is_late else error
-        if report.failure({"status": "timed_out" if is_late else "failed", **result}, str(failure)):
+        status = "timed_out" if is_late else "failed"
+        if report.failure({"status": status, **result, **error.details}, str(failure)):
             raise typer.Exit(failure.exit_code) from error
         raise failure from None
     found = client.deployment(found["id"])

@@ -53,6 +53,11 @@ def chosen(client: Client, name_or_id: str | None) -> dict[str, Any]:
         return found
 
 
+def _named(client: Client, name: str) -> dict[str, Any] | None:
+    """The deployment of that name, or that `deploy --name` makes of it; None when there is none."""
+    return client.find(name) or client.find(deployment_name(name))
+
+
 def list_deployments(
     name_contains: Annotated[str, typer.Option(help="Only names with this text.", metavar="TEXT")] = "",
     wide: Wide = False,
@@ -200,6 +205,9 @@ def delete(
         str, typer.Argument(help="The deployment's id, the end of it, or its name.", metavar="ID|NAME")
     ],
     force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="Succeed where no deployment has this name; for scripts.")
+    ] = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
@@ -207,7 +215,12 @@ def delete(
 ) -> None:
     """Delete a deployment with its threads, runs and logs. It asks first."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
-        found = client.require(name)
+        # A name that is not there must not be taken for the end of another deployment's id.
+        found = _named(client, name) if if_exists else client.require(name)
+        if found is None:
+            missing = {"id": None, "name": name, "deleted": False}
+            typer.echo(json.dumps(missing) if as_json else f"There is no deployment {name}.")
+            return
         label = f"{found['name']} ({found['id']})"
         if not force:
             confirm_deletion(label, "threads, runs and logs", as_json=as_json)
