@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import (
+    backup,
     browser,
     deploy,
     deployments,
@@ -61,6 +62,8 @@ app.add_typer(threads.app, name="threads", rich_help_panel=WATCH)
 app.command("workers", rich_help_panel=OPERATE)(workers.command)
 app.command("top", rich_help_panel=OPERATE)(top.command)
 app.command("usage", rich_help_panel=OPERATE)(usage.command)
+app.command("backup", rich_help_panel=OPERATE)(backup.backup)
+app.command("restore", rich_help_panel=OPERATE)(backup.restore)
 app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
 app.add_typer(orgs.app, name="orgs", rich_help_panel=OPERATE)
 app.add_typer(encryption.app, name="encryption", rich_help_panel=OPERATE)

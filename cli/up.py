@@ -64,7 +64,7 @@ def up(settings: Settings, lines: Lines, visit: Visit) -> int:
     close_memory()
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     settings.data_dir.chmod(0o700)
-    with _locked(settings.data_dir) as lock:
+    with locked(settings.data_dir) as lock:
         _require_free_port(settings)
         supervisor = Supervisor(OncePerMachine(lines.show))
         with supervisor.attentive():
@@ -100,7 +100,7 @@ def _serve(settings: Settings, lines: Lines, visit: Visit, supervisor: Superviso
 
 
 @contextlib.contextmanager
-def _locked(data_dir: Path) -> Iterator[int]:
+def locked(data_dir: Path) -> Iterator[int]:
     """Keep the data directory to ourselves. The servers inherit the lock: it lasts as long as one of them."""
     path = data_dir / "lock"
     with open(path, "a+", opener=owners_alone) as file:
@@ -188,7 +188,7 @@ def _program(server: embedded.Server, data_dir: Path, lock: int) -> SupervisedPr
     return SupervisedProgram(
         name=server.name,
         argv=server.command,
-        environment={**_without_secrets(os.environ), **server.environment},
+        environment={**without_secrets(os.environ), **server.environment},
         folder=data_dir,
         stop_signal=server.stop_signal,
         death_signal=server.stop_signal,  # a server that loses its starter stops cleanly
@@ -197,7 +197,7 @@ def _program(server: embedded.Server, data_dir: Path, lock: int) -> SupervisedPr
     )
 
 
-def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """What the servers start with: they need none of our addresses and keys, and their environment is no secret."""
     own = tuple(VARIABLES.values())
     return {name: value for name, value in environment.items() if not name.startswith(own)}
