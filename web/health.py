@@ -19,11 +19,12 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Connection, RowMapping, text
 
 from shared import __version__, fleet
+from shared.access.api_keys import OPERATOR
 from shared.deployments import deployments
 from shared.errors import NotFound
 from shared.infra.postgres import Row, connection
 from shared.models import RunStatus, is_live, waiting_since
-from web import console, run_metrics
+from web import console, run_metrics, server_metrics
 from web.addresses import AT_ROOT
 from web.auth import identify_if_known
 from web.context import settings
@@ -148,8 +149,9 @@ def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
     errors=REFUSALS,
 )
 def get_metrics(deployment: str | None = None) -> Response:
-    """With a key also those of its deployments. `?format=json` sums up queue, workers and requests; at a deployment's
-    address, with a key, its own queue.
+    """With a key also those of its deployments; with an operator's those of servers, webhooks, upkeep and backups.
+
+    `?format=json` sums up queue, workers and requests; at a deployment's address, with a key, its own queue.
     """
     asked = load_query(MetricsQuery)
     found = _deployment(deployment)
@@ -167,6 +169,8 @@ def get_metrics(deployment: str | None = None) -> Response:
     registry.register(traffic)
     asking = identify_if_known()
     registry.register(RunMetrics(run_metrics.seen(asking, found.id if found is not None else None)))
+    if asking is not None and asking.may(OPERATOR):
+        registry.register(server_metrics.seen())
     return Response(generate_latest(registry), content_type=METRICS_TYPE)
 
 

@@ -26,8 +26,8 @@ from shared.models import Base, is_live
 from shared.store_vectors import NAME as VECTORS
 
 VERSION = "alembic_version"
-# Of these an empty service has rows: its version, its first organization, who worked last.
-OF_EMPTY_SERVICE = (VERSION, "organization", "worker", "leader")
+# Of these an empty service has rows: its version, its first organization, who worked last, when it was backed up.
+OF_EMPTY_SERVICE = (VERSION, "organization", "worker", "leader", "last_backup")
 PAUSED = "restored with --paused"
 
 

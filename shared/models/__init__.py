@@ -5,6 +5,7 @@ Columns that hold what users sent and nobody queries are `json` (kept as sent); 
 """
 
 from shared.models.assistants import Assistant, AssistantVersion
+from shared.models.backups import LastBackup
 from shared.models.base import Base
 from shared.models.crons import Cron
 from shared.models.deployments import (
@@ -65,6 +66,7 @@ __all__ = [
     "Figure",
     "Graph",
     "IdempotentAnswer",
+    "LastBackup",
     "Leader",
     "LogLine",
     "OAuthGrant",

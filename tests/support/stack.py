@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from cli.client import Client
 from cli.deploy import deploy
 from cli.procfile import PROJECT
 from cli.project import Project
-from tests.support.servers import valkey_url
+from tests.support.servers import free_port, valkey_url
 from tests.support.waiting import wait_until
 
 START_SECONDS = 240
@@ -275,9 +274,3 @@ def heed_signals() -> None:
     """In a child: these are ignored in what a shell has started in the background, and in its children."""
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

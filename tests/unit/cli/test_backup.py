@@ -125,7 +125,7 @@ def made(pristine: Service, tmp_path: Path) -> Path:
 
 def everything(service: Service) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of all tables but of those that processes write anew."""
-    names = service.tables() - {"worker", "leader"}
+    names = service.tables() - {"worker", "leader", "last_backup"}
     return {name: sorted(service.rows(f"SELECT CAST({name} AS text) FROM {name}")) for name in sorted(names)}
 
 
@@ -161,6 +161,8 @@ def test_a_backup_is_its_owner_s_alone_and_takes_nobody_s_place(source: Service,
         0,
     )
     assert shown["keys"] == [fingerprint(KEY)]
+    size = Path(shown["path"]).stat().st_size
+    assert source.rows("SELECT bytes, now() - made_at < interval '1 hour' FROM last_backup") == [(size, True)]
 
 
 def test_secrets_and_keys_are_in_no_backup_in_the_clear(source: Service, made: Path) -> None:
@@ -339,6 +341,17 @@ def test_an_older_backup_is_brought_to_this_version(database: str, target: Servi
     restored = target.runyard("restore", older)
     assert restored.exit_code == 0, text_of(restored)
     assert migrations.is_current(target.url)
+
+
+def test_embedded_servers_are_started_for_it(made: Path, tmp_path: Path) -> None:
+    service = Service("", tmp_path / "data")
+    own = {"DATABASE_URL": None}
+    restored = service.runyard("restore", made, env=own)
+    assert restored.exit_code == 0, text_of(restored)
+    again = service.runyard("backup", tmp_path / "again.backup", "--json", env=own)
+    assert again.exit_code == 0, text_of(again)
+    assert json.loads(again.stdout)["counts"] == archive.read(made).manifest["counts"]
+    assert not (tmp_path / "data" / "postgres" / "postmaster.pid").exists()
 
 
 def test_without_a_database_it_says_what_to_set(tmp_path: Path) -> None:
