@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 
 import psutil
@@ -89,7 +88,7 @@ class InstalledStack(Stack):
     def folder(self) -> Path:
         return self._theirs
 
-    @cached_property
+    @property
     def environment(self) -> dict[str, str]:
         """What one has who has no checkout, and packages of our names on the path."""
         places = os.environ.get("PATH", os.defpath).split(os.pathsep)
@@ -102,7 +101,7 @@ class InstalledStack(Stack):
 
     def type(self, *arguments: str, more: Mapping[str, str] | None = None) -> str:
         """What a command of the installed `runyard` prints; AssertionError when it fails."""
-        return run([self._installed.runyard, *arguments], cwd=self.folder, env=self.known | (more or {}))
+        return run([self._installed.runyard, *arguments], cwd=self.folder, env={**self.known, **(more or {})})
 
     @property
     def known(self) -> dict[str, str]:

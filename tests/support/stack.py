@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import httpx
 import psutil
@@ -60,7 +61,7 @@ class Stack:
         self._program = program  # the module that is `runyard`
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Stack:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
