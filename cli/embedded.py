@@ -15,6 +15,7 @@ import errno
 import hashlib
 import os
 import pwd
+import re
 import secrets
 import signal
 import socket
@@ -33,6 +34,7 @@ ROLE = "runyard"
 SECRET_KEYS = "secret.key"  # in the data directory: what encrypts secrets, made on first use
 SOCKET_PATH_LIMIT = 100  # the kernel's is 108 with the end mark; 104 on macOS
 UNPRIVILEGED = ("postgres", "daemon", "nobody")
+VERSION = re.compile(r"\d+(\.\d+)+")
 CLONE_NEWUSER = 0x10000000
 PR_SET_PDEATHSIG = 1
 
@@ -126,6 +128,13 @@ def postgres_url(data_dir: Path) -> str:
     return f"postgresql://{ROLE}@/postgres?host={quote(str(sockets))}"
 
 
+def check(data_dir: Path) -> None:
+    """Change nothing; raises CannotStart where the embedded PostgreSQL cannot run on this machine."""
+    if not (program := postgres_program("postgres")).exists():
+        raise CannotStart(f"The package {POSTGRES_WHEEL} has no {program.name} for this platform.")
+    _Identity.choose().check(data_dir)
+
+
 def _make_cluster(folder: Path, identity: _Identity) -> None:
     if (folder / "PG_VERSION").exists():
         return
@@ -186,6 +195,9 @@ class _Identity:
     def admit_to(self, data_dir: Path) -> None:
         """Let the identity pass through the folder that holds its own."""
 
+    def check(self, data_dir: Path) -> None:
+        """Raises CannotStart where the identity cannot get to its folder or its program."""
+
     def own(self, *folders: Path) -> None:
         """Make these folders and what is in them the identity's."""
         _chown_tree(folders, os.geteuid(), os.getegid())
@@ -230,6 +242,10 @@ class _Dropped(_Identity):
 
     def admit_to(self, data_dir: Path) -> None:
         data_dir.chmod(0o711)  # through, not in: what else is there stays its owner's alone
+
+    def check(self, data_dir: Path) -> None:
+        self._check_reachable(data_dir)
+        self._check_reachable(postgres_program("postgres"))
 
     def own(self, *folders: Path) -> None:
         for folder in folders:
@@ -296,10 +312,23 @@ def valkey(data_dir: Path) -> Server:
     return Server(
         name="valkey",
         command=[str(valkey_program()), str(config)],
-        url=f"unix://:{password}@{quote(str(path))}?db=0",
+        url=_valkey_url(path, password),
         stop_signal=signal.SIGTERM,
         is_ready=lambda pid: _valkey_answers(path, password),
     )
+
+
+def valkey_url(data_dir: Path) -> str | None:
+    """Where the embedded Valkey of this data directory listens, whether or not it runs; None before its first start."""
+    folder = data_dir / "valkey"
+    if not (folder / "password").is_file():
+        return None
+    path = _socket_folder(folder, "valkey.sock", make=False) / "valkey.sock"
+    return _valkey_url(path, (folder / "password").read_text().strip())
+
+
+def _valkey_url(path: Path, password: str) -> str:
+    return f"unix://:{password}@{quote(str(path))}?db=0"
 
 
 def _valkey_answers(path: Path, password: str) -> bool:
@@ -336,6 +365,16 @@ def valkey_program() -> Path:
     raise CannotStart(
         f"The package {VALKEY_WHEEL} has no server for this platform: set REDIS_URL to one of your own."
     )
+
+
+def version(program: Path) -> str:
+    """The version that a server says it has; raises CannotStart."""
+    try:
+        done = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CannotStart(f"{program} does not run here: {error}") from error
+    found = VERSION.search(done.stdout)
+    return found[0] if found else done.stdout.strip()
 
 
 def _wheel(package: str) -> Path:

@@ -13,6 +13,7 @@ from cli import (
     deploy,
     deployments,
     dev,
+    doctor,
     encryption,
     env,
     keys,
@@ -59,6 +60,7 @@ app.command("open", rich_help_panel=WATCH)(browser.command)
 app.command("run", rich_help_panel=WATCH)(run.command)
 app.add_typer(runs.app, name="runs", rich_help_panel=WATCH)
 app.add_typer(threads.app, name="threads", rich_help_panel=WATCH)
+app.command("doctor", rich_help_panel=OPERATE)(doctor.command)
 app.command("workers", rich_help_panel=OPERATE)(workers.command)
 app.command("top", rich_help_panel=OPERATE)(top.command)
 app.command("usage", rich_help_panel=OPERATE)(usage.command)

@@ -65,7 +65,7 @@ def up(settings: Settings, lines: Lines, visit: Visit) -> int:
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     settings.data_dir.chmod(0o700)
     with locked(settings.data_dir) as lock:
-        _require_free_port(settings)
+        require_free_port(settings)
         supervisor = Supervisor(OncePerMachine(lines.show))
         with supervisor.attentive():
             return _serve(_with_keys(settings), lines, visit, supervisor, lock)
@@ -149,7 +149,8 @@ def _with_keys(settings: Settings) -> Settings:
     return settings
 
 
-def _require_free_port(settings: Settings) -> None:
+def require_free_port(settings: Settings) -> None:
+    """Raises CannotStart when web could not listen."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -290,10 +291,15 @@ def _start_processes(
             raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")
 
 
+def local_address(settings: Settings) -> str:
+    """Where web is found on this machine."""
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
 def _answers(settings: Settings) -> Iterator[bool]:
     """Whether the service answers, each time it is asked."""
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-    address = f"http://[{host}]:{settings.port}/ok" if ":" in host else f"http://{host}:{settings.port}/ok"
+    address = f"{local_address(settings)}/ok"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
         try:

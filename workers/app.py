@@ -46,7 +46,12 @@ def prepare(**_: Any) -> None:
         )
     if not settings.encryption_keys:
         raise SystemExit("A worker needs RUNYARD_ENCRYPTION_KEYS, the same as all other processes.")
-    postgres.connect(settings.database_url, application="runyard worker", pool_size=4, waits_for_disk=False)
+    postgres.connect(
+        settings.database_url,
+        application="runyard worker",
+        pool_size=postgres.WORKER_POOL,
+        waits_for_disk=False,
+    )
     redis.connect(settings.redis_url)
     tracers.configure(settings, "worker")
     heartbeat.consume_canaries(app.amqp.queues, settings.worker)

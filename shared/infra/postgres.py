@@ -23,6 +23,9 @@ from shared.infra.hardening import let_others_run
 # A connection that was used this recently is taken without asking the server whether it lives.
 TRUSTED_SECONDS = 1.0
 LARGE = 1_000_000  # characters or bytes: a step over so many is felt by whoever else is served
+# Connections a pool of one process holds at most; each process has a pool for transactions and one for statements.
+WEB_POOL, WORKER_POOL, POOLS = 8, 4, 2
+MOST_CONNECTIONS = {"web": WEB_POOL * POOLS, "runner": WORKER_POOL * POOLS, "builder": WORKER_POOL * POOLS}
 
 _engine: Engine | None = None
 _quick: Engine | None = None
@@ -49,7 +52,7 @@ def loads(text: str | bytes) -> Any:
 def connect(
     url: str,
     *,
-    pool_size: int = 8,
+    pool_size: int = WEB_POOL,
     statement_timeout_seconds: int = 30,
     application: str = "runyard",
     waits_for_disk: bool = True,

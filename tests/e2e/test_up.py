@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -37,6 +38,22 @@ def test_a_second_one_on_the_same_folder_says_so(stack: Stack) -> None:
     assert second.returncode == 1
     assert f"process {stack.up_pid}" in second.stderr
     assert "RUNYARD_DATA_DIR" in second.stderr
+
+
+def test_beside_it_the_doctor_finds_everything_as_it_should_be(stack: Stack, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "cli", "doctor", "--json"],
+        cwd=tmp_path,
+        env={**stack.environment, "PYTHONPATH": str(PROJECT), "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    found = {check["name"]: check["state"] for check in json.loads(ran.stdout)["checks"]}
+    assert (ran.returncode, list(tmp_path.iterdir())) == (0, [])
+    for name in ("port", "schema", "encryption keys", "eviction", "append-only file", "max_connections"):
+        assert found[name] == "ok", ran.stdout
 
 
 def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:

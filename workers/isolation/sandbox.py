@@ -80,9 +80,9 @@ _settled: Isolation | None = None
 def settle(settings: Settings) -> Isolation:
     """Find the best level there is, once for this process, and say so in one line; raises BadSetting for `require`."""
     global _settled
-    best, reasons = _best(settings)
+    found, reasons = best(settings)
     groups = cgroups.find() if settings.isolation != "none" else None
-    _settled = dataclasses.replace(best, groups=groups)
+    _settled = dataclasses.replace(found, groups=groups)
     level = _settled.level
     if level == 1:
         settings.data_dir.chmod(0o711)  # it may pass through, to what it is given, and see nothing else
@@ -100,7 +100,7 @@ def settle(settings: Settings) -> Isolation:
     return _settled
 
 
-def _best(settings: Settings) -> tuple[Isolation, list[str]]:
+def best(settings: Settings) -> tuple[Isolation, list[str]]:
     """The best that works here, and what stands in the way of a better one."""
     reasons = []
     if settings.isolation != "none" and (missing := _bubblewrap(settings.bwrap).missing):
