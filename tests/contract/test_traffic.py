@@ -19,7 +19,7 @@ from shared.access import api_keys
 from shared.deployments import deployments, shares, traffic
 from shared.errors import HostUnusable, NotFound
 from shared.infra.postgres import connection
-from shared.models import RevisionStatus
+from shared.models import RevisionStatus, RunStatus
 from tests.contract.conftest import Api, ControlPlane, Notifications, caller
 from web import named
 
@@ -102,13 +102,28 @@ EVERY_WAY: dict[str, Callable[[Api], str]] = {
         {"id": 1, "method": "run.start", "params": {"assistant_id": "agent", "input": {}}},
     ).json["result"]["run_id"],
     "a cron": lambda api: _of_cron(api),
+    "a retry": lambda api: _of_retry(api),
 }
+
+
+def _of_retry(api: Api) -> str:
+    thread_id = uuid4()
+    body = {"assistant_id": "agent", "if_not_exists": "create"}
+    run_id = api.post(f"/threads/{thread_id}/runs", body).json["run_id"]
+    with connection() as conn:
+        failed = {"id": run_id, "status": RunStatus.ERROR}
+        conn.execute(text("UPDATE run SET status = :status, ended_at = now() WHERE run_id = :id"), failed)
+        conn.execute(text("UPDATE thread SET status = 'error' WHERE thread_id = :id"), {"id": thread_id})
+    response = api.post(f"/threads/{thread_id}/runs/{run_id}/retry")
+    assert response.status_code == 200, response.text
+    return str(response.json["run_id"])
 
 
 def _of_cron(api: Api) -> str:
     cron: Any = api.post("/runs/crons", {"assistant_id": "agent", "schedule": "0 * * * *", "input": {}}).json
     with connection() as conn:
-        conn.execute(text("UPDATE cron SET next_run_date = now() - interval '1 second'"))
+        due = text("UPDATE cron SET next_run_date = now() - interval '1 second' WHERE cron_id = :id")
+        conn.execute(due, {"id": cron["cron_id"]})
     (fired,) = crons.fire_due(max_pending=10)
     assert str(fired.cron_id) == cron["cron_id"]
     return str(fired.created.run_id)

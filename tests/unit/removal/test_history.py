@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -93,6 +94,33 @@ def test_the_newest_stay_and_what_serves(deployment: DeploymentRef) -> None:
 
     assert left(deployment) == {serving, *newest}
     assert len(left(neighbour)) == 1
+
+
+def test_what_has_traffic_or_is_previewed_stays_and_previews_are_counted_by_themselves(
+    deployment: DeploymentRef,
+) -> None:
+    sharing, *later = revisions(deployment, 4)
+    previews = revisions(deployment, 6)
+    with connection() as conn:
+        conn.execute(text("UPDATE revision SET preview = 'pr-1' WHERE id = ANY(:ids)"), {"ids": previews})
+        shown = [{"revision_id": str(sharing), "percent": 100}]
+        query = text("UPDATE deployment SET traffic = CAST(:traffic AS jsonb)")
+        conn.execute(query, {"traffic": json.dumps(shown)})
+    factories.preview(deployment.id, previews[0])
+    serving = deployment.active_revision_id
+
+    remove_old(kept=3)
+    assert left(deployment) == {serving, sharing, *later, previews[0], *previews[-3:]}
+
+    with connection() as conn:
+        conn.execute(text("UPDATE deployment SET traffic = NULL, traffic_at = now()"))
+        conn.execute(text("DELETE FROM preview"))
+    remove_old(kept=3)
+    assert sharing in left(deployment), "a run may just be made for it"
+    with connection() as conn:
+        conn.execute(text("UPDATE deployment SET traffic_at = now() - interval '1 hour'"))
+    remove_old(kept=3)
+    assert left(deployment) == {serving, *later, *previews[-3:]}
 
 
 def test_what_belongs_to_a_revision_goes_with_it(deployment: DeploymentRef) -> None:
