@@ -157,7 +157,8 @@ def headers(delivery: Delivery, body: bytes, now: datetime) -> dict[str, str]:
     }
     secret = variables.get(SECRET)
     if secret:
-        found["Webhook-Signature"] = sign(secret, found["Webhook-Id"], timestamp, body)
+        signed = [sign(one, found["Webhook-Id"], timestamp, body) for one in _secrets(secret)]
+        found["Webhook-Signature"] = " ".join(signed)
     return found
 
 
@@ -186,6 +187,12 @@ def sign(secret: str, id: str, timestamp: str, body: bytes) -> str:
     signed = f"{id}.{timestamp}.".encode() + body
     digest = hmac.digest(_key(secret), signed, hashlib.sha256)
     return f"v1,{base64.b64encode(digest).decode()}"
+
+
+def _secrets(variable: str) -> list[str]:
+    """Several while one takes another's place, each `whsec_…`, with spaces between; any other text is one secret."""
+    parts = variable.split()
+    return parts if all(part.startswith(SECRET_PREFIX) for part in parts) else [variable]
 
 
 def _key(secret: str) -> bytes:
