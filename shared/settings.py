@@ -56,7 +56,7 @@ class Settings:
     redis_url: str | None = setting(
         "REDIS_URL",
         None,
-        "`redis://…` or `unix://…`, Redis or Valkey; not set: `runyard up` starts its own Valkey",
+        "`redis://…`, `rediss://…` (TLS) or `unix://…`, Redis or Valkey; not set: `runyard up` starts its own Valkey",
         is_secret=True,
     )
     data_dir: Path = setting(

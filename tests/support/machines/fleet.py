@@ -12,11 +12,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 from urllib.parse import quote, urlsplit
 
 import psutil
@@ -89,19 +89,21 @@ class Machine:
             "RUNYARD_PORT": str(port or free_port()),
         }
         argv = [part.replace("@%h", f"@{self.name}-{self.count}") for part in line.argv]
+        uid, gid = self._identity()
         with self.log.open("ab") as log:
             popen = subprocess.Popen(
-                argv, cwd=PROJECT, env=env, stdout=log, stderr=log, start_new_session=True, **self._identity()
-            )
+                argv, cwd=PROJECT, env=env, stdout=log, stderr=log, start_new_session=True,
+                user=uid, group=gid, extra_groups=None if uid is None else [],
+            )  # fmt: skip
         made = Process(kind, pool or "default", popen, port)
         self.processes.append(made)
         return made
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> tuple[int, int] | tuple[None, None]:
         if self.place.user is None:
-            return {}
+            return None, None
         known = pwd.getpwnam(self.place.user)
-        return {"user": known.pw_uid, "group": known.pw_gid, "extra_groups": []}
+        return known.pw_uid, known.pw_gid
 
     @property
     def log(self) -> Path:
@@ -194,11 +196,12 @@ class Fleet(Stack):
         try:
             self._start_servers()
             self._migrate()
-            for place in self._places:
-                self._start_machine(place)
-            ports = [process.port for process in self.processes("web") if process.port]
+            ports = [free_port() for place in self._places for what in place.processes if what == "web"]
             self.balancer = Balancer(self.network, ports, HEALTHY)
             self.url = f"http://{HOST}:{self.balancer.port}"
+            free = iter(ports)
+            for place in self._places:
+                self._start_machine(place, free)
             wait_until(lambda: self.balancer.well == set(ports), START_SECONDS, what="every web to answer")
             wait_until(self.is_complete, START_SECONDS, what="every worker to be there")
         except BaseException:
@@ -268,7 +271,7 @@ class Fleet(Stack):
             f"?ssl_cert_reqs=required&ssl_ca_certs={quote(str(self._trusted))}"
         )
 
-    def _start_machine(self, place: Place) -> None:
+    def _start_machine(self, place: Place, ports: Iterator[int]) -> None:
         folder = self.data_dir / place.name
         folder.mkdir(mode=0o700)
         if place.user is not None:
@@ -279,6 +282,7 @@ class Fleet(Stack):
             "DATABASE_URL": self._database_address(database.port),
             "REDIS_URL": self._redis_address(redis.port),
             "RUNYARD_DATA_DIR": str(folder),
+            "RUNYARD_URL": self.url,
         }
         if place.user is not None:
             env |= {"HOME": str(folder), "RUNYARD_CACHE_DIR": str(folder / "cache")}
@@ -290,7 +294,7 @@ class Fleet(Stack):
         machine = Machine(place, folder, env, database, redis)
         self.machines[place.name] = machine
         for what in place.processes:
-            machine.start(what, free_port() if what == "web" else None)
+            machine.start(what, next(ports) if what == "web" else None)
 
     def stop(self) -> int:
         """Stop all of it; fails when something was left behind."""
@@ -342,7 +346,7 @@ class Fleet(Stack):
             if MARKS[name] in command_of(process)
         ]
 
-    def rows(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+    def rows(self, query: LiteralString, **values: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.owner_url.replace("/postgres?", "/platform?"), autocommit=True) as conn:
             return conn.execute(query, values or None).fetchall()
 
@@ -365,11 +369,10 @@ def command_of(process: psutil.Process) -> str:
         return ""
 
 
-def other_users(count: int) -> Iterable[str | None]:
-    """So many users of the system that can read the checkout and the interpreter; None where there are none."""
-    names = ("nobody", "daemon", "www-data", "games") if os.geteuid() == 0 else ()
-    fitting = [name for name in names if _can_run(name)][:count]
-    return [*fitting, *[None] * (count - len(fitting))]
+def another_user() -> str | None:
+    """A user of the system that can read the checkout and the interpreter; None where there is none, or we may not."""
+    names = ("daemon", "nobody") if os.geteuid() == 0 else ()
+    return next((name for name in names if _can_run(name)), None)
 
 
 def _can_run(name: str) -> bool:
@@ -378,7 +381,7 @@ def _can_run(name: str) -> bool:
         probe = subprocess.run(
             [sys.executable, "-c", "import cli.main, workers.tasks"],
             cwd=PROJECT, user=known.pw_uid, group=known.pw_gid, extra_groups=[], capture_output=True, check=False,
-            env={"PATH": os.defpath, "HOME": "/"},
+            env=os.environ | {"HOME": "/"},
         )  # fmt: skip
     except (KeyError, OSError):
         return False

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, cycle
-from typing import Any
+from typing import Any, LiteralString
 from uuid import uuid4
 
 import httpx
@@ -28,6 +28,7 @@ RUNS_A_SECOND = 3.0
 REQUEST_SECONDS = 6.0  # without an answer for so long, a client asks again
 PAUSE_SECONDS = 0.2
 CRON_SECONDS = 2
+HOUR = 3600
 LIVE = ("pending", "running")
 ASK_AGAIN = (409, 429, 502, 503)  # 409: the first request with this key is still being answered
 KINDS = ("plain", "stateless", "streamed", "plain", "webhook")
@@ -184,6 +185,8 @@ class Load:
             calls = wait_until(lambda: self._receiver.calls_of(run.run_id), 30, what="a webhook")
             assert len({call.id for call in calls}) == 1
             assert calls[0].document["status"] == "success"
+            sent_at = int(calls[0].headers["Webhook-Timestamp"])
+            assert abs(sent_at - time.time()) < HOUR, "receivers refuse what is old"
         if run.reading is not None:
             self._check_stream(run, run.reading, attempts)
 
@@ -212,8 +215,8 @@ class Load:
         assert len(times) == len(set(times)), "a time of the cron's came twice"
 
 
-LEFT = {
-    "runs with an owner": f"SELECT run_id, status, owner FROM run WHERE status IN {LIVE}",
+LEFT: dict[str, LiteralString] = {
+    "runs with an owner": "SELECT run_id, status, owner FROM run WHERE status IN ('pending', 'running')",
     "threads that are busy": "SELECT thread_id FROM thread WHERE status = 'busy'",
     "webhooks to be sent": "SELECT delivery_id FROM webhook_delivery WHERE ended_at IS NULL",
     "transactions left open": "SELECT pid, state, query FROM pg_stat_activity WHERE usename = 'platform'"

@@ -223,9 +223,10 @@ class Balancer(Port):
         return set(self._well)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        chosen = self._well or self._backends  # where none says that it is well, one may be all the same
         for _ in self._backends:
             port = self._backends[next(self._turn) % len(self._backends)]
-            if port not in self._well:
+            if port not in chosen:
                 continue
             try:
                 server = await asyncio.open_connection(HOST, port, limit=CHUNK)
