@@ -24,7 +24,8 @@ from shared.settings import Settings
 @contextmanager
 def connected(settings: Settings) -> Iterator[None]:
     """The service's database; what it refuses is raised as CommandFailed."""
-    postgres.connect(settings.database_url or _embedded_url(settings), pool_size=2)
+    url = settings.database_url or _embedded_url(settings)
+    postgres.connect(url, pool_size=2, pooler=settings.database_pooler)
     try:
         yield
     except RunyardError as error:

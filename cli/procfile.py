@@ -13,7 +13,7 @@ PROJECT = Path(__file__).resolve().parent.parent  # a clone, or the `app` of wha
 LINE = re.compile(r"^(?P<name>[a-z][a-z0-9-]*):\s*(?P<command>\S.*)$")
 RELEASE = "release"  # runs to its end before the others start
 # Addresses and keys that a process never uses: what it does not have, nobody takes from it.
-WITHHELD = {"beat": ("DATABASE_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS")}
+WITHHELD = {"beat": ("DATABASE_URL", "DATABASE_READ_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS")}
 
 
 class BadProcfile(ValueError):

@@ -59,6 +59,31 @@ class Settings:
         "`redis://…`, `rediss://…` (TLS) or `unix://…`, Redis or Valkey; not set: `runyard up` starts its own Valkey",
         is_secret=True,
     )
+    database_pooler: str = setting(
+        "RUNYARD_DATABASE_POOLER",
+        "none",
+        "`transaction`: DATABASE_URL and DATABASE_READ_URL lead to PgBouncer with `pool_mode = transaction`: see [PgBouncer](capacity.md#pgbouncer)",
+    )
+    database_read_url: str | None = setting(
+        "DATABASE_READ_URL",
+        None,
+        "`postgresql://…` of a read replica, for searches and lists: see [Read replicas](capacity.md#read-replicas)",
+        is_secret=True,
+    )
+    redis_broker_url: str | None = setting(
+        "REDIS_BROKER_URL",
+        None,
+        "another Redis for Celery's messages and notifications of workers; the same in all processes: see [Redis by role](capacity.md#redis-by-role)",
+        is_secret=True,
+        shown="`REDIS_URL`",
+    )
+    redis_events_urls: tuple[str, ...] = setting(
+        "REDIS_EVENTS_URL",
+        (),
+        "another Redis for event logs, or several, separated by commas, that share them by run; the same in all processes",
+        is_secret=True,
+        shown="`REDIS_URL`",
+    )
     data_dir: Path = setting(
         "RUNYARD_DATA_DIR",
         Path(".runyard"),
@@ -335,6 +360,7 @@ class Settings:
 
     def _check(self) -> None:
         for name, allowed in {
+            "database_pooler": ("none", "transaction"),
             "isolation": ("auto", "require", "none"),
             "log_format": ("text", "json"),
             "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),

@@ -209,6 +209,6 @@ def channel(thread_id: UUID) -> bytes:
 def notify(thread_id: UUID) -> None:
     """After the commit: the thread's state was written, by no run."""
     try:
-        redis.client().publish(channel(thread_id), events.WAKE_UP)
+        redis.events(thread_id).publish(channel(thread_id), events.WAKE_UP)
     except RedisError as error:
         log.warning("thread %s: its readers learn of its new state a little later: %s", thread_id, error)

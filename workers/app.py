@@ -21,7 +21,7 @@ from workers import heartbeat, transport
 close_memory()
 settings = Settings.from_env(os.environ)
 app = broker.configure(
-    settings.redis_url or "redis://127.0.0.1:6379/0",
+    settings.redis_broker_url or settings.redis_url or "redis://127.0.0.1:6379/0",
     pool=settings.pool,
     takes_control=settings.celery_control,
 )
@@ -51,8 +51,11 @@ def prepare(**_: Any) -> None:
         application="runyard worker",
         pool_size=postgres.WORKER_POOL,
         waits_for_disk=False,
+        pooler=settings.database_pooler,
     )
-    redis.connect(settings.redis_url)
+    redis.connect(
+        settings.redis_url, broker_url=settings.redis_broker_url, events_urls=settings.redis_events_urls
+    )
     tracers.configure(settings, "worker")
     heartbeat.consume_canaries(app.amqp.queues, settings.worker)
 

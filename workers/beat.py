@@ -16,7 +16,9 @@ from shared.settings import Settings
 
 close_memory()
 settings = Settings.from_env(os.environ)
-app = broker.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
+app = broker.configure(
+    settings.redis_broker_url or settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool
+)
 app.conf.update(
     beat_schedule={"sweep": {"task": broker.SWEEP, "schedule": 10.0, "options": {"queue": broker.BUILDS}}},
     beat_scheduler="celery.beat:Scheduler",  # keeps no file: after a restart it begins anew

@@ -20,7 +20,7 @@ IS_READY = "ready"  # what is asked of a runner that only has to have a host
 def announce(revision_id: UUID, pool: str) -> None:
     """Have every runner of the pool start a host of the revision; a lost message costs only time."""
     try:
-        redis.client().publish(redis.warm_channel(pool), str(revision_id))
+        redis.broker().publish(redis.warm_channel(pool), str(revision_id))
     except redis.RedisError as error:
         log.info("revision %s: not warmed: %s", revision_id, error)
 

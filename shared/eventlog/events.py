@@ -16,13 +16,14 @@ import hashlib
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from redis import Redis
 from redis.exceptions import NoScriptError, RedisError
 
-from shared.infra.redis import PREFIX, client
+from shared.infra import redis as servers
+from shared.infra.redis import PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +134,13 @@ return 'OK'
 OK, LOST, FENCED, DONE, GAP = "OK", "LOST", "FENCED", "DONE", "GAP"
 
 
+class Channel(NamedTuple):
+    """A channel of wake-ups, and the id by which its server is found."""
+
+    id: UUID
+    name: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Events to append in one call. `floor` opens the attempt; `final` says the last one ends the log.
@@ -147,7 +155,12 @@ class Batch:
     payloads: Sequence[bytes]
     floor: int | None = None
     final: bool = False
-    wake_channel: bytes | None = None
+    wake_channel: Channel | None = None
+
+    @property
+    def wakes(self) -> Channel | None:
+        """The channel whose readers are to be woken."""
+        return None if self.floor is None else self.wake_channel
 
 
 def payload(name: str, data: bytes) -> bytes:
@@ -190,9 +203,37 @@ def _call(redis: Redis, batches: Sequence[Batch], retention_seconds: int) -> lis
             *batch.payloads,
         )
     for batch in batches:
-        if batch.wake_channel is not None and batch.floor is not None:
-            pipe.publish(batch.wake_channel, WAKE_UP)
+        if (woken := batch.wakes) is not None and not is_elsewhere(woken, redis):
+            pipe.publish(woken.name, WAKE_UP)
     return pipe.execute()[: len(batches)]
+
+
+def is_elsewhere(channel: Channel, redis: Redis) -> bool:
+    """Whether the channel is another server's."""
+    return servers.has_several() and servers.events(channel.id) is not redis
+
+
+def wake(channel: Channel) -> None:
+    """Wake the readers of a channel; they look for themselves when that fails."""
+    try:
+        servers.events(channel.id).publish(channel.name, WAKE_UP)
+    except RedisError as error:
+        log.warning("readers of a channel look a little later: %s", error)
+
+
+def append_all(batches: Sequence[Batch], *, retention_seconds: int) -> None:
+    """Append batches, each at its server. Raises RedisError when one was away, after all others have theirs."""
+    by_server: dict[Redis, list[Batch]] = {}
+    for batch in batches:
+        by_server.setdefault(servers.events(batch.id), []).append(batch)
+    failure: RedisError | None = None
+    for redis, own in by_server.items():
+        try:
+            append(redis, own, retention_seconds=retention_seconds)
+        except RedisError as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 def close(
@@ -204,7 +245,7 @@ def close(
     """
     batch = Batch(id, attempt, owner, floor + 1, payloads, floor=floor, final=True)
     try:
-        append(client(), [batch], retention_seconds=retention_seconds)
+        append(servers.events(id), [batch], retention_seconds=retention_seconds)
     except RedisError as error:
         log.warning("could not end the event log of %s: %s", id, error)
 

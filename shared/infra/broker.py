@@ -55,14 +55,14 @@ def canary_queue(worker: str) -> str:
 def full_pools(pools: Iterable[str]) -> list[str]:
     """Those of these pools whose runners have enough notifications to read; none while Redis is away."""
     try:
-        return [pool for pool in pools if redis.client().llen(f"{CELERY_PREFIX}{runs_queue(pool)}") >= ENOUGH]
+        return [pool for pool in pools if redis.broker().llen(f"{CELERY_PREFIX}{runs_queue(pool)}") >= ENOUGH]
     except RedisError:
         return []
 
 
 def forget_worker(worker: str) -> None:
     """Remove what a worker process that is gone has left in the broker."""
-    redis.client().delete(f"{CELERY_PREFIX}{canary_queue(worker)}")
+    redis.broker().delete(f"{CELERY_PREFIX}{canary_queue(worker)}")
 
 
 def configure(

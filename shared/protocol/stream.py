@@ -272,7 +272,7 @@ class ProtocolStream(ThreadReader[Item]):
 def _is_lost(run_id: UUID) -> bool:
     """Whether Redis answers, and has no log of this run."""
     try:
-        return not logs.position(redis.client(), run_id)
+        return not logs.position(redis.events(run_id), run_id)
     except RedisError:
         return False
 

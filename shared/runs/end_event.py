@@ -105,7 +105,7 @@ def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
     Raises Unavailable.
     """
     try:
-        last = events.newest(redis.client(), run_id)
+        last = events.newest(redis.events(run_id), run_id)
     except RedisError as error:
         raise Unavailable("the event log cannot be read") from error
     if last is None or not last.is_last:
@@ -127,7 +127,7 @@ def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
 def extent(run_id: UUID) -> tuple[int, bool]:
     """The number of the log's newest event (0: it holds nothing), and whether nothing will be added."""
     try:
-        newest, end = redis.client().hmget(events.meta_key(run_id), "seq", "end")  # type: ignore[misc]
+        newest, end = redis.events(run_id).hmget(events.meta_key(run_id), "seq", "end")  # type: ignore[misc]
     except RedisError:
         return 0, False
     return int(newest or 0), end is not None

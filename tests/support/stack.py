@@ -43,7 +43,7 @@ MARKS = {
     "host": "workers/graph_host",
 }
 # Settings of whoever runs the tests do not belong to the platform under test.
-FOREIGN = ("RUNYARD_", "DATABASE_URL", "REDIS_URL", "LANGGRAPH_", "LANGSMITH_", "LANGCHAIN_")
+FOREIGN = ("RUNYARD_", "DATABASE_", "REDIS_", "LANGGRAPH_", "LANGSMITH_", "LANGCHAIN_")
 
 
 class Stack:

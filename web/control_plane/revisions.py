@@ -226,7 +226,7 @@ def _streamed(
 def _newest(id: UUID) -> int:
     """The number of the newest event that can be read again, 0 when there is none."""
     try:
-        return events.position(redis.client(), id)
+        return events.position(redis.events(id), id)
     except RedisError:
         return 0
 

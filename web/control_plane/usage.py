@@ -14,7 +14,7 @@ from shared.errors import Invalid
 from shared.figures import usage
 from shared.figures.usage import DIMENSIONS
 from shared.infra import clock
-from shared.infra.postgres import connection
+from shared.infra.replica import read
 from web.auth import caller
 from web.fields import DateField, OneOf, QueryList, Schema
 from web.json_schema import COUNT, TEXT_OR_NULL, UUID, JsonSchema, listed, record
@@ -77,8 +77,7 @@ def get_usage() -> Response:
     if not timedelta(0) <= until - since <= MOST_DAYS:
         raise Invalid(f"must be at most {MOST_DAYS.days} days before until", loc=("query", "from"))
     by = [name for name in DIMENSIONS if name in asked["by"]]
-    with connection() as conn:
-        rows = usage.usage(conn, caller().organization_id, since=since, until=until, by=by)
+    rows = read(usage.usage, caller().organization_id, since=since, until=until, by=by)
     rows = [{name: _shown(value) for name, value in row.items()} for row in rows]
     if asked["format"] == "json":
         return jsonify(usage=rows)

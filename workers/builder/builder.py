@@ -24,7 +24,7 @@ from shared.deployments import revisions, secrets, traffic, warming
 from shared.deployments.revisions import ClaimedRevision
 from shared.errors import BuildFailed, Fenced, HostUnusable, Unavailable
 from shared.figures import totals
-from shared.infra import broker, logs, redis
+from shared.infra import broker, logs
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
@@ -32,7 +32,7 @@ from shared.settings import Settings
 from workers.builder import earlier, environments, graphs, sources, steps, workspaces
 from workers.builder.build_log import BuildLog
 from workers.builder.config import store
-from workers.runner.event_writer import Writer
+from workers.runner.event_writer import Writers
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Builder:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.writer = Writer(redis.client(), retention_seconds=settings.event_retention_seconds)
+        self.writers = Writers(retention_seconds=settings.event_retention_seconds)
         self._at_work: set[greenlet] = set()
         self._is_stopping = False
 
@@ -170,7 +170,7 @@ class _Build:
                 self._secrets = secrets.secrets_of(conn, claimed.revision_id)
         except Undecryptable as error:
             self._unreadable = error
-        self.log = BuildLog(builder.writer, claimed, self._secrets)
+        self.log = BuildLog(builder.writers.of(claimed.revision_id), claimed, self._secrets)
 
     def run(self) -> None:
         """Environment, inspection, switch; raises BuildFailed naming the step."""

@@ -31,7 +31,7 @@ from workers.runner.budgets import Budgets
 from workers.runner.claiming import AT_ONCE, Claiming, LimitedId, Taken
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
-from workers.runner.event_writer import Writer
+from workers.runner.event_writer import Writers
 from workers.runner.execution import LOST_AFTER, Execution, Services
 from workers.runner.host import Host
 from workers.runner.host_pool import HostPool
@@ -56,7 +56,7 @@ class Runner:
         self.services = Services(
             settings,
             hosts,
-            Writer(redis.client(), retention_seconds=settings.event_retention_seconds),
+            Writers(retention_seconds=settings.event_retention_seconds),
             Committer(settings.worker),
             deploy_log,
             Budgets(),
@@ -266,7 +266,7 @@ class Runner:
     def _listen(self) -> None:
         """Receive cancels and revisions to warm; a lost message costs only time."""
         channels = (redis.control_channel(self.settings.worker), redis.warm_channel(self.settings.pool))
-        with redis.client().pubsub(ignore_subscribe_messages=True) as pubsub:
+        with redis.broker().pubsub(ignore_subscribe_messages=True) as pubsub:
             pubsub.subscribe(*channels)
             while True:
                 message = pubsub.get_message(timeout=5.0)
