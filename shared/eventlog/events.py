@@ -134,7 +134,7 @@ return 'OK'
 OK, LOST, FENCED, DONE, GAP = "OK", "LOST", "FENCED", "DONE", "GAP"
 
 
-class Channel(NamedTuple):
+class WakeChannel(NamedTuple):
     """A channel of wake-ups, and the id by which its server is found."""
 
     id: UUID
@@ -155,10 +155,10 @@ class Batch:
     payloads: Sequence[bytes]
     floor: int | None = None
     final: bool = False
-    wake_channel: Channel | None = None
+    wake_channel: WakeChannel | None = None
 
     @property
-    def wakes(self) -> Channel | None:
+    def wakes(self) -> WakeChannel | None:
         """The channel whose readers are to be woken."""
         return None if self.floor is None else self.wake_channel
 
@@ -208,12 +208,12 @@ def _call(redis: Redis, batches: Sequence[Batch], retention_seconds: int) -> lis
     return pipe.execute()[: len(batches)]
 
 
-def is_elsewhere(channel: Channel, redis: Redis) -> bool:
+def is_elsewhere(channel: WakeChannel, redis: Redis) -> bool:
     """Whether the channel is another server's."""
     return servers.has_several() and servers.events(channel.id) is not redis
 
 
-def wake(channel: Channel) -> None:
+def wake(channel: WakeChannel) -> None:
     """Wake the readers of a channel; they look for themselves when that fails."""
     try:
         servers.events(channel.id).publish(channel.name, WAKE_UP)

@@ -45,7 +45,7 @@ class RunLog:
         floor: int,
         reserve: Callable[[int], bool],
         on_fenced: Callable[[], None],
-        wake_channel: events.Channel | None = None,
+        wake_channel: events.WakeChannel | None = None,
     ) -> None:
         self.id, self.attempt, self.owner = id, attempt, owner
         self._wake_channel = wake_channel

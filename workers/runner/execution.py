@@ -90,7 +90,7 @@ class Execution:
             floor=run.floor,
             reserve=self._reserve,
             on_fenced=lambda: self.fence("another attempt writes its events"),
-            wake_channel=events.Channel(run.thread_id, thread_stream.channel(run.thread_id)),
+            wake_channel=events.WakeChannel(run.thread_id, thread_stream.channel(run.thread_id)),
         )
 
     # what happens to it from outside

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from cli import embedded
 from shared import thread_stream
 from shared.eventlog import events
-from shared.eventlog.events import END, OK, Batch, Channel
+from shared.eventlog.events import END, OK, Batch, WakeChannel
 from shared.eventlog.hub import Hub, Hubs, _make
 from shared.infra import redis
 from shared.runs import end_event
@@ -127,7 +127,7 @@ def test_a_wake_up_goes_where_its_readers_are(shards: dict[str, object]) -> None
         1,
         [b"a\n{}"],
         floor=0,
-        wake_channel=Channel(thread, thread_stream.channel(thread)),
+        wake_channel=WakeChannel(thread, thread_stream.channel(thread)),
     )
     hub = _make()
     with hub.reader(thread, at=thread_stream.channel(thread)) as reader:
