@@ -93,7 +93,9 @@ def ended(id: UUID) -> Batch:
     return Batch(id, 1, "owner", 1, [events.payload(END, b"{}")], floor=0, final=True)
 
 
-def test_followers_of_any_log_are_told_and_one_server_away_harms_no_other(shards: dict[str, object]) -> None:
+def test_followers_of_any_log_see_its_end_and_one_server_away_harms_no_other(
+    shards: dict[str, object],
+) -> None:
     ids = ids_by_server()
     hub = _make()
     assert isinstance(hub, Hubs)
