@@ -25,6 +25,7 @@ from cli.access import KEPT_KEY, KEPT_URL
 from cli.embedded import CannotStart
 from cli.output import Lines
 from cli.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, ended
+from shared.infra import schema
 from shared.infra.hardening import close_memory, owners_alone
 from shared.settings import VARIABLES, Settings
 
@@ -33,7 +34,6 @@ SERVER_SECONDS = 30.0  # a recovery after a crash reads the log from the last ch
 READY_SECONDS = 60.0
 LOCK_SECONDS = 15.0
 FIRST = ("web", "runner")  # what a run needs: on a small machine the others would slow their start
-VERSIONS = procfile.PROJECT / "shared" / "migrations" / "versions"
 
 OF_MACHINE = "workers.isolation.sandbox"  # who logs this speaks of the machine, not of itself
 
@@ -220,32 +220,16 @@ def _migrate(
 ) -> None:
     """Bring the database to this version of the code, if it is not there already."""
     assert settings.database_url is not None
-    if _version_of(settings.database_url) == newest_version():
-        return
+    try:
+        if schema.is_enough(schema.applied(settings.database_url)):
+            return
+    except schema.NoDatabase as error:
+        raise CannotStart(f"The database of DATABASE_URL does not answer: {error}") from error
     lines.say("Preparing the database.")
     release = next(line for line in procfile.read() if line.name == procfile.RELEASE)
     code = supervisor.run(SupervisedProgram(release.name, release.argv, environment, procfile.PROJECT))
     if code != 0 and not supervisor.is_asked_to_stop:
         raise CannotStart(f"The database could not be prepared: {release.command!r} {ended(code)}.")
-
-
-def _version_of(database_url: str) -> str | None:
-    """The version the database is at; asked of the driver alone, because importing Alembic takes its time."""
-    import psycopg  # takes as long as a whole other command: none of them needs it
-
-    try:
-        with psycopg.connect(database_url, connect_timeout=5) as connection:
-            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    except psycopg.errors.UndefinedTable:
-        return None
-    except psycopg.OperationalError as error:
-        raise CannotStart(f"The database of DATABASE_URL does not answer: {error}") from error
-    return row[0] if row else None
-
-
-def newest_version() -> str:
-    """The newest migration's number: its file's name begins with it."""
-    return max(path.stem.partition("_")[0] for path in VERSIONS.glob("[0-9]*.py"))
 
 
 # The processes

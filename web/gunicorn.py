@@ -10,7 +10,7 @@ from typing import Any
 
 from gunicorn import glogging
 
-from shared.infra import logs
+from shared.infra import logs, schema
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
 from web import worker
@@ -42,6 +42,13 @@ class Logger(glogging.Logger):
         logs.configure(settings)
         self.error_log.handlers.clear()
         self.error_log.propagate = True
+
+
+def on_starting(server: Any) -> None:
+    """Before it listens: a database that is not ready for this release is waited for."""
+    if settings.database_url:
+        logs.configure(settings)
+        schema.wait(settings.database_url)
 
 
 def post_worker_init(worker: Any) -> None:

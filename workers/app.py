@@ -13,7 +13,7 @@ from typing import Any
 from celery.apps.worker import install_worker_term_handler
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutting_down
 
-from shared.infra import broker, logs, postgres, redis, tracers
+from shared.infra import broker, logs, postgres, redis, schema, tracers
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
 from workers import heartbeat, transport
@@ -46,6 +46,7 @@ def prepare(**_: Any) -> None:
         )
     if not settings.encryption_keys:
         raise SystemExit("A worker needs RUNYARD_ENCRYPTION_KEYS, the same as all other processes.")
+    schema.wait(settings.database_url)
     postgres.connect(
         settings.database_url,
         application="runyard worker",

@@ -4,48 +4,97 @@
     python -m shared.migrations new "subject"   write the next version from what the models have changed
 
 Why no alembic.ini: the address is a setting like any other, and the rest never changes.
+
+Processes of the release before go on while it works: each version is a transaction of its own that gives up a table
+that it cannot have at once, and is tried again. What a version may change is held by tests/unit/test_expanding.py.
 """
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, NullPool, create_engine, text
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event, text
+from sqlalchemy.exc import OperationalError
 
 from shared import store_vectors
 from shared.access.api_keys import ensure_default_organization
+from shared.infra import schema
 from shared.infra.postgres import driver_url, session_defaults
+
+log = logging.getLogger(__name__)
 
 # Two starters that migrate at once take turns by this advisory lock.
 LOCK = 0x72756E79617264
+# A migration takes as long as it takes, whatever the role has set for the service's sessions. But whoever waits for a
+# table keeps all others from it that come after: so no longer than this, and then again.
+LIMITS = (
+    "SELECT set_config('lock_timeout', '3s', true), set_config('statement_timeout', '0', true),"
+    " set_config('idle_in_transaction_session_timeout', '0', true)"
+)
+TRIES, PAUSE_SECONDS = 60, 1.0
 FOLDER = Path(__file__).parent
 STATEMENT_TIMEOUT_SECONDS = 30  # of a session that a pooler lends
-
-# What the role may have set for the service's sessions is not for a migration, which takes as long as it takes.
-NO_LIMITS = text(
-    "SELECT set_config(name, '0', true) FROM unnest(ARRAY['statement_timeout', 'lock_timeout',"
-    " 'idle_in_transaction_session_timeout']) AS name"
-)
 
 
 def upgrade(url: str, *, pooler: str = "none") -> None:
     """Apply what is missing, what an extension makes possible, and the default organization; safe to repeat.
 
-    Through a pooler nobody sets anything in a session, so that the role is given what our sessions have set.
+    A database that a newer release has prepared is left as it is. Through a pooler nobody sets anything in a session,
+    so that the role is given what our sessions have set.
     """
     engine = _engine(url)
-    with engine.begin() as connection:
-        connection.execute(NO_LIMITS)
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
-        if pooler == "transaction":
-            _set_defaults(connection)
-        command.upgrade(config(connection), "head")
-        store_vectors.prepare(connection)
-        ensure_default_organization(connection)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(LIMITS))
+    with _alone(engine), engine.connect() as connection:
+        found = _version(connection)
+        if found is not None and found > schema.needed():
+            log.warning("the database is at version %s, newer than this release's %s", found, schema.needed())
+            return
+        for attempt in range(1, TRIES + 1):
+            try:
+                command.upgrade(config(connection), "head")
+                break
+            except OperationalError as error:
+                connection.rollback()
+                if not isinstance(error.orig, psycopg.errors.LockNotAvailable) or attempt == TRIES:
+                    raise
+                log.warning("a table is in use: version %s is tried again", _version(connection))
+                time.sleep(PAUSE_SECONDS)
+        connection.commit()
+        with connection.begin():
+            if pooler == "transaction":
+                _set_defaults(connection)
+            store_vectors.prepare(connection)
+            ensure_default_organization(connection)
+
+
+@contextmanager
+def _alone(engine: Engine) -> Iterator[None]:
+    """While it lasts, nobody else migrates.
+
+    An index that is made concurrently waits for whoever has an older snapshot, as a query has until the next one of
+    its transaction: so the lock is asked for and not waited for, and no query is the last of its holder.
+    """
+    with engine.connect() as holder:
+        while not holder.execute(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": LOCK}).scalar_one():
+            holder.rollback()
+            time.sleep(PAUSE_SECONDS)
+        yield
+
+
+def _version(connection: Connection) -> str | None:
+    """The version the database is at, None before its first."""
+    found = MigrationContext.configure(connection).get_current_revision()
+    connection.rollback()  # Alembic must not take our transaction for one to work in
+    return found
 
 
 def _engine(url: str) -> Engine:

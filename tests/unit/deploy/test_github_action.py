@@ -146,7 +146,7 @@ def test_a_pull_request_has_one_comment_however_often_it_is_deployed(bench: Benc
 @pytest.mark.parametrize(
     "event", [pull(fork=True), pull(author="dependabot[bot]"), pull("closed", fork=True)]
 )
-def test_a_pull_request_without_secrets_passes_and_says_so(bench: Bench, event: dict[str, Any]) -> None:
+def test_a_pull_request_without_secrets_passes_with_the_reason(bench: Bench, event: dict[str, Any]) -> None:
     ran = bench.run(event, api_key="", url="")
 
     assert not ran.has_failed

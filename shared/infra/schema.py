@@ -1,0 +1,72 @@
+"""Which version of the database this code needs, which one it is at, and the wait for the former.
+
+A release works on its own version and on every newer one: versions first expand, and contract what no release
+uses any more (docs/upgrading.md). On an older one it would fail here and there, so it does not begin.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+VERSIONS = Path(__file__).parents[1] / "migrations" / "versions"
+PAUSE_SECONDS, MENTION_SECONDS = 1.0, 30.0
+
+
+class NoDatabase(Exception):
+    """The database does not answer."""
+
+
+def needed() -> str:
+    """The newest migration's number: its file's name begins with it."""
+    return max(path.stem.partition("_")[0] for path in VERSIONS.glob("[0-9]*.py"))
+
+
+def applied(url: str) -> str | None:
+    """The version the database is at, None before its first. Raises NoDatabase.
+
+    Asked of the driver alone, because importing Alembic takes its time.
+    """
+    import psycopg  # takes as long as a whole command of the command line
+
+    try:
+        with psycopg.connect(url, connect_timeout=5) as connection:
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except psycopg.errors.UndefinedTable:
+        return None
+    except psycopg.OperationalError as error:
+        raise NoDatabase(str(error)) from error
+    return row[0] if row else None
+
+
+def is_enough(version: str | None) -> bool:
+    """Whether this code works on a database of that version: on its own and on every newer one."""
+    return version is not None and version >= needed()
+
+
+def wait(url: str, sleep: Callable[[float], object] = time.sleep) -> None:
+    """Return when the database is ready for this code, and say what is waited for.
+
+    One that is away is no reason to wait: processes answer without it, and find it when it is back.
+    """
+    waited = 0.0
+    while True:
+        try:
+            version = applied(url)
+        except NoDatabase:
+            return
+        if is_enough(version):
+            return
+        if waited % MENTION_SECONDS == 0:
+            state = f"is at version {version}" if version else "has no tables"
+            log.warning(
+                "the database %s, and this release needs %s: waiting for `python -m shared.migrations`",
+                state,
+                needed(),
+            )
+        sleep(PAUSE_SECONDS)
+        waited += PAUSE_SECONDS
