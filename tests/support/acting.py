@@ -44,7 +44,7 @@ class Actor:
             [payload],
             self._floor,
             final,
-            thread_stream.channel(self.run.thread_id),
+            events.WakeChannel(self.run.thread_id, thread_stream.channel(self.run.thread_id)),
         )
         answers = events.append(redis.client(), [batch], retention_seconds=RETENTION_SECONDS)
         assert answers == [events.OK], answers
