@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from shared.eventlog.events import EXPIRED, PAGE, Event, logged, position
 from shared.eventlog.hub import Reader
-from shared.infra import redis as servers
+from shared.infra.redis import events as server_of
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def follow(
     The log is the truth. A message that is next in line is relayed as it is; on anything else (the
     subscription's confirmation, a gap, a quiet spell) what is missing is read from the log.
     """
-    redis = servers.events(id)
+    redis = server_of(id)
     reader.wait_confirmed(quiet_seconds())
     last = after
     while last is None:

@@ -184,7 +184,7 @@ def test_a_log_that_cannot_be_read_now_is_not_taken_for_lost(
                 raise ConnectionError("away")
             return getattr(real, name)
 
-    monkeypatch.setattr("shared.infra.redis.events", Away)
+    monkeypatch.setattr("shared.eventlog.follow.server_of", lambda _: Away())
     monkeypatch.setattr(redis, "client", Away)
     with subscribed(api, thread_id) as reader:
         assert brief(reader.until("lifecycle completed")) == WHOLE
