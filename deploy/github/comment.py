@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import markdown
+import wording
 from runner import annotate, pull_request
 
 ACTIONS_BOT = "github-actions[bot]"
@@ -42,7 +42,7 @@ def write(number: int, record: dict[str, Any]) -> None:
     """Bring the comment up to date, or make it; of a deployment that never was one nothing is said."""
     name = re.sub(r"[^a-z0-9-]+", "-", record["name"].lower())
     mark = f"<!-- runyard {name} -->"
-    body = {"body": f"{mark}\n{markdown.of(record)}"}
+    body = {"body": f"{mark}\n{wording.of(record)}"}
     place = f"/repos/{os.environ['GITHUB_REPOSITORY']}/issues"
     own = next((row for row in comments(f"{place}/{number}/comments") if is_ours(row, mark)), None)
     if own is not None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import markdown
+import wording
 from runner import Silenced, annotate, fail, write_outputs, write_summary
 
 SHORTEST_SECRET = 4  # what is shorter is a part of too much else
@@ -145,8 +145,8 @@ def report(record: dict[str, Any], code: int) -> None:
             "url": record.get("url"),
         }
     )
-    write_summary(markdown.of(record))
-    annotate("error" if code else "notice", markdown.sentence(record))
+    write_summary(wording.of(record))
+    annotate("error" if code else "notice", wording.sentence(record))
 
 
 if __name__ == "__main__":
