@@ -18,10 +18,10 @@ from cli.backups import archive, contents
 from cli.backups.archive import Backup
 from cli.backups.database import Connection
 from cli.errors import CommandFailed
-from cli.up import newest_version
 from shared import migrations
 from shared.access.api_keys import DEFAULT_ORGANIZATION_NAME
 from shared.infra import encryption, redis
+from shared.infra.schema import needed
 from shared.models import Base, is_live
 from shared.store_vectors import NAME as VECTORS
 
@@ -46,10 +46,10 @@ class TargetDatabase:
 def check(backup: Backup, encryption_keys: Sequence[str]) -> dict[str, int]:
     """Read all of it; how many encrypted values there are. Raises CommandFailed for what would not be whole."""
     manifest = backup.manifest
-    if manifest["migration"] > newest_version():
+    if manifest["migration"] > needed():
         raise CommandFailed(
             f"{backup.path} is of runyard {manifest['version']} with database version {manifest['migration']}, and"
-            f" this one knows {newest_version()} at most: upgrade it first."
+            f" this one knows {needed()} at most: upgrade it first."
         )
     archive.verify(backup)
     encryption.configure(encryption_keys)

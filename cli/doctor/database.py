@@ -11,8 +11,8 @@ from typing import Any
 from cli import embedded, local
 from cli.doctor.findings import Finding, UnreadableAddress, check_address, fails, masked, ok, warning
 from cli.errors import CommandFailed
-from cli.up import newest_version
 from shared import __version__
+from shared.infra.schema import needed
 from shared.settings import BadSetting, Settings
 
 CONNECT_SECONDS = 5
@@ -214,7 +214,7 @@ def _clock(found: Database) -> Finding:
 
 def schema(found: Database) -> Finding:
     """The migrations that were applied against those of this code."""
-    newest, applied = newest_version(), found.schema
+    newest, applied = needed(), found.schema
     if applied == newest:
         return ok("schema", f"version {applied}, as the code's")
     if applied is not None and applied > newest:
@@ -259,7 +259,7 @@ def _keys(settings: Settings, url: str, found: Database) -> Finding:
     with _configured(settings) as bad:
         if bad is not None:
             return bad
-        if found.schema != newest_version():
+        if found.schema != needed():
             return ok(name, f"{_origin(settings)}; tried when the schema is this code's")
         return _tried(settings, url)
 

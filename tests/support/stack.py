@@ -50,7 +50,12 @@ class Stack:
     """A running platform; `with Stack() as stack`, or start() and stop()."""
 
     def __init__(
-        self, data_dir: Path | None = None, env: Mapping[str, str] | None = None, *, program: str = "cli"
+        self,
+        data_dir: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        program: str = "cli",
+        code: Path = PROJECT,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="runyard-") if data_dir is None else None
         self.data_dir = data_dir or Path(self._temporary.name if self._temporary else "")
@@ -59,6 +64,7 @@ class Stack:
         self.log = self.data_dir / "up.log"
         self._env = dict(env or {})
         self._program = program  # the module that is `runyard`
+        self._code = code  # the release that is started
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -84,7 +90,7 @@ class Stack:
     @property
     def folder(self) -> Path:
         """Where it is started."""
-        return PROJECT
+        return self._code
 
     @property
     def environment(self) -> dict[str, str]:

@@ -20,9 +20,9 @@ from cli.doctor.bus import Bus
 from cli.doctor.database import Database
 from cli.doctor.findings import Finding, State
 from cli.main import app
-from cli.up import newest_version
 from shared.infra import encryption, postgres
 from shared.infra.postgres import connection
+from shared.infra.schema import needed
 from shared.models import Secret
 from shared.settings import MIB, Settings
 from tests.support import factories
@@ -125,7 +125,7 @@ def released(db: Engine) -> Iterator[None]:
     """The tests' database says that the newest migration was applied."""
     with db.begin() as conn:
         conn.execute(text("CREATE TABLE alembic_version (version_num text)"))
-        conn.execute(text("INSERT INTO alembic_version VALUES (:newest)"), {"newest": newest_version()})
+        conn.execute(text("INSERT INTO alembic_version VALUES (:newest)"), {"newest": needed()})
     yield
     with db.begin() as conn:
         conn.execute(text("DROP TABLE alembic_version"))
@@ -146,7 +146,7 @@ def test_servers_that_are_as_they_should_be(doctor: Doctor, database: str, redis
 
     wrong = {name: finding for name, finding in found.items() if finding.state is not State.OK}
     assert wrong.keys() <= {"isolation", "memory", "encryption keys"}, wrong
-    assert found["schema"].found == f"version {newest_version()}, as the code's"
+    assert found["schema"].found == f"version {needed()}, as the code's"
     assert found["eviction"].found == "noeviction"
     assert found["append-only file"].found == "on"
     assert found["pub/sub buffers"].found.startswith("64 MiB")
@@ -176,7 +176,7 @@ def test_keys_that_do_not_read_what_is_stored_fail(doctor: Doctor, database: str
 
 AS_IT_SHOULD_BE = Database(
     version="18.1", number=180001, most=100, reserved=3, others=0, is_readonly=False, may_create=True,
-    behind_seconds=0.1, schema=newest_version(), workers=[],
+    behind_seconds=0.1, schema=needed(), workers=[],
 )  # fmt: skip
 FLEET = [{"kind": "runner", "version": "0.1.0", "number": 12, "isolation": 2}]
 
