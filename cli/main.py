@@ -16,6 +16,7 @@ from cli import (
     doctor,
     encryption,
     env,
+    health_command,
     keys,
     logs,
     new,
@@ -62,6 +63,7 @@ app.add_typer(runs.app, name="runs", rich_help_panel=WATCH)
 app.add_typer(threads.app, name="threads", rich_help_panel=WATCH)
 app.command("doctor", rich_help_panel=OPERATE)(doctor.command)
 app.command("workers", rich_help_panel=OPERATE)(workers.command)
+app.command("health", rich_help_panel=OPERATE)(health_command.command)
 app.command("top", rich_help_panel=OPERATE)(top.command)
 app.command("usage", rich_help_panel=OPERATE)(usage.command)
 app.command("backup", rich_help_panel=OPERATE)(backup.backup)

@@ -95,6 +95,12 @@ class Settings:
         "downloaded wheels and what was installed from them, shared by all builds: see [Builds](deploying.md#builds)",
         shown="`cache` in the data directory",
     )
+    runtime_dir: Path = setting(
+        "RUNYARD_RUNTIME_DIR",
+        Path(f"/tmp/runyard-{os.getuid()}"),
+        "where the processes of this machine answer `runyard health`: sockets that nobody else can reach",
+        shown="`/tmp/runyard-UID`",
+    )
     host: str = setting("RUNYARD_HOST", "127.0.0.1", "the address `web` listens on")
     port: int = setting(
         "RUNYARD_PORT", 8123, "the port `web` listens on; when it is taken, the start says so and stops"

@@ -21,7 +21,8 @@ from sqlalchemy import Connection, RowMapping, text
 from shared import __version__, fleet
 from shared.access.api_keys import OPERATOR
 from shared.deployments import deployments
-from shared.errors import NotFound
+from shared.errors import NotFound, Unavailable
+from shared.infra import schema
 from shared.infra.postgres import Row, connection
 from shared.models import RunStatus, is_live, waiting_since
 from web import console, run_metrics, server_metrics
@@ -65,6 +66,7 @@ FIGURES = record("Figures", queue=OBJECT, workers=OBJECT, api=OBJECT)
 
 class OkQuery(Schema):
     check_db = QueryBoolean(load_default=False)
+    ready = QueryBoolean(load_default=False)
 
 
 class MetricsQuery(Schema):
@@ -102,10 +104,16 @@ def get_root(deployment: str | None = None) -> Response:
 @bp.get("/ok")
 @operation("Is the service up?", role="open", query=OkQuery, answer=UP, errors=(404, 503))
 def get_ok(deployment: str | None = None) -> Response:
-    """With `check_db=1` the database must answer too."""
-    if load_query(OkQuery)["check_db"]:
+    """With `check_db=1` the database must answer too, with `ready=1` also have the tables of this release.
+
+    Redis is not asked: without it requests are still answered, and runs created.
+    """
+    asked = load_query(OkQuery)
+    if asked["check_db"] or asked["ready"]:
         with connection() as conn:
             conn.execute(text("SELECT 1"))
+            if asked["ready"] and not schema.is_current(conn):
+                raise Unavailable("the database lacks tables of this release: its migrations have not run")
     return jsonify(ok=True, services={})
 
 

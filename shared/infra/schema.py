@@ -10,6 +10,10 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +50,13 @@ def applied(url: str) -> str | None:
 def is_enough(version: str | None) -> bool:
     """Whether this code works on a database of that version: on its own and on every newer one."""
     return version is not None and version >= needed()
+
+
+def is_current(conn: Connection) -> bool:
+    """Whether the database that this connection leads to is at such a version."""
+    if not conn.exec_driver_sql("SELECT to_regclass('alembic_version') IS NOT NULL").scalar_one():
+        return False
+    return is_enough(conn.exec_driver_sql("SELECT max(version_num) FROM alembic_version").scalar_one())
 
 
 def wait(url: str, sleep: Callable[[float], object] = time.sleep) -> None:

@@ -14,7 +14,7 @@ import tests.support.factories as make
 from shared import __version__
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.deployments.deployments import DeploymentRef
-from shared.infra import postgres
+from shared.infra import postgres, schema
 from shared.models import RunStatus
 from shared.settings import Settings
 from web import health
@@ -39,6 +39,20 @@ def test_it_says_when_the_database_is_away(anonymous: FlaskClient) -> None:
     response = anonymous.get("/ok?check_db=1")
     assert (response.status_code, response.json) == (503, {"detail": "database unavailable"})
     assert response.headers["Retry-After"] == "2"
+
+
+def test_it_is_ready_once_the_database_has_the_tables_of_this_release(
+    anonymous: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    response = anonymous.get("/ok?ready=1")
+    assert response.status_code == 503
+    assert "migrations have not run" in response.json["detail"]
+
+    monkeypatch.setattr(schema, "is_current", lambda conn: True)
+    assert anonymous.get("/ok?ready=1").json == {"ok": True, "services": {}}
+
+    postgres.connect("postgresql://nobody@127.0.0.1:1/nowhere")
+    assert anonymous.get("/ok?ready=1").status_code == 503
 
 
 def test_it_works_without_any_connection(settings: Settings) -> None:

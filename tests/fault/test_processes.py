@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +15,7 @@ import psutil
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 
+from cli.procfile import PROJECT
 from tests.support import counting
 from tests.support.counting import KITCHEN, check_whole, rows
 from tests.support.cutting_proxy import Break, proxy
@@ -28,9 +32,11 @@ PROCESSES = ("web", "runner", "builder", "beat")
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     """A platform of this module's own: who is stopped hands over, or a lease of a minute would be noticed."""
-    with Stack(env={"RUNYARD_LEASE_SECONDS": "60", "RUNYARD_DRAIN_SECONDS": str(DRAIN_SECONDS)}) as own:
-        own.deploy(KITCHEN, name="kitchen")
-        yield own
+    with tempfile.TemporaryDirectory(prefix="health-") as runtime:
+        env = {"RUNYARD_LEASE_SECONDS": "60", "RUNYARD_DRAIN_SECONDS": str(DRAIN_SECONDS)}
+        with Stack(env={**env, "RUNYARD_RUNTIME_DIR": runtime}) as own:
+            own.deploy(KITCHEN, name="kitchen")
+            yield own
 
 
 @pytest.fixture
@@ -114,3 +120,29 @@ def test_runners_that_come_and_go_together_take_each_run_once(stack: Stack, sdk:
     assert once
     for thread_id in once:
         assert counting.noted(stack, thread_id) == [0, 1]
+
+
+def health(stack: Stack, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "cli", "health", *arguments]
+    done = subprocess.run(command, cwd=PROJECT, env=stack.environment, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_health_tells_a_runner_that_is_well_from_one_that_is_frozen_drains_or_is_gone(stack: Stack) -> None:
+    for kind in PROCESSES:
+        wait_until(lambda kind=kind: health(stack, kind, "--ready")[0] == 0, 60, f"{kind} to be ready")
+    (runner,) = stack.pids("runner")
+
+    psutil.Process(runner).suspend()
+    code, said = health(stack, "runner")
+    psutil.Process(runner).resume()
+    assert (code, "frozen" in said) == (1, True)
+    wait_until(lambda: health(stack, "runner")[0] == 0, 30)
+
+    counting.start(stack, 1, 100, 0.4)
+    wait_until(lambda: rows(stack, "status = 'running'"), 30)
+    psutil.Process(runner).terminate()
+    wait_until(lambda: "it drains" in health(stack, "runner", "--ready", "--pid", str(runner))[1], 30)
+
+    wait_until(lambda: health(stack, "runner", "--ready")[0] == 0, 60, "another runner to be ready")
+    assert health(stack, "runner", "--pid", str(runner))[0] == 1
