@@ -34,22 +34,20 @@ log = logging.getLogger(__name__)
 
 # Two starters that migrate at once take turns by this advisory lock.
 LOCK = 0x72756E79617264
-# A migration takes as long as it takes, whatever the role has set for the service's sessions. But whoever waits for a
-# table keeps all others from it that come after: so no longer than this, and then again.
-LIMITS = (
-    "SELECT set_config('lock_timeout', '3s', true), set_config('statement_timeout', '0', true),"
-    " set_config('idle_in_transaction_session_timeout', '0', true)"
-)
 TRIES, PAUSE_SECONDS = 60, 1.0
 FOLDER = Path(__file__).parent
 STATEMENT_TIMEOUT_SECONDS = 30  # of a session that a pooler lends
+
+# Whoever waits for a table keeps all others from it that come after: so no longer than this, and then again. What else
+# the role may have set for the service's sessions is not for a migration, which takes as long as it takes.
+LIMITS = "SET LOCAL lock_timeout = '3s'; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
 
 
 def upgrade(url: str, *, pooler: str = "none") -> None:
     """Apply what is missing, what an extension makes possible, and the default organization; safe to repeat.
 
-    A database that a newer release has prepared is left as it is. Through a pooler nobody sets anything in a session,
-    so that the role is given what our sessions have set.
+    A database that a newer release has prepared is left as it is. Through a pooler nobody sets anything in a
+    session, so that the role is given what our sessions have set.
     """
     engine = _engine(url)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(LIMITS))
@@ -87,6 +85,7 @@ def _alone(engine: Engine) -> Iterator[None]:
         while not holder.execute(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": LOCK}).scalar_one():
             holder.rollback()
             time.sleep(PAUSE_SECONDS)
+        holder.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
         yield
 
 

@@ -8,7 +8,10 @@ from typing import Any
 from alembic import op
 
 # An index waits for transactions that began before it; one that never ends must not make it wait for ever.
-WAIT = "SET lock_timeout = '60s'"
+WAIT, AS_BEFORE = (
+    "SET lock_timeout = '60s'; SET statement_timeout = 0",
+    "RESET lock_timeout; RESET statement_timeout",
+)
 
 
 def create_index(name: str, table: str, columns: Sequence[Any], **options: Any) -> None:
@@ -21,7 +24,7 @@ def create_index(name: str, table: str, columns: Sequence[Any], **options: Any) 
         op.execute(WAIT)
         op.drop_index(name, table, if_exists=True, postgresql_concurrently=True)
         op.create_index(name, table, columns, postgresql_concurrently=True, **options)
-        op.execute("RESET lock_timeout")
+        op.execute(AS_BEFORE)
 
 
 def drop_index(name: str, table: str) -> None:
@@ -29,4 +32,4 @@ def drop_index(name: str, table: str) -> None:
     with op.get_context().autocommit_block():
         op.execute(WAIT)
         op.drop_index(name, table, if_exists=True, postgresql_concurrently=True)
-        op.execute("RESET lock_timeout")
+        op.execute(AS_BEFORE)
