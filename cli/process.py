@@ -10,9 +10,13 @@ from typing import Annotated
 import typer
 
 from cli import procfile
-from cli.errors import BadUsage
+from cli.errors import BadUsage, CommandFailed
 from cli.options import sentences
 from shared.settings import VARIABLES, Settings
+
+# What a process cannot do without; of those that are not named, SERVING.
+NEEDED = {"release": ("database_url",), "beat": ("redis_url",)}
+SERVING = ("database_url", "redis_url", "encryption_keys")
 
 
 def command(
@@ -40,13 +44,22 @@ def line_of(name: str) -> procfile.ProcfileLine:
 
 
 def environment_of(line: procfile.ProcfileLine, given: Mapping[str, str]) -> dict[str, str]:
-    """What the process starts with: the variables as they are, but for where to look. Raises BadSetting."""
-    return line.environment({**given, **_paths(given), **procfile.surroundings(given)})
+    """What the process starts with: the variables as they are, but for where to look.
 
-
-def _paths(given: Mapping[str, str]) -> dict[str, str]:
-    """What the caller's directory makes of paths: the process runs in another one."""
+    Raises BadSetting, and CommandFailed when there is not what it needs.
+    """
     settings = Settings.from_env(given)
+    missing = [VARIABLES[name] for name in NEEDED.get(line.name, SERVING) if not getattr(settings, name)]
+    if missing:
+        raise CommandFailed(
+            f"{line.name} needs {' and '.join(missing)}: set what is missing, or start the whole service with"
+            " `runyard up`."
+        )
+    return line.environment({**given, **_paths(given, settings), **procfile.surroundings(given)})
+
+
+def _paths(given: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """What the caller's directory makes of paths: the process runs in another one."""
     files = [f"{name}_FILE" for name in VARIABLES.values()]
     return {
         "RUNYARD_DATA_DIR": str(settings.data_dir),

@@ -10,8 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from cli import process, procfile
+from cli.errors import CommandFailed
 from cli.main import app
 from shared.settings import BadSetting
+
+SERVERS = {
+    "DATABASE_URL": "postgresql://somewhere/db",
+    "REDIS_URL": "redis://somewhere",
+    "RUNYARD_ENCRYPTION_KEYS": "k",
+}
 
 
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
@@ -38,7 +45,8 @@ def test_it_becomes_the_command_of_the_procfile_in_the_folder_of_the_service(
 ) -> None:
     became: list[tuple[str, list[str], str, str]] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RUNYARD_POOL", "gpu")
+    for name, value in {**SERVERS, "RUNYARD_POOL": "gpu"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(
         os,
         "execve",
@@ -60,7 +68,13 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_paths_are_meant_from_where_it_was_typed(here: Path) -> None:
     (here / "url").write_text("postgresql://somewhere/db")
-    given = {"RUNYARD_DATA_DIR": "data", "DATABASE_URL_FILE": "url", "RUNYARD_API_KEY_FILE": ""}
+    given = {
+        **SERVERS,
+        "DATABASE_URL": "",
+        "DATABASE_URL_FILE": "url",
+        "RUNYARD_DATA_DIR": "data",
+        "RUNYARD_API_KEY_FILE": "",
+    }
 
     environment = process.environment_of(process.line_of("web"), given)
 
@@ -71,7 +85,7 @@ def test_paths_are_meant_from_where_it_was_typed(here: Path) -> None:
 
 
 def test_modules_and_programs_are_ours_whatever_the_caller_has(here: Path) -> None:
-    given = {"PATH": "/theirs/bin", "PYTHONPATH": "/theirs", "OTHER": "as it is"}
+    given = {**SERVERS, "PATH": "/theirs/bin", "PYTHONPATH": "/theirs", "OTHER": "as it is"}
 
     environment = process.environment_of(process.line_of("web"), given)
 
@@ -82,12 +96,27 @@ def test_modules_and_programs_are_ours_whatever_the_caller_has(here: Path) -> No
 
 
 def test_beat_gets_no_key(here: Path) -> None:
-    given = {"DATABASE_URL": "postgresql://x/y", "RUNYARD_API_KEY": "k", "REDIS_URL": "redis://r"}
+    given = {**SERVERS, "RUNYARD_API_KEY": "k"}
 
     environment = process.environment_of(process.line_of("beat"), given)
 
-    assert not {"DATABASE_URL", "RUNYARD_API_KEY"} & environment.keys()
-    assert environment["REDIS_URL"] == "redis://r"
+    assert not {"DATABASE_URL", "RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS"} & environment.keys()
+    assert environment["REDIS_URL"] == SERVERS["REDIS_URL"]
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("release", "DATABASE_URL"),
+        ("web", "DATABASE_URL and REDIS_URL and RUNYARD_ENCRYPTION_KEYS"),
+        ("runner", "DATABASE_URL and REDIS_URL and RUNYARD_ENCRYPTION_KEYS"),
+        ("builder", "DATABASE_URL and REDIS_URL and RUNYARD_ENCRYPTION_KEYS"),
+        ("beat", "REDIS_URL"),
+    ],
+)
+def test_what_a_process_cannot_do_without_is_named(here: Path, name: str, missing: str) -> None:
+    with pytest.raises(CommandFailed, match=f"{name} needs {missing}: set"):
+        process.environment_of(process.line_of(name), {})
 
 
 def test_a_file_that_cannot_be_read_is_named(here: Path) -> None:
