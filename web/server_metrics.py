@@ -79,7 +79,7 @@ def seen() -> ServerMetrics:
     looked_up_at, found = known.get("servers", (None, None))
     if looked_up_at is None or time.monotonic() - looked_up_at > KNOWN_SECONDS:
         with connection() as conn:
-            of_database = conn.execute(QUERY).mappings().one()
+            of_database = dict(conn.execute(QUERY).one()._mapping)
         found = ServerMetrics(of_database, _of_redis())
         known["servers"] = (time.monotonic(), found)
     return found
