@@ -17,7 +17,7 @@ from cli.project import Project
 from tests.conftest import OUTSIDE
 from tests.support import counting
 from tests.support.counting import KITCHEN
-from tests.support.machines.fleet import Fleet, Place, another_user
+from tests.support.machines.fleet import Fleet, Place
 from tests.support.machines.load import under_load
 from tests.support.protocol_reading import ProtocolReading
 from tests.support.reading import Reading
@@ -34,7 +34,7 @@ def fleet() -> Iterator[Fleet]:
     places = [
         Place("early", ["web", "runner"], clock=DAY),
         Place("right", ["web", "runner", "builder", "beat"]),
-        Place("late", ["runner:gpu", "builder"], clock=-DAY, user=another_user()),
+        Place("late", ["runner:gpu", "builder"], clock=-DAY),
     ]
     env = {
         "RUNYARD_LEASE_SECONDS": f"{LEASE_SECONDS:g}",

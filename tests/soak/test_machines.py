@@ -34,7 +34,12 @@ def fleet() -> Iterator[Fleet]:
         Place("right", ["web", "runner", "builder", "beat"]),
         Place("late", ["runner", "builder"], clock=-DAY),
     ]
-    with Fleet(places, {"RUNYARD_LEASE_SECONDS": f"{LEASE_SECONDS:g}", **OUTSIDE}) as own:
+    env = {
+        "RUNYARD_LEASE_SECONDS": f"{LEASE_SECONDS:g}",
+        "RUNYARD_MAX_ATTEMPTS": "20",  # a run may be on three machines that are broken, one after the other
+        **OUTSIDE,
+    }
+    with Fleet(places, env) as own:
         own.deploy(KITCHEN, name="kitchen-default")
         yield own
 

@@ -1,13 +1,12 @@
 """A platform on several machines: processes with data directories and ways to the servers of their own.
 
 PostgreSQL and Redis are one each, reached by TLS with a password. Machines share nothing else, on one kernel: a
-machine's network is its wires, its clock an offset, its user one of the system's where the tests run as root.
+machine's network is its wires, its clock an offset.
 """
 
 from __future__ import annotations
 
 import os
-import pwd
 import signal
 import subprocess
 import sys
@@ -41,12 +40,11 @@ ANSWERING_LOG_LINES = 60
 
 @dataclass(frozen=True)
 class Place:
-    """What one machine is to be: its processes, as `web` or `runner:POOL`, its clock and its user."""
+    """What one machine is to be: its processes, as `web` or `runner:POOL`, and by how many seconds its clock is wrong."""
 
     name: str
     processes: Sequence[str]
     clock: int = 0
-    user: str | None = None
 
 
 @dataclass
@@ -89,21 +87,13 @@ class Machine:
             "RUNYARD_PORT": str(port or free_port()),
         }
         argv = [part.replace("@%h", f"@{self.name}-{self.count}") for part in line.argv]
-        uid, gid = self._identity()
         with self.log.open("ab") as log:
             popen = subprocess.Popen(
-                argv, cwd=PROJECT, env=env, stdout=log, stderr=log, start_new_session=True,
-                user=uid, group=gid, extra_groups=None if uid is None else [],
-            )  # fmt: skip
+                argv, cwd=PROJECT, env=env, stdout=log, stderr=log, start_new_session=True
+            )
         made = Process(kind, pool or "default", popen, port)
         self.processes.append(made)
         return made
-
-    def _identity(self) -> tuple[int, int] | tuple[None, None]:
-        if self.place.user is None:
-            return None, None
-        known = pwd.getpwnam(self.place.user)
-        return known.pw_uid, known.pw_gid
 
     @property
     def log(self) -> Path:
@@ -192,7 +182,6 @@ class Fleet(Stack):
 
     def start(self) -> None:
         self._left.callback(self._folder.cleanup)
-        self.data_dir.chmod(0o711)
         try:
             self._start_servers()
             self._migrate()
@@ -213,7 +202,6 @@ class Fleet(Stack):
         self.network = Network()
         self._left.callback(self.network.close)
         trusted, context = certificates.make(self.data_dir, HOST)
-        trusted.chmod(0o644)
         self._trusted = trusted
         postgres = embedded.postgres(self.data_dir / "servers")
         quick = [*postgres.command, "-c", "fsync=off", "-c", "max_connections=300"]
@@ -274,9 +262,6 @@ class Fleet(Stack):
     def _start_machine(self, place: Place, ports: Iterator[int]) -> None:
         folder = self.data_dir / place.name
         folder.mkdir(mode=0o700)
-        if place.user is not None:
-            known = pwd.getpwnam(place.user)
-            os.chown(folder, known.pw_uid, known.pw_gid)
         database, redis = (Wire(self.network, end.port) for end in (self._database_end, self._redis_end))
         env = self._common() | {
             "DATABASE_URL": self._database_address(database.port),
@@ -284,8 +269,6 @@ class Fleet(Stack):
             "RUNYARD_DATA_DIR": str(folder),
             "RUNYARD_URL": self.url,
         }
-        if place.user is not None:
-            env |= {"HOME": str(folder), "RUNYARD_CACHE_DIR": str(folder / "cache")}
         if place.clock:
             env |= {
                 "PYTHONPATH": os.pathsep.join((str(CLOCKS), str(PROJECT))),
@@ -367,22 +350,3 @@ def command_of(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.Error:
         return ""
-
-
-def another_user() -> str | None:
-    """A user of the system that can read the checkout and the interpreter; None where there is none, or we may not."""
-    names = ("daemon", "nobody") if os.geteuid() == 0 else ()
-    return next((name for name in names if _can_run(name)), None)
-
-
-def _can_run(name: str) -> bool:
-    try:
-        known = pwd.getpwnam(name)
-        probe = subprocess.run(
-            [sys.executable, "-c", "import cli.main, workers.tasks"],
-            cwd=PROJECT, user=known.pw_uid, group=known.pw_gid, extra_groups=[], capture_output=True, check=False,
-            env=os.environ | {"HOME": "/"},
-        )  # fmt: skip
-    except (KeyError, OSError):
-        return False
-    return probe.returncode == 0
