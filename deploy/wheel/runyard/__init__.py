@@ -17,6 +17,6 @@ APP = HERE / "app" if (HERE / "app").is_dir() else CLONE
 def main() -> None:
     """What the program `runyard` does."""
     sys.path.insert(0, str(APP))
-    from cli.main import app  # found only now
+    from cli import __main__ as runyard  # found only now
 
-    app()
+    runyard.main()

@@ -34,7 +34,7 @@ PASSWORD = "known to machines/alone"  # what is not a letter must survive in add
 CLOCKS = PROJECT / "tests" / "clocks"
 OPERATOR_KEY = "the-operators-key-of-a-fleet"
 START_SECONDS = 120
-HEALTHY = "/ok?check_db=1"
+HEALTHY = "/ok?ready=1"
 ANSWERING_LOG_LINES = 60
 
 
