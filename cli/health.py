@@ -37,10 +37,10 @@ def quick(arguments: Sequence[str]) -> int | None:
             is_ready, pid = True, None
         case _:
             return None
-    return tell(kind, is_ready=is_ready, pid=pid) if kind in KINDS else None
+    return report(kind, is_ready=is_ready, pid=pid) if kind in KINDS else None
 
 
-def tell(kind: str, *, is_ready: bool, pid: int | None, wait_seconds: float = 0) -> int:
+def report(kind: str, *, is_ready: bool, pid: int | None, wait_seconds: float = 0) -> int:
     """Check, for so long until it is well, and print the outcome in a line; the exit code."""
     until = time.monotonic() + wait_seconds
     while True:

@@ -36,4 +36,4 @@ def command(
             raise BadUsage(f"There is no process {kind!r}. There are: {', '.join(health.KINDS)}.")
         if kind in ("web", health.DATABASE) and pid is not None:
             raise BadUsage("Only runner, builder and beat are chosen by --pid.")
-    raise typer.Exit(health.tell(kind, is_ready=ready, pid=pid, wait_seconds=wait))
+    raise typer.Exit(health.report(kind, is_ready=ready, pid=pid, wait_seconds=wait))

@@ -128,7 +128,7 @@ def health(stack: Stack, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_health_tells_a_runner_that_is_well_from_one_that_is_frozen_drains_or_is_gone(stack: Stack) -> None:
+def test_a_runner_that_is_well_is_healthy_and_not_one_that_is_frozen_drains_or_is_gone(stack: Stack) -> None:
     for kind in PROCESSES:
         wait_until(lambda kind=kind: health(stack, kind, "--ready")[0] == 0, 60, f"{kind} to be ready")
     (runner,) = stack.pids("runner")

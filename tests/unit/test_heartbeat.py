@@ -107,6 +107,7 @@ def test_one_that_can_get_nothing_is_left_alone(stage: Stage, reason: str) -> No
     assert stage.ended == 0
 
 
+@pytest.mark.usefixtures("redis")
 def test_it_writes_its_row(stage: Stage, db: Engine) -> None:
     stage.now += 7
     stage.sender.send()

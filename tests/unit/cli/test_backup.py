@@ -333,8 +333,9 @@ def test_an_older_backup_is_brought_to_this_version(database: str, target: Servi
 
     with fresh(database) as url:
         engine = create_engine(postgres.driver_url(url), poolclass=NullPool)
-        with engine.begin() as conn:
+        with engine.connect() as conn:
             command.upgrade(migrations.config(conn), "0014")
+            conn.commit()
         older = tmp_path / "older.backup"
         made = Service(url, tmp_path / "older").runyard("backup", older)
         assert made.exit_code == 0, text_of(made)

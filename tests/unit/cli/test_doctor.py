@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from sqlalchemy import Engine, insert, text
+from sqlalchemy import Engine, insert
 from typer.testing import CliRunner
 
 from cli.doctor import bus, database, findings, machine, screen
@@ -121,17 +121,6 @@ def test_a_wrong_password_of_redis_is_said_and_not_shown(doctor: Doctor, redis_u
 
 
 @pytest.fixture
-def released(db: Engine) -> Iterator[None]:
-    """The tests' database says that the newest migration was applied."""
-    with db.begin() as conn:
-        conn.execute(text("CREATE TABLE alembic_version (version_num text)"))
-        conn.execute(text("INSERT INTO alembic_version VALUES (:newest)"), {"newest": needed()})
-    yield
-    with db.begin() as conn:
-        conn.execute(text("DROP TABLE alembic_version"))
-
-
-@pytest.fixture
 def engines(db: Engine) -> Iterator[None]:
     """The process's engines are those of before afterwards: the command makes its own."""
     before = postgres._engine, postgres._quick
@@ -139,7 +128,7 @@ def engines(db: Engine) -> Iterator[None]:
     postgres._engine, postgres._quick = before
 
 
-@pytest.mark.usefixtures("released", "engines", "own_key")
+@pytest.mark.usefixtures("db", "engines", "own_key")
 def test_servers_that_are_as_they_should_be(doctor: Doctor, database: str, redis_url: str) -> None:
     key = encryption.new_key()
     found = doctor({"DATABASE_URL": database, "REDIS_URL": redis_url, "RUNYARD_ENCRYPTION_KEYS": key})
@@ -154,7 +143,7 @@ def test_servers_that_are_as_they_should_be(doctor: Doctor, database: str, redis
     assert key not in str(found)
 
 
-@pytest.mark.usefixtures("released", "engines", "own_key")
+@pytest.mark.usefixtures("db", "engines", "own_key")
 def test_keys_that_do_not_read_what_is_stored_fail(doctor: Doctor, database: str) -> None:
     old, new = encryption.new_key(), encryption.new_key()
     encryption.configure([old])

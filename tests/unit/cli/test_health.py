@@ -61,21 +61,14 @@ def test_nobody_at_the_port_is_no_web() -> None:
 
 def test_a_database_is_one_with_the_tables_of_this_release(db: Engine, database: str) -> None:
     settings = Settings(database_url=database)
-    with pytest.raises(health.Unhealthy, match="its migrations have not run"):
-        health.check(settings, "database", is_ready=False)
-
-    with db.begin() as conn:
-        conn.execute(text("CREATE TABLE alembic_version (version_num text)"))
-    try:
-        for version, is_enough in (("0001", False), (schema.needed(), True), ("9999", True)):
-            with db.begin() as conn:
-                conn.execute(text("DELETE FROM alembic_version"))
-                conn.execute(text("INSERT INTO alembic_version VALUES (:version)"), {"version": version})
-                assert schema.is_current(conn) == is_enough
-        assert "has the tables" in health.check(settings, "database", is_ready=False)
-    finally:
+    for version, is_enough in (("0001", False), ("9999", True), (schema.needed(), True)):
         with db.begin() as conn:
-            conn.execute(text("DROP TABLE alembic_version"))
+            conn.execute(text("UPDATE alembic_version SET version_num = :version"), {"version": version})
+            assert schema.is_current(conn) == is_enough
+        if not is_enough:
+            with pytest.raises(health.Unhealthy, match="its migrations have not run"):
+                health.check(settings, "database", is_ready=False)
+    assert "has the tables" in health.check(settings, "database", is_ready=False)
 
 
 def test_a_database_that_is_away_is_said_without_its_password() -> None:
@@ -130,5 +123,5 @@ def test_it_waits_as_long_as_it_is_asked_to(
 
     monkeypatch.setattr(health, "check", check)
     monkeypatch.setattr(health, "RETRY_SECONDS", 0)
-    assert health.tell("database", is_ready=False, pid=None, wait_seconds=60) == 0
+    assert health.report("database", is_ready=False, pid=None, wait_seconds=60) == 0
     assert capsys.readouterr().out == "well\n"
