@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cli import embedded
@@ -33,15 +33,28 @@ class Bus:
 
 
 def check(settings: Settings) -> Iterator[Finding]:
-    """Everything about Redis."""
-    from redis.exceptions import RedisError
-
+    """Everything about Redis: the server of REDIS_URL, then those that have a role of their own."""
     url = settings.redis_url or embedded.valkey_url(settings.data_dir)
     if url is None:
         yield _not_started()
-        return
-    is_embedded = settings.redis_url is None
-    name = "REDIS_URL"
+    else:
+        yield from _at(url, "REDIS_URL", is_embedded=settings.redis_url is None)
+    for name, own in _of_roles(settings):
+        for found in _at(own, name, is_embedded=False):
+            yield replace(found, name=name if found.name == name else f"{found.name} ({name})")
+
+
+def _of_roles(settings: Settings) -> Iterator[tuple[str, str]]:
+    if settings.redis_broker_url:
+        yield "REDIS_BROKER_URL", settings.redis_broker_url
+    several = len(settings.redis_events_urls) > 1
+    for number, url in enumerate(settings.redis_events_urls, 1):
+        yield f"REDIS_EVENTS_URL {number}" if several else "REDIS_EVENTS_URL", url
+
+
+def _at(url: str, name: str, *, is_embedded: bool) -> Iterator[Finding]:
+    from redis.exceptions import RedisError
+
     try:
         check_address(url, ("redis", "rediss", "unix"))
         found = _look(url)
@@ -49,19 +62,17 @@ def check(settings: Settings) -> Iterator[Finding]:
         yield fails(
             name, "cannot be read as an address", f"Write it as {EXAMPLE}, with %40 for an @ in the password."
         )
-        return
     except ValueError:
         yield fails(name, "cannot be read as an address", f"Write it as {EXAMPLE}.")
-        return
     except (RedisError, OSError) as error:
         if is_embedded:
             yield _not_started()
             return
         yield fails(
-            name, masked(str(error), url), "Check host, port and password in REDIS_URL, and that it runs."
+            name, masked(str(error), url), f"Check host, port and password in {name}, and that it runs."
         )
-        return
-    yield from judge(found, is_embedded=is_embedded)
+    else:
+        yield from judge(found, is_embedded=is_embedded)
 
 
 def _not_started() -> Finding:
@@ -119,7 +130,7 @@ def _server(found: Bus, *, is_embedded: bool) -> Finding:
     if version < OLDEST_SERVER:
         return fails(name, found.version, "Redis 6.2, Valkey 7.2 or newer is needed: upgrade the server.")
     if found.info.get("role", "master") != "master":
-        return fails(name, f"{found.version}, a replica", "Name the primary server in REDIS_URL.")
+        return fails(name, f"{found.version}, a replica", "Name the primary server.")
     if found.info.get("cluster_enabled"):
         return fails(
             name, f"{found.version}, a cluster", "Use one server, or one behind Sentinel: no cluster."

@@ -86,7 +86,9 @@ def check(settings: Settings) -> Iterator[Finding]:
         yield error.finding
         yield from _keys_without_database(settings)
         return
-    yield from _judge(found, where)
+    yield from judge(found, where, is_pooled=settings.database_pooler != "none")
+    if settings.database_read_url is not None:
+        yield _replica(settings.database_read_url)
     yield schema(found)
     yield from _workers(found)
     yield _keys(settings, url, found)
@@ -144,6 +146,26 @@ def _look(url: str, *, is_embedded: bool) -> Database:
     return Database(**row, behind_seconds=behind_seconds, schema=schema, workers=workers)
 
 
+def _replica(url: str) -> Finding:
+    """Nothing depends on it: what cannot be read there is read from the primary."""
+    import psycopg
+
+    name, advice = (
+        "DATABASE_READ_URL",
+        "Name a streaming standby, or leave it out: the primary is read meanwhile.",
+    )
+    try:
+        check_address(url, ("postgresql", "postgres"))
+        with psycopg.connect(url, connect_timeout=CONNECT_SECONDS, application_name="runyard doctor") as conn:
+            row = conn.execute("SELECT pg_is_in_recovery(), current_setting('server_version')").fetchone()
+    except UnreadableAddress:
+        return fails(name, "cannot be read as an address", f"Write it as {EXAMPLE}.")
+    except psycopg.Error as error:
+        return warning(name, masked(str(error), url), advice)
+    is_standby, version = row or (False, "")
+    return ok(name, f"a standby, {version}") if is_standby else warning(name, "no standby", advice)
+
+
 def _has_workers(conn: Any) -> bool:
     """Whether this role may look at the workers."""
     found = conn.execute(
@@ -165,7 +187,8 @@ def _advice(state: str | None) -> str:
 # What is judged of an answer
 
 
-def _judge(found: Database, where: str) -> Iterator[Finding]:
+def judge(found: Database, where: str, *, is_pooled: bool) -> Iterator[Finding]:
+    """The lines of a server that answers."""
     if found.number < OLDEST_SERVER:
         yield fails(where, found.version, "PostgreSQL 14 or newer is needed: upgrade the server.")
     elif found.is_readonly:
@@ -173,7 +196,10 @@ def _judge(found: Database, where: str) -> Iterator[Finding]:
         yield fails(where, f"{found.version}, and takes no writes", advice)
     else:
         yield ok(where, found.version)
-    yield connections(found)
+    if is_pooled:
+        yield ok("max_connections", f"{found.usable} usable of {found.most}, shared out by PgBouncer")
+    else:
+        yield connections(found)
     yield _clock(found)
 
 

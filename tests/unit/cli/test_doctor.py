@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from cli.doctor import bus, database, findings, machine, screen
 from cli.doctor.bus import Bus
 from cli.doctor.database import Database
+from cli.doctor.database import check as check_database
 from cli.doctor.findings import Finding, State
 from cli.main import app
 from shared.infra import encryption, postgres
@@ -184,7 +185,10 @@ FLEET = [{"kind": "runner", "version": "0.1.0", "number": 12, "isolation": 2}]
     ],
 )
 def test_what_a_database_shows_is_judged(change: dict[str, Any], name: str, state: State) -> None:
-    found = {each.name: each for each in database._judge(replace(AS_IT_SHOULD_BE, **change), "PostgreSQL")}
+    found = {
+        each.name: each
+        for each in database.judge(replace(AS_IT_SHOULD_BE, **change), "PostgreSQL", is_pooled=False)
+    }
 
     assert found[name].state is state
 
@@ -365,3 +369,37 @@ def test_no_part_of_a_password_is_left_in_a_drivers_words() -> None:
 
     assert "guessable" not in shown
     assert "hunter" not in shown
+
+
+def test_servers_of_one_role_are_looked_at_too(redis_url: str) -> None:
+    away = "redis://:unguessable@127.0.0.1:1/0"
+    found = {
+        each.name: each
+        for each in bus.check(
+            Settings(redis_url=redis_url, redis_broker_url=redis_url, redis_events_urls=(redis_url, away))
+        )
+    }
+
+    assert found["eviction (REDIS_BROKER_URL)"].state is State.OK
+    assert found["eviction (REDIS_EVENTS_URL 1)"].state is State.OK
+    assert found["REDIS_EVENTS_URL 2"].state is State.FAILS
+    assert "REDIS_EVENTS_URL 2" in found["REDIS_EVENTS_URL 2"].advice
+    assert "unguessable" not in str(found)
+
+
+def test_a_read_replica_that_is_none_is_a_warning(database: str) -> None:
+    for url, said in ((database, "no standby"), ("postgresql://me:unguessable@127.0.0.1:1/x", "refused")):
+        found = {
+            each.name: each for each in check_database(Settings(database_url=database, database_read_url=url))
+        }
+        assert found["DATABASE_READ_URL"].state is State.WARNING
+        assert said in found["DATABASE_READ_URL"].found
+        assert "unguessable" not in str(found)
+
+
+def test_connections_through_a_pooler_are_not_counted_against_the_server(database: str) -> None:
+    found = {
+        each.name: each
+        for each in check_database(Settings(database_url=database, database_pooler="transaction"))
+    }
+    assert "PgBouncer" in found["max_connections"].found
