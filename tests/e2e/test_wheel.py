@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from cli.procfile import PROJECT
 from shared import __version__
 from tests.support import namesakes
 from tests.support.installed import Installed, InstalledStack, make_dist, reached
@@ -50,6 +53,18 @@ def platform(place: Path, installed: Installed) -> Iterator[InstalledStack]:
 def test_the_same_commit_gives_the_same_bytes(built: dict[str, bytes], tmp_path: Path) -> None:
     assert set(built) == {WHEEL, f"runyard-{__version__}.tar.gz"}
     assert make_dist(tmp_path / "again", umask=0o077) == built
+
+
+def test_the_source_has_what_is_named_and_nothing_that_lies_about(built: dict[str, bytes]) -> None:
+    with tarfile.open(fileobj=io.BytesIO(built[f"runyard-{__version__}.tar.gz"])) as source:
+        found = {Path(name).parts[1] for name in source.getnames()}
+
+    named = {path.name for path in PROJECT.iterdir() if not path.name.startswith(".")} & {
+        "bench", "cli", "deploy", "docs", "examples", "shared", "tests", "web", "workers", "Makefile", "Procfile",
+        "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docker-compose.yml", "pyproject.toml",
+        "requirements.lock", "requirements-dev.lock",
+    }  # fmt: skip
+    assert found == named | {".dockerignore", ".gitignore", "PKG-INFO"}
 
 
 def test_it_puts_one_name_among_the_packages(installed: Installed) -> None:
