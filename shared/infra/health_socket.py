@@ -131,6 +131,7 @@ def _address(folder: Path, kind: str, pid: int) -> HealthAddress:
 def _listen(path: Path) -> socket.socket:
     """Listens before its name is there: whoever finds the name gets an answer."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.settimeout(None)  # Celery gives every socket of beat one
     hidden = path.with_name(f".{path.name}")
     hidden.unlink(missing_ok=True)
     try:

@@ -100,6 +100,7 @@ class Stack:
             **outside,
             "RUNYARD_PORT": str(self.port),
             "RUNYARD_DATA_DIR": str(self.data_dir),
+            "RUNYARD_RUNTIME_DIR": str(self.data_dir / "run"),
             "RUNYARD_CACHE_DIR": str(PROJECT / ".cache"),
             "RUNYARD_LOG_LEVEL": "INFO",
             "RUNYARD_MIN_CRON_SECONDS": "1",
