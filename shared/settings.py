@@ -339,6 +339,11 @@ class Settings:
         200_000,
         "how many lines of its log a deployment may have: the oldest go first",
     )
+    run_retention_days: float = setting(
+        "RUNYARD_RUN_RETENTION_DAYS",
+        90.0,
+        "older runs that have ended are removed, whose threads keep their values and checkpoints; `0`: a run lives as long as its thread",
+    )
     # what build steps and graph hosts take over from this environment: addresses, certificates, locale
     passed_on: Mapping[str, str] = field(default_factory=dict, repr=False)
 

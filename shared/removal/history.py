@@ -1,20 +1,24 @@
-"""What is not kept for ever: old revisions with their build logs, and old lines of deployment logs.
+"""What is not kept for ever: old runs, old revisions with their build logs, and old lines of deployment logs.
 
 Upkeep calls these in a loop: each call is one short transaction on a chunk, and says how much it removed.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
 from shared.deployments.logs import BUILD, DEPLOY
 from shared.deployments.shares import takes_traffic
-from shared.models import REVISION_ENDS, is_live
+from shared.infra import clock
+from shared.models import REVISION_ENDS, ThreadStatus, has_ended, is_live
+from shared.runs.search import least_id
 
 REVISIONS_AT_ONCE = 50
 LINES_AT_ONCE = 5_000
+RUNS_AT_ONCE = 1_000
 DEPLOYMENTS_AT_ONCE = 20
 
 # A run that is being created has just looked up what served: what did so a moment ago is not old yet.
@@ -106,3 +110,27 @@ def remove_old_lines(conn: Connection, deployment_id: UUID, *, days: float, most
         "chunk": LINES_AT_ONCE,
     }
     return conn.execute(OLD_LINES, values).rowcount
+
+
+# What a thread asks, its last run that began has asked: that run stays until there is an answer. Asked of each run by
+# itself, as they come along the index, which has the oldest first: their ids are in the order of their creation.
+ASKS = f"""(
+    SELECT t.rest_status = '{ThreadStatus.INTERRUPTED}' AND r.attempt > 0 AND NOT EXISTS (
+        SELECT FROM run AS later WHERE later.deployment_id = r.deployment_id AND later.thread_id = r.thread_id
+          AND later.created_seq > r.created_seq AND later.attempt > 0)
+    FROM thread t WHERE t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id)"""
+
+OLD_RUNS = text(f"""
+DELETE FROM run WHERE run_id = ANY(ARRAY(
+    SELECT r.run_id FROM run r
+    WHERE r.deployment_id = :id AND {has_ended("r")} AND r.run_id < :least_id AND r.ended_at < :before
+      AND {ASKS} IS NOT TRUE
+    ORDER BY r.run_id LIMIT :chunk FOR UPDATE OF r SKIP LOCKED))
+""")
+
+
+def remove_old_runs(conn: Connection, deployment_id: UUID, *, days: float) -> int:
+    """Remove some of a deployment's runs that ended more than `days` ago; their threads stay as they are."""
+    before = clock.now() - timedelta(days=days)
+    values = {"id": deployment_id, "before": before, "least_id": least_id(before), "chunk": RUNS_AT_ONCE}
+    return conn.execute(OLD_RUNS, values).rowcount

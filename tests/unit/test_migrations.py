@@ -147,3 +147,19 @@ def test_the_command_says_what_it_lacks() -> None:
     ended = subprocess.run(said, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "DATABASE_URL must name the database" in ended.stderr
+
+
+def test_what_is_written_all_the_time_is_vacuumed_before_much_of_it_is_dead(empty: str) -> None:
+    migrations.upgrade(empty)
+    with psycopg.connect(empty) as connection:
+        query = "SELECT relname, reloptions FROM pg_class WHERE relkind = 'r' AND reloptions IS NOT NULL"
+        options = dict(connection.execute(query).fetchall())
+    assert set(options) >= {
+        "run",
+        "thread",
+        "checkpoint",
+        "checkpoint_blob",
+        "checkpoint_write",
+        "webhook_delivery",
+    }
+    assert all("autovacuum_vacuum_scale_factor=0.02" in given for given in options.values())
