@@ -115,10 +115,11 @@ def remove_old_lines(conn: Connection, deployment_id: UUID, *, days: float, most
 # What a thread asks, its last run that began has asked: that run stays until there is an answer. Asked of each run by
 # itself, as they come along the index, which has the oldest first: their ids are in the order of their creation.
 ASKS = f"""(
-    SELECT t.rest_status = '{ThreadStatus.INTERRUPTED}' AND r.attempt > 0 AND NOT EXISTS (
-        SELECT FROM run AS later WHERE later.deployment_id = r.deployment_id AND later.thread_id = r.thread_id
-          AND later.created_seq > r.created_seq AND later.attempt > 0)
-    FROM thread t WHERE t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id)"""
+    SELECT r.created_seq = (
+        SELECT created_seq FROM run AS own WHERE own.deployment_id = r.deployment_id AND own.thread_id = r.thread_id
+          AND own.attempt > 0 ORDER BY created_seq DESC LIMIT 1)
+    FROM thread t WHERE t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
+      AND t.rest_status = '{ThreadStatus.INTERRUPTED}')"""
 
 OLD_RUNS = text(f"""
 DELETE FROM run WHERE run_id = ANY(ARRAY(
