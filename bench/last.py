@@ -26,11 +26,13 @@ from bench.server import Server
 from bench.targets import Call
 
 CLIENTS = 8
-STEP_SECONDS = 540.0
+STEP_SECONDS = 400.0
+GONE_SECONDS = 180.0  # by then everything that goes must have gone: upkeep looks once a minute
 CONVERSATIONS = 1_000
 RUNS_OF_A_THREAD = 5
-TTL_MINUTES = 1.0
-RETENTION_DAYS = 3 / 1440
+TTL_MINUTES = 0.25
+RETENTION_DAYS = 0.5 / 1440
+LOG_LINES = 2_000
 FLAT = 0.1
 TABLES = (
     "run",
@@ -52,6 +54,9 @@ FROM pg_stat_user_tables WHERE relname = ANY(%s)
 """
 INDEXES = """
 SELECT indexrelname, pg_relation_size(indexrelid) FROM pg_stat_user_indexes WHERE relname = 'run'
+"""
+LEFT = """
+SELECT (SELECT count(*) FROM thread), (SELECT count(*) FROM run), (SELECT count(*) FROM ended_run)
 """
 RESET = "ALTER TABLE {} RESET ({})"
 SET_OF = "SELECT relname, reloptions FROM pg_class WHERE relkind = 'r' AND reloptions IS NOT NULL"
@@ -121,6 +126,16 @@ def _tables(database: psycopg.Connection[Any]) -> dict[str, Row]:
     return found
 
 
+async def _gone(database: psycopg.Connection[Any], conversations: int) -> None:
+    """Return when only the conversations are left, or time is over: the rows then say what stays."""
+    ends_at = time.monotonic() + GONE_SECONDS
+    while time.monotonic() < ends_at:
+        left = database.execute(LEFT).fetchone()
+        if left is not None and left[0] <= conversations and left[1:] == (0, 0):
+            return
+        await asyncio.sleep(1)
+
+
 def _untune(database: psycopg.Connection[Any]) -> None:
     """Give every table PostgreSQL's own settings back, to see what ours are worth."""
     for name, options in database.execute(SET_OF).fetchall():  # type: ignore[call-overload]
@@ -134,7 +149,10 @@ def step(folder: Path, *, runs: int, seconds: float, untuned: bool = False) -> R
 
     folder.mkdir(parents=True, exist_ok=True)
     platform = Platform(folder)
-    platform.environment["RUNYARD_RUN_RETENTION_DAYS"] = str(RETENTION_DAYS)
+    platform.environment |= {
+        "RUNYARD_RUN_RETENTION_DAYS": str(RETENTION_DAYS),
+        "RUNYARD_MAX_LOG_LINES": str(LOG_LINES),
+    }
     first = sum(row["runs"] for row in rows_of(folder))
     try:
         platform.start()
@@ -170,6 +188,7 @@ async def _loaded(
     await server.aclose()
     if done < 10 or sum(load.failures.values()) > done / 100:
         raise RuntimeError(f"of {done} runs failed {dict(load.failures)}")
+    await _gone(database, len(conversations))
     meter.read()  # PostgreSQL's processes have handed in their statistics
     after = _tables(database)
     for name, table in after.items():
