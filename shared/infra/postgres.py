@@ -6,9 +6,9 @@ PostgreSQL is the truth of the service. Errors that mean "no database" leave her
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import psycopg
@@ -26,6 +26,8 @@ LARGE = 1_000_000  # characters or bytes: a step over so many is felt by whoever
 # Connections a pool of one process holds at most; each process has a pool for transactions and one for statements.
 WEB_POOL, WORKER_POOL, POOLS = 8, 4, 2
 MOST_CONNECTIONS = {"web": WEB_POOL * POOLS, "runner": WORKER_POOL * POOLS, "builder": WORKER_POOL * POOLS}
+
+T = TypeVar("T")
 
 _engine: Engine | None = None
 _quick: Engine | None = None
@@ -190,26 +192,25 @@ def connection() -> Iterator[Connection]:
 
     Raises OutcomeUnknown when it is lost on the way.
     """
-    with translated(), _sharing():
-        conn = engine().connect()
+    conn = _taken(engine().connect)
     with translated(OutcomeUnknown), conn, conn.begin():
         yield conn
 
 
-@contextmanager
-def _sharing() -> Iterator[None]:
-    """Give up the process's idle connections when one more is refused.
+def _taken(take: Callable[[], T]) -> T:
+    """A connection of a pool; where one more is refused, the process gives up its idle ones.
 
     Where all processes together may have fewer than they would like, each would otherwise keep idle ones of one
     engine, wait for one of the other, and so hold up everybody for good.
     """
-    try:
-        yield
-    except (exc.OperationalError, psycopg.OperationalError):
-        for one in (_engine, _quick):
-            if one is not None:
-                one.dispose()
-        raise
+    with translated():
+        try:
+            return take()
+        except (exc.OperationalError, psycopg.OperationalError):
+            for one in (_engine, _quick):
+                if one is not None:
+                    one.dispose()
+            raise
 
 
 Driver = psycopg.Connection[Any]
@@ -226,8 +227,7 @@ def driver() -> Iterator[Driver]:
     """
     if _quick is None:
         raise RuntimeError("shared.infra.postgres.connect() has not been called")
-    with translated(), _sharing():
-        pooled = _quick.raw_connection()
+    pooled = _taken(_quick.raw_connection)
     with translated(OutcomeUnknown):
         connection: Any = pooled.driver_connection
         try:

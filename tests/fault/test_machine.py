@@ -82,18 +82,11 @@ class Reader:
             found = self.http.get(f"/threads/{self.run.thread_id}/runs/{self.run.run_id}")
             self.has_seen_end = found.status_code == 404 or found.json()["status"] not in LIVE
 
-    def has_hole(self) -> bool:
-        """Whether a runner was killed before the first events of an attempt were written, or before its last were.
-
-        The next one leaves a hole then, because nothing tells whether there had been any.
-        """
-        last = 0
+    def has_unwritten_attempt(self) -> bool:
+        """Whether an attempt was killed before its first event was written, which looks like the loss of a log."""
         with Redis.from_url(self.redis_url) as redis:
-            for each in logged(redis, UUID(self.run.run_id), 0):
-                if each.seq != last + 1 and (each.after != last or last == 0):
-                    return True
-                last = each.seq
-        return False
+            first = next(logged(redis, UUID(self.run.run_id), 0))
+        return first.seq > 1 and first.after == 0
 
     def _read_once(self, cut_after: int) -> bool:
         """Whether the server closed the stream; not when we did."""
@@ -104,7 +97,8 @@ class Reader:
                 return True
             for count, event in enumerate(parsed(response), 1):
                 if event is EXPIRED:
-                    assert self.has_hole()
+                    assert not self.events
+                    assert self.has_unwritten_attempt()
                     continue
                 self.events.append(event)
                 if count >= cut_after:

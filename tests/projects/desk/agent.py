@@ -50,7 +50,7 @@ class Clerk(BaseChatModel):
         return "clerk"
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
-        raise NotImplementedError
+        return asyncio.run(self._agenerate(messages))
 
     async def _agenerate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         return await agenerate_from_stream(self._astream(messages))

@@ -113,7 +113,9 @@ def test_a_run_that_ends_is_counted_with_what_it_took(deployment: DeploymentRef)
     assert (row["deployment_id"], row["key_id"], row["status"]) == (deployment.id, "aaaa", "success")
     assert row["attempts"] == 1
     assert row["wait_seconds"] == pytest.approx(5, abs=0.5)
-    assert row["duration_seconds"] >= 4
+    (of_run,) = of_table("run")
+    took = (of_run["ended_at"] - of_run["started_at"]).total_seconds()
+    assert row["duration_seconds"] == pytest.approx(took, abs=0.01)
     assert row["first_token_seconds"] == pytest.approx(row["duration_seconds"] + 5 - 3, abs=0.01)
     assert row["usage"]["small"]["total_tokens"] == 15
 
