@@ -16,14 +16,14 @@ from celery.signals import setup_logging, worker_init, worker_ready, worker_shut
 from shared.infra import broker, logs, postgres, redis, schema, tracers
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
-from workers import heartbeat, transport
+from workers import control, heartbeat, transport
 
 close_memory()
 settings = Settings.from_env(os.environ)
 app = broker.configure(
     settings.redis_broker_url or settings.redis_url or "redis://127.0.0.1:6379/0",
     pool=settings.pool,
-    takes_control=settings.celery_control,
+    tells_events=settings.celery_control,
 )
 app.conf.update(imports=["workers.tasks"])
 
@@ -40,6 +40,8 @@ def prepare(**_: Any) -> None:
     Only a worker takes messages of ours alone: Celery's tools import this module too, and read what workers answer.
     """
     transport.use(app)
+    if settings.celery_control:
+        control.use(app)
     if settings.database_url is None or settings.redis_url is None:
         raise SystemExit(
             "A worker needs DATABASE_URL and REDIS_URL: start it with `runyard up`, or set them."

@@ -70,12 +70,12 @@ def configure(
     *,
     pool: str = "default",
     socket_timeout_seconds: float = 10.0,
-    takes_control: bool = False,
+    tells_events: bool = False,
     app: Celery = celery,
 ) -> Celery:
     """Point a Celery app (the process's own) at the broker; the reasons for each value stand beside it.
 
-    `takes_control`: its workers obey Celery's own tools, and tell them what they do.
+    `tells_events`: its workers tell Celery's own tools what they do.
     """
     app.__dict__.pop("amqp", None)  # its producers would go on to where they were pointed before
     app.conf.update(
@@ -101,8 +101,8 @@ def configure(
         accept_content=["json"],  # no pickle from the broker
         task_serializer="json",
         worker_hijack_root_logger=False,
-        worker_send_task_events=takes_control,
-        worker_enable_remote_control=takes_control,  # workers write their heartbeats into rows; it costs a connection each
+        worker_send_task_events=tells_events,
+        worker_enable_remote_control=False,  # where it is asked for, workers.control does it
         task_create_missing_queues=True,  # another pool's
         task_default_queue=BUILDS,
         task_queues=[_queue(name) for name in (BUILDS, runs_queue(pool), queries_queue(pool))],

@@ -35,8 +35,8 @@ def project(stack: Stack, folder: Path) -> Path:
 def test_a_run_waits_for_its_users_consent_and_goes_on_with_the_token(
     stack: Stack, server: OAuthServer, tmp_path: Path
 ) -> None:
-    server.client("client_secret_post", f"{stack.url}/v2/auth/callback/acme")
-    made = stack.client.post("/v2/auth/providers", json=server.provider(uses_pkce=True))
+    server.client("client_secret_post", f"{stack.url}/v2/auth/callback/globex")
+    made = stack.client.post("/v2/auth/providers", json=server.provider(provider_id="globex", uses_pkce=True))
     assert made.status_code == 200, made.text
     sdk = stack.sdk(stack.deploy(project(stack, tmp_path), "concierge"))
     thread = sdk.threads.create()["thread_id"]
@@ -44,13 +44,14 @@ def test_a_run_waits_for_its_users_consent_and_goes_on_with_the_token(
     sdk.runs.wait(thread, "agent", input={"user": "ann"})
     [asked] = sdk.threads.get(thread)["interrupts"].values()
     value: Any = asked[0]["value"]
-    assert (value["provider"], value["scopes"]) == ("acme", ["read"])
-    assert value["message"] == "OAuth authentication required for provider 'acme'."
+    assert (value["provider"], value["scopes"]) == ("globex", ["read"])
+    assert value["message"] == "OAuth authentication required for provider 'globex'."
     page = httpx.get(server.consent(value["auth_url"]))
     assert page.status_code == 200
     ended: Any = sdk.runs.wait(thread, "agent", command={"resume": True})
 
     assert ended["token"] == server.tokens[0].access_token
-    [row] = stack.client.get("/v2/auth/tokens").json()
+    tokens = stack.client.get("/v2/auth/tokens").json()
+    [row] = [token for token in tokens if token["provider_id"] == "globex"]
     assistants = sdk.assistants.search(graph_id="agent")
     assert (row["user_id"], row["agent_id"]) == ("ann", assistants[0]["assistant_id"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 
 from tests.support.collector import Collector, collecting
 from tests.support.receiver import Receiver, receiving
@@ -106,10 +108,13 @@ def test_a_run_is_one_trace_from_the_request_to_its_nodes_and_its_webhook(
 
 def test_celerys_tools_show_the_workers(observed: Stack) -> None:
     for asked in (["status"], ["inspect", "ping"]):
-        done = celery(observed, *asked)
-        assert done.returncode == 0, done.stderr
-        assert "runner@" in done.stdout, done.stdout
-        assert "builder@" in done.stdout, done.stdout
+        wait_until(lambda asked=asked: answer_to(observed, *asked), 60)
+
+
+def test_workers_answer_celerys_tools_again_after_their_connection_for_them_was_lost(observed: Stack) -> None:
+    with redis.Redis.from_url(observed.redis_url) as server:
+        assert server.client_kill_filter(_type="pubsub") >= 2
+    wait_until(lambda: answer_to(observed, "inspect", "ping"), 60)
 
 
 def test_flower_shows_the_workers(observed: Stack) -> None:
@@ -154,6 +159,12 @@ def test_a_worker_is_drained_from_afar_and_another_takes_its_place(observed: Sta
     assert observed.client.post(f"/v2/workers/{old}/drain").status_code == 202
     assert builders().get(old) in ("draining", None)
     wait_until(lambda: old not in builders() and "ready" in builders().values(), 60)
+
+
+def answer_to(stack: Stack, *arguments: str) -> bool:
+    """Whether both workers answer this command of Celery's."""
+    done = celery(stack, *arguments)
+    return done.returncode == 0 and {"runner@", "builder@"} <= set(re.findall(r"\w+@", done.stdout))
 
 
 def celery(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ class State(TypedDict, total=False):
 
 async def fetch(state: State) -> State:
     client = Client(api_key=os.environ["SERVICE_KEY"], api_url=os.environ["SERVICE_URL"])
-    found = await client.authenticate("acme", ["read"], user_id=state["user"])
+    found = await client.authenticate("globex", ["read"], user_id=state["user"])
     return {"token": found.token or ""}
 
 
