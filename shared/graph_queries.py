@@ -54,7 +54,7 @@ def ask(question: Question, *, patience_seconds: float = PATIENCE_SECONDS) -> by
         _put(id, question)
         broker.enqueue_query(question.pool, id)
         for batch in follow.follow(
-            reader, id, after=0, ended=lambda: None, quiet_seconds=lambda: NOTIFY_AGAIN_SECONDS
+            reader, id, after=0, ended=lambda _last: None, quiet_seconds=lambda: NOTIFY_AGAIN_SECONDS
         ):
             if batch:
                 return _accepted(batch[-1].data)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -162,7 +163,7 @@ class ThreadStream(ThreadReader[ThreadEvent]):
                 reader,
                 run_id,
                 after=after,
-                ended=lambda: end_event.end_of_lost(self._deployment_id, run_id),
+                ended=partial(end_event.end_of_lost, self._deployment_id, run_id),
                 quiet_seconds=quiet_seconds,
             ):
                 sent: list[ThreadEvent] = []

@@ -133,8 +133,12 @@ def extent(run_id: UUID) -> tuple[int, bool]:
     return int(newest or 0), end is not None
 
 
-def end_of_lost(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
-    """The end of a log that was lost, made from the row; None while the run lives."""
+def end_of_lost(deployment_id: UUID, run_id: UUID, last: int) -> Sequence[Event] | None:
+    """The end of a log that was lost, made from the row, for who has its events up to number `last`.
+
+    None while the run lives. An owner notes in the row which number the end has: who has all before it lacks
+    nothing, though the owner was killed before it had written the end.
+    """
     try:
         with connection() as conn:
             row = read.get(conn, deployment_id, run_id)
@@ -144,6 +148,8 @@ def end_of_lost(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
         return None
     if row["status"] in LIVE_RUN_STATUSES:
         return None
+    if 0 < row["seq_reserved"] - 1 <= last:
+        return [END_OF_LOG]
     lost = [EXPIRED] if row["attempt"] and not extent(run_id)[1] else []  # who writes no end may lack more
     if row["status"] in FAILED and row["error"]:
         return [*lost, Event(0, 0, "error", dumps(row["error"]).encode()), END_OF_LOG]

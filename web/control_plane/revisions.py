@@ -203,7 +203,7 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
             reader,
             id,
             after=after,
-            ended=partial(logs.last_events, id),
+            ended=lambda _last: logs.last_events(id),
             quiet_seconds=heartbeat.quiet_seconds,
         )
         return _streamed(batches, heartbeat, holds=stack.pop_all())

@@ -79,8 +79,8 @@ class End:
     done: Done = Done()
     is_announced: bool = False  # the error is an event too, which the host could not write
 
-    def finish(self, run: Claimed) -> Finish:
-        """The same for the database."""
+    def finish(self, run: Claimed, *, end_seq: int) -> Finish:
+        """The same for the database; `end_seq` is the number that the log's last event will have."""
         done = self.done
         return Finish(
             run,
@@ -92,6 +92,7 @@ class End:
             done.interrupts,
             done.usage,
             done.first_token_ago,
+            end_seq,
         )
 
     def last_event(self, run: Claimed) -> bytes:

@@ -111,6 +111,11 @@ class RunLog:
     def has_waiting(self) -> bool:
         return bool(self._waiting)
 
+    @property
+    def next_seq(self) -> int:
+        """The number of the event that is added next."""
+        return self._sent + len(self._waiting) + 1
+
     def next_batch(self) -> Batch | None:
         """What to send now; None when there is nothing, or no numbers could be reserved."""
         if not self._waiting:

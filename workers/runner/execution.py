@@ -339,7 +339,7 @@ class Execution:
         if end.is_announced:
             self.log.add(events.payload("error", dumps(end.error).encode()))
         try:
-            following = self._services.committer.finish(self, end.finish(self.run))
+            following = self._services.committer.finish(self, end.finish(self.run, end_seq=self.log.next_seq))
         except Fenced as fenced:
             return self._drop(fenced)
         except RunyardError as refusal:

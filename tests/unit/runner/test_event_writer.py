@@ -148,6 +148,18 @@ def test_what_redis_forgot_is_sent_again(owner: Owner, answer: str) -> None:
     assert (again.floor, numbers(again)) == (0, (1, 5))
 
 
+@pytest.mark.parametrize("answer", [OK, LOST, GAP])
+def test_the_number_that_comes_next_is_known_whatever_is_sent_again(owner: Owner, answer: str) -> None:
+    owner.add(3)
+    owner.send()
+    owner.add(2)
+    owner.send(answer)
+    assert owner.log.next_seq == 6
+
+    owner.log.end(END)
+    assert numbers(owner.send())[1] == 6
+
+
 def test_only_the_newest_events_are_held(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers_events, "RESEND_EVENTS", 10)
     owner.add(30)
