@@ -38,11 +38,6 @@ FAILED = {"error": "ValueError", "message": "no"}
 ROLLED_BACK = {"error": "UserRollback", "message": "enough"}
 
 
-@pytest.fixture
-def deployment(db: Any) -> DeploymentRef:
-    return factories.deployment()
-
-
 def pending(deployment: DeploymentRef, url: str | None = URL, **columns: Any) -> UUID:
     values = {"kwargs": {**KWARGS, "webhook": url}, "webhook": url, "input": {"a": 1}, **columns}
     return factories.run(deployment, **values)
