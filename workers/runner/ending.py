@@ -172,7 +172,7 @@ def of(
         case Unavailable():
             return GiveBack(f"it cannot start here now: {outcome.message}", RETRY_SECONDS[0])
         case _:
-            return End(RunStatus.ERROR, ThreadStatus.ERROR, as_error(outcome))
+            return unstorable(outcome)
 
 
 def stopped(run: Claimed, stop: Stop, done: Done = Done(), *, timeout_seconds: float) -> Ending:
@@ -199,7 +199,7 @@ def stopped(run: Claimed, stop: Stop, done: Done = Done(), *, timeout_seconds: f
 
 
 def unstorable(refusal: RunyardError) -> End:
-    """How a run ends whose own end the database refuses."""
+    """How a run ends of which the database refuses a checkpoint, or its own end."""
     return End(RunStatus.ERROR, ThreadStatus.ERROR, as_error(refusal), is_announced=True)
 
 
