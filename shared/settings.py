@@ -97,9 +97,9 @@ class Settings:
     )
     runtime_dir: Path = setting(
         "RUNYARD_RUNTIME_DIR",
-        Path(f"/tmp/runyard-{os.getuid()}"),
-        "where the processes of this machine answer `runyard health`: sockets that nobody else can reach",
-        shown="`/tmp/runyard-UID`",
+        Path(".runyard/run"),
+        "where the processes of this machine answer `runyard health`: sockets that nobody else can reach. A container needs one of its own",
+        shown="`run` in the data directory",
     )
     host: str = setting("RUNYARD_HOST", "127.0.0.1", "the address `web` listens on")
     port: int = setting(
@@ -363,6 +363,7 @@ class Settings:
         values["data_dir"] = data_dir
         values["passed_on"] = {name: env[name] for name in PASSED_ON if env.get(name)}
         values["cache_dir"] = Path(str(values.get("cache_dir", data_dir / "cache"))).absolute()
+        values["runtime_dir"] = Path(str(values.get("runtime_dir", data_dir / "run"))).absolute()
         settings = cls(**values)  # type: ignore[arg-type]
         if "url" not in values:
             settings = dataclasses.replace(settings, url=f"http://{settings.host}:{settings.port}")

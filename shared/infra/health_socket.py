@@ -17,10 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from shared.infra import socket_paths
+
 log = logging.getLogger(__name__)
 
 READY = "ready"
 END = ".socket"
+LONGEST = f".builder-{2**22}{END}"
 ANSWER_BYTES = 1000
 SEND_SECONDS = 1.0
 RETRY_SECONDS = 0.1
@@ -43,7 +46,7 @@ class HealthSocket:
     """Answers for this process from the moment it is opened."""
 
     def __init__(self, folder: Path, kind: str, why_not_ready: Callable[[], str | None]) -> None:
-        self.address = _address(folder, kind, os.getpid())
+        self.address = HealthAddress(place(folder) / f"{kind}-{os.getpid()}{END}", kind, os.getpid())
         self._why_not_ready = why_not_ready
         self._listener: socket.socket | None = None
 
@@ -77,6 +80,11 @@ class HealthSocket:
                 asking.sendall((self._why_not_ready() or READY).encode()[:ANSWER_BYTES])
 
 
+def place(folder: Path) -> Path:
+    """Where the sockets of this folder lie: in it, where its path is not too long for that."""
+    return socket_paths.folder_for(folder, LONGEST)
+
+
 def prepare(folder: Path) -> None:
     """Make the folder, for this user alone; raises OSError when it is somebody else's or open to others."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,7 +95,7 @@ def prepare(folder: Path) -> None:
 
 def addresses(folder: Path, kind: str) -> Iterator[HealthAddress]:
     """Of the processes of a kind that answer on this machine, or died without a word."""
-    for path in sorted(folder.glob(f"{kind}-*{END}")):
+    for path in sorted(place(folder).glob(f"{kind}-*{END}")):
         pid = path.name.removeprefix(f"{kind}-").removesuffix(END)
         if pid.isdecimal():
             yield HealthAddress(path, kind, int(pid))
@@ -122,10 +130,6 @@ def remove_dead(folder: Path, kind: str) -> None:
                 address.path.unlink(missing_ok=True)
             except OSError:
                 pass  # it is there, and has much to answer
-
-
-def _address(folder: Path, kind: str, pid: int) -> HealthAddress:
-    return HealthAddress(folder / f"{kind}-{pid}{END}", kind, pid)
 
 
 def _listen(path: Path) -> socket.socket:

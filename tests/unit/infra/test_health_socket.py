@@ -60,6 +60,22 @@ def test_a_process_whose_loop_turns_is_live_and_ready(folder: Path) -> None:
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_each_data_directory_has_its_own_processes_however_long_its_path(tmp_path: Path) -> None:
+    mine, other = (
+        Settings.from_env({"RUNYARD_DATA_DIR": str(tmp_path / ("deep" * 30) / name)}).runtime_dir
+        for name in ("mine", "other")
+    )
+    runner = HealthSocket(mine, "runner", lambda: None)
+    runner.open()
+    try:
+        assert check(mine) == f"runner is live: {os.getpid()}"
+        with pytest.raises(Unhealthy, match=r"No runner answers in .*/other/run"):
+            check(other)
+    finally:
+        runner.close()
+        health_socket.place(mine).rmdir()
+
+
 def test_one_that_drains_is_live_and_not_ready(folder: Path) -> None:
     with process(folder, why_not="it drains") as runner:
         check(folder)
