@@ -151,11 +151,11 @@ class Hub:
             self._remove(reader)
 
     def _add(self, reader: Reader) -> None:
-        if self._thread is None:
-            self._thread = keep_subscribed(
-                self._redis, self._follow, name="events-hub", until=lambda: self._is_closed
-            )
         with self._lock:
+            if self._thread is None:  # a start lets others run, who would start one more
+                self._thread = keep_subscribed(
+                    self._redis, self._follow, name="events-hub", until=lambda: self._is_closed
+                )
             readers = self._readers.setdefault(reader.channel, set())
             if any(other.confirmed for other in readers):
                 reader.confirm()

@@ -478,6 +478,31 @@ class Mute:
                     target.sendall(data)
 
 
+def test_readers_that_come_first_at_once_share_one_connection(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a subscriber's thread starts, other readers come."""
+    hub, started = Hub(redis), []
+
+    def come() -> None:
+        with hub.reader(uuid4()):
+            pass
+
+    def keep_subscribed(*_: object, **__: object) -> threading.Thread:
+        started.append(1)
+        another = threading.Thread(target=come, daemon=True)
+        another.start()
+        another.join(0.2)
+        return another
+
+    monkeypatch.setattr("shared.eventlog.hub.keep_subscribed", keep_subscribed)
+    come()
+
+    assert hub._thread is not None
+    hub._thread.join()
+    assert started == [1]
+
+
 def test_a_connection_that_is_dead_without_saying_so_is_replaced(
     redis: Redis, written: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
