@@ -20,7 +20,9 @@ from shared.deployments import deployments, shares, traffic
 from shared.errors import HostUnusable, NotFound
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus, RunStatus
+from tests.contract import rpc
 from tests.contract.conftest import Api, ControlPlane, Notifications, caller
+from tests.contract.rpc import Called, text_message
 from web import named
 
 THREADS = [str(uuid4()) for _ in range(60)]
@@ -452,3 +454,66 @@ def test_its_reference_says_which_address_it_was_called_at(api: Api, newer: str)
         )
         assert deployments.resolve(conn, api.deployment.organization_id, "chat--pr-2") is None
         assert deployments.resolve(conn, api.deployment.organization_id, "--pr-1") is None
+
+
+# Other protocols.
+
+
+def _by_mcp(api: Api, heard: Notifications, tool: str, _: str) -> str:
+    return Called(api, heard, "/mcp", "tools/call", {"name": tool, "arguments": {"messages": "hi"}}).run_id
+
+
+def _by_a2a(api: Api, heard: Notifications, agent: str, thread_id: str) -> str:
+    message = {"message": text_message(contextId=thread_id), "configuration": {"returnImmediately": True}}
+    task = rpc.result(api, f"/a2a/{agent}", "SendMessage", message)["task"]
+    assert task["contextId"] == thread_id
+    return str(task["id"]).partition(":")[2]
+
+
+@pytest.mark.parametrize("call", [_by_mcp, _by_a2a])
+def test_a_tools_call_and_an_agents_task_get_their_threads_share(
+    api: Api, newer: str, operator: ControlPlane, notifications: Notifications, call: Any
+) -> None:
+    make.takes(api.deployment, "agent", rpc.CHAT)
+    make.takes(replace(api.deployment, active_revision_id=UUID(newer)), "agent", rpc.CHAT)
+    split(operator, api, (newer, 50), (api.deployment.active_revision_id, 50))
+    for thread_id in THREADS[:8]:
+        run_id = call(api, notifications, "agent", thread_id)
+        with connection() as conn:
+            query = text("SELECT thread_id, revision_id FROM run WHERE run_id = :id")
+            row = conn.execute(query, {"id": run_id}).one()
+        assert str(row.revision_id) == expected(api, newer, 50, str(row.thread_id))
+        assert call is _by_mcp or str(row.thread_id) == thread_id
+
+
+@pytest.mark.parametrize("call", [_by_mcp, _by_a2a])
+def test_a_graph_that_only_a_share_has_is_a_tool_and_an_agent(
+    api: Api, newer: str, operator: ControlPlane, notifications: Notifications, call: Any
+) -> None:
+    make.assistant(api.deployment.id, "third", assistant_id=assistants.default_id("third"), name="third")
+    make.takes(replace(api.deployment, active_revision_id=UUID(newer)), "third", rpc.CHAT)
+    assert api.get("/a2a/third").status_code == 404, "nothing that serves has it"
+    split(operator, api, (newer, 10), (api.deployment.active_revision_id, 90))
+
+    assert api.get("/a2a/third").status_code == 200
+    assert "third" in {tool["name"] for tool in rpc.result(api, "/mcp", "tools/list")["tools"]}
+    run_id = call(api, notifications, "third", THREADS[0])
+    with connection() as conn:
+        query = text("SELECT revision_id FROM run WHERE run_id = :id")
+        assert str(conn.execute(query, {"id": run_id}).scalar_one()) == newer
+    act(operator, api, "abort")
+    named.forget()
+    assert "third" not in {tool["name"] for tool in rpc.result(api, "/mcp", "tools/list")["tools"]}
+
+
+def test_a_task_is_asked_in_the_words_of_its_threads_revision(
+    api: Api, newer: str, operator: ControlPlane, notifications: Notifications
+) -> None:
+    make.takes(api.deployment, "agent", rpc.CHAT)
+    make.takes(replace(api.deployment, active_revision_id=UUID(newer)), "agent", rpc.TRIP)
+    split(operator, api, (api.deployment.active_revision_id, 50), (newer, 50))
+    on_newer = next(id for id in THREADS if expected(api, newer, 50, id) == newer)
+    on_older = next(id for id in THREADS if expected(api, newer, 50, id) != newer)
+    assert _by_a2a(api, notifications, "agent", on_older)
+    refused = rpc.error(api, "/a2a/agent", "SendMessage", {"message": text_message(contextId=on_newer)})
+    assert "takes no text" in refused[1]
