@@ -525,14 +525,25 @@ def search(
     return list(conn.execute(query, values).mappings())
 
 
+RECENTLY_USED = text("""
+SELECT taking.revision_id FROM (
+    SELECT d.id, d.updated_at, d.active_revision_id, d.traffic,
+        (SELECT max(updated_at) FROM thread WHERE deployment_id = d.id) AS used_at
+    FROM deployment d WHERE d.pool = :pool AND d.deleted_at IS NULL AND d.active_revision_id IS NOT NULL
+    ORDER BY used_at DESC NULLS LAST, d.updated_at DESC LIMIT :limit
+) AS d CROSS JOIN LATERAL (
+    SELECT share.revision_id, share.percent
+    FROM jsonb_to_recordset(d.traffic) AS share(revision_id uuid, percent integer)
+    UNION ALL
+    SELECT d.active_revision_id, 100 WHERE d.traffic IS NULL
+) AS taking
+ORDER BY d.used_at DESC NULLS LAST, d.updated_at DESC, d.id, taking.percent DESC
+""")
+
+
 def recently_used(conn: Connection, pool: str, *, limit: int) -> list[UUID]:
-    """The serving revisions of the pool's deployments that had a run last, then the newest ones."""
-    query = text(
-        "SELECT active_revision_id FROM deployment d WHERE pool = :pool AND deleted_at IS NULL"
-        " AND active_revision_id IS NOT NULL ORDER BY (SELECT max(updated_at) FROM thread"
-        " WHERE deployment_id = d.id) DESC NULLS LAST, updated_at DESC LIMIT :limit"
-    )
-    return list(conn.execute(query, {"pool": pool, "limit": limit}).scalars())
+    """The revisions with traffic of so many of the pool's deployments: those that had a run last, then the newest."""
+    return list(conn.execute(RECENTLY_USED, {"pool": pool, "limit": limit}).scalars())
 
 
 def ended(conn: Connection, revision_id: UUID) -> tuple[str, str | None] | None:

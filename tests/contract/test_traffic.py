@@ -283,6 +283,30 @@ def _serve(conn: Any, deployment_id: UUID, revision_id: Any) -> None:
     traffic.serve(conn, deployment_id, revision_id)
 
 
+def test_whatever_has_a_share_is_warmed_by_the_change_and_by_runners_that_start(
+    api: Api, newer: str, operator: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving, pool = str(api.deployment.active_revision_id), api.deployment.pool
+    announced: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        "shared.deployments.warming.announce", lambda id, pool: announced.append((str(id), pool))
+    )
+
+    def at_start() -> list[str]:
+        with connection() as conn:
+            return [str(id) for id in deployments.recently_used(conn, pool, limit=1)]
+
+    make.deployment("older")
+    api.post("/threads")
+    assert at_start() == [serving]
+    split(operator, api, (serving, 20), (newer, 80))
+    assert (announced, at_start()) == ([(serving, pool), (newer, pool)], [newer, serving])
+    split(operator, api, (serving, 0), (newer, 100))
+    assert (announced[2:], at_start()) == ([(newer, pool)], [newer])
+    act(operator, api, "abort")
+    assert (announced[3:], at_start()) == ([(serving, pool)], [serving])
+
+
 def test_a_deployment_that_is_being_deleted_is_not_promoted(
     api: Api, newer: str, operator: ControlPlane
 ) -> None:

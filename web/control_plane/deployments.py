@@ -232,7 +232,8 @@ def change_deployment(deployment_id: str) -> Response:
         response = keep(jsonify(deployment_record(row)))
     logs.announce(moved)
     for share in wanted:
-        warming.announce(share.revision_id, row["pool"])
+        if share.percent:
+            warming.announce(share.revision_id, row["pool"])
     return response
 
 

@@ -72,6 +72,8 @@ def abort_split(deployment_id: str) -> Response:
         traffic.abort(conn, caller().organization_id, key)
         row = deployments.get(conn, caller().organization_id, key)
     forget(key)
+    if row["active_revision_id"] is not None:
+        warming.announce(row["active_revision_id"], row["pool"])
     return jsonify(deployment_record(row))
 
 
