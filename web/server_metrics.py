@@ -6,9 +6,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import gevent
 from flask import current_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
+from redis import Redis
 from sqlalchemy import text
 
 from shared import leadership
@@ -29,6 +31,11 @@ FIGURES = {
     "database_max_connections": "How many it takes",
     "backup_age_seconds": "Since `runyard backup` has made a backup",
 }
+OF_REDIS: dict[str, tuple[Any, str, str]] = {
+    "memory_bytes": (GaugeMetricFamily, "What Redis holds in memory", "used_memory"),
+    "max_memory_bytes": (GaugeMetricFamily, "What it may hold; 0: no limit", "maxmemory"),
+    "evicted_keys": (CounterMetricFamily, "Keys that Redis removed for want of memory", "evicted_keys"),
+}
 QUERY = text(f"""
 SELECT
     (SELECT greatest(extract(epoch FROM now() - lease_until) + {leadership.LEASE_SECONDS}, 0) FROM leader
@@ -48,7 +55,9 @@ SELECT
 class ServerMetrics(Collector):
     """These figures as families of Prometheus; one that there is nothing to say of is left out."""
 
-    def __init__(self, of_database: Mapping[str, Any], of_redis: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self, of_database: Mapping[str, Any], of_redis: Mapping[str, Mapping[str, float] | None]
+    ) -> None:
         self._of_database = of_database
         self._of_redis = of_redis
 
@@ -56,21 +65,17 @@ class ServerMetrics(Collector):
         for name, meaning in FIGURES.items():
             if self._of_database[name] is not None:
                 yield GaugeMetricFamily(f"runyard_{name}", meaning, value=float(self._of_database[name]))
-        found = self._of_redis
-        yield GaugeMetricFamily("runyard_redis_up", "Whether Redis answers", value=float(found is not None))
-        if found is None:
-            return
-        yield GaugeMetricFamily(
-            "runyard_redis_memory_bytes", "What Redis holds in memory", value=found["used_memory"]
-        )
-        yield GaugeMetricFamily(
-            "runyard_redis_max_memory_bytes", "What it may hold; 0: no limit", value=found["maxmemory"]
-        )
-        evicted = CounterMetricFamily(
-            "runyard_redis_evicted_keys", "Keys that Redis removed for want of memory"
-        )
-        evicted.add_metric((), found["evicted_keys"])
-        yield evicted
+        up = GaugeMetricFamily("runyard_redis_up", "Whether Redis answers", labels=("role",))
+        for role, told in self._of_redis.items():
+            up.add_metric((role,), float(told is not None))
+        yield up
+        for name, (family, meaning, field) in OF_REDIS.items():
+            figures = family(f"runyard_redis_{name}", meaning, labels=("role",))
+            for role, told in self._of_redis.items():
+                if told is not None:
+                    figures.add_metric((role,), told[field])
+            if figures.samples:
+                yield figures
 
 
 def seen() -> ServerMetrics:
@@ -85,9 +90,17 @@ def seen() -> ServerMetrics:
     return found
 
 
-def _of_redis() -> Mapping[str, Any] | None:
+def _of_redis() -> dict[str, Mapping[str, float] | None]:
+    """What each server of Redis tells of itself, by its role; None for one that does not answer."""
+    servers = redis.by_role()
+    asked = [gevent.spawn(_info, server) for server in servers.values()]
+    gevent.joinall(asked, raise_error=True)
+    return {role: told.value for role, told in zip(servers, asked, strict=True)}
+
+
+def _info(server: Redis) -> Mapping[str, float] | None:
     try:
-        told: Any = redis.client().info()
+        told: Any = server.info()
     except RedisError:
         return None
-    return {name: float(told.get(name, 0)) for name in ("used_memory", "maxmemory", "evicted_keys")}
+    return {field: float(told.get(field, 0)) for _, _, field in OF_REDIS.values()}

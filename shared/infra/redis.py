@@ -29,7 +29,17 @@ _client: Redis | None = None
 _broker: Redis | None = None  # None: the same
 _events: tuple[tuple[bytes, Redis], ...] = ()  # by name; empty: the same
 
-__all__ = ["PREFIX", "RedisError", "broker", "client", "connect", "event_servers", "events", "has_several"]
+__all__ = [
+    "PREFIX",
+    "RedisError",
+    "broker",
+    "by_role",
+    "client",
+    "connect",
+    "event_servers",
+    "events",
+    "has_several",
+]
 
 
 def connect(
@@ -107,6 +117,16 @@ def events(id: UUID) -> Redis:
 def has_several() -> bool:
     """Whether several servers share the event logs."""
     return len(_events) > 1
+
+
+def by_role() -> dict[str, Redis]:
+    """The servers there are by what they are for; what has none of its own is done by `main`."""
+    found = {"main": client()}
+    if _broker is not None:
+        found["broker"] = _broker
+    if len(_events) == 1:
+        return {**found, "events": _events[0][1]}
+    return found | {f"events-{number}": server for number, (_, server) in enumerate(_events, 1)}
 
 
 def event_servers() -> list[Redis]:

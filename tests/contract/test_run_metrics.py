@@ -107,7 +107,8 @@ def test_an_operator_sees_what_the_service_leans_on(busy: Api) -> None:
     assert 0 <= value(text, "runyard_upkeep_silent_seconds") < 3600
     assert 0 <= value(text, "runyard_backup_age_seconds") < 3600
     assert 1 <= value(text, "runyard_database_connections") < value(text, "runyard_database_max_connections")
-    assert value(text, "runyard_redis_up") == 1
+    assert value(text, "runyard_redis_up", role="main") == 1
+    assert value(text, "runyard_redis_memory_bytes", role="main") > 0
 
 
 def test_without_redis_the_figures_say_so(busy: Api) -> None:
@@ -117,8 +118,19 @@ def test_without_redis_the_figures_say_so(busy: Api) -> None:
             text = shown(busy)
         finally:
             redis._client = before
-    assert value(text, "runyard_redis_up") == 0
+    assert value(text, "runyard_redis_up", role="main") == 0
     assert "runyard_redis_memory_bytes" not in text
+
+
+def test_each_role_of_redis_has_figures_of_its_own(busy: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    with nothing_there() as gone:
+        monkeypatch.setattr(redis, "_broker", gone)
+        monkeypatch.setattr(redis, "_events", ((b"a", redis.client()), (b"b", gone)))
+        found = samples(shown(busy))
+    roles = {dict(labels)["role"]: up for (name, labels), up in found.items() if name == "runyard_redis_up"}
+    assert roles == {"main": 1, "broker": 0, "events-1": 1, "events-2": 0}
+    told = {dict(labels)["role"] for name, labels in found if name == "runyard_redis_evicted_keys_total"}
+    assert told == {"main", "events-1"}
 
 
 @contextmanager
