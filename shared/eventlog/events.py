@@ -16,13 +16,16 @@ import hashlib
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from redis import Redis
 from redis.exceptions import NoScriptError, RedisError
 
+from shared.infra import packed
 from shared.infra import redis as servers
+from shared.infra.packed import OwnConnection, command, pack
 from shared.infra.redis import PREFIX
 
 log = logging.getLogger(__name__)
@@ -169,43 +172,45 @@ def payload(name: str, data: bytes) -> bytes:
 
 
 SCRIPT_SHA = hashlib.sha1(APPEND.encode(), usedforsecurity=False).hexdigest()
+PACKED_HEADS = 2_048  # of logs that are written
 
 
-def append(redis: Redis, batches: Sequence[Batch], *, retention_seconds: int) -> list[str]:
+def append(
+    redis: Redis, batches: Sequence[Batch], *, retention_seconds: int, connection: OwnConnection | None = None
+) -> list[str]:
     """Append batches of any number of logs in one round-trip; one answer each. Raises RedisError.
 
-    Repeating a call is harmless: events already in the log are skipped.
+    Repeating a call is harmless: events already in the log are skipped. `connection` is the caller's own.
     """
-    try:
-        answers = _call(redis, batches, retention_seconds)
-    except NoScriptError:  # a server that has just started does not know it yet
-        redis.script_load(APPEND)
-        answers = _call(redis, batches, retention_seconds)
-    return [answer.decode() if isinstance(answer, bytes) else answer for answer in answers]
-
-
-def _call(redis: Redis, batches: Sequence[Batch], retention_seconds: int) -> list[bytes | str]:
-    pipe = redis.pipeline(transaction=False)
-    for batch in batches:
-        pipe.evalsha(
-            SCRIPT_SHA,
-            2,
-            log_key(batch.id),
-            meta_key(batch.id),
-            channel(batch.id),
-            batch.attempt,
-            batch.owner,
-            "" if batch.floor is None else batch.floor,
-            batch.first_seq,
-            int(batch.final),
-            retention_seconds if batch.final else RUNNING_EXPIRY_SECONDS,
-            KEPT_EVENTS,
-            *batch.payloads,
-        )
+    commands = [_command(batch, retention_seconds) for batch in batches]
     for batch in batches:
         if (woken := batch.wakes) is not None and not is_elsewhere(woken, redis):
-            pipe.publish(woken.name, WAKE_UP)
-    return pipe.execute()[: len(batches)]
+            commands.append(command(3, pack(b"PUBLISH", woken.name, WAKE_UP)))
+    send = partial(packed.send, redis) if connection is None else connection.send
+    try:
+        answers = send(commands)
+    except NoScriptError:  # a server that has just started does not know it yet
+        redis.script_load(APPEND)
+        answers = send(commands)
+    return [answer.decode() for answer in answers[: len(batches)]]
+
+
+def _command(batch: Batch, retention_seconds: int) -> bytes:
+    floor = b"" if batch.floor is None else b"%d" % batch.floor
+    expiry = retention_seconds if batch.final else RUNNING_EXPIRY_SECONDS
+    return command(
+        13 + len(batch.payloads),
+        _head(batch.id, batch.attempt, batch.owner),
+        pack(floor, b"%d" % batch.first_seq, b"%d" % batch.final, b"%d" % expiry, b"%d" % KEPT_EVENTS),
+        pack(*batch.payloads),
+    )
+
+
+@lru_cache(PACKED_HEADS)
+def _head(id: UUID, attempt: int, owner: str) -> bytes:
+    """What all appends of an attempt begin with."""
+    script, keys = SCRIPT_SHA.encode(), (log_key(id).encode(), meta_key(id).encode())
+    return pack(b"EVALSHA", script, b"2", *keys, channel(id), b"%d" % attempt, owner.encode())
 
 
 def is_elsewhere(channel: WakeChannel, redis: Redis) -> bool:

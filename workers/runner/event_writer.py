@@ -20,6 +20,7 @@ from shared.eventlog import events
 from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
 from shared.infra import redis as servers
 from shared.infra.loops import forever
+from shared.infra.packed import OwnConnection
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +191,7 @@ class Writer:
     """Sends what runs have added, all runs in one call."""
 
     def __init__(self, redis: Redis, *, retention_seconds: int) -> None:
-        self._redis = redis
+        self._redis, self._connection = redis, OwnConnection(redis)
         self._retention = retention_seconds
         self._dirty: dict[RunLog, None] = {}
         self._wake = Signal()
@@ -212,7 +213,10 @@ class Writer:
             try:
                 batches = [(run_log, batch) for run_log in logs if (batch := run_log.next_batch())]
                 answers = events.append(
-                    self._redis, [batch for _, batch in batches], retention_seconds=self._retention
+                    self._redis,
+                    [batch for _, batch in batches],
+                    retention_seconds=self._retention,
+                    connection=self._connection,
                 )
                 for (run_log, batch), answer in zip(batches, answers, strict=True):
                     self._wake_elsewhere(batch)
