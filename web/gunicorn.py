@@ -41,7 +41,7 @@ def on_starting(server: Any) -> None:
     """Before it listens: a database that is not ready for this release is waited for."""
     if settings.database_url:
         logs.configure(settings)
-        schema.wait(settings.database_url)
+        schema.wait(settings.database_url, ask=schema.applied_by_child)  # gevent patches in the worker only
 
 
 def post_worker_init(worker: Any) -> None:

@@ -5,6 +5,7 @@ PostgreSQL is the truth of the service. Errors that mean "no database" leave her
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 import orjson
 import psycopg
+from psycopg import waiting
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.array import ListBinaryDumper
@@ -68,6 +70,7 @@ def connect(
     is kept in a session: limits and time zone are the role's (`session_defaults`), and everything waits for the disk.
     """
     global _engine, _quick
+    _check_waiting()
     shared: dict[str, Any] = {
         "pool_size": pool_size,
         "statement_timeout_seconds": statement_timeout_seconds,
@@ -79,6 +82,15 @@ def connect(
         url, isolation_level="AUTOCOMMIT", pool_reset_on_return=None, waits_for_disk=waits_for_disk, **shared
     )
     return _engine
+
+
+def _check_waiting() -> None:
+    """Refuse to work where a statement that waits for its answer would stop every greenlet of the process."""
+    patches = sys.modules.get("gevent.monkey")
+    if patches is None or not patches.is_module_patched("select"):
+        return
+    if waiting.wait is getattr(waiting, "wait_c", None):
+        raise RuntimeError("psycopg was imported before gevent patched this process")
 
 
 def make_engine(

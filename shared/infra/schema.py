@@ -7,6 +7,9 @@ uses any more (docs/upgrading.md). On an older one it would fail here and there,
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +50,33 @@ def applied(url: str) -> str | None:
     return row[0] if row else None
 
 
+def applied_by_child(url: str) -> str | None:
+    """The same for a process that is to load no driver yet; a child asks. Raises NoDatabase.
+
+    At its import psycopg decides how it waits: where gevent patches later, each statement would stop every greenlet.
+    """
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-m", __name__],
+        input=url,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+    )
+    if done.returncode != 0:
+        raise NoDatabase(done.stderr)
+    return done.stdout.strip() or None
+
+
+def _answer() -> None:
+    """What such a child does: the address comes to its input, the version goes to its output."""
+    try:
+        sys.stdout.write(applied(sys.stdin.read()) or "")
+    except NoDatabase as error:
+        sys.exit(str(error))
+
+
 def is_enough(version: str | None) -> bool:
     """Whether this code works on a database of that version: on its own and on every newer one."""
     return version is not None and version >= needed()
@@ -59,7 +89,12 @@ def is_current(conn: Connection) -> bool:
     return is_enough(conn.exec_driver_sql("SELECT max(version_num) FROM alembic_version").scalar_one())
 
 
-def wait(url: str, sleep: Callable[[float], object] = time.sleep) -> None:
+def wait(
+    url: str,
+    sleep: Callable[[float], object] = time.sleep,
+    *,
+    ask: Callable[[str], str | None] = applied,
+) -> None:
     """Return when the database is ready for this code, and say what is waited for.
 
     One that is away is no reason to wait: processes answer without it, and find it when it is back.
@@ -67,7 +102,7 @@ def wait(url: str, sleep: Callable[[float], object] = time.sleep) -> None:
     waited = 0.0
     while True:
         try:
-            version = applied(url)
+            version = ask(url)
         except NoDatabase:
             return
         if is_enough(version):
@@ -81,3 +116,7 @@ def wait(url: str, sleep: Callable[[float], object] = time.sleep) -> None:
             )
         sleep(PAUSE_SECONDS)
         waited += PAUSE_SECONDS
+
+
+if __name__ == "__main__":
+    _answer()
