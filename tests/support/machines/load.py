@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, cycle
@@ -29,7 +29,6 @@ REQUEST_SECONDS = 6.0  # without an answer for so long, a client asks again
 PAUSE_SECONDS = 0.2
 CRON_SECONDS = 2
 HOUR = 3600
-LIVE = ("pending", "running")
 ASK_AGAIN = (409, 429, 502, 503)  # 409: the first request with this key is still being answered
 KINDS = ("plain", "stateless", "streamed", "plain", "webhook")
 
@@ -157,16 +156,11 @@ class Load:
     def check(self) -> None:
         """All that was accepted has been done, once, and nothing is left of the doing."""
         assert not self.refused
-        wait_until(self._is_quiet, 60, what="every run to end")
+        wait_until_none(lambda: self.fleet.rows(UNFINISHED), 60, what="runs that have not ended")
         for run in self.made:
             self._check_run(run)
         self._check_cron()
         check_nothing_is_left(self.fleet)
-
-    def _is_quiet(self) -> bool:
-        return self.fleet.rows("SELECT count(*) FROM run WHERE status = ANY(%(live)s)", live=list(LIVE)) == [
-            (0,)
-        ]
 
     def _check_run(self, run: Made) -> None:
         rows = self.fleet.rows(
@@ -215,8 +209,12 @@ class Load:
         assert len(times) == len(set(times)), "a time of the cron's came twice"
 
 
+UNFINISHED: LiteralString = """
+SELECT r.run_id::text, r.status, r.attempt, r.deaths, now() - r.created_at AS age, r.lease_until - now() AS lease,
+    r.owner, now() - w.seen_at AS silent, r.notifications
+FROM run r LEFT JOIN worker w ON w.id = r.owner WHERE r.status IN ('pending', 'running') ORDER BY r.created_at
+"""
 LEFT: dict[str, LiteralString] = {
-    "runs with an owner": "SELECT run_id, status, owner FROM run WHERE status IN ('pending', 'running')",
     "threads that are busy": "SELECT thread_id FROM thread WHERE status = 'busy'",
     "webhooks to be sent": "SELECT delivery_id FROM webhook_delivery WHERE ended_at IS NULL",
     "transactions left open": "SELECT pid, state, query FROM pg_stat_activity WHERE usename = 'platform'"
@@ -228,12 +226,22 @@ MOST_CONNECTIONS = {"web": 16, "runner": 8, "builder": 8}  # of a process to Pos
 def check_nothing_is_left(fleet: Fleet) -> None:
     """No lease, no slot, no connection more than the processes may have, no host nobody needs."""
     for what, query in LEFT.items():
-        wait_until(lambda query=query: not fleet.rows(query), 30, what=f"no {what}")
-    wait_until(lambda: all(row["running"] == 0 for row in fleet.workers() if row["kind"] == "runner"), 30)
+        wait_until_none(lambda query=query: fleet.rows(query), 30, what=what)
+    wait_until_none(
+        lambda: [row for row in fleet.workers() if row["running"]], 30, what="slots that are taken"
+    )
     alive = [process for process in fleet.processes(*MOST_CONNECTIONS) if process.is_alive()]
     most = sum(MOST_CONNECTIONS[process.kind] for process in alive)
     found = fleet.rows("SELECT count(*) FROM pg_stat_activity WHERE usename = 'platform'")
     assert found[0][0] <= most
+
+
+def wait_until_none(look: Callable[[], list[Any]], seconds: float, what: str) -> None:
+    """Wait until nothing is found; fails the test with what is."""
+    try:
+        wait_until(lambda: not look(), seconds)
+    except AssertionError as error:
+        raise AssertionError(f"after {seconds} s there are still {what}: {look()}") from error
 
 
 @contextmanager
