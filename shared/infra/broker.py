@@ -80,6 +80,7 @@ def configure(
     app.conf.update(
         broker_url=_broker_url(redis_url),
         result_backend=None,
+        result_backend_thread_safe=True,  # else Celery makes a backend for each greenlet: for each task
         task_ignore_result=True,  # results are rows
         task_acks_late=False,  # leases redeliver, not the broker: with gevent it never would
         task_reject_on_worker_lost=False,
@@ -96,6 +97,7 @@ def configure(
             "socket_keepalive": not redis_url.startswith("unix:"),
             "health_check_interval": 10,
             "global_keyprefix": CELERY_PREFIX,
+            "priority_steps": [0],  # one key for a queue: nothing has a priority
         },
         accept_content=["json"],  # no pickle from the broker
         task_serializer="json",
