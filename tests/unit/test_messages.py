@@ -56,7 +56,7 @@ def test_a_worker_takes_messages_from_whomever(
     notifier, first, second = Notifier(), str(uuid4()), str(uuid4())
 
     def ids(key: str) -> list[str]:
-        return [id.decode() for id in redis.lrange(key, 0, -1)]
+        return [id.decode() if isinstance(id, bytes) else id for id in redis.lrange(key, 0, -1)]
 
     arguments = (redis_url, QUEUE, FAILS, LASTS, watched)
     log = tmp_path / "log"
