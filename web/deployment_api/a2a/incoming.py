@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
-from shared import assistants
+from shared import agents
 from shared.errors import NotFound
 from shared.infra.postgres import Row
 from shared.models import ThreadStatus
@@ -88,7 +88,7 @@ def incoming(agent: Row, body: Mapping[str, Any], run_id: UUID, *, assistant: Gr
         if thread is None and message.get("taskId"):
             raise unknown_task()
         if thread is None or not _asks(thread):
-            schema = assistants.input_of_thread(conn, unasked(), thread_id, agent)
+            schema = agents.input_of_thread(conn, unasked(), thread_id, agent)
             made = _input(schema, text, data, message["messageId"])
             return replace(request, input=made)
         return replace(
