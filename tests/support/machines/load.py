@@ -227,10 +227,13 @@ def check_nothing_is_left(fleet: Fleet) -> None:
     """No lease, no slot, no connection more than the processes may have, no host nobody needs."""
     for what, query in LEFT.items():
         wait_until_none(lambda query=query: fleet.rows(query), 30, what=what)
-    wait_until_none(
-        lambda: [row for row in fleet.workers() if row["running"]], 30, what="slots that are taken"
-    )
     alive = [process for process in fleet.processes(*MOST_CONNECTIONS) if process.is_alive()]
+    pids = {process.popen.pid for process in alive}  # the row of one that was killed stays for a minute
+    wait_until_none(
+        lambda: [row for row in fleet.workers() if row["running"] and row["pid"] in pids],
+        30,
+        what="busy slots",
+    )
     most = sum(MOST_CONNECTIONS[process.kind] for process in alive)
     found = fleet.rows("SELECT count(*) FROM pg_stat_activity WHERE usename = 'platform'")
     assert found[0][0] <= most
