@@ -39,6 +39,7 @@ def fleet() -> Iterator[Fleet]:
     env = {
         "RUNYARD_LEASE_SECONDS": f"{LEASE_SECONDS:g}",
         "RUNYARD_DRAIN_SECONDS": str(DRAIN_SECONDS),
+        "RUNYARD_MAX_ATTEMPTS": "20",  # a run may be on several machines that are broken, one after the other
         **OUTSIDE,
     }
     with Fleet(places, env) as own:

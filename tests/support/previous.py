@@ -39,7 +39,9 @@ def tree() -> Path:
     made = folder.with_name(f"{PREVIOUS}.{os.getpid()}")
     shutil.rmtree(made, ignore_errors=True)
     with tarfile.open(fileobj=BytesIO(archived.stdout)) as tar:
-        tar.extractall(made, filter="data")
+        tar.extractall(
+            made, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+        )  # since 3.11.4
     try:
         made.rename(folder)
     except OSError:
