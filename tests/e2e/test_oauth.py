@@ -41,7 +41,7 @@ def test_a_run_waits_for_its_users_consent_and_goes_on_with_the_token(
     sdk = stack.sdk(stack.deploy(project(stack, tmp_path), "concierge"))
     thread = sdk.threads.create()["thread_id"]
 
-    sdk.runs.wait(thread, "agent", input={"user": "ann"})
+    sdk.runs.wait(thread, "agent", input={"user": "oda"})
     [asked] = sdk.threads.get(thread)["interrupts"].values()
     value: Any = asked[0]["value"]
     assert (value["provider"], value["scopes"]) == ("globex", ["read"])
@@ -54,4 +54,4 @@ def test_a_run_waits_for_its_users_consent_and_goes_on_with_the_token(
     tokens = stack.client.get("/v2/auth/tokens").json()
     [row] = [token for token in tokens if token["provider_id"] == "globex"]
     assistants = sdk.assistants.search(graph_id="agent")
-    assert (row["user_id"], row["agent_id"]) == ("ann", assistants[0]["assistant_id"])
+    assert (row["user_id"], row["agent_id"]) == ("oda", assistants[0]["assistant_id"])
