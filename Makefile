@@ -15,7 +15,7 @@ WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL := --numprocesses $(WORKERS) --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 FAST := tests/contract tests/unit
 
-.PHONY: help install run demo test test-fast coverage soak check format lock docs pictures vendor clean
+.PHONY: help install run demo test test-fast coverage soak check format lock dist sbom docs pictures vendor clean
 
 help:
 	@echo "make run      start everything, deploy an example, stream one run, keep serving until Ctrl-C"
@@ -27,6 +27,7 @@ help:
 	@echo "make check    lint, format and types"
 	@echo "make vendor   write the console's libraries anew, from their lock file"
 	@echo "make pictures  take the pictures of the console for the docs anew"
+	@echo "make dist     the wheel and the source distribution, in dist;  make sbom  what they are made of, as CycloneDX"
 	@echo "make install  only install;  make lock  resolve the dependencies anew;  make docs  write docs/settings.md;  make clean  remove what was made"
 
 install: $(STAMP)
@@ -97,5 +98,16 @@ lock:
 	@$(COMPILE) pyproject.toml -o requirements.lock
 	@$(COMPILE) pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
 
+# The same commit gives the same bytes: times in the archives are the commit's, not the clock's.
+OUT := dist
+dist: install
+	@SOURCE_DATE_EPOCH=$(if $(wildcard .git),$$(git log -1 --format=%ct),1580601600) \
+		$(UV) build --quiet --clear --no-build-isolation --python $(BIN)/python --out-dir $(OUT)
+	@cd $(OUT) && sha256sum runyard-*
+
+sbom: install
+	@mkdir -p $(OUT)
+	@$(BIN)/python -m deploy.sbom > $(OUT)/runyard.cdx.json
+
 clean:
-	rm -rf $(VENV) .runyard .cache .pytest_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) .runyard .cache .pytest_cache .ruff_cache *.egg-info dist

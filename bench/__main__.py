@@ -12,7 +12,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from bench import report
+from bench import capacity, last, report
 from bench.in_process import InProcess
 from bench.measuring import Row, our_process, processes_named
 from bench.scenarios import BY_DEFAULT, SCENARIOS
@@ -117,8 +117,13 @@ def targets(asked: argparse.Namespace) -> list[Target]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["capacity"]:
+        return capacity.main(given[1:])
+    if given[:1] == ["last"]:
+        return last.main(given[1:])
     usage = parser()
-    asked = usage.parse_args(arguments)
+    asked = usage.parse_args(given)
     try:
         if asked.table:
             print(report.table(report.read(asked.table)))

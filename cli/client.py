@@ -129,6 +129,13 @@ class Client:
     def revision(self, deployment_id: str, revision_id: str) -> dict[str, Any]:
         return self.get(f"/v2/deployments/{deployment_id}/revisions/{revision_id}")
 
+    def previews(self, deployment_id: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.get(f"/v2/deployments/{deployment_id}/previews")["resources"]
+        return rows
+
+    def add_revision(self, deployment_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self.send("POST", f"/v2/deployments/{deployment_id}/revisions", body, repeat=True)
+
     def redeploy(self, deployment_id: str, revision_id: str) -> dict[str, Any]:
         return self.send(
             "POST", f"/v2/deployments/{deployment_id}/revisions/{revision_id}/redeploy", repeat=True

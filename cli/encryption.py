@@ -37,6 +37,17 @@ def new_key() -> None:
         )
 
 
+@app.command("list")
+def list_keys(as_json: Json = False) -> None:
+    """Show the fingerprints of the keys there are, the one that encrypts first: backups name the keys they need so."""
+    with sentences(as_json=as_json):
+        from cli import local  # see new_key()
+        from cli.backups.keys import fingerprint
+
+        found = [fingerprint(key) for key in local.encryption_keys(settings())]
+        typer.echo(json.dumps(found) if as_json else "\n".join(found))
+
+
 @app.command("rotate")
 def rotate(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 # What a script can rely on; `runyard deploy --help` and docs/cli.md say the same.
 FAILED, USAGE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 130
 
 
 class CommandFailed(Exception):
-    """The command cannot do what it was asked; the message says why and what to do."""
+    """The command cannot do what it was asked; the message says why and what to do, `details` more to scripts."""
 
     exit_code = FAILED
+
+    def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.details = dict(details or {})
 
 
 class BadUsage(CommandFailed):

@@ -7,6 +7,7 @@ is none, or it keeps breaking, the revision and its log are polled: they hold al
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ STREAM_TRIES = 3  # in a row, without an event
 HISTORY_EXPIRED = b": history expired"  # a comment: events that were lost are not sent
 PAGE = 1000
 LAST_LINES = 30
+STEP = re.compile(r"([a-z]+): ")  # what the reason of a failed build begins with
 
 
 def follow(
@@ -38,7 +40,8 @@ def follow(
     with report.following():
         record = follower.follow()
     if record["status"] != "DEPLOYED":
-        raise CommandFailed(follower.reason(record))
+        details = follower.details(record["status"], record.get("status_message"))
+        raise CommandFailed(follower.reason(record), details)
     return record
 
 
@@ -84,6 +87,16 @@ class RevisionFollower:
             lines = "\n".join(self._last_lines)
             message = f"Its last lines:\n{lines}" if lines else "Its log is empty."
         return f"The revision ended as {status}. {message}"
+
+    def details(self, status: str, message: str | None = None) -> dict[str, Any]:
+        """The same for scripts: how it ended, the step that failed and why, and the log's last lines."""
+        step = STEP.match(message or "")
+        return {
+            "revision_status": status,
+            "step": step[1] if step else None,
+            "reason": message,
+            "log": list(self._last_lines),
+        }
 
     # By events
 
@@ -153,7 +166,8 @@ class RevisionFollower:
         """Raises TimedOut when the revision has had its time."""
         if self._watch.left <= 0:
             raise TimedOut(
-                f"The revision is still {self._status or 'on its way'} after {self._watch.limit_seconds:g} s."
+                f"The revision is still {self._status or 'on its way'} after {self._watch.limit_seconds:g} s.",
+                self.details(self._status),
             )
 
     def miss(self) -> None:

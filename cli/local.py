@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +24,8 @@ from shared.settings import Settings
 @contextmanager
 def connected(settings: Settings) -> Iterator[None]:
     """The service's database; what it refuses is raised as CommandFailed."""
-    postgres.connect(settings.database_url or _embedded_url(settings), pool_size=2)
+    url = settings.database_url or _embedded_url(settings)
+    postgres.connect(url, pool_size=2, pooler=settings.database_pooler)
     try:
         yield
     except RunyardError as error:
@@ -76,8 +77,12 @@ def key_file(settings: Settings) -> Path:
 
 def add_first(settings: Settings) -> Path:
     """Put a new key before those in the data directory; the file, rewritten whole or not at all."""
+    return keep_keys(settings, [new_key(), *encryption_keys(settings)])
+
+
+def keep_keys(settings: Settings, keys: Sequence[str]) -> Path:
+    """Make these the keys in the data directory; the file, rewritten whole or not at all."""
     path = key_file(settings)
-    keys = [new_key(), *encryption_keys(settings)]
     written = path.with_name(path.name + ".new")
     written.unlink(missing_ok=True)
     with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

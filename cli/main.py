@@ -8,22 +8,27 @@ from typing import Annotated
 import typer
 
 from cli import (
+    backup,
     browser,
     deploy,
     deployments,
     dev,
+    doctor,
     encryption,
     env,
+    health_command,
     keys,
     logs,
     new,
     orgs,
+    process,
     revisions,
     run,
     runs,
     serving,
     threads,
     top,
+    traffic,
     usage,
     workers,
 )
@@ -37,9 +42,14 @@ SERVE, DEPLOY, WATCH, OPERATE = "Run the service", "Deploy", "Look and run", "Op
 app.command("up", rich_help_panel=SERVE)(serving.up)
 app.command("dev", rich_help_panel=SERVE)(dev.command)
 app.command("demo", rich_help_panel=SERVE)(serving.demo)
+app.command("process", rich_help_panel=SERVE)(process.command)
 app.command("new", rich_help_panel=DEPLOY)(new.command)
 app.command("deploy", rich_help_panel=DEPLOY)(deploy.command)
 app.command("rollback", rich_help_panel=DEPLOY)(revisions.rollback)
+app.command("traffic", rich_help_panel=DEPLOY)(traffic.traffic)
+app.command("promote", rich_help_panel=DEPLOY)(traffic.promote)
+app.command("abort", rich_help_panel=DEPLOY)(traffic.abort)
+app.command("previews", rich_help_panel=DEPLOY)(traffic.previews)
 app.command("interrupt", rich_help_panel=DEPLOY)(revisions.interrupt)
 app.command("delete", rich_help_panel=DEPLOY)(deployments.delete)
 app.add_typer(env.app, name="env", rich_help_panel=DEPLOY)
@@ -51,9 +61,13 @@ app.command("open", rich_help_panel=WATCH)(browser.command)
 app.command("run", rich_help_panel=WATCH)(run.command)
 app.add_typer(runs.app, name="runs", rich_help_panel=WATCH)
 app.add_typer(threads.app, name="threads", rich_help_panel=WATCH)
+app.command("doctor", rich_help_panel=OPERATE)(doctor.command)
 app.command("workers", rich_help_panel=OPERATE)(workers.command)
+app.command("health", rich_help_panel=OPERATE)(health_command.command)
 app.command("top", rich_help_panel=OPERATE)(top.command)
 app.command("usage", rich_help_panel=OPERATE)(usage.command)
+app.command("backup", rich_help_panel=OPERATE)(backup.backup)
+app.command("restore", rich_help_panel=OPERATE)(backup.restore)
 app.add_typer(keys.app, name="keys", rich_help_panel=OPERATE)
 app.add_typer(orgs.app, name="orgs", rich_help_panel=OPERATE)
 app.add_typer(encryption.app, name="encryption", rich_help_panel=OPERATE)

@@ -13,9 +13,10 @@ import typer
 from cli.errors import BadUsage, CommandFailed
 from cli.options import sentences
 from cli.output import console
+from cli.procfile import PROJECT
 from cli.project import CONFIG, deployment_name
 
-TEMPLATES = Path(__file__).resolve().parent / "templates"
+TEMPLATES = PROJECT / "examples"
 DEFAULT = "chat"
 IGNORED = shutil.ignore_patterns("__pycache__", ".env*", ".runyard", "*.egg-info", ".venv")
 GITIGNORE = ".env*\n.runyard/\n.venv/\n__pycache__/\n"

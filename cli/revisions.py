@@ -124,12 +124,12 @@ def label(row: dict[str, Any]) -> str:
 
 
 def _before_active(client: Client, found: dict[str, Any]) -> dict[str, Any]:
-    """The DEPLOYED revision before the active one. Raises CommandFailed when there is none."""
+    """The DEPLOYED revision before the active one, previews left out. Raises CommandFailed when there is none."""
     rows, active_id = list(client.revisions(found["id"], limit=SEARCHED)), found.get("active_revision_id")
     ids = [row["id"] for row in rows]
     older = rows[ids.index(active_id) + 1 :] if active_id in ids else []
     for row in older:
-        if row["status"] == "DEPLOYED":
+        if row["status"] == "DEPLOYED" and not row.get("preview"):
             return row
     raise CommandFailed(
         "There is no earlier DEPLOYED revision to go back to. `runyard revisions` shows those there are."

@@ -8,12 +8,10 @@ child become ours (`PR_SET_CHILD_SUBREAPER`) and go when we go.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +19,8 @@ from pathlib import Path
 from types import FrameType
 
 from cli.embedded import die_with_parent
+from shared.infra import system
 
-PR_SET_CHILD_SUBREAPER = 36
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
 STEADY_SECONDS = 30.0  # who ran this long has recovered: its next death is a first one
 TICK_SECONDS = 0.2
@@ -81,8 +79,8 @@ class Supervisor:
     @contextlib.contextmanager
     def attentive(self) -> Iterator[None]:
         """Take signals and orphans; on the way out, kill whatever is left."""
-        _adopt_orphans()
-        wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
+        wakeup_read, wakeup_write = system.open_pipe()
         self._selector.register(wakeup_read, selectors.EVENT_READ, None)
         old_wakeup = signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
         old = {number: signal.signal(number, self._on_stop) for number in STOPPING}
@@ -278,11 +276,6 @@ def _prepare(program: SupervisedProgram) -> None:
     die_with_parent(program.death_signal)  # last: a change of identity would undo it
 
 
-def _adopt_orphans() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
 def _signal_group(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
@@ -291,7 +284,7 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 def _kill_leftovers() -> None:
     """Orphans that came to us and did not end by themselves."""
     for _ in range(50):
-        left = _own_children()
+        left = system.own_children()
         if not left:
             return
         for pid in left:
@@ -301,11 +294,3 @@ def _kill_leftovers() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.02)
-
-
-def _own_children() -> list[int]:
-    pids: list[int] = []
-    for task in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            pids += [int(pid) for pid in task.read_text().split()]
-    return pids

@@ -13,7 +13,6 @@ import fcntl
 import os
 import secrets
 import socket
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -26,6 +25,7 @@ from cli.access import KEPT_KEY, KEPT_URL
 from cli.embedded import CannotStart
 from cli.output import Lines
 from cli.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, ended
+from shared.infra import schema, system
 from shared.infra.hardening import close_memory, owners_alone
 from shared.settings import VARIABLES, Settings
 
@@ -34,7 +34,6 @@ SERVER_SECONDS = 30.0  # a recovery after a crash reads the log from the last ch
 READY_SECONDS = 60.0
 LOCK_SECONDS = 15.0
 FIRST = ("web", "runner")  # what a run needs: on a small machine the others would slow their start
-VERSIONS = procfile.PROJECT / "shared" / "migrations" / "versions"
 
 OF_MACHINE = "workers.isolation.sandbox"  # who logs this speaks of the machine, not of itself
 
@@ -65,8 +64,8 @@ def up(settings: Settings, lines: Lines, visit: Visit) -> int:
     close_memory()
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     settings.data_dir.chmod(0o700)
-    with _locked(settings.data_dir) as lock:
-        _require_free_port(settings)
+    with locked(settings.data_dir) as lock:
+        require_free_port(settings)
         supervisor = Supervisor(OncePerMachine(lines.show))
         with supervisor.attentive():
             return _serve(_with_keys(settings), lines, visit, supervisor, lock)
@@ -101,7 +100,7 @@ def _serve(settings: Settings, lines: Lines, visit: Visit, supervisor: Superviso
 
 
 @contextlib.contextmanager
-def _locked(data_dir: Path) -> Iterator[int]:
+def locked(data_dir: Path) -> Iterator[int]:
     """Keep the data directory to ourselves. The servers inherit the lock: it lasts as long as one of them."""
     path = data_dir / "lock"
     with open(path, "a+", opener=owners_alone) as file:
@@ -150,7 +149,8 @@ def _with_keys(settings: Settings) -> Settings:
     return settings
 
 
-def _require_free_port(settings: Settings) -> None:
+def require_free_port(settings: Settings) -> None:
+    """Raises CannotStart when web could not listen."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -189,7 +189,7 @@ def _program(server: embedded.Server, data_dir: Path, lock: int) -> SupervisedPr
     return SupervisedProgram(
         name=server.name,
         argv=server.command,
-        environment={**_without_secrets(os.environ), **server.environment},
+        environment={**without_secrets(os.environ), **server.environment},
         folder=data_dir,
         stop_signal=server.stop_signal,
         death_signal=server.stop_signal,  # a server that loses its starter stops cleanly
@@ -198,7 +198,7 @@ def _program(server: embedded.Server, data_dir: Path, lock: int) -> SupervisedPr
     )
 
 
-def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """What the servers start with: they need none of our addresses and keys, and their environment is no secret."""
     own = tuple(VARIABLES.values())
     return {name: value for name, value in environment.items() if not name.startswith(own)}
@@ -220,8 +220,11 @@ def _migrate(
 ) -> None:
     """Bring the database to this version of the code, if it is not there already."""
     assert settings.database_url is not None
-    if _version_of(settings.database_url) == newest_version():
-        return
+    try:
+        if schema.is_enough(schema.applied(settings.database_url)):
+            return
+    except schema.NoDatabase as error:
+        raise CannotStart(f"The database of DATABASE_URL does not answer: {error}") from error
     lines.say("Preparing the database.")
     release = next(line for line in procfile.read() if line.name == procfile.RELEASE)
     code = supervisor.run(SupervisedProgram(release.name, release.argv, environment, procfile.PROJECT))
@@ -229,33 +232,12 @@ def _migrate(
         raise CannotStart(f"The database could not be prepared: {release.command!r} {ended(code)}.")
 
 
-def _version_of(database_url: str) -> str | None:
-    """The version the database is at; asked of the driver alone, because importing Alembic takes its time."""
-    import psycopg  # takes as long as a whole other command: none of them needs it
-
-    try:
-        with psycopg.connect(database_url, connect_timeout=5) as connection:
-            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    except psycopg.errors.UndefinedTable:
-        return None
-    except psycopg.OperationalError as error:
-        raise CannotStart(f"The database of DATABASE_URL does not answer: {error}") from error
-    return row[0] if row else None
-
-
-def newest_version() -> str:
-    """The newest migration's number: its file's name begins with it."""
-    return max(path.stem.partition("_")[0] for path in VERSIONS.glob("[0-9]*.py"))
-
-
 # The processes
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
     """What the processes start with: ours, and every address and key that has been settled."""
-    places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     own = {
-        "PATH": os.pathsep.join(places),
         "DATABASE_URL": settings.database_url or "",
         "REDIS_URL": settings.redis_url or "",
         "RUNYARD_DATA_DIR": str(settings.data_dir),
@@ -271,13 +253,8 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_ENCRYPTION_KEYS": ",".join(settings.encryption_keys),
         "RUNYARD_LOG_LEVEL": settings.log_level,
         "RUNYARD_LOG_FORMAT": settings.log_format,
-        # What the caller has in its folder or on its path, as a project's own `shared`, is not for us.
-        "PYTHONPATH": str(procfile.PROJECT),
-        "PYTHONSAFEPATH": "1",
-        "PYTHONUNBUFFERED": "1",
-        "MALLOC_ARENA_MAX": "2",  # each thread's own heap costs memory that is never given back
     }
-    return os.environ | own
+    return {**system.environment(), **os.environ, **procfile.surroundings(os.environ), **own}
 
 
 def _start_processes(
@@ -298,10 +275,15 @@ def _start_processes(
             raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")
 
 
+def local_address(settings: Settings) -> str:
+    """Where web is found on this machine."""
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
 def _answers(settings: Settings) -> Iterator[bool]:
     """Whether the service answers, each time it is asked."""
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-    address = f"http://[{host}]:{settings.port}/ok" if ":" in host else f"http://{host}:{settings.port}/ok"
+    address = f"{local_address(settings)}/ok"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
         try:

@@ -17,9 +17,11 @@ from sqlalchemy import Connection, RowMapping, Select, func, select, text, updat
 from sqlalchemy import delete as delete_from
 from sqlalchemy.dialects.postgresql import insert
 
+from shared.deployments import shares
 from shared.deployments.deployments import DeploymentRef
+from shared.deployments.shares import Share
 from shared.errors import Conflict, Invalid, NotFound
-from shared.infra.postgres import Driver, Row, dumps, query
+from shared.infra.postgres import Driver, dumps, query
 from shared.models import Assistant, AssistantVersion, Graph, is_live
 from shared.user_code import filters
 from shared.user_code.filters import Filter
@@ -363,6 +365,56 @@ def graph_ids(conn: Connection | Driver, deployment: DeploymentRef) -> list[str]
     return [row["graph_id"] for row in rows]
 
 
+# A default assistant that nobody has changed is as what was deployed last wants it.
+RECONFIGURE = text("""
+UPDATE assistant_version v SET config = CAST(:config AS json), context = CAST(:context AS json)
+FROM assistant a
+WHERE a.deployment_id = :deployment_id AND a.assistant_id = :assistant_id AND a.last_version = 1
+  AND v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id AND v.version = 1
+  AND v.metadata ->> 'created_by' = 'system'
+  AND (v.config::jsonb <> CAST(:config AS jsonb) OR v.context::jsonb <> CAST(:context AS jsonb))
+""")
+
+
+def reconfigure_default(
+    conn: Connection, deployment_id: UUID, graph_id: str, config: Mapping[str, Any]
+) -> None:
+    """Give a graph's default assistant this configuration, if nobody has changed it."""
+    values = {
+        "deployment_id": deployment_id,
+        "assistant_id": default_id(graph_id),
+        "config": dumps(config),
+        "context": dumps(config.get("configurable", {})),
+    }
+    conn.execute(RECONFIGURE, values)
+
+
+def reconfigure_defaults(conn: Connection, deployment_id: UUID, revision_id: UUID) -> None:
+    """The same for all graphs of a revision, as its variables said when it was built; nothing where that is not known."""
+    query = text("SELECT manifest -> 'configs' FROM revision WHERE id = :id")
+    configs = conn.execute(query, {"id": revision_id}).scalar()
+    if configs is None:
+        return
+    of_revision = text("SELECT graph_id FROM graph WHERE revision_id = :id")
+    for graph_id in conn.execute(of_revision, {"id": revision_id}).scalars().all():
+        reconfigure_default(conn, deployment_id, graph_id, configs.get(graph_id, {}))
+
+
+def revision_of_thread(conn: Connection, deployment: DeploymentRef, thread_id: UUID, graph_id: str) -> UUID:
+    """The revision whose graph says what a thread's state is: that of its next run; raises Conflict."""
+    serving = deployment.active_revision_id
+    if serving is None:
+        raise Conflict(NOTHING_SERVES)
+    if not deployment.traffic:
+        return serving
+    query = select(Graph.revision_id).where(
+        Graph.graph_id == graph_id,
+        Graph.revision_id.in_([serving, *(share.revision_id for share in deployment.traffic)]),
+    )
+    having = conn.execute(query).scalars().all()
+    return shares.chosen(deployment.traffic, thread_id, serving=serving, having=having)
+
+
 def require_graph(conn: Connection, deployment: DeploymentRef, graph_id: str) -> None:
     """Raise NotFound naming the graphs there are; Conflict while nothing serves yet, so that none is known."""
     if deployment.active_revision_id is None:
@@ -386,83 +438,12 @@ def graph(conn: Connection, deployment: DeploymentRef, assistant: str) -> RowMap
     return row
 
 
-AGENT = """
-SELECT a.assistant_id, v.graph_id, v.name, coalesce(v.description, g.description) AS description, a.version,
-       g.schemas -> 'input_schema' AS input_schema
-FROM assistant a
-JOIN assistant_version v ON v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id
-    AND v.version = a.version
-JOIN graph g ON g.revision_id = %(revision_id)s AND g.graph_id = v.graph_id
-WHERE a.deployment_id = %(deployment_id)s AND a.assistant_id = %(assistant_id)s"""
-
-
-def agent(conn: Connection | Driver, deployment: DeploymentRef, assistant: str) -> Row:
-    """An assistant, given by its id or by a graph id, with what its graph takes; raises NotFound."""
-    wanted = {
-        "deployment_id": deployment.id,
-        "revision_id": deployment.active_revision_id,
-        "assistant_id": _as_uuid(assistant) or default_id(assistant),
-    }
-    row = query(conn, AGENT, wanted).fetchone()
-    if row is None:
-        raise NotFound("Not Found")
-    return row
-
-
-# Of assistants whose names come to the same, the oldest has the name. Only graphs that say what they take are tools.
-TOOLS = """
-WITH known AS (
-    SELECT a.assistant_id, a.created_at, v.graph_id, v.name AS title, v.metadata,
-           coalesce(v.description, g.description) AS description, g.schemas -> 'input_schema' AS input_schema,
-           left(regexp_replace(coalesce(nullif(v.name, ''), v.graph_id), '[^A-Za-z0-9_.-]', '_', 'g'), 128) AS plain
-    FROM assistant a
-    JOIN assistant_version v ON v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id
-        AND v.version = a.version
-    JOIN graph g ON g.revision_id = %(revision_id)s AND g.graph_id = v.graph_id
-    WHERE a.deployment_id = %(deployment_id)s
-      AND json_typeof(g.schemas #> '{input_schema,properties}') = 'object'
-      AND CAST(g.schemas #> '{input_schema,properties}' AS text) <> '{}'
-), named AS (
-    SELECT *, CASE WHEN row_number() OVER (PARTITION BY plain ORDER BY created_at, assistant_id) = 1 THEN plain
-                   ELSE left(plain, 119) || '-' || left(CAST(assistant_id AS text), 8) END AS name
-    FROM known
-)
-SELECT assistant_id, graph_id, name, title, description, input_schema FROM named
-WHERE (CAST(%(name)s AS text) IS NULL OR name = %(name)s)
-  AND (CAST(%(metadata)s AS jsonb) IS NULL OR metadata @> CAST(%(metadata)s AS jsonb))"""
-PAGE_OF_TOOLS = " ORDER BY created_at, assistant_id LIMIT %(limit)s OFFSET %(offset)s"
-
-
-def tools(
-    conn: Connection | Driver,
-    deployment: DeploymentRef,
-    *,
-    name: str | None = None,
-    limit: int = 1,
-    offset: int = 0,
-    metadata: Mapping[str, Any] | None = None,
-    filter: Filter | None = None,
-) -> list[Row]:
-    """Assistants under names that a model can call them by, the oldest first; with `name` the one that has it.
-
-    Those without this metadata, or hidden by the filter, are left out; the others' names stay the same.
-    """
-    visible, values = filters.for_driver(filter, "metadata")
-    wanted = {
-        **values,
-        "deployment_id": deployment.id,
-        "revision_id": deployment.active_revision_id,
-        "name": name,
-        "limit": limit,
-        "offset": offset,
-        "metadata": dumps(metadata) if metadata else None,
-    }
-    return list(query(conn, f"{TOOLS} AND {visible}{PAGE_OF_TOOLS}", wanted))
-
-
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """An assistant's active version and the revision that serves, as a run freezes them in."""
+    """An assistant's active version and the revision that serves, as a run freezes them in.
+
+    Where traffic is split, each run gets one of the shares' revisions `having` the graph, by its thread.
+    """
 
     assistant_id: UUID
     graph_id: str
@@ -472,11 +453,22 @@ class Resolved:
     revision_id: UUID
     pool: str
     run_timeout_seconds: float | None = None
+    traffic: Sequence[Share] = ()
+    having: Sequence[UUID] = ()
+
+    def revision_for(self, thread_id: UUID) -> UUID:
+        """The revision of a run on this thread."""
+        if not self.traffic:
+            return self.revision_id
+        return shares.chosen(self.traffic, thread_id, serving=self.revision_id, having=self.having)
 
 
 RESOLVE = """
 SELECT a.assistant_id, v.graph_id, v.config, v.context, v.metadata, d.active_revision_id, d.pool,
-       d.run_timeout_seconds
+       d.run_timeout_seconds, d.traffic,
+       CASE WHEN d.traffic IS NOT NULL THEN ARRAY(
+           SELECT g.revision_id FROM graph g JOIN revision r ON r.id = g.revision_id
+           WHERE r.deployment_id = d.id AND g.graph_id = v.graph_id) END AS having
 FROM deployment d
 LEFT JOIN assistant a ON a.deployment_id = d.id AND a.assistant_id = %(assistant_id)s
 LEFT JOIN assistant_version v ON v.deployment_id = d.id AND v.assistant_id = a.assistant_id
@@ -506,7 +498,10 @@ def resolve(conn: Connection | Driver, deployment: DeploymentRef, assistant: str
     row = query(conn, RESOLVE, wanted).fetchone()
     if row is None:
         raise NotFound("Not Found")
-    if row["active_revision_id"] is None:
+    serving, traffic = row.pop("active_revision_id"), shares.from_stored(row.pop("traffic"))
+    if deployment.preview is not None:
+        serving, traffic = deployment.active_revision_id, ()
+    if serving is None:
         raise Conflict(NOTHING_SERVES)
     if row["assistant_id"] is None:
         if assistant_id is None and assistant not in (known := graph_ids(conn, deployment)):
@@ -516,5 +511,5 @@ def resolve(conn: Connection | Driver, deployment: DeploymentRef, assistant: str
                 loc=("body", "assistant_id"),
             )
         raise NotFound("Thread or assistant not found.")
-    row["revision_id"] = row.pop("active_revision_id")
+    row |= {"revision_id": serving, "traffic": traffic, "having": row["having"] or ()}
     return Resolved(**row)

@@ -66,6 +66,14 @@ DRAIN = text(
 )
 
 
+def has_runner(conn: Connection, pool: str) -> bool:
+    """Whether a runner of the pool takes runs."""
+    query = text(
+        "SELECT EXISTS (SELECT FROM worker WHERE kind = 'runner' AND pool = :pool AND state = :ready)"
+    )
+    return bool(conn.execute(query, {"pool": pool, "ready": READY}).scalar())
+
+
 def request_drain(conn: Connection, worker: str) -> None:
     """Have a worker drain itself, which it learns with its next heartbeat; raises NotFound."""
     if conn.execute(DRAIN, {"id": worker}).rowcount != 1:

@@ -42,19 +42,19 @@ class Question:
     document: Mapping[str, Any]
 
 
-def ask(question: Question) -> bytes:
+def ask(question: Question, *, patience_seconds: float = PATIENCE_SECONDS) -> bytes:
     """The answer, as JSON.
 
     Raises Unanswered when no runner answers in time, and what the answer refuses: Invalid (400), Conflict,
     TooLarge, HostUnusable.
     """
     id = uuid7()
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + patience_seconds
     with hub().reader(id) as reader:
         _put(id, question)
         broker.enqueue_query(question.pool, id)
         for batch in follow.follow(
-            reader, id, after=0, ended=lambda: None, quiet_seconds=lambda: NOTIFY_AGAIN_SECONDS
+            reader, id, after=0, ended=lambda _last: None, quiet_seconds=lambda: NOTIFY_AGAIN_SECONDS
         ):
             if batch:
                 return _accepted(batch[-1].data)

@@ -56,8 +56,33 @@ class Settings:
     redis_url: str | None = setting(
         "REDIS_URL",
         None,
-        "`redis://…` or `unix://…`, Redis or Valkey; not set: `runyard up` starts its own Valkey",
+        "`redis://…`, `rediss://…` (TLS) or `unix://…`, Redis or Valkey; not set: `runyard up` starts its own Valkey",
         is_secret=True,
+    )
+    database_pooler: str = setting(
+        "RUNYARD_DATABASE_POOLER",
+        "none",
+        "`transaction`: DATABASE_URL and DATABASE_READ_URL lead to PgBouncer with `pool_mode = transaction`: see [PgBouncer](capacity.md#pgbouncer)",
+    )
+    database_read_url: str | None = setting(
+        "DATABASE_READ_URL",
+        None,
+        "`postgresql://…` of a read replica, for searches and lists: see [Read replicas](capacity.md#read-replicas)",
+        is_secret=True,
+    )
+    redis_broker_url: str | None = setting(
+        "REDIS_BROKER_URL",
+        None,
+        "another Redis for Celery's messages and notifications of workers; the same in all processes: see [Redis by role](capacity.md#redis-by-role)",
+        is_secret=True,
+        shown="`REDIS_URL`",
+    )
+    redis_events_urls: tuple[str, ...] = setting(
+        "REDIS_EVENTS_URL",
+        (),
+        "another Redis for event logs, or several, separated by commas, that share them by run; the same in all processes",
+        is_secret=True,
+        shown="`REDIS_URL`",
     )
     data_dir: Path = setting(
         "RUNYARD_DATA_DIR",
@@ -69,6 +94,12 @@ class Settings:
         Path(".runyard/cache"),
         "downloaded wheels and what was installed from them, shared by all builds: see [Builds](deploying.md#builds)",
         shown="`cache` in the data directory",
+    )
+    runtime_dir: Path = setting(
+        "RUNYARD_RUNTIME_DIR",
+        Path(".runyard/run"),
+        "where the processes of this machine answer `runyard health`: sockets that nobody else can reach. A container needs one of its own",
+        shown="`run` in the data directory",
     )
     host: str = setting("RUNYARD_HOST", "127.0.0.1", "the address `web` listens on")
     port: int = setting(
@@ -308,6 +339,11 @@ class Settings:
         200_000,
         "how many lines of its log a deployment may have: the oldest go first",
     )
+    run_retention_days: float = setting(
+        "RUNYARD_RUN_RETENTION_DAYS",
+        90.0,
+        "older runs that have ended are removed, whose threads keep their values and checkpoints; `0`: a run lives as long as its thread",
+    )
     # what build steps and graph hosts take over from this environment: addresses, certificates, locale
     passed_on: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -327,6 +363,7 @@ class Settings:
         values["data_dir"] = data_dir
         values["passed_on"] = {name: env[name] for name in PASSED_ON if env.get(name)}
         values["cache_dir"] = Path(str(values.get("cache_dir", data_dir / "cache"))).absolute()
+        values["runtime_dir"] = Path(str(values.get("runtime_dir", data_dir / "run"))).absolute()
         settings = cls(**values)  # type: ignore[arg-type]
         if "url" not in values:
             settings = dataclasses.replace(settings, url=f"http://{settings.host}:{settings.port}")
@@ -335,6 +372,7 @@ class Settings:
 
     def _check(self) -> None:
         for name, allowed in {
+            "database_pooler": ("none", "transaction"),
             "isolation": ("auto", "require", "none"),
             "log_format": ("text", "json"),
             "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),

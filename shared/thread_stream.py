@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -162,7 +163,7 @@ class ThreadStream(ThreadReader[ThreadEvent]):
                 reader,
                 run_id,
                 after=after,
-                ended=lambda: end_event.end_of_lost(self._deployment_id, run_id),
+                ended=partial(end_event.end_of_lost, self._deployment_id, run_id),
                 quiet_seconds=quiet_seconds,
             ):
                 sent: list[ThreadEvent] = []
@@ -209,6 +210,6 @@ def channel(thread_id: UUID) -> bytes:
 def notify(thread_id: UUID) -> None:
     """After the commit: the thread's state was written, by no run."""
     try:
-        redis.client().publish(channel(thread_id), events.WAKE_UP)
+        redis.events(thread_id).publish(channel(thread_id), events.WAKE_UP)
     except RedisError as error:
         log.warning("thread %s: its readers learn of its new state a little later: %s", thread_id, error)

@@ -15,7 +15,7 @@ from redis import Redis
 from sqlalchemy import Engine, text
 
 from cli import embedded
-from shared.infra import egress, encryption
+from shared.infra import egress, encryption, schema
 from shared.infra import postgres as shared_postgres
 from shared.infra import redis as shared_redis
 from shared.models import Base
@@ -32,7 +32,8 @@ DECLARE
     is_filled boolean;
 BEGIN
     SET LOCAL session_replication_role = replica;
-    FOR name IN SELECT oid::regclass FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' LOOP
+    FOR name IN SELECT oid::regclass FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
+        AND relname <> 'alembic_version' LOOP
         IF pg_relation_size(name) > 1000000 THEN
             EXECUTE format('TRUNCATE %s CASCADE', name);
         ELSE
@@ -91,6 +92,10 @@ def _engines(database: str) -> tuple[Engine, Engine | None]:
     engine = shared_postgres.connect(database)
     Base.metadata.create_all(engine)
     with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE alembic_version (version_num text)"))
+        connection.execute(
+            text("INSERT INTO alembic_version VALUES (:version)"), {"version": schema.needed()}
+        )
         connection.execute(text(EMPTY_TABLES))
     return engine, shared_postgres._quick
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 from pathlib import Path
 from typing import Any
 
 from gunicorn import glogging
 
-from shared.infra import logs
+from shared.infra import logs, schema, system
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
 from web import worker
@@ -19,13 +18,7 @@ close_memory()  # the arbiter has the same environment as its workers
 settings = Settings.from_env(os.environ)
 
 
-def raise_open_files() -> None:
-    """As many descriptors as we may have: each connection needs one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-raise_open_files()
+system.raise_open_files()
 
 
 class Worker(worker.Worker):
@@ -42,6 +35,13 @@ class Logger(glogging.Logger):
         logs.configure(settings)
         self.error_log.handlers.clear()
         self.error_log.propagate = True
+
+
+def on_starting(server: Any) -> None:
+    """Before it listens: a database that is not ready for this release is waited for."""
+    if settings.database_url:
+        logs.configure(settings)
+        schema.wait(settings.database_url, ask=schema.applied_by_child)  # gevent patches in the worker only
 
 
 def post_worker_init(worker: Any) -> None:

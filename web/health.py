@@ -19,11 +19,13 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Connection, RowMapping, text
 
 from shared import __version__, fleet
+from shared.access.api_keys import OPERATOR
 from shared.deployments import deployments
-from shared.errors import NotFound
+from shared.errors import NotFound, Unavailable
+from shared.infra import schema
 from shared.infra.postgres import Row, connection
 from shared.models import RunStatus, is_live, waiting_since
-from web import console, run_metrics
+from web import console, run_metrics, server_metrics
 from web.addresses import AT_ROOT
 from web.auth import identify_if_known
 from web.context import settings
@@ -64,6 +66,7 @@ FIGURES = record("Figures", queue=OBJECT, workers=OBJECT, api=OBJECT)
 
 class OkQuery(Schema):
     check_db = QueryBoolean(load_default=False)
+    ready = QueryBoolean(load_default=False)
 
 
 class MetricsQuery(Schema):
@@ -101,10 +104,16 @@ def get_root(deployment: str | None = None) -> Response:
 @bp.get("/ok")
 @operation("Is the service up?", role="open", query=OkQuery, answer=UP, errors=(404, 503))
 def get_ok(deployment: str | None = None) -> Response:
-    """With `check_db=1` the database must answer too."""
-    if load_query(OkQuery)["check_db"]:
+    """With `check_db=1` the database must answer too, with `ready=1` also have the tables of this release.
+
+    Redis is not asked: without it requests are still answered, and runs created.
+    """
+    asked = load_query(OkQuery)
+    if asked["check_db"] or asked["ready"]:
         with connection() as conn:
             conn.execute(text("SELECT 1"))
+            if asked["ready"] and not schema.is_current(conn):
+                raise Unavailable("the database lacks tables of this release: its migrations have not run")
     return jsonify(ok=True, services={})
 
 
@@ -148,8 +157,9 @@ def _of_user_code(found: fleet.Weakest) -> dict[str, Any]:
     errors=REFUSALS,
 )
 def get_metrics(deployment: str | None = None) -> Response:
-    """With a key also those of its deployments. `?format=json` sums up queue, workers and requests; at a deployment's
-    address, with a key, its own queue.
+    """With a key also those of its deployments; with an operator's those of servers, webhooks, upkeep and backups.
+
+    `?format=json` sums up queue, workers and requests; at a deployment's address, with a key, its own queue.
     """
     asked = load_query(MetricsQuery)
     found = _deployment(deployment)
@@ -167,6 +177,8 @@ def get_metrics(deployment: str | None = None) -> Response:
     registry.register(traffic)
     asking = identify_if_known()
     registry.register(RunMetrics(run_metrics.seen(asking, found.id if found is not None else None)))
+    if asking is not None and asking.may(OPERATOR):
+        registry.register(server_metrics.seen())
     return Response(generate_latest(registry), content_type=METRICS_TYPE)
 
 
@@ -303,11 +315,7 @@ class Serving:
     requirements: str | None
 
 
-SERVING = text("""
-SELECT d.id, d.organization_id, d.active_revision_id, r.requirements
-FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
-WHERE d.organization_id = :organization_id AND d.name = :name AND d.deleted_at IS NULL
-""")
+REQUIREMENTS = text("SELECT requirements FROM revision WHERE id = :id")
 
 
 def _deployment(name: str | None) -> Serving | None:
@@ -316,10 +324,11 @@ def _deployment(name: str | None) -> Serving | None:
     if asking is None:
         return None
     with connection() as conn:
-        found = conn.execute(SERVING, {"organization_id": asking.organization_id, "name": name}).one_or_none()
-    if found is None:
-        raise NotFound()
-    return Serving(*found)
+        found = None if name is None else deployments.resolve(conn, asking.organization_id, name)
+        if found is None:
+            raise NotFound()
+        requirements = conn.execute(REQUIREMENTS, {"id": found.active_revision_id}).scalar()
+    return Serving(found.id, found.organization_id, found.active_revision_id, requirements)
 
 
 def _pinned(requirements: str | None, package: str) -> str | None:

@@ -65,7 +65,9 @@ def _deployment(name: str) -> DeploymentRef | None:
     sent = own_code()
     if sent is not None:
         own = by_id(sent.deployment_id)
-        return own if own is not None and own.name == name else None
+        if own is not None and own.name != name:
+            own = of_organization(own.organization_id, name)
+        return own if own is not None and own.id == sent.deployment_id else None
     caller = key_holder()
     if caller is not None:
         own = of_organization(caller.organization_id, name)

@@ -63,7 +63,7 @@ GROUPS = {
     "Protocol v2": ("protocol_commands", "protocol_events", "protocol_socket"),
     "MCP and A2A": ("mcp", "a2a"),
     "Deployments": ("deployments", "uploads"),
-    "Revisions": ("revisions",),
+    "Revisions": ("revisions", "traffic"),
     "Logs": ("logs",),
     "Organizations and keys": ("me", "organizations"),
     "OAuth providers": ("providers",),

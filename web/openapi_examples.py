@@ -57,6 +57,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "McpDiscover": {"provider_id": "tools", "name": "Tools", "mcp_server_url": "https://tools.example/mcp"},
     "OrganizationBody": {"name": "Acme"},
     "ProtocolCommand": {"id": 1, "method": "run.start", "params": RUN},
+    "Promote": {"revision_id": ID},
     "ProviderCreate": PROVIDER,
     "ProviderPatch": {"name": "Acme"},
     "RunCreate": RUN,

@@ -9,7 +9,7 @@ monkey.patch_all()
 import os  # noqa: E402  the patch comes before every other import
 
 from shared.figures import prices  # noqa: E402
-from shared.infra import broker, egress, encryption, logs, postgres, redis, tracers  # noqa: E402
+from shared.infra import broker, egress, encryption, logs, postgres, redis, replica, tracers  # noqa: E402
 from shared.infra.hardening import close_memory  # noqa: E402
 from shared.settings import BadSetting, Settings  # noqa: E402
 from web.app import create_app  # noqa: E402
@@ -28,9 +28,21 @@ def connect(settings: Settings) -> None:
         settings.database_url,
         statement_timeout_seconds=STATEMENT_TIMEOUT_SECONDS,
         application="runyard web",
+        pooler=settings.database_pooler,
     )
-    redis.connect(settings.redis_url, timeout_seconds=BUS_TIMEOUT_SECONDS)
-    broker.configure(settings.redis_url, pool=settings.pool, socket_timeout_seconds=BUS_TIMEOUT_SECONDS)
+    replica.connect(
+        settings.database_read_url,
+        statement_timeout_seconds=STATEMENT_TIMEOUT_SECONDS,
+        pooler=settings.database_pooler,
+    )
+    redis.connect(
+        settings.redis_url,
+        broker_url=settings.redis_broker_url,
+        events_urls=settings.redis_events_urls,
+        timeout_seconds=BUS_TIMEOUT_SECONDS,
+    )
+    broker_url = settings.redis_broker_url or settings.redis_url
+    broker.configure(broker_url, pool=settings.pool, socket_timeout_seconds=BUS_TIMEOUT_SECONDS)
 
 
 close_memory()

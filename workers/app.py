@@ -13,7 +13,7 @@ from typing import Any
 from celery.apps.worker import install_worker_term_handler
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutting_down
 
-from shared.infra import broker, logs, postgres, redis, tracers
+from shared.infra import broker, logs, postgres, redis, schema, tracers
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
 from workers import control, heartbeat, transport
@@ -21,7 +21,7 @@ from workers import control, heartbeat, transport
 close_memory()
 settings = Settings.from_env(os.environ)
 app = broker.configure(
-    settings.redis_url or "redis://127.0.0.1:6379/0",
+    settings.redis_broker_url or settings.redis_url or "redis://127.0.0.1:6379/0",
     pool=settings.pool,
     tells_events=settings.celery_control,
 )
@@ -48,8 +48,17 @@ def prepare(**_: Any) -> None:
         )
     if not settings.encryption_keys:
         raise SystemExit("A worker needs RUNYARD_ENCRYPTION_KEYS, the same as all other processes.")
-    postgres.connect(settings.database_url, application="runyard worker", pool_size=4, waits_for_disk=False)
-    redis.connect(settings.redis_url)
+    schema.wait(settings.database_url)
+    postgres.connect(
+        settings.database_url,
+        application="runyard worker",
+        pool_size=postgres.WORKER_POOL,
+        waits_for_disk=False,
+        pooler=settings.database_pooler,
+    )
+    redis.connect(
+        settings.redis_url, broker_url=settings.redis_broker_url, events_urls=settings.redis_events_urls
+    )
     tracers.configure(settings, "worker")
     heartbeat.consume_canaries(app.amqp.queues, settings.worker)
 

@@ -5,22 +5,59 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import time
 from typing import Any
 
-from celery.signals import setup_logging
+from celery.beat import Scheduler
+from celery.signals import beat_init, setup_logging
 
 from shared.infra import broker, logs
 from shared.infra.hardening import close_memory
+from shared.infra.health_socket import HealthSocket
 from shared.settings import Settings
+
+SWEEP_SECONDS = 10.0
+SILENT_SECONDS = 6 * SWEEP_SECONDS
 
 close_memory()
 settings = Settings.from_env(os.environ)
-app = broker.configure(settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool)
-app.conf.update(
-    beat_schedule={"sweep": {"task": broker.SWEEP, "schedule": 10.0, "options": {"queue": broker.BUILDS}}},
-    beat_scheduler="celery.beat:Scheduler",  # keeps no file: after a restart it begins anew
+app = broker.configure(
+    settings.redis_broker_url or settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool
 )
+app.conf.update(
+    beat_schedule={
+        "sweep": {"task": broker.SWEEP, "schedule": SWEEP_SECONDS, "options": {"queue": broker.BUILDS}}
+    },
+    beat_scheduler="workers.beat:TimedScheduler",
+)
+
+
+class TimedScheduler(Scheduler):
+    """Celery's, which keeps no file: after a restart it begins anew. It knows when its loop last came around."""
+
+    ticked_at: float | None = None
+
+    def tick(self, *args: Any, **kwargs: Any) -> Any:
+        TimedScheduler.ticked_at = time.monotonic()
+        return super().tick(*args, **kwargs)
+
+
+def why_not_ready() -> str | None:
+    """Why nobody is notified; None when beat does."""
+    if TimedScheduler.ticked_at is None:
+        return "it has not reached Redis yet"
+    silent = time.monotonic() - TimedScheduler.ticked_at
+    return f"it has notified nobody for {silent:.0f} s" if silent > SILENT_SECONDS else None
+
+
+@beat_init.connect
+def answer(**_: Any) -> None:
+    """Not from the loop itself, which waits for ever for a Redis that is away, as it should."""
+    health = HealthSocket(settings.runtime_dir, "beat", why_not_ready)
+    health.open()
+    atexit.register(health.close)
 
 
 @setup_logging.connect

@@ -26,6 +26,7 @@ from shared import __version__, fleet
 from shared.errors import Unavailable
 from shared.fleet import DRAINING, READY, Heartbeat
 from shared.infra import broker
+from shared.infra.health_socket import HealthSocket
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
 from shared.settings import Settings
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 5.0
 HEARTBEATS_A_CANARY = 2
 DEAD_SECONDS = 60.0
+CUT_OFF_HEARTBEATS = 3  # that were not written: until then it may be a restart of the database
 DEAD_CANARIES = 4  # unanswered ones: what was lost with a broker that restarted does not count
 
 Figures = Callable[[], Mapping[str, Any]]
@@ -91,9 +93,12 @@ class HeartbeatSender:
         self._canary_at = clock()
         self._unanswered = 0
         self._rounds = 0
+        self._sent_at: float | None = None
         self.draining = False
+        self._health = HealthSocket(settings.runtime_dir, kind, self.why_not_ready)
 
     def start(self) -> None:
+        self._health.open()
         gevent.spawn(forever, self.send, HEARTBEAT_SECONDS, what="the row of this worker")
         gevent.spawn(forever, self.check, HEARTBEAT_SECONDS, what="looking after this process")
 
@@ -110,8 +115,20 @@ class HeartbeatSender:
         for _ in range(2):
             gevent.spawn(self._try_canary)
 
+    def why_not_ready(self) -> str | None:
+        """Why this process should be given no work; None when it should."""
+        if self.draining:
+            return "it drains"
+        if self._sent_at is None:
+            return "it has not reached the database yet"
+        silent = self._clock() - self._sent_at
+        if silent > CUT_OFF_HEARTBEATS * HEARTBEAT_SECONDS:
+            return f"it has not reached the database for {silent:.0f} s"
+        return None
+
     def leave(self) -> None:
         """The process ends in good order."""
+        self._health.close()
         try:
             broker.forget_worker(self._settings.worker)
             with connection() as conn:
@@ -143,6 +160,7 @@ class HeartbeatSender:
         )
         with connection() as conn:
             is_to_drain = fleet.record_heartbeat(conn, heartbeat)
+        self._sent_at = self._clock()
         if is_to_drain and not self.draining:
             log.info("an operator wants this process drained")
             self._stops()

@@ -11,7 +11,6 @@ from functools import partial
 from uuid import UUID
 
 import gevent
-from celery.worker import state
 
 from shared.deployments import limits
 from shared.deployments.limits import HostLimits
@@ -20,6 +19,7 @@ from shared.infra import broker, egress, encryption
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
 from shared.settings import Settings
+from workers import messages
 from workers.builder import caches, host_commands, workspaces
 from workers.builder.builder import Builder
 from workers.heartbeat import Figures, HeartbeatSender
@@ -62,7 +62,7 @@ def start(settings: Settings, *, is_runner: bool, slots: int) -> None:
         kind="runner" if is_runner else "builder",
         isolation=isolation,
         figures=figures,
-        is_full=lambda: len(state.active_requests) >= slots,
+        is_full=lambda: messages.executing() >= slots,
         dies=_die,
     )
     _heartbeats.start()

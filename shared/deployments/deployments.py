@@ -11,9 +11,10 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared.deployments import archives, limits, revision_changes, revisions, user_code
+from shared.deployments import archives, limits, revision_changes, revisions, shares, user_code
 from shared.deployments import secrets as revision_secrets
 from shared.deployments.revisions import Transition
+from shared.deployments.shares import Share
 from shared.deployments.user_code import UserCode
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import dumps
@@ -29,6 +30,7 @@ REVISION_CONFIG = "repo_ref langgraph_config_path image_uri source_tarball_path 
 
 NO_USER_CODE = UserCode()
 PATH_PREFIX = "/d/"  # a deployment's path at the service's address, before its name
+PREVIEW_SIGN = "--"  # between a deployment's name and a preview's, which has none of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +41,52 @@ class DeploymentRef:
     organization_id: UUID
     name: str
     pool: str
-    active_revision_id: UUID | None
+    active_revision_id: UUID | None  # at a preview's address the preview's
     http: Mapping[str, Any] = field(default_factory=dict)  # of the langgraph.json of the revision that serves
     user_code: UserCode = NO_USER_CODE  # of that revision
+    traffic: Sequence[Share] = ()  # none: new runs get the revision that serves
+    preview: str | None = None  # whose address it was called at: new runs get that revision, whatever serves
+
+    @property
+    def address_name(self) -> str:
+        """What the address that it was called at calls it."""
+        return self.name if self.preview is None else preview_address_name(self.name, self.preview)
+
+
+def preview_address_name(name: str, preview: str) -> str:
+    """What stands in the address of a deployment's preview for its name."""
+    return f"{name}{PREVIEW_SIGN}{preview}"
 
 
 SERVING = """
 SELECT d.id, d.organization_id, d.name, d.pool, d.active_revision_id,
-    coalesce(r.manifest -> 'http', '{}') AS http, r.user_code IS NOT NULL AS has_user_code
+    coalesce(r.manifest -> 'http', '{}') AS http, r.user_code IS NOT NULL AS has_user_code, d.traffic,
+    CAST(NULL AS text) AS preview
 FROM deployment d LEFT JOIN revision r ON r.id = d.active_revision_id
 WHERE d.deleted_at IS NULL"""
+PREVIEWED = """
+SELECT d.id, d.organization_id, d.name, d.pool, r.id AS active_revision_id,
+    coalesce(r.manifest -> 'http', '{}') AS http, r.user_code IS NOT NULL AS has_user_code, NULL AS traffic,
+    p.name AS preview
+FROM deployment d JOIN preview p ON p.deployment_id = d.id JOIN revision r ON r.id = p.revision_id
+WHERE d.deleted_at IS NULL AND p.name = :preview"""
 
 
 def resolve(conn: Connection, organization_id: UUID, name: str) -> DeploymentRef | None:
-    """The organization's deployment of that name, None when there is none."""
-    query = text(f"{SERVING} AND d.organization_id = :organization_id AND d.name = :name")
-    row = conn.execute(query, {"organization_id": organization_id, "name": name}).one_or_none()
-    return _ref(conn, row) if row else None
+    """The organization's deployment of that name, or else what previews it under that name; None when neither is."""
+    return _resolve(conn, name, "AND d.organization_id = :organization_id", organization_id)
 
 
 def resolve_by_id(conn: Connection, deployment_id: UUID) -> DeploymentRef | None:
     """The deployment with that id, whose ever it is; None when there is none."""
     row = conn.execute(text(f"{SERVING} AND d.id = :id"), {"id": deployment_id}).one_or_none()
     return _ref(conn, row) if row else None
+
+
+FOR_ANYBODY = """
+AND (CAST(:organization_id AS uuid) IS NULL OR d.organization_id = :organization_id)
+AND (r.user_code IS NOT NULL OR CAST(r.manifest -> 'http' AS text) NOT IN ('{}', 'null'))
+ORDER BY has_user_code DESC, d.created_at, d.id LIMIT 1"""
 
 
 def resolve_for_anybody(
@@ -71,27 +96,46 @@ def resolve_for_anybody(
 
     Of several organizations' the oldest: one with user code before one that has only settings for browsers.
     """
-    query = text(
-        f"{SERVING} AND d.name = :name"
-        " AND (CAST(:organization_id AS uuid) IS NULL OR d.organization_id = :organization_id)"
-        " AND (r.user_code IS NOT NULL OR CAST(r.manifest -> 'http' AS text) NOT IN ('{}', 'null'))"
-        " ORDER BY has_user_code DESC, d.created_at, d.id LIMIT 1"
-    )
-    row = conn.execute(query, {"organization_id": organization_id, "name": name}).one_or_none()
+    return _resolve(conn, name, FOR_ANYBODY, organization_id)
+
+
+def _resolve(
+    conn: Connection, name: str, condition: str, organization_id: UUID | None
+) -> DeploymentRef | None:
+    """A deployment has its name before any preview of another."""
+    values = {"organization_id": organization_id, "name": name}
+    row = conn.execute(text(f"{SERVING} AND d.name = :name {condition}"), values).one_or_none()
+    previewed, sign, preview = name.rpartition(PREVIEW_SIGN)
+    if row is None and sign:
+        values |= {"name": previewed, "preview": preview}
+        row = conn.execute(text(f"{PREVIEWED} AND d.name = :name {condition}"), values).one_or_none()
     return _ref(conn, row) if row else None
 
 
 def _ref(conn: Connection, row: Row[Any]) -> DeploymentRef:
-    *known, has_user_code = row
-    if not has_user_code:
-        return DeploymentRef(*known)
-    return DeploymentRef(*known, user_code=user_code.of_revision(conn, row.active_revision_id))
+    own = user_code.of_revision(conn, row.active_revision_id) if row.has_user_code else NO_USER_CODE
+    return DeploymentRef(
+        row.id,
+        row.organization_id,
+        row.name,
+        row.pool,
+        row.active_revision_id,
+        http=row.http,
+        user_code=own,
+        traffic=shares.from_stored(row.traffic),
+        preview=row.preview,
+    )
 
 
 def is_taken(conn: Connection, name: str) -> bool:
-    """Whether any organization has a deployment of that name."""
-    query = text("SELECT EXISTS (SELECT FROM deployment WHERE name = :name AND deleted_at IS NULL)")
-    return conn.execute(query, {"name": name}).scalar_one()
+    """Whether any organization has a deployment of that name, or one that is previewed under it."""
+    query = text(
+        "SELECT EXISTS (SELECT FROM deployment WHERE name = :name AND deleted_at IS NULL) OR EXISTS ("
+        "SELECT FROM preview p JOIN deployment d ON d.id = p.deployment_id"
+        " WHERE d.name = :previewed AND p.name = :preview AND d.deleted_at IS NULL)"
+    )
+    previewed, _, preview = name.rpartition(PREVIEW_SIGN)
+    return conn.execute(query, {"name": name, "previewed": previewed, "preview": preview}).scalar_one()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,11 +274,13 @@ def add_revision(
     change: Change,
     *,
     by: Mapping[str, str] | None = None,
+    preview: str | None = None,
 ) -> tuple[UUID, list[Transition]]:
-    """A new revision, whether or not anything differs."""
+    """A new revision, whether or not anything differs; one for a preview leaves the deployment as it is."""
     deployment = lock(conn, organization_id, deployment_id)
-    _change_settings(conn, deployment, change)
-    return _next_revision(conn, deployment, change, by)
+    if preview is None:
+        _change_settings(conn, deployment, change)
+    return _next_revision(conn, deployment, change, by, preview)
 
 
 def _change_settings(conn: Connection, deployment: RowMapping, change: Change) -> None:
@@ -259,7 +305,11 @@ def _change_settings(conn: Connection, deployment: RowMapping, change: Change) -
 
 
 def _next_revision(
-    conn: Connection, deployment: RowMapping, change: Change, by: Mapping[str, str] | None
+    conn: Connection,
+    deployment: RowMapping,
+    change: Change,
+    by: Mapping[str, str] | None,
+    preview: str | None = None,
 ) -> tuple[UUID, list[Transition]]:
     """The latest revision with the change applied: a new one, or the placeholder filled."""
     deployment_id = deployment["id"]
@@ -276,19 +326,24 @@ def _next_revision(
     elif given.get("source_tarball_path"):
         digest = _uploaded(conn, deployment_id, given["source_tarball_path"])
         config["repo_commit_sha"] = None
+    has_source = digest is not None or source == REPOSITORY
+    if preview is not None and not has_source:
+        loc = ("body", "source_revision_config", "source_tarball_path")
+        raise Invalid("a preview needs source: the deployment has none yet", loc=loc, status=400)
     is_placeholder = latest["status"] == RevisionStatus.CREATING and latest["archive_digest"] is None
-    if is_placeholder:
+    if is_placeholder and preview is None:
         revision_id = latest["id"]
         _fill(conn, revision_id, source=source, config=config, digest=digest)
     else:
-        revision_id = revisions.create(conn, deployment_id, source=source, config=config, digest=digest)
+        revision_id = revisions.create(
+            conn, deployment_id, source=source, config=config, digest=digest, preview=preview
+        )
         if not change.secrets:
             revision_secrets.carry_over(conn, latest["id"], revision_id)
     if change.secrets:
         revision_secrets.replace(conn, revision_id, change.secrets)
     revision_secrets.change(conn, revision_id, change.secret_changes)
     revision_changes.keep(conn, revision_id, by)
-    has_source = digest is not None or source == REPOSITORY
     return revision_id, revisions.start(conn, deployment_id, revision_id) if has_source else []
 
 
@@ -386,6 +441,11 @@ SELECT d.id, d.organization_id, d.name, d.display_name, d.source, d.source_confi
        d.updated_at, r.source_revision_config, r.number AS latest_revision_number,
        r.status AS latest_revision_status,
        (SELECT a.number FROM revision a WHERE a.id = d.active_revision_id) AS active_revision_number,
+       CASE WHEN d.traffic IS NOT NULL THEN (
+           SELECT json_agg(json_build_object('revision_id', o.id, 'revision_number', o.number,
+                                             'percent', share.percent) ORDER BY o.number)
+           FROM jsonb_to_recordset(d.traffic) AS share(revision_id uuid, percent integer)
+           JOIN revision o ON o.id = share.revision_id) END AS traffic,
        (SELECT a.manifest -> 'http' ->> 'mount_prefix' FROM revision a WHERE a.id = d.active_revision_id)
            AS mount_prefix,
        coalesce((SELECT json_agg(s.name ORDER BY s.name) FROM secret s WHERE s.revision_id = r.id), '[]')
@@ -465,14 +525,25 @@ def search(
     return list(conn.execute(query, values).mappings())
 
 
+RECENTLY_USED = text("""
+SELECT taking.revision_id FROM (
+    SELECT d.id, d.updated_at, d.active_revision_id, d.traffic,
+        (SELECT max(updated_at) FROM thread WHERE deployment_id = d.id) AS used_at
+    FROM deployment d WHERE d.pool = :pool AND d.deleted_at IS NULL AND d.active_revision_id IS NOT NULL
+    ORDER BY used_at DESC NULLS LAST, d.updated_at DESC LIMIT :limit
+) AS d CROSS JOIN LATERAL (
+    SELECT share.revision_id, share.percent
+    FROM jsonb_to_recordset(d.traffic) AS share(revision_id uuid, percent integer)
+    UNION ALL
+    SELECT d.active_revision_id, 100 WHERE d.traffic IS NULL
+) AS taking
+ORDER BY d.used_at DESC NULLS LAST, d.updated_at DESC, d.id, taking.percent DESC
+""")
+
+
 def recently_used(conn: Connection, pool: str, *, limit: int) -> list[UUID]:
-    """The serving revisions of the pool's deployments that had a run last, then the newest ones."""
-    query = text(
-        "SELECT active_revision_id FROM deployment d WHERE pool = :pool AND deleted_at IS NULL"
-        " AND active_revision_id IS NOT NULL ORDER BY (SELECT max(updated_at) FROM thread"
-        " WHERE deployment_id = d.id) DESC NULLS LAST, updated_at DESC LIMIT :limit"
-    )
-    return list(conn.execute(query, {"pool": pool, "limit": limit}).scalars())
+    """The revisions with traffic of so many of the pool's deployments: those that had a run last, then the newest."""
+    return list(conn.execute(RECENTLY_USED, {"pool": pool, "limit": limit}).scalars())
 
 
 def ended(conn: Connection, revision_id: UUID) -> tuple[str, str | None] | None:

@@ -10,7 +10,7 @@ MAX_VALUE_BYTES = 64 * 1024
 
 # They would change what runs, or where the platform's own servers are looked for.
 FORBIDDEN = re.compile(
-    r"DATABASE_URL|REDIS_URL|RUNYARD_.*|GRAPH_HOST_.*|LD_.*|PYTHON.*|UV_.*|BASH_ENV|ENV|IFS"
+    r"DATABASE_(READ_)?URL|REDIS_((BROKER|EVENTS)_)?URL|RUNYARD_.*|GRAPH_HOST_.*|LD_.*|PYTHON.*|UV_.*|BASH_ENV|ENV|IFS"
 )
 
 # The hosted product keeps these for itself; the `langgraph deploy` command never sends them. What says where a graph

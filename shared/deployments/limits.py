@@ -9,6 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from shared.deployments.shares import takes_traffic
 from shared.figures import budgets
 from shared.infra.postgres import Row
 
@@ -50,7 +51,8 @@ def of_hosts(conn: Connection, revision_ids: Collection[UUID]) -> dict[UUID, Hos
     rows = conn.execute(
         text(
             "SELECT r.id, d.hosts_per_runner, d.memory_mb, d.deleted_at IS NOT NULL,"
-            " coalesce(d.active_revision_id <> r.id, false) FROM revision r JOIN deployment d ON d.id = r.deployment_id WHERE r.id = ANY(:ids)"
+            f" d.active_revision_id IS NOT NULL AND {takes_traffic('r', 'd')} IS NOT TRUE"
+            " FROM revision r JOIN deployment d ON d.id = r.deployment_id WHERE r.id = ANY(:ids)"
         ),
         {"ids": list(revision_ids)},
     )

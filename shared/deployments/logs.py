@@ -139,10 +139,11 @@ def notify(stored: Iterable[Line]) -> None:
     """After the commit: whoever waits for lines of these deployments looks. It may be lost."""
     for deployment_id in {line.deployment_id for line in stored}:
         try:
-            redis.client().publish(channel(deployment_id), events.WAKE_UP)
+            redis.events(deployment_id).publish(channel(deployment_id), events.WAKE_UP)
         except RedisError as error:
             log.warning("readers of a deployment's log learn of its lines a little later: %s", error)
-            return
+            if not redis.has_several():
+                return
 
 
 def lines(
@@ -248,8 +249,7 @@ def announce(moved: Sequence[Transition]) -> None:
             )
         )
     try:
-        if batches:
-            events.append(redis.client(), batches, retention_seconds=RETENTION_SECONDS)
+        events.append_all(batches, retention_seconds=RETENTION_SECONDS)
     except RedisError as error:
         log.warning("could not announce the status of %d revisions: %s", len(moved), error)
     for move in moved:

@@ -19,7 +19,8 @@ CONFIRM_SECONDS = 1.0
 
 LOOK = """
 SELECT r.id, r.number, r.deployment_id, r.created_at, r.updated_at, r.status, r.status_message, r.source,
-       r.source_revision_config, r.archive_digest, r.created_by, r.changes, d.source_config ->> 'repo_url' AS repo_url
+       r.source_revision_config, r.archive_digest, r.created_by, r.changes, r.preview,
+       d.source_config ->> 'repo_url' AS repo_url
 FROM deployment d LEFT JOIN revision r ON r.deployment_id = d.id AND r.id = %(revision_id)s
 WHERE d.id = %(deployment_id)s AND d.organization_id = %(organization_id)s AND d.deleted_at IS NULL
 """

@@ -6,7 +6,8 @@
 
 A claim raises `attempt` and takes a lease. Whoever holds `(attempt, owner)` may move the revision; every
 other write is refused. Decisions between revisions of one deployment are taken with its row locked. All
-times are the database's. `Transition` is what to announce once the transaction has committed.
+times are the database's. A preview's revisions are in a line of their own: they and those that are to serve skip
+only their like, and one at a time is built. `Transition` is what to announce once the transaction has committed.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class ClaimedRevision:
     requirements: str | None
     python_version: str | None
     manifest: Mapping[str, Any] | None
+    preview: str | None  # None: it is to serve
 
 
 def lock_deployment(conn: Connection, deployment_id: UUID) -> None:
@@ -77,11 +79,11 @@ def lock_deployment(conn: Connection, deployment_id: UUID) -> None:
 
 INSERT = text("""
 INSERT INTO revision (id, deployment_id, number, status, source, source_revision_config, archive_digest,
-                      requirements, python_version, manifest, build_id)
+                      requirements, python_version, manifest, build_id, preview)
 VALUES (:id, :deployment_id,
         (SELECT coalesce(max(number), 0) + 1 FROM revision WHERE deployment_id = :deployment_id),
         'CREATING', :source, CAST(:config AS json), :digest, :requirements, :python_version,
-        CAST(:manifest AS json), :build_id)
+        CAST(:manifest AS json), :build_id, :preview)
 """)
 
 
@@ -96,8 +98,12 @@ def create(
     python_version: str | None = None,
     manifest: Mapping[str, Any] | None = None,
     build_id: UUID | None = None,
+    preview: str | None = None,
 ) -> UUID:
-    """A new revision in CREATING, the deployment's latest; `build_id` names one whose build it repeats."""
+    """A new revision in CREATING, the deployment's latest unless it is for a preview.
+
+    `build_id` names one whose build it repeats.
+    """
     revision_id = uuid7()
     conn.execute(
         INSERT,
@@ -111,12 +117,14 @@ def create(
             "python_version": python_version,
             "manifest": None if manifest is None else dumps(manifest),
             "build_id": build_id,
+            "preview": preview,
         },
     )
-    conn.execute(
-        text("UPDATE deployment SET latest_revision_id = :rid, updated_at = now() WHERE id = :id"),
-        {"rid": revision_id, "id": deployment_id},
-    )
+    if preview is None:
+        conn.execute(
+            text("UPDATE deployment SET latest_revision_id = :rid, updated_at = now() WHERE id = :id"),
+            {"rid": revision_id, "id": deployment_id},
+        )
     return revision_id
 
 
@@ -139,21 +147,39 @@ def _has_one_in_progress(conn: Connection, deployment_id: UUID) -> bool:
     return bool(conn.execute(query, {"id": deployment_id, "statuses": list(IN_PROGRESS)}).scalar())
 
 
+def interrupt_preview(conn: Connection, deployment_id: UUID, preview: str) -> list[Transition]:
+    """Stop what is on its way for a preview, and let the next one go. The deployment must be locked."""
+    query = text(
+        "SELECT id FROM revision WHERE deployment_id = :id AND preview = :preview AND status <> ALL(:ends)"
+    )
+    values = {"id": deployment_id, "preview": preview, "ends": [str(end) for end in REVISION_ENDS]}
+    ids = conn.execute(query, values).scalars().all()
+    stopped = [_move(conn, id, RevisionStatus.INTERRUPTED, "its preview was deleted") for id in ids]
+    return [*stopped, *promote(conn, deployment_id)]
+
+
 def _skip_queued(conn: Connection, deployment_id: UUID, *, except_id: UUID) -> list[Transition]:
-    query = text("SELECT id FROM revision WHERE deployment_id = :id AND status = 'QUEUED' AND id <> :except")
+    query = text(
+        "SELECT id FROM revision WHERE deployment_id = :id AND status = 'QUEUED' AND id <> :except"
+        " AND preview IS NOT DISTINCT FROM (SELECT preview FROM revision WHERE id = :except)"
+    )
     ids = conn.execute(query, {"id": deployment_id, "except": except_id}).scalars().all()
     return [_move(conn, id, RevisionStatus.SKIPPED, "a newer revision took its place") for id in ids]
 
 
 def promote(conn: Connection, deployment_id: UUID) -> list[Transition]:
-    """Begin the newest queued revision, when nothing is in progress. The deployment must be locked."""
+    """Begin the queued revision that is to serve, else the preview that waits longest, when nothing is in progress.
+
+    The deployment must be locked.
+    """
     query = text(
-        "SELECT id FROM revision WHERE deployment_id = :id AND status = 'QUEUED' ORDER BY number DESC"
+        "SELECT id FROM revision WHERE deployment_id = :id AND status = 'QUEUED'"
+        " ORDER BY preview IS NOT NULL, CASE WHEN preview IS NULL THEN -number ELSE number END"
     )
-    newest = conn.execute(query, {"id": deployment_id}).scalars().first()
-    if newest is None or _has_one_in_progress(conn, deployment_id):
+    next_one = conn.execute(query, {"id": deployment_id}).scalars().first()
+    if next_one is None or _has_one_in_progress(conn, deployment_id):
         return []
-    return start(conn, deployment_id, newest)
+    return start(conn, deployment_id, next_one)
 
 
 MOVE = text("""
@@ -211,7 +237,7 @@ WHERE r.id = :id AND d.id = r.deployment_id AND d.deleted_at IS NULL AND r.owner
   AND r.status = ANY(:claimable) AND {is_due("r")}
 RETURNING r.id, r.deployment_id, d.organization_id, d.pool, r.status, r.attempt,
           r.seq_reserved - :reserved AS floor, r.archive_digest, r.source_revision_config, r.requirements,
-          r.python_version, r.manifest, coalesce(r.build_id, r.id) AS build_id
+          r.python_version, r.manifest, coalesce(r.build_id, r.id) AS build_id, r.preview
 """)
 
 
@@ -244,6 +270,7 @@ def claim(conn: Connection, revision_id: UUID, *, owner: str, lease_seconds: flo
         requirements=row.requirements,
         python_version=row.python_version,
         manifest=row.manifest,
+        preview=row.preview,
     )
 
 
@@ -400,7 +427,7 @@ def expire(conn: Connection) -> list[Transition]:
 
 COLUMNS = (
     "r.id, r.number, r.created_at, r.updated_at, r.status, r.status_message, r.source, r.source_revision_config,"
-    " r.archive_digest, r.created_by, r.changes, (SELECT d.source_config ->> 'repo_url' FROM deployment d"
+    " r.archive_digest, r.created_by, r.changes, r.preview, (SELECT d.source_config ->> 'repo_url' FROM deployment d"
     " WHERE d.id = r.deployment_id) AS repo_url"
 )
 

@@ -16,13 +16,17 @@ import hashlib
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from redis import Redis
 from redis.exceptions import NoScriptError, RedisError
 
-from shared.infra.redis import PREFIX, client
+from shared.infra import packed
+from shared.infra import redis as servers
+from shared.infra.packed import OwnConnection, command, pack
+from shared.infra.redis import PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +137,13 @@ return 'OK'
 OK, LOST, FENCED, DONE, GAP = "OK", "LOST", "FENCED", "DONE", "GAP"
 
 
+class WakeChannel(NamedTuple):
+    """A channel of wake-ups, and the id by which its server is found."""
+
+    id: UUID
+    name: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Events to append in one call. `floor` opens the attempt; `final` says the last one ends the log.
@@ -147,7 +158,12 @@ class Batch:
     payloads: Sequence[bytes]
     floor: int | None = None
     final: bool = False
-    wake_channel: bytes | None = None
+    wake_channel: WakeChannel | None = None
+
+    @property
+    def wakes(self) -> WakeChannel | None:
+        """The channel whose readers are to be woken."""
+        return None if self.floor is None else self.wake_channel
 
 
 def payload(name: str, data: bytes) -> bytes:
@@ -156,43 +172,73 @@ def payload(name: str, data: bytes) -> bytes:
 
 
 SCRIPT_SHA = hashlib.sha1(APPEND.encode(), usedforsecurity=False).hexdigest()
+PACKED_HEADS = 2_048  # of logs that are written
 
 
-def append(redis: Redis, batches: Sequence[Batch], *, retention_seconds: int) -> list[str]:
+def append(
+    redis: Redis, batches: Sequence[Batch], *, retention_seconds: int, connection: OwnConnection | None = None
+) -> list[str]:
     """Append batches of any number of logs in one round-trip; one answer each. Raises RedisError.
 
-    Repeating a call is harmless: events already in the log are skipped.
+    Repeating a call is harmless: events already in the log are skipped. `connection` is the caller's own.
     """
+    commands = [_command(batch, retention_seconds) for batch in batches]
+    for batch in batches:
+        if (woken := batch.wakes) is not None and not is_elsewhere(woken, redis):
+            commands.append(command(3, pack(b"PUBLISH", woken.name, WAKE_UP)))
+    send = partial(packed.send, redis) if connection is None else connection.send
     try:
-        answers = _call(redis, batches, retention_seconds)
+        answers = send(commands)
     except NoScriptError:  # a server that has just started does not know it yet
         redis.script_load(APPEND)
-        answers = _call(redis, batches, retention_seconds)
-    return [answer.decode() if isinstance(answer, bytes) else answer for answer in answers]
+        answers = send(commands)
+    return [answer.decode() for answer in answers[: len(batches)]]
 
 
-def _call(redis: Redis, batches: Sequence[Batch], retention_seconds: int) -> list[bytes | str]:
-    pipe = redis.pipeline(transaction=False)
+def _command(batch: Batch, retention_seconds: int) -> bytes:
+    floor = b"" if batch.floor is None else b"%d" % batch.floor
+    expiry = retention_seconds if batch.final else RUNNING_EXPIRY_SECONDS
+    return command(
+        13 + len(batch.payloads),
+        _head(batch.id, batch.attempt, batch.owner),
+        pack(floor, b"%d" % batch.first_seq, b"%d" % batch.final, b"%d" % expiry, b"%d" % KEPT_EVENTS),
+        pack(*batch.payloads),
+    )
+
+
+@lru_cache(PACKED_HEADS)
+def _head(id: UUID, attempt: int, owner: str) -> bytes:
+    """What all appends of an attempt begin with."""
+    script, keys = SCRIPT_SHA.encode(), (log_key(id).encode(), meta_key(id).encode())
+    return pack(b"EVALSHA", script, b"2", *keys, channel(id), b"%d" % attempt, owner.encode())
+
+
+def is_elsewhere(channel: WakeChannel, redis: Redis) -> bool:
+    """Whether the channel is another server's."""
+    return servers.has_several() and servers.events(channel.id) is not redis
+
+
+def wake(channel: WakeChannel) -> None:
+    """Wake the readers of a channel; they look for themselves when that fails."""
+    try:
+        servers.events(channel.id).publish(channel.name, WAKE_UP)
+    except RedisError as error:
+        log.warning("readers of a channel look a little later: %s", error)
+
+
+def append_all(batches: Sequence[Batch], *, retention_seconds: int) -> None:
+    """Append batches, each at its server. Raises RedisError when one was away, after all others have theirs."""
+    by_server: dict[Redis, list[Batch]] = {}
     for batch in batches:
-        pipe.evalsha(
-            SCRIPT_SHA,
-            2,
-            log_key(batch.id),
-            meta_key(batch.id),
-            channel(batch.id),
-            batch.attempt,
-            batch.owner,
-            "" if batch.floor is None else batch.floor,
-            batch.first_seq,
-            int(batch.final),
-            retention_seconds if batch.final else RUNNING_EXPIRY_SECONDS,
-            KEPT_EVENTS,
-            *batch.payloads,
-        )
-    for batch in batches:
-        if batch.wake_channel is not None and batch.floor is not None:
-            pipe.publish(batch.wake_channel, WAKE_UP)
-    return pipe.execute()[: len(batches)]
+        by_server.setdefault(servers.events(batch.id), []).append(batch)
+    failure: RedisError | None = None
+    for redis, own in by_server.items():
+        try:
+            append(redis, own, retention_seconds=retention_seconds)
+        except RedisError as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 def close(
@@ -204,7 +250,7 @@ def close(
     """
     batch = Batch(id, attempt, owner, floor + 1, payloads, floor=floor, final=True)
     try:
-        append(client(), [batch], retention_seconds=retention_seconds)
+        append(servers.events(id), [batch], retention_seconds=retention_seconds)
     except RedisError as error:
         log.warning("could not end the event log of %s: %s", id, error)
 

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from shared.eventlog.events import EXPIRED, PAGE, Event, logged, position
 from shared.eventlog.hub import Reader
-from shared.infra.redis import client
+from shared.infra.redis import events as server_of
 
 log = logging.getLogger(__name__)
 
@@ -26,27 +26,30 @@ AWAY_CHECK_SECONDS = 5.0  # … and while Redis is away, where the row says all 
 PAUSE_SECONDS = 0.2
 SETTLE_SECONDS = 1.5  # between the row's end and a log without one: longer than a writer pauses
 
+Ended = Callable[[int], Sequence[Event] | None]
+
 
 def follow(
     reader: Reader,
     id: UUID,
     *,
     after: int | None,
-    ended: Callable[[], Sequence[Event] | None],
+    ended: Ended,
     quiet_seconds: Callable[[], float],
     ended_by_row: Callable[[], Sequence[Event] | None] | None = None,
 ) -> Iterator[list[Event]]:
     """A log's events in order from number `after`, in batches, to its last; [] on each quiet spell.
 
-    `after` None means from now on. `ended()` answers from the row, for a log that was lost: the last
-    events to send, or None while the thing lives. `quiet_seconds()` is how long to wait for something new.
+    `after` None means from now on. `ended(last)` answers from the row, for a log that was lost: the last
+    events to send to who has those up to number `last`, or None while the thing lives. `quiet_seconds()` is
+    how long to wait for something new.
     `ended_by_row` is for callers who need the end alone, not what led to it: it is asked while Redis is away.
     Raises Stopping when the process stops first.
 
     The log is the truth. A message that is next in line is relayed as it is; on anything else (the
     subscription's confirmation, a gap, a quiet spell) what is missing is read from the log.
     """
-    redis = client()
+    redis = server_of(id)
     reader.wait_confirmed(quiet_seconds())
     last = after
     while last is None:
@@ -121,9 +124,7 @@ class _Position:
         return _newest(self._redis, self._id)
 
 
-def _look(
-    position: _Position, checks: _Checks, row: _Row, ended: Callable[[], Sequence[Event] | None]
-) -> Sequence[Event] | None:
+def _look(position: _Position, checks: _Checks, row: _Row, ended: Ended) -> Sequence[Event] | None:
     """The last events of what ended in silence; else None, and the position is stale if the log has gone on."""
     newest = position.newest()
     final = None
@@ -155,12 +156,12 @@ class _Checks:
     def seconds_left(self) -> float:
         return max(self._next - time.monotonic(), 0.0)
 
-    def ask(self, ended: Callable[[], Sequence[Event] | None], last: int) -> Sequence[Event] | None:
+    def ask(self, ended: Ended, last: int) -> Sequence[Event] | None:
         """The last events of what has ended by its row and adds nothing to its log; None otherwise."""
         now = time.monotonic()
         if now < self._row_at:
             return None
-        final = ended()
+        final = ended(last)
         if final and self._ended_with == last:
             return final
         self._ended_with = last if final else None

@@ -16,6 +16,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from shared.eventlog.events import Event, channel, parse_message
+from shared.infra import redis as servers
 from shared.infra.subscriptions import OneOfProcess, keep_subscribed, messages
 
 QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # a slow reader's queue before it must read the log
@@ -137,7 +138,8 @@ class Hub:
         """A reader subscribed to the log's channel; it need not be confirmed yet.
 
         `unseen` says that nothing can be published before the subscription is confirmed (the row is
-        not there yet), so that the log need not be read first. `at` is another channel, of wake-ups alone.
+        not there yet), so that the log need not be read first. `at` is another channel of what has this id, of
+        wake-ups alone.
         """
         reader = Reader(at or channel(id), unseen=unseen)
         self._add(reader)
@@ -149,9 +151,11 @@ class Hub:
             self._remove(reader)
 
     def _add(self, reader: Reader) -> None:
-        if self._thread is None:
-            self._thread = keep_subscribed(self._redis, self._follow, name="events-hub")
         with self._lock:
+            if self._thread is None:  # a start lets others run, who would start one more
+                self._thread = keep_subscribed(
+                    self._redis, self._follow, name="events-hub", until=lambda: self._is_closed
+                )
             readers = self._readers.setdefault(reader.channel, set())
             if any(other.confirmed for other in readers):
                 reader.confirm()
@@ -222,4 +226,29 @@ class Hub:
         return [reader for readers in tuple(self._readers.values()) for reader in tuple(readers)]
 
 
-hub = OneOfProcess(Hub)
+class Hubs(Hub):
+    """A hub for each server with event logs: one that is away holds up its own readers alone."""
+
+    def __init__(self, redises: Sequence[Redis]) -> None:
+        super().__init__(redises[0])
+        self._hubs = {redis: Hub(redis) for redis in redises}
+
+    def close(self) -> None:
+        for one in self._hubs.values():
+            one.close()
+
+    @contextmanager
+    def reader(self, id: UUID, *, unseen: bool = False, at: bytes | None = None) -> Iterator[Reader]:
+        with self._hubs[servers.events(id)].reader(id, unseen=unseen, at=at) as reader:
+            yield reader
+
+    def _all(self) -> list[Reader]:
+        return [reader for one in self._hubs.values() for reader in one._all()]
+
+
+def _make() -> Hub:
+    redises = servers.event_servers()
+    return Hub(redises[0]) if len(redises) == 1 else Hubs(redises)
+
+
+hub = OneOfProcess(_make)

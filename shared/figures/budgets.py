@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -20,6 +20,7 @@ from sqlalchemy import Connection, text
 from shared.errors import TooMany
 from shared.figures.folding import DAY
 from shared.figures.sums import models, tokens
+from shared.infra import clock
 from shared.infra.postgres import Driver, query
 
 DEPLOYMENT, KEY = "deployment", "key"
@@ -129,7 +130,7 @@ def _called(account: Account) -> str:
 
 
 def _tomorrow() -> datetime:
-    return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    return clock.now().replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
 
 
 _used_up: dict[Account, int] = {}  # what was used up when it was looked up, and how much that was to be
@@ -147,7 +148,7 @@ def require(conn: Connection | Driver, deployment_id: UUID, key_id: str) -> None
         _looked_up_at = time.monotonic()
     for account in accounts(deployment_id, key_id):
         if account in _used_up:
-            seconds = int((_tomorrow() - datetime.now(UTC)).total_seconds()) + 1
+            seconds = int((_tomorrow() - clock.now()).total_seconds()) + 1
             raise TooMany(exceeded(account, _used_up[account]), retry_after_seconds=seconds)
 
 

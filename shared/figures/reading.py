@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from sqlalchemy import Connection, text
 from shared.figures.folding import HOUR, MINUTE
 from shared.figures.histograms import percentile
 from shared.figures.sums import COLUMNS, COUNTS, KINDS, STATUSES, summed
+from shared.infra import clock
 from shared.models import is_live, waiting_since
 
 
@@ -99,7 +100,7 @@ def series(
     now: datetime | None = None,
 ) -> dict[str, Any]:
     """One point for each step of the window, oldest first."""
-    now = now or datetime.now(UTC)
+    now = now or clock.now()
     since = window.begins_at(now)
     values = {
         "organization_id": organization_id,
@@ -159,7 +160,7 @@ def overview(
     conn: Connection, organization_id: UUID, window: Window, *, now: datetime | None = None
 ) -> list[dict[str, Any]]:
     """Each deployment: what it did within the window, and what it does now."""
-    now = now or datetime.now(UTC)
+    now = now or clock.now()
     since = window.begins_at(now)
     values = {
         "organization_id": organization_id,

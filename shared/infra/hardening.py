@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 import time
 
-PR_SET_DUMPABLE = 4
+from shared.infra import system
+
 YIELD_SECONDS = 0.0001
 
 
 def close_memory() -> None:
     """Keep other processes of this user from reading our memory and environment through /proc."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    system.prctl(system.PR_SET_DUMPABLE, 0)
 
 
 def owners_alone(path: str, flags: int) -> int:

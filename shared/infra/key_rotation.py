@@ -46,6 +46,31 @@ def rotate(report: Callable[[str, Counter[str]], None] = lambda column, counts: 
     return totals
 
 
+def check(most: int) -> Counter[str]:
+    """Change nothing: how many of the first values of each column are current, read with a later key, unreadable."""
+    totals: Counter[str] = Counter()
+    for name in ENCRYPTED:
+        for stored in _first_values(_column(name), most):
+            totals[_state_of(stored)] += 1
+    return totals
+
+
+def _first_values(column: Column[Any], most: int) -> list[bytes]:
+    with connection() as conn:
+        query = select(column).where(column.is_not(None)).order_by(*_keys(column)).limit(most)
+        return [bytes(value) for value in conn.execute(query).scalars()]
+
+
+def _state_of(stored: bytes) -> str:
+    if encryption.is_current(stored):
+        return CURRENT
+    try:
+        encryption.decrypt(stored)
+    except Undecryptable:
+        return UNREADABLE
+    return ROTATED
+
+
 def _column(name: str) -> Column[Any]:
     table, _, column = name.partition(".")
     return Base.metadata.tables[table].c[column]

@@ -5,6 +5,7 @@ PostgreSQL is the truth of the service. Errors that mean "no database" leave her
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 import orjson
 import psycopg
+from psycopg import waiting
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.array import ListBinaryDumper
@@ -23,6 +25,9 @@ from shared.infra.hardening import let_others_run
 # A connection that was used this recently is taken without asking the server whether it lives.
 TRUSTED_SECONDS = 1.0
 LARGE = 1_000_000  # characters or bytes: a step over so many is felt by whoever else is served
+# Connections a pool of one process holds at most; each process has a pool for transactions and one for statements.
+WEB_POOL, WORKER_POOL, POOLS = 8, 4, 2
+MOST_CONNECTIONS = {"web": WEB_POOL * POOLS, "runner": WORKER_POOL * POOLS, "builder": WORKER_POOL * POOLS}
 
 T = TypeVar("T")
 
@@ -51,58 +56,95 @@ def loads(text: str | bytes) -> Any:
 def connect(
     url: str,
     *,
-    pool_size: int = 8,
+    pool_size: int = WEB_POOL,
     statement_timeout_seconds: int = 30,
     application: str = "runyard",
     waits_for_disk: bool = True,
+    pooler: str = "none",
 ) -> Engine:
     """Make the process's engines. `url` is a `postgresql://` address.
 
     `waits_for_disk=False`: single statements on the driver return before they are on disk, unless they
     say otherwise; a crash of PostgreSQL may then forget the last ones, never a part of one.
+    `pooler="transaction"`: the address is a pooler's that lends a server connection for one transaction. Then nothing
+    is kept in a session: limits and time zone are the role's (`session_defaults`), and everything waits for the disk.
     """
     global _engine, _quick
-    options = (
-        f"-c statement_timeout={statement_timeout_seconds * 1000} -c lock_timeout=5000"
-        " -c idle_in_transaction_session_timeout=15000 -c timezone=UTC"
-    )
+    _check_waiting()
     shared: dict[str, Any] = {
         "pool_size": pool_size,
-        "max_overflow": 0,
-        "pool_timeout": 30,  # a burst waits for connections; a server that is away is noticed by connecting
-        "pool_recycle": 1800,
-        "pool_use_lifo": True,  # the connection used last has its statements prepared and its caches warm
-        "json_serializer": dumps,
-        "json_deserializer": loads,
+        "statement_timeout_seconds": statement_timeout_seconds,
+        "application": application,
+        "pooler": pooler,
     }
-    arguments: dict[str, Any] = {
-        "connect_timeout": 3,
-        "application_name": application,
-        "keepalives_idle": 30,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 20_000,
-        "prepare_threshold": 2,
-    }
-    _engine = create_engine(
-        driver_url(url),
-        isolation_level="READ COMMITTED",
-        connect_args={**arguments, "options": options},
-        **shared,
+    _engine = make_engine(url, isolation_level="READ COMMITTED", **shared)
+    _quick = make_engine(
+        url, isolation_level="AUTOCOMMIT", pool_reset_on_return=None, waits_for_disk=waits_for_disk, **shared
     )
-    _quick = create_engine(
-        driver_url(url),
-        isolation_level="AUTOCOMMIT",
-        pool_reset_on_return=None,
-        connect_args={
-            **arguments,
-            "options": options + ("" if waits_for_disk else " -c synchronous_commit=off"),
-        },
-        **shared,
-    )
-    _look_after(_engine)
-    _look_after(_quick)
     return _engine
+
+
+def _check_waiting() -> None:
+    """Refuse to work where a statement that waits for its answer would stop every greenlet of the process."""
+    patches = sys.modules.get("gevent.monkey")
+    if patches is None or not patches.is_module_patched("select"):
+        return
+    if waiting.wait is getattr(waiting, "wait_c", None):
+        raise RuntimeError("psycopg was imported before gevent patched this process")
+
+
+def make_engine(
+    url: str,
+    *,
+    statement_timeout_seconds: int,
+    application: str,
+    pooler: str,
+    waits_for_disk: bool = True,
+    **arguments: Any,
+) -> Engine:
+    """An engine as this service uses them; `arguments` are SQLAlchemy's."""
+    made = create_engine(
+        driver_url(url),
+        max_overflow=0,
+        pool_timeout=30,  # a burst waits for connections; a server that is away is noticed by connecting
+        pool_recycle=1800,
+        pool_use_lifo=True,  # the connection used last has its statements prepared and its caches warm
+        json_serializer=dumps,
+        json_deserializer=loads,
+        connect_args={
+            "connect_timeout": 3,
+            "application_name": application,
+            "keepalives_idle": 30,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 20_000,
+            **_session(pooler, statement_timeout_seconds, waits_for_disk=waits_for_disk),
+        },
+        **arguments,
+    )
+    _look_after(made)
+    return made
+
+
+def session_defaults(statement_timeout_seconds: int) -> dict[str, str]:
+    """What each of our sessions has set: by itself, or where sessions are a pooler's, by its role."""
+    return {
+        "statement_timeout": f"{statement_timeout_seconds * 1000}",
+        "lock_timeout": "5000",
+        "idle_in_transaction_session_timeout": "15000",
+        "timezone": "UTC",
+    }
+
+
+def _session(pooler: str, statement_timeout_seconds: int, *, waits_for_disk: bool) -> dict[str, Any]:
+    """The driver's arguments for what is kept in a session: nothing, where the next transaction has another one."""
+    if pooler == "transaction":
+        return {"prepare_threshold": None}
+    values = session_defaults(statement_timeout_seconds)
+    if not waits_for_disk:
+        values["synchronous_commit"] = "off"
+    options = " ".join(f"-c {name}={value}" for name, value in values.items())
+    return {"prepare_threshold": 2, "options": options}
 
 
 def driver_url(url: str) -> str:

@@ -11,7 +11,6 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from shared.infra.loops import forever
-from shared.infra.redis import client
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +20,9 @@ RETRY_SECONDS = (0.05, 1.0)
 T = TypeVar("T")
 
 
-def keep_subscribed(redis: Redis, follow: Callable[[Any], None], *, name: str) -> threading.Thread:
+def keep_subscribed(
+    redis: Redis, follow: Callable[[Any], None], *, name: str, until: Callable[[], bool] = lambda: False
+) -> threading.Thread:
     """Start a thread that calls `follow` with one new connection after the other; `follow` returns when its is lost."""
 
     def step() -> None:
@@ -34,7 +35,7 @@ def keep_subscribed(redis: Redis, follow: Callable[[Any], None], *, name: str) -
     thread = threading.Thread(
         target=forever,
         args=(step, RETRY_SECONDS[0]),
-        kwargs={"what": f"subscribing ({name})", "retry": RETRY_SECONDS},
+        kwargs={"what": f"subscribing ({name})", "retry": RETRY_SECONDS, "until": until},
         name=name,
         daemon=True,
     )
@@ -71,11 +72,11 @@ def messages(connection: Any, ping: Callable[[], object]) -> Iterator[list[Any]]
 class OneOfProcess(Generic[T]):
     """What a process has one of, made when it is first asked for."""
 
-    def __init__(self, make: Callable[[Redis], T]) -> None:
+    def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self.made: T | None = None
 
     def __call__(self) -> T:
         if self.made is None:
-            self.made = self._make(client())
+            self.made = self._make()
         return self.made

@@ -11,12 +11,13 @@ from shared.settings import Settings
 
 def main(arguments: list[str]) -> str | None:
     """What went wrong, if anything."""
-    url = Settings.from_env(os.environ).database_url
+    settings = Settings.from_env(os.environ)
+    url = settings.database_url
     if url is None:
         return "DATABASE_URL must name the database to migrate"
     match arguments:
         case []:
-            migrations.upgrade(url)
+            migrations.upgrade(url, pooler=settings.database_pooler)
         case ["new", subject]:
             migrations.write_version(url, subject)
         case _:

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs inside the connection and transaction that shared.migrations hands over."""
+"""Alembic's entry: each version in a transaction of its own, on the connection that shared.migrations hands over."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ context.configure(
     include_object=is_compared,
     compare_type=True,
     compare_server_default=False,
+    transaction_per_migration=True,
 )
 with context.begin_transaction():
     context.run_migrations()

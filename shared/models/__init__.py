@@ -5,6 +5,7 @@ Columns that hold what users sent and nobody queries are `json` (kept as sent); 
 """
 
 from shared.models.assistants import Assistant, AssistantVersion
+from shared.models.backups import LastBackup
 from shared.models.base import Base
 from shared.models.crons import Cron
 from shared.models.deployments import (
@@ -13,6 +14,7 @@ from shared.models.deployments import (
     Deployment,
     Graph,
     LogLine,
+    Preview,
     Revision,
     Secret,
     Upload,
@@ -64,12 +66,14 @@ __all__ = [
     "Figure",
     "Graph",
     "IdempotentAnswer",
+    "LastBackup",
     "Leader",
     "LogLine",
     "OAuthGrant",
     "OAuthProvider",
     "OAuthRequest",
     "Organization",
+    "Preview",
     "Revision",
     "RevisionStatus",
     "Run",

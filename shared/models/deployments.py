@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import JSON, Double, ForeignKey, Identity, Index, Text, func, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from shared.models.base import EMPTY, NOW, Base, deployment_key
@@ -35,6 +36,9 @@ class Deployment(Base):
     agent_environment: Mapped[str | None]
     latest_revision_id: Mapped[UUID | None]
     active_revision_id: Mapped[UUID | None]
+    # shares of the revisions that new runs get; NULL: all get the active one. See shared/deployments/shares.py
+    traffic: Mapped[list[dict[str, Any]] | None] = mapped_column(JSONB(none_as_null=True))
+    traffic_at: Mapped[datetime | None]  # when what takes traffic, or is shown as a preview, changed last
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
     deleted_at: Mapped[datetime | None]
@@ -79,6 +83,7 @@ class Revision(Base):
     # whose key asked for it, and which variables it set or unset: see shared/deployments/revision_changes.py
     created_by: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     changes: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    preview: Mapped[str | None]  # the preview it was made for; NULL: it is to serve
     build_id: Mapped[UUID | None]  # the revision whose build it uses, when it is not its own
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
@@ -95,6 +100,19 @@ class Revision(Base):
         Index("uq_revision_deployment_id_number", "deployment_id", "number", unique=True),
         Index("ix_revision_status", "status", "lease_until"),
     )
+
+
+class Preview(Base):
+    """A name under which a revision has an address of its own; without one until its first is built."""
+
+    __tablename__ = "preview"
+    deployment_id: Mapped[UUID] = deployment_key(primary=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    revision_id: Mapped[UUID | None] = mapped_column(
+        ForeignKey("revision.id", ondelete="CASCADE"), index=True
+    )
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 
 class Secret(Base):

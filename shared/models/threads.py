@@ -13,6 +13,13 @@ from sqlalchemy.orm import Mapped, mapped_column
 from shared.models.base import EMPTY, NOW, Base, deployment_key, of_thread
 from shared.models.statuses import ThreadStatus
 
+# A thread with a time to live that was not thinned out since its last change, and when that time is over: an index
+# takes only what depends on no session's time zone.
+EXPIRES = "ttl_minutes IS NOT NULL AND (swept_at IS NULL OR swept_at < updated_at)"
+EXPIRES_AT = (
+    "((updated_at AT TIME ZONE 'UTC') + make_interval(secs => least(ttl_minutes, '50000000') * '60'))"
+)
+
 
 class Thread(Base):
     """A conversation. `state` is its newest state as the API shows it, without `values`."""
@@ -45,7 +52,7 @@ class Thread(Base):
     __table_args__ = (
         Index("ix_thread_updated_at", "deployment_id", "updated_at"),
         Index("ix_thread_created_at", "deployment_id", "created_at"),
-        Index("ix_thread_ttl", "updated_at", postgresql_where=text("ttl_minutes IS NOT NULL")),
+        Index("ix_thread_expires", text(EXPIRES_AT), postgresql_where=text(EXPIRES)),
         Index("ix_thread_status", "deployment_id", "status", "updated_at"),
         Index(
             "ix_thread_metadata",

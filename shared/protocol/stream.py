@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -238,7 +239,7 @@ class ProtocolStream(ThreadReader[Item]):
                 reader,
                 run.run_id,
                 after=after,
-                ended=lambda: end_event.end_of_lost(self._deployment_id, run.run_id),
+                ended=partial(end_event.end_of_lost, self._deployment_id, run.run_id),
                 quiet_seconds=quiet_seconds,
             ):
                 is_over = bool(batch) and batch[-1].is_last
@@ -272,7 +273,7 @@ class ProtocolStream(ThreadReader[Item]):
 def _is_lost(run_id: UUID) -> bool:
     """Whether Redis answers, and has no log of this run."""
     try:
-        return not logs.position(redis.client(), run_id)
+        return not logs.position(redis.events(run_id), run_id)
     except RedisError:
         return False
 

@@ -41,7 +41,7 @@ def _statuses(run_id: UUID) -> dict[tuple[str, ...], str]:
     """The last that the log says of each graph inside, by namespace."""
     found: dict[tuple[str, ...], str] = {}
     try:
-        for name in logs.names(redis.client(), run_id, LIFECYCLE):
+        for name in logs.names(redis.events(run_id), run_id, LIFECYCLE):
             _, namespace, tail, _ = events.stored_head(name)
             if namespace:
                 found[tuple(namespace)] = tail.rpartition("|")[2]

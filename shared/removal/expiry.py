@@ -11,10 +11,11 @@ from sqlalchemy import Connection, text
 
 from shared import thread_copies
 from shared.models import is_live
+from shared.models.threads import EXPIRES, EXPIRES_AT
 from shared.threads import checkpoints, records
 
 STRATEGIES = ("delete", "keep_latest")
-SWEPT_AT_ONCE = 100
+SWEPT_AT_ONCE = 20  # each may have thousands of checkpoints
 
 SET = text(
     "UPDATE thread SET ttl_minutes = :minutes, ttl_strategy = :strategy, swept_at = NULL"
@@ -63,15 +64,15 @@ SWEPT = text(
     " WHERE deployment_id = :deployment_id AND thread_id = :thread_id"
 )
 
-IS_OVER = """ttl_minutes IS NOT NULL AND (swept_at IS NULL OR swept_at < updated_at)
-  AND updated_at < now() - make_interval(secs => least(ttl_minutes, 5e7) * 60)"""
+# In the words of the index: one whose time has not come, or that was thinned out, is not looked at.
+IS_OVER = f"{EXPIRES} AND {EXPIRES_AT} < now() AT TIME ZONE 'UTC'"
 
 EXPIRED = text(f"""
 SELECT deployment_id, thread_id FROM thread AS t
 WHERE {IS_OVER}
   AND NOT EXISTS (SELECT FROM run AS r WHERE r.deployment_id = t.deployment_id
                   AND r.thread_id = t.thread_id AND {is_live("r")})
-ORDER BY updated_at LIMIT :limit
+ORDER BY {EXPIRES_AT} LIMIT :limit
 """)
 
 # Asked of a thread that is held: until then, a run may have come and gone.

@@ -1,19 +1,24 @@
-"""What is not kept for ever: old revisions with their build logs, and old lines of deployment logs.
+"""What is not kept for ever: old runs, old revisions with their build logs, and old lines of deployment logs.
 
 Upkeep calls these in a loop: each call is one short transaction on a chunk, and says how much it removed.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
 
 from sqlalchemy import Connection, text
 
 from shared.deployments.logs import BUILD, DEPLOY
-from shared.models import REVISION_ENDS, is_live
+from shared.deployments.shares import takes_traffic
+from shared.infra import clock
+from shared.models import REVISION_ENDS, ThreadStatus, has_ended, is_live
+from shared.runs.search import least_id
 
 REVISIONS_AT_ONCE = 50
 LINES_AT_ONCE = 5_000
+RUNS_AT_ONCE = 1_000
 DEPLOYMENTS_AT_ONCE = 20
 
 # A run that is being created has just looked up what served: what did so a moment ago is not old yet.
@@ -22,11 +27,14 @@ SETTLED_SECONDS = 60.0
 # The deployments' rows are locked, so that nobody deploys an old revision again while it is removed.
 OLD = text(f"""
 SELECT r.id FROM deployment d
-JOIN LATERAL (SELECT number FROM revision WHERE deployment_id = d.id
+CROSS JOIN (VALUES (false), (true)) AS kind(is_preview)
+JOIN LATERAL (SELECT number FROM revision WHERE deployment_id = d.id AND (preview IS NOT NULL) = kind.is_preview
               ORDER BY number DESC OFFSET :kept - 1 LIMIT 1) AS last_kept ON true
-JOIN revision r ON r.deployment_id = d.id AND r.number < last_kept.number
+JOIN revision r ON r.deployment_id = d.id AND (r.preview IS NOT NULL) = kind.is_preview
+    AND r.number < last_kept.number
 WHERE d.deleted_at IS NULL AND r.status = ANY(:ends)
-  AND r.id IS DISTINCT FROM d.active_revision_id AND r.id IS DISTINCT FROM d.latest_revision_id
+  AND {takes_traffic("r", "d")} IS NOT TRUE AND r.id IS DISTINCT FROM d.latest_revision_id
+  AND coalesce(d.traffic_at < now() - make_interval(secs => :settled), true)
   AND NOT EXISTS (SELECT FROM revision a WHERE a.id = d.active_revision_id
                   AND a.updated_at > now() - make_interval(secs => :settled))
   AND NOT EXISTS (SELECT FROM run WHERE deployment_id = d.id AND revision_id = r.id
@@ -37,7 +45,9 @@ FOR UPDATE OF d SKIP LOCKED
 
 
 def remove_old_revisions(conn: Connection, *, kept: int) -> int:
-    """Remove some revisions beyond a deployment's `kept` newest: none that serves, is on its way or has runs.
+    """Remove some revisions beyond a deployment's `kept` newest: none that takes traffic, is on its way or has runs.
+
+    Those made for previews are counted by themselves, so that none of them takes the place of one to go back to.
 
     Secrets, drawings and the build log go with a revision; the log, which may be long, in chunks before it.
     """
@@ -100,3 +110,28 @@ def remove_old_lines(conn: Connection, deployment_id: UUID, *, days: float, most
         "chunk": LINES_AT_ONCE,
     }
     return conn.execute(OLD_LINES, values).rowcount
+
+
+# What a thread asks, its last run that began has asked: that run stays until there is an answer. Asked of each run by
+# itself, as they come along the index, which has the oldest first: their ids are in the order of their creation.
+ASKS = f"""(
+    SELECT r.created_seq = (
+        SELECT created_seq FROM run AS own WHERE own.deployment_id = r.deployment_id AND own.thread_id = r.thread_id
+          AND own.attempt > 0 ORDER BY created_seq DESC LIMIT 1)
+    FROM thread t WHERE t.deployment_id = r.deployment_id AND t.thread_id = r.thread_id
+      AND t.rest_status = '{ThreadStatus.INTERRUPTED}')"""
+
+OLD_RUNS = text(f"""
+DELETE FROM run WHERE run_id = ANY(ARRAY(
+    SELECT r.run_id FROM run r
+    WHERE r.deployment_id = :id AND {has_ended("r")} AND r.run_id < :least_id AND r.ended_at < :before
+      AND {ASKS} IS NOT TRUE
+    ORDER BY r.run_id LIMIT :chunk FOR UPDATE OF r SKIP LOCKED))
+""")
+
+
+def remove_old_runs(conn: Connection, deployment_id: UUID, *, days: float) -> int:
+    """Remove some of a deployment's runs that ended more than `days` ago; their threads stay as they are."""
+    before = clock.now() - timedelta(days=days)
+    values = {"id": deployment_id, "before": before, "least_id": least_id(before), "chunk": RUNS_AT_ONCE}
+    return conn.execute(OLD_RUNS, values).rowcount

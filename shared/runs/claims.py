@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, RowMapping, TextClause, text
 
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import Driver, Row, query
@@ -146,20 +146,41 @@ class Hold:
     cancel_reason: str | None
 
 
+RENEW = """
+UPDATE run SET lease_until = now() + make_interval(secs => :lease)
+WHERE run_id IN (
+    SELECT run_id FROM run
+    WHERE run_id = ANY(:ids) AND owner = :owner AND status = 'running' AND lease_until > now()
+    FOR NO KEY UPDATE {locked}
+)
+RETURNING run_id, attempt, cancel_requested, cancel_reason"""
+_RENEW, _RENEW_FREE = (text(RENEW.format(locked=locked)) for locked in ("", "SKIP LOCKED"))
+
+
 def renew(conn: Connection, run_ids: Sequence[UUID], *, owner: str, lease_seconds: float) -> dict[UUID, Hold]:
     """Prolong the leases of an owner's runs; runs not in the answer are no longer its own.
 
     A lease that has run out is not prolonged, even if nobody has taken the run over yet: an owner that was frozen
     must not go on where others are about to.
     """
-    rows = conn.execute(
-        text(
-            "UPDATE run SET lease_until = now() + make_interval(secs => :lease)"
-            " WHERE run_id = ANY(:ids) AND owner = :owner AND status = 'running' AND lease_until > now()"
-            " RETURNING run_id, attempt, cancel_requested, cancel_reason"
-        ),
-        {"ids": list(run_ids), "owner": owner, "lease": lease_seconds},
-    )
+    return _renew(conn, _RENEW, run_ids, owner, lease_seconds)
+
+
+def renew_free(
+    conn: Connection, run_ids: Sequence[UUID], *, owner: str, lease_seconds: float
+) -> dict[UUID, Hold]:
+    """The same for those of them that nobody has locked: the others are to be renewed one at a time.
+
+    A commit of checkpoints and ends locks many runs, in an order of its own. Whoever waits for one of them while
+    it has locked others is in a deadlock with it, which PostgreSQL ends after a second: too late for a short lease.
+    """
+    return _renew(conn, _RENEW_FREE, run_ids, owner, lease_seconds)
+
+
+def _renew(
+    conn: Connection, statement: TextClause, run_ids: Sequence[UUID], owner: str, lease_seconds: float
+) -> dict[UUID, Hold]:
+    rows = conn.execute(statement, {"ids": list(run_ids), "owner": owner, "lease": lease_seconds})
     return {row.run_id: Hold(row.attempt, row.cancel_requested, row.cancel_reason) for row in rows}
 
 

@@ -95,7 +95,7 @@ def insert(
         "deployment_id": deployment.id,
         "thread_id": thread_id,
         "assistant_id": assistant.assistant_id,
-        "revision_id": assistant.revision_id,
+        "revision_id": assistant.revision_for(thread_id),
         "graph_id": assistant.graph_id,
         "assistant_metadata": dumps(assistant.metadata),
         "metadata": dumps(draft.metadata),
@@ -163,7 +163,7 @@ def _require_visible(
 
 MADE = """
 SELECT run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,
-    multitask_strategy, cancel_reason, created_seq, pool, coalesce(not_before <= now(), true) AS is_due
+    multitask_strategy, cancel_reason, revision_id, created_seq, pool, coalesce(not_before <= now(), true) AS is_due
 FROM run WHERE run_id = %(run_id)s
 """
 
@@ -237,7 +237,7 @@ SELECT CAST(%(webhook)s AS text), %(key_id)s,
        CASE WHEN later.by > '0' THEN NULL ELSE now() END, t.taken
 FROM t, make_interval(secs => CAST(%(after)s AS double precision)) AS later(by)
 RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,
-          multitask_strategy, cancel_reason, created_seq,
+          multitask_strategy, cancel_reason, revision_id, created_seq,
           (SELECT was_idle FROM t) AND not_before IS NULL AS starts_at_once
 """
 # Whether runs are ahead is read from the locked thread: other runs may be invisible to this statement.

@@ -105,7 +105,7 @@ def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
     Raises Unavailable.
     """
     try:
-        last = events.newest(redis.client(), run_id)
+        last = events.newest(redis.events(run_id), run_id)
     except RedisError as error:
         raise Unavailable("the event log cannot be read") from error
     if last is None or not last.is_last:
@@ -127,14 +127,18 @@ def gone(deployment_id: UUID, run_id: UUID) -> dict[str, Any] | None:
 def extent(run_id: UUID) -> tuple[int, bool]:
     """The number of the log's newest event (0: it holds nothing), and whether nothing will be added."""
     try:
-        newest, end = redis.client().hmget(events.meta_key(run_id), "seq", "end")  # type: ignore[misc]
+        newest, end = redis.events(run_id).hmget(events.meta_key(run_id), "seq", "end")  # type: ignore[misc]
     except RedisError:
         return 0, False
     return int(newest or 0), end is not None
 
 
-def end_of_lost(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
-    """The end of a log that was lost, made from the row; None while the run lives."""
+def end_of_lost(deployment_id: UUID, run_id: UUID, last: int) -> Sequence[Event] | None:
+    """The end of a log that was lost, made from the row, for who has its events up to number `last`.
+
+    None while the run lives. An owner notes in the row which number the end has: who has all before it lacks
+    nothing, though the owner was killed before it had written the end.
+    """
     try:
         with connection() as conn:
             row = read.get(conn, deployment_id, run_id)
@@ -144,6 +148,8 @@ def end_of_lost(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
         return None
     if row["status"] in LIVE_RUN_STATUSES:
         return None
+    if 0 < row["seq_reserved"] - 1 <= last:
+        return [END_OF_LOG]
     lost = [EXPIRED] if row["attempt"] and not extent(run_id)[1] else []  # who writes no end may lack more
     if row["status"] in FAILED and row["error"]:
         return [*lost, Event(0, 0, "error", dumps(row["error"]).encode()), END_OF_LOG]

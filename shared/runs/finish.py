@@ -35,6 +35,7 @@ class Finish:
     interrupts: str | None = None
     usage: str | None = None
     first_token_ago: float | None = None  # seconds since a model's first token was streamed
+    end_seq: int | None = None  # the number of its log's last event, where its owner writes that
 
 
 def finish_runs(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str) -> dict[UUID, Next | None]:
@@ -57,6 +58,7 @@ def _finish_kept(conn: Connection | Driver, ends: Sequence[Finish], owner: str) 
         "thread_statuses": [end.thread_status and str(end.thread_status) for end in ends],
         "states": [end.state for end in ends],
         "interrupts": [end.interrupts for end in ends],
+        "end_seqs": [end.end_seq for end in ends],
     }
     done: dict[UUID, Next | None] = {}
     for row in query(conn, FINISH, parameters):
@@ -109,6 +111,7 @@ _ENDS = {
     "thread_status": "CAST(%(thread_statuses)s AS text[])",
     "new_state": "CAST(%(states)s AS text[])",
     "new_interrupts": "CAST(%(interrupts)s AS text[])",
+    "end_seq": "CAST(%(end_seqs)s AS bigint[])",
 }
 
 
@@ -122,7 +125,8 @@ FINISH = f"""
 WITH f AS ({_ends(*_ENDS)}
 ), ended AS (
     UPDATE run r SET status = f.status, error = CAST(f.error AS json), usage = CAST(f.usage AS jsonb),
-        ended_at = now(), updated_at = now(), lease_until = NULL
+        ended_at = now(), updated_at = now(), lease_until = NULL,
+        seq_reserved = coalesce(f.end_seq, r.seq_reserved)
     FROM f
     WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
     RETURNING r.run_id, r.deployment_id, r.thread_id, r.status, r.usage, f.first_token_ago,

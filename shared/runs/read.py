@@ -14,7 +14,7 @@ from shared.threads import records
 
 COLUMNS = (
     "run_id, thread_id, assistant_id, created_at, updated_at, status, metadata, input, kwargs,"
-    " multitask_strategy, cancel_reason, usage, error, started_at, ended_at, attempt, attempts, owner, temporary,"
+    " multitask_strategy, cancel_reason, revision_id, usage, error, started_at, ended_at, attempt, attempts, owner, temporary,"
     " seq_reserved"
 )
 
@@ -56,6 +56,7 @@ def record(row: Row) -> dict[str, Any]:
         "multitask_strategy": row["multitask_strategy"],
         "langsmith_session_name": (row["kwargs"].get("langsmith_tracer") or {}).get("project_name"),
         "cancel_reason": row["cancel_reason"],
+        "revision_id": row["revision_id"],
         **{name: row.get(name) for name in LATER},
         "attempts": row.get("attempts") or [],
         "cost": prices.cost(row.get("usage")),

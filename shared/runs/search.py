@@ -72,7 +72,7 @@ def search(
     failed_alone = set(statuses) <= set(UNSUCCESSFUL_RUN_STATUSES)
     given = {name: value for name, value in filters.items() if value is not None and name != "status"}
     if not failed_alone:
-        given |= {name: _least_id(given[name]) for name in _BY_ID if name in given}
+        given |= {name: least_id(given[name]) for name in _BY_ID if name in given}
     cron_id = given.get("metadata", {}).get(CRON_ID)
     if isinstance(cron_id, str):
         given[CRON_ID] = cron_id
@@ -134,7 +134,7 @@ def _parts(statuses: set[RunStatus]) -> list[tuple[str, ...]]:
     ]
 
 
-def _least_id(at: datetime) -> UUID:
+def least_id(at: datetime) -> UUID:
     """The least id of a run that was created then."""
     milliseconds = min(max(round(at.timestamp() * 1000), 0), 2**48 - 1)
     return UUID(int=(milliseconds << 80) | (7 << 76) | (1 << 63))

@@ -33,7 +33,7 @@ def publish_cancels(stopped: Sequence[Displaced], retention_seconds: int) -> Non
 def _hint(run: Displaced, owner: str) -> None:
     message = {"run_id": str(run.run_id), "action": run.action, "reason": run.reason}
     try:
-        redis.client().publish(redis.control_channel(owner), dumps(message))
+        redis.broker().publish(redis.control_channel(owner), dumps(message))
     except redis.RedisError as error:
         log.warning("run %s: its owner learns of the cancel with the next renewal: %s", run.run_id, error)
 
@@ -42,7 +42,7 @@ def widen(run_id: UUID, owner: str, modes: Sequence[str]) -> None:
     """A hint to the owner of a running run: a reader wants events of these modes, too."""
     message = {"run_id": str(run_id), "action": WIDEN, "stream_mode": list(modes)}
     try:
-        redis.client().publish(redis.control_channel(owner), dumps(message))
+        redis.broker().publish(redis.control_channel(owner), dumps(message))
     except redis.RedisError as error:
         log.warning("run %s: its owner does not learn what a reader wants to see: %s", run_id, error)
 

@@ -208,4 +208,4 @@ def send(address: str, *messages: bytes) -> bool:
         return False
 
 
-inbox = OneOfProcess(Inbox)
+inbox = OneOfProcess(lambda: Inbox(client()))

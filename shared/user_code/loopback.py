@@ -2,12 +2,11 @@
 
 A runner makes one for each request of user code, and the service that receives it knows from it for which deployment
 and which user the request is. It is encrypted with the service's keys, so that nobody else can make or read one, and
-good for a minute.
+good for a minute by the database's clock.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from uuid import UUID
 import orjson
 
 from shared.errors import Unavailable
-from shared.infra import encryption
+from shared.infra import clock, encryption
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import dumps
 
@@ -33,8 +32,8 @@ class OwnCode:
 
 
 def make(deployment_id: UUID, user: Mapping[str, Any] | None) -> str:
-    """A token, as the header's value. Raises Unavailable where the service has no keys to encrypt with."""
-    said = {"deployment_id": deployment_id, "user": user, "until": time.time() + VALID_SECONDS}
+    """A token, as the header's value. Raises Unavailable without keys to encrypt with, or without the time."""
+    said = {"deployment_id": deployment_id, "user": user, "until": clock.seconds() + VALID_SECONDS}
     return encryption.encrypt(dumps(said)).decode()
 
 
@@ -42,7 +41,7 @@ def read(token: str) -> OwnCode | None:
     """What a token says; None for one that is none, or no longer good."""
     try:
         said = orjson.loads(encryption.decrypt(token.encode()))
-        if said["until"] < time.time():
+        if said["until"] < clock.seconds():
             return None
         return OwnCode(UUID(said["deployment_id"]), said["user"])
     except (Undecryptable, Unavailable, ValueError, TypeError, KeyError):

@@ -109,6 +109,7 @@ def records(control: ControlPlane) -> dict[str, str]:
         "auth_id": str(uuid4()),
         "token_id": str(uuid4()),
         "token": "nobody-has-it",
+        "name": "no-preview",
     }
 
 

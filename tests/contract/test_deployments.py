@@ -74,6 +74,7 @@ def test_a_new_deployment_is_shown_whole(control: ControlPlane) -> None:
         "latest_revision_status": "CREATING",
         "active_revision_id": None,
         "active_revision_number": None,
+        "traffic": [],
         "image_version": None,
         "is_preview": False,
         "is_managed_deep_agent": False,

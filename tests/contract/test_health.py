@@ -14,7 +14,7 @@ import tests.support.factories as make
 from shared import __version__
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.deployments.deployments import DeploymentRef
-from shared.infra import postgres
+from shared.infra import postgres, schema
 from shared.models import RunStatus
 from shared.settings import Settings
 from web import health
@@ -39,6 +39,20 @@ def test_it_says_when_the_database_is_away(anonymous: FlaskClient) -> None:
     response = anonymous.get("/ok?check_db=1")
     assert (response.status_code, response.json) == (503, {"detail": "database unavailable"})
     assert response.headers["Retry-After"] == "2"
+
+
+def test_it_is_ready_once_the_database_has_the_tables_of_this_release(
+    anonymous: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert anonymous.get("/ok?ready=1").json == {"ok": True, "services": {}}
+
+    monkeypatch.setattr(schema, "needed", lambda: "9999")
+    response = anonymous.get("/ok?ready=1")
+    assert response.status_code == 503
+    assert "migrations have not run" in response.json["detail"]
+
+    postgres.connect("postgresql://nobody@127.0.0.1:1/nowhere")
+    assert anonymous.get("/ok?ready=1").status_code == 503
 
 
 def test_it_works_without_any_connection(settings: Settings) -> None:
@@ -127,10 +141,12 @@ def age(run_id: UUID, **ages: float) -> None:
             )
 
 
+@pytest.mark.usefixtures("redis")
 def test_its_figures_are_zero_while_nothing_waits(client: FlaskClient) -> None:
     assert set(queue_of(client).values()) == {0}
 
 
+@pytest.mark.usefixtures("redis")
 def test_its_figures_are_not_looked_up_for_every_caller(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +158,7 @@ def test_its_figures_are_not_looked_up_for_every_caller(
     assert queue_of(client)["n_pending"] == 1
 
 
+@pytest.mark.usefixtures("redis")
 def test_its_figures_count_what_waits(client: FlaskClient) -> None:
     deployment = make.deployment(pool="gpu")
     thread = make.thread(deployment.id)
@@ -160,6 +177,7 @@ def test_its_figures_count_what_waits(client: FlaskClient) -> None:
     assert 'runyard_runs{pool="gpu",status="pending"} 4.0' in lines
 
 
+@pytest.mark.usefixtures("redis")
 def test_its_figures_count_what_runs(client: FlaskClient) -> None:
     run = make.run(make.deployment(), status=RunStatus.RUNNING, owner="somebody")
     age(run, started_at=100)
@@ -168,6 +186,7 @@ def test_its_figures_count_what_runs(client: FlaskClient) -> None:
     assert 'runyard_oldest_run_seconds{pool="default",status="running"} 1' in client.get("/metrics").text
 
 
+@pytest.mark.usefixtures("redis")
 def test_its_figures_count_what_was_answered(client: FlaskClient) -> None:
     make.deployment("chat", organization_id=DEFAULT_ORGANIZATION_ID)
     for path in ("/d/chat/threads/x", "/d/chat/threads/y", "/nowhere/x", "/nowhere/y"):

@@ -58,6 +58,8 @@ CREATES_NOTHING = (
     "/deploy_logs",
     "/drain",
     "/interrupt",
+    "/traffic/abort",
+    "/traffic/promote",
     "/push-token",
     "/v2/listeners",
     "/v2/auth/authenticate",

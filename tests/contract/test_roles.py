@@ -51,6 +51,10 @@ read      GET     /v2/deployments/<deployment_id>/revisions/<revision_id>
 read      GET     /v2/deployments/<deployment_id>/revisions/<revision_id>/stream
 deploy    POST    /v2/deployments/<deployment_id>/revisions/<revision_id>/redeploy
 deploy    POST    /v2/deployments/<deployment_id>/revisions/<revision_id>/interrupt
+deploy    POST    /v2/deployments/<deployment_id>/traffic/promote
+deploy    POST    /v2/deployments/<deployment_id>/traffic/abort
+read      GET     /v2/deployments/<deployment_id>/previews
+deploy    DELETE  /v2/deployments/<deployment_id>/previews/<name>
 deploy    POST    /v1/projects/<deployment_id>/revisions/<revision_id>/interrupt
 read      POST    /v1/projects/<deployment_id>/revisions/<revision_id>/build_logs
 read      POST    /v1/projects/<deployment_id>/revisions/<revision_id>/deploy_logs

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,19 @@ import pytest
 import yaml
 from flask import Flask
 from prometheus_client.parser import text_string_to_metric_families
+from redis import Redis
+from sqlalchemy import func, insert, update
 
 import tests.support.factories as make
+from shared import leadership
 from shared.figures import folding, totals
 from shared.fleet import Heartbeat, record_heartbeat
+from shared.infra import redis
 from shared.infra.postgres import connection
+from shared.models import LastBackup, Run, WebhookDelivery
 from tests.contract.conftest import Api
 from tests.support.acting import act
+from tests.support.servers import free_port
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
 OURS = {"organization": "default", "deployment": "chat"}
@@ -39,6 +47,8 @@ def busy(api: Api) -> Api:
         folding.fold(conn)
         totals.record_build(conn, "DEPLOYED", 3.0)
         totals.record_build(conn, "DEPLOYED", 40.0)
+        leadership.hold(conn.connection.driver_connection, leadership.UPKEEP, "runner")
+        conn.execute(insert(LastBackup).values(is_last=True, bytes=1))
         for kind in ("runner", "builder"):
             record_heartbeat(
                 conn,
@@ -82,10 +92,61 @@ def test_what_ended_is_counted_by_deployment_and_status(busy: Api) -> None:
     assert value(text, "runyard_queue_age_seconds_bucket", pool="default", le="+Inf") == 1
 
 
+def test_an_operator_sees_what_the_service_leans_on(busy: Api) -> None:
+    waiting = make.webhook_delivery(busy.deployment, make.run(busy.deployment))
+    with connection() as conn:
+        failed = update(WebhookDelivery).where(WebhookDelivery.delivery_id == waiting)
+        conn.execute(failed.values(failure="500", attempt=1))
+        expired = {"status": "running", "owner": "dead", "lease_until": func.now() - timedelta(minutes=1)}
+        conn.execute(update(Run).where(Run.status == "pending").values(**expired))
+    text = shown(busy)
+
+    assert value(text, "runyard_webhooks_waiting") == value(text, "runyard_webhooks_failing") == 1
+    assert value(text, "runyard_webhooks_given_up") == 0
+    assert value(text, "runyard_expired_leases") == 2
+    assert 0 <= value(text, "runyard_upkeep_silent_seconds") < 3600
+    assert 0 <= value(text, "runyard_backup_age_seconds") < 3600
+    assert 1 <= value(text, "runyard_database_connections") < value(text, "runyard_database_max_connections")
+    assert value(text, "runyard_redis_up", role="main") == 1
+    assert value(text, "runyard_redis_memory_bytes", role="main") > 0
+
+
+def test_without_redis_the_figures_say_so(busy: Api) -> None:
+    with nothing_there() as gone:
+        before, redis._client = redis._client, gone
+        try:
+            text = shown(busy)
+        finally:
+            redis._client = before
+    assert value(text, "runyard_redis_up", role="main") == 0
+    assert "runyard_redis_memory_bytes" not in text
+
+
+def test_each_role_of_redis_has_figures_of_its_own(busy: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    with nothing_there() as gone:
+        monkeypatch.setattr(redis, "_broker", gone)
+        monkeypatch.setattr(redis, "_events", ((b"a", redis.client()), (b"b", gone)))
+        found = samples(shown(busy))
+    roles = {dict(labels)["role"]: up for (name, labels), up in found.items() if name == "runyard_redis_up"}
+    assert roles == {"main": 1, "broker": 0, "events-1": 1, "events-2": 0}
+    told = {dict(labels)["role"] for name, labels in found if name == "runyard_redis_evicted_keys_total"}
+    assert told == {"main", "events-1"}
+
+
+@contextmanager
+def nothing_there() -> Iterator[Redis]:
+    """A client of a Redis that does not answer."""
+    client = redis.make_client(f"redis://127.0.0.1:{free_port()}", connections=1)
+    yield client
+    client.close()
+
+
 def test_who_has_no_key_sees_no_deployment(app: Flask, busy: Api) -> None:
     text = app.test_client().get("/metrics").text
 
     assert "chat" not in text
+    assert "runyard_database" not in text
+    assert "runyard_backup" not in text
     assert value(text, "runyard_build_seconds_count", status="DEPLOYED") == 2
 
 

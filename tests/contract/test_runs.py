@@ -24,7 +24,7 @@ from web.deployment_api import creation
 
 FIELDS = [
     "run_id", "thread_id", "assistant_id", "created_at", "updated_at", "status", "metadata", "kwargs",
-    "multitask_strategy", "langsmith_session_name", "cancel_reason", "usage", "started_at", "ended_at", "attempts", "cost",
+    "multitask_strategy", "langsmith_session_name", "cancel_reason", "revision_id", "usage", "started_at", "ended_at", "attempts", "cost",
 ]  # fmt: skip
 BUSY = "Thread is already running a task. Wait for it to finish or choose a different multitask strategy."
 AGENT = str(assistants.default_id("agent"))

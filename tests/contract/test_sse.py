@@ -12,7 +12,8 @@ from redis.exceptions import RedisError
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from shared.eventlog import follow
+from shared.eventlog import events, follow
+from shared.eventlog.events import RESERVED
 from shared.eventlog.hub import hub
 from shared.infra import redis
 from shared.infra.postgres import connection
@@ -349,6 +350,53 @@ def test_a_log_that_lacks_its_end_says_so(api: Api, thread_id: str, monkeypatch:
     with connection() as conn:
         conn.execute(text("UPDATE run SET status = 'success', owner = NULL"))
     assert text_of(join(api, run_id, "0")) == first(run_id, id=1) + EXPIRED
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_nothing_is_missing_where_the_end_alone_was_not_written(
+    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch, failed: bool
+) -> None:
+    """A runner may be killed when it has committed a run's end, and before that is in the log."""
+    monkeypatch.setattr(follow, "SETTLE_SECONDS", 0.0)
+    run_id = start(api, thread_id, stream_resumable=True)
+    actor = Actor(run_id)
+    actor.emit("values", {"a": 1})
+    if failed:
+        actor.finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE, dies=True)
+    else:
+        actor.finish({"a": 1}, dies=True)
+
+    error = sse("error", FAILURE, 3) if failed else ""
+    assert text_of(join(api, run_id, "1")) == sse("values", {"a": 1}, 2) + error
+    assert text_of(join(api, run_id, "2")) == error
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_what_was_not_written_before_the_end_is_said_to_be_missing(
+    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch, failed: bool
+) -> None:
+    monkeypatch.setattr(follow, "SETTLE_SECONDS", 0.0)
+    run_id = start(api, thread_id, stream_resumable=True)
+    actor = Actor(run_id)
+    monkeypatch.setattr(events, "append", lambda _, batches, **more: [events.OK] * len(batches))
+    if failed:
+        actor.finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
+    else:
+        actor.emit("values", {"a": 1})
+        actor.finish({"a": 1})
+
+    assert text_of(join(api, run_id, "1")) == EXPIRED + (sse("error", FAILURE) if failed else "")
+
+
+def test_an_id_beyond_the_numbers_reserved_is_known_once_the_run_has_ended(api: Api, thread_id: str) -> None:
+    """What an ended run still has to send may go beyond them."""
+    run_id = start(api, thread_id, stream_resumable=True)
+    actor = Actor(run_id)
+    for number in range(2, RESERVED + 6):
+        actor.emit("custom", number)
+    actor.finish({})
+
+    assert names(join(api, run_id, str(RESERVED + 3))) == [("custom", RESERVED + 4), ("custom", RESERVED + 5)]
 
 
 def test_a_log_that_begins_late_says_so(api: Api, ended: str) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -17,10 +18,14 @@ from uuid import UUID
 
 import httpx
 import psutil
+import psycopg
 import pytest
 
 from tests.support.waiting import wait_until
 from tests.support.web_process import KEY, ROOT, started
+
+# Before any other fixture: the process waits for the tables of its release.
+pytestmark = pytest.mark.usefixtures("_engines")
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +85,25 @@ def test_an_escaped_path_cannot_be_climbed_out_of(raw: socket.socket, path: str)
 def test_a_slow_client_holds_up_nobody_else(raw: socket.socket, http: httpx.Client) -> None:
     raw.sendall(b"POST /d/chat/threads HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
     assert http.get("/ok").status_code == 200
+
+
+WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ 'deployment'"
+
+
+def test_a_statement_that_waits_holds_up_nobody_else(database: str, http: httpx.Client) -> None:
+    def is_overtaken() -> bool:
+        reading = threading.Thread(target=lambda: http.get("/v2/deployments", timeout=60))
+        reading.start()
+        with psycopg.connect(database, autocommit=True) as looking:
+            wait_until(lambda: looking.execute(WAITING).fetchone(), what="a statement to wait")
+            assert http.get("/ok", timeout=60).status_code == 200
+            still_waits = looking.execute(WAITING).fetchone() is not None
+        reading.join()
+        return still_waits
+
+    with psycopg.connect(database) as locking:
+        locking.execute("LOCK TABLE deployment IN ACCESS EXCLUSIVE MODE")
+        wait_until(is_overtaken, 60, what="an answer while a statement waits for its lock")
 
 
 @pytest.mark.parametrize(

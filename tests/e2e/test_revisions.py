@@ -73,13 +73,16 @@ class App:
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 
-    def push(self, files: Mapping[str, str], **body: Any) -> str:
-        """Upload and deploy; the revision's id."""
+    def push(self, files: Mapping[str, str], *, preview: str | None = None, **body: Any) -> str:
+        """Upload and deploy, or preview; the revision's id."""
         place = self.call("POST", f"/v2/deployments/{self.id}/upload-url", json={})
         headers = {"Content-Type": "application/gzip", **place.get("upload_headers", {})}
         assert httpx.put(place["upload_url"], content=archive(files), headers=headers).is_success
         content = {"source_tarball_path": place["object_path"], "langgraph_config_path": "langgraph.json"}
         change = {"revision_source": "internal_source", "source_revision_config": content, **body}
+        if preview is not None:
+            sent = {**change, "preview": preview}
+            return str(self.call("POST", f"/v2/deployments/{self.id}/revisions", json=sent)["id"])
         return str(self.call("PATCH", f"/v2/deployments/{self.id}", json=change)["latest_revision_id"])
 
     def record(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import psutil
 import psycopg
 
 from cli.procfile import PROJECT
-from cli.up import newest_version
+from shared.infra import schema
 from tests.support import namesakes
 from tests.support.stack import Stack, free_port
 from tests.support.waiting import wait_until
@@ -29,7 +30,7 @@ def test_it_runs_every_process_of_the_procfile(stack: Stack) -> None:
 def test_it_prepares_the_database(stack: Stack) -> None:
     with psycopg.connect(stack.database_url) as connection:
         row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    assert row == (newest_version(),)
+    assert row == (schema.needed(),)
 
 
 def test_a_second_one_on_the_same_folder_says_so(stack: Stack) -> None:
@@ -37,6 +38,22 @@ def test_a_second_one_on_the_same_folder_says_so(stack: Stack) -> None:
     assert second.returncode == 1
     assert f"process {stack.up_pid}" in second.stderr
     assert "RUNYARD_DATA_DIR" in second.stderr
+
+
+def test_beside_it_the_doctor_finds_everything_as_it_should_be(stack: Stack, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "cli", "doctor", "--json"],
+        cwd=tmp_path,
+        env={**stack.environment, "PYTHONPATH": str(PROJECT), "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    found = {check["name"]: check["state"] for check in json.loads(ran.stdout)["checks"]}
+    assert (ran.returncode, list(tmp_path.iterdir())) == (0, [])
+    for name in ("port", "schema", "encryption keys", "eviction", "append-only file", "max_connections"):
+        assert found[name] == "ok", ran.stdout
 
 
 def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:

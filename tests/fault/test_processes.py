@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +14,9 @@ import psutil
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 
+from cli.health import Unhealthy, check
+from cli.procfile import PROJECT
+from shared.settings import Settings
 from tests.support import counting
 from tests.support.counting import KITCHEN, check_whole, rows
 from tests.support.cutting_proxy import Break, proxy
@@ -28,7 +33,8 @@ PROCESSES = ("web", "runner", "builder", "beat")
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     """A platform of this module's own: who is stopped hands over, or a lease of a minute would be noticed."""
-    with Stack(env={"RUNYARD_LEASE_SECONDS": "60", "RUNYARD_DRAIN_SECONDS": str(DRAIN_SECONDS)}) as own:
+    env = {"RUNYARD_LEASE_SECONDS": "60", "RUNYARD_DRAIN_SECONDS": str(DRAIN_SECONDS)}
+    with Stack(env=env) as own:
         own.deploy(KITCHEN, name="kitchen")
         yield own
 
@@ -114,3 +120,37 @@ def test_runners_that_come_and_go_together_take_each_run_once(stack: Stack, sdk:
     assert once
     for thread_id in once:
         assert counting.noted(stack, thread_id) == [0, 1]
+
+
+def health(stack: Stack, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "cli", "health", *arguments]
+    done = subprocess.run(command, cwd=PROJECT, env=stack.environment, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def answered(stack: Stack, runner: int) -> str:
+    """The same within the moment that a drain takes: asked without a process."""
+    try:
+        return check(Settings.from_env(stack.environment), "runner", is_ready=True, pid=runner)
+    except Unhealthy as error:
+        return str(error)
+
+
+def test_a_runner_that_is_well_is_healthy_and_not_one_that_is_frozen_drains_or_is_gone(stack: Stack) -> None:
+    for kind in PROCESSES:
+        wait_until(lambda kind=kind: health(stack, kind, "--ready")[0] == 0, 60, f"{kind} to be ready")
+    (runner,) = stack.pids("runner")
+
+    psutil.Process(runner).suspend()
+    code, said = health(stack, "runner")
+    psutil.Process(runner).resume()
+    assert (code, "frozen" in said) == (1, True)
+    wait_until(lambda: health(stack, "runner")[0] == 0, 30)
+
+    counting.start(stack, 1, 100, 0.4)
+    wait_until(lambda: rows(stack, "status = 'running'"), 30)
+    psutil.Process(runner).terminate()
+    wait_until(lambda: "it drains" in answered(stack, runner), 30)
+
+    wait_until(lambda: health(stack, "runner", "--ready")[0] == 0, 60, "another runner to be ready")
+    assert health(stack, "runner", "--pid", str(runner))[0] == 1

@@ -44,7 +44,7 @@ class Actor:
             [payload],
             self._floor,
             final,
-            thread_stream.channel(self.run.thread_id),
+            events.WakeChannel(self.run.thread_id, thread_stream.channel(self.run.thread_id)),
         )
         answers = events.append(redis.client(), [batch], retention_seconds=RETENTION_SECONDS)
         assert answers == [events.OK], answers
@@ -61,8 +61,9 @@ class Actor:
         state: dict[str, Any] | None = None,
         output: Any = None,
         usage: dict[str, Any] | None = None,
+        dies: bool = False,
     ) -> None:
-        """End the run: its row first, then its log."""
+        """End the run: its row first, then its log, unless its owner dies in between."""
         if error is not None and status is not RunStatus.INTERRUPTED:
             self.emit("error", error)
         end = Finish(
@@ -74,11 +75,13 @@ class Actor:
             None if state is None else orjson.dumps(state).decode(),
             orjson.dumps(interrupts or {}).decode(),
             None if usage is None else orjson.dumps(usage).decode(),
+            end_seq=self._next,
         )
         with driver() as conn, conn.transaction():
             records.lock_all(conn, [(self.run.deployment_id, self.run.thread_id)])
             assert self.run.run_id in finish.finish_runs(conn, [end], owner=self.run.owner)
-        self.end(status, output)
+        if not dies:
+            self.end(status, output)
 
     def end(self, status: str, output: Any = None) -> None:
         """End the log alone."""

@@ -27,6 +27,7 @@ from shared.models import (
     OAuthProvider,
     OAuthRequest,
     Organization,
+    Preview,
     Revision,
     RevisionStatus,
     Run,
@@ -109,6 +110,12 @@ def revision(
     for graph_id in graphs:
         _insert(Graph, revision_id=id, graph_id=graph_id, **LOOKS)
     return id
+
+
+def preview(deployment_id: UUID, revision_id: UUID | None, name: str = "pr-1") -> str:
+    """A preview that shows this revision; its name."""
+    _insert(Preview, deployment_id=deployment_id, name=name, revision_id=revision_id)
+    return name
 
 
 def takes(deployment: DeploymentRef, graph_id: str, input_schema: Any) -> None:

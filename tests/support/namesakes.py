@@ -12,7 +12,7 @@ LOADED = "a package of the caller's was loaded"
 
 def write(folder: Path) -> None:
     """Put the packages into the folder."""
-    for name in ("shared", "web", "workers"):
+    for name in ("cli", "shared", "web", "workers"):
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.py").write_text(f"raise ImportError({LOADED!r})\n")
 

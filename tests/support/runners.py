@@ -47,6 +47,7 @@ def start(stack: Stack, pool: str = "default", name: str = "another") -> Runner:
         "REDIS_URL": stack.redis_url,
         "RUNYARD_ENCRYPTION_KEYS": (stack.data_dir / "secret.key").read_text().strip(),
         "RUNYARD_POOL": pool,
+        "RUNYARD_RUNTIME_DIR": str(stack.data_dir / "others"),  # one that is killed is not missed at `stack`
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
     }
     command = line.command.replace("runner@", f"{name}@")

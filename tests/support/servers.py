@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
+
+import psycopg
 
 from cli import embedded
 from tests.support.waiting import wait_until
@@ -41,3 +45,25 @@ def valkey_url(data_dir: Path) -> str:
     folder = data_dir / "valkey"
     path = embedded._socket_folder(folder, "valkey.sock", make=False) / "valkey.sock"
     return f"unix://:{(folder / 'password').read_text().strip()}@{quote(str(path))}?db=0"
+
+
+@contextmanager
+def postgres_over_tcp(folder: Path, password: str) -> Iterator[str]:
+    """The address of a PostgreSQL as an operator has it: on a port of this machine, with a password."""
+    server = embedded.postgres(folder)
+    (folder / "postgres" / "pg_hba.conf").write_text(
+        "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+    )
+    port = free_port()
+    options = ["-c", "listen_addresses=127.0.0.1", "-c", f"port={port}"]
+    with running(replace(server, command=[*server.command, *options])):
+        with psycopg.connect(f"{server.url}&port={port}", autocommit=True) as conn:
+            conn.execute(f"ALTER ROLE {embedded.ROLE} PASSWORD '{password}'".encode())
+        yield f"postgresql://{embedded.ROLE}:{password}@127.0.0.1:{port}/postgres"
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import httpx
 import psutil
@@ -25,7 +25,7 @@ from cli.client import Client
 from cli.deploy import deploy
 from cli.procfile import PROJECT
 from cli.project import Project
-from tests.support.servers import valkey_url
+from tests.support.servers import free_port, valkey_url
 from tests.support.waiting import wait_until
 
 START_SECONDS = 240
@@ -43,14 +43,19 @@ MARKS = {
     "host": "workers/graph_host",
 }
 # Settings of whoever runs the tests do not belong to the platform under test.
-FOREIGN = ("RUNYARD_", "DATABASE_URL", "REDIS_URL", "LANGGRAPH_", "LANGSMITH_", "LANGCHAIN_")
+FOREIGN = ("RUNYARD_", "DATABASE_", "REDIS_", "LANGGRAPH_", "LANGSMITH_", "LANGCHAIN_")
 
 
 class Stack:
     """A running platform; `with Stack() as stack`, or start() and stop()."""
 
     def __init__(
-        self, data_dir: Path | None = None, env: Mapping[str, str] | None = None, *, program: str = "cli"
+        self,
+        data_dir: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        program: str = "cli",
+        code: Path = PROJECT,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="runyard-") if data_dir is None else None
         self.data_dir = data_dir or Path(self._temporary.name if self._temporary else "")
@@ -59,9 +64,10 @@ class Stack:
         self.log = self.data_dir / "up.log"
         self._env = dict(env or {})
         self._program = program  # the module that is `runyard`
+        self._code = code  # the release that is started
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Stack:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -77,6 +83,16 @@ class Stack:
                 self._temporary.cleanup()
 
     @property
+    def command(self) -> Sequence[str]:
+        """What starts it."""
+        return [sys.executable, "-m", self._program, "up"]
+
+    @property
+    def folder(self) -> Path:
+        """Where it is started."""
+        return self._code
+
+    @property
     def environment(self) -> dict[str, str]:
         """What `runyard` commands about this platform are started with."""
         outside = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
@@ -84,6 +100,7 @@ class Stack:
             **outside,
             "RUNYARD_PORT": str(self.port),
             "RUNYARD_DATA_DIR": str(self.data_dir),
+            "RUNYARD_RUNTIME_DIR": str(self.data_dir / "run"),
             "RUNYARD_CACHE_DIR": str(PROJECT / ".cache"),
             "RUNYARD_LOG_LEVEL": "INFO",
             "RUNYARD_MIN_CRON_SECONDS": "1",
@@ -95,8 +112,8 @@ class Stack:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self._program, "up"],
-                cwd=PROJECT,
+                self.command,
+                cwd=self.folder,
                 env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -265,9 +282,3 @@ def heed_signals() -> None:
     """In a child: these are ignored in what a shell has started in the background, and in its children."""
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

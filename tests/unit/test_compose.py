@@ -15,7 +15,7 @@ from shared.settings import VARIABLES, Settings
 
 PROJECT = Path(__file__).parents[2]
 SERVERS = {"postgres", "redis"}
-PROCESSES = {line.name: line.command for line in read(PROJECT / "Procfile")}
+PROCESSES = [line.name for line in read(PROJECT / "Procfile")]
 VARIABLE = re.compile(r"\$\{(\w+)(?::(?P<rule>[-?])(?P<text>[^}]*))?\}")
 
 
@@ -38,8 +38,8 @@ def test_it_has_the_processes_of_the_procfile_and_the_two_servers(compose: dict[
 
 
 @pytest.mark.parametrize("process", PROCESSES)
-def test_a_process_has_its_command_of_the_procfile(compose: dict[str, Any], process: str) -> None:
-    assert compose["services"][process]["command"] == PROCESSES[process]
+def test_a_process_is_started_by_its_name_in_the_procfile(compose: dict[str, Any], process: str) -> None:
+    assert compose["services"][process]["command"] == f"runyard process {process}"
 
 
 @pytest.mark.parametrize("process", PROCESSES)
@@ -115,13 +115,18 @@ def test_a_process_that_drains_is_given_the_time_to(compose: dict[str, Any]) -> 
     assert int(grace.removesuffix("s")) > Settings().drain_seconds
 
 
-def test_the_image_has_every_package_and_file_the_processes_need(compose: dict[str, Any]) -> None:
-    recipe = compose["services"]["web"]["build"]["dockerfile_inline"]
+@pytest.mark.parametrize("process", sorted(set(PROCESSES) - {RELEASE}))
+def test_a_process_is_asked_for_its_own_health(compose: dict[str, Any], process: str) -> None:
+    assert compose["services"][process]["healthcheck"]["test"] == ["CMD", "runyard", "health", process]
+    assert compose["services"][RELEASE]["healthcheck"] == {"disable": True}
 
-    for package in ("cli", "shared", "web", "workers"):
-        assert f"COPY {package} ./{package}" in recipe
-    assert "COPY requirements.lock" in recipe
-    assert "USER runyard" in recipe
-    data_dir = compose["services"]["web"]["environment"]["RUNYARD_DATA_DIR"]
-    assert f"-m 0700 {data_dir}" in recipe
-    assert f"data:{data_dir}" in compose["services"]["web"]["volumes"]
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_process_is_one_of_the_image_and_writes_into_its_data_alone(
+    compose: dict[str, Any], process: str
+) -> None:
+    service = compose["services"][process]
+
+    assert (PROJECT / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+    assert service["read_only"] is True
+    assert f"data:{service['environment']['RUNYARD_DATA_DIR']}" in service["volumes"]

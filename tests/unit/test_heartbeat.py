@@ -107,6 +107,7 @@ def test_one_that_can_get_nothing_is_left_alone(stage: Stage, reason: str) -> No
     assert stage.ended == 0
 
 
+@pytest.mark.usefixtures("redis")
 def test_it_writes_its_row(stage: Stage, db: Engine) -> None:
     stage.now += 7
     stage.sender.send()
@@ -148,3 +149,18 @@ def test_it_stops_in_good_order_when_an_operator_wants_it(stage: Stage, db: Engi
     stage.sender.send()
     stage.sender.send()
     assert (stage.stopped, stage.ended) == (1, 0)
+
+
+@pytest.mark.usefixtures("db")
+def test_it_is_ready_while_its_rows_are_written_and_it_does_not_drain(stage: Stage) -> None:
+    assert stage.sender.why_not_ready() == "it has not reached the database yet"
+
+    stage.sender.send()
+    assert stage.sender.why_not_ready() is None
+
+    stage.now += 4 * HEARTBEAT_SECONDS
+    assert stage.sender.why_not_ready() == "it has not reached the database for 20 s"
+
+    stage.sender.send()
+    stage.sender.draining = True
+    assert stage.sender.why_not_ready() == "it drains"

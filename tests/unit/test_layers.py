@@ -61,7 +61,7 @@ FLOORS = {
         {"eventlog", "threads", "store", "store_vectors", "fleet", "leadership", "graph_queries"},
         {"deployments", "oauth", "figures"},
         {"user_code"},
-        {"assistants"},
+        {"assistants", "agents"},
         {"runs"},
         {"thread_runs"},
         {"crons", "cron_schedule", "user_crons", "thread_stream", "thread_copies", "protocol"},

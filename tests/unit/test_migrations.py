@@ -7,17 +7,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import NullPool, create_engine, make_url, text
 
 from shared import migrations
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.infra import schema
 from shared.infra.postgres import driver_url
 from shared.models import Base
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,16 +64,102 @@ def test_running_them_again_changes_nothing(empty: str) -> None:
 
 
 def test_two_starters_migrate_one_after_the_other(empty: str) -> None:
-    command = [sys.executable, "-m", "shared.migrations"]
-    environment = {**os.environ, "DATABASE_URL": empty}
-    started = [subprocess.Popen(command, cwd=ROOT, env=environment) for _ in range(2)]
+    started = [_start(empty) for _ in range(2)]
     assert [process.wait(timeout=60) for process in started] == [0, 0]
     assert migrations.is_current(empty)
 
 
+def test_tables_that_are_in_use_are_waited_for_without_keeping_others_away(empty: str) -> None:
+    _upgrade_to(empty, "0012")
+    with psycopg.connect(empty) as reader:
+        reader.execute("SELECT count(*) FROM run")  # and no end of its transaction
+        migrating = _start(empty)
+        with psycopg.connect(empty, autocommit=True, options="-c statement_timeout=20s") as other:
+            wait_until(lambda: _waits_for_a_table(other), 30)
+            other.execute("SELECT count(*) FROM run")
+        assert migrating.poll() is None
+    assert migrating.wait(timeout=60) == 0
+    assert migrations.is_current(empty)
+
+
+def test_a_migration_that_was_interrupted_is_carried_out_again(empty: str) -> None:
+    _upgrade_to(empty, "0012")
+    with psycopg.connect(empty, autocommit=True) as connection:
+        connection.execute("ALTER TABLE run ADD COLUMN attempts jsonb")
+        connection.execute("CREATE INDEX ix_run_ended ON run (run_id)")
+        connection.execute(
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_run_ended'::regclass"
+        )
+    migrations.upgrade(empty)
+    with create_engine(driver_url(empty), poolclass=NullPool).connect() as connection:
+        context = MigrationContext.configure(connection, opts={"include_object": migrations.is_compared})
+        assert compare_metadata(context, Base.metadata) == []
+        invalid = connection.execute(text("SELECT count(*) FROM pg_index WHERE NOT indisvalid")).scalar_one()
+    assert invalid == 0
+
+
+def test_a_database_of_a_newer_release_is_left_as_it_is(empty: str) -> None:
+    migrations.upgrade(empty)
+    with psycopg.connect(empty, autocommit=True) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    ended = _start(empty, stderr=subprocess.PIPE)
+    _, said = ended.communicate(timeout=60)
+    assert ended.returncode == 0
+    assert b"the database is at version 9999, newer than this release's" in said
+    assert schema.is_enough(schema.applied(empty))
+
+
+def test_a_process_waits_for_the_version_it_needs(empty: str, caplog: pytest.LogCaptureFixture) -> None:
+    steps = iter([lambda: _upgrade_to(empty, "0012"), lambda: migrations.upgrade(empty)])
+
+    schema.wait(empty, sleep=lambda _: next(steps)())
+
+    assert next(steps, None) is None
+    assert [record.getMessage() for record in caplog.records if record.name == schema.__name__] == [
+        f"the database has no tables, and this release needs {schema.needed()}:"
+        " waiting for `python -m shared.migrations`"
+    ]
+
+
+def test_a_database_that_is_away_is_no_reason_to_wait() -> None:
+    schema.wait("postgresql://nobody@127.0.0.1:9/nowhere")
+
+
+def _upgrade_to(url: str, version: str) -> None:
+    with create_engine(driver_url(url), poolclass=NullPool).connect() as connection:
+        command.upgrade(migrations.config(connection), version)
+
+
+def _start(url: str, **options: Any) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "DATABASE_URL": url}
+    return subprocess.Popen([sys.executable, "-m", "shared.migrations"], cwd=ROOT, env=environment, **options)
+
+
+def _waits_for_a_table(connection: psycopg.Connection) -> bool:
+    query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
+    row = connection.execute(query).fetchone()
+    return row is not None and row[0] > 0
+
+
 def test_the_command_says_what_it_lacks() -> None:
-    command = [sys.executable, "-m", "shared.migrations"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DATABASE_URL")}
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    said = [sys.executable, "-m", "shared.migrations"]
+    ended = subprocess.run(said, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "DATABASE_URL must name the database" in ended.stderr
+
+
+def test_what_is_written_all_the_time_is_vacuumed_before_much_of_it_is_dead(empty: str) -> None:
+    migrations.upgrade(empty)
+    with psycopg.connect(empty) as connection:
+        query = "SELECT relname, reloptions FROM pg_class WHERE relkind = 'r' AND reloptions IS NOT NULL"
+        options = dict(connection.execute(query).fetchall())
+    assert set(options) >= {
+        "run",
+        "thread",
+        "checkpoint",
+        "checkpoint_blob",
+        "checkpoint_write",
+        "webhook_delivery",
+    }
+    assert all("autovacuum_vacuum_scale_factor=0.02" in given for given in options.values())

@@ -14,6 +14,7 @@ from web.control_plane import (
     organizations,
     providers,
     revisions,
+    traffic,
     uploads,
     usage,
     workers,
@@ -23,6 +24,7 @@ bp = Blueprint("control_plane", __name__)
 for resource in (
     deployments.bp,
     revisions.bp,
+    traffic.bp,
     uploads.bp,
     logs.bp,
     integrations.bp,

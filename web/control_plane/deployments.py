@@ -9,8 +9,9 @@ from flask import Blueprint, Response, jsonify
 from sqlalchemy import Connection
 
 from shared.access import api_keys
-from shared.deployments import deployments, logs
+from shared.deployments import deployments, logs, shares, traffic, warming
 from shared.deployments.deployments import Change
+from shared.deployments.shares import Share
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.models import DeploymentStatus
@@ -34,6 +35,7 @@ from web.control_plane.sources import (
     SecretItem,
     SourceConfig,
     SourceRevisionConfig,
+    TrafficShare,
     refuse_fixed,
     refuse_unsupported,
     require_repository,
@@ -77,6 +79,7 @@ class DeploymentPatch(RevisionContent):
     display_name = StrictString(min_length=1, max_length=1024, allow_none=True)
     pool = StrictString(pattern=POOL, max_length=63, allow_none=True)
     limits = Nested(Limits, allow_none=True)
+    traffic = ListOf(Nested(TrafficShare), max_items=shares.MOST, allow_none=True)
 
 
 class DeploymentSearch(Schema):
@@ -207,23 +210,30 @@ def get_deployment(deployment_id: str) -> Response:
     role="deploy",
     answer=schemas.DEPLOYMENT,
     body=DeploymentPatch,
-    errors=(400, 404),
+    errors=(400, 404, 409),
     idempotent=True,
 )
 def change_deployment(deployment_id: str) -> Response:
     """Source, its configuration, secrets or a resource_spec make a new revision, the latest at once.
 
     null and empty mean: as it is. Secrets replace the whole set; `secret_changes` set or, with null, remove some.
+    `traffic` splits new runs, by their threads, over revisions that are deployed: percentages that add up to 100.
     """
     key = uuid_path(deployment_id, "deployment_id")
     body = load(DeploymentPatch)
+    wanted = [Share(**share) for share in body.get("traffic") or ()]
     with connection() as conn:
         keep = once(conn)
         change = change_of(conn, key, body)
+        if body.get("traffic") is not None:
+            traffic.split(conn, caller().organization_id, key, wanted)
         _, moved = deployments.change(conn, caller().organization_id, key, change, by=asked_by(conn))
         row = deployments.get(conn, caller().organization_id, key)
         response = keep(jsonify(deployment_record(row)))
     logs.announce(moved)
+    for share in wanted:
+        if share.percent:
+            warming.announce(share.revision_id, row["pool"])
     return response
 
 

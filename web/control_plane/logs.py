@@ -6,10 +6,11 @@ from time import sleep
 from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
-from sqlalchemy import RowMapping
+from sqlalchemy import Connection, RowMapping
 
 from shared.deployments import deployments, logs, polling
 from shared.infra.postgres import connection
+from shared.infra.replica import read
 from web.auth import caller
 from web.control_plane import schemas
 from web.control_plane.records import log_record
@@ -114,15 +115,21 @@ def _lines(deployment_id: UUID, revision_id: UUID | None, kind: str, *, wait_sec
     if kind == logs.DEPLOY:
         asked["settled_seconds"] = SETTLED_SECONDS
 
-    def read() -> tuple[list[RowMapping], str | None]:
-        with connection() as conn:
-            return logs.lines(conn, deployment_id, kind, revision_id=revision_id, **asked)
+    def find(conn: Connection) -> tuple[list[RowMapping], str | None]:
+        return logs.lines(conn, deployment_id, kind, revision_id=revision_id, **asked)
 
-    rows, next_offset = read()
+    def find_now() -> tuple[list[RowMapping], str | None]:
+        with connection() as conn:
+            return find(conn)
+
+    is_search = (
+        asked.get("order", "desc") == "desc" and not wait_seconds
+    )  # else what comes late would be passed over
+    rows, next_offset = read(find) if is_search else find_now()
     if wait_seconds and not rows:
         for _ in polling.changes(deployment_id, seconds=wait_seconds, at=logs.channel(deployment_id)):
             sleep(SETTLED_SECONDS)
-            rows, next_offset = read()
+            rows, next_offset = find_now()
             if rows:
                 break
     return jsonify(logs=[log_record(row) for row in rows], next_offset=next_offset)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from flask import Blueprint, Response, jsonify
+from sqlalchemy import Connection
 
 from shared.deployments import deployments
 from shared.figures import reading
 from shared.figures.reading import WINDOWS
 from shared.figures.sums import COUNTS, KINDS
-from shared.infra.postgres import connection
+from shared.infra.replica import read
 from shared.models import DeploymentStatus
 from web.auth import caller
 from web.fields import OneOf, Schema, StrictString, UuidField
@@ -68,10 +69,13 @@ def get_series() -> Response:
     asked: dict[str, Any] = load_query(SeriesQuery)
     window = WINDOWS[asked.pop("window")]
     organization_id = caller().organization_id
-    with connection() as conn:
+
+    def series(conn: Connection) -> Any:
         if "deployment_id" in asked:
             deployments.get(conn, organization_id, asked["deployment_id"])
-        return jsonify(reading.series(conn, organization_id, window, **asked))
+        return reading.series(conn, organization_id, window, **asked)
+
+    return jsonify(read(series))
 
 
 @bp.get("/v2/metrics/overview")
@@ -84,5 +88,4 @@ def get_series() -> Response:
 def get_overview() -> Response:
     """`failed` are errors and timeouts. The pools are in GET /v2/workers."""
     window = WINDOWS[load_query(OverviewQuery)["window"]]
-    with connection() as conn:
-        return jsonify(deployments=reading.overview(conn, caller().organization_id, window))
+    return jsonify(deployments=read(reading.overview, caller().organization_id, window))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from flask import Blueprint, Response, jsonify
@@ -12,6 +12,7 @@ from shared.access import api_keys, organizations
 from shared.access.api_keys import OPERATOR, ROLES
 from shared.deployments import logs
 from shared.errors import Invalid
+from shared.infra import clock
 from shared.infra.postgres import connection
 from web.auth import caller
 from web.context import settings
@@ -174,7 +175,7 @@ def _expiry(body: dict[str, Any]) -> datetime | None:
     days, at = body.get("lifetime_days"), body.get("expires_at")
     if days is not None and at is not None:
         raise Invalid("must not be given with expires_at", loc=("body", "lifetime_days"))
-    now = datetime.now(UTC)
+    now = clock.now()
     if at is not None and at <= now:
         raise Invalid("must be in the future", loc=("body", "expires_at"))
     return at if days is None else now + timedelta(days=days)

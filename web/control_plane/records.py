@@ -38,6 +38,7 @@ def deployment_record(row: RowMapping) -> dict[str, Any]:
         "latest_revision_status": row["latest_revision_status"],
         "active_revision_id": row["active_revision_id"],
         "active_revision_number": row["active_revision_number"],
+        "traffic": _traffic(row),
         "image_version": None,
         "is_preview": False,
         "is_managed_deep_agent": False,
@@ -47,6 +48,16 @@ def deployment_record(row: RowMapping) -> dict[str, Any]:
         "created_at": row["created_at"],
         "updated_at": row["updated_at"],
     }
+
+
+def _traffic(row: RowMapping) -> list[dict[str, Any]]:
+    """Which revisions new runs get, and how many of a hundred threads each."""
+    if row["traffic"] is not None:
+        return list(row["traffic"])
+    if row["active_revision_id"] is None:
+        return []
+    number = row["active_revision_number"]
+    return [{"revision_id": row["active_revision_id"], "revision_number": number, "percent": 100}]
 
 
 def revision_record(row: Row) -> dict[str, Any]:
@@ -62,6 +73,7 @@ def revision_record(row: Row) -> dict[str, Any]:
         "source_revision_config": {"tracked_packages": [], **row["source_revision_config"]},
         "created_by": row["created_by"],
         "changes": revision_changes.record(row),
+        "preview": row["preview"],
     }
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from flask import Blueprint, Response, jsonify, request
 from sqlalchemy import Connection, RowMapping
 
-from shared.deployments import deployments, logs, polling, revisions
+from shared.deployments import deployments, logs, polling, revisions, traffic
 from shared.eventlog import events, follow
 from shared.eventlog.hub import hub
 from shared.infra import redis
@@ -23,8 +23,8 @@ from web.context import settings
 from web.control_plane import schemas
 from web.control_plane.deployments import MAX_PAGE, asked_by, change_of
 from web.control_plane.records import MAX_OFFSET, deployment_record, page, revision_record
-from web.control_plane.sources import RevisionContent
-from web.fields import OneOf, QueryBoolean, QueryInteger, QueryList, Schema
+from web.control_plane.sources import MAX_PREVIEW, PREVIEW, RevisionContent
+from web.fields import OneOf, QueryBoolean, QueryInteger, QueryList, Schema, StrictString
 from web.idempotency import once
 from web.operations import operation
 from web.validation import load, load_query, uuid_path
@@ -36,7 +36,7 @@ MAX_WAIT_SECONDS = 25  # below the 30 seconds after which clients and proxies gi
 
 
 class RevisionCreate(RevisionContent):
-    pass
+    preview = StrictString(pattern=PREVIEW, max_length=MAX_PREVIEW, allow_none=True)
 
 
 class RevisionRead(Schema):
@@ -90,19 +90,25 @@ def list_revisions(deployment_id: str) -> Response:
     answer=schemas.REVISION,
     body=RevisionCreate,
     status=201,
-    errors=(400, 404),
+    errors=(400, 404, 409),
     idempotent=True,
 )
 def create_revision(deployment_id: str) -> Response:
-    """The latest revision again, with what is sent changed."""
+    """The latest revision again, with what is sent changed; for a `preview` it serves nothing but that one's address."""
     key = uuid_path(deployment_id, "deployment_id")
     body = load(RevisionCreate)
     with connection() as conn:
         keep = once(conn)
         change = change_of(conn, key, body)
-        revision_id, moved = deployments.add_revision(
-            conn, caller().organization_id, key, change, by=asked_by(conn)
-        )
+        organization_id, preview = caller().organization_id, body.get("preview")
+        if preview:
+            revision_id, moved = traffic.add_preview(
+                conn, organization_id, key, preview, change, by=asked_by(conn)
+            )
+        else:
+            revision_id, moved = deployments.add_revision(
+                conn, organization_id, key, change, by=asked_by(conn)
+            )
         row = revisions.get(conn, key, revision_id)
         response = keep(jsonify(revision_record(row)), 201)
     logs.announce(moved)
@@ -197,7 +203,7 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
             reader,
             id,
             after=after,
-            ended=partial(logs.last_events, id),
+            ended=lambda _last: logs.last_events(id),
             quiet_seconds=heartbeat.quiet_seconds,
         )
         return _streamed(batches, heartbeat, holds=stack.pop_all())
@@ -220,7 +226,7 @@ def _streamed(
 def _newest(id: UUID) -> int:
     """The number of the newest event that can be read again, 0 when there is none."""
     try:
-        return events.position(redis.client(), id)
+        return events.position(redis.events(id), id)
     except RedisError:
         return 0
 

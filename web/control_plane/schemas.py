@@ -62,6 +62,24 @@ REVISION = record(
     source_revision_config=OBJECT,
     created_by=or_null(record(key_id=TEXT, name=TEXT)),
     changes=CHANGES,
+    preview=TEXT_OR_NULL,
+)
+PREVIEW = record(
+    "Preview",
+    name=TEXT,
+    url=TEXT_OR_NULL,
+    revision_id=UUID_OR_NULL,
+    revision_number=COUNT_OR_NULL,
+    latest_revision_id=UUID_OR_NULL,
+    latest_revision_status=or_null(REVISION_STATUS),
+    created_at=TIME,
+    updated_at=TIME,
+)
+SHARE = record(
+    "RevisionShare",
+    revision_id=UUID,
+    revision_number=NUMBER,
+    percent={"type": "integer", "minimum": 1, "maximum": 100},
 )
 
 LIMITS = record(
@@ -91,6 +109,7 @@ DEPLOYMENT = record(
     latest_revision_status=or_null(REVISION_STATUS),
     active_revision_id=UUID_OR_NULL,
     active_revision_number=COUNT_OR_NULL,
+    traffic=listed(SHARE),
     image_version=TEXT_OR_NULL,
     is_preview=BOOLEAN,
     is_managed_deep_agent=BOOLEAN,

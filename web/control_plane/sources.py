@@ -11,7 +11,7 @@ from typing import Any
 
 from marshmallow import ValidationError
 
-from shared.deployments import deployments, env_names, git_refs, secrets
+from shared.deployments import deployments, env_names, git_refs, secrets, shares
 from shared.errors import Invalid
 from web.fields import (
     JsonObject,
@@ -24,6 +24,7 @@ from web.fields import (
     StrictInteger,
     StrictNumber,
     StrictString,
+    UuidField,
 )
 
 SOURCES = ("github", "external_docker", "internal_docker", "internal_source", "internal_template")
@@ -34,6 +35,7 @@ DEFAULT_TYPE = "prod"
 ENVIRONMENTS = ("development", "staging", "production")
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"
 POOL = r"[a-z0-9][a-z0-9_-]*"
+PREVIEW, MAX_PREVIEW = r"[a-z0-9]+(-[a-z0-9]+)*", 40  # what follows a deployment's name and -- in its address
 SPEC_BYTES = 64 * 1024
 MAX_SECRETS = secrets.MOST
 MAX_TIMEOUT_SECONDS = 30 * 24 * 3600
@@ -127,6 +129,11 @@ class Limits(Schema):
     memory_mb = Megabytes(allow_none=True)
     max_tokens_per_day = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
     max_run_tokens = StrictInteger(minimum=0, maximum=MAX_TOKENS, allow_none=True)
+
+
+class TrafficShare(Schema):
+    revision_id = UuidField(required=True)
+    percent = StrictInteger(minimum=0, maximum=shares.WHOLE, required=True)
 
 
 class RevisionContent(Schema):

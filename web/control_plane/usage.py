@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any
 
 from flask import Blueprint, Response, jsonify
@@ -13,7 +13,8 @@ from flask import Blueprint, Response, jsonify
 from shared.errors import Invalid
 from shared.figures import usage
 from shared.figures.usage import DIMENSIONS
-from shared.infra.postgres import connection
+from shared.infra import clock
+from shared.infra.replica import read
 from web.auth import caller
 from web.fields import DateField, OneOf, QueryList, Schema
 from web.json_schema import COUNT, TEXT_OR_NULL, UUID, JsonSchema, listed, record
@@ -71,13 +72,12 @@ def get_usage() -> Response:
     called it. A key is null for runs of schedules and of users of a deployment's own authorization.
     """
     asked: dict[str, Any] = load_query(UsageQuery)  # type: ignore[arg-type]
-    until = asked.get("until") or datetime.now(UTC).date()
+    until = asked.get("until") or clock.now().date()
     since = asked.get("from") or until - min(DAYS, until - date.min)
     if not timedelta(0) <= until - since <= MOST_DAYS:
         raise Invalid(f"must be at most {MOST_DAYS.days} days before until", loc=("query", "from"))
     by = [name for name in DIMENSIONS if name in asked["by"]]
-    with connection() as conn:
-        rows = usage.usage(conn, caller().organization_id, since=since, until=until, by=by)
+    rows = read(usage.usage, caller().organization_id, since=since, until=until, by=by)
     rows = [{name: _shown(value) for name, value in row.items()} for row in rows]
     if asked["format"] == "json":
         return jsonify(usage=rows)

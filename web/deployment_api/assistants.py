@@ -11,6 +11,7 @@ from sqlalchemy import Connection, RowMapping
 from shared import assistants
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection
+from shared.infra.replica import read
 from shared.runs import cancel, eligibility
 from shared.runs.signals import notify_next, publish_cancels
 from shared.user_code import filters
@@ -286,9 +287,12 @@ def search_assistants() -> Response:
     select = body.pop("select", None)
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
     _allow_search(body, limit=paging["limit"], offset=paging["offset"])
-    with connection() as conn:
+
+    def search(conn: Connection) -> tuple[Any, int]:
         rows = assistants.search(conn, deployment(), **paging, **body)
-        total = assistants.count(conn, deployment(), **body)
+        return rows, assistants.count(conn, deployment(), **body)
+
+    rows, total = read(search)
     records = selected([assistants.record(row) for row in rows], select)
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
 
@@ -306,8 +310,7 @@ def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> None:
 def count_assistants() -> Response:
     body = load(AssistantFilter)
     _allow_search(body, limit=0, offset=0)
-    with connection() as conn:
-        return jsonify(assistants.count(conn, deployment(), **body))
+    return jsonify(read(assistants.count, deployment(), **body))
 
 
 @bp.post("/assistants/<assistant_id>/versions")

@@ -8,11 +8,13 @@ from uuid import UUID
 
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
+from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
 from shared import assistants, cron_schedule, crons
 from shared.errors import Invalid
 from shared.infra.postgres import connection
+from shared.infra.replica import read
 from shared.user_code import filters
 from shared.user_code.authorization import Ask, Granted
 from web.context import deployment, settings
@@ -293,9 +295,12 @@ def search_crons() -> Response:
     select = body.pop("select", None)
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order") if name in body}
     visible = _allow_search(body, limit=paging["limit"], offset=paging["offset"])
-    with connection() as conn:
+
+    def search(conn: Connection) -> tuple[Any, int]:
         rows = crons.search(conn, deployment().id, visible=visible, **paging, **body)
-        total = crons.count(conn, deployment().id, visible=visible, **body)
+        return rows, crons.count(conn, deployment().id, visible=visible, **body)
+
+    rows, total = read(search)
     records = selected([crons.record(row) for row in rows], select)
     return page(records, offset=paging["offset"], limit=paging["limit"], total=total)
 
@@ -315,5 +320,4 @@ def _allow_search(wanted: dict[str, Any], *, limit: int, offset: int) -> crons.V
 def count_crons() -> Response:
     body = {name: value for name, value in load(CronFilter).items() if value is not None}
     visible = _allow_search(body, limit=0, offset=0)
-    with connection() as conn:
-        return jsonify(crons.count(conn, deployment().id, visible=visible, **body))
+    return jsonify(read(crons.count, deployment().id, visible=visible, **body))

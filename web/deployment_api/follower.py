@@ -93,9 +93,9 @@ class RunFollower:
         """The number of the log's newest event (0: it holds nothing), and whether nothing will be added."""
         return end_event.extent(self.run_id)
 
-    def ended(self) -> Sequence[Event] | None:
-        """The end of a log that was lost; None while the run lives."""
-        return end_event.end_of_lost(self.deployment_id, self.run_id)
+    def ended(self, last: int) -> Sequence[Event] | None:
+        """The end of a log that was lost, after event `last`; None while the run lives."""
+        return end_event.end_of_lost(self.deployment_id, self.run_id, last)
 
     def ended_by_row(self) -> Sequence[Event] | None:
         """The end alone, while the log cannot be read."""

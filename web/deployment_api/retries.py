@@ -6,10 +6,10 @@ from typing import Any
 from uuid import UUID
 
 from flask import Blueprint, Response
-from sqlalchemy import RowMapping
+from sqlalchemy import Connection, RowMapping
 
 from shared.errors import NotFound
-from shared.infra.postgres import connection
+from shared.infra.replica import read
 from shared.models import RunStatus
 from shared.runs import queue_position, retry, search, visibility
 from shared.runs.drafts import RunRequest
@@ -79,7 +79,8 @@ def search_runs() -> Response:
         offset=offset,
         **thread,
     )
-    with connection() as conn:
+
+    def found(conn: Connection) -> tuple[list[RowMapping], int, dict[UUID, dict[str, Any]]]:
         rows, total = search.search(
             conn,
             deployment().id,
@@ -88,7 +89,9 @@ def search_runs() -> Response:
             offset=offset,
             visible=visibility.of_visible_threads(asked.filter, "run", changed(asked)),
         )
-        waits = queue_position.of_many(conn, deployment().id, rows)
+        return rows, total, queue_position.of_many(conn, deployment().id, rows)
+
+    rows, total, waits = read(found)
     return page([_shown(row, waits) for row in rows], offset=offset, limit=limit, total=total)
 
 

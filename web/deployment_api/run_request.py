@@ -245,7 +245,7 @@ def check_webhooks(named: Iterable[str | None]) -> None:
             raise Invalid("webhook: this deployment calls none", loc=("body", "webhook"))
         with connection() as conn:
             rules = webhooks.rules_of(conn, unasked().active_revision_id)
-        own = partial(webhooks.own_url, settings().url, unasked().name)
+        own = partial(webhooks.own_url, settings().url, unasked().address_name)
         for url in urls:
             webhooks.check(url, rules, own=own)
 

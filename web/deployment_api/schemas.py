@@ -163,6 +163,7 @@ RUN = record(
     multitask_strategy=one_of("reject", "rollback", "interrupt", "enqueue"),
     langsmith_session_name=TEXT_OR_NULL,
     cancel_reason=TEXT_OR_NULL,
+    revision_id=UUID,
     usage=USAGE,
     started_at=TIME_OR_NULL,
     ended_at=TIME_OR_NULL,

@@ -15,7 +15,7 @@ from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
 from sqlalchemy import RowMapping
 
-from shared import graph_queries, thread_stream
+from shared import assistants, graph_queries, thread_stream
 from shared.errors import Conflict, Invalid
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
@@ -315,10 +315,14 @@ def _before(checkpoint_id: str | None) -> str | None:
 
 
 def _ask(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
-    """The answer of a graph host of the serving revision, as JSON."""
+    """The answer of a graph host of the revision that the thread's runs get, as JSON."""
     serving = deployment()
-    if serving.active_revision_id is None:
+    revision_id = serving.active_revision_id
+    if revision_id is None:
         raise Conflict("This deployment serves no revision yet.")
+    if serving.traffic and newest.graph_id is not None:
+        with connection() as conn:
+            revision_id = assistants.revision_of_thread(conn, serving, thread_id, newest.graph_id)
     ids = {"thread_id": str(thread_id), "graph_id": newest.graph_id}
     assistant_id = newest.metadata.get("assistant_id")
     document = {
@@ -327,7 +331,7 @@ def _ask(thread_id: UUID, newest: Newest, document: dict[str, Any]) -> bytes:
         "config": configurable.of_question(newest.config, user_document(), **ids, assistant_id=assistant_id),
         "metadata": {"assistant_id": assistant_id},
     }
-    question = Question(serving.id, serving.active_revision_id, serving.pool, thread_id, document)
+    question = Question(serving.id, revision_id, serving.pool, thread_id, document)
     return graph_queries.ask(question)
 
 

@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 import orjson
 from flask import Blueprint, Response, jsonify
 from marshmallow import ValidationError
+from sqlalchemy import Connection
 
 from shared import graph_queries, store
 from shared.errors import Conflict, Invalid
 from shared.graph_queries import Question
 from shared.infra.postgres import connection
+from shared.infra.replica import read
 from shared.user_code import authorization
 from shared.user_code.authorization import Granted
 from web.context import deployment
@@ -212,24 +214,30 @@ def search_items() -> Response:
     wanted = _rewritten(FoundBelow, wanted, allow("store", "search", **wanted, **rest))
     prefix = wanted["namespace"]
     store.check_labels(prefix, loc=("body", "namespace_prefix"))
-    config, near, refresh = _config(), None, body.get("refresh_ttl")
+    config, near, asked = _config(), None, body.get("refresh_ttl")
+    refresh = config.refresh_on_read if asked is None else asked
     if body.get("query"):
         if not config.has_index:
             reason = "query: this deployment's store has no index to search by meaning"
             raise Invalid(reason, loc=("body", "query"))
         near = _embedded({"op": "search", "query": body["query"]})["near"]
-    with connection() as conn:
-        items = store.search(
+
+    def search(conn: Connection) -> list[dict[str, Any]]:
+        return store.search(
             conn,
             deployment().id,
             prefix,
             filter=wanted.get("filter"),
             limit=body["limit"],
             offset=body["offset"],
-            refresh=config.refresh_on_read if refresh is None else refresh,
+            refresh=refresh,
             near=near,
         )
-    return jsonify(items=items)
+
+    if not refresh:
+        return jsonify(items=read(search))
+    with connection() as conn:
+        return jsonify(items=search(conn))
 
 
 @bp.post("/store/namespaces")
@@ -245,13 +253,12 @@ def list_namespaces() -> Response:
         if labels:
             store.check_labels(labels, loc=("body", kind))
             matches.append((kind, labels))
-    with connection() as conn:
-        found = store.namespaces(
-            conn,
-            deployment().id,
-            matches=matches,
-            max_depth=body.get("max_depth"),
-            limit=body["limit"],
-            offset=body["offset"],
-        )
+    found = read(
+        store.namespaces,
+        deployment().id,
+        matches=matches,
+        max_depth=body.get("max_depth"),
+        limit=body["limit"],
+        offset=body["offset"],
+    )
     return jsonify(namespaces=found)

@@ -7,11 +7,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from flask import Blueprint, Response, jsonify, request
+from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
 from shared import thread_copies, thread_stream
 from shared.errors import Invalid, NotFound, RunyardError
 from shared.infra.postgres import connection
+from shared.infra.replica import read
 from shared.removal import expiry
 from shared.runs import cancel
 from shared.runs.signals import publish_cancels
@@ -280,10 +282,13 @@ def search_threads() -> Response:
     body["ids"] = [_thread_id(text) for text in body.get("ids", ())]
     paging = {name: body.pop(name) for name in ("limit", "offset", "sort_by", "sort_order")}
     _allow_search(body, limit=paging["limit"], offset=paging["offset"])
-    with connection() as conn:
+
+    def search(conn: Connection) -> tuple[Any, int]:
         rows = records.search(conn, deployment().id, **paging, **body)
         shape = {"found": len(rows), "limit": paging["limit"], "offset": paging["offset"]}
-        total = records.total(conn, deployment().id, **shape, **body)
+        return rows, records.total(conn, deployment().id, **shape, **body)
+
+    rows, total = read(search)
     found = [records.record(row) for row in rows]
     shown = selected(found, select)
     if paths:
@@ -313,5 +318,4 @@ def _thread_id(text: str) -> Any:
 def count_threads() -> Response:
     body = load(ThreadFilter)
     _allow_search(body, limit=0, offset=0)
-    with connection() as conn:
-        return jsonify(records.count(conn, deployment().id, **body))
+    return jsonify(read(records.count, deployment().id, **body))

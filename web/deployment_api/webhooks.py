@@ -7,6 +7,7 @@ from uuid import UUID
 from flask import Blueprint, Response
 
 from shared.infra.postgres import connection
+from shared.infra.replica import read
 from shared.runs import webhook_records
 from shared.runs.webhook_records import DeliveryStatus
 from web.context import deployment
@@ -44,17 +45,16 @@ def search_webhooks() -> Response:
     limit, offset = body["limit"], body["offset"]
     asked = allow("threads", "search", metadata={}, values={}, limit=limit, offset=offset)
     status = body.get("status")
-    with connection() as conn:
-        rows, total = webhook_records.search(
-            conn,
-            deployment().id,
-            limit=limit,
-            offset=offset,
-            run_id=body.get("run_id"),
-            status=None if status is None else DeliveryStatus(status),
-            filter=asked.filter,
-            metadata=changed(asked),
-        )
+    rows, total = read(
+        webhook_records.search,
+        deployment().id,
+        limit=limit,
+        offset=offset,
+        run_id=body.get("run_id"),
+        status=None if status is None else DeliveryStatus(status),
+        filter=asked.filter,
+        metadata=changed(asked),
+    )
     return page([webhook_records.record(row) for row in rows], offset=offset, limit=limit, total=total)
 
 

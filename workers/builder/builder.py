@@ -16,15 +16,15 @@ from uuid import UUID
 import gevent
 from gevent.event import Event as Signal
 from greenlet import greenlet
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from shared.deployments import logs as build_logs
-from shared.deployments import revisions, secrets
+from shared.deployments import revisions, secrets, traffic, warming
 from shared.deployments.revisions import ClaimedRevision
-from shared.errors import BuildFailed, Fenced, Unavailable
+from shared.errors import BuildFailed, Fenced, HostUnusable, Unavailable
 from shared.figures import totals
-from shared.infra import broker, logs, redis
+from shared.infra import broker, logs
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
@@ -32,7 +32,7 @@ from shared.settings import Settings
 from workers.builder import earlier, environments, graphs, sources, steps, workspaces
 from workers.builder.build_log import BuildLog
 from workers.builder.config import store
-from workers.runner.event_writer import Writer
+from workers.runner.event_writer import Writers
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Builder:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.writer = Writer(redis.client(), retention_seconds=settings.event_retention_seconds)
+        self.writers = Writers(retention_seconds=settings.event_retention_seconds)
         self._at_work: set[greenlet] = set()
         self._is_stopping = False
 
@@ -170,7 +170,7 @@ class _Build:
                 self._secrets = secrets.secrets_of(conn, claimed.revision_id)
         except Undecryptable as error:
             self._unreadable = error
-        self.log = BuildLog(builder.writer, claimed, self._secrets)
+        self.log = BuildLog(builder.writers.of(claimed.revision_id), claimed, self._secrets)
 
     def run(self) -> None:
         """Environment, inspection, switch; raises BuildFailed naming the step."""
@@ -186,9 +186,11 @@ class _Build:
         configs = graphs.configs({**made.manifest.env, **self._variables})
         found = self._inspected(made)
         if claimed.status == RevisionStatus.BUILDING:
-            self._keep(made, found)
+            self._keep(made, found, configs)
             self._advance(RevisionStatus.AWAITING_DEPLOY)
             self._advance(RevisionStatus.DEPLOYING)
+        else:
+            self._prepare()
         self._switch(found, configs)
 
     def _fetch(self) -> None:
@@ -266,7 +268,7 @@ class _Build:
             return found
         return graphs.inspect(self._settings, claimed.revision_id, made, self._variables, self.log.write)
 
-    def _keep(self, made: environments.Environment, found: graphs.Inspected) -> None:
+    def _keep(self, made: environments.Environment, found: graphs.Inspected, configs: graphs.Configs) -> None:
         """Store what makes the environment the same wherever it is made."""
         with connection() as conn:
             revisions.keep_artifact(
@@ -281,6 +283,7 @@ class _Build:
                     "store": dict(made.manifest.store),
                     "webhooks": dict(made.manifest.webhooks),
                     "http": dict(found.http),
+                    "configs": dict(configs),
                     "resolved_at": self._resolved_at,
                     "inspector": graphs.inspector(),
                 },
@@ -301,25 +304,36 @@ class _Build:
             moved = revisions.end(conn, claimed, RevisionStatus.DEPLOYED, None)
             self._count(conn, RevisionStatus.DEPLOYED)
             graphs.store(conn, claimed.revision_id, found.graphs)
-            graphs.make_default_assistants(conn, claimed.deployment_id, found.graphs, configs)
-            served = {"id": claimed.deployment_id, "revision_id": claimed.revision_id}
-            name = conn.execute(SERVE, served).scalar_one()
+            name = self._show(conn, found, configs)
             self.log.write("INFO", f"deployed at {self._settings.url.rstrip('/')}/d/{name}")
             self.log.store(conn)  # whoever sees the end finds the whole log
-        log.info("revision %s serves deployment %s", claimed.revision_id, name)
+        log.info("revision %s serves %s", claimed.revision_id, name)
         self.log.end(RevisionStatus.DEPLOYED)
-        self._warm()
+        if claimed.preview is None:
+            warming.announce(claimed.revision_id, claimed.pool)
         build_logs.announce(moved)
+
+    def _show(self, conn: Connection, found: graphs.Inspected, configs: graphs.Configs) -> str:
+        """Let it serve, or its preview show it: what its address calls it."""
+        claimed = self._claimed
+        is_to_serve = claimed.preview is None
+        graphs.make_default_assistants(
+            conn, claimed.deployment_id, found.graphs, configs, reconfigure=is_to_serve
+        )
+        if claimed.preview is None:
+            return traffic.serve(conn, claimed.deployment_id, claimed.revision_id)
+        return traffic.show_preview(conn, claimed.deployment_id, claimed.preview, claimed.revision_id)
+
+    def _prepare(self) -> None:
+        """Have a host of what was built before ready when it begins to serve: whoever goes back is in a hurry."""
+        claimed = self._claimed
+        try:
+            warming.prepare(claimed.deployment_id, claimed.revision_id, claimed.pool)
+        except HostUnusable as error:
+            self.log.write("WARNING", f"no graph host of it is ready yet: {error.message}")
 
     def _count(self, conn: Connection, status: RevisionStatus) -> None:
         totals.record_build(conn, status, time.monotonic() - self._began_at)
-
-    def _warm(self) -> None:
-        channel = redis.warm_channel(self._claimed.pool)
-        try:
-            redis.client().publish(channel, str(self._claimed.revision_id))
-        except redis.RedisError as error:
-            log.info("revision %s: not warmed: %s", self._claimed.revision_id, error)
 
     def fail(self, failure: BuildFailed) -> None:
         """End the revision with the failed step and its reason; the one that served before keeps serving."""
@@ -340,10 +354,3 @@ class _Build:
         build_logs.announce(moved)
         if claimed.build_id == claimed.revision_id:
             workspaces.remove(self._settings, claimed.build_id)
-
-
-SERVE = text("""
-UPDATE deployment SET active_revision_id = :revision_id, status = 'READY', updated_at = now()
-WHERE id = :id
-RETURNING name
-""")

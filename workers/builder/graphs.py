@@ -196,8 +196,13 @@ def configs(variables: Mapping[str, str]) -> Configs:
     return found
 
 
-def make_default_assistants(conn: Connection, deployment_id: UUID, graphs: Graphs, configs: Configs) -> None:
-    """One assistant a graph, with its configuration from `configs`; what users made of theirs stays."""
+def make_default_assistants(
+    conn: Connection, deployment_id: UUID, graphs: Graphs, configs: Configs, *, reconfigure: bool = True
+) -> None:
+    """One assistant a graph, with its configuration from `configs`; what users made of theirs stays.
+
+    Without `reconfigure` those that there are stay as they are, too.
+    """
     for graph_id, graph in graphs.items():
         key = {"deployment_id": deployment_id, "assistant_id": assistants.default_id(graph_id)}
         config = configs.get(graph_id, {})
@@ -206,9 +211,8 @@ def make_default_assistants(conn: Connection, deployment_id: UUID, graphs: Graph
             insert(Assistant).values(**key).on_conflict_do_nothing().returning(Assistant.assistant_id)
         ).one_or_none()
         if made is None:
-            conn.execute(
-                RECONFIGURE, {**key, **{name: orjson.dumps(part).decode() for name, part in content.items()}}
-            )
+            if reconfigure:
+                assistants.reconfigure_default(conn, deployment_id, graph_id, config)
             continue
         conn.execute(
             insert(AssistantVersion).values(
@@ -221,14 +225,3 @@ def make_default_assistants(conn: Connection, deployment_id: UUID, graphs: Graph
                 description=graph["description"],
             )
         )
-
-
-# A default assistant that nobody has changed is as the newest deployment wants it.
-RECONFIGURE = text("""
-UPDATE assistant_version v SET config = CAST(:config AS json), context = CAST(:context AS json)
-FROM assistant a
-WHERE a.deployment_id = :deployment_id AND a.assistant_id = :assistant_id AND a.last_version = 1
-  AND v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id AND v.version = 1
-  AND v.metadata ->> 'created_by' = 'system'
-  AND (v.config::jsonb <> CAST(:config AS jsonb) OR v.context::jsonb <> CAST(:context AS jsonb))
-""")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Protocol, cast
 
 from shared.errors import BuildFailed
+from shared.infra import system
 
 MIB = 1024 * 1024
 MAX_BYTES = 1024 * MIB
@@ -226,7 +227,7 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 def main(archive: str, target: str) -> int:
     """Unpack within limits; the reason of a refusal is the last line of output."""
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    system.limit_memory(MAX_MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
     try:
         count = unpack(Path(archive), Path(target))

@@ -127,6 +127,11 @@ def pythons(answer: bytes, version: str) -> Iterator[str]:
             yield found["path"]
 
 
+def versions(answer: bytes) -> set[str]:
+    """The versions of the CPython interpreters that the answer to `list_pythons` names."""
+    return {found["version"] for found in orjson.loads(answer) if found["implementation"] == "cpython"}
+
+
 def is_unsatisfied(line: str) -> bool:
     """Whether a line of output says that no set of versions fits."""
     return UNSATISFIED in line

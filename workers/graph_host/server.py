@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 from . import damage, frames, watch
 from .connection import Connection
 from .output import Limiter, capture
-from .standard import has_own_threads, json_dumps, json_loads
+from .standard import has_own_threads, json_dumps, json_loads, sleep
 from .threads import NodeThreads
 
 CONFIG_VARIABLE = "GRAPH_HOST_CONFIG"
@@ -39,6 +39,7 @@ CONFIG_VARIABLE = "GRAPH_HOST_CONFIG"
 OLDEST = {"langgraph": (1, 0, 10), "langgraph-checkpoint": (4, 1, 0)}
 DEFAULT_THREADS = 64
 STARVED_SECONDS = 5.0  # a run whose nodes have waited so long for a thread had better be elsewhere
+WATCH_PAUSE_SECONDS = 0.05
 SWITCH_SECONDS = 0.001  # a thread that computes gives way to the loop this soon
 PR_SET_PDEATHSIG = 1
 REPLACED_THREADS = (
@@ -342,7 +343,8 @@ def _die_with_the_runner(sock: socket.socket) -> None:
     poll.register(sock, getattr(select, "POLLRDHUP", 0) | select.POLLHUP)
 
     def wait() -> None:
-        poll.poll()
+        while not poll.poll():  # macOS also returns when there is something to read
+            sleep(WATCH_PAUSE_SECONDS)
         os._exit(1)
 
     threading.Thread(target=wait, name="runner-watch", daemon=True).start()

@@ -14,9 +14,9 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-PR_SET_PDEATHSIG = 1
+from shared.infra import system
+
 PR_CAPBSET_DROP = 24
-PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 CLONE_NEWUSER = 0x10000000
@@ -50,12 +50,12 @@ def limit_files() -> None:
 
 def die_with_parent() -> None:
     """Last of all: a change of user would undo it."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
     """What the program starts stays among its descendants, also what leaves its group."""
-    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
 
 
 def exchange_with_root(identity: Identity) -> None:
@@ -120,6 +120,8 @@ def become(identity: Identity | None) -> None:
 
     Root gets back at exec what its bounding set still holds, so that is emptied too.
     """
+    if not system.is_linux():
+        return  # there are no capabilities; what root starts stays root's, and a warning says so
     for capability in CAPABILITIES:
         _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from shared.infra import system
 from shared.settings import MIB, BadSetting, Settings
 from workers.isolation import cgroups, confinement, limited
 from workers.isolation.cgroups import ControlGroup, ControlGroups
@@ -80,9 +81,9 @@ _settled: Isolation | None = None
 def settle(settings: Settings) -> Isolation:
     """Find the best level there is, once for this process, and say so in one line; raises BadSetting for `require`."""
     global _settled
-    best, reasons = _best(settings)
+    found, reasons = best(settings)
     groups = cgroups.find() if settings.isolation != "none" else None
-    _settled = dataclasses.replace(best, groups=groups)
+    _settled = dataclasses.replace(found, groups=groups)
     level = _settled.level
     if level == 1:
         settings.data_dir.chmod(0o711)  # it may pass through, to what it is given, and see nothing else
@@ -100,7 +101,7 @@ def settle(settings: Settings) -> Isolation:
     return _settled
 
 
-def _best(settings: Settings) -> tuple[Isolation, list[str]]:
+def best(settings: Settings) -> tuple[Isolation, list[str]]:
     """The best that works here, and what stands in the way of a better one."""
     reasons = []
     if settings.isolation != "none" and (missing := _bubblewrap(settings.bwrap).missing):
@@ -118,12 +119,16 @@ def _best(settings: Settings) -> tuple[Isolation, list[str]]:
 def _candidates(settings: Settings) -> Iterator[Isolation]:
     """What to try, best first; the last one always works."""
     found, most = level(settings), settings.host_processes * TASKS_PER_PROCESS
-    user = _sandbox_user(settings) if os.geteuid() == 0 and settings.isolation != "none" else None
+    user = _sandbox_user(settings) if _may_change_user(settings) else None
     if user is not None:
         yield Isolation(found or 1, most, user, has_namespace=True)
         if found < 2:
             yield Isolation(1, most, user)
     yield Isolation(found, most)
+
+
+def _may_change_user(settings: Settings) -> bool:
+    return system.is_linux() and os.geteuid() == 0 and settings.isolation != "none"
 
 
 def _sandbox_user(settings: Settings) -> Identity | None:
@@ -135,7 +140,7 @@ def _sandbox_user(settings: Settings) -> Identity | None:
 
 
 def _lacks_user(settings: Settings) -> bool:
-    return os.geteuid() == 0 and settings.isolation != "none" and _sandbox_user(settings) is None
+    return _may_change_user(settings) and _sandbox_user(settings) is None
 
 
 def _why_impossible(found: Isolation, settings: Settings) -> str | None:
@@ -178,6 +183,8 @@ class _Bubblewrap(NamedTuple):
 @functools.cache
 def _bubblewrap(named: str | None) -> _Bubblewrap:
     """A bwrap program that works on this machine, found out once: the one that is named, or any."""
+    if not system.is_linux():
+        return _Bubblewrap(None, "a sandbox needs Linux")
     programs = _programs() if named is None else [named] if named else []
     failures = []
     for program in programs:

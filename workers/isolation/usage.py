@@ -103,6 +103,8 @@ def _held(pid: int, folders: Iterable[str]) -> int:
     Without a sandbox, or before it has been entered, the folders are the machine's and count for nobody.
     """
     inside = next(iter(_children(pid)), None)
+    if inside is None:
+        return 0
     return sum(_held_in(f"/proc/{inside}/root{folder}", folder) for folder in folders)
 
 

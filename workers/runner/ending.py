@@ -79,8 +79,8 @@ class End:
     done: Done = Done()
     is_announced: bool = False  # the error is an event too, which the host could not write
 
-    def finish(self, run: Claimed) -> Finish:
-        """The same for the database."""
+    def finish(self, run: Claimed, *, end_seq: int) -> Finish:
+        """The same for the database; `end_seq` is the number that the log's last event will have."""
         done = self.done
         return Finish(
             run,
@@ -92,6 +92,7 @@ class End:
             done.interrupts,
             done.usage,
             done.first_token_ago,
+            end_seq,
         )
 
     def last_event(self, run: Claimed) -> bytes:
@@ -171,7 +172,7 @@ def of(
         case Unavailable():
             return GiveBack(f"it cannot start here now: {outcome.message}", RETRY_SECONDS[0])
         case _:
-            return End(RunStatus.ERROR, ThreadStatus.ERROR, as_error(outcome))
+            return unstorable(outcome)
 
 
 def stopped(run: Claimed, stop: Stop, done: Done = Done(), *, timeout_seconds: float) -> Ending:
@@ -198,7 +199,7 @@ def stopped(run: Claimed, stop: Stop, done: Done = Done(), *, timeout_seconds: f
 
 
 def unstorable(refusal: RunyardError) -> End:
-    """How a run ends whose own end the database refuses."""
+    """How a run ends of which the database refuses a checkpoint, or its own end."""
     return End(RunStatus.ERROR, ThreadStatus.ERROR, as_error(refusal), is_announced=True)
 
 

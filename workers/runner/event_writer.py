@@ -18,7 +18,9 @@ from redis import Redis
 
 from shared.eventlog import events
 from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
+from shared.infra import redis as servers
 from shared.infra.loops import forever
+from shared.infra.packed import OwnConnection
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ class RunLog:
         floor: int,
         reserve: Callable[[int], bool],
         on_fenced: Callable[[], None],
-        wake_channel: bytes | None = None,
+        wake_channel: events.WakeChannel | None = None,
     ) -> None:
         self.id, self.attempt, self.owner = id, attempt, owner
         self._wake_channel = wake_channel
@@ -109,6 +111,11 @@ class RunLog:
     @property
     def has_waiting(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the event that is added next."""
+        return self._sent + len(self._waiting) + 1
 
     def next_batch(self) -> Batch | None:
         """What to send now; None when there is nothing, or no numbers could be reserved."""
@@ -184,7 +191,7 @@ class Writer:
     """Sends what runs have added, all runs in one call."""
 
     def __init__(self, redis: Redis, *, retention_seconds: int) -> None:
-        self._redis = redis
+        self._redis, self._connection = redis, OwnConnection(redis)
         self._retention = retention_seconds
         self._dirty: dict[RunLog, None] = {}
         self._wake = Signal()
@@ -206,9 +213,13 @@ class Writer:
             try:
                 batches = [(run_log, batch) for run_log in logs if (batch := run_log.next_batch())]
                 answers = events.append(
-                    self._redis, [batch for _, batch in batches], retention_seconds=self._retention
+                    self._redis,
+                    [batch for _, batch in batches],
+                    retention_seconds=self._retention,
+                    connection=self._connection,
                 )
                 for (run_log, batch), answer in zip(batches, answers, strict=True):
+                    self._wake_elsewhere(batch)
                     run_log.settle(batch, answer)
             except BaseException:
                 self._dirty.update(dict.fromkeys(logs))
@@ -217,3 +228,22 @@ class Writer:
             self._dirty.update(dict.fromkeys(waiting))
             if waiting and len(waiting) == len(logs) and not batches:
                 gevent.sleep(PAUSE_SECONDS)  # no numbers could be reserved: the database is away
+
+    def _wake_elsewhere(self, batch: Batch) -> None:
+        """Another server's channel is notified beside this: one that is away must hold up nothing here."""
+        woken = batch.wakes
+        if woken is not None and events.is_elsewhere(woken, self._redis):
+            gevent.spawn(events.wake, woken)
+
+
+class Writers:
+    """A writer for each server with event logs: one that is away holds up its own logs alone."""
+
+    def __init__(self, *, retention_seconds: int) -> None:
+        redises = servers.event_servers()
+        self._writers = {redis: Writer(redis, retention_seconds=retention_seconds) for redis in redises}
+        self._only = self._writers[redises[0]] if len(redises) == 1 else None
+
+    def of(self, id: UUID) -> Writer:
+        """The writer of this log."""
+        return self._only or self._writers[servers.events(id)]

@@ -38,7 +38,7 @@ from workers.runner.budgets import Budgets
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
 from workers.runner.ending import Done, Drop, End, Ending, GiveBack, RollBack, Stop
-from workers.runner.event_writer import RunLog, Writer
+from workers.runner.event_writer import RunLog, Writers
 from workers.runner.host import Host
 from workers.runner.host_pool import GaveUp, HostPool
 
@@ -60,7 +60,7 @@ class Services:
 
     settings: Settings
     hosts: HostPool
-    writer: Writer
+    writers: Writers
     committer: Committer
     deploy_log: DeployLog
     budgets: Budgets
@@ -83,14 +83,14 @@ class Execution:
         self.trace = run_trace.begin(run)
         self._used = 0  # tokens, as its host says after each model call
         self.log = RunLog(
-            services.writer,
+            services.writers.of(run.run_id),
             run.run_id,
             attempt=run.attempt,
             owner=run.owner,
             floor=run.floor,
             reserve=self._reserve,
             on_fenced=lambda: self.fence("another attempt writes its events"),
-            wake_channel=thread_stream.channel(run.thread_id),
+            wake_channel=events.WakeChannel(run.thread_id, thread_stream.channel(run.thread_id)),
         )
 
     # what happens to it from outside
@@ -339,7 +339,7 @@ class Execution:
         if end.is_announced:
             self.log.add(events.payload("error", dumps(end.error).encode()))
         try:
-            following = self._services.committer.finish(self, end.finish(self.run))
+            following = self._services.committer.finish(self, end.finish(self.run, end_seq=self.log.next_seq))
         except Fenced as fenced:
             return self._drop(fenced)
         except RunyardError as refusal:

@@ -16,6 +16,7 @@ import orjson
 from gevent.event import AsyncResult
 
 from shared import graph_queries
+from shared.deployments.warming import IS_READY
 from shared.errors import Conflict, HostDied, HostError, NotFound, RunyardError, Unavailable
 from shared.graph_queries import PATIENCE_SECONDS, Question
 from shared.infra.postgres import connection, dumps
@@ -65,6 +66,9 @@ class _Query:
     def answer(self) -> bytes:
         """The document for whoever asked."""
         try:
+            if self._question.document["op"] == IS_READY:
+                self._hosts.acquire(self._question.revision_id)
+                return b"{}"
             if self._question.document["op"] == "update":
                 return self._update()
             return self._ask()[0]

@@ -21,6 +21,7 @@ from gevent.lock import Semaphore
 from gevent.queue import SimpleQueue
 from sqlalchemy import text
 
+from shared.deployments.deployments import preview_address_name
 from shared.errors import HostDied, HostError, RunyardError, Unavailable
 from shared.infra.postgres import connection
 from shared.settings import Settings
@@ -234,12 +235,14 @@ def _connect(address: Any) -> http.client.HTTPConnection:
 
 
 def _deployment_of(revision_id: UUID) -> tuple[UUID, str]:
-    """The id and the name of a revision's deployment; raises Unavailable."""
+    """The id of a revision's deployment, and its name or, of a preview's revision, the preview's; raises Unavailable."""
     query = text(
-        "SELECT d.id, d.name FROM revision r JOIN deployment d ON d.id = r.deployment_id WHERE r.id = :id"
+        "SELECT d.id, d.name, (SELECT min(p.name) FROM preview p WHERE p.revision_id = r.id"
+        " AND r.id IS DISTINCT FROM d.active_revision_id) AS preview"
+        " FROM revision r JOIN deployment d ON d.id = r.deployment_id WHERE r.id = :id"
     )
     with connection() as conn:
         row = conn.execute(query, {"id": revision_id}).one_or_none()
     if row is None:
         raise Unavailable("the deployment is gone")
-    return row.id, row.name
+    return row.id, row.name if row.preview is None else preview_address_name(row.name, row.preview)

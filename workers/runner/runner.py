@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -31,13 +31,15 @@ from workers.runner.budgets import Budgets
 from workers.runner.claiming import AT_ONCE, Claiming, LimitedId, Taken
 from workers.runner.committer import Committer
 from workers.runner.deployment_log import DeployLog
-from workers.runner.event_writer import Writer
+from workers.runner.event_writer import Writers
 from workers.runner.execution import LOST_AFTER, Execution, Services
 from workers.runner.host import Host
 from workers.runner.host_pool import HostPool
 from workers.runner.user_code import UserCodeRunner
 
 log = logging.getLogger(__name__)
+
+Renew = Callable[..., dict[UUID, claims.Hold]]
 
 RETRY_SECONDS = 1.0  # until a step for which a server was away is tried again, at most
 OVERLOOKED_SECONDS = 2.0
@@ -54,7 +56,7 @@ class Runner:
         self.services = Services(
             settings,
             hosts,
-            Writer(redis.client(), retention_seconds=settings.event_retention_seconds),
+            Writers(retention_seconds=settings.event_retention_seconds),
             Committer(settings.worker),
             deploy_log,
             Budgets(),
@@ -229,22 +231,30 @@ class Runner:
     # keeping what is ours
 
     def _renew(self) -> None:
+        """All at once that nobody has locked, then the others one at a time: no lock is held while one is waited for."""
         mine = dict(self._executions)
         if not mine:
             return
+        renewed = self._renew_some(claims.renew_free, mine)
+        for run_id in mine.keys() - renewed:
+            if self._executions.get(run_id) is not mine[run_id]:
+                continue  # it has ended meanwhile
+            if not self._renew_some(claims.renew, {run_id: mine[run_id]}):
+                mine[run_id].fence("its lease has run out or is somebody else's")
+
+    def _renew_some(self, renew: Renew, mine: Mapping[UUID, Execution]) -> set[UUID]:
+        """Those of these runs that have a new lease, as the attempts that they are here."""
         sent_at = time.monotonic()
         with connection() as conn:
-            held = claims.renew(
+            held = renew(
                 conn, list(mine), owner=self.settings.worker, lease_seconds=self.settings.lease_seconds
             )
-        for run_id, execution in mine.items():
-            hold = held.get(run_id)
-            if hold is None or hold.attempt != execution.run.attempt:
-                execution.fence("its lease has run out or is somebody else's")
-                continue
-            execution.renewed_at = sent_at
-            if hold.cancel_requested is not None:
-                execution.cancel(hold.cancel_requested, hold.cancel_reason)
+        ours = {run_id for run_id, hold in held.items() if hold.attempt == mine[run_id].run.attempt}
+        for run_id in ours:
+            mine[run_id].renewed_at = sent_at
+            if (wish := held[run_id].cancel_requested) is not None:
+                mine[run_id].cancel(wish, held[run_id].cancel_reason)
+        return ours
 
     def _fence_stale(self) -> None:
         """Stop what upkeep may soon give to somebody else; a renewal that hangs does not hold this up."""
@@ -256,7 +266,7 @@ class Runner:
     def _listen(self) -> None:
         """Receive cancels and revisions to warm; a lost message costs only time."""
         channels = (redis.control_channel(self.settings.worker), redis.warm_channel(self.settings.pool))
-        with redis.client().pubsub(ignore_subscribe_messages=True) as pubsub:
+        with redis.broker().pubsub(ignore_subscribe_messages=True) as pubsub:
             pubsub.subscribe(*channels)
             while True:
                 message = pubsub.get_message(timeout=5.0)

@@ -1,4 +1,4 @@
-"""Removes what is over: deleted deployments, old revisions, archives, answers and log lines.
+"""Removes what is over: deleted deployments, expired threads, old runs, revisions, archives, answers and log lines.
 
 Each step is a loop of short transactions that ends after a moment, so that upkeep's other steps are
 not held up; what a step did not finish it finishes in the next round.
@@ -13,17 +13,19 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from shared import store
 from shared.access import idempotency
 from shared.deployments import archives
 from shared.figures import budgets, folding
 from shared.infra.postgres import connection
-from shared.removal import deletion, history
+from shared.removal import deletion, expiry, history
 from shared.runs import webhook_records
 from shared.settings import Settings
 
 STEP_SECONDS = 1.0
 
 Chunk = Callable[[Connection], int]
+OfDeployment = Callable[[UUID, Connection], int]
 
 
 class Removals:
@@ -31,7 +33,7 @@ class Removals:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._trimmed_upto: UUID | None = None
+        self._upto: dict[OfDeployment, UUID] = {}  # of each kind: the last deployment that was done
         self.is_done = True
 
     def steps(self) -> list[Callable[[], None]]:
@@ -39,6 +41,9 @@ class Removals:
         self.is_done = True
         return [
             self.deleted_deployments,
+            self.expired_threads,
+            self.expired_items,
+            self.old_runs,
             self.old_revisions,
             self.unused_archives,
             self.old_answers,
@@ -49,6 +54,19 @@ class Removals:
 
     def deleted_deployments(self) -> None:
         self._exhaust(deletion.purge)
+
+    def expired_threads(self) -> None:
+        self._exhaust(expiry.sweep)
+
+    def expired_items(self) -> None:
+        self._exhaust(store.sweep)
+
+    def old_runs(self) -> None:
+        if self._settings.run_retention_days:
+            self._of_each_deployment(self._remove_runs)
+
+    def _remove_runs(self, deployment_id: UUID, conn: Connection) -> int:
+        return history.remove_old_runs(conn, deployment_id, days=self._settings.run_retention_days)
 
     def old_revisions(self) -> None:
         self._exhaust(partial(history.remove_old_revisions, kept=self._settings.kept_revisions))
@@ -67,32 +85,35 @@ class Removals:
         self._exhaust(budgets.remove_old)
 
     def old_log_lines(self) -> None:
-        """One deployment after the other, in the order of their ids."""
-        until = time.monotonic() + STEP_SECONDS
-        while self._has_time(until):
-            with connection() as conn:
-                deployment_ids = history.deployments_after(conn, self._trimmed_upto)
-            if not deployment_ids:
-                self._trimmed_upto = None
-                return
-            for deployment_id in deployment_ids:
-                self._exhaust(partial(self._trim, deployment_id), until)
-                if not self.is_done:
-                    return
-                self._trimmed_upto = deployment_id
+        self._of_each_deployment(self._trim_log)
 
-    def _trim(self, deployment_id: UUID, conn: Connection) -> int:
+    def _trim_log(self, deployment_id: UUID, conn: Connection) -> int:
         return history.remove_old_lines(
             conn, deployment_id, days=self._settings.log_retention_days, most=self._settings.max_log_lines
         )
 
-    def _exhaust(self, chunk: Chunk, until: float | None = None) -> None:
-        """Repeat a chunk until nothing is left of its kind, or the step's time is over."""
+    def _of_each_deployment(self, chunk: OfDeployment) -> None:
+        """One deployment after the other, in the order of their ids, from where the last round got to."""
+        until = time.monotonic() + STEP_SECONDS
+        while self._has_time(until):
+            with connection() as conn:
+                deployment_ids = history.deployments_after(conn, self._upto.get(chunk))
+            if not deployment_ids:
+                self._upto.pop(chunk, None)
+                return
+            for deployment_id in deployment_ids:
+                if not self._exhaust(partial(chunk, deployment_id), until):
+                    return
+                self._upto[chunk] = deployment_id
+
+    def _exhaust(self, chunk: Chunk, until: float | None = None) -> bool:
+        """Repeat a chunk until nothing is left of its kind, or the step's time is over; whether nothing is left."""
         until = until or time.monotonic() + STEP_SECONDS
         while self._has_time(until):
             with connection() as conn:
                 if not chunk(conn):
-                    return
+                    return True
+        return False
 
     def _has_time(self, until: float) -> bool:
         if time.monotonic() < until:

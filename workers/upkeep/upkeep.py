@@ -18,7 +18,7 @@ from typing import Any
 import gevent
 from gevent.event import Event as Signal
 
-from shared import crons, fleet, leadership, store
+from shared import crons, fleet, leadership
 from shared.access import api_keys, organizations
 from shared.deployments import deployments, logs, revisions
 from shared.errors import RunyardError, Unavailable
@@ -28,7 +28,6 @@ from shared.infra import broker
 from shared.infra.loops import forever
 from shared.infra.postgres import connection, driver, dumps
 from shared.models import RunStatus, ThreadStatus
-from shared.removal import expiry
 from shared.runs import (
     claims,
     deployment_limits,
@@ -131,7 +130,7 @@ class Upkeep:
     def _due_steps(self) -> list[Callable[[], Any]]:
         steps: list[Callable[[], Any]] = [self._abandoned_runs, self._notify_again, self._crons, self._builds]
         if self._ticks % SLOW_EVERY == 0:
-            steps += [self._organizations, self._expired]
+            steps.append(self._organizations)
         if self._ticks % SLOW_EVERY == 0 or not self._removals.is_done:
             steps += self._removals.steps()
         elif self._ticks % PURGE_EVERY == 0:
@@ -242,13 +241,6 @@ class Upkeep:
         logs.announce(moved)
         for revision_id in due:
             broker.enqueue_build(revision_id)
-
-    def _expired(self) -> None:
-        """Threads and store items whose time is over."""
-        with connection() as conn:
-            expiry.sweep(conn)
-        with connection() as conn:
-            store.sweep(conn)
 
     def _organizations(self) -> None:
         """What is left of deleted organizations, and keys that ended long ago."""

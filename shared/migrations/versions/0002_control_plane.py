@@ -8,6 +8,8 @@ from alembic import op
 revision = "0002"
 down_revision = "0001"
 
+CONTRACTS = "Made before the first release: no process of another one was beside it."
+
 
 def upgrade() -> None:
     """Each resource's tables and columns, in the order they lean on each other."""

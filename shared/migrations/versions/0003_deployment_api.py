@@ -9,6 +9,8 @@ from sqlalchemy.dialects import postgresql
 revision = "0003"
 down_revision = "0002"
 
+CONTRACTS = "Made before the first release: no process of another one was beside it."
+
 
 def upgrade() -> None:
     """Each resource's tables and columns."""

@@ -7,6 +7,8 @@ from alembic import op
 revision = "0008"
 down_revision = "0007"
 
+CONTRACTS = "Made before the first release: no process of another one was beside it."
+
 
 def upgrade() -> None:
     for table in ("run", "revision"):

@@ -6,35 +6,41 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
+from shared.migrations import online
+
 revision = "0013"
 down_revision = "0012"
 
 
 def upgrade() -> None:
-    op.add_column("run", sa.Column("attempts", JSONB))
-    op.create_index(
+    _add("run", "attempts", JSONB())
+    _add("worker", "drain_requested_at", sa.DateTime(timezone=True))
+    _add("revision", "created_by", sa.JSON())
+    _add("revision", "changes", sa.JSON())
+    _add("webhook_delivery", "response_status", sa.BigInteger())
+    online.create_index(
         "ix_run_ended",
         "run",
         ["deployment_id", "run_id"],
         postgresql_where=sa.text("status IN ('success', 'error', 'timeout', 'interrupted')"),
     )
-    op.create_index(
+    online.create_index(
         "ix_run_cron",
         "run",
         ["deployment_id", sa.text("(metadata ->> 'cron_id')"), "run_id"],
         postgresql_where=sa.text("metadata ? 'cron_id'"),
     )
-    op.create_index(
+    online.create_index(
         "ix_log_line_run_id",
         "log_line",
         ["run_id", "at", "id"],
         postgresql_where=sa.text("run_id IS NOT NULL"),
     )
-    op.add_column("worker", sa.Column("drain_requested_at", sa.DateTime(timezone=True)))
-    op.add_column("revision", sa.Column("created_by", sa.JSON))
-    op.add_column("revision", sa.Column("changes", sa.JSON))
-    op.add_column("webhook_delivery", sa.Column("response_status", sa.BigInteger))
-    op.create_index(
+    online.create_index(
         "ix_webhook_delivery_created_at", "webhook_delivery", ["deployment_id", "created_at", "delivery_id"]
     )
-    op.drop_index("ix_webhook_delivery_deployment_id", "webhook_delivery")
+    online.drop_index("ix_webhook_delivery_deployment_id", "webhook_delivery")
+
+
+def _add(table: str, name: str, kind: sa.types.TypeEngine) -> None:
+    op.add_column(table, sa.Column(name, kind), if_not_exists=True)

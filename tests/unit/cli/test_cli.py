@@ -115,6 +115,18 @@ def test_a_failure_in_json_is_a_result_and_nothing_else(server: ControlPlane, pr
     told = json_lines(ran)
     assert (told[-1]["event"], told[-1]["status"]) == ("result", "failed")
     assert "BUILD_FAILED" in told[-1]["message"]
+    assert told[-1]["revision_status"] == "BUILD_FAILED"
+    assert told[-1]["log"] == [line["message"] for line in told if line["event"] == "log"]
+
+
+def test_a_failure_in_json_names_the_step(server: ControlPlane, project: Path) -> None:
+    server.answers = deploy_answers(server, "BUILD_FAILED")
+    reason = "graphs: agent.py failed: ValueError: no: thing"
+    server.answers[REVISION] = [(200, {"id": R, "status": "BUILD_FAILED", "status_message": reason})]
+
+    told = json_lines(runyard(server, "deploy", str(project), "--json"))
+
+    assert (told[-1]["step"], told[-1]["reason"]) == ("graphs", reason)
 
 
 def test_a_deploy_that_takes_too_long_ends_with_3(server: ControlPlane, project: Path) -> None:

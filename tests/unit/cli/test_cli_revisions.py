@@ -101,6 +101,17 @@ def test_a_delete_asks_where_somebody_can_answer(server: ControlPlane) -> None:
     assert "--force" in refused.stderr
     assert f"DELETE /v2/deployments/{D}" not in server.asked
     assert "Deleted app" in runyard(server, "delete", D, "--force").stdout
+
+
+def test_a_script_deletes_what_may_be_gone(server: ControlPlane) -> None:
+    deployed(server, "DEPLOYED")
+
+    gone = runyard(server, "delete", D[-8:], "--force", "--if-exists", "--json")
+    assert json.loads(gone.stdout) == {"id": None, "name": D[-8:], "deleted": False}
+    assert f"DELETE /v2/deployments/{D}" not in server.asked
+
+    there = runyard(server, "delete", "app", "--force", "--if-exists", "--json")
+    assert json.loads(there.stdout) == {"id": D, "name": "app", "deleted": True}
     assert f"DELETE /v2/deployments/{D}" in server.asked
 
 

@@ -10,6 +10,7 @@ from typer.main import get_command
 
 from cli.main import app
 from docs import settings
+from shared.models import Base
 from shared.settings import VARIABLES
 
 PROJECT = Path(__file__).parents[3]
@@ -116,3 +117,12 @@ def test_the_page_of_settings_has_each_once() -> None:
 )
 def test_a_default_is_shown_as_an_operator_writes_it(default: object, expected: str) -> None:
     assert settings.shown(default) == expected
+
+
+def test_what_grows_names_each_table() -> None:
+    page = (PROJECT / "docs" / "operating.md").read_text()
+    section = page.partition("## What grows\n")[2].partition("\n## ")[0]
+    first_cells = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+    named = [name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)]
+
+    assert sorted(named) == sorted(Base.metadata.tables)

@@ -31,7 +31,7 @@ class Follower(threading.Thread):
         *,
         after: int | None = 0,
         unseen: bool = False,
-        ended: Callable[[], Sequence[Event] | None] = lambda: None,
+        ended: follow.Ended = lambda _last: None,
         pause: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(daemon=True)
@@ -253,7 +253,7 @@ def test_a_new_attempt_is_no_hole(hub: Hub, written: Log) -> None:
 
 def test_the_end_comes_from_the_row_when_the_log_is_gone(hub: Hub, written: Log) -> None:
     last = [Event(0, 0, "error", b"{}"), Event(0, 0, END, b"{}")]
-    reader = Follower(hub, written.id, ended=lambda: last)
+    reader = Follower(hub, written.id, ended=lambda _last: last)
 
     wait_until(lambda: reader.is_done)
     assert reader.seen == last
@@ -262,7 +262,7 @@ def test_the_end_comes_from_the_row_when_the_log_is_gone(hub: Hub, written: Log)
 def test_a_row_that_ended_is_not_believed_before_its_log_has_had_time(hub: Hub, written: Log) -> None:
     asked: list[float] = []
 
-    def ended() -> Sequence[Event] | None:
+    def ended(_last: int) -> Sequence[Event] | None:
         asked.append(time.monotonic())
         if len(asked) == 1:  # the row is committed, the writer is a moment behind
             written.append(1, 2, floor=0, final=True)
@@ -278,7 +278,7 @@ def test_a_row_that_ended_is_not_believed_before_its_log_has_had_time(hub: Hub, 
 def test_a_reader_waits_while_redis_is_away(hub: Hub, written: Log) -> None:
     """The log may hold what is missing: the row's word is not enough."""
     shared_redis.use(shared_redis.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
-    reader = Follower(hub, written.id, ended=lambda: [Event(0, 0, END, b"{}")])
+    reader = Follower(hub, written.id, ended=lambda _last: [Event(0, 0, END, b"{}")])
     wait_until(lambda: reader.quiet > 20)
     assert reader.seen == []
 
@@ -399,7 +399,7 @@ class Reconnecting:
         after = self.numbers[-1] if self.numbers else 0
         with self.hub.reader(self.id) as reader:
             followed = follow.follow(
-                reader, self.id, after=after, ended=lambda: None, quiet_seconds=lambda: 0.1
+                reader, self.id, after=after, ended=lambda _last: None, quiet_seconds=lambda: 0.1
             )
             for batch in followed:
                 for event in batch:
@@ -476,6 +476,31 @@ class Mute:
             while data := source.recv(1 << 16):
                 if source not in self._muted:
                     target.sendall(data)
+
+
+def test_readers_that_come_first_at_once_share_one_connection(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a subscriber's thread starts, other readers come."""
+    hub, started = Hub(redis), []
+
+    def come() -> None:
+        with hub.reader(uuid4()):
+            pass
+
+    def keep_subscribed(*_: object, **__: object) -> threading.Thread:
+        started.append(1)
+        another = threading.Thread(target=come, daemon=True)
+        another.start()
+        another.join(0.2)
+        return another
+
+    monkeypatch.setattr("shared.eventlog.hub.keep_subscribed", keep_subscribed)
+    come()
+
+    assert hub._thread is not None
+    hub._thread.join()
+    assert started == [1]
 
 
 def test_a_connection_that_is_dead_without_saying_so_is_replaced(

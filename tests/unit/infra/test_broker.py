@@ -1,16 +1,16 @@
-"""Doorbells: sent in the background, together, never waited for; and Celery set up as leases need it."""
+"""Notifications: sent in the background, together, never waited for; and Celery set up as leases need it."""
 
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64decode
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from kombu.exceptions import OperationalError
 from redis import Redis
+from redis.exceptions import RedisError
 
 from shared.infra import broker as shared_broker
 from shared.infra import redis as shared_redis
@@ -20,88 +20,75 @@ from tests.support.waiting import wait_until
 NOWHERE = "redis://127.0.0.1:1/0"
 
 
-@pytest.fixture
-def broker(redis: Redis, redis_url: str) -> Iterator[Redis]:
-    shared_broker.configure(redis_url)
-    yield redis
-    shared_broker.celery.close()
-
-
-def waiting(broker: Redis, queue: str) -> list[list[Any]]:
+def waiting(redis: Redis, queue: str) -> list[list[Any]]:
     """The arguments of the messages in a queue, oldest first."""
-    messages = map(json.loads, reversed(broker.lrange(f"{shared_redis.PREFIX}celery:{queue}", 0, -1)))
+    messages = map(json.loads, reversed(redis.lrange(f"{shared_redis.PREFIX}celery:{queue}", 0, -1)))
     return [json.loads(b64decode(message["body"]))[0] for message in messages]
 
 
-def ids_in(broker: Redis, queue: str) -> list[str]:
-    return [id for arguments in waiting(broker, queue) for id in arguments[0]]
+def ids_in(redis: Redis, queue: str) -> list[str]:
+    return [id for arguments in waiting(redis, queue) for id in arguments[0]]
 
 
-def test_a_notification_puts_ids_in_the_pools_queue(broker: Redis) -> None:
+def test_a_notification_puts_ids_in_the_pools_queue(redis: Redis) -> None:
     first, second = uuid4(), uuid4()
     shared_broker.enqueue_run("gpu", first)
     shared_broker.enqueue_build(second)
 
-    wait_until(lambda: ids_in(broker, "runs.gpu") == [str(first)])
-    wait_until(lambda: ids_in(broker, "builds") == [str(second)])
+    wait_until(lambda: ids_in(redis, "runs.gpu") == [str(first)])
+    wait_until(lambda: ids_in(redis, "builds") == [str(second)])
 
 
-def test_who_is_pointed_at_another_broker_sends_there(broker: Redis, redis_url: str) -> None:
-    shared_broker.configure(NOWHERE)
-    assert shared_broker.celery.amqp.producer_pool is not None
-    shared_broker.configure(redis_url)
-
-    id = uuid4()
-    shared_broker.enqueue_run("gpu", id)
-
-    wait_until(lambda: ids_in(broker, "runs.gpu") == [str(id)])
-
-
-def test_notifications_that_meet_travel_together(broker: Redis) -> None:
+def test_notifications_that_meet_travel_together(redis: Redis) -> None:
     notifier = Notifier()
     ids = [str(uuid4()) for _ in range(120)]
     notifier._waiting.extend((shared_broker.EXECUTE_RUNS, "runs.default", id) for id in ids)
     notifier.notify(shared_broker.EXECUTE_RUNS, "runs.other", "x")
 
-    wait_until(lambda: ids_in(broker, "runs.other") == ["x"])
-    assert ids_in(broker, "runs.default") == ids
-    assert len(waiting(broker, "runs.default")) == 3
+    wait_until(lambda: ids_in(redis, "runs.other") == ["x"])
+    assert ids_in(redis, "runs.default") == ids
+    assert len(waiting(redis, "runs.default")) == 3
+
+
+class Broker:
+    """Takes messages, or fails `failures` times first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, failures: float = 0) -> None:
+        self._failures = failures
+        self.tries: list[str] = []
+        monkeypatch.setattr(shared_redis, "broker", lambda: self)
+
+    def lpush(self, key: str, *messages: bytes) -> None:
+        self.tries.append(key)
+        if key.endswith("bad"):
+            raise TypeError("a bug")
+        if len(self.tries) <= self._failures:
+            raise RedisError("nobody there")
 
 
 def test_a_notification_into_a_dead_broker_costs_its_caller_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    notifier, tries = Notifier(), []
+    notifier, broker = Notifier(), Broker(monkeypatch, failures=math.inf)
 
-    def send_task(*args: Any, **options: Any) -> None:
-        tries.append(args)
-        raise OperationalError("nobody there")
-
-    monkeypatch.setattr(shared_broker.celery, "send_task", send_task)
     for n in range(shared_broker.BREAKER_FAILURES):
         notifier.notify(shared_broker.EXECUTE_RUNS, f"runs.{n}", "x")
-        wait_until(lambda n=n: len(tries) == n + 1)
+        wait_until(lambda n=n: len(broker.tries) == n + 1)
     wait_until(lambda: notifier._open_until)
     notifier.notify(shared_broker.EXECUTE_RUNS, "runs.default", "y")
     wait_until(lambda: not notifier._waiting)
 
-    assert len(tries) == shared_broker.BREAKER_FAILURES  # then it rests for a while
+    assert len(broker.tries) == shared_broker.BREAKER_FAILURES  # then it rests for a while
     assert "could not notify" in caplog.text
 
 
 def test_it_notifies_again_after_its_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_broker, "BREAKER_SECONDS", 0.0)
-    notifier, tries = Notifier(), []
+    notifier, broker = Notifier(), Broker(monkeypatch, failures=3)
 
-    def send_task(*args: Any, **options: Any) -> None:
-        tries.append(args)
-        if len(tries) < 4:
-            raise OperationalError("nobody there")
-
-    monkeypatch.setattr(shared_broker.celery, "send_task", send_task)
     for n in range(5):
         notifier.notify(shared_broker.EXECUTE_RUNS, "runs.default", str(n))
-        wait_until(lambda n=n: len(tries) == n + 1)
+        wait_until(lambda n=n: len(broker.tries) == n + 1)
 
     wait_until(lambda: notifier._failures == 0)
 
@@ -109,19 +96,13 @@ def test_it_notifies_again_after_its_pause(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_bug_in_one_notification_does_not_end_the_notifier(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    notifier, sent = Notifier(), []
+    notifier, broker = Notifier(), Broker(monkeypatch)
 
-    def send_task(task: str, args: list[Any], queue: str) -> None:
-        if queue == "runs.bad":
-            raise TypeError("a bug")
-        sent.append(args[0])
-
-    monkeypatch.setattr(shared_broker.celery, "send_task", send_task)
     notifier.notify(shared_broker.EXECUTE_RUNS, "runs.bad", "x")
     wait_until(lambda: "a bug" in caplog.text)
     notifier.notify(shared_broker.EXECUTE_RUNS, "runs.default", "y")
 
-    wait_until(lambda: sent == [["y"]])
+    wait_until(lambda: broker.tries[1:] == ["runyard:celery:runs.default"])
 
 
 def test_celery_leaves_redelivery_to_leases() -> None:

@@ -15,8 +15,10 @@ from shared.errors import NotFound
 from shared.infra.postgres import connection
 from shared.models import RunStatus
 from shared.removal import expiry
+from shared.settings import Settings
 from shared.threads import records
 from tests.support.waiting import wait_until
+from workers.upkeep.removals import Removals
 
 
 @pytest.fixture
@@ -110,3 +112,19 @@ def test_a_very_long_time_to_live_can_be_shown(deployment: DeploymentRef) -> Non
     assert shown is not None
     assert shown["expires_at"].year == 9999
     assert sweep() == 0
+
+
+def test_a_round_goes_on_until_no_thread_is_left_whose_time_is_over(
+    deployment: DeploymentRef, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "SWEPT_AT_ONCE", 2)
+    over = [
+        thread(deployment, minutes=5, strategy=strategy, changed_ago=6) for strategy in expiry.STRATEGIES * 3
+    ]
+
+    round = Removals(settings)
+    round.expired_threads()
+
+    assert round.is_done
+    assert [exists(deployment, id) for id in over] == [False, True] * 3
+    assert sweep() == 0, "what was thinned out is not looked at again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,6 +17,7 @@ from shared.deployments.logs import BUILD, DEPLOY, Line
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus, RunStatus
 from shared.removal import history
+from shared.runs.search import least_id
 from shared.settings import Settings
 from tests.support import factories
 from workers.upkeep import removals
@@ -93,6 +95,33 @@ def test_the_newest_stay_and_what_serves(deployment: DeploymentRef) -> None:
 
     assert left(deployment) == {serving, *newest}
     assert len(left(neighbour)) == 1
+
+
+def test_what_has_traffic_or_is_previewed_stays_and_previews_are_counted_by_themselves(
+    deployment: DeploymentRef,
+) -> None:
+    sharing, *later = revisions(deployment, 4)
+    previews = revisions(deployment, 6)
+    with connection() as conn:
+        conn.execute(text("UPDATE revision SET preview = 'pr-1' WHERE id = ANY(:ids)"), {"ids": previews})
+        shown = [{"revision_id": str(sharing), "percent": 100}]
+        query = text("UPDATE deployment SET traffic = CAST(:traffic AS jsonb)")
+        conn.execute(query, {"traffic": json.dumps(shown)})
+    factories.preview(deployment.id, previews[0])
+    serving = deployment.active_revision_id
+
+    remove_old(kept=3)
+    assert left(deployment) == {serving, sharing, *later, previews[0], *previews[-3:]}
+
+    with connection() as conn:
+        conn.execute(text("UPDATE deployment SET traffic = NULL, traffic_at = now()"))
+        conn.execute(text("DELETE FROM preview"))
+    remove_old(kept=3)
+    assert sharing in left(deployment), "a run may just be made for it"
+    with connection() as conn:
+        conn.execute(text("UPDATE deployment SET traffic_at = now() - interval '1 hour'"))
+    remove_old(kept=3)
+    assert left(deployment) == {serving, *later, *previews[-3:]}
 
 
 def test_what_belongs_to_a_revision_goes_with_it(deployment: DeploymentRef) -> None:
@@ -246,3 +275,86 @@ def test_a_round_without_time_goes_on_later_where_it_was(
 
     assert round.is_done
     assert len(said(deployment)) == 1
+
+
+def ended(
+    deployment: DeploymentRef, thread_id: UUID, *, days_ago: float, status: RunStatus = RunStatus.SUCCESS
+) -> UUID:
+    """A run that was created and ended so long ago."""
+    at = NOW - timedelta(days=days_ago)
+    columns = {"run_id": least_id(at), "created_at": at, "ended_at": at, "attempt": 1}
+    return factories.run(deployment, thread_id, status=status, **columns)
+
+
+def remove_runs(deployment: DeploymentRef) -> int:
+    with connection() as conn:
+        return history.remove_old_runs(conn, deployment.id, days=30)
+
+
+def runs_left() -> set[UUID]:
+    with connection() as conn:
+        return set(conn.execute(text("SELECT run_id FROM run")).scalars())
+
+
+def test_runs_that_ended_long_ago_go_and_their_threads_stay(deployment: DeploymentRef) -> None:
+    thread_id = factories.thread(deployment.id, values={"text": "x"})
+    old = [ended(deployment, thread_id, days_ago=31), ended(deployment, thread_id, days_ago=40)]
+    young = ended(deployment, thread_id, days_ago=29)
+    at = NOW - timedelta(days=50)
+    waits = factories.run(deployment, run_id=least_id(at), created_at=at)
+    other = factories.deployment("other")
+    elsewhere = ended(other, factories.thread(other.id), days_ago=60)
+
+    assert remove_runs(deployment) == len(old)
+
+    assert runs_left() == {young, waits, elsewhere}
+    with connection() as conn:
+        kept = conn.execute(text("SELECT values FROM thread WHERE thread_id = :id"), {"id": thread_id})
+        assert kept.scalar_one() == {"text": "x"}
+
+
+def test_a_run_that_was_created_long_ago_and_has_just_ended_stays(deployment: DeploymentRef) -> None:
+    at = NOW - timedelta(days=50)
+    late = factories.run(deployment, run_id=least_id(at), status=RunStatus.SUCCESS, ended_at=NOW)
+
+    assert remove_runs(deployment) == 0
+    assert runs_left() == {late}
+
+
+def test_the_run_that_asked_what_its_thread_waits_for_stays(deployment: DeploymentRef) -> None:
+    thread_id = factories.thread(deployment.id, status="interrupted", rest_status="interrupted")
+    ended(deployment, thread_id, days_ago=50)
+    asked = ended(deployment, thread_id, days_ago=40, status=RunStatus.INTERRUPTED)
+    with connection() as conn:
+        never_began = ended(deployment, thread_id, days_ago=35, status=RunStatus.INTERRUPTED)
+        conn.execute(text("UPDATE run SET attempt = 0 WHERE run_id = :id"), {"id": never_began})
+
+    assert remove_runs(deployment) == 2
+    assert runs_left() == {asked}
+
+    with connection() as conn:
+        conn.execute(text("UPDATE thread SET rest_status = 'idle'"))
+    assert remove_runs(deployment) == 1
+
+
+def test_a_run_that_somebody_holds_is_left_for_the_next_time(deployment: DeploymentRef) -> None:
+    held, free = (ended(deployment, factories.thread(deployment.id), days_ago=days) for days in (50, 40))
+    with connection() as conn:
+        conn.execute(text("SELECT FROM run WHERE run_id = :id FOR UPDATE"), {"id": held})
+        assert remove_runs(deployment) == 1
+    assert runs_left() == {held}
+    assert free not in runs_left()
+
+
+@pytest.mark.parametrize(("days", "left"), [(30.0, 0), (0.0, 5)])
+def test_a_round_removes_old_runs_in_small_transactions_unless_they_are_kept(
+    deployment: DeploymentRef, settings: Settings, monkeypatch: pytest.MonkeyPatch, days: float, left: int
+) -> None:
+    monkeypatch.setattr(history, "RUNS_AT_ONCE", 2)
+    thread_id = factories.thread(deployment.id)
+    for n in range(5):
+        ended(deployment, thread_id, days_ago=40 + n)
+
+    Removals(dataclasses.replace(settings, run_retention_days=days)).old_runs()
+
+    assert len(runs_left()) == left

@@ -108,10 +108,10 @@ def test_what_is_somebody_elses_is_dropped_whatever_was_wanted_of_it() -> None:
     assert isinstance(of(Fenced(), INTERRUPT), Drop)
 
 
-def test_any_other_failure_is_the_runs_error() -> None:
+def test_any_other_failure_is_the_runs_error_and_an_event_of_it() -> None:
     failure = RunyardError("a checkpoint cannot be stored: no")
     error = {"error": "RunyardError", "message": failure.message}
-    assert of(failure) == End(RunStatus.ERROR, ThreadStatus.ERROR, error)
+    assert of(failure) == End(RunStatus.ERROR, ThreadStatus.ERROR, error, is_announced=True)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from redis.exceptions import ConnectionError, RedisError
 
 from shared.eventlog import events
 from shared.eventlog.events import DONE, FENCED, GAP, LOST, OK, RESERVED, Batch
+from shared.infra.packed import OwnConnection
 from tests.support.waiting import until
 from workers.runner import event_writer as workers_events
 from workers.runner.event_writer import RunLog, Writer
@@ -146,6 +148,18 @@ def test_what_redis_forgot_is_sent_again(owner: Owner, answer: str) -> None:
     again = owner.send()
 
     assert (again.floor, numbers(again)) == (0, (1, 5))
+
+
+@pytest.mark.parametrize("answer", [OK, LOST, GAP])
+def test_the_number_that_comes_next_is_known_whatever_is_sent_again(owner: Owner, answer: str) -> None:
+    owner.add(3)
+    owner.send()
+    owner.add(2)
+    owner.send(answer)
+    assert owner.log.next_seq == 6
+
+    owner.log.end(END)
+    assert numbers(owner.send())[1] == 6
 
 
 def test_only_the_newest_events_are_held(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,34 +315,29 @@ def test_redis_may_forget_everything_in_mid_run(redis: Redis, writer: Writer) ->
     assert seen(redis, owner) == list(range(1, 703))
 
 
-class Unsteady:
-    """A Redis whose answers are lost now and then, after it did what it was asked."""
+class Unsteady(OwnConnection):
+    """Answers are lost now and then, after Redis did what it was asked."""
 
-    def __init__(self, redis: Redis) -> None:
-        self.redis = redis
-        self.calls = 0
+    calls = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.redis, name)
+    def send(self, commands: Sequence[bytes]) -> list[Any]:
+        answers = super().send(commands)
+        self.calls += 1
+        if self.calls % 3:
+            raise ConnectionError("the answer was lost")
+        return answers
 
-    def pipeline(self, **options: Any) -> Any:
-        pipe = self.redis.pipeline(**options)
-        execute = pipe.execute
 
-        def execute_and_lose() -> Any:
-            answers = execute()
-            self.calls += 1
-            if self.calls % 3:
-                raise ConnectionError("the answer was lost")
-            return answers
-
-        pipe.execute = execute_and_lose  # type: ignore[method-assign]
-        return pipe
+def writer_over(connection: type[OwnConnection], redis: Redis) -> tuple[Writer, Any]:
+    """A writer, and the connection of this kind that it sends over."""
+    writer = Writer(redis, retention_seconds=900)
+    writer._connection = connection(redis)
+    return writer, writer._connection
 
 
 def test_a_lost_answer_doubles_nothing(redis: Redis) -> None:
-    unsteady: Any = Unsteady(redis)
-    owner = Owner(Writer(unsteady, retention_seconds=900))
+    writer, unsteady = writer_over(Unsteady, redis)
+    owner = Owner(writer)
     owner.add(600)
     owner.log.end(END)
 
@@ -337,20 +346,20 @@ def test_a_lost_answer_doubles_nothing(redis: Redis) -> None:
     assert unsteady.calls >= 9
 
 
-class Broken(Unsteady):
-    """A Redis that is away until it is told to come back."""
+class Broken(OwnConnection):
+    """Redis is away until it is told to come back."""
 
     away = True
 
-    def pipeline(self, **options: Any) -> Any:
+    def send(self, commands: Sequence[bytes]) -> list[Any]:
         if self.away:
             raise RedisError("away")
-        return self.redis.pipeline(**options)
+        return super().send(commands)
 
 
 def test_events_wait_for_a_redis_that_is_away(redis: Redis) -> None:
-    broken: Any = Broken(redis)
-    owner = Owner(Writer(broken, retention_seconds=900))
+    writer, broken = writer_over(Broken, redis)
+    owner = Owner(writer)
     owner.add(10)
     owner.log.end(END)
     gevent.sleep(0.05)
@@ -362,12 +371,12 @@ def test_events_wait_for_a_redis_that_is_away(redis: Redis) -> None:
 
 
 def test_a_log_abandoned_while_it_is_sent_does_not_stop_the_others(redis: Redis) -> None:
-    class Abandoning(Unsteady):
-        def pipeline(self, **options: Any) -> Any:
+    class Abandoning(OwnConnection):
+        def send(self, commands: Sequence[bytes]) -> list[Any]:
             first.log.abandon()
-            return self.redis.pipeline(**options)
+            return super().send(commands)
 
-    writer = Writer(Abandoning(redis), retention_seconds=900)  # type: ignore[arg-type]
+    writer, _ = writer_over(Abandoning, redis)
     first, second = Owner(writer), Owner(writer)
     first.add(3)
     second.add(3)

@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from shared.errors import OutcomeUnknown, Unavailable
 from shared.infra.postgres import Driver, connection, driver
-from shared.runs import cancel, signals
+from shared.runs import cancel, claims, signals
 from tests.support.greened import World, child, greened
 from tests.support.log_records import logged_by
 from tests.support.runner_bench import bench, shared_hosts
@@ -211,3 +211,22 @@ def test_what_a_graph_asks_of_a_database_that_is_away_is_asked_again(world: Worl
 
         assert len(asked) >= 3
         assert b.status(run_id) == "success"
+
+
+@greened
+def test_a_renewal_holds_nothing_while_it_waits_for_a_commit(world: World) -> None:
+    """A commit locks many runs in an order of its own: waiting for it with some of them locked is a deadlock."""
+    with bench(world) as b:
+        runs = [b.start("sleeps") for _ in range(2)]
+        until(lambda: len(b.runner._executions) == 2)
+        claimed = [b.runner._executions[run_id].run for run_id in runs]
+        for first, second in (claimed, claimed[::-1]):
+            before = {run_id: b.row(run_id)["lease_until"] for run_id in runs}
+            with connection() as commit:
+                assert claims.hold(commit, first)
+                renewing = gevent.spawn(b.runner._renew)
+                until(lambda id=second.run_id, old=before: b.row(id)["lease_until"] > old[id])
+                assert claims.hold(commit, second)
+            renewing.get()
+            assert all(b.row(run_id)["lease_until"] > before[run_id] for run_id in runs)
+        assert all(b.status(run_id) == "running" for run_id in runs)

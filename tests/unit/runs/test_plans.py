@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
+from shared.removal import expiry, history
 from shared.runs import claims, create, deployment_limits, eligibility, finish, key_limits, read
 from shared.runs import search as run_search
 from shared.runs.claims import Terms
@@ -232,3 +233,54 @@ def test_what_is_done_every_second_does_not_read_all_that_waits(is_rung: bool) -
 
     assert {name: by_scan for name, (by_scan, _) in counted.items() if by_scan > 10} == {}
     assert {name: count for name, (_, count) in counted.items() if count > cases[name][1]} == {}
+
+
+# Runs of a year, and threads whose time comes later, was over once, or never comes; a few are due.
+AGED = (
+    """
+    INSERT INTO run (run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, kwargs, pool,
+        created_seq, created_at, ended_at)
+    SELECT CAST(lpad(to_hex(CAST(extract(epoch FROM at) * 1000 AS bigint)), 12, '0') || '7'
+            || substr(md5(CAST(n AS text)), 1, 19) AS uuid), :deployment_id, :thread_id, gen_random_uuid(),
+        gen_random_uuid(), 'agent', 'success', '{}', 'default', 10000 + n, at, at
+    FROM generate_series(1, :threads) AS n, LATERAL (SELECT now() - make_interval(mins => CAST(n * 26 AS int)) AS at) AS t
+    """,
+    """
+    UPDATE thread SET ttl_minutes = 1000000, updated_at = now() - interval '1 year'
+    WHERE CAST(metadata ->> 'tenant' AS int) < 4
+    """,
+    """
+    UPDATE thread SET ttl_minutes = 1, updated_at = now() - interval '2 years', swept_at = now()
+    WHERE CAST(metadata ->> 'tenant' AS int) BETWEEN 4 AND 7
+    """,
+    """
+    UPDATE thread SET ttl_minutes = 1, ttl_strategy = 'delete', updated_at = now() - interval '1 hour'
+    WHERE metadata @> '{"user": 9}'
+    """,
+    "ANALYZE thread, run",
+)
+
+
+def test_what_is_over_is_found_without_reading_what_is_kept() -> None:
+    deployment = factories.deployment()
+    thread_id = fill(deployment)
+    key = {"deployment_id": deployment.id, "thread_id": thread_id, "threads": THREADS}
+    with connection() as conn:
+        for statement in AGED:
+            conn.execute(text(statement), key)
+
+    def remove_runs(conn: Connection) -> None:
+        assert history.remove_old_runs(conn, deployment.id, days=30) == history.RUNS_AT_ONCE
+        assert conn.execute(STRONG_LOCKS).all() == []
+
+    def sweep(conn: Connection) -> None:
+        assert expiry.sweep(conn) == expiry.SWEPT_AT_ONCE
+        assert conn.execute(STRONG_LOCKS).all() == []
+
+    # of each run: itself, found and then gone, and its thread, which might wait for an answer
+    by_scan, by_index = read_by(remove_runs)
+    assert by_scan <= 20
+    assert by_index <= 3 * history.RUNS_AT_ONCE + 20
+    by_scan, by_index = read_by(sweep)
+    assert by_scan <= 20
+    assert by_index <= 10 * expiry.SWEPT_AT_ONCE

@@ -38,11 +38,6 @@ FAILED = {"error": "ValueError", "message": "no"}
 ROLLED_BACK = {"error": "UserRollback", "message": "enough"}
 
 
-@pytest.fixture
-def deployment(db: Any) -> DeploymentRef:
-    return factories.deployment()
-
-
 def pending(deployment: DeploymentRef, url: str | None = URL, **columns: Any) -> UUID:
     values = {"kwargs": {**KWARGS, "webhook": url}, "webhook": url, "input": {"a": 1}, **columns}
     return factories.run(deployment, **values)
@@ -406,6 +401,23 @@ def test_it_is_signed_with_the_secret_of_what_serves(
     signed = f"{headers['Webhook-Id']}.{headers['Webhook-Timestamp']}.".encode() + body
     expected = base64.b64encode(hmac.digest(own, signed, hashlib.sha256)).decode()
     assert headers["Webhook-Signature"] == f"v1,{expected}"
+
+
+def test_several_secrets_sign_it_while_one_takes_the_place_of_another(
+    deployment: DeploymentRef, receiver: Receiver, own_key: None
+) -> None:
+    assert deployment.active_revision_id is not None
+    own = [b"the new secret", b"the old secret"]
+    value = " ".join(f"whsec_{base64.b64encode(one).decode()}" for one in own)
+    with connection() as conn:
+        secrets.replace(conn, deployment.active_revision_id, [{"name": delivering.SECRET, "value": value}])
+    finish(claimed(deployment, receiver.url))
+    delivering.deliver(*take(), SERVICE)
+
+    [call] = receiver.calls
+    signed = f"{call.headers['Webhook-Id']}.{call.headers['Webhook-Timestamp']}.".encode() + call.body
+    expected = [base64.b64encode(hmac.digest(one, signed, hashlib.sha256)).decode() for one in own]
+    assert call.headers["Webhook-Signature"] == f"v1,{expected[0]} v1,{expected[1]}"
 
 
 def test_the_projects_headers_go_with_it(

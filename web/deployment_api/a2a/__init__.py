@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from flask import Blueprint, Response, jsonify, request
 
-from shared import assistants
+from shared import agents, assistants
 from shared.errors import Denied, Invalid, NotFound
 from shared.infra.postgres import Row, connection
 from shared.user_code.authorization import Granted
@@ -95,7 +95,7 @@ def require_enabled() -> None:
 def _agent(assistant: str) -> Row:
     """An assistant of which nothing is told before it was asked for; raises NotFound."""
     with connection() as conn:
-        return assistants.agent(conn, unasked(), assistant)
+        return agents.agent(conn, unasked(), assistant)
 
 
 def _readable_agent(assistant: str) -> Row:

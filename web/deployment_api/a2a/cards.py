@@ -30,7 +30,7 @@ def card(agent: Row) -> dict[str, Any]:
     inputs = ["application/json", *(["text/plain"] if takes_messages(schema) else [])]
     outputs = ["application/json", "text/plain"]
     served = deployment()
-    address = deployment_address(settings(), base_url(), served.name, served.http.get("mount_prefix"))
+    address = deployment_address(settings(), base_url(), served.address_name, served.http.get("mount_prefix"))
     url = f"{address}/a2a/{agent['assistant_id']}"
     skill = {
         "id": str(agent["assistant_id"]),

@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
+from shared import agents
 from shared.errors import NotFound
 from shared.infra.postgres import Row
 from shared.models import ThreadStatus
@@ -20,6 +21,7 @@ from shared.user_code.authorization import Granted
 from web.deployment_api import messages
 from web.deployment_api.a2a.ids import CONTENT_NOT_SUPPORTED, PUSH_NOT_SUPPORTED, TaskId, unknown_task
 from web.deployment_api.assistants import METADATA_BYTES
+from web.deployment_api.authorization import unasked
 from web.deployment_api.creation import WantedRun
 from web.deployment_api.graph_input import MESSAGES, fields, takes_messages, user_message
 from web.deployment_api.json_rpc import INVALID_PARAMS, RpcError
@@ -86,7 +88,8 @@ def incoming(agent: Row, body: Mapping[str, Any], run_id: UUID, *, assistant: Gr
         if thread is None and message.get("taskId"):
             raise unknown_task()
         if thread is None or not _asks(thread):
-            made = _input(agent["input_schema"], text, data, message["messageId"])
+            schema = agents.input_of_thread(conn, unasked(), thread_id, agent)
+            made = _input(schema, text, data, message["messageId"])
             return replace(request, input=made)
         return replace(
             request,

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from shared import assistants
+from shared import agents
 from shared.errors import Denied
 from shared.infra.postgres import Row, connection
 from shared.user_code import filters
@@ -33,7 +33,7 @@ def page(cursor: str | None) -> dict[str, Any]:
     offset = _offset(cursor)
     asked = allow("assistants", "search", graph_id=None, metadata={}, limit=PAGE, offset=offset)
     with connection() as conn:
-        found = assistants.tools(
+        found = agents.tools(
             conn,
             deployment(),
             limit=PAGE + 1,
@@ -87,7 +87,7 @@ def _offset(cursor: str | None) -> int:
 def named(name: str) -> Row | None:
     """The assistant that is this tool, of which nothing is told before it was asked for; None: there is none."""
     with connection() as conn:
-        found = assistants.tools(conn, unasked(), name=name)
+        found = agents.tools(conn, unasked(), name=name)
     return found[0] if found else None
 
 

@@ -394,7 +394,7 @@ class _Requested:
             app._get_current_object(),
             g.caller,
             serving.id,
-            serving.name,
+            serving.address_name,
             g.request_id,
             user(),
             headers_of_run(),

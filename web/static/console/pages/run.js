@@ -82,6 +82,7 @@ function Facts({ name, run }) {
       <dt>Run</dt><dd><${Id} value=${run.run_id} whole=${true} /></dd>
       <dt>Thread</dt><dd><a class="mono" href=${href(["d", name, "threads", run.thread_id])}>${run.thread_id}</a></dd>
       <dt>Graph</dt><dd>${plain(String(run.metadata?.graph_id ?? "–").slice(0, 100))} <a href=${href(["d", name, "assistants", run.assistant_id])}>its assistant</a></dd>
+      ${run.revision_id && html`<dt>Revision</dt><dd><${Id} value=${run.revision_id} /></dd>`}
       <dt>Created</dt><dd><${Ago} at=${run.created_at} />${waited !== null && waited >= 0 && html`, waited ${duration(waited)}`}</dd>
       ${run.started_at && html`<dt>Took</dt><dd>${duration(tookOf(run))}${run.attempts?.length > 0 && html` in its last of ${run.attempts.length + 1} attempts`}</dd>`}
       ${run.queue && html`<dt>Waits</dt><dd class="waits">${queueInWords(run.queue)}, for ${duration(run.queue.waiting_seconds)} so far</dd>`}

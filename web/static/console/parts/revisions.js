@@ -39,13 +39,20 @@ const choose = (row) => setQuery({ revision: row.number });
 /** @param {any} record @param {() => void} changed @returns {import("./table.js").Column[]} */
 function columns(record, changed) {
   return [
-    { title: "Revision", key: "number", cell: (row) => html`<button type="button" class="plain" onClick=${() => choose(row)}>v${row.number}</button>${row.id === record.active_revision_id && html` <span class="quiet">serves</span>`}` },
+    { title: "Revision", key: "number", cell: (row) => html`<button type="button" class="plain" onClick=${() => choose(row)}>v${row.number}</button>${row.id === record.active_revision_id && html` <span class="quiet">serves</span>`}${beside(record, row)}` },
     { title: "Status", key: "status", cell: (row) => html`<${Pill} status=${row.status} />` },
     { title: "When", key: "created_at", cell: (row) => html`<${Ago} at=${row.created_at} />` },
     { title: "Who", key: "by", cell: (row) => (row.created_by ? row.created_by.name || row.created_by.key_id : html`<span class="quiet">–</span>`) },
     { title: "What", key: "changes", cell: what },
     { title: "", key: "actions", align: "right", hidden: !can("deploy"), cell: (row) => html`<${Actions} record=${record} row=${row} changed=${changed} />` },
   ];
+}
+
+/** A revision's share of a split, and the preview it was made for. @param {any} record @param {any} row */
+function beside(record, row) {
+  const share = record.traffic?.length > 1 && record.traffic.find((/** @type {any} */ one) => one.revision_id === row.id);
+  const said = [share && `${share.percent} %`, row.preview && `preview ${row.preview}`].filter(Boolean);
+  return said.length > 0 && html` <span class="quiet">${said.join(" · ")}</span>`;
 }
 
 /** What a revision changed, in a few words. @param {any} row */

@@ -1,0 +1,195 @@
+"""What `runyard doctor` says of Redis or Valkey: whether it answers, keeps what it is given, and has room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cli import embedded
+from cli.doctor.findings import Finding, UnreadableAddress, check_address, fails, masked, ok, warning
+from shared.settings import MIB, Settings
+
+OLDEST_SERVER = (6, 2)
+NEARLY_FULL, FULL = 0.8, 0.95
+LEAST_BUFFER = 8 * MIB  # what a subscriber may be behind for a while
+EXAMPLE = "redis://:PASSWORD@HOST:6379/0"
+NOEVICTION = "noeviction"
+
+
+@dataclass(frozen=True)
+class Bus:
+    """What one look at the server has shown."""
+
+    info: Mapping[str, Any]
+    pubsub_buffer: tuple[int, int, int] | None  # hard, soft, seconds; None where it may not be asked
+
+    @property
+    def version(self) -> str:
+        """`Valkey 9.1.2`; a Valkey also names the Redis it is compatible with."""
+        if self.info.get("server_name") == "valkey":
+            return f"Valkey {self.info.get('valkey_version')}"
+        return f"Redis {self.info.get('redis_version')}"
+
+
+def check(settings: Settings) -> Iterator[Finding]:
+    """Everything about Redis: the server of REDIS_URL, then those that have a role of their own."""
+    url = settings.redis_url or embedded.valkey_url(settings.data_dir)
+    if url is None:
+        yield _not_started()
+    else:
+        yield from _at(url, "REDIS_URL", is_embedded=settings.redis_url is None)
+    for name, own in _of_roles(settings):
+        for found in _at(own, name, is_embedded=False):
+            yield replace(found, name=name if found.name == name else f"{found.name} ({name})")
+
+
+def _of_roles(settings: Settings) -> Iterator[tuple[str, str]]:
+    if settings.redis_broker_url:
+        yield "REDIS_BROKER_URL", settings.redis_broker_url
+    several = len(settings.redis_events_urls) > 1
+    for number, url in enumerate(settings.redis_events_urls, 1):
+        yield f"REDIS_EVENTS_URL {number}" if several else "REDIS_EVENTS_URL", url
+
+
+def _at(url: str, name: str, *, is_embedded: bool) -> Iterator[Finding]:
+    from redis.exceptions import RedisError
+
+    try:
+        check_address(url, ("redis", "rediss", "unix"))
+        found = _look(url)
+    except UnreadableAddress:
+        yield fails(
+            name, "cannot be read as an address", f"Write it as {EXAMPLE}, with %40 for an @ in the password."
+        )
+    except ValueError:
+        yield fails(name, "cannot be read as an address", f"Write it as {EXAMPLE}.")
+    except (RedisError, OSError) as error:
+        if is_embedded:
+            yield _not_started()
+            return
+        yield fails(
+            name, masked(str(error), url), f"Check host, port and password in {name}, and that it runs."
+        )
+    else:
+        yield from judge(found, is_embedded=is_embedded)
+
+
+def _not_started() -> Finding:
+    name = "Valkey"
+    try:
+        version = embedded.version(embedded.valkey_program())
+    except embedded.CannotStart as error:
+        return fails(name, str(error), "Set REDIS_URL to a server of your own.")
+    return ok(name, f"{version} embedded, not started: `runyard up` starts it in the data directory")
+
+
+def _look(url: str) -> Bus:
+    """Raises RedisError, and ValueError for an address that is none."""
+    from redis.exceptions import ResponseError
+
+    from shared.infra.redis import make_client
+
+    client: Any = make_client(url, timeout_seconds=5.0, connections=1)
+    try:
+        info = client.info()
+        try:
+            limits = client.config_get("client-output-buffer-limit")
+        except ResponseError:
+            limits = {}
+    finally:
+        client.close()
+    return Bus(info, _pubsub(limits.get("client-output-buffer-limit", "")))
+
+
+def _pubsub(limits: str) -> tuple[int, int, int] | None:
+    """Of `normal 0 0 0 slave … pubsub 33554432 8388608 60`."""
+    words = limits.split()
+    if "pubsub" not in words:
+        return None
+    at = words.index("pubsub")
+    hard, soft, seconds = (int(word) for word in words[at + 1 : at + 4])
+    return hard, soft, seconds
+
+
+# What is judged of an answer
+
+
+def judge(found: Bus, *, is_embedded: bool) -> Iterator[Finding]:
+    """The lines of a server that answers."""
+    yield _server(found, is_embedded=is_embedded)
+    yield _eviction(found)
+    yield _appendonly(found)
+    yield _memory(found, is_embedded=is_embedded)
+    yield _buffers(found)
+
+
+def _server(found: Bus, *, is_embedded: bool) -> Finding:
+    name = "Valkey (embedded)" if is_embedded else "Redis"
+    version = tuple(int(part) for part in str(found.info.get("redis_version", "0.0")).split(".")[:2])
+    if version < OLDEST_SERVER:
+        return fails(name, found.version, "Redis 6.2, Valkey 7.2 or newer is needed: upgrade the server.")
+    if found.info.get("role", "master") != "master":
+        return fails(name, f"{found.version}, a replica", "Name the primary server.")
+    if found.info.get("cluster_enabled"):
+        return fails(
+            name, f"{found.version}, a cluster", "Use one server, or one behind Sentinel: no cluster."
+        )
+    return ok(name, found.version)
+
+
+def _eviction(found: Bus) -> Finding:
+    name, policy = "eviction", str(found.info.get("maxmemory_policy", "unknown"))
+    advice = "Set maxmemory-policy noeviction: queues and events must not be thrown away."
+    if policy == NOEVICTION:
+        return ok(name, policy)
+    if not found.info.get("maxmemory"):
+        return warning(name, f"{policy}, without a maxmemory that would start it", advice)
+    return fails(name, policy, advice)
+
+
+def _appendonly(found: Bus) -> Finding:
+    name = "append-only file"
+    if not found.info.get("aof_enabled"):
+        return warning(
+            name, "off", "Set appendonly yes: without it a restart forgets queues and recent events."
+        )
+    if found.info.get("aof_last_write_status", "ok") != "ok":
+        return fails(name, "the last write failed", "Look at the server's disk and its log.")
+    return ok(name, "on")
+
+
+def _memory(found: Bus, *, is_embedded: bool) -> Finding:
+    name, used, most = "memory", int(found.info["used_memory"]), int(found.info.get("maxmemory") or 0)
+    text = f"{used / MIB:.0f} MiB used"
+    if not most:
+        if is_embedded:
+            return ok(name, f"{text}, no maxmemory")
+        return warning(
+            name,
+            f"{text}, no maxmemory",
+            "Set maxmemory below what the machine has: then writes are refused.",
+        )
+    text = f"{used / MIB:.0f} of {most / MIB:.0f} MiB used"
+    advice = "Raise maxmemory, or lower RUNYARD_EVENT_RETENTION_SECONDS."
+    if used > FULL * most:
+        return fails(name, text, advice)
+    if used > NEARLY_FULL * most:
+        return warning(name, text, advice)
+    return ok(name, text)
+
+
+def _buffers(found: Bus) -> Finding:
+    name, limits = "pub/sub buffers", found.pubsub_buffer
+    advice = "Set client-output-buffer-limit pubsub 64mb 16mb 30."
+    if limits is None:
+        return warning(
+            name, "the server does not say", f"If it can be set there: {advice[0].lower()}{advice[1:]}"
+        )
+    hard, soft, seconds = limits
+    if not hard and not soft:
+        return warning(name, "no limit: one stuck subscriber fills the memory", advice)
+    text = f"{hard // MIB} MiB, {soft // MIB} MiB for {seconds} s"
+    if 0 < hard < LEAST_BUFFER:
+        return warning(name, f"{text}: busy subscribers are cut off", advice)
+    return ok(name, text)

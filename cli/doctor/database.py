@@ -1,0 +1,349 @@
+"""What `runyard doctor` says of PostgreSQL: whether it answers, has room, has our schema, and can be read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from cli import embedded, local
+from cli.doctor.findings import Finding, UnreadableAddress, check_address, fails, masked, ok, warning
+from cli.errors import CommandFailed
+from shared import __version__
+from shared.infra.schema import needed
+from shared.settings import BadSetting, Settings
+
+CONNECT_SECONDS = 5
+OLDEST_SERVER = 140000
+CLOCK_SECONDS = 5.0
+CHECKED_VALUES = 1000  # of each column of secrets
+EXAMPLE = "postgresql://USER:PASSWORD@HOST:5432/NAME"
+
+LOOK = """
+SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int AS number,
+    current_setting('max_connections')::int AS most,
+    current_setting('superuser_reserved_connections')::int
+        + coalesce(current_setting('reserved_connections', true), '0')::int AS reserved,
+    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+        AND application_name NOT LIKE 'runyard%%') AS others,
+    pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on' AS is_readonly,
+    has_schema_privilege(current_schema(), 'CREATE') AS may_create,
+    extract(epoch FROM clock_timestamp())::float8 AS time,
+    to_regclass('alembic_version') IS NOT NULL AS has_schema
+"""
+SCHEMA = "SELECT version_num FROM alembic_version"
+WORKERS = """
+SELECT kind, version, count(*) AS number, min(isolation) AS isolation FROM worker
+WHERE seen_at > now() - interval '60 s' GROUP BY kind, version ORDER BY kind, version
+"""
+
+
+@dataclass(frozen=True)
+class Database:
+    """What one look at the server has shown."""
+
+    version: str
+    number: int
+    most: int
+    reserved: int
+    others: int
+    is_readonly: bool
+    may_create: bool
+    behind_seconds: float  # of this machine's clock
+    schema: str | None
+    workers: list[dict[str, Any]]
+
+    @property
+    def usable(self) -> int:
+        """Connections for roles without privileges."""
+        return self.most - self.reserved
+
+
+class CannotLook(Exception):
+    """There is no looking at it: the finding says why."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.found)
+        self.finding = finding
+
+
+def check(settings: Settings) -> Iterator[Finding]:
+    """Everything about PostgreSQL, the schema and what is stored encrypted."""
+    url = settings.database_url
+    where = "PostgreSQL"
+    if url is None:
+        running = (settings.data_dir / "postgres" / "postmaster.pid").exists()
+        if not running:
+            yield _not_started(settings)
+            yield from _keys_without_database(settings)
+            return
+        url, where = embedded.postgres_url(settings.data_dir), "PostgreSQL (embedded)"
+    try:
+        found = _look(url, is_embedded=settings.database_url is None)
+    except CannotLook as error:
+        yield error.finding
+        yield from _keys_without_database(settings)
+        return
+    yield from judge(found, where, is_pooled=settings.database_pooler != "none")
+    if settings.database_read_url is not None:
+        yield _replica(settings.database_read_url)
+    yield schema(found)
+    yield from _workers(found)
+    yield _keys(settings, url, found)
+
+
+def _not_started(settings: Settings) -> Finding:
+    name = "PostgreSQL"
+    try:
+        embedded.check(settings.data_dir)
+        version = embedded.version(embedded.postgres_program("postgres"))
+    except embedded.CannotStart as error:
+        return fails(
+            name, str(error), "Run as an ordinary user, or set DATABASE_URL to a server of your own."
+        )
+    return ok(name, f"{version} embedded, not started: `runyard up` starts it in the data directory")
+
+
+def _look(url: str, *, is_embedded: bool) -> Database:
+    """Raises CannotLook."""
+    import psycopg  # takes as long as a whole other command: none of them needs it
+    from psycopg.rows import dict_row
+
+    try:
+        check_address(url, ("postgresql", "postgres"))
+    except UnreadableAddress as error:
+        advice = f"Write it as {EXAMPLE}, with %40 for an @ in the password and %2F for a /."
+        raise CannotLook(fails("DATABASE_URL", "cannot be read as an address", advice)) from error
+    try:
+        with psycopg.Connection[dict[str, Any]].connect(
+            url,
+            connect_timeout=CONNECT_SECONDS,
+            application_name="runyard doctor",
+            row_factory=dict_row,  # type: ignore[arg-type]
+        ) as conn:
+            conn.read_only = True
+            row = conn.execute(LOOK).fetchone() or {}
+            now = time.time()
+            version = conn.execute(SCHEMA).fetchone() if row["has_schema"] else None
+            workers = conn.execute(WORKERS).fetchall() if row["has_schema"] and _has_workers(conn) else []
+    except psycopg.ProgrammingError as error:
+        if error.sqlstate is not None:
+            raise CannotLook(fails("DATABASE_URL", masked(str(error), url), _advice(None))) from error
+        advice = f"Write it as {EXAMPLE}."
+        raise CannotLook(fails("DATABASE_URL", "cannot be read as an address", advice)) from error
+    except psycopg.Error as error:
+        if is_embedded:
+            advice = "It is starting or was killed: `runyard up` starts it again."
+            raise CannotLook(
+                warning("PostgreSQL", "embedded, and does not answer: is it stopped?", advice)
+            ) from error
+        raise CannotLook(fails("DATABASE_URL", masked(str(error), url), _advice(error.sqlstate))) from error
+    row.pop("has_schema")
+    schema = version["version_num"] if version else None
+    behind_seconds = row.pop("time") - now
+    return Database(**row, behind_seconds=behind_seconds, schema=schema, workers=workers)
+
+
+def _replica(url: str) -> Finding:
+    """Nothing depends on it: what cannot be read there is read from the primary."""
+    import psycopg
+
+    name, advice = (
+        "DATABASE_READ_URL",
+        "Name a streaming standby, or leave it out: the primary is read meanwhile.",
+    )
+    try:
+        check_address(url, ("postgresql", "postgres"))
+        with psycopg.connect(url, connect_timeout=CONNECT_SECONDS, application_name="runyard doctor") as conn:
+            row = conn.execute("SELECT pg_is_in_recovery(), current_setting('server_version')").fetchone()
+    except UnreadableAddress:
+        return fails(name, "cannot be read as an address", f"Write it as {EXAMPLE}.")
+    except psycopg.Error as error:
+        return warning(name, masked(str(error), url), advice)
+    is_standby, version = row or (False, "")
+    return ok(name, f"a standby, {version}") if is_standby else warning(name, "no standby", advice)
+
+
+def _has_workers(conn: Any) -> bool:
+    """Whether this role may look at the workers."""
+    found = conn.execute(
+        "SELECT coalesce(has_table_privilege(to_regclass('worker'), 'SELECT'), false) AS may"
+    )
+    return found.fetchone()["may"]
+
+
+def _advice(state: str | None) -> str:
+    known = {
+        "28P01": "Check user and password in DATABASE_URL.",
+        "28000": "Check the user in DATABASE_URL and the server's pg_hba.conf.",
+        "3D000": "Create the database, or name another one in DATABASE_URL.",
+        "53300": "Raise max_connections of the server, or stop what uses it.",
+    }
+    return known.get(state or "", "Check host, port, user and password in DATABASE_URL, and that it runs.")
+
+
+# What is judged of an answer
+
+
+def judge(found: Database, where: str, *, is_pooled: bool) -> Iterator[Finding]:
+    """The lines of a server that answers."""
+    if found.number < OLDEST_SERVER:
+        yield fails(where, found.version, "PostgreSQL 14 or newer is needed: upgrade the server.")
+    elif found.is_readonly:
+        advice = "Name the primary server in DATABASE_URL: a standby takes no writes."
+        yield fails(where, f"{found.version}, and takes no writes", advice)
+    else:
+        yield ok(where, found.version)
+    if is_pooled:
+        yield ok("max_connections", f"{found.usable} usable of {found.most}, shared out by PgBouncer")
+    else:
+        yield connections(found)
+    yield _clock(found)
+
+
+def connections(found: Database) -> Finding:
+    """`max_connections` against what the processes may take: those of the Procfile, or of the workers there are."""
+    from shared.infra.postgres import MOST_CONNECTIONS  # it brings SQLAlchemy along
+
+    counted = {"web": 1, "runner": 1, "builder": 1}
+    for kind in ("runner", "builder"):
+        counted[kind] = max(1, sum(row["number"] for row in found.workers if row["kind"] == kind))
+    need = sum(MOST_CONNECTIONS[kind] * number for kind, number in counted.items())
+    processes = ", ".join(f"{number} {kind}" for kind, number in counted.items())
+    text = f"{found.usable} usable of {found.most}; {processes} may take {need}"
+    if found.others:
+        text += f", others have {found.others}"
+    name, advice = (
+        "max_connections",
+        "Raise max_connections of PostgreSQL (a restart), or put PgBouncer before it.",
+    )
+    if found.usable < need:
+        return fails(name, text, advice)
+    if found.usable < need + found.others:
+        return warning(name, text, advice)
+    return ok(name, text)
+
+
+def _clock(found: Database) -> Finding:
+    away = found.behind_seconds
+    if abs(away) < CLOCK_SECONDS:
+        return ok("clock", f"within {CLOCK_SECONDS:g} s of the database's")
+    is_behind = "behind" if away > 0 else "ahead of"
+    return warning(
+        "clock",
+        f"{abs(away):.0f} s {is_behind} the database's",
+        "Set this machine's clock by NTP: stamps in logs are wrong, leases are the database's and are not.",
+    )
+
+
+def schema(found: Database) -> Finding:
+    """The migrations that were applied against those of this code."""
+    newest, applied = needed(), found.schema
+    if applied == newest:
+        return ok("schema", f"version {applied}, as the code's")
+    if applied is not None and applied > newest:
+        advice = f"An older release works on it; upgrade this one ({__version__}) when the others are."
+        return warning("schema", f"version {applied}, the code's is {newest}", advice)
+    text = f"version {applied}, the code's is {newest}" if applied else "not there yet"
+    if not found.may_create:
+        advice = "Let the role of DATABASE_URL create tables: GRANT CREATE ON SCHEMA public."
+        return fails("schema", f"{text}, and this role may not create tables", advice)
+    return warning("schema", text, "`runyard up` or `runyard process release` brings it up to date.")
+
+
+def _workers(found: Database) -> Iterator[Finding]:
+    if not found.workers:
+        return
+    text = ", ".join(f"{row['number']} {row['kind']} {row['version']}" for row in found.workers)
+    if any(row["version"] != __version__ for row in found.workers):
+        advice = "Upgrade all of them when the rolling upgrade is done."
+        yield warning("workers", f"{text}; here is {__version__}", advice)
+    else:
+        yield ok("workers", f"{text}, isolation level {min(row['isolation'] for row in found.workers)}")
+
+
+# Keys
+
+
+def _keys_without_database(settings: Settings) -> Iterator[Finding]:
+    with _configured(settings) as bad:
+        if bad is not None:
+            yield bad
+        elif _has_keys(settings):
+            yield ok("encryption keys", f"{_origin(settings)}; nothing can be read to try them")
+        else:
+            yield ok("encryption keys", "none yet: `runyard up` makes one, other processes need one set")
+
+
+def _keys(settings: Settings, url: str, found: Database) -> Finding:
+    name = "encryption keys"
+    if not _has_keys(settings):
+        advice = "Set RUNYARD_ENCRYPTION_KEYS as the other processes have it (`runyard encryption new-key`)."
+        return warning(name, "none: `runyard up` would make one, no other process starts without", advice)
+    with _configured(settings) as bad:
+        if bad is not None:
+            return bad
+        if found.schema != needed():
+            return ok(name, f"{_origin(settings)}; tried when the schema is this code's")
+        return _tried(settings, url)
+
+
+def _tried(settings: Settings, url: str) -> Finding:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from shared.infra import key_rotation
+
+    name = "encryption keys"
+    try:
+        with local.connected(settings):
+            counts = key_rotation.check(CHECKED_VALUES)
+    except (CommandFailed, SQLAlchemyError) as error:
+        return warning(
+            name,
+            f"what is stored cannot be read: {masked(str(getattr(error, 'orig', error)), url)}",
+            "Let the role of DATABASE_URL read all tables.",
+        )
+    if counts[key_rotation.UNREADABLE]:
+        return fails(
+            name,
+            f"{counts[key_rotation.UNREADABLE]} of {counts.total()} stored values are read by none of them",
+            "Add the key that is missing to RUNYARD_ENCRYPTION_KEYS.",
+        )
+    if counts[key_rotation.ROTATED]:
+        return warning(
+            name,
+            f"{counts[key_rotation.ROTATED]} of {counts.total()} stored values need an older key",
+            "`runyard encryption rotate` encrypts them with the first key.",
+        )
+    return ok(name, f"{_origin(settings)}; they read what is stored ({counts.total()} values)")
+
+
+@contextmanager
+def _configured(settings: Settings) -> Iterator[Finding | None]:
+    """The keys in force, or what is wrong with them."""
+    from shared.infra import encryption
+
+    advice = "`runyard encryption new-key` shows how one looks; keep those that were in use."
+    try:
+        encryption.configure(settings.encryption_keys or _kept(settings))
+    except (BadSetting, OSError) as error:
+        yield fails("encryption keys", str(error), advice)
+        return
+    yield None
+
+
+def _has_keys(settings: Settings) -> bool:
+    return bool(settings.encryption_keys) or local.key_file(settings).exists()
+
+
+def _kept(settings: Settings) -> tuple[str, ...]:
+    path = local.key_file(settings)
+    return embedded.read_keys(path) if path.exists() else ()
+
+
+def _origin(settings: Settings) -> str:
+    if settings.encryption_keys:
+        return f"{len(settings.encryption_keys)} in RUNYARD_ENCRYPTION_KEYS"
+    return f"{len(_kept(settings))} in {local.key_file(settings).name}"

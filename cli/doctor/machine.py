@@ -1,0 +1,265 @@
+"""What `runyard doctor` says of this machine: programs, folders, files, ports, limits, and how well user code is kept in."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import shutil
+import stat
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from cli import embedded, procfile, up
+from cli.access import KEPT_KEY
+from cli.doctor.findings import Finding, fails, ok, warning
+from shared import __version__
+from shared.settings import MIB, PASSED_ON, Settings
+
+GIB = 1024 * MIB
+LITTLE_DISK, TOO_LITTLE_DISK = 2 * GIB, GIB // 4
+FEW_INODES, TOO_FEW_INODES = 100_000, 5_000
+SPARE_FILES = 1000  # of a web process, beside its streams
+FEWEST_FILES = 1024
+OLDEST_GIT = (2, 30)
+PROBE_SECONDS = 60.0  # it tries bubblewrap, and asks each Python for its version
+ANSWER_SECONDS = 2.0
+SECRET_FILES = (KEPT_KEY, embedded.SECRET_KEYS, "valkey/password", "valkey/valkey.conf")
+
+
+def python() -> Finding:
+    """The interpreter and the release."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    where = f"runyard {__version__} in {procfile.PROJECT}"
+    if sys.platform == "linux":
+        return ok("Python", f"{version}, {where}")
+    system = "macOS" if sys.platform == "darwin" else platform.system()
+    return warning(
+        "Python",
+        f"{version} on {system}, {where}",
+        f"{system} is for trying and developing, and untested: serve others from Linux.",
+    )
+
+
+# Folders and files
+
+
+def data_directory(settings: Settings) -> Iterator[Finding]:
+    """Whether it can be written, is closed to others, and has room."""
+    name, folder = "data directory", settings.data_dir
+    there = nearest(folder)
+    if not there.is_dir():
+        yield fails(name, f"{there} is no directory", "Choose another one with RUNYARD_DATA_DIR.")
+        return
+    if not os.access(there, os.W_OK | os.X_OK):
+        yield fails(
+            name,
+            f"{folder} cannot be written by this user",
+            "Change its owner, or choose another one with RUNYARD_DATA_DIR.",
+        )
+    elif there != folder:
+        yield ok(name, f"{folder}, made by the first start")
+    elif (mode := stat.S_IMODE(folder.stat().st_mode)) & 0o066:
+        yield warning(name, f"{folder} is open to others ({mode:04o})", f"chmod 700 {folder}")
+    else:
+        yield ok(name, f"{folder} ({mode:04o})")
+    yield disk(there)
+    yield key_files(folder)
+
+
+def nearest(folder: Path) -> Path:
+    """The folder, or the first above it that is there."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def disk(folder: Path) -> Finding:
+    """Free bytes and inodes of the file system."""
+    free = os.statvfs(folder)
+    space, inodes = free.f_bavail * free.f_frsize, free.f_favail
+    text = f"{space / GIB:.1f} GiB free"
+    if free.f_files:
+        text += f", {inodes} inodes"  # some file systems have no table of them
+    advice = "Free some, lower RUNYARD_KEPT_ENVIRONMENTS, or move RUNYARD_DATA_DIR to another disk."
+    few = inodes if free.f_files else FEW_INODES
+    if space < TOO_LITTLE_DISK or few < TOO_FEW_INODES:
+        return fails("disk", text, advice)
+    if space < LITTLE_DISK or few < FEW_INODES:
+        return warning("disk", text, advice)
+    return ok("disk", text)
+
+
+def key_files(folder: Path) -> Finding:
+    """Files that only their owner may read."""
+    there = [path for name in SECRET_FILES if (path := folder / name).exists()]
+    unreadable = [path.name for path in there if not os.access(path, os.R_OK)]
+    if unreadable:
+        return fails(
+            "key files",
+            f"this user cannot read {', '.join(unreadable)}",
+            "Run as the user who started the service, or give the files to this one.",
+        )
+    opened = [path for path in there if path.stat().st_mode & 0o077]
+    if opened:
+        names = ", ".join(path.name for path in opened)
+        return warning(
+            "key files", f"others may open {names}", f"chmod 600 {' '.join(str(path) for path in opened)}"
+        )
+    return ok("key files", f"{len(there)}, their owner's alone" if there else "none yet")
+
+
+# The port
+
+
+def port(settings: Settings) -> Finding:
+    """Whether web can listen, or does already, or who is in its way."""
+    name, address = "port", f"{settings.host}:{settings.port}"
+    try:
+        up.require_free_port(settings)
+    except embedded.CannotStart as error:
+        if (version := _version_there(settings)) is not None:
+            return ok(name, f"{address}: runyard {version} answers")
+        holder = _holder(settings.port)
+        text = f"{address} is held by {holder}" if holder else str(error).partition(". ")[0]
+        return fails(name, text, "Stop what listens there, or choose another with RUNYARD_PORT.")
+    except (OSError, OverflowError) as error:
+        return fails(name, f"{address}: {error}", "Set RUNYARD_HOST to an address of this machine.")
+    return ok(name, f"{address} is free")
+
+
+def _version_there(settings: Settings) -> str | None:
+    """The version of the service that answers at this address; None when something else does."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{up.local_address(settings)}/info", timeout=ANSWER_SECONDS) as answer:
+            said = json.load(answer)
+    except (OSError, ValueError):
+        return None
+    return str(said["version"]) if isinstance(said, dict) and "flags" in said else None
+
+
+def _holder(number: int) -> str:
+    """The program that listens on a port, where this user may see it."""
+    import psutil  # nobody else needs it
+
+    try:
+        for found in psutil.net_connections("tcp"):
+            _, listens_at = found.laddr or ("", 0)
+            if found.status == psutil.CONN_LISTEN and listens_at == number and found.pid:
+                return f"{psutil.Process(found.pid).name()} (process {found.pid})"
+    except (psutil.Error, OSError):
+        pass
+    return ""
+
+
+# Limits and programs
+
+
+def open_files(settings: Settings) -> Finding:
+    """`ulimit -n`: each process raises it to what it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+    need = settings.max_streams + SPARE_FILES
+    text = "no limit" if most == sys.maxsize else f"{soft}, may be raised to {most}"
+    if most < FEWEST_FILES:
+        return fails("open files", text, f"Raise it to {need} (ulimit -Hn, or LimitNOFILE= of a unit).")
+    if most < need:
+        advice = f"Raise it to {need} (ulimit -Hn, LimitNOFILE=), or lower RUNYARD_MAX_STREAMS."
+        return warning("open files", text, advice)
+    return ok("open files", text)
+
+
+def git() -> Finding:
+    """What deployments from repositories are fetched with."""
+    advice = "Install git 2.30 or newer: deployments from repositories cannot be built here."
+    program = shutil.which("git")
+    said = _output([program, "--version"]) if program else None
+    if said is None:
+        return warning("git", "not there", advice)
+    version = said.removeprefix("git version ").split()[0]
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    return ok("git", version) if numbers >= OLDEST_GIT else warning("git", version, advice)
+
+
+def _output(argv: list[str]) -> str | None:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=ANSWER_SECONDS * 5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 and done.stdout.strip() else None
+
+
+def proxies(environment: Mapping[str, str]) -> Finding:
+    """The proxies and certificates that builds and agents get to see; never their passwords."""
+    told = [
+        f"{name}={_without_password(environment[name])}"
+        for name in PASSED_ON
+        if environment.get(name) and name not in ("PATH", "LANG", "LC_ALL", "TZ")
+    ]
+    return ok("way out", ", ".join(told) or "no proxies set")
+
+
+def _without_password(address: str) -> str:
+    try:
+        parts = urlsplit(address)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+    except ValueError:
+        return "…"
+
+
+# User code
+
+
+def user_code(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """The sandbox and the interpreters, found out as a runner and a builder would."""
+    try:
+        found = look_at_user_code(settings, environment)
+    except ValueError as error:
+        yield fails("isolation", str(error), "The line above tells what is missing.")
+        return
+    yield isolation(found, settings)
+    yield ok("interpreters", f"Python {', '.join(found['pythons'])}; uv {found['uv']}")
+
+
+def look_at_user_code(settings: Settings, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Asked of a process of its own, since the command line loads nothing of the workers; raises ValueError."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "workers.machine", str(nearest(settings.data_dir))],
+            env={**environment, "PYTHONPATH": str(procfile.PROJECT), "PYTHONSAFEPATH": "1"},
+            cwd=procfile.PROJECT,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"it could not be found out: {error}") from error
+    if done.returncode != 0:
+        raise ValueError((done.stderr.strip() or f"exit code {done.returncode}").rpartition("\n")[2])
+    return json.loads(done.stdout)
+
+
+def isolation(found: Mapping[str, Any], settings: Settings) -> Finding:
+    """The level, and what would raise it."""
+    name = "isolation"
+    if found["refusal"]:
+        return fails(name, found["refusal"], "Install bubblewrap, allow user namespaces, or take `auto`.")
+    text = f"level {found['level']}: {found['meaning']}"
+    if reasons := "; ".join(found["reasons"]):
+        text += f" ({reasons})"
+    if found["level"] == 2:
+        return ok(name, text)
+    if settings.isolation == "none":
+        return warning(name, text, "Set RUNYARD_ISOLATION=auto, unless all that is deployed here is yours.")
+    if sys.platform != "linux":
+        return warning(name, text, "A sandbox needs Linux: run here only what you trust.")
+    return warning(
+        name, text, "Level 2 needs a working bubblewrap: install bwrap, or allow user namespaces (sysctl)."
+    )

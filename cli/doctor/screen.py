@@ -1,0 +1,93 @@
+"""The command: every check, one line each, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from cli.doctor import bus, database, machine
+from cli.doctor.findings import Finding, State, fails
+from cli.errors import FAILED
+from cli.options import Json, sentences
+from cli.output import console, printable
+from shared.settings import VARIABLES, BadSetting, Settings
+
+STYLES = {State.OK: "green", State.WARNING: "yellow", State.FAILS: "bold red"}
+
+
+def command(as_json: Json = False) -> None:
+    """Say what is there and what is missing: settings, servers, keys, disk, isolation.
+
+    It looks with this shell's environment, so call it with that of the processes. It starts nothing and changes
+    nothing. Exit code 1 when something would fail; warnings are none.
+    """
+    with sentences():
+        found = list(examine(os.environ))
+        if as_json:
+            typer.echo(json.dumps(as_document(found), indent=2, ensure_ascii=False))
+        else:
+            _show(found)
+        if not is_well(found):
+            raise typer.Exit(FAILED)
+
+
+def examine(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Every check in the order of the screen; a setting that cannot be used is a line and then left out."""
+    yield machine.python()
+    settings, usable, bad = readable(environment)
+    yield from bad
+    yield from machine.data_directory(settings)
+    yield machine.port(settings)
+    yield machine.open_files(settings)
+    yield from database.check(settings)
+    yield from bus.check(settings)
+    yield from machine.user_code(settings, usable)
+    yield machine.git()
+    yield machine.proxies(usable)
+
+
+def readable(environment: Mapping[str, str]) -> tuple[Settings, dict[str, str], list[Finding]]:
+    """The settings without those that cannot be used, the environment they come from, and what is wrong with the others."""
+    usable, bad = dict(environment), []
+    while True:
+        try:
+            return Settings.from_env(usable), usable, bad
+        except BadSetting as error:
+            name = _named(str(error))
+            taken = [each for each in (name, f"{name}_FILE") if usable.pop(each, None) is not None]
+            if not taken:
+                raise  # none of a variable's: a defect of ours
+            bad.append(fails(name, str(error), "Mend it or take it away: docs/settings.md has them all."))
+
+
+def _named(message: str) -> str:
+    """The variable that a BadSetting begins with."""
+    return max((name for name in VARIABLES.values() if message.startswith(name)), key=len, default="")
+
+
+def is_well(found: Sequence[Finding]) -> bool:
+    """Whether nothing would fail."""
+    return all(finding.state is not State.FAILS for finding in found)
+
+
+def as_document(found: Sequence[Finding]) -> dict[str, object]:
+    """What scripts get."""
+    return {"ok": is_well(found), "checks": [finding.as_dict() for finding in found]}
+
+
+def _show(found: Sequence[Finding]) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in found:
+        text = Text(printable(finding.found))
+        if finding.advice:
+            text.append(f"\n→ {printable(finding.advice)}", style="bold")
+        table.add_row(Text(finding.name), Text(finding.state, style=STYLES[finding.state]), text)
+    console().print(table)

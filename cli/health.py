@@ -1,0 +1,112 @@
+"""`runyard health`: whether this machine's processes of a kind are well, for probes of supervisors.
+
+A probe comes every few seconds, so nothing is imported here that the question does not need: `cli/__main__.py` gets here
+without the command line's other commands.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+from shared.infra import health_socket
+from shared.infra.health_socket import NoHealthAnswer
+from shared.settings import BadSetting, Settings
+
+DATABASE = "database"
+KINDS = ("web", "runner", "builder", "beat", DATABASE)
+ANSWER_SECONDS = 4.0
+RETRY_SECONDS = 1.0
+UNHEALTHY = 1
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1", "[::]": "::1"}
+
+
+class Unhealthy(Exception):
+    """A process is not well, or there is none; the message says which and why."""
+
+
+def quick(arguments: Sequence[str]) -> int | None:
+    """The exit code of `runyard health ARGUMENTS`; None for what the command line itself has to explain."""
+    match list(arguments):
+        case [kind]:
+            is_ready, pid = False, None
+        case [kind, "--ready"] | ["--ready", kind]:
+            is_ready, pid = True, None
+        case _:
+            return None
+    return report(kind, is_ready=is_ready, pid=pid) if kind in KINDS else None
+
+
+def report(kind: str, *, is_ready: bool, pid: int | None, wait_seconds: float = 0) -> int:
+    """Check, for so long until it is well, and print the outcome in a line; the exit code."""
+    until = time.monotonic() + wait_seconds
+    while True:
+        try:
+            print(check(Settings.from_env(os.environ), kind, is_ready=is_ready, pid=pid))
+            return 0
+        except BadSetting as error:
+            print(error, file=sys.stderr)
+            return UNHEALTHY
+        except Unhealthy as error:
+            if time.monotonic() + RETRY_SECONDS > until:
+                print(error, file=sys.stderr)
+                return UNHEALTHY
+            time.sleep(RETRY_SECONDS)
+
+
+def check(settings: Settings, kind: str, *, is_ready: bool, pid: int | None = None) -> str:
+    """What a healthy kind of process says; raises Unhealthy."""
+    if kind == "web":
+        return _check_web(settings, "/ok?ready=1" if is_ready else "/ok")
+    if kind == DATABASE:
+        return _check_database(settings)
+    found = [
+        address
+        for address in health_socket.addresses(settings.runtime_dir, kind)
+        if pid in (None, address.pid)
+    ]
+    if not found:
+        which = f"with the process id {pid} " if pid is not None else ""
+        raise Unhealthy(f"No {kind} {which}answers in {settings.runtime_dir}.")
+    for address in found:
+        try:
+            answer = health_socket.ask(address, ANSWER_SECONDS)
+        except NoHealthAnswer as error:
+            raise Unhealthy(f"{kind} {address.pid} {error}.") from error
+        if is_ready and answer != health_socket.READY:
+            raise Unhealthy(f"{kind} {address.pid} is not ready: {answer}.")
+    return f"{kind} is {'ready' if is_ready else 'live'}: {', '.join(str(address.pid) for address in found)}"
+
+
+def _check_web(settings: Settings, path: str) -> str:
+    where = (ANY_ADDRESS.get(settings.host, settings.host), settings.port)
+    asked = f"GET {path} HTTP/1.0\r\nHost: {settings.host}:{settings.port}\r\n\r\n"
+    try:
+        with socket.create_connection(where, ANSWER_SECONDS) as asking:
+            asking.sendall(asked.encode())
+            status = asking.makefile("rb").readline(100).split()[1:2]
+    except OSError as error:
+        raise Unhealthy(f"web does not answer at {where[0]}:{where[1]}: {error}.") from error
+    if status != [b"200"]:
+        said = status[0].decode("ascii", "replace") if status else "nothing"
+        raise Unhealthy(f"web answers {path} with {said}.")
+    return f"web answers {path}"
+
+
+def _check_database(settings: Settings) -> str:
+    from shared.infra import schema  # not for the other kinds
+
+    if settings.database_url is None:
+        raise Unhealthy("DATABASE_URL does not say which database.")
+    try:
+        version = schema.applied(settings.database_url)
+    except schema.NoDatabase as error:
+        raise Unhealthy(
+            f"The database does not answer: {str(error).strip().partition(chr(10))[0]}"
+        ) from error
+    if not schema.is_enough(version):
+        raise Unhealthy("The database lacks tables of this release: its migrations have not run.")
+    return f"the database has the tables of version {schema.needed()}"

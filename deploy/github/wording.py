@@ -1,0 +1,64 @@
+"""How a deploy ended, as Markdown: for the comment on a pull request and the page of the workflow's run."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+LINES, MOST_CHARACTERS = 30, 20_000
+CONTROL_CHARACTERS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+FENCE = "`"
+
+
+def of(record: dict[str, Any]) -> str:
+    """A headline, and what there is to look at."""
+    status = record["status"]
+    if status == "succeeded":
+        return f"**{record['name']}** serves at {record['url']} (revision {_number(record)})."
+    if status in ("deleted", "started"):
+        return sentence(record)
+    parts = [f"**{record['name']}** was not deployed: {_headline(record)}."]
+    reason = record.get("reason") or record.get("message")
+    if reason:
+        parts.append(fenced(str(reason)))
+    lines = [str(line) for line in record.get("log") or []][-LINES:]
+    if lines:
+        shown = fenced("\n".join(lines))
+        parts.append(f"<details><summary>The last lines of the build log</summary>\n\n{shown}\n\n</details>")
+    return "\n\n".join(parts)
+
+
+def sentence(record: dict[str, Any]) -> str:
+    """The same in a line."""
+    status, name = record["status"], record["name"]
+    if status == "succeeded":
+        return f"{name} serves at {record['url']}"
+    if status == "started":
+        return f"{name} is being built."
+    if status == "deleted":
+        return f"{name} is deleted with its threads and runs."
+    return str(record.get("message") or f"{name}: {_headline(record)}.")
+
+
+def _headline(record: dict[str, Any]) -> str:
+    if record["status"] == "timed_out":
+        return f"it is still {record.get('revision_status') or 'on its way'}, and the build continues there"
+    step = record.get("step")
+    return (
+        f"the step `{step}` failed"
+        if step
+        else str(record.get("revision_status") or "the service refused it")
+    )
+
+
+def _number(record: dict[str, Any]) -> str:
+    number = record.get("revision_number")
+    return f"v{number}" if number else str(record.get("revision_id"))
+
+
+def fenced(text: str) -> str:
+    """Text as a block of code that nothing in it can end."""
+    plain = CONTROL_CHARACTERS.sub("", text)[-MOST_CHARACTERS:]
+    runs = [len(found) for found in re.findall(f"{FENCE}+", plain)]
+    fence = FENCE * max([3, *(run + 1 for run in runs)])
+    return f"{fence}text\n{plain}\n{fence}"

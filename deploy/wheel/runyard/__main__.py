@@ -1,0 +1,5 @@
+"""`python -m runyard` is `runyard`."""
+
+from runyard import main
+
+main()

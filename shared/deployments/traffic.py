@@ -1,0 +1,215 @@
+"""What new runs of a deployment get: the revision that serves, the shares of several, and previews beside them.
+
+    a revision is DEPLOYED ──► it serves alone          (an ordinary one: a split ends)
+                          └──► its preview shows it     (one that was made for a preview)
+    split ──► several share the traffic ──► promote: one of them serves alone
+                                        └─► abort: the one that served serves alone
+
+Each is one `UPDATE` of the deployment with its row locked; a revision that is named has to be DEPLOYED, and is
+kept as long as it has traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, text
+
+from shared.deployments import deployments, revisions
+from shared.deployments.deployments import Change
+from shared.deployments.revisions import Transition
+from shared.deployments.shares import MOST, WHOLE, Share
+from shared.errors import Conflict, Invalid, NotFound
+from shared.infra.postgres import dumps
+from shared.models import REVISION_ENDS, RevisionStatus
+
+MOST_PREVIEWS = 100  # of a deployment
+
+SERVE = text("""
+UPDATE deployment SET active_revision_id = :revision_id, traffic = NULL, traffic_at = now(), status = 'READY',
+    updated_at = now()
+WHERE id = :id
+RETURNING name
+""")
+
+
+def serve(conn: Connection, deployment_id: UUID, revision_id: UUID) -> str:
+    """All traffic goes to this revision; the deployment's name. The deployment must be locked."""
+    name: str = conn.execute(SERVE, {"id": deployment_id, "revision_id": revision_id}).scalar_one()
+    return name
+
+
+SPLIT = text("""
+UPDATE deployment SET traffic = CAST(:traffic AS jsonb), traffic_at = now(), updated_at = now() WHERE id = :id
+""")
+
+
+def split(conn: Connection, organization_id: UUID, deployment_id: UUID, wanted: Sequence[Share]) -> None:
+    """Share the traffic so; all of it to the revision that serves is no split. Raises NotFound, Invalid, Conflict."""
+    _require_whole(wanted)
+    deployments.lock(conn, organization_id, deployment_id)
+    serving = _serving(conn, deployment_id)
+    if serving is None:
+        raise Conflict("The deployment has no serving revision yet: there is nothing to split.")
+    numbers = {
+        share.revision_id: _deployed(conn, deployment_id, share.revision_id, "traffic", index, "revision_id")
+        for index, share in enumerate(wanted)
+    }
+    kept = [share for share in wanted if share.percent]
+    kept.sort(key=lambda share: numbers[share.revision_id])
+    shown = [{"revision_id": share.revision_id, "percent": share.percent} for share in kept]
+    is_split = kept != [Share(serving, WHOLE)]
+    conn.execute(SPLIT, {"id": deployment_id, "traffic": dumps(shown) if is_split else None})
+
+
+def _require_whole(wanted: Sequence[Share]) -> None:
+    """Raises Invalid unless the shares come to all of the traffic, each revision's once."""
+    ids = [share.revision_id for share in wanted]
+    if len(wanted) > MOST:
+        raise Invalid(f"must have at most {MOST} items", loc=("body", "traffic"), kind="too_long")
+    if len(set(ids)) != len(ids):
+        raise Invalid("a revision is named twice", loc=("body", "traffic"))
+    total = sum(share.percent for share in wanted)
+    if total != WHOLE:
+        raise Invalid(f"the percentages must add up to {WHOLE}, not {total}", loc=("body", "traffic"))
+
+
+def _serving(conn: Connection, deployment_id: UUID) -> UUID | None:
+    query = text("SELECT active_revision_id FROM deployment WHERE id = :id")
+    return conn.execute(query, {"id": deployment_id}).scalar_one()
+
+
+def _deployed(conn: Connection, deployment_id: UUID, revision_id: UUID, *loc: str | int) -> int:
+    """The number of a revision that traffic may go to; raises Invalid, naming the field."""
+    query = text("SELECT number, status FROM revision WHERE deployment_id = :deployment_id AND id = :id")
+    row = conn.execute(query, {"deployment_id": deployment_id, "id": revision_id}).one_or_none()
+    if row is None:
+        raise Invalid("the deployment has no such revision", loc=("body", *loc))
+    if row.status != RevisionStatus.DEPLOYED:
+        raise Invalid(f"the revision is {row.status}, not DEPLOYED", loc=("body", *loc))
+    return row.number
+
+
+def require_deployed(
+    conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID, *loc: str | int
+) -> None:
+    """Raises NotFound for the deployment, Invalid for a revision that traffic may not go to."""
+    deployments.require(conn, organization_id, deployment_id)
+    _deployed(conn, deployment_id, revision_id, *loc)
+
+
+# What the next change builds on is what serves now, unless something newer is on its way.
+PROMOTED = text("""
+UPDATE deployment d SET latest_revision_id = :revision_id
+WHERE d.id = :id AND NOT EXISTS (
+    SELECT FROM revision n WHERE n.id = d.latest_revision_id AND n.status <> 'CREATING' AND n.status <> ALL(:ends))
+""")
+
+
+def promote(conn: Connection, organization_id: UUID, deployment_id: UUID, revision_id: UUID) -> None:
+    """Let a revision that was DEPLOYED before serve alone. Raises NotFound, Invalid."""
+    deployments.lock(conn, organization_id, deployment_id)
+    _deployed(conn, deployment_id, revision_id, "revision_id")
+    serve(conn, deployment_id, revision_id)
+    values = {"id": deployment_id, "revision_id": revision_id, "ends": [str(end) for end in REVISION_ENDS]}
+    conn.execute(PROMOTED, values)
+    conn.execute(text("UPDATE revision SET preview = NULL WHERE id = :id"), {"id": revision_id})
+
+
+ABORT = text("""
+UPDATE deployment SET traffic = NULL, traffic_at = now(), updated_at = now() WHERE id = :id AND traffic IS NOT NULL
+""")
+
+
+def abort(conn: Connection, organization_id: UUID, deployment_id: UUID) -> None:
+    """Let the revision that serves have all traffic again. Raises NotFound."""
+    deployments.lock(conn, organization_id, deployment_id)
+    conn.execute(ABORT, {"id": deployment_id})
+
+
+# Previews.
+
+BEGIN = text("""
+INSERT INTO preview (deployment_id, name) VALUES (:id, :name)
+ON CONFLICT (deployment_id, name) DO UPDATE SET updated_at = now()
+""")
+
+
+def add_preview(
+    conn: Connection,
+    organization_id: UUID,
+    deployment_id: UUID,
+    name: str,
+    change: Change,
+    *,
+    by: dict[str, str] | None = None,
+) -> tuple[UUID, list[Transition]]:
+    """A revision for a preview, which shows what it showed before until this one is DEPLOYED.
+
+    Raises NotFound, Invalid, Conflict.
+    """
+    deployments.lock(conn, organization_id, deployment_id)
+    _require_address(conn, organization_id, deployment_id, name)
+    conn.execute(BEGIN, {"id": deployment_id, "name": name})
+    return deployments.add_revision(conn, organization_id, deployment_id, change, by=by, preview=name)
+
+
+def _require_address(conn: Connection, organization_id: UUID, deployment_id: UUID, name: str) -> None:
+    """Raises Conflict for one preview too many, or one whose address another deployment has."""
+    query = text(
+        "SELECT (SELECT count(*) FROM preview WHERE deployment_id = d.id AND name <> :name) AS others, EXISTS"
+        " (SELECT FROM deployment o WHERE o.organization_id = d.organization_id AND o.deleted_at IS NULL"
+        " AND o.name = d.name || :sign || :name) AS is_taken FROM deployment d WHERE d.id = :id"
+    )
+    values = {"id": deployment_id, "name": name, "sign": deployments.PREVIEW_SIGN}
+    row = conn.execute(query, values).one()
+    if row.is_taken:
+        raise Conflict("A deployment has the name that this preview's address would have.")
+    if row.others >= MOST_PREVIEWS:
+        raise Conflict(f"The deployment has {MOST_PREVIEWS} previews already: delete some.")
+
+
+SHOW = text("""
+WITH shown AS (
+    UPDATE preview SET revision_id = :revision_id, updated_at = now() WHERE deployment_id = :id AND name = :name
+)
+UPDATE deployment SET traffic_at = now() WHERE id = :id RETURNING name
+""")
+
+
+def show_preview(conn: Connection, deployment_id: UUID, name: str, revision_id: UUID) -> str:
+    """Let a preview show this revision; what its address calls it. The deployment must be locked."""
+    values = {"id": deployment_id, "name": name, "revision_id": revision_id}
+    return deployments.preview_address_name(conn.execute(SHOW, values).scalar_one(), name)
+
+
+PREVIEWS = text("""
+SELECT p.name, p.revision_id, r.number AS revision_number, r.manifest -> 'http' ->> 'mount_prefix' AS mount_prefix,
+    p.created_at, p.updated_at, n.id AS latest_revision_id, n.status AS latest_revision_status
+FROM preview p
+LEFT JOIN revision r ON r.id = p.revision_id
+LEFT JOIN LATERAL (SELECT id, status FROM revision o
+                   WHERE o.deployment_id = p.deployment_id AND (o.preview = p.name OR o.id = p.revision_id)
+                   ORDER BY o.number DESC LIMIT 1) AS n ON true
+WHERE p.deployment_id = :id
+ORDER BY p.name
+""")
+
+
+def previews(conn: Connection, organization_id: UUID, deployment_id: UUID) -> list[RowMapping]:
+    """A deployment's previews; raises NotFound."""
+    deployments.require(conn, organization_id, deployment_id)
+    return list(conn.execute(PREVIEWS, {"id": deployment_id}).mappings())
+
+
+def delete_preview(
+    conn: Connection, organization_id: UUID, deployment_id: UUID, name: str
+) -> list[Transition]:
+    """Take a preview and its address away, and stop what is on its way for it; raises NotFound."""
+    deployments.lock(conn, organization_id, deployment_id)
+    query = text("DELETE FROM preview WHERE deployment_id = :id AND name = :name")
+    if conn.execute(query, {"id": deployment_id, "name": name}).rowcount != 1:
+        raise NotFound(f"Preview {name} not found.")
+    conn.execute(text("UPDATE deployment SET traffic_at = now() WHERE id = :id"), {"id": deployment_id})
+    return revisions.interrupt_preview(conn, deployment_id, name)

@@ -1,0 +1,134 @@
+"""Reads that may lag: what they ask goes to a read replica, where there is one that has kept up with the primary.
+
+What has been written may be missing in such an answer for MAX_LAG_SECONDS; so nobody decides by one, and what a caller
+reads to learn of its own write is read with `postgres.connection()`.
+
+Why no clocks: a replica's own idea of its lag grows while nothing is written, and its machine's clock may be wrong.
+Here this process remembers where the primary's log was at which moment, and asks the replica how far it has come.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, Engine, text
+
+from shared.errors import NotFound, Unavailable
+from shared.infra import postgres
+from shared.infra.loops import forever
+
+log = logging.getLogger(__name__)
+
+MAX_LAG_SECONDS = 5.0
+LOOK_SECONDS = 0.5
+WRITTEN = text("SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')")
+REPLAYED = text("SELECT pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')")  # NULL: it is no replica
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Replica:
+    """A read replica, and until when it is known to lag no more than it may."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._written: deque[tuple[float, int]] = deque(maxlen=round(MAX_LAG_SECONDS / LOOK_SECONDS) + 1)
+        self._fresh_until = 0.0
+        self._thread: threading.Thread | None = None
+        self._is_used = False  # as last logged
+        self._is_closed = False
+
+    @property
+    def is_fresh(self) -> bool:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep_looking, name="replica", daemon=True)
+            self._thread.start()
+        return time.monotonic() < self._fresh_until
+
+    def _keep_looking(self) -> None:
+        forever(self.look, LOOK_SECONDS, what="looking at the read replica", until=lambda: self._is_closed)
+
+    def look(self) -> None:
+        """Compare what the replica has replayed with what the primary had written, and when. Raises Unavailable."""
+        try:
+            asked_at = time.monotonic()
+            with postgres.connection() as conn:
+                self._written.append((asked_at, int(conn.execute(WRITTEN).scalar_one())))
+            replayed = self.ask(lambda conn: conn.execute(REPLAYED).scalar_one())
+            if replayed is not None:
+                reached = [at for at, written in self._written if written <= replayed]
+                self._fresh_until = max(reached, default=0.0) + MAX_LAG_SECONDS
+        finally:
+            self._log_change()
+
+    def _log_change(self) -> None:
+        is_used = time.monotonic() < self._fresh_until
+        if is_used != self._is_used:
+            self._is_used = is_used
+            state = "has kept up and is used" if is_used else "is away or lags too far: the primary is read"
+            log.log(logging.INFO if is_used else logging.WARNING, "the read replica %s", state)
+
+    def ask(self, query: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """What a query finds there. Raises Unavailable."""
+        with postgres.translated(), self._engine.connect() as conn:
+            return query(conn, *args, **kwargs)
+
+    def suspend(self) -> None:
+        """Do not use it until it has been looked at again."""
+        self._fresh_until = 0.0
+
+    def close(self) -> None:
+        """Look no more."""
+        self._is_closed = True
+        if self._thread is not None:
+            self._thread.join()
+        self._engine.dispose()
+
+
+_replica: Replica | None = None
+
+
+def connect(
+    url: str | None, *, pool_size: int = 8, statement_timeout_seconds: int = 30, pooler: str = "none"
+) -> None:
+    """Take the replica at this address for this process's reads; None: there is none."""
+    global _replica
+    _replica = None
+    if url is not None:
+        engine = postgres.make_engine(
+            url,
+            pool_size=pool_size,
+            isolation_level="AUTOCOMMIT",
+            statement_timeout_seconds=statement_timeout_seconds,
+            application="runyard reads",
+            pooler=pooler,
+        )
+        _replica = Replica(engine)
+
+
+def replica() -> Replica | None:
+    """This process's replica, if it has one."""
+    return _replica
+
+
+def read(query: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What `query(conn, …)` finds, which may lag.
+
+    It writes nothing, and is called again on the primary when the replica fails, or what it names is not there yet.
+    """
+    if _replica is not None and _replica.is_fresh:
+        try:
+            return _replica.ask(query, *args, **kwargs)
+        except NotFound:
+            log.debug("the read replica does not have it: the primary is asked")
+        except Unavailable as error:
+            log.warning("the read replica failed, the primary is read: %s", error)
+            _replica.suspend()
+    with postgres.connection() as conn:
+        return query(conn, *args, **kwargs)

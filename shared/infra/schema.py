@@ -1,0 +1,122 @@
+"""Which version of the database this code needs, which one it is at, and the wait for the former.
+
+A release works on its own version and on every newer one: versions first expand, and contract what no release
+uses any more (docs/upgrading.md). On an older one it would fail here and there, so it does not begin.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+log = logging.getLogger(__name__)
+
+VERSIONS = Path(__file__).parents[1] / "migrations" / "versions"
+PAUSE_SECONDS, MENTION_SECONDS = 1.0, 30.0
+
+
+class NoDatabase(Exception):
+    """The database does not answer."""
+
+
+def needed() -> str:
+    """The newest migration's number: its file's name begins with it."""
+    return max(path.stem.partition("_")[0] for path in VERSIONS.glob("[0-9]*.py"))
+
+
+def applied(url: str) -> str | None:
+    """The version the database is at, None before its first. Raises NoDatabase.
+
+    Asked of the driver alone, because importing Alembic takes its time.
+    """
+    import psycopg  # takes as long as a whole command of the command line
+
+    try:
+        with psycopg.connect(url, connect_timeout=5) as connection:
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except psycopg.errors.UndefinedTable:
+        return None
+    except psycopg.OperationalError as error:
+        raise NoDatabase(str(error)) from error
+    return row[0] if row else None
+
+
+def applied_by_child(url: str) -> str | None:
+    """The same for a process that is to load no driver yet; a child asks. Raises NoDatabase.
+
+    At its import psycopg decides how it waits: where gevent patches later, each statement would stop every greenlet.
+    """
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-m", __name__],
+        input=url,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+    )
+    if done.returncode != 0:
+        raise NoDatabase(done.stderr)
+    return done.stdout.strip() or None
+
+
+def _answer() -> None:
+    """What such a child does: the address comes to its input, the version goes to its output."""
+    try:
+        sys.stdout.write(applied(sys.stdin.read()) or "")
+    except NoDatabase as error:
+        sys.exit(str(error))
+
+
+def is_enough(version: str | None) -> bool:
+    """Whether this code works on a database of that version: on its own and on every newer one."""
+    return version is not None and version >= needed()
+
+
+def is_current(conn: Connection) -> bool:
+    """Whether the database that this connection leads to is at such a version."""
+    if not conn.exec_driver_sql("SELECT to_regclass('alembic_version') IS NOT NULL").scalar_one():
+        return False
+    return is_enough(conn.exec_driver_sql("SELECT max(version_num) FROM alembic_version").scalar_one())
+
+
+def wait(
+    url: str,
+    sleep: Callable[[float], object] = time.sleep,
+    *,
+    ask: Callable[[str], str | None] = applied,
+) -> None:
+    """Return when the database is ready for this code, and say what is waited for.
+
+    One that is away is no reason to wait: processes answer without it, and find it when it is back.
+    """
+    waited = 0.0
+    while True:
+        try:
+            version = ask(url)
+        except NoDatabase:
+            return
+        if is_enough(version):
+            return
+        if waited % MENTION_SECONDS == 0:
+            state = f"is at version {version}" if version else "has no tables"
+            log.warning(
+                "the database %s, and this release needs %s: waiting for `python -m shared.migrations`",
+                state,
+                needed(),
+            )
+        sleep(PAUSE_SECONDS)
+        waited += PAUSE_SECONDS
+
+
+if __name__ == "__main__":
+    _answer()

@@ -1,0 +1,109 @@
+"""PostgreSQL and Redis by TLS: every client of ours goes by the addresses' own words on whom to trust."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+from sqlalchemy import make_url
+
+from shared.errors import Unavailable
+from shared.infra import broker, postgres, subscriptions
+from shared.infra import redis as shared_redis
+from tests.support.machines import certificates
+from tests.support.machines.network import HOST, Network, PostgresTlsEnd, TlsEnd
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Network]:
+    made = Network()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def presented(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSLContext]:
+    """The authority's certificate, and what servers present."""
+    return certificates.make(tmp_path_factory.mktemp("trusted"), HOST)
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The certificate of an authority that signed nothing here."""
+    return certificates.make(tmp_path_factory.mktemp("stranger"), HOST)[0]
+
+
+@pytest.fixture(scope="module")
+def redis_at(network: Network, presented: tuple[Path, ssl.SSLContext], redis_url: str) -> str:
+    server = urlsplit(redis_url)
+    end = TlsEnd(network, Path(server.path), presented[1])
+    return f"rediss://:{server.password}@{HOST}:{end.port}/0?ssl_cert_reqs=required&ssl_ca_certs="
+
+
+@pytest.fixture(scope="module")
+def database_at(network: Network, presented: tuple[Path, ssl.SSLContext], database: str) -> str:
+    url = make_url(database)
+    folder = Path(str(url.query["host"]))
+    end = PostgresTlsEnd(network, folder / ".s.PGSQL.5432", presented[1])
+    return f"postgresql://{url.username}@{HOST}:{end.port}/{url.database}?sslmode=verify-full&sslrootcert="
+
+
+def use_client(address: str) -> None:
+    with shared_redis.make_client(address) as client:
+        assert client.ping()
+
+
+def subscribe(address: str) -> None:
+    with shared_redis.make_client(address) as client:
+        connection = subscriptions._connect(client)
+        connection.send_command("SUBSCRIBE", "channel")
+        assert connection.read_response()[0] == b"subscribe"
+        connection.disconnect()
+
+
+def notify(address: str) -> None:
+    app = broker.configure(address, app=Celery("producer"))
+    with app.connection_for_write() as connection:
+        app.send_task(broker.SWEEP, queue="tried", connection=connection)
+        assert connection.default_channel.client.delete("tried") == 1
+
+
+@pytest.mark.parametrize("client", [use_client, subscribe, notify])
+def test_clients_of_redis_trust_the_authority_they_were_given(
+    redis_at: str, presented: tuple[Path, ssl.SSLContext], stranger: Path, client: object
+) -> None:
+    assert callable(client)
+    client(redis_at + quote(str(presented[0])))
+
+    with pytest.raises((RedisError, OperationalError)):
+        client(redis_at + quote(str(stranger)))
+
+
+def test_clients_of_postgresql_trust_the_authority_they_were_given(
+    database_at: str, presented: tuple[Path, ssl.SSLContext], stranger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_engine", None)
+    monkeypatch.setattr(postgres, "_quick", None)
+
+    postgres.connect(database_at + quote(str(presented[0])))
+    with postgres.connection() as conn, postgres.driver() as own:
+        assert own.pgconn.ssl_in_use
+        assert conn.exec_driver_sql("SELECT 1").scalar() == 1
+    dispose()
+
+    postgres.connect(database_at + quote(str(stranger)))
+    with pytest.raises(Unavailable), postgres.connection():
+        pass
+    dispose()
+
+
+def dispose() -> None:
+    for engine in (postgres._engine, postgres._quick):
+        assert engine is not None
+        engine.dispose()

@@ -1,0 +1,163 @@
+"""The wheel: the same bytes from the same commit, one name, and a whole service far from the checkout."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from cli.procfile import PROJECT
+from shared import __version__
+from tests.support import namesakes
+from tests.support.installed import Installed, InstalledStack, make_dist, reached
+from tests.support.stack import free_port, heed_signals
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+WHEEL = f"runyard-{__version__}-py3-none-any.whl"
+STOP_SECONDS = 45
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A folder that other users can enter too: where the service runs as root, user code is one of them."""
+    with tempfile.TemporaryDirectory(prefix="runyard-") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def built(place: Path) -> dict[str, bytes]:
+    return make_dist(place / "dist")
+
+
+@pytest.fixture(scope="module")
+def installed(place: Path, built: dict[str, bytes]) -> Installed:
+    return Installed(place, place / "dist" / WHEEL)
+
+
+@pytest.fixture(scope="module")
+def platform(place: Path, installed: Installed) -> Iterator[InstalledStack]:
+    with InstalledStack(installed, place) as stack:
+        yield stack
+
+
+def test_the_same_commit_gives_the_same_bytes(built: dict[str, bytes], tmp_path: Path) -> None:
+    assert set(built) == {WHEEL, f"runyard-{__version__}.tar.gz"}
+    assert make_dist(tmp_path / "again", umask=0o077) == built
+
+
+def test_the_source_has_what_is_named_and_nothing_that_lies_about(built: dict[str, bytes]) -> None:
+    with tarfile.open(fileobj=io.BytesIO(built[f"runyard-{__version__}.tar.gz"])) as source:
+        found = {Path(name).parts[1] for name in source.getnames()}
+
+    named = {path.name for path in PROJECT.iterdir() if not path.name.startswith(".")} & {
+        "bench", "cli", "deploy", "docs", "examples", "shared", "tests", "web", "workers", "Makefile", "Procfile",
+        "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docker-compose.yml", "pyproject.toml",
+        "requirements.lock", "requirements-dev.lock",
+    }  # fmt: skip
+    assert found == named | {".dockerignore", ".gitignore", "PKG-INFO"}
+
+
+def test_it_puts_one_name_among_the_packages(installed: Installed) -> None:
+    assert installed.added == {"runyard", f"runyard-{__version__}.dist-info"}
+    assert {path.name for path in (installed.modules / "runyard").iterdir()} == {
+        "__init__.py", "__main__.py", "app",
+    }  # fmt: skip
+
+
+def test_it_has_what_serves_and_nothing_of_development(installed: Installed) -> None:
+    app = installed.modules / "runyard" / "app"
+
+    assert {path.name for path in app.iterdir()} == {
+        "Procfile", "cli", "examples", "shared", "web", "workers",
+    }  # fmt: skip
+    for name in ("web/static/console/index.html", "web/static/docs.html", "shared/migrations/script.py.mako"):
+        assert (app / name).is_file()
+    found = {path.name for path in app.rglob("*")}
+    assert not found & {"vendoring", "node_modules", "tests", ".env", ".runyard", ".gitignore"}
+
+
+def test_it_serves_and_nothing_of_it_leads_to_the_checkout(platform: InstalledStack) -> None:
+    assert platform.type("--version").strip() == __version__
+    platform.type("new", "my-agent")
+    platform.type("deploy", "my-agent", "--no-input")
+    said = platform.type("run", "my-agent", "Hello from the wheel")
+
+    assert "Hello from the wheel" in said
+    assert "messages" in platform.log.read_text(), "the run of the demonstration"
+    for page in ("/", "/docs", "/openapi.json", "/static/console/main.js"):
+        assert httpx.get(platform.url + page).status_code == 200, page
+    assert list(reached(psutil.Process(platform.up_pid))) == []
+    assert namesakes.LOADED not in platform.log.read_text()
+
+
+def test_a_process_of_it_is_started_by_its_name(platform: InstalledStack) -> None:
+    service = {
+        **platform.environment,
+        "DATABASE_URL": platform.database_url,
+        "REDIS_URL": platform.redis_url,
+        "RUNYARD_ENCRYPTION_KEYS_FILE": os.path.relpath(platform.data_dir / "secret.key", platform.folder),
+        "RUNYARD_POOL": "wheels",
+    }
+    platform.type("process", "release", more=service)
+    argv = [platform.command[0], "process", "runner"]
+    log = platform.folder / "runner.log"
+    with log.open("wb") as out:
+        runner = subprocess.Popen(
+            argv,
+            cwd=platform.folder,
+            env=service,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            preexec_fn=heed_signals,
+        )
+    try:
+        wait_until(lambda: "wheels" in platform.type("workers"), 60, what="the runner of the pool")
+        became = " ".join(psutil.Process(runner.pid).cmdline())
+        assert "runs.wheels,queries.wheels" in became
+        assert list(reached(psutil.Process(runner.pid))) == []
+        runner.terminate()
+        assert runner.wait(STOP_SECONDS) == 0, log.read_text()
+    finally:
+        runner.kill()
+        runner.wait()
+    assert namesakes.LOADED not in log.read_text()
+
+
+def test_dev_serves_a_new_project_in_a_folder_like_any_other(platform: InstalledStack, place: Path) -> None:
+    platform.type("new", "developed")
+    port, log = free_port(), place / "dev.log"
+    argv = [platform.command[0], "dev", "developed", "--port", str(port), "--no-reload"]
+    with log.open("wb") as out:
+        dev = subprocess.Popen(
+            argv,
+            cwd=platform.folder,
+            env=platform.environment,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            preexec_fn=heed_signals,
+        )
+    try:
+        wait_until(lambda: "developed serves." in log.read_text() or dev.poll() is not None, 120)
+        assert dev.poll() is None, log.read_text()
+        assert httpx.get(f"http://127.0.0.1:{port}/docs").status_code == 200
+        found = httpx.post(f"http://127.0.0.1:{port}/assistants/search", json={}).json()
+        assert [assistant["graph_id"] for assistant in found] == ["chat"]
+        assert list(reached(psutil.Process(dev.pid))) == []
+        dev.terminate()
+        dev.wait(STOP_SECONDS)
+    finally:
+        dev.kill()
+        dev.wait()
+    assert namesakes.LOADED not in log.read_text()

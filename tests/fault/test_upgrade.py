@@ -1,0 +1,96 @@
+"""A rolling upgrade: the release before works on the new database, beside this one, and either goes on with the other's runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from shared.infra import schema
+from tests.support import counting, previous
+from tests.support.counting import KITCHEN, check_whole, rows
+from tests.support.reading import Reading
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+DRAIN_SECONDS = 1
+STEPS, STEP_SECONDS = 12, 0.4
+
+
+@pytest.fixture(scope="module")
+def old() -> Iterator[Stack]:
+    """A platform of the release before."""
+    env = {"RUNYARD_DRAIN_SECONDS": str(DRAIN_SECONDS), "RUNYARD_LEASE_SECONDS": "60"}
+    with Stack(env=env, code=previous.tree()) as stack:
+        stack.deploy(KITCHEN, name="kitchen")
+        yield stack
+
+
+@contextmanager
+def without_its_runner(old: Stack) -> Iterator[None]:
+    """The old release's runner hands over and is away meanwhile; afterwards it starts again."""
+    (leaver, *_) = map(psutil.Process, old.pids("runner"))
+    os.kill(old.up_pid, signal.SIGSTOP)  # or it would start a successor at once
+    try:
+        leaver.terminate()
+        wait_until(lambda: not leaver.is_running() or leaver.status() == psutil.STATUS_ZOMBIE, 40)
+        yield
+    finally:
+        os.kill(old.up_pid, signal.SIGCONT)
+    wait_until(lambda: set(old.pids("runner")) - {leaver.pid}, 60, what="the old release's runner")
+
+
+def begun(stack: Stack, threads: list[str]) -> bool:
+    return len(rows(stack, "thread_id = ANY(%(t)s) AND status = 'running'", t=threads)) == len(threads)
+
+
+def read(stack: Stack, threads: list[str]) -> list[Reading]:
+    return [Reading(stack.client, f"/d/kitchen/threads/{thread_id}/stream") for thread_id in threads]
+
+
+def check_read(readings: list[Reading], stack: Stack) -> None:
+    """Each thread's stream has told its run's end, and in order."""
+    for reading in readings:
+        wait_until(reading.runs_done, 30, what="the end of the run in its stream")
+        assert reading.is_in_order()
+        reading.close()
+
+
+def test_both_releases_are_alive_on_one_database(old: Stack) -> None:
+    threads = counting.start(old, 4, STEPS, STEP_SECONDS)
+    readings = read(old, threads[:2])
+    wait_until(lambda: begun(old, threads), 60, what="runs to be under way while the database is migrated")
+    previous.migrate(old)
+    assert schema.is_enough(schema.applied(old.database_url))
+    check_whole(old, threads, STEPS)
+    check_read(readings, old)
+
+    with previous.web_beside(old) as new:
+        made_by_new = counting.start(new, 3, STEPS, STEP_SECONDS)  # and executed by the old runner
+        readings = read(old, made_by_new[:1]) + read(new, made_by_new[:1])
+        assert {run["attempt"] for run in check_whole(old, made_by_new, STEPS)} == {1}
+        check_read(readings, old)
+
+        with previous.runner_beside(old) as runner:
+            taken = counting.start(old, 3, STEPS, STEP_SECONDS) + counting.start(new, 3, STEPS, STEP_SECONDS)
+            readings = read(new, taken[:2]) + read(old, taken[3:5])
+            wait_until(lambda: begun(old, taken), 60)
+            with without_its_runner(old):
+                alone = counting.start(old, 3, STEPS, STEP_SECONDS)  # by the old web, for the new runner
+                check_whole(new, taken, STEPS)
+                check_whole(new, alone, STEPS)
+                check_read(readings, old)
+                back = counting.start(new, 3, 3 * STEPS, STEP_SECONDS)
+                wait_until(lambda: begun(old, back), 60)
+            runner.terminate()
+            assert runner.wait(60) == 0
+        check_whole(old, back, 3 * STEPS)  # begun by the new runner, ended by the old one
+        assert old.cli("list", "--json").returncode == 0
+
+        old.deploy(KITCHEN, name="kitchen")  # the old builder, at the old web
+        again = counting.start(new, 2, 3, 0)
+        check_whole(old, again, 3)

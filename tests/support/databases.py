@@ -1,0 +1,25 @@
+"""Databases of a test's own, beside the one that the others share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+from sqlalchemy import NullPool, create_engine, make_url, text
+
+from shared.infra.postgres import driver_url
+
+
+@contextmanager
+def fresh(server_url: str, template: str | None = None) -> Iterator[str]:
+    """The address of a new, empty database, or of a copy of one that nobody is connected to."""
+    name = f"fresh_{uuid4().hex}"
+    server = create_engine(driver_url(server_url), isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with server.connect() as connection:
+        like = "" if template is None else f" TEMPLATE {make_url(template).database}"
+        connection.execute(text(f"CREATE DATABASE {name}{like}"))
+    url = make_url(driver_url(server_url)).set(database=name, drivername="postgresql")
+    yield url.render_as_string(hide_password=False)
+    with server.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))

@@ -1,0 +1,405 @@
+"""`runyard doctor` names what would fail with its variable, quotes no password, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from sqlalchemy import Engine, insert
+from typer.testing import CliRunner
+
+from cli.doctor import bus, database, findings, machine, screen
+from cli.doctor.bus import Bus
+from cli.doctor.database import Database
+from cli.doctor.database import check as check_database
+from cli.doctor.findings import Finding, State
+from cli.main import app
+from shared.infra import encryption, postgres
+from shared.infra.postgres import connection
+from shared.infra.schema import needed
+from shared.models import Secret
+from shared.settings import MIB, Settings
+from tests.support import factories
+
+PASSWORD = "hunter@2/un#guessable"
+LEVEL_0 = {
+    "level": 0,
+    "meaning": "as this user",
+    "reasons": ["no bwrap"],
+    "refusal": "",
+    "uv": "1",
+    "pythons": [],
+}
+
+Doctor = Callable[[Mapping[str, str]], dict[str, Finding]]
+
+
+@pytest.fixture
+def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
+    """The findings by name, in a folder of its own, without the seconds that trying bubblewrap takes."""
+    monkeypatch.setattr(machine, "look_at_user_code", lambda settings, environment: LEVEL_0)
+
+    def examine(environment: Mapping[str, str]) -> dict[str, Finding]:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            free = taken.getsockname()[1]
+        own = {
+            "RUNYARD_DATA_DIR": str(tmp_path / "data"),
+            "RUNYARD_PORT": str(free),
+            "PATH": os.environ["PATH"],
+        }
+        return {finding.name: finding for finding in screen.examine({**own, **environment})}
+
+    return examine
+
+
+def test_before_the_first_start_nothing_fails_and_nothing_is_made(doctor: Doctor, tmp_path: Path) -> None:
+    found = doctor({})
+
+    assert [finding for finding in found.values() if finding.state is State.FAILS] == []
+    assert "not started" in found["PostgreSQL"].found
+    assert "not started" in found["Valkey"].found
+    assert "made by the first start" in found["data directory"].found
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("DATABASE_URL", "no address", "cannot be read"),
+        ("DATABASE_URL", f"mysql://root:{PASSWORD}@localhost/x", "cannot be read"),
+        ("DATABASE_URL", "postgresql://root:un/guessable", "cannot be read"),
+        ("DATABASE_URL", "postgresql://root:unguessable@127.0.0.1:1/x", "refused"),
+        ("DATABASE_URL", f"postgresql://root:{PASSWORD}@127.0.0.1:1/x", ""),
+        ("DATABASE_URL", "postgresql://127.0.0.1:1/x?password=unguessable&nonsense=1", "cannot be read"),
+        ("DATABASE_URL", "postgresql:///x?host=/nowhere", "No such file"),
+        ("DATABASE_URL_FILE", "/nowhere/at/all", "cannot read"),
+        ("REDIS_URL", "no address", "cannot be read"),
+        ("REDIS_URL", "redis://root:un/guessable", "cannot be read"),
+        ("REDIS_URL", "redis://:unguessable@127.0.0.1:1/0", "refused"),
+        ("REDIS_URL", "redis://:unguessable@127.0.0.1:1/notanumber", ""),
+        ("REDIS_URL", "rediss://:unguessable@127.0.0.1:1/0?ssl_cert_reqs=what", ""),
+        ("RUNYARD_PORT", "eighty", "must be a number"),
+        ("RUNYARD_ISOLATION", "always", "must be one of"),
+        ("RUNYARD_LEASE_SECONDS", "1", "must be at least 2"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_a_line_with_its_name(
+    doctor: Doctor, name: str, value: str, says: str
+) -> None:
+    found = doctor({name: value})
+
+    finding = found[name.removesuffix("_FILE")]
+    assert finding.state is State.FAILS
+    assert says.lower() in finding.found.lower()
+    assert finding.advice
+    assert "data directory" in found  # the others are there all the same
+    assert "guessable" not in str(found)
+    assert "hunter" not in str(found)
+
+
+def test_several_bad_settings_are_all_named(doctor: Doctor) -> None:
+    found = doctor({"RUNYARD_PORT": "0", "RUNYARD_ALLOW_HTTP": "perhaps", "RUNYARD_LOG_LEVEL": "LOUD"})
+
+    failing = {finding.name for finding in found.values() if finding.state is State.FAILS}
+    assert failing == {"RUNYARD_PORT", "RUNYARD_ALLOW_HTTP", "RUNYARD_LOG_LEVEL"}
+
+
+def test_a_wrong_password_of_redis_is_said_and_not_shown(doctor: Doctor, redis_url: str) -> None:
+    password = redis_url.partition("://:")[2].partition("@")[0]
+
+    found = doctor({"REDIS_URL": redis_url.replace(password, "unguessable")})
+
+    assert found["REDIS_URL"].state is State.FAILS
+    assert "password" in found["REDIS_URL"].found
+    assert "unguessable" not in str(found)
+
+
+@pytest.fixture
+def engines(db: Engine) -> Iterator[None]:
+    """The process's engines are those of before afterwards: the command makes its own."""
+    before = postgres._engine, postgres._quick
+    yield
+    postgres._engine, postgres._quick = before
+
+
+@pytest.mark.usefixtures("db", "engines", "own_key")
+def test_servers_that_are_as_they_should_be(doctor: Doctor, database: str, redis_url: str) -> None:
+    key = encryption.new_key()
+    found = doctor({"DATABASE_URL": database, "REDIS_URL": redis_url, "RUNYARD_ENCRYPTION_KEYS": key})
+
+    wrong = {name: finding for name, finding in found.items() if finding.state is not State.OK}
+    assert wrong.keys() <= {"isolation", "memory", "encryption keys"}, wrong
+    assert found["schema"].found == f"version {needed()}, as the code's"
+    assert found["eviction"].found == "noeviction"
+    assert found["append-only file"].found == "on"
+    assert found["pub/sub buffers"].found.startswith("64 MiB")
+    assert "may take 32" in found["max_connections"].found
+    assert key not in str(found)
+
+
+@pytest.mark.usefixtures("db", "engines", "own_key")
+def test_keys_that_do_not_read_what_is_stored_fail(doctor: Doctor, database: str) -> None:
+    old, new = encryption.new_key(), encryption.new_key()
+    encryption.configure([old])
+    revision_id = factories.revision(factories.deployment(serving=False).id)
+    with connection() as conn:
+        value = {"revision_id": revision_id, "name": "NAME", "value": encryption.encrypt("value")}
+        conn.execute(insert(Secret), value)
+
+    both = doctor({"DATABASE_URL": database, "RUNYARD_ENCRYPTION_KEYS": f"{new},{old}"})
+    only = doctor({"DATABASE_URL": database, "RUNYARD_ENCRYPTION_KEYS": new})
+    bad = doctor({"DATABASE_URL": database, "RUNYARD_ENCRYPTION_KEYS": "no key"})
+
+    assert both["encryption keys"].state is State.WARNING
+    assert "rotate" in both["encryption keys"].advice
+    assert only["encryption keys"].state is State.FAILS
+    assert bad["encryption keys"].state is State.FAILS
+    assert "RUNYARD_ENCRYPTION_KEYS" in bad["encryption keys"].found
+
+
+AS_IT_SHOULD_BE = Database(
+    version="18.1", number=180001, most=100, reserved=3, others=0, is_readonly=False, may_create=True,
+    behind_seconds=0.1, schema=needed(), workers=[],
+)  # fmt: skip
+FLEET = [{"kind": "runner", "version": "0.1.0", "number": 12, "isolation": 2}]
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "state"),
+    [
+        ({}, "max_connections", State.OK),
+        ({"most": 34}, "max_connections", State.FAILS),  # 31 are usable, one of each process takes 32
+        ({"most": 35}, "max_connections", State.OK),
+        ({"others": 80}, "max_connections", State.WARNING),
+        ({"workers": FLEET}, "max_connections", State.FAILS),  # twelve runners, a builder and a web: 120
+        ({"number": 130000}, "PostgreSQL", State.FAILS),
+        ({"is_readonly": True}, "PostgreSQL", State.FAILS),
+        ({"behind_seconds": 86_400.0}, "clock", State.WARNING),
+    ],
+)
+def test_what_a_database_shows_is_judged(change: dict[str, Any], name: str, state: State) -> None:
+    found = {
+        each.name: each
+        for each in database.judge(replace(AS_IT_SHOULD_BE, **change), "PostgreSQL", is_pooled=False)
+    }
+
+    assert found[name].state is state
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ({}, State.OK),
+        ({"schema": None}, State.WARNING),
+        ({"schema": "0001"}, State.WARNING),
+        ({"schema": "9999"}, State.WARNING),  # a newer release has been here: this one works on it
+        ({"schema": None, "may_create": False}, State.FAILS),
+    ],
+)
+def test_the_schema_is_compared_with_the_code(change: dict[str, Any], state: State) -> None:
+    assert database.schema(replace(AS_IT_SHOULD_BE, **change)).state is state
+
+
+INFO = {
+    "redis_version": "8.0.1", "role": "master", "maxmemory_policy": "noeviction", "maxmemory": 1000 * MIB,
+    "used_memory": MIB, "aof_enabled": 1, "aof_last_write_status": "ok", "cluster_enabled": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "state"),
+    [
+        ({}, "Redis", State.OK),
+        ({"redis_version": "6.0.9"}, "Redis", State.FAILS),
+        ({"role": "slave"}, "Redis", State.FAILS),
+        ({"cluster_enabled": 1}, "Redis", State.FAILS),
+        ({"maxmemory_policy": "allkeys-lru"}, "eviction", State.FAILS),
+        ({"maxmemory_policy": "allkeys-lru", "maxmemory": 0}, "eviction", State.WARNING),
+        ({"aof_enabled": 0}, "append-only file", State.WARNING),
+        ({"aof_last_write_status": "err"}, "append-only file", State.FAILS),
+        ({"maxmemory": 0}, "memory", State.WARNING),
+        ({"used_memory": 850 * MIB}, "memory", State.WARNING),
+        ({"used_memory": 990 * MIB}, "memory", State.FAILS),
+    ],
+)
+def test_what_redis_shows_is_judged(change: dict[str, Any], name: str, state: State) -> None:
+    found = {
+        each.name: each
+        for each in bus.judge(Bus({**INFO, **change}, (64 * MIB, 16 * MIB, 30)), is_embedded=False)
+    }
+
+    assert found[name].state is state
+
+
+@pytest.mark.parametrize(
+    ("limits", "state"),
+    [
+        (None, State.WARNING),
+        ((0, 0, 0), State.WARNING),
+        ((MIB, MIB, 1), State.WARNING),
+        ((32 * MIB, 8 * MIB, 60), State.OK),
+    ],
+)
+def test_the_buffers_of_subscribers_have_a_limit(limits: tuple[int, int, int] | None, state: State) -> None:
+    found = {each.name: each for each in bus.judge(Bus(INFO, limits), is_embedded=False)}
+
+    assert found["pub/sub buffers"].state is state
+
+
+def test_a_server_that_may_not_be_configured_is_judged_by_its_info(redis: Redis, redis_url: str) -> None:
+    redis.execute_command("ACL", "SETUSER", "small", "on", ">word", "~*", "&*", "+@all", "-config")
+    try:
+        url = "unix://small:word@" + redis_url.rpartition("@")[2]
+        found = {each.name: each for each in bus.check(Settings(redis_url=url))}
+    finally:
+        redis.execute_command("ACL", "DELUSER", "small")
+
+    assert found["eviction"].state is State.OK
+    assert "does not say" in found["pub/sub buffers"].found
+
+
+def test_a_port_that_somebody_else_holds_fails_with_their_name(doctor: Doctor) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        found = doctor({"RUNYARD_PORT": str(taken.getsockname()[1])})
+
+    assert found["port"].state is State.FAILS
+    assert f"process {os.getpid()}" in found["port"].found
+
+
+def test_files_that_others_may_read_are_named(doctor: Doctor, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    (folder / "secret.key").write_text(encryption.new_key())
+    (folder / "secret.key").chmod(0o644)
+
+    found = doctor({})
+
+    assert found["data directory"].state is State.WARNING
+    assert found["key files"].state is State.WARNING
+    assert "secret.key" in found["key files"].advice
+
+
+def test_a_data_directory_that_is_a_file_fails(doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+
+    assert doctor({})["data directory"].state is State.FAILS
+
+
+@pytest.mark.parametrize(("space", "inodes", "state"), [
+    (9 * machine.GIB, 10**7, State.OK), (machine.GIB, 10**7, State.WARNING), (MIB, 10**7, State.FAILS),
+    (9 * machine.GIB, 10, State.FAILS),
+])  # fmt: skip
+def test_free_disk_and_inodes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, space: int, inodes: int, state: State
+) -> None:
+    free = os.statvfs_result((4096, 4096, 10**9, 10**9, space // 4096, 10**8, inodes, inodes, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda folder: free)
+
+    assert machine.disk(tmp_path).state is state
+
+
+def test_the_way_out_shows_no_password() -> None:
+    shown = machine.proxies(
+        {"HTTPS_PROXY": "http://me:unguessable@proxy:3128", "PIP_INDEX_URL": "http://t0ken@x/"}
+    )
+
+    assert "http://proxy:3128" in shown.found
+    assert "unguessable" not in shown.found
+    assert "t0ken" not in shown.found
+
+
+def test_a_level_below_the_sandbox_says_what_would_raise_it() -> None:
+    found = machine.isolation(LEVEL_0, Settings())
+
+    assert (found.state, "no bwrap" in found.found) == (State.WARNING, True)
+    assert machine.isolation({**LEVEL_0, "refusal": "require"}, Settings()).state is State.FAILS
+
+
+def test_the_machine_is_asked_for_its_level_and_its_pythons_and_nothing_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "workers").mkdir()  # of the caller: not ours
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(data_dir=tmp_path / "data")
+
+    found = machine.look_at_user_code(settings, {**os.environ, "RUNYARD_ISOLATION": "none"})
+    refused = machine.look_at_user_code(
+        settings, {**os.environ, "RUNYARD_ISOLATION": "require", "RUNYARD_BWRAP": ""}
+    )
+
+    assert found["level"] in (0, 1)
+    assert found["pythons"]
+    assert "RUNYARD_ISOLATION=require" in refused["refusal"]
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(("port", "code"), [("", 0), ("eighty", 1)])
+def test_scripts_get_an_exit_code_and_json(
+    nowhere: None, monkeypatch: pytest.MonkeyPatch, doctor: Doctor, port: str, code: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = str(taken.getsockname()[1])
+    for name in ("DATABASE_URL", "REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RUNYARD_PORT", port or free)
+
+    done = CliRunner().invoke(app, ["doctor", "--json"])
+
+    said = json.loads(done.stdout)
+    assert (done.exit_code, said["ok"]) == (code, code == 0)
+    assert {"name", "state", "found", "advice"} == set(said["checks"][0])
+    shown = CliRunner().invoke(app, ["doctor"])
+    assert shown.exit_code == code
+    assert ("RUNYARD_PORT" in shown.stdout) is (code == 1)
+
+
+def test_no_part_of_a_password_is_left_in_a_drivers_words() -> None:
+    url = f"postgresql://me:{PASSWORD}@host/db"
+    said = f'could not translate host name "2/un#guessable@host", password {PASSWORD}'
+
+    shown = findings.masked(said, url)
+
+    assert "guessable" not in shown
+    assert "hunter" not in shown
+
+
+def test_servers_of_one_role_are_looked_at_too(redis_url: str) -> None:
+    away = "redis://:unguessable@127.0.0.1:1/0"
+    found = {
+        each.name: each
+        for each in bus.check(
+            Settings(redis_url=redis_url, redis_broker_url=redis_url, redis_events_urls=(redis_url, away))
+        )
+    }
+
+    assert found["eviction (REDIS_BROKER_URL)"].state is State.OK
+    assert found["eviction (REDIS_EVENTS_URL 1)"].state is State.OK
+    assert found["REDIS_EVENTS_URL 2"].state is State.FAILS
+    assert "REDIS_EVENTS_URL 2" in found["REDIS_EVENTS_URL 2"].advice
+    assert "unguessable" not in str(found)
+
+
+def test_a_read_replica_that_is_none_is_a_warning(database: str) -> None:
+    for url, said in ((database, "no standby"), ("postgresql://me:unguessable@127.0.0.1:1/x", "refused")):
+        found = {
+            each.name: each for each in check_database(Settings(database_url=database, database_read_url=url))
+        }
+        assert found["DATABASE_READ_URL"].state is State.WARNING
+        assert said in found["DATABASE_READ_URL"].found
+        assert "unguessable" not in str(found)
+
+
+def test_connections_through_a_pooler_are_not_counted_against_the_server(database: str) -> None:
+    found = {
+        each.name: each
+        for each in check_database(Settings(database_url=database, database_pooler="transaction"))
+    }
+    assert "PgBouncer" in found["max_connections"].found

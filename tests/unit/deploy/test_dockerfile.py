@@ -1,0 +1,132 @@
+"""deploy/Dockerfile and .dockerignore say what the repository and the settings say: no image is built here."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cli.procfile import PROJECT, read
+from shared.settings import VARIABLES, Settings
+from tests.support import dockerfile
+
+ARGUMENTS, STAGES = dockerfile.read(PROJECT / "deploy" / "Dockerfile")
+BUILD, FINAL = STAGES
+IGNORED = (PROJECT / ".dockerignore").read_text().splitlines()
+COPIED = [source for source, _ in BUILD.copied]
+PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+WHEEL = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+
+
+def test_both_stages_have_one_base_that_a_digest_may_replace() -> None:
+    assert [stage.base for stage in STAGES] == ["${BASE}", "${BASE}"]
+    assert ARGUMENTS["BASE"].startswith("python:3.")
+
+
+def test_its_pythons_are_some_that_the_service_supports() -> None:
+    [own] = re.findall(r"python:(3\.\d+)", ARGUMENTS["BASE"])
+    versions = [own, *BUILD.variables["PYTHONS"].split()]
+
+    oldest = PYPROJECT["project"]["requires-python"].removeprefix(">=")
+    assert all(int(version.partition(".")[2]) >= int(oldest.partition(".")[2]) for version in versions)
+    assert len(versions) == len(set(versions)) > 2
+
+
+@pytest.mark.parametrize("source", COPIED)
+def test_what_it_copies_is_there_and_is_let_through(source: str) -> None:
+    assert (PROJECT / source).exists()
+    assert dockerfile.lets_through(IGNORED, source)
+
+
+def test_it_copies_all_that_the_wheel_is_made_of() -> None:
+    needed = {*WHEEL["only-include"], *WHEEL["force-include"], PYPROJECT["project"]["readme"]}
+
+    lacking = {
+        name
+        for name in needed
+        if not any(name == source or name.startswith(f"{source}/") for source in COPIED)
+    }
+    assert lacking == set()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".env", ".git/config", ".runyard/admin.key", ".venv/bin/python", ".cache/uv/x", "dist/x.whl", "tests/conftest.py",
+        "examples/chat/.env", "examples/chat/.env.local", "examples/chat/.runyard/admin.key",
+        "shared/__pycache__/errors.pyc", "web/vendoring/package.json", "docker-compose.yml", "deploy/sbom.py",
+    ],
+)  # fmt: skip
+def test_it_is_sent_no_key_and_nothing_that_it_does_not_need(path: str) -> None:
+    assert not dockerfile.lets_through(IGNORED, path)
+
+
+def test_whatever_it_installs_has_a_digest() -> None:
+    installing = [
+        step.text for step in BUILD.all("RUN") if re.search(r"pip (install|sync)|uv build", step.text)
+    ]
+
+    assert len(installing) == 4
+    for text in installing:
+        assert "--require-hashes" in text or text.endswith("--no-deps /src/dist/*.whl")
+    assert not [step.text for step in FINAL.all("RUN") if "pip" in step.text]
+
+
+def test_it_is_no_root_and_can_only_write_its_data() -> None:
+    data_dir = FINAL.variables["RUNYARD_DATA_DIR"]
+    [user] = FINAL.all("USER")
+    uid, gid = user.text.split(":")
+
+    assert int(uid) > 0
+    assert int(gid) > 0
+    assert f"install -d -o {uid} -g {gid} -m 0700 {data_dir}" in [step.text for step in FINAL.all("RUN")]
+    assert FINAL.all("VOLUME")[0].text == data_dir
+    after = FINAL.instructions[FINAL.instructions.index(user) :]
+    assert not {step.word for step in after} & {"RUN", "COPY", "ADD"}
+
+
+def test_its_variables_are_settings_that_the_service_accepts() -> None:
+    own = {name: value for name, value in FINAL.variables.items() if name.startswith("RUNYARD_")}
+
+    assert set(own) <= set(VARIABLES.values())
+    settings = Settings.from_env(own)
+    assert (settings.host, str(settings.data_dir)) == ("0.0.0.0", "/var/lib/runyard")
+    assert FINAL.all("EXPOSE")[0].text == str(settings.port)
+
+
+def test_its_programs_are_found_before_all_others() -> None:
+    places = FINAL.variables["PATH"].split(":")
+
+    assert places[0] == "/opt/runyard/bin"
+    assert "UV_PYTHON_BIN_DIR=/opt/pythons/bin" in "".join(step.text for step in BUILD.all("RUN"))
+    assert "/opt/pythons/bin" in places
+    assert ("COPY", "--from=build /opt /opt") in [(step.word, step.text) for step in FINAL.instructions]
+
+
+def test_it_is_a_process_of_the_procfile_and_asks_that_one_for_its_health() -> None:
+    [command], [health] = FINAL.all("CMD"), FINAL.all("HEALTHCHECK")
+
+    assert command.text == '["runyard", "process", "web"]'
+    assert health.text.endswith('CMD ["runyard", "health", "web"]')
+    assert "web" in {line.name for line in read()}
+
+
+def test_a_pattern_hits_as_docker_says() -> None:
+    patterns = ["# a comment", "*", "!src", "**/*.pyc", "src/own", "!src/own/kept"]
+
+    passing = ["src", "src/a.py", "src/deep/b.py", "src/own/kept"]
+    stopped = ["other", "other/src", "src/a.pyc", "src/deep/b.pyc", "src/own", "src/own/c"]
+    assert [path for path in (*passing, *stopped) if dockerfile.lets_through(patterns, path)] == passing
+
+
+def test_a_line_may_go_on_in_the_next(tmp_path: Path) -> None:
+    file = tmp_path / "Dockerfile"
+    file.write_text("ARG A=1\nFROM x AS y\n# no\nRUN one && \\\n    two\nENV B=2 C=3\n")
+
+    arguments, [stage] = dockerfile.read(file)
+
+    assert (arguments, stage.base, stage.name) == ({"A": "1"}, "x", "y")
+    assert [step.text for step in stage.all("RUN")] == ["one && two"]
+    assert stage.variables == {"B": "2", "C": "3"}

@@ -1,0 +1,301 @@
+"""The GitHub Action: what it does for which event, what it says on a pull request, and what it never does."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.actions import Action, Ran, commands_of, path_with
+from tests.support.control_plane import BUILD_LOG, REVISION, ControlPlane, D, R, record, serving
+from tests.support.github import BOT, GitHub, github
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "github"
+ACTION = Action(FOLDER)
+HOSTILE = "x\"; touch pwned; echo '$(touch pwned)`touch pwned`\n::set-output name=task::deploy"
+LINES = ["resolving", "::error::not yours", "##[error]nor this", "```", "the key is s3cret-value"]
+PROJECT = {"dependencies": ["."], "graphs": {"agent": "./agent.py:graph"}}
+
+
+def pull(action: str = "synchronize", *, fork: bool = False, author: str = "ada") -> dict[str, Any]:
+    """The event of a pull request whose author names things so that a shell would obey."""
+    head = {"ref": HOSTILE, "repo": {"full_name": "eve/agents" if fork else "acme/agents"}}
+    base = {"ref": "main", "repo": {"full_name": "acme/agents"}}
+    about = {"number": 7, "title": HOSTILE, "user": {"login": author}, "head": head, "base": base}
+    return {"action": action, "number": 7, "pull_request": about}
+
+
+@dataclass
+class Bench:
+    """A repository with a project, a service and GitHub."""
+
+    folder: Path
+    service: ControlPlane
+    github: GitHub
+    runs: int = 0
+
+    def run(self, event: dict[str, Any], event_name: str = "pull_request", **inputs: str) -> Ran:
+        self.runs += 1
+        given = {"url": self.service.url, "api-key": "ryd_key", "name": "app", "version": "installed"}
+        env = {
+            "PATH": path_with(),
+            "HOME": str(self.folder),
+            "GITHUB_API_URL": self.github.url,
+            "GITHUB_REPOSITORY": "acme/agents",
+            "GITHUB_EVENT_NAME": event_name,
+            "GITHUB_HEAD_REF": HOSTILE,
+        }
+        ran = ACTION.run(
+            self.folder / "repository",
+            self.folder / f"runner-{self.runs}",
+            inputs={**given, **{name.replace("_", "-"): value for name, value in inputs.items()}},
+            event=event,
+            env=env,
+            token="workflow-token",
+        )
+        assert not list(self.folder.rglob("pwned")), "what a stranger named was executed"
+        return ran
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "langgraph.json").write_text(json.dumps(PROJECT))
+    with serving() as service, github() as hub:
+        yield Bench(tmp_path, service, hub)
+
+
+def answer(service: ControlPlane, status: str, reason: str | None = None) -> None:
+    """Have the service build a new deployment so, and know it afterwards."""
+    name = "app-pr-7"
+    found = record(name=name, latest_revision_id=R, latest_revision_number=3)
+    lines = [{"timestamp": n, "level": "INFO", "message": line} for n, line in enumerate(LINES, 1)]
+    serving_at = {**found, "source_config": {"custom_url": f"{service.url}/d/{name}"}}
+    service.answers = {
+        "GET /v2/deployments": [(200, {"resources": []}), (200, {"resources": [found]})],
+        "POST /v2/deployments": [(201, found)],
+        f"POST /v2/deployments/{D}/upload-url": [
+            (200, {"upload_url": f"{service.url}/upload", "object_path": "here", "upload_headers": {}})
+        ],
+        "PUT /upload": [(200, None)],
+        f"PATCH /v2/deployments/{D}": [(200, found)],
+        f"GET /v2/deployments/{D}": [(200, serving_at)],
+        f"DELETE /v2/deployments/{D}": [(204, None)],
+        REVISION: [(200, {"id": R, "status": status, "status_message": reason})],
+        BUILD_LOG: [(200, {"logs": lines, "next_offset": "x"}), (200, {"logs": [], "next_offset": "x"})],
+    }
+
+
+def test_a_pull_request_has_one_comment_however_often_it_is_deployed(bench: Bench) -> None:
+    answer(bench.service, "BUILD_FAILED", "graphs: agent.py failed: ValueError: s3cret-value")
+    variables = "TOKEN=s3cret-value\n# a note\nMODE=a\n"
+
+    failed = bench.run(pull("opened"), env=variables)
+
+    assert failed.has_failed
+    assert failed.outputs["status"] == "failed"
+    assert failed.outputs["revision-id"] == R
+    (said,) = bench.github.by(BOT)
+    assert "the step `graphs` failed" in said
+    assert "````text\nresolving\n" in said, "a fence that the log does not end"
+    assert "the key is ***" in said
+    assert "s3cret-value" not in said + failed.summary + json.dumps(failed.outputs)
+    assert [line for line in commands_of(failed.log) if "not yours" in line or "nor this" in line] == []
+    assert bench.service.body(f"PATCH /v2/deployments/{D}")["secrets"] == [
+        {"name": "TOKEN", "value": "s3cret-value"},
+        {"name": "MODE", "value": "a"},
+    ]
+    assert bench.service.body("POST /v2/deployments")["name"] == "app-pr-7"
+
+    answer(bench.service, "DEPLOYED")
+    passed = bench.run(pull())
+
+    assert not passed.has_failed, passed.log
+    assert passed.outputs == {
+        "status": "succeeded",
+        "name": "app-pr-7",
+        "deployment-id": D,
+        "revision-id": R,
+        "url": f"{bench.service.url}/d/app-pr-7",
+    }
+    (said,) = bench.github.by(BOT)
+    assert f"**app-pr-7** serves at {bench.service.url}/d/app-pr-7 (revision v3)." in said
+    assert said.partition("\n")[2].strip() == passed.summary.strip()
+    assert not list(bench.folder.rglob("tmp*")), "the file with the variables"
+
+    bench.service.answers["GET /v2/deployments"] = [(200, {"resources": [record(name="app-pr-7")]})]
+    closed = bench.run(pull("closed"))
+
+    assert (closed.has_failed, closed.outputs["status"]) == (False, "deleted")
+    assert f"DELETE /v2/deployments/{D}" in bench.service.asked
+    (said,) = bench.github.by(BOT)
+    assert "app-pr-7 is deleted" in said
+
+    bench.service.answers["GET /v2/deployments"] = [(200, {"resources": []})]
+    assert not bench.run(pull("closed")).has_failed, "somebody was faster"
+
+
+@pytest.mark.parametrize(
+    "event", [pull(fork=True), pull(author="dependabot[bot]"), pull("closed", fork=True)]
+)
+def test_a_pull_request_without_secrets_passes_with_the_reason(bench: Bench, event: dict[str, Any]) -> None:
+    ran = bench.run(event, api_key="", url="")
+
+    assert not ran.has_failed
+    assert ran.outputs["status"] == "skipped"
+    assert ran.steps == ["See what is to be done"]
+    assert "Nothing is deployed: GitHub gives no secrets to pull requests of forks" in ran.log
+    assert (bench.service.asked, bench.github.comments) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("event", "event_name", "inputs", "why"),
+    [
+        ({}, "push", {"api_key": ""}, "api-key is empty"),
+        (pull(), "pull_request", {"api_key": ""}, "api-key is empty"),
+        ({}, "push", {"url": ""}, "url is empty"),
+        ({}, "push", {"mode": "remove"}, "mode must be auto, deploy or delete"),
+        ({}, "push", {"preview": "yes"}, "preview must be true or false"),
+        ({}, "push", {"mode": "delete"}, "no other deployment is deleted by a pipeline"),
+        (pull(), "pull_request", {"mode": "delete", "preview": "false"}, "no other deployment is deleted"),
+        (pull(fork=True), "pull_request_target", {}, "whose code is anybody's"),
+        ({}, "push", {"wait_timeout": "soon"}, "wait-timeout must be a number of seconds"),
+        ({}, "push", {"version": "-e"}, "version must be a version, a path or an address"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    bench: Bench, event: dict[str, Any], event_name: str, inputs: dict[str, str], why: str
+) -> None:
+    ran = bench.run(event, event_name, **inputs)
+
+    assert ran.has_failed
+    assert why in ran.log
+    assert bench.service.asked == []
+
+
+def test_what_a_caller_names_is_an_argument_and_nothing_else(bench: Bench) -> None:
+    answer(bench.service, "DEPLOYED")
+
+    ran = bench.run({}, "push", name=HOSTILE, directory="--help")
+
+    assert ran.has_failed
+    assert "langgraph.json does not exist" in ran.log
+    assert bench.service.asked == []
+
+
+def test_it_deploys_under_its_own_name_outside_of_pull_requests(bench: Bench) -> None:
+    answer(bench.service, "DEPLOYED")
+
+    ran = bench.run({"ref": "refs/heads/main"}, "push", wait_timeout="0", pool="gpu")
+
+    assert not ran.has_failed, ran.log
+    assert ran.outputs["status"] == "started"
+    body = bench.service.body("POST /v2/deployments")
+    assert (body["name"], body["pool"]) == ("app", "gpu")
+    assert bench.github.comments == []
+
+
+def test_a_comment_of_somebody_else_is_left_alone(bench: Bench) -> None:
+    answer(bench.service, "DEPLOYED")
+    for n in range(150):
+        bench.github.add(7, f"remark {n}", "ada")
+    imitated = bench.github.add(7, "<!-- runyard app-pr-7 -->\nmine", "eve")
+    bench.github.fails = 1
+
+    for event in (pull("opened"), pull()):
+        assert not bench.run(event).has_failed
+        answer(bench.service, "DEPLOYED")
+
+    assert imitated["body"].endswith("mine")
+    assert len(bench.github.by(BOT)) == 1
+
+    bench.github.writers["own-token"] = "deployer"
+    for _ in range(2):
+        answer(bench.service, "DEPLOYED")
+        assert not bench.run(pull(), github_token="own-token").has_failed
+    assert len(bench.github.by("deployer")) == 1
+
+
+def test_a_token_that_may_not_comment_fails_nothing(bench: Bench) -> None:
+    answer(bench.service, "DEPLOYED")
+
+    ran = bench.run(pull(), github_token="read-only")
+
+    assert not ran.has_failed
+    assert "::warning title=runyard::The pull request has no comment: GitHub answers 403." in ran.log
+    assert "permissions: pull-requests: write" in ran.log
+
+
+def test_a_service_that_does_not_answer_is_a_sentence(bench: Bench) -> None:
+    ran = bench.run(pull(), url="http://127.0.0.1:9")
+
+    assert ran.has_failed
+    assert "http://127.0.0.1:9 does not answer" in bench.github.by(BOT)[0]
+
+
+@pytest.mark.parametrize("with_uv", [True, False], ids=["uv", "pip"])
+@pytest.mark.parametrize("version", ["9.8.7", "", "a path"])
+def test_it_installs_nothing_but_the_command(bench: Bench, with_uv: bool, version: str) -> None:
+    wheel = a_wheel(bench.folder / "wheels")
+    tools = bench.folder / "tools"
+    tools.mkdir()
+    if with_uv:
+        (tools / "uv").symlink_to(Path(sys.executable).parent / "uv")
+    (tools / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tools / "python3").chmod(0o755)
+    (bench.folder / "uv.toml").write_text(f'no-index = true\nfind-links = ["{wheel.parent}"]\n')
+    env = {
+        "PATH": f"{tools}{os.pathsep}{os.defpath}",
+        "HOME": str(bench.folder),
+        "INPUT_VERSION": str(wheel) if version == "a path" else version,
+        "PIP_FIND_LINKS": str(wheel.parent),
+        "PIP_NO_INDEX": "1",
+        "UV_CONFIG_FILE": str(bench.folder / "uv.toml"),
+    }
+    install = {**ACTION.described["runs"]["steps"][2], "if": "always()", "env": {}}
+    one = Action(FOLDER)
+    one.described = {"inputs": {}, "outputs": {}, "runs": {"steps": [install]}}
+
+    ran = one.run(bench.folder, bench.folder / "runner", inputs={}, event={}, env=env)
+
+    assert not ran.has_failed, ran.log
+    assert "Installed runyard 9.8.7." in ran.log
+    (place,) = (bench.folder / "runner" / "path").read_text().split()
+    assert os.listdir(place) == ["runyard"]
+
+
+def a_wheel(folder: Path) -> Path:
+    """A package of the name `runyard` whose command says its version."""
+    folder.mkdir()
+    path = folder / "runyard-9.8.7-py3-none-any.whl"
+    info = "runyard-9.8.7.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("runyard_stand_in.py", "def main(): print('9.8.7')\n")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: runyard\nVersion: 9.8.7\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/entry_points.txt", "[console_scripts]\nrunyard = runyard_stand_in:main\n")
+        wheel.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in wheel.namelist()))
+    return path
+
+
+def test_the_example_fits_the_action() -> None:
+    example = yaml.safe_load((FOLDER / "example-workflow.yml").read_text())
+    events = example[True]  # YAML 1.1 takes `on` for a truth
+    (job,) = example["jobs"].values()
+    (step,) = [step for step in job["steps"] if "runyard" in step.get("uses", "")]
+
+    assert set(step["with"]) <= set(ACTION.described["inputs"])
+    assert {name for name, one in ACTION.described["inputs"].items() if one.get("required")} <= set(
+        step["with"]
+    )
+    assert "closed" in events["pull_request"]["types"]
+    assert "pull_request_target" not in events
+    assert example["permissions"] == {"contents": "read", "pull-requests": "write"}

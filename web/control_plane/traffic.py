@@ -1,0 +1,115 @@
+"""Which revisions new runs get: promote and abort of a split, and previews beside what serves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, Response, jsonify
+from sqlalchemy import RowMapping
+
+from shared import assistants
+from shared.deployments import deployments, logs, traffic, warming
+from shared.errors import Conflict, HostUnusable
+from shared.infra.postgres import connection
+from web.addresses import deployment_address
+from web.auth import caller
+from web.context import base_url, settings
+from web.control_plane import schemas
+from web.control_plane.records import deployment_record, page
+from web.fields import Schema, UuidField
+from web.named import forget
+from web.operations import operation
+from web.validation import load, uuid_path
+
+bp = Blueprint("traffic", __name__)
+
+
+class Promote(Schema):
+    revision_id = UuidField(required=True)
+
+
+@bp.post("/v2/deployments/<deployment_id>/traffic/promote")
+@operation(
+    "Let a revision that was deployed before serve alone",
+    role="deploy",
+    answer=schemas.DEPLOYMENT,
+    body=Promote,
+    errors=(404, 409),
+)
+def promote_revision(deployment_id: str) -> Response:
+    """Nothing is built: it gets all new runs, once a runner has a process for it, and a split ends. Repeating it is safe.
+
+    Refused with 409 where its process cannot be started.
+    """
+    key = uuid_path(deployment_id, "deployment_id")
+    revision_id = load(Promote)["revision_id"]
+    with connection() as conn:
+        pool = deployments.get(conn, caller().organization_id, key)["pool"]
+        traffic.require_deployed(conn, caller().organization_id, key, revision_id, "revision_id")
+    try:
+        warming.prepare(key, revision_id, pool)
+    except HostUnusable as error:
+        raise Conflict(f"The traffic stays where it is: {error.message}") from error
+    with connection() as conn:
+        traffic.promote(conn, caller().organization_id, key, revision_id)
+        assistants.reconfigure_defaults(conn, key, revision_id)
+        row = deployments.get(conn, caller().organization_id, key)
+    forget(key)
+    return jsonify(deployment_record(row))
+
+
+@bp.post("/v2/deployments/<deployment_id>/traffic/abort")
+@operation(
+    "End a split: the revision that serves gets all traffic again",
+    role="deploy",
+    answer=schemas.DEPLOYMENT,
+    errors=(404,),
+)
+def abort_split(deployment_id: str) -> Response:
+    """Runs that there are end on the revision that they were created for. Repeating it is safe."""
+    key = uuid_path(deployment_id, "deployment_id")
+    with connection() as conn:
+        traffic.abort(conn, caller().organization_id, key)
+        row = deployments.get(conn, caller().organization_id, key)
+    forget(key)
+    if row["active_revision_id"] is not None:
+        warming.announce(row["active_revision_id"], row["pool"])
+    return jsonify(deployment_record(row))
+
+
+@bp.get("/v2/deployments/<deployment_id>/previews")
+@operation("List a deployment's previews", role="read", answer=schemas.page(schemas.PREVIEW), errors=(404,))
+def list_previews(deployment_id: str) -> Response:
+    """All of them, by name; `url` once the first revision of it is deployed."""
+    key = uuid_path(deployment_id, "deployment_id")
+    with connection() as conn:
+        rows = traffic.previews(conn, caller().organization_id, key)
+        name = deployments.get(conn, caller().organization_id, key)["name"]
+    return page([_preview_record(row, name) for row in rows], offset=0)
+
+
+@bp.delete("/v2/deployments/<deployment_id>/previews/<name>")
+@operation("Delete a preview", role="deploy", status=204, errors=(404,), any_text=("name",))
+def delete_preview(deployment_id: str, name: str) -> tuple[str, int]:
+    """Its address is gone, and what is being built for it stops; runs that there are go on, threads stay."""
+    key = uuid_path(deployment_id, "deployment_id")
+    with connection() as conn:
+        moved = traffic.delete_preview(conn, caller().organization_id, key, name)
+    forget(key)
+    logs.announce(moved)
+    return "", 204
+
+
+def _preview_record(row: RowMapping, deployment: str) -> dict[str, Any]:
+    name = deployments.preview_address_name(deployment, row["name"])
+    address = deployment_address(settings(), base_url(), name, row["mount_prefix"])
+    return {
+        "name": row["name"],
+        "url": None if row["revision_id"] is None else address,
+        "revision_id": row["revision_id"],
+        "revision_number": row["revision_number"],
+        "latest_revision_id": row["latest_revision_id"],
+        "latest_revision_status": row["latest_revision_status"],
+        "created_at": row["created_at"],
+        "updated_at": row["updated_at"],
+    }

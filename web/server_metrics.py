@@ -1,0 +1,106 @@
+"""The figures of what the service leans on: PostgreSQL, Redis, upkeep, its outbox and its backups. For operators."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gevent
+from flask import current_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+from redis import Redis
+from sqlalchemy import text
+
+from shared import leadership
+from shared.infra import redis
+from shared.infra.postgres import connection
+from shared.infra.redis import RedisError
+
+KNOWN_SECONDS = 1.0
+
+FIGURES = {
+    "upkeep_silent_seconds": "Since the process that leads upkeep renewed its lease",
+    "expired_leases": "Running runs whose lease has run out, and that nobody has taken over yet",
+    "worker_silent_seconds": "Since the worker that has been silent for longest sent a heartbeat",
+    "webhooks_waiting": "Webhooks that are to be sent",
+    "webhooks_failing": "Those of them whose last attempt failed",
+    "webhooks_given_up": "Webhooks whose last attempt failed within the last hour",
+    "database_connections": "Sessions of clients in PostgreSQL, of all its databases",
+    "database_max_connections": "How many it takes",
+    "backup_age_seconds": "Since `runyard backup` has made a backup",
+}
+OF_REDIS: dict[str, tuple[Any, str, str]] = {
+    "memory_bytes": (GaugeMetricFamily, "What Redis holds in memory", "used_memory"),
+    "max_memory_bytes": (GaugeMetricFamily, "What it may hold; 0: no limit", "maxmemory"),
+    "evicted_keys": (CounterMetricFamily, "Keys that Redis removed for want of memory", "evicted_keys"),
+}
+QUERY = text(f"""
+SELECT
+    (SELECT greatest(extract(epoch FROM now() - lease_until) + {leadership.LEASE_SECONDS}, 0) FROM leader
+     WHERE role = '{leadership.UPKEEP}') AS upkeep_silent_seconds,
+    (SELECT count(*) FROM run WHERE status = 'running' AND lease_until < now()) AS expired_leases,
+    (SELECT max(extract(epoch FROM now() - seen_at)) FROM worker) AS worker_silent_seconds,
+    (SELECT count(*) FROM webhook_delivery WHERE ended_at IS NULL) AS webhooks_waiting,
+    (SELECT count(*) FROM webhook_delivery WHERE ended_at IS NULL AND failure IS NOT NULL) AS webhooks_failing,
+    (SELECT count(*) FROM webhook_delivery WHERE ended_at > now() - interval '1 hour' AND failure IS NOT NULL)
+        AS webhooks_given_up,
+    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS database_connections,
+    CAST(current_setting('max_connections') AS integer) AS database_max_connections,
+    (SELECT extract(epoch FROM now() - made_at) FROM last_backup) AS backup_age_seconds
+""")
+
+
+class ServerMetrics(Collector):
+    """These figures as families of Prometheus; one that there is nothing to say of is left out."""
+
+    def __init__(
+        self, of_database: Mapping[str, Any], of_redis: Mapping[str, Mapping[str, float] | None]
+    ) -> None:
+        self._of_database = of_database
+        self._of_redis = of_redis
+
+    def collect(self) -> Iterator[Any]:
+        for name, meaning in FIGURES.items():
+            if self._of_database[name] is not None:
+                yield GaugeMetricFamily(f"runyard_{name}", meaning, value=float(self._of_database[name]))
+        up = GaugeMetricFamily("runyard_redis_up", "Whether Redis answers", labels=("role",))
+        for role, told in self._of_redis.items():
+            up.add_metric((role,), float(told is not None))
+        yield up
+        for name, (family, meaning, field) in OF_REDIS.items():
+            figures = family(f"runyard_redis_{name}", meaning, labels=("role",))
+            for role, told in self._of_redis.items():
+                if told is not None:
+                    figures.add_metric((role,), told[field])
+            if figures.samples:
+                yield figures
+
+
+def seen() -> ServerMetrics:
+    """Looked up again after a moment."""
+    known: dict[Any, Any] = current_app.extensions["runyard_figures"]
+    looked_up_at, found = known.get("servers", (None, None))
+    if looked_up_at is None or time.monotonic() - looked_up_at > KNOWN_SECONDS:
+        with connection() as conn:
+            of_database = dict(conn.execute(QUERY).one()._mapping)
+        found = ServerMetrics(of_database, _of_redis())
+        known["servers"] = (time.monotonic(), found)
+    return found
+
+
+def _of_redis() -> dict[str, Mapping[str, float] | None]:
+    """What each server of Redis tells of itself, by its role; None for one that does not answer."""
+    servers = redis.by_role()
+    asked = [gevent.spawn(_info, server) for server in servers.values()]
+    gevent.joinall(asked, raise_error=True)
+    return {role: told.value for role, told in zip(servers, asked, strict=True)}
+
+
+def _info(server: Redis) -> Mapping[str, float] | None:
+    try:
+        told: Any = server.info()
+    except RedisError:
+        return None
+    return {field: float(told.get(field, 0)) for _, _, field in OF_REDIS.values()}

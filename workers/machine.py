@@ -1,0 +1,62 @@
+"""`python -m workers.machine FOLDER`: what this machine offers to user code, as one JSON object; it changes nothing.
+
+`runyard doctor` shows it. FOLDER is the data directory, or the nearest folder above it that is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from shared.settings import BadSetting, Settings
+from workers.builder import interpreters, uv
+from workers.isolation import sandbox
+
+FIND_SECONDS = 30
+
+
+def look(settings: Settings) -> dict[str, Any]:
+    """The isolation level with what stands in the way of a better one, and the interpreters."""
+    found: dict[str, Any] = {"refusal": "", "pythons": pythons(settings), "uv": _uv_version()}
+    try:
+        best, reasons = sandbox.best(settings)
+    except BadSetting as error:
+        return {**found, "refusal": str(error)}
+    return {**found, "level": best.level, "meaning": sandbox.MEANINGS[best.level], "reasons": reasons}
+
+
+def pythons(settings: Settings) -> list[str]:
+    """The versions that `python_version` of a project may name, the service's own first."""
+    said = _output(uv.list_pythons(">=3.11"), settings)
+    others = {".".join(version.split(".")[:2]) for version in uv.versions(said or b"[]")}
+    return [interpreters.HERE, *sorted(others - {interpreters.HERE}, key=_as_number)]
+
+
+def _as_number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def _uv_version() -> str:
+    said = _output([str(uv.program()), "--version"], None) or b"uv unknown"
+    return said.decode().split()[1]
+
+
+def _output(argv: list[str], settings: Settings | None) -> bytes | None:
+    """What a command says; None when it fails."""
+    passed_on = {} if settings is None else {"PATH": settings.passed_on.get("PATH", "")}
+    env = {**passed_on, "HOME": str(Path.home()), **uv.NO_DOWNLOADS}
+    try:
+        done = subprocess.run(argv, env=env, capture_output=True, timeout=FIND_SECONDS, check=False, cwd="/")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+if __name__ == "__main__":
+    own = Settings.from_env(os.environ)
+    print(json.dumps(look(dataclasses.replace(own, data_dir=Path(sys.argv[1])))))  # noqa: T201
