@@ -12,7 +12,8 @@ import orjson
 from sqlalchemy import text
 
 import workers.graph_host
-from shared.deployments import deployments, secrets
+from shared.deployments import secrets
+from shared.deployments.next_revision import REPOSITORY
 from shared.errors import BuildFailed, HostUnusable
 from shared.infra.postgres import connection
 from shared.settings import MIB, Settings
@@ -76,7 +77,7 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
                 raise HostUnusable("the revision is gone")
             variables = secrets.secrets_of(conn, revision_id)
         hidden = variables.values()
-        if row.source == deployments.REPOSITORY:
+        if row.source == REPOSITORY:
             variables = sources.without_credentials(variables)
         output = deploy_log.of(row.deployment_id, revision_id, hidden)
         hold = workspaces.hold(workspaces.workspace_of(settings, row.build_id))
