@@ -30,7 +30,7 @@ from bench.capacity import PARTS, Costs
 from bench.client import Reply
 from bench.server import Server
 from bench.targets import Call
-from cli import embedded
+from cli.machine import embedded
 
 GRAPHS = Path(__file__).parent / "graphs"
 START_SECONDS, STOP_SECONDS = 120.0, 30.0

@@ -14,7 +14,7 @@ from fakeredis import FakeRedis
 from redis import Redis
 from sqlalchemy import Engine, text
 
-from cli import embedded
+from cli.machine import embedded
 from shared.infra import egress, encryption, schema
 from shared.infra import postgres as shared_postgres
 from shared.infra import redis as shared_redis

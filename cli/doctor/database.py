@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cli import embedded, local
 from cli.doctor.findings import Finding, UnreadableAddress, check_address, fails, masked, ok, warning
 from cli.errors import CommandFailed
+from cli.machine import embedded, local
 from shared import __version__
 from shared.infra.schema import needed
 from shared.settings import BadSetting, Settings

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from cli.client import Client
-from cli.deploy import deploy
-from cli.project import Project
+from cli.api.client import Client
+from cli.deployments.deploy import deploy
+from cli.deployments.project import Project
 from tests.conftest import OUTSIDE
 from tests.support import counting
 from tests.support.counting import KITCHEN

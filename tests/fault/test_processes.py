@@ -14,8 +14,8 @@ import psutil
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 
-from cli.health import Unhealthy, check
-from cli.procfile import PROJECT
+from cli.machine.health import Unhealthy, check
+from cli.machine.procfile import PROJECT
 from shared.settings import Settings
 from tests.support import counting
 from tests.support.counting import KITCHEN, check_whole, rows

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from cli import procfile
+from cli.machine import procfile
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 

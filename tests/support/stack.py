@@ -20,11 +20,11 @@ import psutil
 from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
 
-from cli import embedded
-from cli.client import Client
-from cli.deploy import deploy
-from cli.procfile import PROJECT
-from cli.project import Project
+from cli.api.client import Client
+from cli.deployments.deploy import deploy
+from cli.deployments.project import Project
+from cli.machine import embedded
+from cli.machine.procfile import PROJECT
 from tests.support.servers import free_port, valkey_url
 from tests.support.waiting import wait_until
 

@@ -17,8 +17,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from cli import health
-from cli.procfile import WITHHELD, read
+from cli.machine import health
+from cli.machine.procfile import WITHHELD, read
 from shared.settings import VARIABLES, Settings
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"

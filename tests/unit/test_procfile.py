@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cli import up
-from cli.procfile import PROJECT, BadProcfile, ProcfileLine, read
-from cli.supervisor import Child, SupervisedProgram, Supervisor
+from cli.machine import up
+from cli.machine.procfile import PROJECT, BadProcfile, ProcfileLine, read
+from cli.machine.supervisor import Child, SupervisedProgram, Supervisor
 from shared.infra import broker
 from shared.settings import Settings
 from workers.isolation import sandbox

@@ -21,8 +21,8 @@ from urllib.parse import quote, urlsplit
 import psutil
 import psycopg
 
-from cli import embedded, procfile
-from cli.procfile import PROJECT
+from cli.machine import embedded, procfile
+from cli.machine.procfile import PROJECT
 from shared.infra import encryption
 from tests.support.machines import certificates
 from tests.support.machines.network import HOST, Balancer, Network, PostgresTlsEnd, TlsEnd, Wire

@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import text
 from werkzeug import Response
 
-from cli.procfile import PROJECT
+from cli.machine.procfile import PROJECT
 from shared.errors import BuildFailed
 from shared.infra.postgres import connection
 from shared.settings import Settings

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cli import embedded
+from cli.machine import embedded
 from shared.settings import BadSetting, Settings
 from tests.support.levels import LEVELS, NOT_A_USER
 from workers.isolation import sandbox
