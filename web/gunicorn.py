@@ -9,7 +9,7 @@ from typing import Any
 
 from gunicorn import glogging
 
-from shared.infra import logs, schema, system
+from shared.infra import collector, logs, schema, system
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
 from web import worker
@@ -44,10 +44,14 @@ def on_starting(server: Any) -> None:
         schema.wait(settings.database_url, ask=schema.applied_by_child)  # gevent patches in the worker only
 
 
+def post_fork(server: Any, worker: Any) -> None:
+    """What the worker loads stays for good: the collector would look through it again and again."""
+    gc.disable()
+
+
 def post_worker_init(worker: Any) -> None:
-    """What is loaded by now stays for good: the collector need not look at it again."""
-    gc.collect()
-    gc.freeze()
+    """From here on there is garbage."""
+    collector.keep_what_is_loaded()
 
 
 wsgi_app = "web.wsgi:app"

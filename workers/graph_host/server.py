@@ -113,6 +113,8 @@ class Host:
         except ImportError as error:
             message = f"langgraph cannot be imported: {error}. Has the project a module of the same name?"
             self._unusable("environment", message)
+        gc.freeze()
+        gc.enable()  # the project's modules find it as in any other process
 
         self._execution, self._answering = execution, queries
         self._connect_loopback = loopback.connect
