@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import os
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from uuid import UUID
@@ -24,6 +27,7 @@ from workers.runner.deployment_log import DeployLog
 from workers.runner.host import HostCommand, Output
 
 GRAPH_HOST = Path(workers.graph_host.__file__).parent
+COMPILE_SECONDS = 60
 
 
 def host_command(
@@ -34,6 +38,7 @@ def host_command(
     sandbox.give(workspace.root)  # it may have been made at another level
     cwd = workspace.project / made.manifest.directory
     interpreter = interpreters.find(settings, made.python_version)
+    keep_bytecode(interpreter.path, GRAPH_HOST)
     config = {
         "graphs": made.manifest.graphs,
         "paths": [str(workspace.project / path) for path in made.manifest.import_paths],
@@ -65,6 +70,27 @@ def host_command(
         memory_bytes=settings.host_memory_mb * MIB,
     )
     return HostCommand(argv, str(cwd), env)
+
+
+@functools.cache
+def keep_bytecode(python: Path, package: Path) -> None:
+    """Have the graph host's bytecode for an interpreter beside it: a host may write nothing there.
+
+    Without it each of them compiles the package anew. Where we may not write either, they do.
+    """
+    if not os.access(package, os.W_OK):
+        return
+    compiling = commands.compile_bytecode(str(python), [package])
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            compiling,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=sandbox.bound,
+            timeout=COMPILE_SECONDS,
+            check=False,
+        )
 
 
 def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple[HostCommand, Output]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import shutil
+import sys
 from pathlib import Path, PurePosixPath
 
 from shared.settings import Settings
 from tests.unit.builder.test_environments import FILES
-from workers.builder import (
-    host_commands,
-)
+from workers.builder import host_commands
 from workers.builder.config import manifest
 from workers.builder.config.manifest import Manifest
 from workers.builder.environments import Environment
@@ -35,14 +36,22 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
     command = host_commands.host_command(settings, made, {"API_KEY": "k", "COLOUR": "blue"})
 
     assert set(command.env) == {
-        *("PATH", "LANG", "HTTPS_PROXY", "HOME", "VIRTUAL_ENV", "GRAPH_HOST_CONFIG", "MALLOC_ARENA_MAX"),
+        *(
+            "PATH",
+            "LANG",
+            "HTTPS_PROXY",
+            "HOME",
+            "VIRTUAL_ENV",
+            "host_commands.GRAPH_HOST_CONFIG",
+            "MALLOC_ARENA_MAX",
+        ),
         *("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "API_KEY", "COLOUR"),
     }
     assert command.env["COLOUR"] == "blue", "a secret goes over the file"
     assert command.env["HOME"] == str(workspace.home)
     assert command.env["PATH"] == f"{workspace.env}/bin:{packages}/bin:/usr/bin"
     assert command.cwd == str(workspace.project)
-    assert json.loads(command.env["GRAPH_HOST_CONFIG"]) == {
+    assert json.loads(command.env["host_commands.GRAPH_HOST_CONFIG"]) == {
         "graphs": {"agent": {"path": "./agent.py:graph", "description": None}},
         "paths": [],
         "store": {},
@@ -69,8 +78,19 @@ def test_a_host_gets_what_the_project_says_of_its_authorization_its_app_and_its_
 
     command = host_commands.host_command(settings, made, {})
 
-    config = json.loads(command.env["GRAPH_HOST_CONFIG"])
+    config = json.loads(command.env["host_commands.GRAPH_HOST_CONFIG"])
     assert config["auth"] == {"path": "./a.py:auth"}
     assert config["http"] == {"app": "./a.py:app", "middleware_order": "auth_first"}
     assert config["allowed_msgpack_modules"] == [["a", "State"]]
     assert "ttl" not in config
+
+
+def test_no_host_has_to_compile_the_package_that_it_is_made_of(tmp_path: Path) -> None:
+    package = tmp_path / "graph_host"
+    shutil.copytree(host_commands.GRAPH_HOST, package, ignore=shutil.ignore_patterns("__pycache__"))
+
+    host_commands.keep_bytecode(Path(sys.executable), package)
+
+    modules = list(package.rglob("*.py"))
+    assert modules
+    assert [path for path in modules if not Path(importlib.util.cache_from_source(str(path))).exists()] == []
