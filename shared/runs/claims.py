@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, TextClause, text
+from sqlalchemy import Connection, RowMapping, text
 
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import Driver, Row, query
@@ -139,22 +139,30 @@ def _claimed(row: Row, owner: str, *, has_checkpoint: bool = False) -> Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What a renewal says of one run: still ours, and whether somebody wants it stopped."""
+    """What a renewal says of one run that is still its owner's: whether somebody wants it stopped."""
 
     attempt: int
     cancel_requested: str | None
     cancel_reason: str | None
+    renewed: bool = True  # False: something had it locked just now
 
 
-RENEW = """
-UPDATE run SET lease_until = now() + make_interval(secs => :lease)
-WHERE run_id IN (
+RENEW = text("""
+WITH mine AS (
+    SELECT run_id, attempt, cancel_requested, cancel_reason FROM run
+    WHERE run_id = ANY(:ids) AND owner = :owner AND status = 'running' AND lease_until > now()
+), free AS (
     SELECT run_id FROM run
     WHERE run_id = ANY(:ids) AND owner = :owner AND status = 'running' AND lease_until > now()
-    FOR NO KEY UPDATE {locked}
+    FOR NO KEY UPDATE SKIP LOCKED
+), renewed AS (
+    UPDATE run SET lease_until = now() + make_interval(secs => :lease)
+    WHERE run_id IN (SELECT run_id FROM free)
+    RETURNING run_id, attempt, cancel_requested, cancel_reason, true AS renewed
 )
-RETURNING run_id, attempt, cancel_requested, cancel_reason"""
-_RENEW, _RENEW_FREE = (text(RENEW.format(locked=locked)) for locked in ("", "SKIP LOCKED"))
+SELECT * FROM renewed
+UNION ALL
+SELECT *, false FROM mine WHERE run_id NOT IN (SELECT run_id FROM renewed)""")
 
 
 def renew(conn: Connection, run_ids: Sequence[UUID], *, owner: str, lease_seconds: float) -> dict[UUID, Hold]:
@@ -162,26 +170,15 @@ def renew(conn: Connection, run_ids: Sequence[UUID], *, owner: str, lease_second
 
     A lease that has run out is not prolonged, even if nobody has taken the run over yet: an owner that was frozen
     must not go on where others are about to.
+
+    Runs that are locked are left as they are, to be asked for again. A commit of checkpoints and ends locks many
+    runs, in an order of its own: whoever waits for one of them while it has locked others is in a deadlock with it,
+    which PostgreSQL ends after a second; and whoever waits for one keeps the leases of the others waiting.
     """
-    return _renew(conn, _RENEW, run_ids, owner, lease_seconds)
-
-
-def renew_free(
-    conn: Connection, run_ids: Sequence[UUID], *, owner: str, lease_seconds: float
-) -> dict[UUID, Hold]:
-    """The same for those of them that nobody has locked: the others are to be renewed one at a time.
-
-    A commit of checkpoints and ends locks many runs, in an order of its own. Whoever waits for one of them while
-    it has locked others is in a deadlock with it, which PostgreSQL ends after a second: too late for a short lease.
-    """
-    return _renew(conn, _RENEW_FREE, run_ids, owner, lease_seconds)
-
-
-def _renew(
-    conn: Connection, statement: TextClause, run_ids: Sequence[UUID], owner: str, lease_seconds: float
-) -> dict[UUID, Hold]:
-    rows = conn.execute(statement, {"ids": list(run_ids), "owner": owner, "lease": lease_seconds})
-    return {row.run_id: Hold(row.attempt, row.cancel_requested, row.cancel_reason) for row in rows}
+    rows = conn.execute(RENEW, {"ids": list(run_ids), "owner": owner, "lease": lease_seconds})
+    return {
+        row.run_id: Hold(row.attempt, row.cancel_requested, row.cancel_reason, row.renewed) for row in rows
+    }
 
 
 def reserve(conn: Connection, run_id: UUID, *, owner: str, attempt: int, upto: int) -> bool:

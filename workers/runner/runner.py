@@ -39,7 +39,6 @@ from workers.runner.user_code import UserCodeRunner
 
 log = logging.getLogger(__name__)
 
-Renew = Callable[..., dict[UUID, claims.Hold]]
 
 RETRY_SECONDS = 1.0  # until a step for which a server was away is tried again, at most
 OVERLOOKED_SECONDS = 2.0
@@ -47,6 +46,7 @@ WARM_AT_START = 2
 PASS_ON_SECONDS = 0.2  # until our own consumer has stopped, or the notification would come back
 MAX_ENDED = 100_000  # ends that are remembered for a minute
 CLOSE_SECONDS = 5.0  # for runs to be handed over when the process exits
+LOCKED_SECONDS = 0.05  # until a lease whose run was locked is asked for again
 
 
 class Runner:
@@ -231,30 +231,36 @@ class Runner:
     # keeping what is ours
 
     def _renew(self) -> None:
-        """All at once that nobody has locked, then the others one at a time: no lock is held while one is waited for."""
-        mine = dict(self._executions)
-        if not mine:
-            return
-        renewed = self._renew_some(claims.renew_free, mine)
-        for run_id in mine.keys() - renewed:
-            if self._executions.get(run_id) is not mine[run_id]:
-                continue  # it has ended meanwhile
-            if not self._renew_some(claims.renew, {run_id: mine[run_id]}):
-                mine[run_id].fence("its lease has run out or is somebody else's")
+        """Prolong all leases; those of runs that a commit has locked a moment later."""
+        waiting = dict(self._executions)
+        give_up_at = time.monotonic() + self.settings.lease_seconds / 6
+        while waiting and time.monotonic() < give_up_at:
+            waiting = self._renew_unlocked(waiting)
+            if waiting:
+                gevent.sleep(LOCKED_SECONDS)
 
-    def _renew_some(self, renew: Renew, mine: Mapping[UUID, Execution]) -> set[UUID]:
-        """Those of these runs that have a new lease, as the attempts that they are here."""
+    def _renew_unlocked(self, mine: Mapping[UUID, Execution]) -> dict[UUID, Execution]:
+        """Those of them whose lease is to be asked for again; one that is not ours any more is stopped."""
         sent_at = time.monotonic()
         with connection() as conn:
-            held = renew(
+            held = claims.renew(
                 conn, list(mine), owner=self.settings.worker, lease_seconds=self.settings.lease_seconds
             )
-        ours = {run_id for run_id, hold in held.items() if hold.attempt == mine[run_id].run.attempt}
-        for run_id in ours:
-            mine[run_id].renewed_at = sent_at
-            if (wish := held[run_id].cancel_requested) is not None:
-                mine[run_id].cancel(wish, held[run_id].cancel_reason)
-        return ours
+        locked = {}
+        for run_id, execution in mine.items():
+            if self._executions.get(run_id) is not execution:
+                continue  # it has ended meanwhile
+            hold = held.get(run_id)
+            if hold is None or hold.attempt != execution.run.attempt:
+                execution.fence("its lease has run out or is somebody else's")
+                continue
+            if hold.cancel_requested is not None:
+                execution.cancel(hold.cancel_requested, hold.cancel_reason)
+            if hold.renewed:
+                execution.renewed_at = sent_at
+            else:
+                locked[run_id] = execution
+        return locked
 
     def _fence_stale(self) -> None:
         """Stop what upkeep may soon give to somebody else; a renewal that hangs does not hold this up."""

@@ -214,11 +214,12 @@ def test_what_a_graph_asks_of_a_database_that_is_away_is_asked_again(world: Worl
 
 
 @greened
-def test_a_renewal_holds_nothing_while_it_waits_for_a_commit(world: World) -> None:
+def test_a_renewal_waits_for_no_commit_and_renews_what_one_had_locked_afterwards(world: World) -> None:
     """A commit locks many runs in an order of its own: waiting for it with some of them locked is a deadlock."""
-    with bench(world) as b:
-        runs = [b.start("sleeps") for _ in range(2)]
-        until(lambda: len(b.runner._executions) == 2)
+    with bench(world, lease_seconds=600.0) as b:  # too long for a renewal of the runner's own
+        runs = [b.start("sleeps", {"seconds": 60}, stream_mode=["custom"]) for _ in range(2)]
+        for run_id in runs:
+            b.wait_for_event(run_id, b"asleep")
         claimed = [b.runner._executions[run_id].run for run_id in runs]
         for first, second in (claimed, claimed[::-1]):
             before = {run_id: b.row(run_id)["lease_until"] for run_id in runs}
@@ -226,6 +227,7 @@ def test_a_renewal_holds_nothing_while_it_waits_for_a_commit(world: World) -> No
                 assert claims.hold(commit, first)
                 renewing = gevent.spawn(b.runner._renew)
                 until(lambda id=second.run_id, old=before: b.row(id)["lease_until"] > old[id])
+                assert b.row(first.run_id)["lease_until"] == before[first.run_id]
                 assert claims.hold(commit, second)
             renewing.get()
             assert all(b.row(run_id)["lease_until"] > before[run_id] for run_id in runs)

@@ -43,17 +43,23 @@ def test_only_the_owner_renews_a_running_run(deployment: DeploymentRef) -> None:
     assert renew(run) == {}
 
 
-def test_runs_that_somebody_has_locked_are_left_out_instead_of_waited_for(deployment: DeploymentRef) -> None:
+def test_runs_that_somebody_has_locked_are_left_as_they_are_instead_of_waited_for(
+    deployment: DeploymentRef,
+) -> None:
     free, locked = claimed(deployment), claimed(deployment)
+    before = row(locked.run_id)["lease_until"]
     ids = [free.run_id, locked.run_id]
     with connection() as other, connection() as conn:
         assert claims.hold(other, locked)
 
-        held = claims.renew_free(conn, ids, owner=free.owner, lease_seconds=60)
+        held = claims.renew(conn, ids, owner=free.owner, lease_seconds=60)
 
-        assert held == {free.run_id: claims.Hold(1, None, None)}
-    with connection() as conn:
-        assert claims.renew_free(conn, ids, owner=free.owner, lease_seconds=60).keys() == set(ids)
+        assert held == {
+            free.run_id: claims.Hold(1, None, None),
+            locked.run_id: claims.Hold(1, None, None, renewed=False),
+        }
+    assert row(locked.run_id)["lease_until"] == before
+    assert renew(locked)[locked.run_id].renewed
 
 
 def test_a_lease_that_ran_out_is_not_renewed(deployment: DeploymentRef) -> None:
