@@ -42,7 +42,7 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
             "HTTPS_PROXY",
             "HOME",
             "VIRTUAL_ENV",
-            "host_commands.GRAPH_HOST_CONFIG",
+            "GRAPH_HOST_CONFIG",
             "MALLOC_ARENA_MAX",
         ),
         *("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "API_KEY", "COLOUR"),
@@ -51,7 +51,7 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
     assert command.env["HOME"] == str(workspace.home)
     assert command.env["PATH"] == f"{workspace.env}/bin:{packages}/bin:/usr/bin"
     assert command.cwd == str(workspace.project)
-    assert json.loads(command.env["host_commands.GRAPH_HOST_CONFIG"]) == {
+    assert json.loads(command.env["GRAPH_HOST_CONFIG"]) == {
         "graphs": {"agent": {"path": "./agent.py:graph", "description": None}},
         "paths": [],
         "store": {},
@@ -78,7 +78,7 @@ def test_a_host_gets_what_the_project_says_of_its_authorization_its_app_and_its_
 
     command = host_commands.host_command(settings, made, {})
 
-    config = json.loads(command.env["host_commands.GRAPH_HOST_CONFIG"])
+    config = json.loads(command.env["GRAPH_HOST_CONFIG"])
     assert config["auth"] == {"path": "./a.py:auth"}
     assert config["http"] == {"app": "./a.py:app", "middleware_order": "auth_first"}
     assert config["allowed_msgpack_modules"] == [["a", "State"]]
