@@ -1,9 +1,11 @@
-"""gunicorn's settings for the web process: `gunicorn -c web/gunicorn.py`. Each has its reason beside it."""
+"""gunicorn's settings for `web`: `gunicorn -c web/gunicorn.py`. Each has its reason beside it."""
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,10 @@ from web import worker
 
 close_memory()  # the arbiter has the same environment as its workers
 settings = Settings.from_env(os.environ)
-
+workers = dict(settings.processes).get("web", 1)
+counts = tempfile.mkdtemp(prefix="runyard-web-") if workers > 1 else None
+if counts is not None:  # whichever of them is asked for its figures shows those of all
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts
 
 system.raise_open_files()
 
@@ -52,6 +57,20 @@ def post_fork(server: Any, worker: Any) -> None:
 def post_worker_init(worker: Any) -> None:
     """From here on there is garbage."""
     collector.keep_what_is_loaded()
+
+
+def child_exit(server: Any, worker: Any) -> None:
+    """What it counted stays counted; its streams are gone."""
+    if counts is not None:
+        from prometheus_client import multiprocess  # the arbiter has no other use for it
+
+        multiprocess.mark_process_dead(worker.pid)
+
+
+def on_exit(server: Any) -> None:
+    """Nobody counts any more."""
+    if counts is not None:
+        shutil.rmtree(counts, ignore_errors=True)
 
 
 wsgi_app = "web.wsgi:app"

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cli.api.access import KEPT_KEY, KEPT_URL
-from cli.machine import embedded, procfile
+from cli.machine import embedded, formation, procfile
 from cli.machine.embedded import CannotStart
 from cli.machine.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, ended
 from cli.output import Lines
@@ -62,6 +62,7 @@ def up(settings: Settings, lines: Lines, visit: Visit) -> int:
     `visit` runs in a thread of its own once the service answers: its result, unless None, ends the service.
     """
     close_memory()
+    settings = replace(settings, processes=formation.of_machine(settings, system.processors()))
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     settings.data_dir.chmod(0o700)
     with locked(settings.data_dir) as lock:
@@ -244,6 +245,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "RUNYARD_CACHE_DIR": str(settings.cache_dir),
         "RUNYARD_HOST": settings.host,
         "RUNYARD_PORT": str(settings.port),
+        "RUNYARD_PROCESSES": formation.written(settings.processes),
         "RUNYARD_URL": settings.url,
         "RUNYARD_APP_DOMAIN": settings.app_domain or "",
         "RUNYARD_DEV_DEPLOYMENT": settings.dev_deployment or "",
@@ -266,10 +268,12 @@ def _start_processes(
     for is_first in (True, False):
         for line in lines:
             if (line.name in FIRST) is is_first and not supervisor.is_asked_to_stop:
-                program = SupervisedProgram(
-                    line.name, line.argv, line.environment(environment), procfile.PROJECT
-                )
-                started.append(supervisor.start(program))
+                for number in range(1, formation.children(settings.processes, line.name) + 1):
+                    name = line.name if number == 1 else f"{line.name}.{number}"
+                    program = SupervisedProgram(
+                        name, line.argv, line.environment(environment), procfile.PROJECT
+                    )
+                    started.append(supervisor.start(program))
         ready = supervisor.wait_until(lambda: next(answers), seconds=READY_SECONDS)
         if not ready and not supervisor.is_asked_to_stop:
             raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")

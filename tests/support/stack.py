@@ -99,6 +99,7 @@ class Stack:
         return {
             **outside,
             "RUNYARD_PORT": str(self.port),
+            "RUNYARD_PROCESSES": "web=1,runner=1",  # on every machine
             "RUNYARD_DATA_DIR": str(self.data_dir),
             "RUNYARD_RUNTIME_DIR": str(self.data_dir / "run"),
             "RUNYARD_CACHE_DIR": str(PROJECT / ".cache"),
