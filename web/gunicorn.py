@@ -21,7 +21,7 @@ settings = Settings.from_env(os.environ)
 workers = dict(settings.processes).get("web", 1)
 counts = tempfile.mkdtemp(prefix="runyard-web-") if workers > 1 else None
 if counts is not None:  # whichever of them is asked for its figures shows those of all
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts
+    os.environ.update(PROMETHEUS_MULTIPROC_DIR=counts)  # its library reads it
 
 system.raise_open_files()
 

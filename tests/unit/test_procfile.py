@@ -92,7 +92,7 @@ def test_every_process_is_started_with_what_it_needs_and_beat_with_no_key() -> N
     assert all("REDIS_URL" in given for given in recorder.given.values())
 
 
-def test_several_of_a_process_are_started_and_told_apart() -> None:
+def test_each_of_several_processes_has_a_name_of_its_own() -> None:
     settings = Settings.from_env({"RUNYARD_PROCESSES": "web=2, runner=3"})
     recorder = Recorder()
 
