@@ -24,7 +24,7 @@ from tests.support.reading import Reading
 from tests.support.receiver import Receiver, receiving
 from tests.support.waiting import wait_until
 
-LEASE_SECONDS = 3.0
+LEASE_SECONDS = 5.0
 DRAIN_SECONDS = 2
 DAY = 86_400
 
