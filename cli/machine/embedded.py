@@ -209,7 +209,11 @@ class _Mapped(_Identity):
     @staticmethod
     def works() -> bool:
         probe = subprocess.run(
-            ["true"], preexec_fn=_Mapped().assume_or_exit, capture_output=True, check=False
+            ["true"],
+            preexec_fn=_Mapped().assume_or_exit,
+            capture_output=True,
+            check=False,
+            env={"PATH": os.defpath},
         )
         return probe.returncode == 0
 
