@@ -97,7 +97,9 @@ class Machine:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                **of_user(self.user),
+                user=self.user,
+                group=self.user,
+                extra_groups=None if self.user is None else [],
             )
         made = Process(kind, pool or "default", popen, port)
         self.processes.append(made)
@@ -364,18 +366,25 @@ class Fleet(Stack):
         )
 
 
-def of_user(user: int | None) -> dict[str, Any]:
-    """What makes a child this user's."""
-    return {} if user is None else {"user": user, "group": user, "extra_groups": []}
-
-
 def may_run_as(user: int) -> bool:
     """Whether we may be other users, and whether they may read what is run here."""
     if os.geteuid() != 0:
         return False
     command = [sys.executable, "-c", "import celery, shared.settings"]
     env = {"PYTHONPATH": str(PROJECT), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd="/", env=env, capture_output=True, check=False, **of_user(user))
+    try:
+        done = subprocess.run(
+            command,
+            cwd="/",
+            env=env,
+            user=user,
+            group=user,
+            extra_groups=[],
+            capture_output=True,
+            check=False,
+        )
+    except OSError:
+        return False  # the interpreter is closed to others
     return done.returncode == 0
 
 
