@@ -6,15 +6,15 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from bench import capacity, last, report
+from bench import capacity, last, report, side_by_side
 from bench.in_process import InProcess
-from bench.measuring import Row, our_process, processes_named
+from bench.measuring import Processes, Row, our_process, processes_named
 from bench.scenarios import BY_DEFAULT, SCENARIOS
 from bench.server import Server
 from bench.session import Options, Session
@@ -40,6 +40,13 @@ def header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def named_url(text: str) -> tuple[str, str]:
+    name, equals, url = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"not NAME=URL: {text!r}")
+    return name, url
+
+
 def parser() -> argparse.ArgumentParser:
     usage = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     what = usage.add_argument_group("what to measure")
@@ -47,7 +54,20 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--header", type=header, action="append", default=[], help="'name: value' for each request"
     )
-    what.add_argument("--in-process", action="store_true", help="the bare graphs, with no server around them")
+    what.add_argument(
+        "--beside",
+        type=named_url,
+        action="append",
+        default=[],
+        help="NAME=URL: another server with bench/graphs, measured in turn with the first",
+    )
+    what.add_argument(
+        "--in-process",
+        nargs="?",
+        const="memory",
+        choices=["memory", "durable"],
+        help="the bare graphs, with no server around them; durable: threads are kept in a PostgreSQL",
+    )
     what.add_argument("--noisy-url", help="another deployment of bench/graphs, to burn CPU beside the first")
     what.add_argument(
         "--pid", action="append", default=[], help="NAME=PID: a process of the server, with its tree"
@@ -88,32 +108,31 @@ class Results:
             print(json.dumps(row), file=file, flush=True)
 
 
-async def measure(target: Target, asked: argparse.Namespace, results: Results) -> None:
-    """All scenarios asked for, on one target; raises TargetError."""
+async def measure(
+    target: Target, processes: Processes, asked: argparse.Namespace, results: Results, repeat: int
+) -> None:
+    """All scenarios asked for, once, on one target; raises TargetError."""
     options = Options(**{option.name: getattr(asked, option.name) for option in fields(Options)})
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(aclosing(target))
         noisy = None
         if asked.noisy_url and not target.shares_our_process:
             noisy = await stack.enter_async_context(aclosing(Server(asked.noisy_url, dict(asked.header))))
-        processes = our_process() if target.shares_our_process else processes_named(asked.pid)
-        for repeat in range(asked.repeat):
-            session = Session(
-                target, options, processes=processes, emit=results.add, noisy=noisy, repeat=repeat
-            )
-            for name in asked.scenario:
-                if name not in ("coldstart", "deploying"):
-                    await session.check()
-                await SCENARIOS[name](session)
+        session = Session(target, options, processes=processes, emit=results.add, noisy=noisy, repeat=repeat)
+        for name in asked.scenario:
+            if name not in ("coldstart", "deploying"):
+                await session.check()
+            await SCENARIOS[name](session)
 
 
-def targets(asked: argparse.Namespace) -> list[Target]:
-    chosen: list[Target] = []
+def targets(asked: argparse.Namespace) -> Iterator[tuple[Target, Processes]]:
+    """Each with the processes that are known to be its, made when its turn comes; raises TargetError."""
     if asked.base_url:
-        chosen.append(Server(asked.base_url, dict(asked.header), asked.label))
+        yield Server(asked.base_url, dict(asked.header), asked.label), processes_named(asked.pid)
+    for name, url in asked.beside:
+        yield Server(url, {}, name), processes_named([])
     if asked.in_process:
-        chosen.append(InProcess())
-    return chosen
+        yield InProcess(durable=asked.in_process == "durable"), our_process()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,13 +145,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = usage.parse_args(given)
     try:
         if asked.table:
-            print(report.table(report.read(asked.table)))
+            show(report.read(asked.table))
             return 0
         if asked.compare:
             print(report.comparison(*(report.read([path]) for path in asked.compare)))
             return 0
         if not (asked.base_url or asked.in_process):
             usage.error("give --base-url, --in-process, or both")
+        if len({asked.label, *dict(asked.beside)}) <= len(asked.beside):
+            usage.error("each server needs a name of its own: see --label")
         run(asked)
     except (TargetError, report.RowsError, OSError, ValueError) as failure:
         print(f"bench: {failure}", file=sys.stderr)
@@ -141,17 +162,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(asked: argparse.Namespace) -> None:
-    """Measure the targets one after another, then show the tables; raises TargetError."""
-    by_target: list[list[Row]] = []
+    """Measure the targets in turn, as often as asked, then show the tables; raises TargetError."""
     with ExitStack() as stack:
         files = [sys.stdout, *([stack.enter_context(asked.out.open("a"))] if asked.out else [])]
-        for target in targets(asked):
-            results = Results(*files)
-            by_target.append(results.rows)
-            asyncio.run(measure(target, asked, results))
-    print("\n" + report.table([row for rows in by_target for row in rows]))
-    if len(by_target) == 2:
-        print("\n" + report.comparison(*by_target))
+        results = Results(*files)
+        for repeat in range(asked.repeat):
+            for target, processes in targets(asked):
+                asyncio.run(measure(target, processes, asked, results, repeat))
+    print()
+    show(results.rows)
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Each scenario's table, the first target over each of the others, and what matters side by side."""
+    print(report.table(rows))
+    by_target = list(report.targets(rows).values())
+    for other in by_target[1:]:
+        print("\n" + report.comparison(by_target[0], other))
+    for title, table in (
+        ("Side by side", side_by_side.table(rows)),
+        ("Beside the bare graphs", side_by_side.floor(rows)),
+    ):
+        if table:
+            print(f"\n### {title}\n\n{table}")
 
 
 if __name__ == "__main__":

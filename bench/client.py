@@ -47,6 +47,7 @@ class Reply(Outcome):
         return [
             Event(arrived_at, event.event, json.loads(event.data))
             for event in EventSource(response).iter_sse()
+            if event.data  # without data it is none, the standard says
         ]
 
 

@@ -30,7 +30,7 @@ from bench.capacity import PARTS, Costs
 from bench.client import Reply
 from bench.server import Server
 from bench.targets import Call
-from cli import embedded
+from cli.machine import embedded
 
 GRAPHS = Path(__file__).parent / "graphs"
 START_SECONDS, STOP_SECONDS = 120.0, 30.0
@@ -83,7 +83,7 @@ class Platform:
         self._up: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and deploy; raises RuntimeError."""
+        """Start it, and deploy unless that was done in this folder before; raises RuntimeError."""
         with (self.folder / "up.log").open("wb") as log:
             command = [sys.executable, "-m", "cli", "up"]
             self._up = subprocess.Popen(
@@ -94,10 +94,14 @@ class Platform:
             if self._up.poll() is not None or time.monotonic() > ends_at:
                 raise RuntimeError(f"runyard up: {(self.folder / 'up.log').read_text()[-500:]}")
             time.sleep(0.2)
+        deployed = self.folder / "deployed"
+        if deployed.exists():  # one more revision would be one more host in memory
+            return
         deploy = [sys.executable, "-m", "cli", "deploy", str(GRAPHS), "--name", "bench"]
         done = subprocess.run(deploy, env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"runyard deploy: {done.stdout[-500:]}{done.stderr[-500:]}")
+        deployed.touch()
 
     def stop(self) -> None:
         if self._up is None:

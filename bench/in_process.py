@@ -1,6 +1,6 @@
 """The bare graphs in this process, as a target: what a run costs with no server around it.
 
-A run on a thread gets langgraph's in-memory checkpointer, a stateless one gets none.
+A run on a thread gets langgraph's in-memory checkpointer, or one that is durable too; a stateless one gets none.
 """
 
 from __future__ import annotations
@@ -20,26 +20,36 @@ GRAPHS = Path(__file__).parent / "graphs"
 NAMES = ("echo", "steps", "tokens", "llm", "idle", "block", "burn")
 # synchronous nodes run on the loop's default pool, whose size would else depend on the machine's cores
 THREADS = 32
+LABEL = "in-process"
 
 
 class InProcess:
-    label = "in-process"
     shares_our_process = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = False) -> None:
+        """With `durable` what a thread's run wrote is in a PostgreSQL when the run ends; raises TargetError."""
         # here, because measuring a server needs no langgraph
         from langgraph.checkpoint.memory import InMemorySaver
 
+        from bench.lean import Database, LeanSaver
+
+        self.label = f"{LABEL} durable" if durable else LABEL
         sys.path.insert(0, str(GRAPHS))
         module = importlib.import_module("workloads")
-        saver = InMemorySaver()
+        self._lean = LeanSaver() if durable else None
+        self.database = Database() if durable else None
+        saver = self._lean or InMemorySaver()
         self._stateless = {name: getattr(module, name) for name in NAMES}
         self._threaded = {
             name: graph.builder.compile(checkpointer=saver) for name, graph in self._stateless.items()
         }
         self._pool: ThreadPoolExecutor | None = None
+        self._is_open = False
 
     async def create_thread(self) -> str:
+        if self._lean and self.database and not self._is_open:
+            self._is_open = True
+            await self._lean.open(self.database.url)
         return str(uuid4())
 
     async def run(self, call: Call, *, timeout_seconds: float) -> Recorded:
@@ -59,8 +69,17 @@ class InProcess:
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._pool = None
+        if self._lean and self.database:
+            await self._lean.aclose()
+            self.database.stop()
 
     async def _run(self, call: Call, events: list[Event]) -> str:
+        answer = await self._answer(call, events)
+        if self._lean and call.thread_id:
+            await self._lean.commit(call.thread_id)
+        return answer
+
+    async def _answer(self, call: Call, events: list[Event]) -> str:
         """The whole answer as text."""
         graph = (self._threaded if call.thread_id else self._stateless)[call.graph]
         config = {"configurable": {"thread_id": call.thread_id}} if call.thread_id else None

@@ -22,7 +22,7 @@ COLUMNS: dict[str, Sequence[str]] = {
         "cpu_ms_per_run", "errors",
     ),
     "paced": (
-        "delay_ms_p50", "delay_ms_p99", "behind_schedule_ms_p99", "lost", "doubled", "disordered",
+        "all_done_seconds", "delay_ms_p50", "delay_ms_p99", "behind_schedule_ms_p99", "lost", "doubled", "disordered",
         "target_cores", "errors",
     ),
     "idle": (
@@ -89,10 +89,18 @@ def _scenario(name: str, rows: Sequence[Row]) -> str:
         column for column in (*COLUMNS.get(name, ()), *CONDITIONS) if any(column in row for row in shown)
     ]
     lines = [
-        [case, label, str(len(group)), *(_shown(median(group, column)) for column in columns)]
+        [case, label, str(len(group)), *(rounded(median(group, column)) for column in columns)]
         for (case, label), group in of_case.items()
     ]
-    return f"### {name}\n\n" + _markdown(["case", "target", "repeats", *columns], lines)
+    return f"### {name}\n\n" + markdown(["case", "target", "repeats", *columns], lines)
+
+
+def targets(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows by target, in the order in which targets appear."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["label"]].append(row)
+    return dict(found)
 
 
 def comparison(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
@@ -102,7 +110,7 @@ def comparison(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
         for (scenario, case), metric, *figures in _ratios(_by_case(ours), _by_case(theirs))
     ]
     names = [" + ".join(dict.fromkeys(row["label"] for row in rows)) for rows in (ours, theirs)]
-    return _markdown(["scenario", "case", "figure", "better", *names, "ratio"], lines)
+    return markdown(["scenario", "case", "figure", "better", *names, "ratio"], lines)
 
 
 def _ratios(
@@ -113,7 +121,7 @@ def _ratios(
             first, second = median(ours[key], metric), median(theirs.get(key, []), metric)
             if first is not None and second is not None and (first or second):
                 ratio = first / second if second else None
-                yield key, metric, _shown(first), _shown(second), _shown(ratio)
+                yield key, metric, rounded(first), rounded(second), rounded(ratio)
 
 
 def _by_case(rows: Sequence[Row]) -> dict[Key, list[Row]]:
@@ -129,12 +137,12 @@ def median(rows: Sequence[Row], metric: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _shown(value: float | None) -> str:
+def rounded(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     rule = ["---"] * len(header)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *lines))

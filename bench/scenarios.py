@@ -161,6 +161,7 @@ async def paced(session: Session) -> None:
                 {
                     "streams": streams,
                     **tally.report(),
+                    "all_done_seconds": round(window.seconds, 3),
                     **seen.report(),
                     **milliseconds("behind_schedule", _lags(seen, options.paced_interval_seconds)),
                     **window.report(len(tally.outcomes)),

@@ -27,7 +27,7 @@ class Options:
     tokens: int = 200
     token_streams: Sequence[int] = (1, 32)
     token_rounds: int = 5
-    paced_streams: Sequence[int] = (100,)
+    paced_streams: Sequence[int] = (100, 500)
     paced_interval_seconds: float = 0.02
     idle_runs: int = 1000
     idle_seconds: float = 5.0

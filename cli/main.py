@@ -7,32 +7,13 @@ from typing import Annotated
 
 import typer
 
-from cli import (
-    backup,
-    browser,
-    deploy,
-    deployments,
-    dev,
-    doctor,
-    encryption,
-    env,
-    health_command,
-    keys,
-    logs,
-    new,
-    orgs,
-    process,
-    revisions,
-    run,
-    runs,
-    serving,
-    threads,
-    top,
-    traffic,
-    usage,
-    workers,
-)
+from cli import doctor
+from cli.backups import backup
+from cli.deployments import deploy, deployments, env, logs, new, revisions, traffic
+from cli.machine import dev, health_command, process, serving
+from cli.operating import browser, encryption, keys, orgs, top, usage, workers
 from cli.options import new_app
+from cli.runs import run, runs, threads
 from shared import __version__
 
 app = new_app()

@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 from typer.models import Default
 
-from cli.access import find_key, find_tenant, find_url
-from cli.client import Client
-from cli.embedded import CannotStart
+from cli.api.access import find_key, find_tenant, find_url
+from cli.api.client import Client
 from cli.errors import INTERRUPTED, CommandFailed
+from cli.machine.embedded import CannotStart
 from shared.settings import BadSetting, Settings
 
 Url = Annotated[

@@ -26,6 +26,10 @@ Prices = tuple[
     tuple[str, float, float], ...
 ]  # a model, and what a million tokens of input and of output cost
 
+Formation = tuple[tuple[str, int], ...]  # a process of the Procfile, and how many of it
+SEVERAL = ("web", "runner", "builder")  # processes of which one machine may have more than one
+MOST_PROCESSES = 64
+
 
 class BadSetting(ValueError):
     """An environment variable holds a value that cannot be used."""
@@ -104,6 +108,12 @@ class Settings:
     host: str = setting("RUNYARD_HOST", "127.0.0.1", "the address `web` listens on")
     port: int = setting(
         "RUNYARD_PORT", 8123, "the port `web` listens on; when it is taken, the start says so and stops"
+    )
+    processes: Formation = setting(
+        "RUNYARD_PROCESSES",
+        (),
+        "how many of a process there are: `web=2,runner=3,builder=1`. `runyard up` starts as many; a `web` that is started alone has as many processes behind its socket",
+        shown="one; with `runyard up` a `web` and a `runner` for every four processors, 3 of each at most",
     )
     url: str = setting(
         "RUNYARD_URL",
@@ -448,7 +458,23 @@ def _parse(name: str, raw: str, kind: object) -> object:
         return tuple(part.strip() for part in raw.split(",") if part.strip())
     if kind == "Prices":
         return _prices(name, raw)
+    if kind == "Formation":
+        return _formation(name, raw)
     return raw
+
+
+def _formation(name: str, raw: str) -> Formation:
+    """Raises BadSetting for anything but `NAME=NUMBER,…`, each name once."""
+    found: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in raw.split(","))):
+        process, _, number = (side.strip() for side in part.partition("="))
+        is_number = number.isascii() and number.isdecimal() and len(number) < 4
+        if process not in SEVERAL or process in found or not is_number:
+            raise BadSetting(f"{name} must be like web=2,runner=2, of {', '.join(SEVERAL)}, not {raw!r}")
+        if not 1 <= int(number) <= MOST_PROCESSES:
+            raise BadSetting(f"{name}: {process} must be between 1 and {MOST_PROCESSES}")
+        found[process] = int(number)
+    return tuple(found.items())
 
 
 def _prices(name: str, raw: str) -> Prices:

@@ -14,10 +14,11 @@ from fakeredis import FakeRedis
 from redis import Redis
 from sqlalchemy import Engine, text
 
-from cli import embedded
+from cli.machine import embedded
 from shared.infra import egress, encryption, schema
 from shared.infra import postgres as shared_postgres
 from shared.infra import redis as shared_redis
+from shared.migrations import routines
 from shared.models import Base
 from shared.settings import Settings
 from tests.support.servers import running
@@ -92,6 +93,8 @@ def _engines(database: str) -> tuple[Engine, Engine | None]:
     engine = shared_postgres.connect(database)
     Base.metadata.create_all(engine)
     with engine.begin() as connection:
+        for routine in routines.CURRENT:
+            connection.exec_driver_sql(routine.definition)
         connection.execute(text("CREATE TABLE alembic_version (version_num text)"))
         connection.execute(
             text("INSERT INTO alembic_version VALUES (:version)"), {"version": schema.needed()}

@@ -1,22 +1,27 @@
-"""gunicorn's settings for the web process: `gunicorn -c web/gunicorn.py`. Each has its reason beside it."""
+"""gunicorn's settings for `web`: `gunicorn -c web/gunicorn.py`. Each has its reason beside it."""
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from gunicorn import glogging
 
-from shared.infra import logs, schema, system
+from shared.infra import collector, logs, schema, system
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
 from web import worker
 
 close_memory()  # the arbiter has the same environment as its workers
 settings = Settings.from_env(os.environ)
-
+workers = dict(settings.processes).get("web", 1)
+counts = tempfile.mkdtemp(prefix="runyard-web-") if workers > 1 else None
+if counts is not None:  # whichever of them is asked for its figures shows those of all
+    os.environ.update(PROMETHEUS_MULTIPROC_DIR=counts)  # its library reads it
 
 system.raise_open_files()
 
@@ -44,10 +49,28 @@ def on_starting(server: Any) -> None:
         schema.wait(settings.database_url, ask=schema.applied_by_child)  # gevent patches in the worker only
 
 
+def post_fork(server: Any, worker: Any) -> None:
+    """What the worker loads stays for good: the collector would look through it again and again."""
+    gc.disable()
+
+
 def post_worker_init(worker: Any) -> None:
-    """What is loaded by now stays for good: the collector need not look at it again."""
-    gc.collect()
-    gc.freeze()
+    """From here on there is garbage."""
+    collector.keep_what_is_loaded()
+
+
+def child_exit(server: Any, worker: Any) -> None:
+    """What it counted stays counted; its streams are gone."""
+    if counts is not None:
+        from prometheus_client import multiprocess  # the arbiter has no other use for it
+
+        multiprocess.mark_process_dead(worker.pid)
+
+
+def on_exit(server: Any) -> None:
+    """Nobody counts any more."""
+    if counts is not None:
+        shutil.rmtree(counts, ignore_errors=True)
 
 
 wsgi_app = "web.wsgi:app"

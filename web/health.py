@@ -32,7 +32,6 @@ from web.context import settings
 from web.fields import OneOf, QueryBoolean, Schema
 from web.json_schema import BOOLEAN, OBJECT, TEXT, TEXT_OR_NULL, mapped, record
 from web.operations import operation
-from web.rate_limits import Streams
 from web.request_metrics import Traffic
 from web.run_metrics import RunMetrics
 from web.validation import load_query
@@ -164,16 +163,15 @@ def get_metrics(deployment: str | None = None) -> Response:
     asked = load_query(MetricsQuery)
     found = _deployment(deployment)
     figures, counted = _figures(found.id if found is not None else None)
-    streams: Streams = current_app.extensions["runyard_streams"]
     traffic: Traffic = current_app.extensions["runyard_traffic"]
     if asked["format"] == "json":
         return jsonify(
             queue=_totals(figures),
             workers=_capacity(counted),
-            api={"open_streams": streams.count, **traffic.totals()},
+            api=traffic.totals(),
         )
     registry = CollectorRegistry()
-    registry.register(Figures(figures, counted, streams.count))
+    registry.register(Figures(figures, counted))
     registry.register(traffic)
     asking = identify_if_known()
     registry.register(RunMetrics(run_metrics.seen(asking, found.id if found is not None else None)))
@@ -251,19 +249,15 @@ RUN_FIGURES = (
 
 
 class Figures(Collector):
-    """The figures as Prometheus gauges. But for the streams they come from rows: every process shows the same."""
+    """The figures as Prometheus gauges. They come from rows: every process shows the same."""
 
-    def __init__(self, figures: Sequence[QueueFigure], counted: Sequence[Row], open_streams: int) -> None:
+    def __init__(self, figures: Sequence[QueueFigure], counted: Sequence[Row]) -> None:
         self.figures = figures
         self.counted = counted
-        self.open_streams = open_streams
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         yield from self._of_runs()
         yield from self._of_workers()
-        yield GaugeMetricFamily(
-            "runyard_open_streams", "Long answers this web process gives", value=self.open_streams
-        )
 
     def _of_workers(self) -> Iterator[GaugeMetricFamily]:
         for name, column, what in WORKER_FIGURES:

@@ -14,12 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flask import Flask, Response, current_app, g
+from prometheus_client import Gauge
 
 from shared.access import api_keys
 from shared.access.api_keys import OPERATOR, Caller
 from shared.errors import TooMany, Unavailable
 from shared.settings import Settings
 from web import operations, sse
+from web.request_metrics import Traffic
 
 MAX_KEYS = 10_000
 STREAM_RETRY_SECONDS = 5
@@ -57,9 +59,10 @@ class Buckets:
 class Streams:
     """How many long answers are open, by key and in all."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, shown: Gauge) -> None:
         self._per_key, self._in_all = settings.streams_per_key, settings.max_streams
         self._open: Counter[str] = Counter()
+        self._shown = shown
         self.count = 0
 
     def open(self, who: Caller) -> Callable[[], None]:
@@ -73,6 +76,7 @@ class Streams:
             raise Unavailable("this process has as many open streams as it can serve")
         self._open[who.key_id] += 1
         self.count += 1
+        self._shown.inc()
         is_held = True
 
         def close() -> None:
@@ -85,13 +89,14 @@ class Streams:
 
     def _close(self, key_id: str) -> None:
         self.count -= 1
+        self._shown.dec()
         self._open[key_id] -= 1
         if not self._open[key_id]:
             del self._open[key_id]
 
 
 def register(app: Flask) -> None:
-    """Bound every request that has a caller; to be registered after authentication."""
+    """Bound every request that has a caller; to be registered after authentication and the counts of requests."""
     start(app)
     app.before_request(take_slot)
     app.after_request(hand_over_slot)
@@ -102,7 +107,8 @@ def start(app: Flask) -> None:
     """Begin to count, with nothing taken."""
     settings: Settings = app.config["SETTINGS"]
     app.extensions["runyard_buckets"] = Buckets(settings.requests_per_second, settings.requests_burst)
-    app.extensions["runyard_streams"] = Streams(settings)
+    traffic: Traffic = app.extensions["runyard_traffic"]
+    app.extensions["runyard_streams"] = Streams(settings, traffic.open_streams)
 
 
 def count_request(who: Caller) -> None:

@@ -1,17 +1,23 @@
-"""Counts what this process has answered: requests by route and status, and the seconds until each answer."""
+"""Counts what one `web` has answered: requests by route and status, the seconds until each answer, open streams.
+
+Where it is several processes (`web/gunicorn.py`), they count in files of one folder, and each shows the sums.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from flask import Flask, Response, current_app, g, request
-from prometheus_client import Counter, Histogram, disable_created_metrics
+from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from web import operations
 
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the library reads it when it is imported
 UNKNOWN = "unknown"  # no such route: callers must not be able to make up labels
 SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -19,12 +25,12 @@ disable_created_metrics()
 
 
 class Traffic(Collector):
-    """Counts since the process began. Of long answers the seconds are not kept: they say how long a run took."""
+    """Counts since `web` began. Of long answers the seconds are not kept: they say how long a run took."""
 
     def __init__(self) -> None:
         self._requests = Counter(
             "runyard_http_requests",
-            "Requests this web process has answered",
+            "Requests this web has answered",
             ("method", "route", "status"),
             registry=None,
         )
@@ -33,6 +39,12 @@ class Traffic(Collector):
             "Until an answer began, but for runs waited for and streams",
             buckets=SECONDS,
             registry=None,
+        )
+        self.open_streams = Gauge(
+            "runyard_open_streams",
+            "Long answers this web gives",
+            registry=None,
+            multiprocess_mode="livesum",
         )
 
     def answered(self, status: int, seconds: float | None) -> None:
@@ -43,19 +55,24 @@ class Traffic(Collector):
             self._seconds.observe(seconds)
 
     def collect(self) -> Iterator[Any]:
-        yield from self._requests.collect()
-        yield from self._seconds.collect()
+        if SHARED_FOLDER in os.environ:
+            yield from MultiProcessCollector(None).collect()
+            return
+        for own in (self._requests, self._seconds, self.open_streams):
+            yield from own.collect()
 
     def totals(self) -> dict[str, Any]:
         """All routes together; the mean is null before the first answer."""
-        counted = [one for family in self._requests.collect() for one in family.samples]
+        samples = [one for family in self.collect() for one in family.samples]
+        counted = [one for one in samples if one.name == "runyard_http_requests_total"]
         failed = sum(one.value for one in counted if one.labels["status"].startswith("5"))
-        times = {one.name: one.value for family in self._seconds.collect() for one in family.samples}
-        timed = times["runyard_http_request_seconds_count"]
+        sums = {one.name: one.value for one in samples if not one.labels}
+        timed = sums.get("runyard_http_request_seconds_count")
         return {
+            "open_streams": int(sums.get("runyard_open_streams", 0)),
             "n_requests": int(sum(one.value for one in counted)),
             "n_server_errors": int(failed),
-            "latency_mean_secs": times["runyard_http_request_seconds_sum"] / timed if timed else None,
+            "latency_mean_secs": sums["runyard_http_request_seconds_sum"] / timed if timed else None,
         }
 
 

@@ -7,7 +7,12 @@ greenlet of the process for seconds: no lease is renewed and no event travels.
 
 from __future__ import annotations
 
-from gevent import monkey
+import gc
+
+# What is loaded from here on stays (`workers/app.py`): the collector would look through it again and again.
+gc.disable()
+
+from gevent import monkey  # noqa: E402
 
 monkey.patch_all()
 

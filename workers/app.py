@@ -13,7 +13,7 @@ from typing import Any
 from celery.apps.worker import install_worker_term_handler
 from celery.signals import setup_logging, worker_init, worker_ready, worker_shutting_down
 
-from shared.infra import broker, logs, postgres, redis, schema, tracers
+from shared.infra import broker, collector, logs, postgres, redis, schema, tracers
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
 from workers import control, heartbeat, transport
@@ -39,6 +39,7 @@ def prepare(**_: Any) -> None:
 
     Only a worker takes messages of ours alone: Celery's tools import this module too, and read what workers answer.
     """
+    collector.keep_what_is_loaded()
     transport.use(app)
     if settings.celery_control:
         control.use(app)

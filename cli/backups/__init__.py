@@ -1,5 +1,6 @@
 """Backup and restore: the file of a backup, and the way of the database into it and back.
 
+    backup      the two commands
     archive     the file: PostgreSQL's dump and a manifest, written whole or not at all
     keys        which encryption keys a backup needs, and how they travel with it
     database    the service's database, with PostgreSQL's own programs

@@ -16,10 +16,10 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cli import embedded
-from cli.embedded import CannotStart
 from cli.errors import CommandFailed
-from cli.up import SERVER_SECONDS, locked, without_secrets
+from cli.machine import embedded
+from cli.machine.embedded import CannotStart
+from cli.machine.up import SERVER_SECONDS, locked, without_secrets
 from shared.infra.postgres import driver_url
 from shared.settings import Settings
 

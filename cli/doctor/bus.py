@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cli import embedded
 from cli.doctor.findings import Finding, UnreadableAddress, check_address, fails, masked, ok, warning
+from cli.machine import embedded
 from shared.settings import MIB, Settings
 
 OLDEST_SERVER = (6, 2)

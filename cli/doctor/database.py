@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cli import embedded, local
 from cli.doctor.findings import Finding, UnreadableAddress, check_address, fails, masked, ok, warning
 from cli.errors import CommandFailed
+from cli.machine import embedded, formation, local
 from shared import __version__
+from shared.infra import system
 from shared.infra.schema import needed
-from shared.settings import BadSetting, Settings
+from shared.settings import BadSetting, Formation, Settings
 
 CONNECT_SECONDS = 5
 OLDEST_SERVER = 140000
@@ -86,7 +87,10 @@ def check(settings: Settings) -> Iterator[Finding]:
         yield error.finding
         yield from _keys_without_database(settings)
         return
-    yield from judge(found, where, is_pooled=settings.database_pooler != "none")
+    started = settings.processes
+    if settings.database_url is None:
+        started = formation.of_machine(settings, system.processors())
+    yield from judge(found, where, is_pooled=settings.database_pooler != "none", started=started)
     if settings.database_read_url is not None:
         yield _replica(settings.database_read_url)
     yield schema(found)
@@ -187,7 +191,7 @@ def _advice(state: str | None) -> str:
 # What is judged of an answer
 
 
-def judge(found: Database, where: str, *, is_pooled: bool) -> Iterator[Finding]:
+def judge(found: Database, where: str, *, is_pooled: bool, started: Formation = ()) -> Iterator[Finding]:
     """The lines of a server that answers."""
     if found.number < OLDEST_SERVER:
         yield fails(where, found.version, "PostgreSQL 14 or newer is needed: upgrade the server.")
@@ -199,17 +203,17 @@ def judge(found: Database, where: str, *, is_pooled: bool) -> Iterator[Finding]:
     if is_pooled:
         yield ok("max_connections", f"{found.usable} usable of {found.most}, shared out by PgBouncer")
     else:
-        yield connections(found)
+        yield connections(found, started)
     yield _clock(found)
 
 
-def connections(found: Database) -> Finding:
-    """`max_connections` against what the processes may take: those of the Procfile, or of the workers there are."""
+def connections(found: Database, started: Formation = ()) -> Finding:
+    """`max_connections` against what the processes may take: those that are started here, or more workers there are."""
     from shared.infra.postgres import MOST_CONNECTIONS  # it brings SQLAlchemy along
 
-    counted = {"web": 1, "runner": 1, "builder": 1}
+    counted = {"web": 1, "runner": 1, "builder": 1, **dict(started)}
     for kind in ("runner", "builder"):
-        counted[kind] = max(1, sum(row["number"] for row in found.workers if row["kind"] == kind))
+        counted[kind] = max(counted[kind], sum(row["number"] for row in found.workers if row["kind"] == kind))
     need = sum(MOST_CONNECTIONS[kind] * number for kind, number in counted.items())
     processes = ", ".join(f"{number} {kind}" for kind, number in counted.items())
     text = f"{found.usable} usable of {found.most}; {processes} may take {need}"

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cli import embedded, procfile, up
-from cli.access import KEPT_KEY
+from cli.api.access import KEPT_KEY
 from cli.doctor.findings import Finding, fails, ok, warning
+from cli.machine import embedded, procfile, up
 from shared import __version__
 from shared.settings import MIB, PASSED_ON, Settings
 

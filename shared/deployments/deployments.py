@@ -11,8 +11,9 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, RowMapping, text
 from uuid_utils.compat import uuid7
 
-from shared.deployments import archives, limits, revision_changes, revisions, shares, user_code
+from shared.deployments import archives, limits, next_revision, revision_changes, revisions, shares, user_code
 from shared.deployments import secrets as revision_secrets
+from shared.deployments.next_revision import REPOSITORY, Change
 from shared.deployments.revisions import Transition
 from shared.deployments.shares import Share
 from shared.deployments.user_code import UserCode
@@ -24,7 +25,6 @@ SOURCE_CONFIG = (
     "integration_id repo_url deployment_type build_on_push custom_url resource_spec listener_id"
     " listener_config install_command build_command template_id"
 ).split()
-REPOSITORY = "github"  # the contract's word for a git repository, wherever it is
 REVISION_CONFIG = "repo_ref langgraph_config_path image_uri source_tarball_path repo_commit_sha".split()
 
 
@@ -138,32 +138,6 @@ def is_taken(conn: Connection, name: str) -> bool:
     return conn.execute(query, {"name": name, "previewed": previewed, "preview": preview}).scalar_one()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """What a PATCH or a new revision asks for; None and empty mean: as it is."""
-
-    display_name: str | None = None
-    source: str | None = None
-    source_config: Mapping[str, Any] = field(default_factory=dict)
-    revision_config: Mapping[str, Any] = field(default_factory=dict)
-    secrets: Sequence[Mapping[str, str]] = ()
-    secret_changes: Mapping[str, str | None] = field(
-        default_factory=dict
-    )  # after those; None: not set any more
-    tracked_packages: Sequence[str] = ()
-    pool: str | None = None
-    limits: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def makes_revision(self) -> bool:
-        return bool(
-            self.secrets
-            or self.secret_changes
-            or any(value is not None for value in self.revision_config.values())
-            or self.source_config.get("resource_spec") is not None
-        )
-
-
 INSERT = text("""
 INSERT INTO deployment (id, organization_id, name, source, source_config, status, pool, agent_id,
                         agent_environment)
@@ -264,7 +238,7 @@ def change(
     _change_settings(conn, deployment, change)
     if not change.makes_revision:
         return None, []
-    return _next_revision(conn, deployment, change, by)
+    return next_revision.make(conn, deployment, change, by)
 
 
 def add_revision(
@@ -280,7 +254,7 @@ def add_revision(
     deployment = lock(conn, organization_id, deployment_id)
     if preview is None:
         _change_settings(conn, deployment, change)
-    return _next_revision(conn, deployment, change, by, preview)
+    return next_revision.make(conn, deployment, change, by, preview)
 
 
 def _change_settings(conn: Connection, deployment: RowMapping, change: Change) -> None:
@@ -302,86 +276,6 @@ def _change_settings(conn: Connection, deployment: RowMapping, change: Change) -
     limits.change(conn, deployment["id"], change.limits)
     if change.pool is not None:
         limits.move_waiting(conn, deployment["id"], change.pool)
-
-
-def _next_revision(
-    conn: Connection,
-    deployment: RowMapping,
-    change: Change,
-    by: Mapping[str, str] | None,
-    preview: str | None = None,
-) -> tuple[UUID, list[Transition]]:
-    """The latest revision with the change applied: a new one, or the placeholder filled."""
-    deployment_id = deployment["id"]
-    latest = revisions.get(conn, deployment_id, deployment["latest_revision_id"])
-    given = {key: value for key, value in change.revision_config.items() if value is not None}
-    config = {**latest["source_revision_config"], **given}
-    if change.tracked_packages:
-        config["tracked_packages"] = list(change.tracked_packages)
-    digest = latest["archive_digest"]
-    source = change.source or latest["source"]
-    if source == REPOSITORY:
-        _require_repository(deployment, given)
-        digest = config["repo_commit_sha"] = None  # what the ref stands for now is for the builder to see
-    elif given.get("source_tarball_path"):
-        digest = _uploaded(conn, deployment_id, given["source_tarball_path"])
-        config["repo_commit_sha"] = None
-    has_source = digest is not None or source == REPOSITORY
-    if preview is not None and not has_source:
-        loc = ("body", "source_revision_config", "source_tarball_path")
-        raise Invalid("a preview needs source: the deployment has none yet", loc=loc, status=400)
-    is_placeholder = latest["status"] == RevisionStatus.CREATING and latest["archive_digest"] is None
-    if is_placeholder and preview is None:
-        revision_id = latest["id"]
-        _fill(conn, revision_id, source=source, config=config, digest=digest)
-    else:
-        revision_id = revisions.create(
-            conn, deployment_id, source=source, config=config, digest=digest, preview=preview
-        )
-        if not change.secrets:
-            revision_secrets.carry_over(conn, latest["id"], revision_id)
-    if change.secrets:
-        revision_secrets.replace(conn, revision_id, change.secrets)
-    revision_secrets.change(conn, revision_id, change.secret_changes)
-    revision_changes.keep(conn, revision_id, by)
-    return revision_id, revisions.start(conn, deployment_id, revision_id) if has_source else []
-
-
-def _require_repository(deployment: RowMapping, given: Mapping[str, Any]) -> None:
-    """Raises Invalid (400) for a revision that cannot be built from a repository."""
-    if not deployment["source_config"].get("repo_url"):
-        loc = ("body", "revision_source")
-        raise Invalid("this deployment has no repository (source_config.repo_url)", loc=loc, status=400)
-    if given.get("source_tarball_path"):
-        loc = ("body", "source_revision_config", "source_tarball_path")
-        raise Invalid(
-            "an upload cannot be built from a repository: send revision_source 'internal_source'",
-            loc=loc,
-            status=400,
-        )
-
-
-def _fill(
-    conn: Connection, revision_id: UUID, *, source: str, config: Mapping[str, Any], digest: str | None
-) -> None:
-    query = text(
-        "UPDATE revision SET source = :source, source_revision_config = CAST(:config AS json),"
-        " archive_digest = :digest, updated_at = now() WHERE id = :id"
-    )
-    conn.execute(query, {"id": revision_id, "source": source, "config": dumps(config), "digest": digest})
-
-
-def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:
-    """The digest of what was put at the path; raises Invalid (400)."""
-    # Shared: upkeep must not remove the place, and then the archive, before a revision names it.
-    query = text("SELECT digest FROM upload WHERE object_path = :path AND deployment_id = :id FOR KEY SHARE")
-    row = conn.execute(query, {"path": object_path, "id": deployment_id}).one_or_none()
-    loc = ("body", "source_revision_config", "source_tarball_path")
-    if row is None:
-        raise Invalid("source_tarball_path was not handed out for this deployment", loc=loc, status=400)
-    if row.digest is None:
-        raise Invalid("nothing was uploaded to source_tarball_path", loc=loc, status=400)
-    return str(row.digest)
 
 
 def redeploy(

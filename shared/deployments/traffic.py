@@ -17,7 +17,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared.deployments import deployments, revisions
-from shared.deployments.deployments import Change
+from shared.deployments.next_revision import Change
 from shared.deployments.revisions import Transition
 from shared.deployments.shares import MOST, WHOLE, Share
 from shared.errors import Conflict, Invalid, NotFound

@@ -7,13 +7,10 @@ from collections.abc import Callable
 
 import gevent
 from redis.exceptions import RedisError
-from sqlalchemy.exc import InterfaceError, OperationalError
 
 from shared.errors import Unavailable
 
 log = logging.getLogger(__name__)
-
-AWAY = (Unavailable, OperationalError, InterfaceError, RedisError, OSError)
 
 
 def forever(
@@ -34,11 +31,11 @@ def forever(
         try:
             step()
             failures = 0
-        except AWAY as error:
-            log.warning("%s waits: %s", what, error)
-            failures += 1
-        except Exception:  # the outermost loop of all that a worker does: a bug must not end it
-            log.exception("%s failed, going on", what)
+        except Exception as error:  # the outermost loop of all that a worker does: a bug must not end it
+            if _is_away(error):
+                log.warning("%s waits: %s", what, error)
+            else:
+                log.exception("%s failed, going on", what)
             failures += 1
         if failures and retry is not None:
             first, most = retry
@@ -47,3 +44,10 @@ def forever(
             pause()
         else:
             gevent.sleep(pause)
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether something that a step needs cannot be reached."""
+    from sqlalchemy import exc  # here: beat has such loops, and no database
+
+    return isinstance(error, (Unavailable, exc.OperationalError, exc.InterfaceError, RedisError, OSError))

@@ -20,6 +20,7 @@ from psycopg.types.array import ListBinaryDumper
 from sqlalchemy import Connection, Engine, RowMapping, create_engine, event, exc
 
 from shared.errors import OutcomeUnknown, Unavailable
+from shared.infra import arrays
 from shared.infra.hardening import let_others_run
 
 # A connection that was used this recently is taken without asking the server whether it lives.
@@ -175,6 +176,7 @@ def _look_after(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def on_connect(dbapi_connection: Any, record: Any) -> None:
         dbapi_connection.adapters.register_dumper(list, ListBinaryDumper)
+        arrays.register(dbapi_connection)
         record.info["is_new"] = True
 
     @event.listens_for(engine, "checkout")

@@ -46,6 +46,11 @@ def own_children() -> list[int]:
     return pids
 
 
+def processors() -> int:
+    """How many we may use at once."""
+    return len(os.sched_getaffinity(0)) if is_linux() else os.cpu_count() or 1
+
+
 def raise_open_files() -> None:
     """As many descriptors as we may have: each connection needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

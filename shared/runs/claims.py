@@ -7,7 +7,7 @@ said in `shared/runs/eligibility.py`, how they end in `shared/runs/finish.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -16,11 +16,12 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared.eventlog.events import RESERVED
 from shared.infra.postgres import Driver, Row, query
+from shared.infra.routines import Routine
 from shared.runs.eligibility import (
     CLAIM,
     CLAIM_ROUND_ROBIN,
     CLAIM_WAITING,
-    CLAIM_WHATEVER_KEY,
+    CLAIMED_COLUMNS,
     NOTIFIED_FIRST,
     Next,
 )
@@ -70,15 +71,65 @@ class Terms:
     some_key_is_limited: bool = True  # False: nobody need look whether a run's key is
 
 
+def _named(columns: Mapping[str, str], kind: str) -> dict[str, str]:
+    """Columns of an answer, named as none of a table is."""
+    return {f"{kind}_{name}": type for name, type in columns.items()}
+
+
+_CLAIMED, _STORED = _named(CLAIMED_COLUMNS, "claimed"), _named(checkpoint_reads.NEWEST_COLUMNS, "stored")
+# Claimed runs, and after them the newest checkpoints of their threads. They are read when the runs are claimed: the
+# run before has ended by then.
+CLAIM_RUNS = Routine(
+    name="claim_runs_1",
+    parameters={
+        "ids": "uuid[]",
+        "owner": "text",
+        "lease": "float8",
+        "run_timeout": "float8",
+        "reserved": "bigint",
+        "pool": "text",
+        "some_key_is_limited": "boolean",
+    },
+    returns=f"TABLE ({', '.join(f'{name} {type}' for name, type in (_CLAIMED | _STORED).items())})",
+    declares="deployments uuid[] := '{}';\n    threads uuid[] := '{}';",
+    body=f"""
+FOR {", ".join(_CLAIMED)} IN {CLAIM}
+LOOP
+    RETURN NEXT;
+    IF NOT claimed_temporary THEN
+        deployments := deployments || claimed_deployment_id;
+        threads := threads || claimed_thread_id;
+    END IF;
+END LOOP;
+IF cardinality(threads) > 0 THEN
+    claimed_run_id := NULL;
+    FOR {", ".join(_STORED)} IN {checkpoint_reads.NEWEST.replace("%(deployments)s", "deployments").replace("%(threads)s", "threads")}
+    LOOP
+        RETURN NEXT;
+    END LOOP;
+END IF;""",
+)
+_CLAIM_RUNS = f"SELECT * FROM {CLAIM_RUNS.call}"
+
+
 def claim(conn: Driver, run_ids: Sequence[UUID], terms: Terms) -> list[tuple[Claimed, Stored]]:
-    """Take eligible pending runs, with their threads' newest checkpoints.
+    """Take eligible pending runs, with their threads' newest checkpoints, in one call.
 
     Runs that others have are simply not in the answer. Raises UniqueViolation when a run of the same
     thread is running after all (the unique index is the guarantee, the order of creation only the rule):
     then claim one by one.
     """
-    statement = CLAIM if terms.some_key_is_limited else CLAIM_WHATEVER_KEY
-    return take(conn, statement, terms, {"ids": list(run_ids)})
+    which = {"ids": list(run_ids), "some_key_is_limited": terms.some_key_is_limited}
+    parameters = CLAIM_RUNS.values({**_conditions(terms), **which})
+    claimed: list[Row] = []
+    stored = []
+    own: Any = conn  # the driver's types know literal statements only
+    for row in own.execute(_CLAIM_RUNS, parameters):
+        if row[0] is None:
+            stored.append(row[len(_CLAIMED) :])
+        else:
+            claimed.append(dict(zip(CLAIMED_COLUMNS, row, strict=False)))
+    return _taken(conn, terms, claimed, checkpoint_reads.by_thread(stored))
 
 
 def claim_waiting(
@@ -107,21 +158,28 @@ def is_deleted(conn: Connection, run_id: UUID) -> bool:
 
 def take(conn: Driver, statement: str, terms: Terms, which: dict[str, Any]) -> list[tuple[Claimed, Stored]]:
     """Claim by one of the statements of `shared/runs/eligibility.py`."""
-    parameters = {
+    rows = list(query(conn, statement, {**_conditions(terms), **which}))
+    keys = [(row["deployment_id"], row["thread_id"]) for row in rows if not row["temporary"]]
+    return _taken(conn, terms, rows, checkpoint_reads.newest(conn, keys) if keys else {})
+
+
+def _conditions(terms: Terms) -> dict[str, Any]:
+    return {
         "owner": terms.owner,
         "lease": terms.lease_seconds,
         "run_timeout": terms.run_timeout_seconds,
         "reserved": RESERVED,
         "pool": terms.pool,
-        **which,
     }
-    rows = list(query(conn, statement, parameters))
+
+
+def _taken(
+    conn: Driver, terms: Terms, rows: Sequence[Row], stored: Mapping[checkpoint_reads.Key, list[bytes]]
+) -> list[tuple[Claimed, Stored]]:
     again = [row["run_id"] for row in rows if row["attempt"] > 1]
     resumed = checkpoints.having_checkpoints(conn, again) if again else set()
     claimed = [_claimed(row, terms.owner, has_checkpoint=row["run_id"] in resumed) for row in rows]
     claimed.sort(key=lambda run: run.run_id)  # rows come as the plan finds them: the oldest is to start first
-    keys = [(run.deployment_id, run.thread_id) for run in claimed if not run.temporary]
-    stored = checkpoint_reads.newest(conn, keys) if keys else {}
     return [(run, stored.get((run.deployment_id, run.thread_id))) for run in claimed]
 
 

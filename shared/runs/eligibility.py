@@ -72,17 +72,23 @@ UPDATE run r SET status = 'running', attempt = attempt + 1, owner = %(owner)s,
     deadline_at = coalesce(
         deadline_at, now() + make_interval(secs => coalesce(timeout_seconds, %(run_timeout)s))),
     seq_reserved = seq_reserved + %(reserved)s
-WHERE {which} AND r.status = 'pending'
+WHERE {which} AND {pending}
   AND (CAST(%(pool)s AS text) IS NULL OR r.pool = %(pool)s) AND {eligible}
 RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
     seq_reserved - %(reserved)s AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs,
-    last_death, deaths, quarantine, timeout_seconds, extract(epoch FROM deadline_at - now()) AS seconds_left,
-    key_id
+    last_death, deaths, quarantine, timeout_seconds,
+    date_part('epoch', deadline_at - now()) AS seconds_left, key_id
 """
+CLAIMED_COLUMNS = {
+    "run_id": "uuid", "deployment_id": "uuid", "thread_id": "uuid", "assistant_id": "uuid", "revision_id": "uuid",
+    "graph_id": "text", "attempt": "bigint", "floor": "bigint", "temporary": "boolean", "metadata": "jsonb",
+    "input": "text", "kwargs": "json", "last_death": "text", "deaths": "bigint", "quarantine": "bigint",
+    "timeout_seconds": "float8", "seconds_left": "float8", "key_id": "text",
+}  # fmt: skip
 
 
-def _claim(which: str) -> str:
-    return _CLAIM.format(which=which, eligible=eligible("r"))
+def _claim(which: str, pending: str = "r.status = 'pending'") -> str:
+    return _CLAIM.format(which=which, pending=pending, eligible=eligible("r"))
 
 
 # Who waits in a pool: each pair of deployment and key once. Found by leaping over the index, one leap a pair,
@@ -140,8 +146,11 @@ _WAITING = """r.run_id = ANY(ARRAY(
             ORDER BY w.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED))"""
 # Created in the future: before the clock was put back.
 _OVERLOOKED = f"{waiting_since('w')} NOT BETWEEN now() - make_interval(secs => %(waited)s) AND now()"
-CLAIM = _claim(f"r.run_id = ANY(%(ids)s) AND {unlimited('r')}")
-CLAIM_WHATEVER_KEY = _claim(f"r.run_id = ANY(%(ids)s) AND {free_deployment('r')}")
+# Not as the indexes of waiting runs have it: a plan that is kept would go through all that wait, for each that is claimed.
+CLAIM = _claim(
+    f"r.run_id = ANY(%(ids)s) AND {free_deployment('r')} AND (NOT %(some_key_is_limited)s OR {_FREE_KEY.format('r')})",
+    pending="coalesce(r.status, '') = 'pending'",
+)
 CLAIM_WAITING = _claim(_WAITING.format(which=f"{unlimited('w')} AND {_OVERLOOKED}", eligible=eligible("w")))
 CLAIM_ROUND_ROBIN = _round_robin(unlimited("l"))
 CLAIM_LIMITED = _round_robin("l.deployment_id = %(deployment_id)s")

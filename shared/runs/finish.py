@@ -5,6 +5,7 @@ Ends that somebody else asks for are in `shared/runs/cancel.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,43 +54,50 @@ def finish_runs(conn: Connection | Driver, ends: Sequence[Finish], *, owner: str
 def _finish_kept(conn: Connection | Driver, ends: Sequence[Finish], owner: str) -> dict[UUID, Next | None]:
     if not ends:
         return {}
-    parameters = {
-        **_columns(ends, owner),
+    parameters = {"owner": owner, **kept_columns(ends)}
+    done: dict[UUID, Next | None] = {}
+    for row in query(conn, FINISH_TO_DISK, parameters):
+        waiting = row["next_run_id"]
+        done[row["run_id"]] = None if waiting is None else Next(waiting, row["pool"])
+    with_webhook = [end.run.run_id for end in ends if has_webhook(end) and end.run.run_id in done]
+    if with_webhook:
+        webhooks.record(conn, with_webhook)
+    return done
+
+
+def kept_columns(ends: Sequence[Finish]) -> dict[str, Any]:
+    """What `FINISH` wants to know of ends of runs that keep their threads, a column each."""
+    return {
+        **_columns(ends),
         "thread_statuses": [end.thread_status and str(end.thread_status) for end in ends],
         "states": [end.state for end in ends],
         "interrupts": [end.interrupts for end in ends],
         "end_seqs": [end.end_seq for end in ends],
     }
-    done: dict[UUID, Next | None] = {}
-    for row in query(conn, FINISH, parameters):
-        waiting = row["next_run_id"]
-        done[row["run_id"]] = None if waiting is None else Next(waiting, row["pool"])
-    with_webhook = [end.run.run_id for end in ends if _has_webhook(end) and end.run.run_id in done]
-    if with_webhook:
-        webhooks.record(conn, with_webhook)
-    return done
 
 
 def _finish_temporary(
     conn: Connection | Driver, ends: Sequence[Finish], owner: str
 ) -> dict[UUID, Next | None]:
     done: dict[UUID, Next | None] = {}
-    with_webhook = [end for end in ends if _has_webhook(end)]
-    without = [end for end in ends if not _has_webhook(end)]
+    with_webhook = [end for end in ends if has_webhook(end)]
+    without = [end for end in ends if not has_webhook(end)]
     for statement, chosen in ((DELETE_TEMPORARY, without), (DELETE_WITH_WEBHOOK, with_webhook)):
         if chosen:
-            done.update((row["run_id"], None) for row in query(conn, statement, _columns(chosen, owner)))
+            done.update(
+                (row["run_id"], None) for row in query(conn, statement, {"owner": owner, **_columns(chosen)})
+            )
     return done
 
 
-def _has_webhook(end: Finish) -> bool:
+def has_webhook(end: Finish) -> bool:
+    """Whether somebody is to be told of this end."""
     return bool(end.run.kwargs.get("webhook"))
 
 
-def _columns(ends: Sequence[Finish], owner: str) -> dict[str, Any]:
+def _columns(ends: Sequence[Finish]) -> dict[str, Any]:
     """What every statement here wants to know of the ends, a column each."""
     return {
-        "owner": owner,
         "run_ids": [end.run.run_id for end in ends],
         "attempts": [end.run.attempt for end in ends],
         "statuses": [str(end.status) for end in ends],
@@ -114,6 +122,9 @@ _ENDS = {
     "end_seq": "CAST(%(end_seqs)s AS bigint[])",
 }
 
+# The parameters of `FINISH` beside the owner, and their types.
+KEPT_COLUMNS = dict(re.findall(r"%\((\w+)\)s AS (\S+)\)", " ".join(_ENDS.values())))
+
 
 def _ends(*names: str) -> str:
     """In a statement: a row for each end. What is not named is not sent."""
@@ -121,14 +132,17 @@ def _ends(*names: str) -> str:
     return f"SELECT * FROM unnest({arrays}) AS f({', '.join(names)})"
 
 
-FINISH = f"""
+# Not as the index of running runs has it: a plan that is kept would go through all that run, for each that ends.
+_IS_RUNNING = "coalesce(r.status, '') = 'running'"
+
+_FINISH = f"""
 WITH f AS ({_ends(*_ENDS)}
 ), ended AS (
     UPDATE run r SET status = f.status, error = CAST(f.error AS json), usage = CAST(f.usage AS jsonb),
         ended_at = now(), updated_at = now(), lease_until = NULL,
         seq_reserved = coalesce(f.end_seq, r.seq_reserved)
     FROM f
-    WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND r.status = 'running'
+    WHERE r.run_id = f.run_id AND r.attempt = f.attempt AND r.owner = %(owner)s AND {_IS_RUNNING}
     RETURNING r.run_id, r.deployment_id, r.thread_id, r.status, r.usage, f.first_token_ago,
         {recording.columns("r")}
 ), counted AS ({recording.append("ended")}), waiting AS (
@@ -154,8 +168,10 @@ WITH f AS ({_ends(*_ENDS)}
     FROM ended e JOIN f ON f.run_id = e.run_id JOIN waiting w ON w.run_id = e.run_id
     WHERE t.deployment_id = e.deployment_id AND t.thread_id = e.thread_id
 )
-SELECT run_id, next_run_id, pool, set_config('synchronous_commit', 'on', true) FROM waiting
 """
+_WAITING = "SELECT run_id, next_run_id, pool"
+FINISH = f"{_FINISH}{_WAITING} FROM waiting"
+FINISH_TO_DISK = f"{_FINISH}{_WAITING}, set_config('synchronous_commit', 'on', true) FROM waiting"
 
 _COUNTED = ("run_id", "attempt", "status", "usage", "first_token_ago")
 

@@ -6,7 +6,7 @@ and writes, and never decoded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -51,7 +51,7 @@ LEFT JOIN LATERAL (
 ) AS w ON true
 """
 
-_NEWEST = _RECORD.format(
+NEWEST = _RECORD.format(
     source="""unnest(%(deployments)s::uuid[], %(threads)s::uuid[]) AS wanted (deployment_id, thread_id)
 CROSS JOIN LATERAL (
     SELECT * FROM checkpoint AS one
@@ -60,14 +60,25 @@ CROSS JOIN LATERAL (
     ORDER BY one.checkpoint_id DESC LIMIT 1
 )"""
 )
+NEWEST_COLUMNS = {
+    "deployment_id": "uuid", "thread_id": "uuid", "checkpoint_ns": "text", "checkpoint_id": "text",
+    "parent_checkpoint_id": "text", "type": "text", "data": "bytea", "metadata": "text", "channels": "text[]",
+    "versions": "text[]", "types": "text[]", "blobs": "bytea[]", "tasks": "text[]", "write_channels": "text[]",
+    "write_types": "text[]", "writes": "bytea[]",
+}  # fmt: skip
 
 
 def newest(conn: Connection | Driver, keys: Sequence[Key]) -> dict[Key, list[bytes]]:
     """The newest root checkpoint of each (deployment, thread) that has one, as `answer` gives it."""
     parameters = {"deployments": [key[0] for key in keys], "threads": [key[1] for key in keys]}
     own: Any = conn.connection.driver_connection if isinstance(conn, Connection) else conn
+    return by_thread(own.execute(NEWEST, parameters))
+
+
+def by_thread(rows: Iterable[Sequence[Any]]) -> dict[Key, list[bytes]]:
+    """The rows of `NEWEST`, as `answer` gives a checkpoint."""
     found = {}
-    for row in own.execute(_NEWEST, parameters):
+    for row in rows:
         record, blobs = _record(row)
         found[row[0], row[1]] = [orjson.dumps({"found": True, **record}), *blobs]
     return found

@@ -76,9 +76,9 @@ def _check_frame(thread_id: UUID, head: Mapping[str, Any], blobs: Sequence[bytes
 
 _OWNED = """
     SELECT run.run_id FROM run
-    JOIN unnest(%(run_ids)s::uuid[], %(attempts)s::bigint[], %(owners)s::text[]) AS mine (run_id, attempt, owner)
+    JOIN unnest(%(writing)s::uuid[], %(w_attempts)s::bigint[], %(w_owners)s::text[]) AS mine (run_id, attempt, owner)
         ON run.run_id = mine.run_id AND run.attempt = mine.attempt AND run.owner = mine.owner
-    WHERE run.status = 'running' OR run.run_id = ANY(%(ending)s::uuid[])
+    WHERE coalesce(run.status, '') = 'running' OR run.run_id = ANY(%(ending)s::uuid[])
     ORDER BY run.run_id
     FOR SHARE OF run
 """
@@ -119,12 +119,25 @@ WITH held AS ({held}), checkpoints AS (
 SELECT run_id FROM held
 """
 
-_WRITE_OWNED = _WRITE.format(held=_OWNED)
-_WRITE_ANY = _WRITE.format(held="SELECT unnest(%(run_ids)s::uuid[]) AS run_id")
+WRITE_OWNED = _WRITE.format(held=_OWNED)
+_WRITE_ANY = _WRITE.format(held="SELECT unnest(%(writing)s::uuid[]) AS run_id")
 
 _C = ("run", "deployment", "thread", "ns", "id", "parent", "type", "data", "blobs", "metadata")
 _B = ("run", "deployment", "thread", "ns", "channel", "version", "type", "data")
 _W = ("run", "deployment", "thread", "ns", "id", "task", "idx", "channel", "type", "data", "path")
+_TYPES = {"run": "uuid[]", "deployment": "uuid[]", "thread": "uuid[]", "idx": "bigint[]", "data": "bytea[]"}
+# The parameters of `WRITE_OWNED`, and their types.
+WRITE_COLUMNS = {
+    "writing": "uuid[]",
+    "w_attempts": "bigint[]",
+    "w_owners": "text[]",
+    "ending": "uuid[]",
+    **{
+        f"{prefix}_{name}": _TYPES.get(name, "text[]")
+        for prefix, names in (("c", _C), ("b", _B), ("w", _W))
+        for name in names
+    },
+}
 
 
 def write(conn: Connection | Driver, writes: Sequence[Write], *, ending: Sequence[UUID] = ()) -> set[UUID]:
@@ -134,20 +147,25 @@ def write(conn: Connection | Driver, writes: Sequence[Write], *, ending: Sequenc
     a checkpoint replaces itself, blobs and plain writes stay as they are, and of the library's special
     writes (negative index: error, interrupt, resume) the newest holds.
     """
+    rows = query(conn, WRITE_OWNED, write_columns(writes, ending=ending))
+    return {item.run_id for item in writes} - {row["run_id"] for row in rows}
+
+
+def write_columns(writes: Sequence[Write], *, ending: Sequence[UUID]) -> dict[str, list[Any]]:
+    """The parameters of the statement that stores frames of owned runs."""
     runs = {item.run_id: item for item in writes}
-    parameters: dict[str, Any] = {
-        "run_ids": list(runs),
-        "attempts": [item.attempt for item in runs.values()],
-        "owners": [item.owner for item in runs.values()],
+    return {
+        "writing": list(runs),
+        "w_attempts": [item.attempt for item in runs.values()],
+        "w_owners": [item.owner for item in runs.values()],
         "ending": list(ending),
         **_rows(writes),
     }
-    return set(runs) - {row["run_id"] for row in query(conn, _WRITE_OWNED, parameters)}
 
 
 def write_unfenced(conn: Connection, writes: Sequence[Write]) -> None:
     """Store frames that belong to no run; whoever calls holds their thread."""
-    query(conn, _WRITE_ANY, {"run_ids": list({item.run_id for item in writes}), **_rows(writes)})
+    query(conn, _WRITE_ANY, {"writing": list({item.run_id for item in writes}), **_rows(writes)})
 
 
 def _rows(writes: Sequence[Write]) -> dict[str, list[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cli import up
+from cli.machine import up
 from cli.main import app
 from shared.settings import Settings
 

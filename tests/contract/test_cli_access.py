@@ -18,8 +18,8 @@ from werkzeug.serving import make_server
 from werkzeug.wsgi import LimitedStream
 
 import tests.support.factories as make
-from cli.keys import id_of, state
 from cli.main import app as runyard
+from cli.operating.keys import id_of, state
 from shared.access import organizations
 from shared.infra import encryption
 from shared.infra.postgres import connection

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from sqlalchemy import text
 
-from cli import usage as command
+from cli.operating import usage as command
 from shared.figures import folding, prices
 from shared.infra.postgres import connection
 from tests.contract.conftest import Api

@@ -13,7 +13,7 @@ from rich.console import Console
 from sqlalchemy import text
 
 import tests.support.factories as make
-from cli import workers as command
+from cli.operating import workers as command
 from shared import fleet
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from cli.procfile import PROJECT
+from cli.machine.procfile import PROJECT
 from tests.support.javascript import JS, chromium, outcomes
 from tests.support.stack import Stack
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cli import embedded
-from cli.procfile import PROJECT
+from cli.machine import embedded
+from cli.machine.procfile import PROJECT
 from tests.support import dockerfile
 from tests.support.installed import names_checkout, run
 from tests.support.servers import valkey_url

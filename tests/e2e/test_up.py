@@ -13,7 +13,7 @@ import httpx
 import psutil
 import psycopg
 
-from cli.procfile import PROJECT
+from cli.machine.procfile import PROJECT
 from shared.infra import schema
 from tests.support import namesakes
 from tests.support.stack import Stack, free_port

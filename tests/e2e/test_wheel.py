@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from cli.procfile import PROJECT
+from cli.machine.procfile import PROJECT
 from shared import __version__
 from tests.support import namesakes
 from tests.support.installed import Installed, InstalledStack, make_dist, reached

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from sqlalchemy import text
 
-from cli.procfile import PROJECT
+from cli.machine.procfile import PROJECT
 from shared.deployments import logs, revisions
 from shared.infra import encryption
 from shared.infra.postgres import connection

@@ -14,7 +14,7 @@ from langgraph_sdk.client import SyncLangGraphClient
 from redis import Redis
 from redis.exceptions import RedisError
 
-from cli import embedded
+from cli.machine import embedded
 from shared.infra import redis as shared_redis
 from tests.support import replication
 from tests.support.pooler import TransactionPooler

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from cli.client import Client
-from cli.deploy import deploy
-from cli.project import Project
+from cli.api.client import Client
+from cli.deployments.deploy import deploy
+from cli.deployments.project import Project
 from tests.conftest import OUTSIDE
 from tests.support import counting
 from tests.support.counting import KITCHEN
@@ -24,7 +24,7 @@ from tests.support.reading import Reading
 from tests.support.receiver import Receiver, receiving
 from tests.support.waiting import wait_until
 
-LEASE_SECONDS = 3.0
+LEASE_SECONDS = 5.0
 DRAIN_SECONDS = 2
 DAY = 86_400
 

@@ -8,14 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import httpx
 import psutil
 import pytest
 from langgraph_sdk.client import SyncLangGraphClient
 
-from cli.health import Unhealthy, check
-from cli.procfile import PROJECT
+from cli.machine.health import Unhealthy, check
+from cli.machine.procfile import PROJECT
 from shared.settings import Settings
 from tests.support import counting
 from tests.support.counting import KITCHEN, check_whole, rows
@@ -102,19 +103,27 @@ def test_whoever_is_asked_to_stop_stops_in_time_and_loses_nothing(
     )
 
 
-def test_runners_that_come_and_go_together_take_each_run_once(stack: Stack, sdk: SyncLangGraphClient) -> None:
+@contextmanager
+def in_pool(stack: Stack, pool: str) -> Iterator[None]:
+    """New runs of the kitchen are of this pool meanwhile."""
     found = stack.client.get("/v2/deployments?name=kitchen").json()["resources"][0]
-    stack.client.patch(f"/v2/deployments/{found['id']}", json={"pool": "burst"}).raise_for_status()
-    threads = counting.start(stack, 100, 2, 0.5)
+    stack.client.patch(f"/v2/deployments/{found['id']}", json={"pool": pool}).raise_for_status()
+    try:
+        yield
+    finally:
+        stack.client.patch(f"/v2/deployments/{found['id']}", json={"pool": "default"}).raise_for_status()
 
-    with runners(stack, "burst", 3) as first:
-        wait_until(lambda: len(rows(stack, "pool = 'burst' AND status = 'success'")) >= 10, 60)
-        for runner in first:
-            runner.send_signal(signal.SIGTERM)
-        with runners(stack, "burst", 3):
-            assert [runner.wait(GRACE_SECONDS) for runner in first] == [0] * 3
-            runs = check_whole(stack, threads, 2)
-    stack.client.patch(f"/v2/deployments/{found['id']}", json={"pool": "default"}).raise_for_status()
+
+def test_runners_that_come_and_go_together_take_each_run_once(stack: Stack, sdk: SyncLangGraphClient) -> None:
+    with in_pool(stack, "burst"):
+        threads = counting.start(stack, 100, 2, 0.5)
+        with runners(stack, "burst", 3) as first:
+            wait_until(lambda: len(rows(stack, "pool = 'burst' AND status = 'success'")) >= 10, 60)
+            for runner in first:
+                runner.send_signal(signal.SIGTERM)
+            with runners(stack, "burst", 3):
+                assert [runner.wait(GRACE_SECONDS) for runner in first] == [0] * 3
+                runs = check_whole(stack, threads, 2)
 
     once = [str(run["thread_id"]) for run in runs if run["attempt"] == 1]
     assert once

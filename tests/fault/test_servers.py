@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from cli import embedded
+from cli.machine import embedded
 from tests.support.broken_link import Link, linked
 from tests.support.servers import running
 from tests.support.stack import Stack

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from cli.procfile import PROJECT
+from cli.machine.procfile import PROJECT
 from tests.support import namesakes
 from tests.support.stack import Stack
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cli.procfile import PROJECT
+from cli.machine.procfile import PROJECT
 from shared.settings import Settings
 from workers.isolation import sandbox
 

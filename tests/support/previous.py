@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import procfile
-from cli.procfile import PROJECT
+from cli.machine import procfile
+from cli.machine.procfile import PROJECT
 from tests.support import runners
 from tests.support.stack import Stack, free_port
 from tests.support.waiting import wait_until

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from cli import embedded
+from cli.machine import embedded
 from tests.support.servers import running
 
 REPLICATED = ("wal_level=replica", "max_wal_senders=4", "fsync=off", "autovacuum=off")

@@ -13,11 +13,12 @@ from typing import Any
 
 import psycopg
 
-from cli import procfile
+from cli.machine import procfile
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
 Runner = subprocess.Popen[bytes]
+START_SECONDS = 180  # several at once on a machine that is busy with other tests
 
 
 def workers(stack: Stack) -> list[dict[str, Any]]:
@@ -68,7 +69,7 @@ def another_runner(stack: Stack, pool: str = "default") -> Iterator[Runner]:
     """One more runner, at work."""
     runner = start(stack, pool)
     try:
-        wait_until(lambda: is_there(stack, runner), 30, what="another runner to work")
+        wait_until(lambda: is_there(stack, runner), START_SECONDS, what="another runner to work")
         yield runner
     finally:
         end(runner)
@@ -79,7 +80,9 @@ def runners(stack: Stack, pool: str, count: int) -> Iterator[list[Runner]]:
     """So many runners, started at once."""
     started = [start(stack, pool, f"another-{n}") for n in range(count)]
     try:
-        wait_until(lambda: all(is_there(stack, runner) for runner in started), 60, what="all to work")
+        wait_until(
+            lambda: all(is_there(stack, runner) for runner in started), START_SECONDS, what="all to work"
+        )
         yield started
     finally:
         for runner in started:

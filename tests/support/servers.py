@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from cli import embedded
+from cli.machine import embedded
 from tests.support.waiting import wait_until
 
 

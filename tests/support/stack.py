@@ -20,11 +20,11 @@ import psutil
 from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
 
-from cli import embedded
-from cli.client import Client
-from cli.deploy import deploy
-from cli.procfile import PROJECT
-from cli.project import Project
+from cli.api.client import Client
+from cli.deployments.deploy import deploy
+from cli.deployments.project import Project
+from cli.machine import embedded
+from cli.machine.procfile import PROJECT
 from tests.support.servers import free_port, valkey_url
 from tests.support.waiting import wait_until
 
@@ -99,6 +99,7 @@ class Stack:
         return {
             **outside,
             "RUNYARD_PORT": str(self.port),
+            "RUNYARD_PROCESSES": "web=1,runner=1",  # on every machine
             "RUNYARD_DATA_DIR": str(self.data_dir),
             "RUNYARD_RUNTIME_DIR": str(self.data_dir / "run"),
             "RUNYARD_CACHE_DIR": str(PROJECT / ".cache"),

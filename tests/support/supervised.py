@@ -9,8 +9,8 @@ import os
 import sys
 from pathlib import Path
 
+from cli.machine.supervisor import SupervisedProgram, Supervisor
 from cli.output import Lines
-from cli.supervisor import SupervisedProgram, Supervisor
 
 
 def main(grace_seconds: float, commands: list[str]) -> None:

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from bench import report
 from bench.__main__ import main
 from bench.client import Client, Reply
+from bench.in_process import InProcess
 from bench.measuring import percentile
 from bench.scenarios import delivery
 from bench.server import Server
-from bench.session import ECHO, Tally, streamed
+from bench.session import ECHO, Tally, on_thread, streamed
 from bench.targets import Event, Recorded
 
 LITTLE = [
@@ -233,6 +235,57 @@ def test_it_puts_both_in_one_table_of_ratios(server: FakeServer, capsys: pytest.
     said = capsys.readouterr().out
     assert "| scenario | case | figure | better | ours | in-process | ratio |" in said
     assert "| latency | wait_threaded | whole_ms_p50 | less |" in said
+
+
+def test_it_measures_others_beside_the_first_in_turn(
+    server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "rows.jsonl"
+    with FakeServer() as other:
+        asked = [
+            "--beside",
+            f"theirs={other.url}",
+            "--scenario=latency,throughput",
+            "--repeat=2",
+            "--clients=32",
+        ]
+        told = ["--header=x-api-key: k", "--label=ours", f"--out={out}"]
+
+        assert main(["--base-url", server.url, *LITTLE, *asked, *told]) == 0
+
+        assert all("x-api-key" not in headers for _, headers, _ in other.requests), "the key is the first's"
+    turns = list(dict.fromkeys((row["repeat"], row["label"]) for row in report.read([out])))
+    assert turns == [(0, "ours"), (0, "theirs"), (1, "ours"), (1, "theirs")]
+    side_by_side = capsys.readouterr().out.partition("### Side by side\n")[2]
+    assert "|  |  | ours | theirs | × theirs |" in side_by_side
+    assert "| A run on a thread over SSE, to its end | ms, p50 |" in side_by_side
+
+
+def test_each_server_has_a_name_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--base-url=http://127.0.0.1:1", "--beside=server=http://127.0.0.1:2"])
+
+    assert "each server needs a name of its own" in capsys.readouterr().err
+
+
+def test_durable_threads_in_process_are_in_a_database_when_a_run_ends() -> None:
+    async def run() -> None:
+        target = InProcess(durable=True)
+        assert target.database
+        try:
+            thread = await target.create_thread()
+            outcomes = [
+                await target.run(call, timeout_seconds=30)
+                for call in (ECHO, streamed(on_thread(ECHO, thread)), on_thread(ECHO, thread))
+            ]
+            with psycopg.connect(target.database.url) as conn:
+                kept = conn.execute("SELECT DISTINCT thread_id FROM checkpoint").fetchall()
+        finally:
+            await target.aclose()
+        assert [outcome.error for outcome in outcomes] == [""] * 3
+        assert kept == [(thread,)], "of the stateless run nothing"
+
+    asyncio.run(run())
 
 
 def test_it_burns_cpu_on_the_other_deployment(server: FakeServer) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from cryptography.fernet import Fernet
 
-from cli.procfile import RELEASE, WITHHELD, read
+from cli.machine.procfile import RELEASE, WITHHELD, read
 from shared.settings import VARIABLES, Settings
 
 PROJECT = Path(__file__).parents[2]

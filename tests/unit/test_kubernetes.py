@@ -17,8 +17,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from cli import health
-from cli.procfile import WITHHELD, read
+from cli.machine import health
+from cli.machine.procfile import WITHHELD, read
 from shared.settings import VARIABLES, Settings
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
@@ -315,3 +315,20 @@ def test_a_sandbox_is_for_runners_and_builders_alone(tmp_path: Path) -> None:
     for name, pod in pods(manifests):
         profile = pod["spec"]["containers"][0]["securityContext"].get("seccompProfile")
         assert (profile is not None) == (name in sandboxed)
+
+
+def test_dashboard_and_alerts_come_as_config_maps_that_are_small_enough_to_be_applied() -> None:
+    folder = FOLDER.parent / "grafana"
+
+    found = {manifest["metadata"]["name"]: manifest for manifest in render(folder)}
+
+    assert {name: list(manifest["data"]) for name, manifest in found.items()} == {
+        "runyard-dashboard": ["runyard.json"],
+        "runyard-alerts": ["alerts.yml"],
+    }
+    assert found["runyard-dashboard"]["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    for manifest in found.values():
+        kubernetes_validate.validate(manifest, NEWEST, strict=True)
+        ((name, content),) = manifest["data"].items()
+        assert content == (folder / name).read_text()
+        assert len(yaml.safe_dump(manifest)) < 256 * 1024, "`kubectl apply` keeps it whole in an annotation"

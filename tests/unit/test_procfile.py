@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cli import up
-from cli.procfile import PROJECT, BadProcfile, ProcfileLine, read
-from cli.supervisor import Child, SupervisedProgram, Supervisor
+from cli.machine import up
+from cli.machine.procfile import PROJECT, BadProcfile, ProcfileLine, read
+from cli.machine.supervisor import Child, SupervisedProgram, Supervisor
 from shared.infra import broker
 from shared.settings import Settings
 from workers.isolation import sandbox
@@ -38,7 +38,7 @@ def test_every_queue_is_served() -> None:
 @pytest.mark.parametrize("process", ["runner", "builder"])
 def test_a_worker_runs_on_greenlets_under_its_own_name(process: str) -> None:
     assert "-P gevent" in LINES[process]
-    assert f"-n {process}@%h" in LINES[process]
+    assert f"-n {process}@%h-$$" in LINES[process]  # a machine may have several
 
 
 def test_what_it_starts_exists() -> None:
@@ -90,6 +90,16 @@ def test_every_process_is_started_with_what_it_needs_and_beat_with_no_key() -> N
         "web": keys, "runner": keys, "builder": keys, "beat": set(),
     }  # fmt: skip
     assert all("REDIS_URL" in given for given in recorder.given.values())
+
+
+def test_each_of_several_processes_has_a_name_of_its_own() -> None:
+    settings = Settings.from_env({"RUNYARD_PROCESSES": "web=2, runner=3"})
+    recorder = Recorder()
+
+    up._start_processes(settings, recorder, up.environment_of(settings), [])
+
+    assert set(recorder.given) == {"web", "runner", "runner.2", "runner.3", "builder", "beat"}
+    assert recorder.given["web"]["RUNYARD_PROCESSES"] == "web=2,runner=3"
 
 
 def test_no_process_looks_for_modules_where_its_starter_has_his(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,3 +106,11 @@ def test_prices_are_read_by_model() -> None:
 def test_prices_that_are_none_stop_the_start(raw: str) -> None:
     with pytest.raises(BadSetting, match="RUNYARD_MODEL_PRICES"):
         Settings.from_env({"RUNYARD_MODEL_PRICES": raw})
+
+
+@pytest.mark.parametrize(
+    "raw", ["web", "web=", "web=x", "web=0", "web=65", "web=-1", "web=1,web=2", "beat=2", "=2", "runner=1.5"]
+)
+def test_a_number_of_processes_that_is_none_stops_the_start(raw: str) -> None:
+    with pytest.raises(BadSetting, match="RUNYARD_PROCESSES"):
+        Settings.from_env({"RUNYARD_PROCESSES": raw})

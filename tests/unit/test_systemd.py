@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.procfile import PROJECT, RELEASE, WITHHELD, read
+from cli.machine.procfile import PROJECT, RELEASE, WITHHELD, read
 from shared.settings import VARIABLES, Settings
 
 FOLDER = PROJECT / "deploy" / "systemd"

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from shared.access import api_keys
 from shared.deployments import deployments, logs, shares, traffic, warming
-from shared.deployments.deployments import Change
+from shared.deployments.next_revision import Change
 from shared.deployments.shares import Share
 from shared.errors import Invalid, NotFound
 from shared.infra.postgres import connection

@@ -11,7 +11,8 @@ from typing import Any
 
 from marshmallow import ValidationError
 
-from shared.deployments import deployments, env_names, git_refs, secrets, shares
+from shared.deployments import env_names, git_refs, secrets, shares
+from shared.deployments.next_revision import REPOSITORY
 from shared.errors import Invalid
 from web.fields import (
     JsonObject,
@@ -28,7 +29,7 @@ from web.fields import (
 )
 
 SOURCES = ("github", "external_docker", "internal_docker", "internal_source", "internal_template")
-UPLOAD, REPOSITORY = "internal_source", deployments.REPOSITORY
+UPLOAD = "internal_source"
 RENAMED_TYPES = {"serverless": "dev_zero", "dedicated": "prod"}
 TYPES = ("dev", "prod", "dev_free", "dev_zero", "dev_free_zero")
 DEFAULT_TYPE = "prod"

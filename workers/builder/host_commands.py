@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import os
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from uuid import UUID
@@ -12,7 +15,8 @@ import orjson
 from sqlalchemy import text
 
 import workers.graph_host
-from shared.deployments import deployments, secrets
+from shared.deployments import secrets
+from shared.deployments.next_revision import REPOSITORY
 from shared.errors import BuildFailed, HostUnusable
 from shared.infra.postgres import connection
 from shared.settings import MIB, Settings
@@ -23,6 +27,7 @@ from workers.runner.deployment_log import DeployLog
 from workers.runner.host import HostCommand, Output
 
 GRAPH_HOST = Path(workers.graph_host.__file__).parent
+COMPILE_SECONDS = 60
 
 
 def host_command(
@@ -33,6 +38,7 @@ def host_command(
     sandbox.give(workspace.root)  # it may have been made at another level
     cwd = workspace.project / made.manifest.directory
     interpreter = interpreters.find(settings, made.python_version)
+    keep_bytecode(interpreter.path, GRAPH_HOST)
     config = {
         "graphs": made.manifest.graphs,
         "paths": [str(workspace.project / path) for path in made.manifest.import_paths],
@@ -66,6 +72,27 @@ def host_command(
     return HostCommand(argv, str(cwd), env)
 
 
+@functools.cache
+def keep_bytecode(python: Path, package: Path) -> None:
+    """Have the graph host's bytecode for an interpreter beside it: a host may write nothing there.
+
+    Without it each of them compiles the package anew. Where we may not write either, they do.
+    """
+    if not os.access(package, os.W_OK):
+        return
+    compiling = commands.compile_bytecode(str(python), [package])
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            compiling,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=sandbox.bound,
+            timeout=COMPILE_SECONDS,
+            check=False,
+        )
+
+
 def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple[HostCommand, Output]]:
     """What a runner's host pool calls to start a host of a revision."""
 
@@ -76,7 +103,7 @@ def host_of(settings: Settings, deploy_log: DeployLog) -> Callable[[UUID], tuple
                 raise HostUnusable("the revision is gone")
             variables = secrets.secrets_of(conn, revision_id)
         hidden = variables.values()
-        if row.source == deployments.REPOSITORY:
+        if row.source == REPOSITORY:
             variables = sources.without_credentials(variables)
         output = deploy_log.of(row.deployment_id, revision_id, hidden)
         hold = workspaces.hold(workspaces.workspace_of(settings, row.build_id))

@@ -7,6 +7,7 @@ the package `graph_host` by hand.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -32,6 +33,7 @@ def boot() -> ModuleType:
 
 
 if __name__ == "__main__":
+    gc.disable()  # until the libraries are loaded, which stay: it would look through them again and again
     # Before anything imports langgraph, which reads it once.
     os.environ.setdefault("LANGGRAPH_STRICT_MSGPACK", "true")
     boot().main(sys.argv[1:])

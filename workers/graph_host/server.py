@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 
 from . import damage, frames, watch
 from .connection import Connection
+from .loop import Loop
 from .output import Limiter, capture
 from .standard import has_own_threads, json_dumps, json_loads, sleep
 from .threads import NodeThreads
@@ -55,7 +56,7 @@ class Host:
 
     def __init__(self, sock: socket.socket, config: dict[str, Any], threads: int) -> None:
         self._config = config
-        self._loop = asyncio.new_event_loop()
+        self._loop = Loop()
         asyncio.set_event_loop(self._loop)
         self._threads = NodeThreads(threads)
         self._loop.set_default_executor(self._threads)
@@ -113,6 +114,8 @@ class Host:
         except ImportError as error:
             message = f"langgraph cannot be imported: {error}. Has the project a module of the same name?"
             self._unusable("environment", message)
+        gc.freeze()
+        gc.enable()  # the project's modules find it as in any other process
 
         self._execution, self._answering = execution, queries
         self._connect_loopback = loopback.connect

@@ -214,6 +214,7 @@ def _why_it_fails(argv: Sequence[str], before: Callable[[], None] | None = None)
             timeout=PROBE_SECONDS,
             check=False,
             cwd="/",
+            env={"PATH": os.defpath},  # what has no rights can be read by user code that has none
         )
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)

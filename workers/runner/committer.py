@@ -24,17 +24,15 @@ from psycopg import Error as DatabaseError
 from shared.errors import Fenced, RunyardError, Unavailable
 from shared.infra.loops import forever
 from shared.infra.postgres import Driver, driver
-from shared.runs import claims, finish
+from shared.runs import claims, commits, finish
 from shared.runs.claims import Claimed, Requeue, Wish
 from shared.runs.eligibility import Next
 from shared.runs.finish import Finish
-from shared.threads import checkpoints, records
 from shared.threads.checkpoints import Write
 
 log = logging.getLogger(__name__)
 
 LINGER_SECONDS = 0.02  # how long a checkpoint nobody waits for may wait for others to commit with
-WAIT_FOR_DISK = "SET LOCAL synchronous_commit = on"
 RETRY_SECONDS = (0.05, 1.0)  # the first pause while the database is away, and the longest
 
 
@@ -167,25 +165,28 @@ class Committer:
         ends = [entry.end for entry in batch if entry.end is not None]
         backs = [entry.back for entry in batch if entry.back is not None]
         settled = [entry.owner.run for entry in batch if entry.waits_only]
-        kept = [end.run for end in ends if not end.run.temporary]
+        to_disk = any(entry.ask for entry in batch)
         with driver() as conn:
-            if not kept and not writes:
-                done, fenced = finish.finish_runs(conn, ends, owner=self._owner), set()
-                done |= self._done_before(conn, batch, done)
-            else:
-                with conn.transaction():
-                    if kept:
-                        records.lock_all(conn, [(run.deployment_id, run.thread_id) for run in kept])
-                    if any(entry.ask for entry in batch):
-                        conn.execute(WAIT_FOR_DISK)
-                    done = finish.finish_runs(conn, ends, owner=self._owner)
-                    done |= self._done_before(conn, batch, done)
-                    ending = [run.run_id for run in kept]
-                    fenced = checkpoints.write(conn, writes, ending=ending) if writes else set()
+            done, fenced = self._store(conn, ends, writes, to_disk=to_disk)
+            done |= self._done_before(conn, batch, done)
             given = claims.give_back(conn, backs) if backs else set()
             wishes = claims.wishes_to_stop(conn, settled) if settled else {}
         self._answer_waiting(batch, done, given, wishes)
         self._answer_written(batch, fenced)
+
+    def _store(
+        self, conn: Driver, ends: Sequence[Finish], writes: Sequence[Write], *, to_disk: bool
+    ) -> tuple[dict[UUID, Next | None], set[UUID]]:
+        """All or nothing; a statement by itself is a transaction."""
+        kept = [end for end in ends if not end.run.temporary]
+        temporary = [end for end in ends if end.run.temporary]
+        if not kept and not writes:
+            return finish.finish_runs(conn, temporary, owner=self._owner), set()
+        if not temporary:
+            return commits.commit(conn, kept, writes, owner=self._owner, to_disk=to_disk)
+        with conn.transaction():
+            done, fenced = commits.commit(conn, kept, writes, owner=self._owner, to_disk=to_disk)
+            return done | finish.finish_runs(conn, temporary, owner=self._owner), fenced
 
     def _done_before(
         self, conn: Driver, batch: Sequence[CommitEntry], done: Mapping[UUID, Next | None]

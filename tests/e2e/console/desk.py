@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import psycopg
 
-from cli.client import Client
-from cli.deploy import deploy
-from cli.project import Project
+from cli.api.client import Client
+from cli.deployments.deploy import deploy
+from cli.deployments.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 

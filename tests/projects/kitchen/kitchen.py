@@ -245,12 +245,15 @@ def peek(state: State) -> State:
     """What user code can see of the platform."""
     seen: dict[str, Any] = {"env": sorted(os.environ), "fds": sorted(os.listdir("/proc/self/fd"))}
     seen["kitchen"] = os.environ.get("KITCHEN")
+    seen["credentials"] = []
     for pid in (name for name in os.listdir("/proc") if name.isdigit()):
         try:
             environ = Path(f"/proc/{pid}/environ").read_bytes()
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-        seen["credentials"] = seen.get("credentials", False) or b"DATABASE_URL" in environ
+        if b"DATABASE_URL" in environ:
+            seen["credentials"].append(command)
     for module in ("shared.models", "workers.runner.execution", "web.app", "celery", "sqlalchemy"):
         try:
             __import__(module)

@@ -1,7 +1,7 @@
 """A platform on several machines: processes with data directories and ways to the servers of their own.
 
 PostgreSQL and Redis are one each, reached by TLS with a password. Machines share nothing else, on one kernel: a
-machine's network is its wires, its clock an offset.
+machine's network is its wires, its clock an offset, and where root starts them each has a user of its own.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from urllib.parse import quote, urlsplit
 import psutil
 import psycopg
 
-from cli import embedded, procfile
-from cli.procfile import PROJECT
+from cli.machine import embedded, procfile
+from cli.machine.procfile import PROJECT
 from shared.infra import encryption
 from tests.support.machines import certificates
 from tests.support.machines.network import HOST, Balancer, Network, PostgresTlsEnd, TlsEnd, Wire
@@ -36,6 +36,7 @@ OPERATOR_KEY = "the-operators-key-of-a-fleet"
 START_SECONDS = 120
 HEALTHY = "/ok?ready=1"
 ANSWERING_LOG_LINES = 60
+FIRST_USER = 64_001  # of the machines; nobody else's
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Machine:
     environment: Mapping[str, str]
     database: Wire
     redis: Wire
+    user: int | None  # None: ours
     processes: list[Process] = field(default_factory=list)
     count: int = 0
 
@@ -89,7 +91,15 @@ class Machine:
         argv = [part.replace("@%h", f"@{self.name}-{self.count}") for part in line.argv]
         with self.log.open("ab") as log:
             popen = subprocess.Popen(
-                argv, cwd=PROJECT, env=env, stdout=log, stderr=log, start_new_session=True
+                argv,
+                cwd=PROJECT,
+                env=env,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                user=self.user,
+                group=self.user,
+                extra_groups=None if self.user is None else [],
             )
         made = Process(kind, pool or "default", popen, port)
         self.processes.append(made)
@@ -182,6 +192,9 @@ class Fleet(Stack):
 
     def start(self) -> None:
         self._left.callback(self._folder.cleanup)
+        self._has_users = may_run_as(FIRST_USER)
+        if self._has_users:
+            self.data_dir.chmod(0o711)
         try:
             self._start_servers()
             self._migrate()
@@ -262,6 +275,7 @@ class Fleet(Stack):
     def _start_machine(self, place: Place, ports: Iterator[int]) -> None:
         folder = self.data_dir / place.name
         folder.mkdir(mode=0o700)
+        user = FIRST_USER + len(self.machines) if self._has_users else None
         database, redis = (Wire(self.network, end.port) for end in (self._database_end, self._redis_end))
         env = self._common() | {
             "DATABASE_URL": self._database_address(database.port),
@@ -274,7 +288,14 @@ class Fleet(Stack):
                 "PYTHONPATH": os.pathsep.join((str(CLOCKS), str(PROJECT))),
                 "TEST_CLOCKS": " ".join(f"{kind}={place.clock}" for kind in ("web", "runner", "builder")),
             }
-        machine = Machine(place, folder, env, database, redis)
+        if user is not None:
+            os.chown(folder, user, user)
+            env |= {
+                "HOME": str(folder),
+                "RUNYARD_CACHE_DIR": str(folder / "cache"),
+                "RUNYARD_RUNTIME_DIR": str(folder / "run"),
+            }
+        machine = Machine(place, folder, env, database, redis, user)
         self.machines[place.name] = machine
         for what in place.processes:
             machine.start(what, next(ports) if what == "web" else None)
@@ -343,6 +364,28 @@ class Fleet(Stack):
                 *machine.log.read_text(errors="replace").splitlines()[-lines:],
             ]
         )
+
+
+def may_run_as(user: int) -> bool:
+    """Whether we may be other users, and whether they may read what is run here."""
+    if os.geteuid() != 0:
+        return False
+    command = [sys.executable, "-c", "import celery, shared.settings"]
+    env = {"PYTHONPATH": str(PROJECT), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command,
+            cwd="/",
+            env=env,
+            user=user,
+            group=user,
+            extra_groups=[],
+            capture_output=True,
+            check=False,
+        )
+    except OSError:
+        return False  # the interpreter is closed to others
+    return done.returncode == 0
 
 
 def command_of(process: psutil.Process) -> str:

@@ -11,19 +11,16 @@ import io
 import json
 import os
 import subprocess
-import sys
 import zipfile
-from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import UUID, uuid4
 
 import gevent
-import psutil
 import pytest
 from sqlalchemy import text
 from werkzeug import Response
 
-from cli.procfile import PROJECT
+from cli.machine.procfile import PROJECT
 from shared.errors import BuildFailed
 from shared.infra.postgres import connection
 from shared.settings import Settings
@@ -31,25 +28,18 @@ from tests.support import factories
 from tests.support.archived import keep
 from tests.support.greened import World, child, greened
 from tests.support.outside import serving
-from tests.support.waiting import wait_until
 from workers.builder import (
     caches,
     environments,
     host_commands,
     interpreters,
-    steps,
-    untrusted_files,
     uv,
     workspaces,
 )
-from workers.builder.config import manifest
-from workers.builder.config.manifest import Manifest
 from workers.builder.environments import Environment, Plan
 from workers.builder.installer import Installer
-from workers.builder.interpreters import HERE
 from workers.builder.requirements import Requirements
 from workers.builder.steps import StepSandbox
-from workers.builder.workspaces import Workspace
 from workers.isolation import sandbox
 
 __all__ = ["child"]
@@ -434,160 +424,3 @@ def test_an_interpreter_that_is_not_here_is_missed_by_its_name(world: World) -> 
     digest = keep({**FILES, "langgraph.json": CONFIG.replace("{", '{"python_version": "3.99", ', 1)})
     with pytest.raises(BuildFailed, match=r"python_version: 3\.99 is not installed on this server"):
         make(settings_for(world), uuid4(), digest)
-
-
-@greened
-def test_a_link_a_build_step_leaves_is_not_followed(world: World) -> None:
-    secret = world.tmp_path / "secret"
-    secret.write_text("private")
-    link = world.tmp_path / "list.txt"
-    link.symlink_to(secret)
-
-    with pytest.raises(BuildFailed, match="cannot be read"):
-        environments._read(link)
-    untrusted_files.write(link, "new")
-
-    assert secret.read_text() == "private"
-    assert link.read_text() == "new"
-
-
-@greened
-def test_a_step_says_its_output_a_bounded_line_at_a_time(world: World) -> None:
-    said: list[str] = []
-    code = "print('one'); print('x' * 20_000); import sys; sys.stderr.write('two')"
-
-    reason = steps.execute(
-        [sys.executable, "-c", code], world.tmp_path, {}, lambda level, message: said.append(message)
-    )
-
-    assert reason is None
-    assert {said[0], said[-1]} == {"one", "two"}
-    assert max(map(len, said)) == steps.LINE_BYTES
-    assert sum(map(len, said)) == 20_006
-
-
-@greened
-def test_a_step_that_fails_gives_its_reason(world: World) -> None:
-    def reason(code: str) -> str | None:
-        return steps.execute([sys.executable, "-c", code], world.tmp_path, {}, lambda level, message: None)
-
-    assert reason("raise ValueError('seven')") == "ValueError: seven"
-    assert reason("import os; os._exit(7)") == "the step ended with 7"
-    assert reason("import os; os.kill(os.getpid(), 9)") == "the step was killed by SIGKILL"
-
-
-def test_the_installer_s_causes_become_one_line() -> None:
-    told = ["warning: x", "error: No solution found", "  cause: Because a", "  cause: and b", "", "hint: c"]
-
-    assert steps.cause(told) == "No solution found: Because a: and b"
-    assert steps.cause(["first", "ValueError: boom", ""]) == "ValueError: boom"
-    assert steps.cause([]) == ""
-
-
-def test_what_was_raised_becomes_one_line_of_a_failure() -> None:
-    trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\n    ^^^\n'
-    message = "RuntimeError: Form data requires a package.\nInstall it with:\n\n  pip install a-package\n"
-
-    assert steps.summary(f"./a.py failed\n{trace}{message}") == (
-        "./a.py failed: RuntimeError: Form data requires a package."
-    )
-    chained = f"./a.py failed\n{trace}KeyError: 1\n\nDuring handling of this:\n\n{trace}ValueError: two"
-    assert steps.summary(chained) == "./a.py failed: ValueError: two"
-    assert steps.summary("no graphs\n  what is there\n  and that") == "no graphs: and that"
-    assert steps.summary("one line\n") == "one line"
-    assert steps.summary("") == "failed"
-
-
-@greened
-def test_a_step_that_takes_too_much_is_ended(world: World) -> None:
-    hoard = "x = bytearray(200 * 2**20); import time; time.sleep(300)"
-    fill = "[open(str(n), 'wb').write(bytes(10**5)) for n in range(20)]; import time; time.sleep(300)"
-
-    def reason(code: str) -> str | None:
-        return steps.execute([sys.executable, "-c", code], world.tmp_path, {}, lambda level, message: None)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps, "WATCH_SECONDS", 0.05)
-        patch.setattr(steps, "MAX_MEMORY_BYTES", 100 * 2**20)
-        assert reason(hoard) == "the step took more than 100 MiB of memory"
-        patch.setattr(steps, "MAX_DISK_BYTES", 2**20)
-        assert reason(fill) == "the build took more than 1 MiB of disk"
-
-
-@greened
-def test_what_a_step_started_does_not_outlive_it(world: World) -> None:
-    said: list[str] = []
-
-    steps.execute(
-        ["/bin/sh", "-c", 'sleep 300 >/dev/null 2>&1 & echo "$!"'],
-        world.tmp_path,
-        {"PATH": os.environ["PATH"]},
-        lambda level, message: said.append(message),
-    )
-
-    wait_until(lambda: not _runs(int(said[0])))
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
-    outside = {
-        **dict.fromkeys(("DATABASE_URL", "REDIS_URL", "RUNYARD_ENCRYPTION_KEYS", "AWS_SECRET", "HOME"), "x"),
-        **dict.fromkeys(("UV_INDEX_URL", "PIP_INDEX_URL", "LD_PRELOAD", "PYTHONPATH"), "y"),
-        **{"PATH": "/usr/bin", "LANG": "C.UTF-8", "HTTPS_PROXY": "http://proxy", "RUNYARD_ISOLATION": "none"},
-    }
-    settings = Settings.from_env({**outside, "RUNYARD_DATA_DIR": str(tmp_path)})
-    workspace = Workspace(tmp_path / "revisions" / "x")
-    (workspace.project).mkdir(parents=True)
-    for name, content in FILES.items():
-        (workspace.project / name).write_text(content)
-    packages = tmp_path / "packages" / "env"
-    made = Environment(workspace, manifest.read(workspace.project, None), Requirements(), packages, HERE)
-
-    command = host_commands.host_command(settings, made, {"API_KEY": "k", "COLOUR": "blue"})
-
-    assert set(command.env) == {
-        *("PATH", "LANG", "HTTPS_PROXY", "HOME", "VIRTUAL_ENV", "GRAPH_HOST_CONFIG", "MALLOC_ARENA_MAX"),
-        *("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "API_KEY", "COLOUR"),
-    }
-    assert command.env["COLOUR"] == "blue", "a secret goes over the file"
-    assert command.env["HOME"] == str(workspace.home)
-    assert command.env["PATH"] == f"{workspace.env}/bin:{packages}/bin:/usr/bin"
-    assert command.cwd == str(workspace.project)
-    assert json.loads(command.env["GRAPH_HOST_CONFIG"]) == {
-        "graphs": {"agent": {"path": "./agent.py:graph", "description": None}},
-        "paths": [],
-        "store": {},
-        "inspect": False,
-        "auth": None,
-        "http": None,
-    }
-
-
-def test_a_host_gets_what_the_project_says_of_its_authorization_its_app_and_its_checkpoints(
-    tmp_path: Path,
-) -> None:
-    settings = Settings.from_env({"RUNYARD_DATA_DIR": str(tmp_path), "RUNYARD_ISOLATION": "none"})
-    workspace = Workspace(tmp_path / "revisions" / "x")
-    workspace.project.mkdir(parents=True)
-    found = Manifest(
-        directory=PurePosixPath(),
-        graphs={},
-        auth={"path": "./a.py:auth", "cache_keys": ["x"]},
-        http={"app": "./a.py:app", "middleware_order": "auth_first"},
-        checkpointer={"ttl": {"default_ttl": 5}, "serde": {"allowed_msgpack_modules": [["a", "State"]]}},
-    )
-    made = Environment(workspace, found, Requirements(), None, HERE)
-
-    command = host_commands.host_command(settings, made, {})
-
-    config = json.loads(command.env["GRAPH_HOST_CONFIG"])
-    assert config["auth"] == {"path": "./a.py:auth"}
-    assert config["http"] == {"app": "./a.py:app", "middleware_order": "auth_first"}
-    assert config["allowed_msgpack_modules"] == [["a", "State"]]
-    assert "ttl" not in config

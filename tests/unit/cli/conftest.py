@@ -28,8 +28,8 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RUNYARD_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setattr("cli.client.PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr("cli.following.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("cli.api.client.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("cli.deployments.following.POLL_SECONDS", 0.01)
     monkeypatch.chdir(tmp_path)
 
 

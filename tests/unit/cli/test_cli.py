@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.client import Client
-from cli.logs import Log
+from cli.api.client import Client
+from cli.deployments.logs import Log
 from cli.main import app
 from tests.support import control_plane as fake
 from tests.support.commands import deployed, json_lines, runyard
@@ -342,7 +342,7 @@ def test_build_logs_are_the_newest_revision_s(server: ControlPlane) -> None:
 
 
 def test_following_shows_each_line_once(server: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.logs.FOLLOW_SECONDS", 0.01)
+    monkeypatch.setattr("cli.deployments.logs.FOLLOW_SECONDS", 0.01)
     one, two, three, four = (fake.line(n, str(n)) for n in range(1, 5))
     server.answers[f"POST /v1/projects/{D}/deploy_logs"] = [
         (200, {"logs": [two, one], "next_offset": None}),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.access import find_key, find_tenant, find_url, read_env
+from cli.api.access import find_key, find_tenant, find_url, read_env
 from cli.errors import CommandFailed
 from shared.settings import Settings
 

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli import dev, new
-from cli.client import Client
-from cli.dev import Developing, ProjectFiles, first_run
+from cli.api.client import Client
+from cli.deployments import new
+from cli.deployments.project import Project
+from cli.deployments.watching import changes, state_of
 from cli.errors import BadUsage
+from cli.machine import dev
+from cli.machine.dev import Developing, ProjectFiles, first_run
 from cli.main import app
 from cli.output import Lines
-from cli.project import Project
-from cli.watching import changes, state_of
 from shared.settings import Settings
 from tests.support.control_plane import ControlPlane, D, deploy_answers
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.browser import has_screen
+from cli.operating.browser import has_screen
 from tests.support import control_plane as fake
 from tests.support.commands import json_lines, runyard
 from tests.support.control_plane import REVISION, STREAM, ControlPlane, D, R, record

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli import process, procfile
 from cli.errors import CommandFailed
+from cli.machine import process, procfile
 from cli.main import app
 from shared.settings import BadSetting
 

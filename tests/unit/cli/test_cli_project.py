@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.deployments.project import Project, deployment_name, sendable
 from cli.errors import CommandFailed
-from cli.project import Project, deployment_name, sendable
 
 
 @pytest.fixture

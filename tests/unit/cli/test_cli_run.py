@@ -13,11 +13,11 @@ from click.testing import Result
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cli import new
+from cli.deployments import new
+from cli.deployments.project import Project
+from cli.deployments.report import Terminal
 from cli.main import app
-from cli.project import Project
-from cli.report import Terminal
-from cli.transcript import Transcript
+from cli.runs.transcript import Transcript
 from tests.support import control_plane as fake
 from tests.support.control_plane import ControlPlane, R, record
 

@@ -14,7 +14,7 @@ import pytest
 from redis import AuthenticationError, Redis
 from redis.exceptions import RedisError
 
-from cli import embedded
+from cli.machine import embedded
 from tests.support.servers import running, valkey_url
 
 

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
-from cli import health
+from cli.machine import health
 from cli.main import app
 from shared.infra import schema
 from shared.settings import Settings

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.embedded import CannotStart
+from cli.machine.embedded import CannotStart
+from cli.machine.up import up
 from cli.output import Lines
-from cli.up import up
 from shared.settings import Settings
 
 
@@ -17,7 +17,7 @@ from shared.settings import Settings
 def test_a_port_that_is_taken_is_reported_with_what_chooses_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dev: str | None, chooses: str
 ) -> None:
-    monkeypatch.setattr("cli.up.close_memory", lambda: None)  # the tests' process stays open
+    monkeypatch.setattr("cli.machine.up.close_memory", lambda: None)  # the tests' process stays open
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         settings = Settings(data_dir=tmp_path / "data", port=port, dev_deployment=dev)

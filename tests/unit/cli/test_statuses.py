@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cli import statuses
+from cli.api import statuses
 from shared.models import REVISION_ENDS, RevisionStatus, RunStatus
 
 OPEN_OR_SUCCESSFUL = {RunStatus.PENDING, RunStatus.RUNNING, RunStatus.SUCCESS}

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli.procfile import PROJECT
+from cli.machine.procfile import PROJECT
 from tests.support.waiting import wait_until
 
 Start = Callable[..., "Supervised"]

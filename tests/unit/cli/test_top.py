@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cli import top
 from cli.main import app
+from cli.operating import top
 from tests.support.control_plane import ControlPlane, D
 
 pytestmark = pytest.mark.usefixtures("nowhere")

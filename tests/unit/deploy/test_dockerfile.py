@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.procfile import PROJECT, read
+from cli.machine.procfile import PROJECT, read
 from shared.settings import VARIABLES, Settings
 from tests.support import dockerfile
 

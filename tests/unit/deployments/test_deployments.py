@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from shared.deployments import archives, deployments, revisions, secrets
-from shared.deployments.deployments import Change
+from shared.deployments.next_revision import Change
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import connection
 from shared.models import RunStatus

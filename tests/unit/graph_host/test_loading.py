@@ -108,6 +108,20 @@ def test_a_factory_may_take_the_server_runtime(tmp_path: Path) -> None:
     assert run.values == {"a": ["threads.create_run", {"k": 1}, "u"]}
 
 
+def test_a_project_is_loaded_and_executed_while_garbage_is_collected(tmp_path: Path) -> None:
+    (tmp_path / "graphs.py").write_text(
+        "import gc\nfrom typing import TypedDict\nfrom langgraph.graph import StateGraph\n"
+        "class S(TypedDict, total=False):\n    a: list\n"
+        "as_loaded = gc.isenabled()\n"
+        "def n(s): return {'a': [as_loaded, gc.isenabled()]}\n"
+        "graph = StateGraph(S).add_node(n).set_entry_point('n').compile()\n"
+    )
+    with graph_host(tmp_path, {"g": "./graphs.py:graph"}) as host:
+        host.wait_ready()
+
+        assert host.run("g", {}).values == {"a": [True, True]}
+
+
 FORMS = """
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypedDict

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import health
-from cli.health import Unhealthy
+from cli.machine import health
+from cli.machine.health import Unhealthy
 from shared.infra import health_socket
 from shared.infra.health_socket import READY, HealthSocket
 from shared.settings import Settings

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from redis.exceptions import RedisError
 
-from cli import embedded
+from cli.machine import embedded
 from shared import thread_stream
 from shared.eventlog import events
 from shared.eventlog.events import END, OK, Batch, WakeChannel

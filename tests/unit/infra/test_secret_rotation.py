@@ -12,7 +12,7 @@ import pytest
 from redis import AuthenticationError, Redis
 from sqlalchemy import Engine
 
-from cli import embedded
+from cli.machine import embedded
 from shared import migrations
 from shared.access import api_keys
 from shared.access.api_keys import BOOTSTRAP, DEFAULT_ORGANIZATION_ID

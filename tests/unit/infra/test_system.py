@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import embedded, up
+from cli.machine import embedded, up
 from shared.infra import hardening, system
 from shared.settings import BadSetting, Settings
 from workers.isolation import cgroups, confinement, sandbox, usage

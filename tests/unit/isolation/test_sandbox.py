@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cli import embedded
+from cli.machine import embedded
 from shared.settings import BadSetting, Settings
 from tests.support.levels import LEVELS, NOT_A_USER
 from workers.isolation import sandbox
@@ -267,6 +267,21 @@ def test_a_sandbox_can_be_demanded(program: str, tmp_path: Path) -> None:
     )
     with pytest.raises(BadSetting, match="RUNYARD_ISOLATION=require"):
         sandbox.settle(settings)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="nothing is tried elsewhere")
+def test_what_tries_the_sandbox_is_given_no_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """User code without rights could read them there: the program has none either."""
+    written = tmp_path / "environment"
+    sandboxed = tmp_path / "bwrap"
+    sandboxed.write_text(f"#!/bin/sh\nenv > {written}\nexit 1\n")
+    sandboxed.chmod(0o755)
+    monkeypatch.setenv("DATABASE_URL", "postgresql://secret")
+
+    assert sandbox._bubblewrap(str(sandboxed)).program is None
+
+    assert "PATH=" in written.read_text()
+    assert "secret" not in written.read_text()
 
 
 def test_the_sandbox_that_comes_with_the_installation_stands_in_for_one_that_does_not_work(

@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 from shared.deployments import deployments, limits
-from shared.deployments.deployments import Change, DeploymentRef
+from shared.deployments.deployments import DeploymentRef
+from shared.deployments.next_revision import Change
 from shared.infra.postgres import connection, driver
 from shared.runs import claims, create, deployment_limits, eligibility
 from shared.runs.claims import Claimed, Terms

@@ -13,7 +13,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from shared.removal import expiry, history
-from shared.runs import claims, create, deployment_limits, eligibility, finish, key_limits, read
+from shared.runs import claims, commits, create, deployment_limits, eligibility, finish, key_limits, read
 from shared.runs import search as run_search
 from shared.runs.claims import Terms
 from shared.runs.create import RunRequest
@@ -136,6 +136,18 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: py
         end = Finish(claimed, RunStatus.SUCCESS, ThreadStatus.IDLE, values="{}", state="{}")
         assert run_id in finish.finish_runs(conn, [end], owner="me")
 
+    def committed(conn: Connection) -> None:
+        made = [
+            create.create_run(conn, deployment, RunRequest(assistant_id="agent"), thread_id=one).run_id
+            for one in (thread_id, factories.thread(deployment.id))
+        ]
+        own = conn.connection.driver_connection
+        taken = [run for run, _ in claims.claim(own, made, Terms("me", 30.0, 3600.0))]
+        ends = [Finish(run, RunStatus.SUCCESS, ThreadStatus.IDLE, values="{}", state="{}") for run in taken]
+        writes = [factories.checkpoint(run, "99999999", b"x", new=[("a", "1", "t")]) for run in taken]
+        done, fenced = commits.commit(own, ends, writes, owner="me", to_disk=False)
+        assert (done.keys(), fenced) == (set(made), set())
+
     cases: dict[str, tuple[Work, int]] = {
         "a search for one thread in 1,000": (
             lambda conn: search_and_count(conn, metadata={"user": 7}),
@@ -155,6 +167,7 @@ def test_nothing_that_is_asked_often_reads_what_it_does_not_need(monkeypatch: py
         "the runs of a cron": (lambda conn: newest(conn, metadata={"cron_id": "c"}), 10),
         "ten runs of long ago": (lambda conn: newest(conn, until=LONG_AGO), 10),
         "one more run": (run, 40),
+        "two more runs, with their checkpoints": (committed, 80),
     }
     counted = {name: read_by(work) for name, (work, _) in cases.items()}
 

@@ -1,18 +1,13 @@
-"""Upkeep: one leader, notifications sent again, abandoned runs taken over and their logs ended."""
+"""Upkeep: notifications sent again, abandoned runs taken over and their logs ended."""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from uuid import UUID
 
-import gevent
-import orjson
 import pytest
 from redis import Redis
-from sqlalchemy import text
 
 from shared import leadership
 from shared.deployments.deployments import DeploymentRef
@@ -21,68 +16,26 @@ from shared.eventlog import events
 from shared.infra import broker
 from shared.infra.postgres import connection, driver
 from shared.infra.redis import make_client
-from shared.runs import cancel, claims, webhooks
+from shared.runs import cancel, claims
 from shared.runs.claims import Terms
 from shared.settings import Settings
-from shared.threads import records
 from tests.support import factories
-from tests.support.waiting import until
-from workers.upkeep import upkeep as module
+from tests.support.abandoning import (
+    KWARGS,
+    Notified,
+    abandoned,
+    deployment,
+    log_of,
+    notified,
+    row,
+    thread_of,
+    upkeep,
+)
 from workers.upkeep.upkeep import Upkeep
 
+__all__ = ["deployment", "notified", "upkeep"]
+
 pytestmark = pytest.mark.usefixtures("db", "redis")
-
-KWARGS = {"config": {"configurable": {}}}
-Notified = list[tuple[str, str, str]]
-
-
-@pytest.fixture
-def notified(monkeypatch: pytest.MonkeyPatch) -> Notified:
-    """What was notified, instead of notifying."""
-    heard: Notified = []
-    monkeypatch.setattr(
-        broker.notifier, "notify", lambda task, queue, id: heard.append((task, queue, str(id)))
-    )
-    return heard
-
-
-@pytest.fixture
-def deployment() -> DeploymentRef:
-    return factories.deployment()
-
-
-@pytest.fixture
-def upkeep(settings: Settings, notified: Notified) -> Upkeep:
-    return Upkeep(dataclasses.replace(settings, worker="upkeep"))
-
-
-def abandoned(deployment: DeploymentRef, assignments: str = "deaths = deaths", **columns: Any) -> UUID:
-    """A run whose owner has not been heard of for too long."""
-    run_id = factories.run(deployment, **{"kwargs": KWARGS, **columns})
-    with driver() as conn:
-        claims.claim(conn, [run_id], Terms("dead", 30, 3600))
-    with connection() as conn:
-        conn.execute(
-            text(
-                f"UPDATE run SET lease_until = now() - interval '1 second', {assignments} WHERE run_id = :id"
-            ),
-            {"id": run_id},
-        )
-    return run_id
-
-
-def row(run_id: UUID) -> Any:
-    with connection() as conn:
-        return conn.execute(text("SELECT * FROM run WHERE run_id = :id"), {"id": run_id}).mappings().first()
-
-
-def thread_of(deployment: DeploymentRef, run_id: UUID) -> dict[str, Any]:
-    with connection() as conn:
-        return dict(records.get(conn, deployment.id, row(run_id)["thread_id"]))
-
-
-def log_of(redis: Redis, run_id: UUID) -> list[tuple[int, str, Any]]:
-    return [(event.seq, event.name, orjson.loads(event.data)) for event in events.logged(redis, run_id, 0)]
 
 
 def test_runs_whose_notification_was_lost_are_notified_of_again(upkeep: Upkeep, notified: Notified) -> None:
@@ -259,247 +212,6 @@ def test_redis_is_not_needed(
     upkeep.tick()
 
     assert row(run_id)["status"] == "error"
-
-
-class Counting(Upkeep):
-    """Counts its rounds instead of doing anything."""
-
-    def __init__(self, settings: Settings, name: str) -> None:
-        super().__init__(dataclasses.replace(settings, worker=name))
-        self.rounds = 0
-
-    def tick(self) -> None:
-        self.rounds += 1
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.02)
-
-
-def lead(name: str) -> bool:
-    with driver() as conn:
-        return leadership.hold(conn, leadership.UPKEEP, name)
-
-
-def end_leadership(at: str = "now()") -> None:
-    """As if the leader had not been heard of until then."""
-    with connection() as conn:
-        conn.execute(text(f"UPDATE leader SET lease_until = {at}"))
-
-
-def test_one_process_leads(settings: Settings, quick: None) -> None:
-    crowd = [Counting(settings, name) for name in "abc"]
-    loops = [gevent.spawn(upkeep._run) for upkeep in crowd]
-    until(lambda: max(upkeep.rounds for upkeep in crowd) >= 5)
-    try:
-        assert sorted(upkeep.rounds > 0 for upkeep in crowd) == [False, False, True]
-    finally:
-        gevent.killall(loops)
-
-
-def test_one_leads_of_many_that_begin_at_once() -> None:
-    with ThreadPoolExecutor(8) as pool:
-        led = list(pool.map(lead, "abcdefgh"))
-
-    assert led.count(True) == 1
-
-
-def test_a_leader_renews_and_nobody_else_leads_meanwhile() -> None:
-    assert lead("first")
-    assert not lead("second")
-    assert lead("first")
-
-
-def test_another_leads_when_the_leader_has_been_silent_for_too_long() -> None:
-    lead("first")
-    end_leadership()
-
-    assert lead("second")
-    assert not lead("first"), "and it learns of it when it wakes up"
-
-
-def test_a_lease_by_a_clock_that_has_been_put_back_since_counts_for_nothing() -> None:
-    lead("first")
-    end_leadership("now() + interval '1 hour'")
-
-    assert lead("second")
-    assert not lead("first")
-
-
-def test_another_leads_at_once_when_the_leader_stops(settings: Settings, quick: None) -> None:
-    first, second = Counting(settings, "first"), Counting(settings, "second")
-    first.start()
-    until(lambda: first.rounds)
-    second.start()
-    first.close()
-
-    assert lead("second")
-    until(lambda: second.rounds)
-    before = first.rounds
-    until(lambda: second.rounds > 3)
-    assert first.rounds == before
-    second.close()
-
-
-def test_a_process_that_does_not_lead_does_nothing(
-    upkeep: Upkeep, notified: Notified, deployment: DeploymentRef
-) -> None:
-    lead("another")
-    factories.run(deployment)
-    upkeep.tick()
-
-    assert notified == []
-
-
-def test_a_leader_that_was_replaced_in_the_middle_of_a_round_does_no_more(
-    settings: Settings,
-    notified: Notified,
-    redis: Redis,
-    deployment: DeploymentRef,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is frozen after it has looked which runs are abandoned, and wakes up when another has ended them."""
-    waiting, lost = factories.run(deployment), abandoned(deployment, "deaths = 2")
-    frozen, heir = (Upkeep(dataclasses.replace(settings, worker=name)) for name in ("frozen", "heir"))
-    look = claims.abandoned
-
-    def look_and_freeze(conn: Any, **options: Any) -> Any:
-        found = look(conn, **options)
-        monkeypatch.setattr(claims, "abandoned", look)
-        end_leadership()
-        heir.tick()
-        return found
-
-    monkeypatch.setattr(claims, "abandoned", look_and_freeze)
-    frozen.tick()
-
-    assert (row(lost)["status"], row(lost)["owner"], row(lost)["attempt"]) == ("error", "heir", 2)
-    assert [name for _, name, _ in log_of(redis, lost)] == ["error", "end"]
-    assert [id for _, _, id in notified] == [str(waiting)]
-    assert not lead("frozen")
-
-
-def test_beat_may_wake_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", 60)
-    upkeep = Counting(settings, "first")
-    loop = gevent.spawn(upkeep._run)
-    gevent.sleep(0)
-    upkeep.wake()
-    until(lambda: upkeep.rounds == 1)
-    upkeep.wake()
-    until(lambda: upkeep.rounds == 2)
-    loop.kill()
-
-
-HOUR_AGO, IN_AN_HOUR = "- interval '1 hour'", "+ interval '1 hour'"
-TIMES = {
-    "run": (
-        "created_at",
-        "updated_at",
-        "started_at",
-        "lease_until",
-        "deadline_at",
-        "not_before",
-        "notified_at",
-    ),
-    "leader": ("lease_until",),
-    "worker": ("started_at", "seen_at"),
-}
-
-
-def move_stored_times(by: str) -> None:
-    """What a clock that moves the other way does to them."""
-    with connection() as conn:
-        for table, columns in TIMES.items():
-            moved = ", ".join(f"{column} = {column} {by}" for column in columns)
-            conn.execute(text(f"UPDATE {table} SET {moved}"))
-
-
-@pytest.mark.parametrize("by", [HOUR_AGO, IN_AN_HOUR])
-def test_nothing_is_stuck_when_the_databases_clock_moves_by_an_hour(
-    settings: Settings, notified: Notified, deployment: DeploymentRef, by: str
-) -> None:
-    """A run that waits, one whose owner is gone, and one that waits for its next attempt."""
-    waiting, again = factories.run(deployment), factories.run(deployment)
-    owned = factories.run(deployment, kwargs=KWARGS)
-    lead("an earlier leader")
-    with driver() as conn:
-        claims.claim(conn, [owned], Terms("gone", 30, 7200))
-        [(retried, _)] = claims.claim(conn, [again], Terms("gone", 30, 7200))
-    with connection() as conn:
-        claims.give_back(conn, [claims.Requeue(retried, delay_seconds=5, death="died")])
-    move_stored_times(by)
-
-    upkeep = Upkeep(dataclasses.replace(settings, worker="upkeep"))
-    upkeep.tick()
-
-    with connection() as conn:
-        late = conn.execute(
-            text(
-                "SELECT count(*) FROM run WHERE lease_until > now() + interval '30 seconds'"
-                " OR not_before > now() + interval '5 seconds'"
-            )
-        )
-        assert late.scalar_one() == 0
-        conn.execute(text("UPDATE run SET lease_until = lease_until - interval '31 seconds'"))
-    upkeep.tick()
-    upkeep.tick()
-
-    assert {row(id)["status"] for id in (waiting, again, owned)} == {"pending"}
-    assert {id for _, _, id in notified} >= {str(waiting), str(again)}
-
-
-@pytest.mark.parametrize(
-    ("attempts", "is_under_way", "seconds"), [(0, False, 0), (1, False, 10), (2, True, 30)]
-)
-def test_no_webhook_waits_for_a_clock_that_was_put_back(
-    upkeep: Upkeep, deployment: DeploymentRef, attempts: int, is_under_way: bool, seconds: float
-) -> None:
-    run_id = factories.run(deployment, webhook="https://hooks.example")
-    with connection() as conn:
-        webhooks.record(conn, [run_id])
-        conn.execute(
-            text(
-                "UPDATE webhook_delivery SET attempt = :attempts, due_at = now() + interval '20 minutes',"
-                " owner = CASE WHEN :is_under_way THEN 'gone' END"
-            ),
-            {"attempts": attempts, "is_under_way": is_under_way},
-        )
-    upkeep.tick()
-
-    assert seconds_to_webhook() <= seconds
-
-
-def test_the_pauses_between_attempts_of_a_webhook_are_left_alone(
-    upkeep: Upkeep, deployment: DeploymentRef
-) -> None:
-    run_id = factories.run(deployment, webhook="https://hooks.example")
-    with connection() as conn:
-        webhooks.record(conn, [run_id])
-        longest = "UPDATE webhook_delivery SET attempt = 4, due_at = now() + interval '44 minutes'"
-        conn.execute(text(longest))
-    upkeep.tick()
-
-    assert seconds_to_webhook() > 43 * 60
-
-
-def seconds_to_webhook() -> float:
-    with connection() as conn:
-        query = text("SELECT extract(epoch FROM due_at - now()) FROM webhook_delivery")
-        return float(conn.execute(query).scalar_one())
-
-
-@pytest.mark.parametrize("by", [HOUR_AGO, IN_AN_HOUR])
-def test_a_runner_finds_what_waits_also_after_the_databases_clock_has_moved(
-    deployment: DeploymentRef, by: str
-) -> None:
-    run_id = factories.run(deployment)
-    move_stored_times(by)
-
-    with driver() as conn:
-        taken = claims.claim_waiting(conn, "default", Terms("me", 30, 60), limit=9, waited_seconds=2)
-    assert [run.run_id for run, _ in taken] == [run_id]
 
 
 def test_two_rounds_at_once_end_a_run_once(

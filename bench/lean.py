@@ -1,0 +1,125 @@
+"""Durable threads for the bare graphs: checkpoints in memory, and each run's in a PostgreSQL, in one statement.
+
+No more than this has to be paid for a run whose thread survives the process: the floor under a durable server.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
+from langgraph.checkpoint.memory import InMemorySaver
+
+from bench.targets import TargetError
+from cli.machine import embedded
+
+START_SECONDS, STOP_SECONDS = 30.0, 30.0
+
+TABLE = """
+CREATE TABLE checkpoint (
+    thread_id text, checkpoint_id text, task_id text, type text, value bytea,
+    PRIMARY KEY (thread_id, checkpoint_id, task_id)
+)
+"""
+INSERT = """
+INSERT INTO checkpoint SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::bytea[])
+ON CONFLICT (thread_id, checkpoint_id, task_id) DO UPDATE SET type = excluded.type, value = excluded.value
+"""
+
+Kept = tuple[str, str, str, str, bytes]  # a row of the table
+
+
+class LeanSaver(InMemorySaver):
+    """Reads come from memory; what a run wrote waits here until `commit`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: dict[str, dict[tuple[str, str], Kept]] = defaultdict(dict)
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+
+    async def open(self, url: str) -> None:
+        self._connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+        await self._connection.execute(TABLE)
+
+    async def aclose(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        self._keep(config.get("configurable", {})["thread_id"], checkpoint["id"], "", checkpoint)
+        return super().put(config, checkpoint, metadata, new_versions)
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        place = config.get("configurable", {})
+        self._keep(place["thread_id"], place["checkpoint_id"], task_id, list(writes))
+        super().put_writes(config, writes, task_id, task_path)
+
+    def _keep(self, thread_id: str, checkpoint_id: str, task_id: str, value: Any) -> None:
+        kind, data = self.serde.dumps_typed(value)
+        self._waiting[thread_id][checkpoint_id, task_id] = (thread_id, checkpoint_id, task_id, kind, data)
+
+    async def commit(self, thread_id: str) -> None:
+        """Write what the runs of a thread left, in one statement."""
+        assert self._connection is not None
+        if not (rows := self._waiting.pop(thread_id, {}).values()):
+            return
+        await self._connection.execute(
+            INSERT, [list(column) for column in zip(*rows, strict=True)], prepare=True
+        )
+
+
+class Database:
+    """An embedded PostgreSQL in a folder that goes with it; a child of ours, so its CPU counts as ours."""
+
+    def __init__(self) -> None:
+        """Started and ready; raises TargetError."""
+        self._folder = tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True)
+        try:
+            server = embedded.postgres(Path(self._folder.name))
+        except embedded.CannotStart as error:
+            raise TargetError(str(error)) from error
+        self.url, self._stop_signal = server.url, server.stop_signal
+        self._process = subprocess.Popen(
+            server.command,
+            preexec_fn=partial(_prepare, server),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        ends_at = time.monotonic() + START_SECONDS
+        while not server.is_ready(self._process.pid):
+            if self._process.poll() is not None or time.monotonic() > ends_at:
+                self.stop()
+                raise TargetError("the PostgreSQL for durable threads did not start")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        self._process.send_signal(self._stop_signal)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()
+
+
+def _prepare(server: embedded.Server) -> None:
+    if server.before_exec:
+        server.before_exec()
+    embedded.die_with_parent(server.stop_signal)

@@ -1,0 +1,106 @@
+"""The table that matters: a line a question, a column a server, and how many times as good the first server is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench import report
+from bench.in_process import LABEL
+from bench.measuring import Row
+
+COUNTED = ("errors", "lost", "doubled", "disordered")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure of one case of one scenario, in words."""
+
+    asks: str
+    unit: str
+    scenario: str
+    case: str
+    figure: str
+
+    def value(self, rows: Sequence[Row]) -> float | None:
+        """The median over a server's repeats; None when it was not measured, or nothing came."""
+        return report.median(self.rows(rows), self.figure)
+
+    def rows(self, rows: Sequence[Row]) -> list[Row]:
+        return [row for row in rows if (row["scenario"], row["case"]) == (self.scenario, self.case)]
+
+    def times_as_good(self, ours: float | None, theirs: float | None) -> float | None:
+        """Above 1 the first is better, whether more is better or less."""
+        if not ours or not theirs:
+            return None
+        return ours / theirs if self.figure in report.MORE_IS_BETTER else theirs / ours
+
+
+LINES = (
+    Line("A run on a thread over SSE, to its end", "ms, p50", "latency", "stream_threaded", "whole_ms_p50"),
+    Line("… to its first data", "ms, p50", "latency", "stream_threaded", "first_data_ms_p50"),
+    Line("… to its metadata", "ms, p50", "latency", "stream_threaded", "metadata_ms_p50"),
+    Line("Runs on threads, 32 clients", "a second", "throughput", "wait_threaded_32_clients", "runs_per_second"),
+    Line("Stateless runs, 32 clients", "a second", "throughput", "wait_stateless_32_clients", "runs_per_second"),
+    Line("Streamed runs, 32 clients", "a second", "throughput", "stream_threaded_32_clients", "runs_per_second"),
+    Line("Custom events, 32 streams", "a second", "tokens", "custom_32_streams", "events_per_second"),
+    Line("Chunks of messages, 32 streams", "a second", "tokens", "messages_32_streams", "events_per_second"),
+    Line("500 streams of 50 events a second, all done", "s", "paced", "custom_500_streams", "all_done_seconds"),
+    Line("… delay of an event", "ms, p99", "paced", "custom_500_streams", "delay_ms_p99"),
+    Line("1,000 runs of 5 s at once, all done", "s", "idle", "1000_runs", "all_done_seconds"),
+    Line("Runs that block 0.2 s, 32 clients", "a second", "block", "32_clients", "runs_per_second"),
+    Line("CPU of a run on a thread, 32 clients", "ms", "throughput", "wait_threaded_32_clients", "cpu_ms_per_run"),
+    Line("CPU of a stateless run, 32 clients", "ms", "throughput", "wait_stateless_32_clients", "cpu_ms_per_run"),
+    Line("Memory of the idle server", "MB", "memory", "200_runs", "memory_before_mb"),
+    Line("A small run beside 4 that burn CPU", "ms, p50", "noisy", "4_burners", "whole_ms_p50"),
+)  # fmt: skip
+FAILED = "Runs failed; events lost, doubled or out of order"
+
+
+# what a run may cost at least: the same graph with no server around it
+FLOORS = tuple(line for line in LINES if line.figure == "cpu_ms_per_run")
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown: what the first server was asked, of each server; empty when it was asked nothing of this."""
+    by_server = servers(rows)
+    first, *others = by_server or ("",)
+    shown = [line for line in LINES if line.rows(by_server.get(first, []))]
+    if not shown:
+        return ""
+    header = ["", "", *by_server, *(f"× {other}" for other in others)]
+    lines = [[line.asks, line.unit, *_figures(line, by_server)] for line in shown]
+    failed = [str(failures(found)) for found in by_server.values()]
+    return report.markdown(header, [*lines, [FAILED, "", *failed, *[""] * len(others)]])
+
+
+def floor(rows: Sequence[Row]) -> str:
+    """Markdown: CPU of the first server's runs over that of the bare graphs'; empty without both."""
+    (first, *_), bare = servers(rows) or ("",), bare_graphs(rows)
+    ours = report.targets(rows).get(first, [])
+    lines = [
+        [line.asks, line.unit, *map(report.rounded, (server, least, server / least))]
+        for line in FLOORS
+        if (server := line.value(ours)) and (least := line.value(bare))
+    ]
+    return report.markdown(["", "", first, "bare graphs", "times"], lines) if lines else ""
+
+
+def servers(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows by server, in the order in which they appear."""
+    return {name: found for name, found in report.targets(rows).items() if not name.startswith(LABEL)}
+
+
+def bare_graphs(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["label"].startswith(LABEL)]
+
+
+def failures(rows: Sequence[Row]) -> int:
+    """Of all the scenarios, also those that have no line."""
+    return sum(row.get(name, 0) for row in rows for name in COUNTED)
+
+
+def _figures(line: Line, by_server: dict[str, list[Row]]) -> list[str]:
+    values = [line.value(rows) for rows in by_server.values()]
+    ratios = [line.times_as_good(values[0], value) for value in values[1:]]
+    return [*map(report.rounded, values), *map(report.rounded, ratios)]

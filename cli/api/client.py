@@ -1,0 +1,346 @@
+"""The control plane as the command line sees it: its calls, and its refusals as sentences."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, BinaryIO
+from uuid import uuid4
+
+import httpx
+
+from cli.api.access import find_key, find_url
+from cli.api.ids import is_id, is_part, with_part
+from cli.errors import BadUsage, CommandFailed
+
+__all__ = ["Client", "find_key", "find_url"]
+
+PAGE = 100
+TRIES, PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 8, 0.5, 10.0  # together 14 s: a restart of the service
+BUSY = frozenset({429, 503})  # nothing was done: a call that changes something may be sent again
+UPLOAD_SECONDS, UPLOAD_TRIES, UPLOAD_BYTES = 300.0, 3, 64 * 1024
+UPLOAD_HEADERS = {"Content-Type": "application/gzip"}
+
+# Beside a key: whoever manages a deployment with an authorization of its own is none of its users.
+AS_STUDIO = {"X-Auth-Scheme": "langsmith"}
+
+CHECK_KEY = "The service does not accept this API key. Check RUNYARD_API_KEY and .env, or pass --api-key."
+CHECK_ORGANIZATION = "Check --org, RUNYARD_ORG and LANGSMITH_TENANT_ID."
+OTHER_ROLE = "`runyard keys create --role …` makes a key with another role."
+NOT_A_SERVICE = "Give the address of the service, without a path of a deployment or a page."
+# What there is at a path, for whoever asked for what is not there.
+LISTS = {
+    "/v2/deployments": "`runyard list` shows the deployments there are.",
+    "/v2/keys": "`runyard keys list` shows the keys there are.",
+    "/v2/organizations": "`runyard orgs list` shows those there are.",
+    "/runs/": "`runyard runs list` shows the newest.",
+    "/threads/": "`runyard threads list` shows the newest.",
+}
+
+
+class Client:
+    """The control plane's calls; what it refuses is raised as CommandFailed."""
+
+    def __init__(
+        self, url: str, key: str, *, tenant: str | None = None, more_headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.url = url.rstrip("/")
+        who = {"X-Api-Key": key} | ({"X-Tenant-Id": tenant} if tenant else {})
+        self.headers = {**who, **(more_headers or {})}
+        self._has_answered = False
+        try:
+            self._http = httpx.Client(
+                base_url=self.url, headers={**self.headers, "Accept": "application/json"}, timeout=30
+            )
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:
+            raise CommandFailed(f"{url} is not an address a service can have: {error}") from error
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def at(self, url: str) -> Client:
+        """The same caller at a deployment's address."""
+        tenant = self.headers.get("X-Tenant-Id")
+        return Client(url, self.headers["X-Api-Key"], tenant=tenant, more_headers=AS_STUDIO)
+
+    # Deployments
+
+    def deployments(self, **filters: str) -> Iterator[dict[str, Any]]:
+        """All deployments; `name`, `name_contains` and other filters of the list."""
+        return self.every("/v2/deployments", **filters)
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """The deployment of that name, None when there is none."""
+        rows = self.deployments(name=name, name_contains=name)
+        return next((row for row in rows if row.get("name") == name), None)
+
+    def require(self, name_or_id: str) -> dict[str, Any]:
+        """The deployment of that name, that id or a part of it; CommandFailed when there is none or several."""
+        if is_id(name_or_id):
+            return self.deployment(name_or_id)
+        found = self.find(name_or_id)
+        if found is not None:
+            return found
+        rows = with_part(self.deployments(), name_or_id) if is_part(name_or_id) else []
+        if len(rows) > 1:
+            raise BadUsage(f"{len(rows)} deployments have an id with {name_or_id!r}: give more of it.")
+        if not rows:
+            raise CommandFailed(f"There is no deployment {name_or_id!r}. {LISTS['/v2/deployments']}")
+        return rows[0]
+
+    def deployment(self, deployment_id: str) -> dict[str, Any]:
+        return self.get(f"/v2/deployments/{deployment_id}")
+
+    def create(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self.send("POST", "/v2/deployments", body, repeat=True)
+
+    def change(self, deployment_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self.send("PATCH", f"/v2/deployments/{deployment_id}", body)
+
+    def delete(self, deployment_id: str) -> None:
+        self.send("DELETE", f"/v2/deployments/{deployment_id}")
+
+    # Revisions
+
+    def revisions(self, deployment_id: str, *, limit: int, **filters: str) -> Iterator[dict[str, Any]]:
+        """A deployment's revisions, newest first."""
+        path, offset = f"/v2/deployments/{deployment_id}/revisions", 0
+        while limit > offset:
+            size = min(limit - offset, PAGE)
+            page = self.get(path, {**filters, "limit": size, "offset": offset})["resources"]
+            yield from page
+            if len(page) < size:
+                return
+            offset += size
+
+    def newest_revision(self, deployment_id: str) -> dict[str, Any]:
+        for row in self.revisions(deployment_id, limit=1):
+            return row
+        raise CommandFailed("The deployment has no revision.")
+
+    def revision(self, deployment_id: str, revision_id: str) -> dict[str, Any]:
+        return self.get(f"/v2/deployments/{deployment_id}/revisions/{revision_id}")
+
+    def previews(self, deployment_id: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.get(f"/v2/deployments/{deployment_id}/previews")["resources"]
+        return rows
+
+    def add_revision(self, deployment_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self.send("POST", f"/v2/deployments/{deployment_id}/revisions", body, repeat=True)
+
+    def redeploy(self, deployment_id: str, revision_id: str) -> dict[str, Any]:
+        return self.send(
+            "POST", f"/v2/deployments/{deployment_id}/revisions/{revision_id}/redeploy", repeat=True
+        )
+
+    def interrupt(self, deployment_id: str, revision_id: str) -> dict[str, Any]:
+        return self.send(
+            "POST", f"/v2/deployments/{deployment_id}/revisions/{revision_id}/interrupt", repeat=True
+        )
+
+    def stream(self, path: str, headers: Mapping[str, str], timeout: httpx.Timeout) -> Any:
+        """A streamed answer, as httpx gives it: a context manager that raises httpx.HTTPError."""
+        return self._http.stream("GET", path, headers=dict(headers), timeout=timeout)
+
+    def logs(
+        self,
+        deployment_id: str,
+        revision_id: str | None,
+        kind: str,
+        body: Mapping[str, Any],
+        *,
+        wait_seconds: int = 0,
+    ) -> dict[str, Any]:
+        """A page of `build` or `deploy` log lines: `logs` and `next_offset`.
+
+        Of a deployment's log the service may be asked to wait so long for the first line.
+        """
+        revision = f"/revisions/{revision_id}" if revision_id else ""
+        wait = f"?wait={wait_seconds}" if wait_seconds and not revision else ""
+        path = f"/v1/projects/{deployment_id}{revision}/{kind}_logs{wait}"
+        return self.send("POST", path, body, repeat=True)
+
+    # Uploads
+
+    def upload(
+        self, deployment_id: str, archive: BinaryIO, size: int, sent: Callable[[int], None] | None = None
+    ) -> str:
+        """Put the archive where the service wants it; what the service calls it from now on.
+
+        `sent` is called with the number of bytes sent; it starts again when the connection broke.
+        """
+        digest = _content_digest(archive)
+        for attempt in range(1, UPLOAD_TRIES + 1):
+            place = self.send(
+                "POST", f"/v2/deployments/{deployment_id}/upload-url", {"supports_upload_headers": True}
+            )
+            headers = {**UPLOAD_HEADERS, "Content-Digest": digest, **(place.get("upload_headers") or {})}
+            archive.seek(0)
+            try:
+                answer = httpx.put(
+                    place["upload_url"],
+                    content=_parts(archive, sent),
+                    headers={**headers, "Content-Length": str(size)},
+                    timeout=UPLOAD_SECONDS,
+                )
+            except httpx.HTTPError as error:
+                if attempt == UPLOAD_TRIES:
+                    where = place["upload_url"].partition("?")[0].rpartition("/")[0]
+                    raise CommandFailed(f"The upload to {where} failed: {error}") from error
+            else:
+                if not _is_passing(answer, True) or attempt == UPLOAD_TRIES:
+                    _require_success(answer, what="The upload")
+                    return place["object_path"]
+            time.sleep(PAUSE_SECONDS * attempt)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    # The wire
+
+    def every(self, path: str, **filters: str) -> Iterator[dict[str, Any]]:
+        """All of a list, page after page."""
+        offset = 0
+        while True:
+            page = self.get(path, {**filters, "limit": PAGE, "offset": offset})["resources"]
+            yield from page
+            if len(page) < PAGE:
+                return
+            offset += PAGE
+
+    def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
+        """The JSON at this path; asked again when the service is in trouble."""
+        return self._request("GET", path, params=params, repeat=True)
+
+    def send(self, method: str, path: str, body: Any = None, *, repeat: bool = False) -> Any:
+        """What the service answers to a call that changes something; `repeat` when doing it twice is as once.
+
+        A POST carries an Idempotency-Key: sent again, it is answered with what the first one did.
+        """
+        headers = {"Idempotency-Key": str(uuid4())} if method == "POST" else None
+        return self._request(method, path, body=body, headers=headers, repeat=repeat)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        repeat: bool,
+    ) -> Any:
+        for attempt in range(1, TRIES + 1):
+            pause = PAUSE_SECONDS * attempt
+            try:
+                answer = self._http.request(method, path, params=params, json=body, headers=headers)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                # A wrong address will not become right.
+                if attempt == TRIES or not repeat or not self._has_answered:
+                    raise CommandFailed(self._silence(error)) from error
+            else:
+                self._has_answered = True
+                if not _is_passing(answer, repeat) or attempt == TRIES:
+                    return _content(answer)
+                pause = max(pause, _retry_after(answer))
+            time.sleep(min(pause, LONGEST_PAUSE_SECONDS))
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _silence(self, error: Exception) -> str:
+        if isinstance(error, httpx.UnsupportedProtocol):
+            return f"{self.url!r} is not the address of a service: it must begin with http:// or https://."
+        return (
+            f"{self.url} does not answer ({error or type(error).__name__}). Is the service running there?"
+            " Start it with `runyard up`, or name its address with RUNYARD_URL or --url."
+        )
+
+
+def _content_digest(archive: BinaryIO) -> str:
+    """The header by which the service sees whether all of it arrived as it was sent."""
+    found = hashlib.sha256()
+    archive.seek(0)
+    for part in _parts(archive, None):
+        found.update(part)
+    return f"sha-256=:{b64encode(found.digest()).decode()}:"
+
+
+def _parts(archive: BinaryIO, sent: Callable[[int], None] | None) -> Iterator[bytes]:
+    done = 0
+    while part := archive.read(UPLOAD_BYTES):
+        yield part
+        done += len(part)
+        if sent is not None:
+            sent(done)
+
+
+def _is_passing(answer: httpx.Response, repeat: bool) -> bool:
+    is_first_under_way = answer.status_code == 409 and "Retry-After" in answer.headers
+    return answer.status_code in BUSY or (repeat and (answer.status_code >= 500 or is_first_under_way))
+
+
+def _retry_after(answer: httpx.Response) -> float:
+    value = answer.headers.get("Retry-After", "")
+    return float(value) if value.isdecimal() else 0.0
+
+
+def _content(answer: httpx.Response) -> Any:
+    _require_success(answer)
+    if not answer.content:
+        return None
+    try:
+        return answer.json()
+    except ValueError as error:
+        raise CommandFailed(
+            f"{answer.request.url} answers with something that is not JSON. Is this the service's address?"
+        ) from error
+
+
+def _require_success(answer: httpx.Response, what: str | None = None) -> None:
+    if answer.is_success:
+        return
+    where = what or f"{answer.request.method} {answer.request.url.path}"
+    reason = f"{where} was refused ({answer.status_code}): {_detail(answer)}"
+    if answer.status_code >= 500:
+        reason = f"{where} failed ({answer.status_code}): {_detail(answer)}. Look at the service's own log."
+    raise CommandFailed(f"{reason} {_what_to_do(answer)}".rstrip())
+
+
+def _what_to_do(answer: httpx.Response) -> str:
+    """What helps against a refusal; nothing when the service has said it all."""
+    match answer.status_code:
+        case 401:
+            return CHECK_KEY
+        case 403:
+            return CHECK_ORGANIZATION if "X-Tenant-Id" in _detail(answer) else OTHER_ROLE
+        case 404:
+            path = answer.request.url.path
+            return next((hint for start, hint in LISTS.items() if start in path), NOT_A_SERVICE)
+        case _:
+            return ""
+
+
+def _detail(answer: httpx.Response) -> str:
+    """What the service said, as text that ends like a sentence."""
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = answer.text[:500].strip() or answer.reason_phrase
+    if isinstance(detail, list):
+        detail = "; ".join(_violation(item) for item in detail)
+    text = str(detail)
+    return text if text.endswith((".", "!", "?")) or not text else f"{text}."
+
+
+def _violation(item: Any) -> str:
+    """`source_config.repo_url: must be …`"""
+    if not isinstance(item, dict):
+        return str(item)
+    place = [str(part) for part in item.get("loc") or []]
+    name = ".".join(place[1:] if place[:1] == ["body"] and place[1:] else place)
+    return f"{name}: {item.get('msg')}"

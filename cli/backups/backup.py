@@ -1,0 +1,215 @@
+"""`runyard backup` and `runyard restore`: the service's database into a file and back, on a machine that reaches it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.errors import BadUsage, CommandFailed
+from cli.options import Json, sentences, settings
+from shared.settings import Settings
+
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--passphrase-file",
+        help="A file with a passphrase: the encryption keys are in the backup, sealed with it.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+
+
+def backup(
+    target: Annotated[
+        Path, typer.Argument(help="The file to write, or a directory for a file named after the time.")
+    ] = Path(),
+    passphrase_file: PassphraseFile = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Write nothing: read this backup, and say whether it can be restored."),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace a file that is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a backup of the service, which may run meanwhile: all that PostgreSQL holds, as of one moment.
+
+    Deployments with their archives, threads, runs, stores, crons, API keys, OAuth clients and secrets. Secrets stay
+    encrypted: keep the keys elsewhere, or seal them into the backup with --passphrase-file.
+    """
+    with sentences(as_json=as_json):
+        if check:
+            _check(target, passphrase_file, as_json=as_json)
+        else:
+            _make(target, passphrase_file, force=force, as_json=as_json)
+
+
+def _make(target: Path, passphrase_file: Path | None, *, force: bool, as_json: bool) -> None:
+    from cli.backups import contents, database, keys, making
+    from cli.machine import local  # brings the whole database layer along; few commands need it
+
+    own = settings()
+    encryption_keys = local.encryption_keys(own)
+    passphrase = keys.passphrase(passphrase_file)
+    with database.of_service(own) as url:
+        path, manifest = making.make(url, target, encryption_keys, passphrase=passphrase, replace=force)
+    if as_json:
+        typer.echo(json.dumps({"path": str(path), **_shown(manifest)}, indent=2))
+        return
+    typer.echo(f"{path}: {contents.in_words(manifest['counts'])} ({_size(path)}).")
+    if manifest["unreadable"]:
+        typer.echo(
+            f"{manifest['unreadable']} encrypted values cannot be read with the keys there are: is one missing?",
+            err=True,
+        )
+    if passphrase is None:
+        typer.echo(
+            f"Encryption keys are not in it. It is restored with {', '.join(manifest['keys'])} (fingerprints):"
+            " keep them elsewhere, or use --passphrase-file."
+        )
+
+
+def _check(path: Path, passphrase_file: Path | None, *, as_json: bool) -> None:
+    from cli.backups import archive, contents, keys, restoring
+
+    read = archive.read(path)
+    passphrase = keys.passphrase(passphrase_file)
+    encryption_keys = _keys(settings(), read.manifest, passphrase)
+    found = restoring.check(read, encryption_keys)
+    if as_json:
+        typer.echo(json.dumps({"path": str(path), **_shown(read.manifest), **found}, indent=2))
+        return
+    typer.echo(f"{path} is whole: made {read.manifest['made_at']} by runyard {read.manifest['version']}.")
+    typer.echo(f"It holds {contents.in_words(read.manifest['counts'])}.")
+    typer.echo(
+        f"The keys read {found['encrypted'] - found['unreadable']} of {found['encrypted']} encrypted values."
+    )
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="The backup.", metavar="FILE")],
+    passphrase_file: PassphraseFile = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Remove what the database holds. Asks first.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    paused: Annotated[
+        bool,
+        typer.Option(
+            "--paused",
+            help="For a copy beside the original: crons are off, runs that had not ended are ended, webhooks are not"
+            " sent.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Restore a backup into an empty service: that of DATABASE_URL, else of the data directory. It must be stopped.
+
+    It is one transaction: interrupted, or refused, nothing has changed. Runs that had not ended when the backup was
+    made go on when the service starts.
+    """
+    with sentences(as_json=as_json):
+        _restore(file, settings(), passphrase_file, replace=replace, yes=yes, paused=paused, as_json=as_json)
+
+
+def _restore(
+    file: Path,
+    own: Settings,
+    passphrase_file: Path | None,
+    *,
+    replace: bool,
+    yes: bool,
+    paused: bool,
+    as_json: bool,
+) -> None:
+    from cli.backups import archive, contents, database, keys, restoring
+    from cli.machine import local
+    from shared import migrations
+
+    read = archive.read(file)
+    encryption_keys = _keys(own, read.manifest, keys.passphrase(passphrase_file))
+    found = restoring.check(read, encryption_keys)
+    with database.of_service(own, alone=True) as url:
+        with database.connected(url) as conn:
+            target = restoring.look(conn)
+            restoring.require(target, replace=replace)
+            if not target.is_empty:
+                _confirm(contents.in_words(target.counts), yes=yes, as_json=as_json)
+            kept = (
+                local.keep_keys(own, encryption_keys) if encryption_keys and not own.encryption_keys else None
+            )
+            troubles: list[str] = []
+            restoring.restore(
+                conn,
+                read,
+                target,
+                paused=paused,
+                at_last=lambda: troubles.extend(restoring.empty_redis(own.redis_url, own.data_dir)),
+            )
+        migrations.upgrade(url)
+        ended = 0
+        if paused:
+            with local.connected(changed(own, database_url=url)):
+                ended = restoring.end_live_runs()
+    if as_json:
+        typer.echo(
+            json.dumps({"path": str(file), **_shown(read.manifest), **found, "ended_runs": ended}, indent=2)
+        )
+    else:
+        typer.echo(
+            f"Restored {contents.in_words(read.manifest['counts'])}, as of {read.manifest['made_at']}."
+        )
+        if kept is not None:
+            typer.echo(f"The keys are in {kept}.")
+    for trouble in troubles:
+        typer.echo(trouble, err=True)
+
+
+def _keys(own: Settings, manifest: dict[str, Any], passphrase: str | None) -> tuple[str, ...]:
+    """The service's keys and, unless settings name them, those of the backup. Raises CommandFailed."""
+    from cli.backups import keys
+    from cli.machine import local
+
+    if own.encryption_keys:
+        return own.encryption_keys
+    path = local.key_file(own)
+    known = local.encryption_keys(own) if path.is_file() else ()
+    sealed = manifest["sealed_keys"]
+    if passphrase is not None:
+        if sealed is None:
+            raise BadUsage("The backup has no keys that a passphrase opens: leave --passphrase-file out.")
+        known += tuple(key for key in keys.unseal(sealed, passphrase) if key not in known)
+    if not known and manifest["encrypted"]:
+        opens = (
+            "--passphrase-file opens those in the backup"
+            if sealed is not None
+            else "they are not in the backup"
+        )
+        raise CommandFailed(
+            f"There are no encryption keys: set RUNYARD_ENCRYPTION_KEYS, or put them into {path}; {opens}."
+        )
+    return known
+
+
+def _confirm(label: str, *, yes: bool, as_json: bool) -> None:
+    if yes:
+        return
+    if as_json or not sys.stdin.isatty():
+        raise CommandFailed(f"Nobody can be asked here: --yes removes {label} without a question.")
+    if not typer.confirm(f"Remove {label} for good, and put the backup in their place?"):
+        raise CommandFailed("Nothing was changed.")
+
+
+def _shown(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest for scripts; sealed keys are for the file alone."""
+    return {**manifest, "sealed_keys": manifest["sealed_keys"] is not None}
+
+
+def _size(path: Path) -> str:
+    size = path.stat().st_size
+    return f"{size / 1_000_000:.1f} MB" if size >= 1_000_000 else f"{size / 1000:.0f} kB"

@@ -1,0 +1,427 @@
+"""`runyard deploy`: a project directory, or a git repository, to a serving revision, reported step by step."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+from urllib.parse import urlsplit
+
+import typer
+
+from cli.api import addresses
+from cli.api.access import read_env
+from cli.api.client import Client
+from cli.api.ids import version
+from cli.deployments.following import WAIT_SECONDS, follow
+from cli.deployments.project import CONFIG, Project, deployment_name, name_of, sendable
+from cli.deployments.report import Plain, PrintLine, Report, choose
+from cli.errors import BadUsage, CommandFailed, TimedOut
+from cli.options import ConfigFile, Key, Org, Url, open_client, sentences
+
+BETA = "runyard deploy is beta."
+CONTINUES = "The build goes on there: `runyard status {name}` and `runyard logs {name} --type build` tell how it stands."
+
+
+class Source(Protocol):
+    """Where a revision's files come from."""
+
+    @property
+    def kind(self) -> str:
+        """The control plane's name for this kind of source."""
+        ...
+
+    def config(self) -> dict[str, Any]:
+        """What the deployment keeps of it."""
+        ...
+
+    def revision_config(self, client: Client, deployment_id: str, report: Report) -> dict[str, Any]:
+        """What one revision is made of; an upload happens here."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArchiveUpload:
+    """A directory on this machine."""
+
+    project: Project
+    kind: str = "internal_source"
+
+    def config(self) -> dict[str, Any]:
+        return {}
+
+    def revision_config(self, client: Client, deployment_id: str, report: Report) -> dict[str, Any]:
+        with tempfile.TemporaryFile() as archive:
+            size = self.project.write_archive(archive)
+            report.step(f"Uploading {max(size // 1024, 1)} KiB of source")
+            with report.upload(size) as sent:
+                object_path = client.upload(deployment_id, archive, size, sent)
+        return {"source_tarball_path": object_path, "langgraph_config_path": self.project.config_path}
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A git repository that the service can reach."""
+
+    url: str
+    ref: str | None
+    config_path: str
+    kind: str = "github"
+
+    def config(self) -> dict[str, Any]:
+        return {"repo_url": self.url}
+
+    def revision_config(self, client: Client, deployment_id: str, report: Report) -> dict[str, Any]:
+        found: dict[str, Any] = {"langgraph_config_path": self.config_path}
+        return found | ({"repo_ref": self.ref} if self.ref else {})
+
+
+@dataclass(frozen=True)
+class DeployRequest:
+    """What a deployment is created with or updated to."""
+
+    name: str
+    source: Source
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    kind: str = "dev"
+    deployment_id: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # pool and limits
+    preview: str | None = None  # the name of one, beside what serves
+
+
+def deploy(
+    client: Client, project: Project, name: str, print_line: PrintLine, *, wait: bool = True
+) -> dict[str, Any]:
+    """Bring a project to the deployment of that name, reported in lines; its record. Raises CommandFailed."""
+    report = Plain(print_line)
+    request = DeployRequest(name, ArchiveUpload(project), project.variables())
+    found, revision_id = start(client, request, report)
+    if wait:
+        follow(client, found["id"], revision_id, report)
+    return client.deployment(found["id"])
+
+
+def start(client: Client, request: DeployRequest, report: Report) -> tuple[dict[str, Any], str]:
+    """Create or update the deployment; its record and the id of the revision that is on its way."""
+    secrets, refused = sendable(request.variables)
+    for name in refused:
+        report.note(f"{name} is reserved and is not sent")
+    found = client.deployment(request.deployment_id) if request.deployment_id else client.find(request.name)
+    if found is None and request.preview:
+        raise CommandFailed(
+            f"There is no deployment {request.name} to preview: deploy it without --preview first."
+        )
+    if found is None:
+        report.step(f"Creating the deployment {request.name}")
+        return _create(client, request, secrets, report)
+    if request.preview:
+        report.step(f"Previewing the deployment {found['name']} as {request.preview}")
+    else:
+        report.step(f"Updating the deployment {found['name']}")
+        if len(found.get("traffic") or []) > 1:
+            report.note("Its traffic is split: when this is deployed, the split ends.")
+    config = request.source.revision_config(client, found["id"], report)
+    return _change(client, found, request, config, secrets, report)
+
+
+def _create(
+    client: Client, request: DeployRequest, secrets: list[dict[str, str]], report: Report
+) -> tuple[dict[str, Any], str]:
+    """A source that needs no upload goes with the first call; the others follow in a PATCH."""
+    is_upload = isinstance(request.source, ArchiveUpload)
+    found = client.create(
+        {
+            "name": request.name,
+            "source": request.source.kind,
+            "source_config": {"deployment_type": request.kind, **request.source.config()},
+            "source_revision_config": {} if is_upload else request.source.revision_config(client, "", report),
+            "secrets": secrets,
+            **request.settings,
+        }
+    )
+    if not is_upload:
+        report.step(f"Building {_revision(found)}")
+        return found, found["latest_revision_id"]
+    config = request.source.revision_config(client, found["id"], report)
+    return _change(client, found, request, config, secrets, report, is_new=True)
+
+
+def _change(
+    client: Client,
+    found: dict[str, Any],
+    request: DeployRequest,
+    config: dict[str, Any],
+    secrets: list[dict[str, str]],
+    report: Report,
+    *,
+    is_new: bool = False,
+) -> tuple[dict[str, Any], str]:
+    body = {
+        "revision_source": request.source.kind,
+        "source_revision_config": config,
+        "secrets": secrets,
+        **({} if is_new else request.settings),
+    }
+    if request.source.config():
+        body["source_config"] = request.source.config()
+    if request.preview:
+        made = client.add_revision(found["id"], {**body, "preview": request.preview})
+        record = found | {"latest_revision_id": made["id"], "latest_revision_number": made["number"]}
+        report.step(f"Building {_revision(record)}")
+        return record, made["id"]
+    record = found | client.change(found["id"], body)
+    revision_id = record.get("latest_revision_id") or client.newest_revision(found["id"])["id"]
+    report.step(f"Building {_revision({**record, 'latest_revision_id': revision_id})}")
+    return record, revision_id
+
+
+def _revision(found: dict[str, Any]) -> str:
+    """`v3 (its id)`, of the deployment's newest revision."""
+    number = found.get("latest_revision_number")
+    return f"{version(number) if number else 'revision'} ({found['latest_revision_id']})"
+
+
+# The command
+
+
+def command(
+    directory: Annotated[
+        Path, typer.Argument(help="The project's directory. Default: this one.", show_default=False)
+    ] = Path("."),
+    name: Annotated[
+        str | None,
+        typer.Option("--name", "-n", help="The deployment's name. Default: the directory's.", metavar="NAME"),
+    ] = None,
+    prod: Annotated[bool, typer.Option("--prod", help="The same as --type prod.")] = False,
+    kind: Annotated[
+        Literal["dev", "prod"] | None,
+        typer.Option("--type", help="The type of a new deployment. Default: dev.", show_default=False),
+    ] = None,
+    deployment_id: Annotated[
+        str | None, typer.Option(help="Update this deployment, whatever its name is.", metavar="ID")
+    ] = None,
+    config: ConfigFile = CONFIG,
+    env_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file with the deployment's variables. Default: `env` of the configuration, or .env.",
+            metavar="FILE",
+        ),
+    ] = None,
+    git: Annotated[
+        str | None,
+        typer.Option(
+            "--git",
+            help="Deploy this repository instead of a directory. The service fetches it.",
+            metavar="URL",
+            rich_help_panel="From git",
+        ),
+    ] = None,
+    ref: Annotated[
+        str | None,
+        typer.Option(
+            "--ref",
+            help="A branch, a commit, or refs/tags/TAG. Default: the repository's.",
+            metavar="REF",
+            rich_help_panel="From git",
+        ),
+    ] = None,
+    preview: Annotated[
+        str | None,
+        typer.Option(
+            "--preview",
+            help="Deploy beside what serves, at an address of its own, under this name; it gets no other runs.",
+            metavar="NAME",
+        ),
+    ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(help="The pool whose runners run it.", metavar="NAME", rich_help_panel="Scale"),
+    ] = None,
+    max_concurrent_runs: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Runs it has at a time; 0: no limit of its own.", metavar="N", rich_help_panel="Scale"
+        ),
+    ] = None,
+    hosts_per_runner: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Processes a runner keeps for it; 0: the runner's default.",
+            metavar="N",
+            rich_help_panel="Scale",
+        ),
+    ] = None,
+    run_timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Seconds a run may take; 0: the service's default.",
+            metavar="SECONDS",
+            rich_help_panel="Scale",
+        ),
+    ] = None,
+    memory_mb: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Memory of one process; 0: the service's default.",
+            metavar="MB",
+            rich_help_panel="Scale",
+        ),
+    ] = None,
+    max_tokens_per_day: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Tokens its runs may use a day; 0: no limit.", metavar="N", rich_help_panel="Scale"
+        ),
+    ] = None,
+    max_run_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Tokens each of its runs may use; 0: no limit.", metavar="N", rich_help_panel="Scale"
+        ),
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the build.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Wait at most this long; then exit 3.", metavar="SECONDS")
+    ] = WAIT_SECONDS,
+    no_input: Annotated[bool, typer.Option("--no-input", help="Ask nothing; fail instead.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the address alone.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON lines alone: one object for each event.")
+    ] = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Deploy a project directory, and wait until it serves. Beta.
+
+    Finds the deployment by its name and updates it in place, or creates it. Variables of the project's .env
+    become its secrets; no .env file is ever uploaded. Shows the build log while it builds, and at last the
+    address.
+
+    Exit codes: 0 deployed (or on its way, with --no-wait) · 1 failed, skipped, interrupted or refused ·
+    2 wrong usage · 3 not deployed within --timeout · 130 Ctrl-C; the build goes on.
+    """
+    with sentences(as_json=as_json):
+        if git is None and ref is not None:
+            raise BadUsage("--ref belongs to --git.")
+        if prod and kind == "dev":
+            raise BadUsage("--prod and --type dev contradict each other.")
+        limits = {
+            "max_concurrent_runs": max_concurrent_runs,
+            "hosts_per_runner": hosts_per_runner,
+            "run_timeout_seconds": run_timeout,
+            "memory_mb": memory_mb,
+            "max_tokens_per_day": max_tokens_per_day,
+            "max_run_tokens": max_run_tokens,
+        }
+        limits = {name: value for name, value in limits.items() if value is not None}
+        if preview and (pool or limits):
+            raise BadUsage("--preview leaves the deployment's pool and limits as they are.")
+        project = None if git else Project.read(directory, config)
+        found = read_env_of(project, env_file)
+        source: Source = ArchiveUpload(project) if project else Repository(str(git), ref, config)
+        request = DeployRequest(
+            name=deployment_name(name) if name else name_of(default_name(project, git), found),
+            source=source,
+            variables=found,
+            kind=kind or ("prod" if prod else "dev"),
+            deployment_id=deployment_id,
+            settings=({"pool": pool} if pool else {}) | ({"limits": limits} if limits else {}),
+            preview=preview,
+        )
+        report = choose(as_json=as_json, quiet=quiet)
+        report.note(BETA)
+        if project and not env_file and project.missing_env_file:
+            report.note(
+                f"{project.missing_env_file}, the env of {config}, does not exist: no variables are sent"
+            )
+        ask = None if no_input or as_json or not sys.stdin.isatty() else _ask_key
+        local = found if project or env_file else None
+        with _client(url, api_key, org, local, ask) as client:
+            record, revision_id = start(client, request, report)
+            seconds = None if no_wait else timeout
+            run_to_end(client, record, revision_id, report, seconds=seconds, preview=preview)
+
+
+def run_to_end(
+    client: Client,
+    found: dict[str, Any],
+    revision_id: str,
+    report: Report,
+    *,
+    seconds: float | None,
+    preview: str | None = None,
+) -> None:
+    """Wait so long for a revision, or not at all, and report the result. Raises CommandFailed."""
+    result = {
+        "deployment_id": found["id"],
+        "revision_id": revision_id,
+        "revision_number": found.get("latest_revision_number"),
+        "name": found["name"],
+        "url": None,
+        **({"preview": preview} if preview else {}),
+    }
+    if seconds is None:
+        report.result({"status": "started", **result}, CONTINUES.format(name=found["name"]))
+        return
+    try:
+        follow(client, found["id"], revision_id, report, seconds=seconds)
+    except KeyboardInterrupt:
+        report.note(CONTINUES.format(name=found["name"]))
+        raise
+    except CommandFailed as error:
+        is_late = isinstance(error, TimedOut)
+        failure = TimedOut(f"{error} {CONTINUES.format(name=found['name'])}") if is_late else error
+        status = "timed_out" if is_late else "failed"
+        if report.failure({"status": status, **result, **error.details}, str(failure)):
+            raise typer.Exit(failure.exit_code) from error
+        raise failure from None
+    found = client.deployment(found["id"])
+    address = addresses.address_of(client.url, found)
+    what = f"Deployment {found['name']}"
+    if preview:
+        shown = [row for row in client.previews(found["id"]) if row["name"] == preview]
+        address, what = shown[0]["url"] if shown else None, f"Preview {preview} of {found['name']}"
+    report.result({"status": "succeeded", **result, "url": address}, f"{what}: {address}")
+
+
+def read_env_of(project: Project | None, env_file: Path | None) -> dict[str, str]:
+    """The deployment's variables: of the file that was named, else of the project. Raises CommandFailed."""
+    if env_file is not None:
+        if not env_file.is_file():
+            raise BadUsage(f"{env_file} does not exist.")
+        return read_env(env_file)
+    return project.variables() if project else {}
+
+
+def default_name(project: Project | None, git: str | None) -> str:
+    """The directory's name, or the repository's."""
+    if project:
+        return project.folder.name
+    return Path(urlsplit(git or "").path).name.removesuffix(".git")
+
+
+def _client(
+    url: str | None,
+    key: str | None,
+    org: str | None,
+    local: Mapping[str, str] | None,
+    ask: Callable[[], str] | None,
+) -> Client:
+    try:
+        return open_client(url, key, org, local=local)
+    except CommandFailed:
+        if ask is None or key:
+            raise
+    return open_client(url, ask(), org, local=local)
+
+
+def _ask_key() -> str:
+    return typer.prompt("API key", hide_input=True)

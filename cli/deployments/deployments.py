@@ -1,0 +1,231 @@
+"""`runyard list`, `status`, `delete`: the deployments there are, how one stands, and its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from rich.table import Column, Table
+from rich.text import Text
+
+from cli.api.addresses import address_in
+from cli.api.client import Client
+from cli.api.ids import short, version
+from cli.api.statuses import status_style
+from cli.deployments.project import deployment_name, name_here
+from cli.errors import CommandFailed
+from cli.options import Json, Key, Org, Url, confirm_deletion, open_client, sentences
+from cli.output import UNLIMITED, console, printable, when
+
+REVISIONS_SHOWN = 5
+WIDE = 120  # columns that full ids need
+
+Wide = Annotated[
+    bool,
+    typer.Option("--wide", "-w", help="Show full ids, and more; on a wide terminal that is the default."),
+]
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        help="The deployment's name, its id, or the end of it. Default: the name that deploy gives it here.",
+        metavar="NAME|ID",
+        show_default=False,
+    ),
+]
+
+
+def chosen(client: Client, name_or_id: str | None) -> dict[str, Any]:
+    """The deployment that was named, by its name, its id, or what a directory of that name deploys as.
+
+    When none was: the one that this directory deploys to.
+    """
+    if name_or_id is None:
+        return client.require(name_here())
+    try:
+        return client.require(name_or_id)
+    except CommandFailed:
+        normal = deployment_name(name_or_id)
+        found = client.find(normal) if normal != name_or_id else None
+        if found is None:
+            raise
+        return found
+
+
+def _named(client: Client, name: str) -> dict[str, Any] | None:
+    """The deployment of that name, or that `deploy --name` makes of it; None when there is none."""
+    return client.find(name) or client.find(deployment_name(name))
+
+
+def list_deployments(
+    name_contains: Annotated[str, typer.Option(help="Only names with this text.", metavar="TEXT")] = "",
+    wide: Wide = False,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """List the deployments, newest first."""
+    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
+        rows = list(client.deployments(name_contains=name_contains))
+        if as_json:
+            typer.echo(json.dumps([summary(row) for row in rows], indent=2))
+            return
+        if not rows:
+            typer.echo("There are no deployments. `runyard deploy DIRECTORY` makes one.")
+            return
+        show_table(lambda is_wide: _deployment_table(rows, is_wide=is_wide), wide=wide)
+
+
+def show_table(make: Callable[[bool], Table], *, wide: bool) -> None:
+    """A table whose ids are whole if there is room for them, or if they were asked for: then lines may be longer."""
+    out = console(width=UNLIMITED if wide else None)
+    out.print(make(out.width >= WIDE))
+
+
+def id_column(header: str = "ID") -> Column:
+    """Never folded: an id is there to be copied."""
+    return Column(header, no_wrap=True)
+
+
+def _deployment_table(rows: list[dict[str, Any]], *, is_wide: bool) -> Table:
+    more = ("Type", "Pool") if is_wide else ()
+    columns = (Column("Name", overflow="fold"), "Status", id_column(), Column("Address", overflow="fold"))
+    table = Table(*columns, *more, box=None, pad_edge=False)
+    for row in rows:
+        cells = [row["name"], _state(row), row["id"] if is_wide else short(row["id"]), address_in(row)]
+        if is_wide:
+            cells += [(row.get("source_config") or {}).get("deployment_type"), row.get("pool")]
+        table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell or "-")) for cell in cells))
+    return table
+
+
+def status(
+    name: Name = None,
+    wide: Wide = False,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Show how a deployment stands: its address, its newest revisions, and which of them serves."""
+    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
+        found = chosen(client, name)
+        rows = list(client.revisions(found["id"], limit=REVISIONS_SHOWN))
+        if as_json:
+            typer.echo(json.dumps({**summary(found), "deployment": found, "revisions": rows}, indent=2))
+            return
+        out = console()
+        for label, value in _facts(found):
+            out.print(Text.assemble((f"{label:<12}", "bold"), value))
+        out.print()
+        active_id = found.get("active_revision_id")
+        show_table(lambda is_wide: revision_table(rows, active_id, is_wide=is_wide), wide=wide)
+
+
+def _facts(found: dict[str, Any]) -> list[tuple[str, Text]]:
+    config = found.get("source_config") or {}
+    limits = {name: value for name, value in (found.get("limits") or {}).items() if value is not None}
+    facts = {
+        "Deployment": f"{found['name']} ({found['id']})",
+        "Status": _state(found),
+        "Address": address_in(found),
+        "Type": config.get("deployment_type"),
+        "Source": config.get("repo_url"),
+        "Traffic": _split(found),
+        "Pool": found.get("pool"),
+        "Limits": ", ".join(f"{name} {value}" for name, value in limits.items()),
+        "Secrets": ", ".join(secret["name"] for secret in found.get("secrets") or []),
+        "Changed": when(found.get("updated_at")),
+    }
+    return [
+        (label, value if isinstance(value, Text) else Text(printable(str(value))))
+        for label, value in facts.items()
+        if value
+    ]
+
+
+def _split(found: dict[str, Any]) -> str | None:
+    """`v3 90 %, v4 10 %` where several revisions get new runs."""
+    shares = found.get("traffic") or []
+    in_words = ", ".join(f"{version(share['revision_number'])} {share['percent']} %" for share in shares)
+    return in_words if len(shares) > 1 else None
+
+
+def _state(row: dict[str, Any]) -> Text:
+    """Whether it serves, and what its newest revision came to: its own status tells only that it is there."""
+    if row.get("status") not in (None, "READY", "AWAITING_DATABASE", "UNUSED"):
+        return Text(str(row["status"]), "yellow")
+    newest = Text(row.get("latest_revision_status") or "not serving yet")
+    newest.stylize(status_style(newest.plain))
+    newest = Text.assemble(version(row.get("latest_revision_number")), " ", newest)
+    if not row.get("active_revision_id"):
+        return newest
+    serving = Text(f"serving {version(row.get('active_revision_number'))}", "green")
+    is_newest = row.get("latest_revision_id") == row["active_revision_id"]
+    return serving if is_newest else Text.assemble(serving, ", ", newest)
+
+
+def summary(row: dict[str, Any]) -> dict[str, Any]:
+    """What scripts ask of a deployment."""
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "url": address_in(row),
+        "status": row.get("status"),
+        "latest_revision_id": row.get("latest_revision_id"),
+        "latest_revision_number": row.get("latest_revision_number"),
+        "latest_revision_status": row.get("latest_revision_status"),
+        "active_revision_id": row.get("active_revision_id"),
+        "active_revision_number": row.get("active_revision_number"),
+    }
+
+
+def revision_table(rows: list[dict[str, Any]], active_id: str | None, *, is_wide: bool) -> Table:
+    """Revisions, with the one that serves marked."""
+    columns = ("Revision", "Status", "Created", id_column(), Column(overflow="fold"))
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        is_active = row["id"] == active_id
+        about = f"preview {row['preview']}" if row.get("preview") else ""
+        note = "serves now" if is_active else (row.get("status_message") or about).partition("\n")[0]
+        table.add_row(
+            version(row.get("number")),
+            Text(row["status"], status_style(row["status"])),
+            when(row["created_at"]),
+            row["id"] if is_wide else short(row["id"]),
+            Text(printable(note), "bold" if is_active else "dim"),
+        )
+    return table
+
+
+def delete(
+    name: Annotated[
+        str, typer.Argument(help="The deployment's id, the end of it, or its name.", metavar="ID|NAME")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="Succeed where no deployment has this name; for scripts.")
+    ] = False,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Delete a deployment with its threads, runs and logs. It asks first."""
+    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
+        # A name that is not there must not be taken for the end of another deployment's id.
+        found = _named(client, name) if if_exists else client.require(name)
+        if found is None:
+            missing = {"id": None, "name": name, "deleted": False}
+            typer.echo(json.dumps(missing) if as_json else f"There is no deployment {name}.")
+            return
+        label = f"{found['name']} ({found['id']})"
+        if not force:
+            confirm_deletion(label, "threads, runs and logs", as_json=as_json)
+        client.delete(found["id"])
+        if as_json:
+            typer.echo(json.dumps({"id": found["id"], "name": found["name"], "deleted": True}))
+        else:
+            typer.echo(f"Deleted {label}.")

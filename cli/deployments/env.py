@@ -1,0 +1,142 @@
+"""`runyard env`: a deployment's variables. Their values are kept as secrets, and never shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.api.access import read_env
+from cli.api.client import Client
+from cli.api.ids import version
+from cli.deployments.deploy import run_to_end
+from cli.deployments.deployments import chosen
+from cli.deployments.following import WAIT_SECONDS
+from cli.deployments.report import choose
+from cli.deployments.served import Deployment, echo_json
+from cli.errors import BadUsage, CommandFailed
+from cli.options import Json, Key, Org, Url, new_app, open_client, sentences
+from cli.output import printable
+
+app = new_app("List, set and unset the variables of a deployment.")
+
+JsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines, as `deploy` does.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until it serves.")]
+Timeout = Annotated[
+    float, typer.Option(min=0.1, help="Wait at most this long; then exit 3.", metavar="SECONDS")
+]
+
+
+@app.command("list")
+def list_variables(
+    name: Deployment = None, as_json: Json = False, url: Url = None, api_key: Key = None, org: Org = None
+) -> None:
+    """List the names of a deployment's variables. Nobody can see their values."""
+    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
+        names = names_of(chosen(client, name))
+        if as_json:
+            echo_json(names)
+        elif names:
+            typer.echo("\n".join(map(printable, names)))
+        else:
+            typer.echo("It has no variables. `runyard env set NAME=VALUE` sets one.", err=True)
+
+
+def names_of(found: Mapping[str, Any]) -> list[str]:
+    return sorted(secret["name"] for secret in found.get("secrets") or [])
+
+
+@app.command("set")
+def set_variables(
+    assignments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="NAME=VALUE; NAME=- reads the value from stdin, so that no shell remembers it.",
+            metavar="NAME=VALUE …",
+            show_default=False,
+        ),
+    ] = None,
+    env_file: Annotated[
+        Path | None, typer.Option(help="Set what this file sets, too.", metavar="FILE", show_default=False)
+    ] = None,
+    name: Deployment = None,
+    no_wait: NoWait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    as_json: JsonLines = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Set variables of a deployment; the others stay. A new revision serves with them.
+
+    Exit codes are those of `deploy`.
+    """
+    with sentences(as_json=as_json):
+        if env_file is not None and not env_file.is_file():
+            raise BadUsage(f"{env_file} does not exist.")
+        changes: dict[str, str | None] = {
+            **(read_env(env_file) if env_file else {}),
+            **parsed(assignments or []),
+        }
+        if not changes:
+            raise BadUsage("Say what to set: NAME=VALUE, or --env-file FILE.")
+        with open_client(url, api_key, org) as client:
+            change(
+                client, chosen(client, name), changes, as_json=as_json, seconds=None if no_wait else timeout
+            )
+
+
+def parsed(assignments: list[str]) -> dict[str, str]:
+    """NAME=VALUE as a dict. Raises BadUsage."""
+    found: dict[str, str] = {}
+    for text in assignments:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise BadUsage(f"{text!r} is not NAME=VALUE.")
+        found[name] = sys.stdin.read().rstrip("\n") if value == "-" else value
+    return found
+
+
+@app.command("unset")
+def unset_variables(
+    names: Annotated[
+        list[str], typer.Argument(help="The variables' names.", metavar="NAME …", show_default=False)
+    ],
+    name: Deployment = None,
+    no_wait: NoWait = False,
+    timeout: Timeout = WAIT_SECONDS,
+    as_json: JsonLines = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Remove variables of a deployment; the others stay. A new revision serves without them.
+
+    Exit codes are those of `deploy`.
+    """
+    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
+        found = chosen(client, name)
+        unknown = sorted(set(names) - set(names_of(found)))
+        if unknown:
+            raise CommandFailed(f"{found['name']} has no variable {', '.join(unknown)}.")
+        change(client, found, dict.fromkeys(names), as_json=as_json, seconds=None if no_wait else timeout)
+
+
+def change(
+    client: Client,
+    found: dict[str, Any],
+    changes: Mapping[str, str | None],
+    *,
+    as_json: bool,
+    seconds: float | None,
+) -> None:
+    """A revision with these changes, None for what goes; followed to its end. Raises CommandFailed."""
+    body = [{"name": name, "value": value} for name, value in changes.items()]
+    report = choose(as_json=as_json, quiet=False)
+    record = found | client.change(found["id"], {"secret_changes": body})
+    what = ", ".join(name if value is not None else f"no {name}" for name, value in changes.items())
+    report.step(f"{version(record.get('latest_revision_number'))} of {found['name']}: {printable(what)}")
+    run_to_end(client, record, record["latest_revision_id"], report, seconds=seconds)

@@ -1,0 +1,177 @@
+"""`runyard logs`: a deployment's lines, and those that come."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.text import Text
+
+from cli.api.client import Client
+from cli.deployments import revisions
+from cli.deployments.deployments import Name, chosen
+from cli.deployments.report import LEVEL_STYLES
+from cli.errors import BadUsage
+from cli.options import Key, Org, Url, open_client, sentences
+from cli.output import as_time, console, printable
+
+FOLLOW_SECONDS = 1.0
+WAIT_SECONDS = 20  # the service answers as soon as there is a line
+PAGE = 1000
+AGO = re.compile(r"(\d+)\s*([smhd])")
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+Line = dict[str, Any]
+
+
+def command(
+    name: Name = None,
+    kind: Annotated[
+        Literal["deploy", "build"],
+        typer.Option("--type", help="What it says while it serves, or while it was built."),
+    ] = "deploy",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] | None,
+        typer.Option(help="This level and above.", case_sensitive=False, show_default=False),
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", "-q", help="Only lines with this text.", metavar="TEXT")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="From this time on: 2026-01-31T12:00:00, or an age like 15m, 2h, 3d.", metavar="TIME"
+        ),
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Up to this time.", metavar="TIME")] = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(
+            help="Of this revision alone: v3, its id, or the end of it. Default for --type build: the newest.",
+            metavar="REVISION",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="How many of the newest lines.", min=1, metavar="N")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Show a deployment's log lines, oldest first."""
+    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
+        filters = {
+            "level": level,
+            "query": query,
+            "start_time": moment(since) if since else None,
+            "end_time": moment(until) if until else None,
+        }
+        found = chosen(client, name)
+        log = Log(client, found["id"], _revision_id(client, found, kind, revision), kind, filters)
+        show = _json_line if as_json else _shower()
+        lines = log.newest(limit)
+        for line in lines:
+            show(line)
+        if not lines and not follow and not as_json:
+            what = "that matches" if any(filters.values()) else "yet"
+            typer.echo(f"There is nothing in the {kind} log {what}.", err=True)
+        if follow:
+            for line in log.following():
+                show(line)
+
+
+def _revision_id(client: Client, found: dict[str, Any], kind: str, revision: str | None) -> str | None:
+    if revision:
+        return revisions.find(client, found, revision)["id"]
+    return client.newest_revision(found["id"])["id"] if kind == "build" else None
+
+
+class Log:
+    """One log, read by pages, each line once."""
+
+    def __init__(
+        self, client: Client, deployment_id: str, revision_id: str | None, kind: str, filters: dict[str, Any]
+    ) -> None:
+        self._client = client
+        self._source = (deployment_id, revision_id, kind)
+        self._filters = {name: value for name, value in filters.items() if value is not None}
+        self._newest: Line | None = None
+        self._read_ids: set[str] = set()
+
+    def newest(self, limit: int) -> list[Line]:
+        """The newest lines, oldest first."""
+        lines: list[Line] = []
+        offset: str | None = None
+        while len(lines) < limit:
+            size = min(limit - len(lines), PAGE)
+            where: dict[str, Any] = {"offset": offset} if offset else {}
+            page = self._page("desc", size, **where)
+            lines += page["logs"]
+            offset = page.get("next_offset")
+            if not offset or len(page["logs"]) < size:
+                break
+        lines.reverse()
+        self._remember(lines)
+        return lines
+
+    def following(self) -> Iterator[Line]:
+        """Lines as they come, for ever."""
+        offset: str | None = None
+        while True:
+            where: dict[str, Any] = {"offset": offset} if offset else self._since_newest()
+            asked_at = time.monotonic()
+            page = self._page("asc", PAGE, wait_seconds=WAIT_SECONDS, **where)
+            offset = page.get("next_offset") or offset
+            fresh = [line for line in page["logs"] if line["id"] not in self._read_ids]
+            self._remember(fresh)
+            yield from fresh
+            if not page["logs"] and time.monotonic() - asked_at < FOLLOW_SECONDS:
+                time.sleep(FOLLOW_SECONDS)  # it does not wait: a build's log, or a service that stops
+
+    def _since_newest(self) -> dict[str, Any]:
+        """A line that was read is read again rather than that one between two readings is missed."""
+        return {"start_time": as_time(self._newest["timestamp"])} if self._newest else {}
+
+    def _remember(self, lines: list[Line]) -> None:
+        if lines:
+            self._newest = lines[-1]
+            self._read_ids = {line["id"] for line in lines[-PAGE:]}
+
+    def _page(self, order: str, limit: int, *, wait_seconds: int = 0, **where: Any) -> dict[str, Any]:
+        deployment_id, revision_id, kind = self._source
+        body = {**self._filters, "order": order, "limit": limit, **where}
+        return self._client.logs(deployment_id, revision_id, kind, body, wait_seconds=wait_seconds)
+
+
+def _shower() -> Callable[[Line], None]:
+    out = console()
+
+    def show(line: Line) -> None:
+        style = LEVEL_STYLES.get(line["level"], "")
+        stamp = (f"[{as_time(line['timestamp'])}] ", "dim")
+        out.print(Text.assemble(stamp, (f"[{line['level']}] {printable(line['message'])}", style)))
+
+    return show
+
+
+def _json_line(line: Line) -> None:
+    typer.echo(json.dumps({**line, "timestamp": as_time(line["timestamp"])}, ensure_ascii=False))
+
+
+def moment(text: str) -> str:
+    """A time as the service takes it: ISO 8601, or so long ago. Raises BadUsage."""
+    ago = AGO.fullmatch(text.strip())
+    if ago:
+        return (datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})).isoformat()
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise BadUsage(
+            f"{text!r} is no time: give one like 2026-01-31T12:00:00, or an age like 15m, 2h, 3d."
+        ) from None
+    return (at if at.tzinfo else at.astimezone()).isoformat()

@@ -1,0 +1,85 @@
+"""`runyard new`: a starter project, made from one of the examples."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.deployments.project import CONFIG, deployment_name
+from cli.errors import BadUsage, CommandFailed
+from cli.machine.procfile import PROJECT
+from cli.options import sentences
+from cli.output import console
+
+TEMPLATES = PROJECT / "examples"
+DEFAULT = "chat"
+IGNORED = shutil.ignore_patterns("__pycache__", ".env*", ".runyard", "*.egg-info", ".venv")
+GITIGNORE = ".env*\n.runyard/\n.venv/\n__pycache__/\n"
+
+
+def command(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(help="Where to make it; must be empty or not there yet.", show_default=False),
+    ] = None,
+    template: Annotated[
+        str, typer.Option("--template", "-t", help="What to begin with; see --list.", metavar="NAME")
+    ] = DEFAULT,
+    list_only: Annotated[bool, typer.Option("--list", help="List the templates.")] = False,
+) -> None:
+    """Make a starter project that deploys as it is: no key of a model provider is needed."""
+    with sentences():
+        if list_only:
+            for name, text in templates().items():
+                console().print(f"{name:<10} {text}")
+            return
+        if directory is None:
+            raise BadUsage("Name the directory: `runyard new my-agent`.")
+        make(directory, template)
+        typer.echo(f"Made {directory} from the template {template}. What to do with it:\n")
+        typed = shlex.quote(str(directory))
+        typer.echo(f"  runyard dev {typed}      serve it here, and again whenever a file changes")
+        typer.echo(f"  runyard deploy {typed}   deploy it to a running service")
+
+
+def templates() -> dict[str, str]:
+    """The templates there are, and what their graphs do."""
+    return {path.parent.name: _described(path) for path in sorted(TEMPLATES.glob(f"*/{CONFIG}"))}
+
+
+def _described(path: Path) -> str:
+    graphs = json.loads(path.read_text(encoding="utf-8"))["graphs"].values()
+    return " ".join(graph["description"] for graph in graphs if isinstance(graph, dict))
+
+
+def make(directory: Path, template: str) -> None:
+    """Copy a template to a directory of the user's own. Raises CommandFailed."""
+    known = templates()
+    if template not in known:
+        raise BadUsage(f"There is no template {template!r}. There are: {', '.join(known)}.")
+    try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise CommandFailed(f"{directory} is not empty. Name a directory that is, or a new one.")
+        shutil.copytree(TEMPLATES / template, directory, ignore=IGNORED, dirs_exist_ok=True)
+        (directory / ".gitignore").write_text(GITIGNORE)
+        readme = directory / "README.md"
+        readme.write_text(_at_home(readme.read_text(encoding="utf-8"), directory, template), encoding="utf-8")
+    except OSError as error:
+        raise CommandFailed(f"{directory} cannot be made: {error}") from error
+
+
+def _at_home(text: str, directory: Path, template: str) -> str:
+    """The example's README, with the project's own name and place."""
+    name = directory.resolve().name
+    text = text.replace(f"# {template}\n", f"# {name}\n", 1)
+    for command in ("deploy", "dev"):
+        text = text.replace(f"runyard {command} examples/{template}", f"runyard {command}")
+    deployed = deployment_name(name)
+    return text.replace(f"/d/{template}", f"/d/{deployed}").replace(
+        f"runyard run {template}", f"runyard run {deployed}"
+    )

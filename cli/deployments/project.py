@@ -1,0 +1,232 @@
+"""A project directory on this machine: its configuration, its name, its secrets, its source archive.
+
+The archive never holds an `.env` file, whatever its name ends in, nor the one that the configuration names:
+secrets travel beside it. It holds regular files only, without what the ignore files of its top directories
+exclude.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pathspec import GitIgnoreSpec
+
+from cli.api.access import TENANT_NAMES, read_env
+from cli.errors import CommandFailed
+from shared.deployments import env_names
+
+CONFIG = "langgraph.json"
+NAME = "LANGSMITH_DEPLOYMENT_NAME"  # the peer's variable, also in .env
+OWN = frozenset({NAME, "RUNYARD_API_KEY", *TENANT_NAMES})  # they are for the command line itself
+ALWAYS_IGNORED = (
+    *(
+        "__pycache__/",
+        ".git/",
+        ".venv/",
+        "venv/",
+        ".env/",
+        "node_modules/",
+        ".tox/",
+        ".mypy_cache/",
+        ".ruff_cache/",
+    ),
+    *(".pytest_cache/", ".runyard/", ".langgraph_api/"),
+)
+SECRET_FILES = re.compile(r"\.env.*")
+IGNORE_FILES = (".dockerignore", ".gitignore")
+MAX_ARCHIVE_BYTES = 200 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Project:
+    """A directory with a configuration file."""
+
+    folder: Path
+    config_name: str
+    config: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path, config_name: str = CONFIG) -> Project:
+        """Raises CommandFailed when there is no usable configuration."""
+        path = folder / config_name
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CommandFailed(
+                f"{path} does not exist. Name the directory of a project, or make one with `runyard new`."
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandFailed(f"{path} cannot be read: {error}") from error
+        except ValueError as error:
+            raise CommandFailed(f"{path} is not JSON: {error}") from error
+        if not isinstance(config, dict):
+            raise CommandFailed(f"{path} must hold a JSON object")
+        return cls(folder.resolve(), config_name, config)
+
+    @property
+    def env_file(self) -> Path:
+        """The file that holds the variables, whether or not it exists."""
+        named = self.config.get("env")
+        return self.folder / named if isinstance(named, str) and named else self.folder / ".env"
+
+    def variables(self) -> dict[str, str]:
+        """What the configuration or its env file sets for the deployment, empty values left out."""
+        named = self.config.get("env")
+        if isinstance(named, dict) and named:
+            return {str(name): str(value) for name, value in named.items() if value not in (None, "")}
+        return read_env(self.env_file)
+
+    @property
+    def missing_env_file(self) -> str | None:
+        """The env file that the configuration names and that is not there."""
+        named = self.config.get("env")
+        return named if isinstance(named, str) and named and not self.env_file.is_file() else None
+
+    def folders(self) -> list[Path]:
+        """The project's directory, and what it depends on outside of it. Raises CommandFailed."""
+        found = [self.folder]
+        for entry in self._dependencies():
+            folder = (self.folder / entry).resolve()
+            if not folder.is_dir():
+                raise CommandFailed(f"{self.config_name}: the dependency {entry!r} is not a directory")
+            if not any(folder.is_relative_to(known) for known in found):
+                found.append(folder)
+        return found
+
+    def _dependencies(self) -> list[str]:
+        """The directories it names; packages are no business of ours."""
+        entries = self.config.get("dependencies") or []
+        if not isinstance(entries, list):
+            raise CommandFailed(f"{self.config_name}: dependencies must be a list")
+        found = [entry for entry in entries if isinstance(entry, str) and entry.startswith(".")]
+        source = self.config.get("source")
+        if isinstance(source, dict) and isinstance(source.get("root"), str):
+            found.append(source["root"])
+        return found
+
+    def root(self) -> Path:
+        """What the archive's names are relative to."""
+        return Path(os.path.commonpath(self.folders()))
+
+    @property
+    def config_path(self) -> str:
+        """The configuration file's name within the archive."""
+        return (self.folder / self.config_name).relative_to(self.root()).as_posix()
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        """What belongs to the project: names in the archive, and the regular files. Raises CommandFailed."""
+        folders, root = self.folders(), self.root()
+        for folder in folders:
+            # Each directory has ignore files of its own: one inside another is not walked with the outer's.
+            for path in files(folder, apart=[other for other in folders if other != folder]):
+                if path != self.env_file:
+                    yield path.relative_to(root).as_posix(), path
+
+    def walked(self) -> list[Path]:
+        """The directories that are not ignored. Raises CommandFailed."""
+        folders = self.folders()
+        return [
+            here
+            for folder in folders
+            for here, _ in walk(folder, apart=[other for other in folders if other != folder])
+        ]
+
+    def write_archive(self, file: BinaryIO) -> int:
+        """Write the source as a gzip tar; its size. Raises CommandFailed."""
+        names: set[str] = set()
+        with (
+            gzip.GzipFile("source.tar", "wb", 6, file, 0) as packed,
+            tarfile.open(fileobj=packed, mode="w") as tar,
+        ):
+            for name, path in self.files():
+                names.add(name)
+                _add(tar, path, name)
+        if self.config_path not in names:
+            raise CommandFailed(
+                f"{self.config_name} is excluded by an ignore file: it must be in the archive"
+            )
+        size = file.tell()
+        if size > MAX_ARCHIVE_BYTES:
+            raise CommandFailed(
+                f"The project packs to {size // 2**20} MiB; at most {MAX_ARCHIVE_BYTES // 2**20} MiB are accepted."
+                " Exclude what the graphs do not need with a .gitignore."
+            )
+        return size
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    try:
+        with path.open("rb") as source:
+            info = tar.gettarinfo(arcname=name, fileobj=source)
+            info.type = tarfile.REGTYPE  # a second hard link would be sent as a link
+            info.size = os.fstat(source.fileno()).st_size
+            info.uid = info.gid = 0
+            info.uname = info.gname = ""
+            tar.addfile(info, source)
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def files(folder: Path, *, apart: list[Path]) -> Iterator[Path]:
+    """The regular files in a directory that its ignore files let through, in order, without those of `apart`."""
+    for here, names in walk(folder, apart=apart):
+        for name in names:
+            path = here / name
+            if not (SECRET_FILES.fullmatch(name) or path.is_symlink()) and path.is_file():
+                yield path
+
+
+def walk(folder: Path, *, apart: list[Path]) -> Iterator[tuple[Path, list[str]]]:
+    """Each directory that is not ignored, with the names in it that are not."""
+    spec = ignored(folder)
+    for parent, subfolders, names in os.walk(folder):
+        here = Path(parent)
+        place = here.relative_to(folder)
+        subfolders[:] = sorted(
+            name for name in subfolders
+            if not spec.match_file(f"{(place / name).as_posix()}/")
+            and not (here / name).is_symlink() and here / name not in apart
+        )  # fmt: skip
+        yield here, [name for name in sorted(names) if not spec.match_file((place / name).as_posix())]
+
+
+def ignored(folder: Path) -> GitIgnoreSpec:
+    """What is left out of the archive: our own list, then the directory's ignore files."""
+    patterns = list(ALWAYS_IGNORED)
+    for name in IGNORE_FILES:
+        path = folder / name
+        if path.is_file():
+            patterns += path.read_text(errors="replace").splitlines()
+    return GitIgnoreSpec.from_lines(patterns)
+
+
+def deployment_name(text: str) -> str:
+    """The name a deployment gets from any text: lower case, digits and dashes."""
+    return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-") or "app"
+
+
+def name_here() -> str:
+    """The name that a deploy of the directory this is would give."""
+    folder = Path.cwd()
+    found = Project.read(folder).variables() if (folder / CONFIG).is_file() else read_env()
+    return name_of(folder.name, found)
+
+
+def name_of(folder: str, found: Mapping[str, str]) -> str:
+    """The name a project gets that is given none: of a variable, else the directory's."""
+    return deployment_name(os.environ.get(NAME) or found.get(NAME) or folder)
+
+
+def sendable(found: Mapping[str, str]) -> tuple[list[dict[str, str]], list[str]]:
+    """Variables as the control plane takes them, and the names of others that it would refuse."""
+    refused = env_names.refused(found)
+    sent = [{"name": name, "value": value} for name, value in found.items() if name not in refused]
+    return sent, sorted(set(refused) - OWN)

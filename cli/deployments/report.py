@@ -1,0 +1,208 @@
+"""How a deploy is reported: on a terminal with progress and colour, as plain lines elsewhere, or as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.status import Status
+from rich.text import Text
+
+from cli.api.statuses import status_style
+from cli.output import console, printable
+
+PrintLine = Callable[[str], None]
+Sent = Callable[[int], None]
+
+LEVEL_STYLES = {"ERROR": "red", "CRITICAL": "red", "WARNING": "yellow", "DEBUG": "dim"}
+
+
+class Report:
+    """Takes what happens in a deploy; this one shows nothing."""
+
+    def note(self, text: str) -> None:
+        """Something to know."""
+
+    def step(self, text: str) -> None:
+        """What is done now."""
+
+    def status(self, status: str, seconds: float) -> None:
+        """The revision's new status, and since when it is followed."""
+
+    def log(self, line: dict[str, Any]) -> None:
+        """A line of the build log: `timestamp`, `level`, `message`."""
+
+    @contextmanager
+    def upload(self, size: int) -> Iterator[Sent]:
+        """Around an upload; what is yielded takes the number of bytes that have gone."""
+        yield lambda done: None
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Around the wait for a revision."""
+        yield
+
+    def result(self, record: dict[str, Any], text: str) -> None:
+        """The end, as data and as a sentence."""
+
+    def failure(self, record: dict[str, Any], text: str) -> bool:
+        """A failure; whether it has been shown. Where it has not, the command prints its sentence."""
+        return False
+
+
+class Plain(Report):
+    """Lines of text, each for itself: for logs of CI, and for callers with a way of their own to show them."""
+
+    def __init__(self, print_line: PrintLine) -> None:
+        self._print_line = print_line
+
+    def note(self, text: str) -> None:
+        self._print_line(text)
+
+    def step(self, text: str) -> None:
+        self._print_line(text)
+
+    def status(self, status: str, seconds: float) -> None:
+        self._print_line(f"{status} after {seconds:.1f} s")
+
+    def log(self, line: dict[str, Any]) -> None:
+        self._print_line(f"  {printable(line['message'])}")
+
+    def result(self, record: dict[str, Any], text: str) -> None:
+        self._print_line(text)
+
+
+class Quiet(Plain):
+    """The address alone."""
+
+    def note(self, text: str) -> None:
+        """Not shown."""
+
+    def step(self, text: str) -> None:
+        """Not shown."""
+
+    def status(self, status: str, seconds: float) -> None:
+        """Not shown."""
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Not shown."""
+
+    def result(self, record: dict[str, Any], text: str) -> None:
+        self._print_line(record["url"] or text)
+
+
+class Terminal(Report):
+    """Colour, a bar while the source goes up, a clock while the revision is on its way."""
+
+    def __init__(self, out: Console) -> None:
+        self._out = out
+        self._wait: Status | None = None
+
+    def note(self, text: str) -> None:
+        self._out.print(Text(text, "dim"))
+
+    def step(self, text: str) -> None:
+        self._out.print(Text.assemble(("▸ ", "cyan"), text))
+
+    def status(self, status: str, seconds: float) -> None:
+        if self._wait is not None:
+            self._wait.update(Text(status, status_style(status)))
+        self._out.print(Text.assemble((status, status_style(status)), (f" after {seconds:.1f} s", "dim")))
+
+    def log(self, line: dict[str, Any]) -> None:
+        self._out.print(Text(f"  {printable(line['message'])}", LEVEL_STYLES.get(line["level"], "")))
+
+    @contextmanager
+    def upload(self, size: int) -> Iterator[Sent]:
+        columns = (TextColumn("  upload"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, console=self._out, transient=True) as progress:
+            task = progress.add_task("upload", total=size)
+            yield lambda done: progress.update(task, completed=done)
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        with self._out.status("waiting") as self._wait:
+            yield
+        self._wait = None
+
+    def result(self, record: dict[str, Any], text: str) -> None:
+        self._out.print(Text(text, "bold"))
+
+
+class JsonReport(Report):
+    """One JSON object a line: `note`, `step`, `upload_progress`, `status_change`, `log`, `result`."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._sent_percent = -1
+
+    def note(self, text: str) -> None:
+        self._write("note", message=text)
+
+    def step(self, text: str) -> None:
+        self._write("step", message=text)
+
+    def status(self, status: str, seconds: float) -> None:
+        self._write("status_change", status=status, elapsed_seconds=round(seconds, 1))
+
+    def log(self, line: dict[str, Any]) -> None:
+        self._write("log", **{name: line[name] for name in ("timestamp", "level", "message")})
+
+    @contextmanager
+    def upload(self, size: int) -> Iterator[Sent]:
+        self._sent_percent = -1
+
+        def sent(done: int) -> None:
+            percent = 100 * done // max(size, 1)
+            if percent // 10 != self._sent_percent // 10:
+                self._sent_percent = percent
+                self._write("upload_progress", bytes=done, size_bytes=size, percent=percent)
+
+        yield sent
+
+    def result(self, record: dict[str, Any], text: str) -> None:
+        self._write("result", **record, message=text)
+
+    def failure(self, record: dict[str, Any], text: str) -> bool:
+        self.result(record, text)
+        return True
+
+    def _write(self, event: str, **data: Any) -> None:
+        self._out.write(json.dumps({"event": event, **data}, ensure_ascii=False) + "\n")
+        self._out.flush()
+
+
+def choose(*, as_json: bool, quiet: bool) -> Report:
+    """The report that fits the options and where the output goes."""
+    if as_json:
+        return JsonReport()
+    out = console()
+
+    def print_line(text: str) -> None:
+        out.print(Text(text))
+
+    if quiet:
+        return Quiet(print_line)
+    return Terminal(out) if out.is_terminal else Plain(print_line)
+
+
+class Stopwatch:
+    """How long something has taken, and how long it still may."""
+
+    def __init__(self, limit_seconds: float) -> None:
+        self.limit_seconds = limit_seconds
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def left(self) -> float:
+        return self.limit_seconds - self.seconds

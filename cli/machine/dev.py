@@ -1,0 +1,324 @@
+"""`runyard dev`: one project served at the root of its port, deployed again whenever a file changes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from cli.api.access import KEPT_KEY
+from cli.api.client import Client
+from cli.deployments.deploy import ArchiveUpload, DeployRequest, read_env_of, start
+from cli.deployments.following import LAST_LINES, follow
+from cli.deployments.logs import Log
+from cli.deployments.project import CONFIG, Project, deployment_name
+from cli.deployments.report import Report
+from cli.deployments.watching import changes, state_of
+from cli.errors import FAILED, BadUsage, CommandFailed
+from cli.machine.up import up
+from cli.options import ConfigFile, sentences
+from cli.output import Lines, printable
+from shared.settings import Settings
+
+HOST, PORT = "127.0.0.1", 2024
+DATA_DIR = ".runyard"
+NO_KEY = "No key is needed from this machine."
+CONSOLE = "/o/"  # where it is also when the project's own app has the root
+STUDIO = "https://smith.langchain.com"
+PEER = "Taken for the sake of `langgraph dev`"
+BLOCKING = "Nothing to allow: calls that block are no error here."
+DEBUGGING = "Without effect: graphs run in processes of their own, which no debugger can enter."
+# The service is dev's own: what the shell says of another one does not hold for it.
+FOREIGN = (
+    *("DATABASE_URL", "DATABASE_READ_URL", "RUNYARD_DATABASE_POOLER"),
+    *(
+        "REDIS_URL",
+        "REDIS_BROKER_URL",
+        "REDIS_EVENTS_URL",
+        "RUNYARD_HOST",
+        "RUNYARD_PORT",
+        "RUNYARD_URL",
+        "RUNYARD_DATA_DIR",
+    ),
+    *("RUNYARD_API_KEY", "RUNYARD_ENCRYPTION_KEYS", "RUNYARD_APP_DOMAIN", "RUNYARD_DEV_ORIGIN"),
+)
+
+
+def command(
+    directory: Annotated[
+        Path, typer.Argument(help="The project's directory. Default: this one.", show_default=False)
+    ] = Path("."),
+    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535, help="The port to serve at.")] = PORT,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="The address to listen on. From other machines a key is needed.", metavar="ADDRESS"
+        ),
+    ] = HOST,
+    config: ConfigFile = CONFIG,
+    env_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file with the project's variables. Default: `env` of the configuration, or .env.",
+            metavar="FILE",
+        ),
+    ] = None,
+    no_reload: Annotated[bool, typer.Option("--no-reload", help="Do not watch the files.")] = False,
+    n_jobs_per_worker: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many runs it may have at a time.", metavar="N", show_default=False),
+    ] = None,
+    studio: Annotated[
+        bool, typer.Option("--studio", help="Let Studio's pages, shown on this machine, in without a key.")
+    ] = False,
+    studio_url: Annotated[str, typer.Option(help="Where Studio is.", metavar="URL")] = STUDIO,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where threads and environments are kept. Default: .runyard in the directory.", metavar="DIR"
+        ),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show what the service's processes log.")
+    ] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="As it is: no browser is opened.", rich_help_panel=PEER)
+    ] = False,
+    allow_blocking: Annotated[
+        bool, typer.Option("--allow-blocking", help=BLOCKING, rich_help_panel=PEER)
+    ] = False,
+    debug_port: Annotated[
+        int | None, typer.Option(help=DEBUGGING, metavar="PORT", rich_help_panel=PEER, show_default=False)
+    ] = None,
+    wait_for_client: Annotated[
+        bool, typer.Option("--wait-for-client", help=DEBUGGING, rich_help_panel=PEER)
+    ] = False,
+) -> None:
+    """Serve one project at the root of a port, and deploy it again whenever a file changes.
+
+    The whole service runs, with a database of its own in the project's .runyard,
+    so that threads are still there next time. No API key is needed from this
+    machine. While a change does not build, the last version goes on serving.
+    A project that does not build with --no-reload ends it with exit code 1.
+    """
+    with sentences():
+        project = Project.read(directory, config)
+        if not verbose:
+            os.environ.setdefault(
+                "PYTHONWARNINGS", "ignore"
+            )  # of the service's processes: no business of the user's
+        lines = Lines()
+        settings = settings_for(project, port, data_dir, verbose=verbose, host=host)
+        settings = replace(settings, dev_origin=origin_of(studio_url) if studio else None)
+        _keep_out_of_git(settings.data_dir)
+        files = ProjectFiles(project.folder, config, env_file)
+        limits = {"max_concurrent_runs": n_jobs_per_worker or 0}
+        for is_given, word in ((allow_blocking, BLOCKING), (debug_port or wait_for_client, DEBUGGING)):
+            if is_given:
+                lines.say(word)
+
+        def visit(settings: Settings) -> int | None:
+            logging.getLogger("httpx").setLevel(logging.WARNING)
+            logging.getLogger("watchfiles").setLevel(logging.WARNING)
+            with Client(local_url(settings), settings.api_key or "") as client:
+                developing = Developing(client, settings, files, lines, limits=limits, studio_url=studio_url)
+                return developing.develop(reload=not no_reload)
+
+        lines.say(f"Starting. {settings.dev_deployment} will be at {local_url(settings)}")
+        raise typer.Exit(up(settings, lines, visit))
+
+
+def local_url(settings: Settings) -> str:
+    """Where the service is found from this machine, also when it listens on every address."""
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host)
+    return f"http://{everywhere}:{settings.port}" if everywhere else settings.url
+
+
+def origin_of(url: str) -> str:
+    """The origin of a page's address, as browsers write it. Raises BadUsage."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise BadUsage(f"{url!r} is no address of a page: give one like {STUDIO}.")
+    return f"{parts.scheme}://{parts.netloc.lower()}"
+
+
+def settings_for(
+    project: Project, port: int, data_dir: Path | None, *, verbose: bool, host: str = HOST
+) -> Settings:
+    """The service's settings: dev's own places, the rest as the environment says."""
+    environment = {
+        name: value for name, value in os.environ.items() if name.removesuffix("_FILE") not in FOREIGN
+    }
+    own = {"RUNYARD_PORT": str(port), "RUNYARD_HOST": host}
+    # A first run after a pause should not wait for a process to start.
+    base = Settings.from_env({"RUNYARD_HOST_IDLE_SECONDS": "0"} | environment | own)
+    place = (data_dir or project.folder / DATA_DIR).absolute()
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    is_cache_named = bool(os.environ.get("RUNYARD_CACHE_DIR"))
+    return replace(
+        base,
+        data_dir=place,
+        cache_dir=base.cache_dir if is_cache_named else caches / "runyard",
+        dev_deployment=deployment_name(project.folder.name),
+        log_level=base.log_level if verbose or "RUNYARD_LOG_LEVEL" in os.environ else "WARNING",
+    )
+
+
+def _keep_out_of_git(data_dir: Path) -> None:
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ignore = data_dir / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+
+
+@dataclass(frozen=True)
+class ProjectFiles:
+    """The project as it is on disk now."""
+
+    folder: Path
+    config: str
+    env_file: Path | None
+
+    def read(self) -> Project:
+        return Project.read(self.folder, self.config)
+
+
+class Developing:
+    """The project's deployment, kept up with its files."""
+
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings,
+        files: ProjectFiles,
+        lines: Lines,
+        *,
+        limits: Mapping[str, Any] | None = None,
+        studio_url: str = STUDIO,
+    ) -> None:
+        self._client, self._settings, self._files, self._lines = client, settings, files, lines
+        self._limits, self._studio_url = limits or {}, studio_url
+        self._name = settings.dev_deployment or ""
+        self._project = files.read()
+        self._serves = False
+
+    def develop(self, *, reload: bool) -> int | None:
+        """Deploy now and after every change, until the process ends; 1 when nothing serves and nothing will."""
+        seen = state_of(self._project)
+        self._deploy(reload=reload)
+        if not reload:
+            return None if self._serves else FAILED
+        for names in changes(self._read, seen):
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            self._lines.say(f"Changed: {', '.join(names[:3])}{more}")
+            self._deploy(reload=True)
+        return None
+
+    def _read(self) -> Project:
+        """The project; as it was, while its configuration cannot be read."""
+        try:
+            self._project = self._files.read()
+        except CommandFailed:
+            pass  # the deploy that follows says why
+        return self._project
+
+    def _deploy(self, *, reload: bool) -> None:
+        report = Reload(self._lines)
+        try:
+            project = self._files.read()
+            found = read_env_of(project, self._files.env_file)
+            request = DeployRequest(
+                self._name, ArchiveUpload(project), found, settings={"limits": self._limits}
+            )
+            record, revision_id = start(self._client, request, report)
+            follow(self._client, record["id"], revision_id, report)
+        except CommandFailed as error:
+            report.show_log()
+            self._lines.say(f"Error: {error}\n{self._advice(reload=reload)}")
+            return
+        if self._serves:
+            self._lines.say(f"{self._name} serves the change.")
+            return
+        self._serves = True
+        self._greet(project)
+        threading.Thread(target=self._show_output, args=(record["id"],), name="output", daemon=True).start()
+
+    def _advice(self, *, reload: bool) -> str:
+        if self._serves:
+            return "The last version goes on serving."
+        return "Mend it: it is built again at once." if reload else "Mend it, and start dev again."
+
+    def _greet(self, project: Project) -> None:
+        url = local_url(self._settings) + _mount_prefix(project)
+        rows = (
+            ("Console", f"{local_url(self._settings)}{CONSOLE}"),
+            ("API", url),
+            ("Docs", f"{url}/docs"),
+            ("Studio", f"{self._studio_url.rstrip('/')}/studio/?baseUrl={url}"),
+            *([] if self._settings.dev_origin else [("", "which is let in with --studio")]),
+            ("Graphs", ", ".join(project.config.get("graphs") or {})),
+            ("Python", f'get_client(url="{url}")'),
+            ("Terminal", first_run(project, self._name)),
+            ("A UI", f"{url} is what it asks for. One from another site needs a key too:"),
+            ("", f"the one in {self._settings.data_dir / KEPT_KEY}"),
+        )
+        self._lines.say()
+        who = "Its own authorization decides who may call." if project.config.get("auth") else NO_KEY
+        self._lines.say(f"{self._name} serves. {who} Ctrl-C stops it.")
+        self._lines.say()
+        for label, text in rows:
+            self._lines.say(f"  {label:<9} {text}")
+        self._lines.say()
+
+    def _show_output(self, deployment_id: str) -> None:
+        """What the graphs print, as it comes; until the service stops answering."""
+        try:
+            with Client(local_url(self._settings), self._settings.api_key or "") as client:
+                log = Log(client, deployment_id, None, "deploy", {})
+                log.newest(1)
+                for line in log.following():
+                    self._lines.show(self._name, printable(line["message"]))
+        except CommandFailed:
+            pass  # it is being stopped
+
+
+def _mount_prefix(project: Project) -> str:
+    """The path below which everything is."""
+    http = project.config.get("http")
+    return str(http.get("mount_prefix") or "").rstrip("/") if isinstance(http, dict) else ""
+
+
+def first_run(project: Project, name: str) -> str:
+    """What to type for a first run of it, from anywhere."""
+    graphs = list(project.config.get("graphs") or {})
+    choice = f" --assistant {shlex.quote(graphs[0])}" if len(graphs) > 1 else ""
+    return f'cd {shlex.quote(str(project.folder))} && runyard run {name}{choice} "Hello!"'
+
+
+class Reload(Report):
+    """One deploy of many: its statuses as they come, its log when it fails."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._log: list[str] = []
+
+    def note(self, text: str) -> None:
+        self._lines.say(text)
+
+    def status(self, status: str, seconds: float) -> None:
+        self._lines.say(f"{status} after {seconds:.1f} s")
+
+    def log(self, line: dict[str, Any]) -> None:
+        self._log.append(printable(line["message"]))
+
+    def show_log(self) -> None:
+        for text in self._log[-LAST_LINES:]:
+            self._lines.say(f"  {text}")

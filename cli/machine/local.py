@@ -1,0 +1,106 @@
+"""What the command line does in the database itself, on the machine of the service: who can reach it needs no key."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from sqlalchemy import text
+
+from cli.errors import CommandFailed
+from cli.machine import embedded
+from shared.access import api_keys
+from shared.errors import RunyardError
+from shared.infra import encryption, key_rotation, postgres
+from shared.infra.postgres import connection
+from shared.settings import Settings
+
+
+@contextmanager
+def connected(settings: Settings) -> Iterator[None]:
+    """The service's database; what it refuses is raised as CommandFailed."""
+    url = settings.database_url or _embedded_url(settings)
+    postgres.connect(url, pool_size=2, pooler=settings.database_pooler)
+    try:
+        yield
+    except RunyardError as error:
+        raise CommandFailed(error.message) from error
+
+
+def create_key(
+    settings: Settings, *, name: str, organization: str, role: str, lifetime: timedelta | None
+) -> str:
+    """A new key's text. Raises CommandFailed."""
+    with connected(settings), connection() as conn:
+        query = text("SELECT id FROM organization WHERE name = :name AND deleted_at IS NULL")
+        found = conn.execute(query, {"name": organization}).scalar()
+        if found is None:
+            raise CommandFailed(
+                f"There is no organization {organization!r}. `runyard orgs create` makes one."
+            )
+        return api_keys.create(conn, found, name=name, role=role, lifetime=lifetime)
+
+
+def rotate(settings: Settings, print_counts: Callable[[str, Counter[str]], None]) -> Counter[str]:
+    """Encrypt everything with the first key. Raises CommandFailed and BadSetting."""
+    encryption.configure(encryption_keys(settings))
+    with connected(settings):
+        return key_rotation.rotate(print_counts)
+
+
+def remaining(settings: Settings) -> Counter[str]:
+    """The same once more: what was written with an older key meanwhile."""
+    with connected(settings):
+        return key_rotation.rotate()
+
+
+def encryption_keys(settings: Settings) -> tuple[str, ...]:
+    """The operator's keys, or those in the data directory. Raises CommandFailed."""
+    if settings.encryption_keys:
+        return settings.encryption_keys
+    path = key_file(settings)
+    if not path.is_file():
+        raise CommandFailed(
+            f"There is no {path}. Set RUNYARD_ENCRYPTION_KEYS as the service has it, or RUNYARD_DATA_DIR."
+        )
+    return embedded.read_keys(path)
+
+
+def key_file(settings: Settings) -> Path:
+    return settings.data_dir / embedded.SECRET_KEYS
+
+
+def add_first(settings: Settings) -> Path:
+    """Put a new key before those in the data directory; the file, rewritten whole or not at all."""
+    return keep_keys(settings, [new_key(), *encryption_keys(settings)])
+
+
+def keep_keys(settings: Settings, keys: Sequence[str]) -> Path:
+    """Make these the keys in the data directory; the file, rewritten whole or not at all."""
+    path = key_file(settings)
+    written = path.with_name(path.name + ".new")
+    written.unlink(missing_ok=True)
+    with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(",".join(keys) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    written.rename(path)
+    return path
+
+
+def new_key() -> str:
+    return base64.urlsafe_b64encode(os.urandom(32)).decode()
+
+
+def _embedded_url(settings: Settings) -> str:
+    if not (settings.data_dir / "postgres" / "postmaster.pid").exists():
+        raise CommandFailed(
+            f"No database runs in {settings.data_dir}. Start the service with `runyard up` first, name its folder"
+            " with RUNYARD_DATA_DIR, or set DATABASE_URL."
+        )
+    return embedded.postgres_url(settings.data_dir)

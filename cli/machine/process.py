@@ -1,0 +1,68 @@
+"""`runyard process`: one line of the Procfile, for those who start and restart processes themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.errors import BadUsage, CommandFailed
+from cli.machine import procfile
+from cli.options import sentences
+from shared.settings import VARIABLES, Settings
+
+# What a process cannot do without; of those that are not named, SERVING.
+NEEDED = {"release": ("database_url",), "beat": ("redis_url",)}
+SERVING = ("database_url", "redis_url", "encryption_keys")
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="release, web, runner, builder or beat.", show_default=False)],
+) -> None:
+    """Become one process of the service: for containers, systemd and Kubernetes.
+
+    `release` prepares the database and ends; it goes first. The others serve until
+    they are sent SIGTERM. Servers and keys are those of the settings: nothing is
+    made here, as `runyard up` does. The process keeps its id.
+    """
+    with sentences():
+        line = line_of(name)
+        environment = environment_of(line, os.environ)
+        os.chdir(procfile.PROJECT)
+        os.execve(line.argv[0], line.argv, environment)
+
+
+def line_of(name: str) -> procfile.ProcfileLine:
+    """The Procfile's line of this name. Raises BadUsage."""
+    lines = {line.name: line for line in procfile.read()}
+    if name not in lines:
+        raise BadUsage(f"There is no process {name!r}. There are: {', '.join(lines)}.")
+    return lines[name]
+
+
+def environment_of(line: procfile.ProcfileLine, given: Mapping[str, str]) -> dict[str, str]:
+    """What the process starts with: the variables as they are, but for where to look.
+
+    Raises BadSetting, and CommandFailed when there is not what it needs.
+    """
+    settings = Settings.from_env(given)
+    missing = [VARIABLES[name] for name in NEEDED.get(line.name, SERVING) if not getattr(settings, name)]
+    if missing:
+        raise CommandFailed(
+            f"{line.name} needs {' and '.join(missing)}: set what is missing, or start the whole service with"
+            " `runyard up`."
+        )
+    return line.environment({**given, **_paths(given, settings), **procfile.surroundings(given)})
+
+
+def _paths(given: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """What the caller's directory makes of paths: the process runs in another one."""
+    files = [f"{name}_FILE" for name in VARIABLES.values()]
+    return {
+        "RUNYARD_DATA_DIR": str(settings.data_dir),
+        "RUNYARD_CACHE_DIR": str(settings.cache_dir),
+        **{name: str(Path(given[name]).absolute()) for name in files if given.get(name)},
+    }

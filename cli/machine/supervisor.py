@@ -1,0 +1,296 @@
+"""Starts processes, restarts what dies, shows what they print, and leaves nothing behind.
+
+One thread, one loop: it waits on the children's output and on signals. Each child has a session of its own, so
+a terminal's Ctrl-C reaches the supervisor alone, and dies with the supervisor however that ends. Orphans of a
+child become ours (`PR_SET_CHILD_SUBREAPER`) and go when we go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from cli.machine.embedded import die_with_parent
+from shared.infra import system
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
+STEADY_SECONDS = 30.0  # who ran this long has recovered: its next death is a first one
+TICK_SECONDS = 0.2
+GRACE_SECONDS = 5.0
+LINE_LIMIT = 64 * 1024
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Show = Callable[[str, str], None]
+
+
+class Died(Exception):
+    """A process ended while it was being waited for."""
+
+
+@dataclass(frozen=True)
+class SupervisedProgram:
+    """What to run, and how to end it."""
+
+    name: str
+    argv: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+    folder: Path
+    stop_signal: signal.Signals = signal.SIGTERM
+    death_signal: signal.Signals = signal.SIGKILL  # when the supervisor dies
+    before_exec: Callable[[], None] | None = None
+    pass_fds: Sequence[int] = ()
+
+
+@dataclass
+class Child:
+    """A program's current process, if it has one."""
+
+    program: SupervisedProgram
+    popen: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    deaths: int = 0  # in a row
+    starts_at: float | None = None  # when to start it again
+    last_exit: int | None = None
+    unfinished: bytes = b""
+    restarts: bool = True
+
+    @property
+    def pid(self) -> int | None:
+        return self.popen.pid if self.popen else None
+
+
+class Supervisor:
+    """Keeps its programs running until asked to stop."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._children: list[Child] = []
+        self._selector = selectors.DefaultSelector()
+        self._stop_asked = 0
+
+    @contextlib.contextmanager
+    def attentive(self) -> Iterator[None]:
+        """Take signals and orphans; on the way out, kill whatever is left."""
+        system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
+        wakeup_read, wakeup_write = system.open_pipe()
+        self._selector.register(wakeup_read, selectors.EVENT_READ, None)
+        old_wakeup = signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        old = {number: signal.signal(number, self._on_stop) for number in STOPPING}
+        old[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+        try:
+            yield
+        finally:
+            self.stop(grace_seconds=0)
+            _kill_leftovers()
+            for number, handler in old.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(old_wakeup)
+            self._selector.close()
+            os.close(wakeup_read)
+            os.close(wakeup_write)
+
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
+        self._stop_asked += 1
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        return self._stop_asked > 0
+
+    def ask_to_stop(self) -> None:
+        """Like a signal; may be called from another thread."""
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def start(self, program: SupervisedProgram) -> Child:
+        """Run this program and keep it running."""
+        child = Child(program)
+        self._children.append(child)
+        self._spawn(child)
+        return child
+
+    def run(self, program: SupervisedProgram) -> int | None:
+        """Run this program to its end; its exit code, None when we were asked to stop before."""
+        child = Child(program, restarts=False)
+        self._children.append(child)
+        self._spawn(child)
+        try:
+            while child.popen is not None and not self.is_asked_to_stop:
+                self.serve(0.05)
+        finally:
+            self.stop([child], grace_seconds=GRACE_SECONDS)
+            self._children.remove(child)
+        return child.last_exit
+
+    def wait_until(
+        self, condition: Callable[[], bool], *, seconds: float, needs: Child | None = None
+    ) -> bool:
+        """Serve the loop until the condition holds; False when it did not in time or we were asked to stop.
+
+        Raises Died when the child it depends on keeps ending.
+        """
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if self.is_asked_to_stop or time.monotonic() > deadline:
+                return False
+            if needs is not None and needs.deaths >= 3:
+                raise Died(f"{needs.program.name} ends as soon as it starts ({ended(needs.last_exit)})")
+            self.serve(0.02)
+        return True
+
+    def _spawn(self, child: Child) -> None:
+        program = child.program
+        child.starts_at = None
+        child.started_at = time.monotonic()
+        child.popen = subprocess.Popen(
+            program.argv,
+            cwd=program.folder,
+            env=dict(program.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=program.pass_fds,
+            preexec_fn=lambda: _prepare(program),
+        )
+        assert child.popen.stdout is not None
+        os.set_blocking(child.popen.stdout.fileno(), False)
+        self._selector.register(child.popen.stdout, selectors.EVENT_READ, child)
+
+    def serve(self, seconds: float = TICK_SECONDS) -> None:
+        """One turn: output, deaths, restarts."""
+        for key, _ in self._selector.select(seconds):
+            if key.data is None:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(key.fd, 4096)
+            else:
+                self._relay(key.data)
+        self._reap()
+        now = time.monotonic()
+        for child in self._children:
+            if child.starts_at is not None and child.starts_at <= now:
+                self._spawn(child)
+
+    def _relay(self, child: Child) -> None:
+        popen = child.popen
+        if popen is None or popen.stdout is None:
+            return
+        try:
+            data = os.read(popen.stdout.fileno(), LINE_LIMIT)
+        except BlockingIOError:
+            return
+        if not data:
+            self._selector.unregister(popen.stdout)
+            popen.stdout.close()
+        *lines, rest = (child.unfinished + data).split(b"\n")
+        if rest and (not data or len(rest) > LINE_LIMIT):
+            lines, rest = [*lines, rest], b""
+        child.unfinished = rest
+        for line in lines:
+            self._show(child.program.name, line.decode(errors="replace").rstrip())
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for child in self._children:
+                if child.popen is not None and child.popen.pid == pid:
+                    child.popen.returncode = os.waitstatus_to_exitcode(status)
+                    self._bury(child)
+
+    def _bury(self, child: Child) -> None:
+        assert child.popen is not None
+        popen, child.popen = child.popen, None
+        child.last_exit = popen.returncode
+        _signal_group(popen.pid, signal.SIGKILL)  # what it left in its session
+        if popen.stdout is not None and not popen.stdout.closed:
+            self._drain(child, popen)
+        if not child.restarts:
+            return
+        now = time.monotonic()
+        child.deaths = 1 if now - child.started_at > STEADY_SECONDS else child.deaths + 1
+        pause = min(FIRST_PAUSE_SECONDS * 2 ** (child.deaths - 1), LONGEST_PAUSE_SECONDS)
+        child.starts_at = now + pause
+        self._show(child.program.name, f"{ended(child.last_exit)}; it starts again in {pause:g} s")
+
+    def _drain(self, child: Child, popen: subprocess.Popen[bytes]) -> None:
+        """Show its last words; a grandchild may still hold the pipe, so its end is not waited for."""
+        assert popen.stdout is not None
+        child.popen = popen
+        for _ in range(16):
+            if popen.stdout.closed:
+                break
+            self._relay(child)
+        child.popen = None
+        if not popen.stdout.closed:
+            self._selector.unregister(popen.stdout)
+            popen.stdout.close()
+
+    def stop(self, children: Sequence[Child] | None = None, *, grace_seconds: float) -> None:
+        """Ask these (all) to end, wait, then kill. Asked to stop a second time, we no longer wait."""
+        chosen = list(self._children if children is None else children)
+        patience = max(self._stop_asked, 1)
+        for child in chosen:
+            child.starts_at, child.restarts = None, False
+            if child.popen is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.popen.pid, child.program.stop_signal)
+        deadline = time.monotonic() + grace_seconds
+        while (
+            any(child.popen for child in chosen)
+            and time.monotonic() < deadline
+            and self._stop_asked <= patience
+        ):
+            self.serve(0.05)
+        for child in chosen:
+            if child.popen is not None:
+                _signal_group(child.popen.pid, signal.SIGKILL)
+        while any(child.popen for child in chosen):
+            self.serve(0.05)
+
+
+def ended(code: int | None) -> str:
+    """`ended with exit code 1`, `was killed by SIGKILL`."""
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+def _prepare(program: SupervisedProgram) -> None:
+    """In the child, before exec."""
+    signal.set_wakeup_fd(-1)
+    for number in (*STOPPING, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    if program.before_exec is not None:
+        program.before_exec()
+    die_with_parent(program.death_signal)  # last: a change of identity would undo it
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _kill_leftovers() -> None:
+    """Orphans that came to us and did not end by themselves."""
+    for _ in range(50):
+        left = system.own_children()
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.02)

@@ -1,0 +1,315 @@
+"""`runyard up`: the whole service on one machine, from nothing.
+
+The servers that no setting names come up from their wheels, the database is migrated if it lacks something,
+then every process of the Procfile starts; what dies is started again. On a signal to stop it stops the processes,
+then the servers, and leaves nothing running.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import os
+import secrets
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cli.api.access import KEPT_KEY, KEPT_URL
+from cli.machine import embedded, formation, procfile
+from cli.machine.embedded import CannotStart
+from cli.machine.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, ended
+from cli.output import Lines
+from shared.infra import schema, system
+from shared.infra.hardening import close_memory, owners_alone
+from shared.settings import VARIABLES, Settings
+
+GRACE_SECONDS = 30.0
+SERVER_SECONDS = 30.0  # a recovery after a crash reads the log from the last checkpoint
+READY_SECONDS = 60.0
+LOCK_SECONDS = 15.0
+FIRST = ("web", "runner")  # what a run needs: on a small machine the others would slow their start
+
+OF_MACHINE = "workers.isolation.sandbox"  # who logs this speaks of the machine, not of itself
+
+Visit = Callable[[Settings], int | None]
+
+
+class OncePerMachine:
+    """Shows what processes print; what each of them finds out about the machine they share, once."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._shown: set[str] = set()
+
+    def __call__(self, name: str, line: str) -> None:
+        _, is_of_machine, said = line.partition(OF_MACHINE)
+        if is_of_machine:
+            if said in self._shown:
+                return
+            self._shown.add(said)
+        self._show(name, line)
+
+
+def up(settings: Settings, lines: Lines, visit: Visit) -> int:
+    """Run the service until asked to stop; the exit code.
+
+    `visit` runs in a thread of its own once the service answers: its result, unless None, ends the service.
+    """
+    close_memory()
+    settings = replace(settings, processes=formation.of_machine(settings, system.processors()))
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    settings.data_dir.chmod(0o700)
+    with locked(settings.data_dir) as lock:
+        require_free_port(settings)
+        supervisor = Supervisor(OncePerMachine(lines.show))
+        with supervisor.attentive():
+            return _serve(_with_keys(settings), lines, visit, supervisor, lock)
+
+
+def _serve(settings: Settings, lines: Lines, visit: Visit, supervisor: Supervisor, lock: int) -> int:
+    servers: list[Child] = []
+    processes: list[Child] = []
+    address_file = settings.data_dir / KEPT_URL
+    try:
+        settings = _start_servers(settings, supervisor, servers, lock)
+        environment = environment_of(settings)
+        if not supervisor.is_asked_to_stop:
+            _migrate(settings, supervisor, environment, lines)
+        _start_processes(settings, supervisor, environment, processes)
+        if supervisor.is_asked_to_stop:
+            return 0
+        address_file.write_text(settings.url + "\n")
+        visitor = _Visitor(visit, settings, supervisor)
+        visitor.start()
+        while not supervisor.is_asked_to_stop:
+            supervisor.serve()
+        return visitor.exit_code or 0
+    finally:
+        lines.say("Stopping.")
+        address_file.unlink(missing_ok=True)
+        supervisor.stop(processes, grace_seconds=GRACE_SECONDS)
+        supervisor.stop(list(reversed(servers)), grace_seconds=GRACE_SECONDS)
+
+
+# The folder and its keys
+
+
+@contextlib.contextmanager
+def locked(data_dir: Path) -> Iterator[int]:
+    """Keep the data directory to ourselves. The servers inherit the lock: it lasts as long as one of them."""
+    path = data_dir / "lock"
+    with open(path, "a+", opener=owners_alone) as file:
+        waited = 0.0
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                owner = path.read_text().strip()
+                if (owner.isdecimal() and _is_alive(int(owner))) or waited > LOCK_SECONDS:
+                    raise CannotStart(
+                        f"{data_dir} is in use: runyard already runs there (process {owner or 'unknown'})."
+                        " Stop it, or choose another folder with RUNYARD_DATA_DIR."
+                    ) from None
+            waited += 0.1
+            threading.Event().wait(0.1)  # servers of a starter that was killed are on their way out
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield file.fileno()
+        file.truncate(0)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _with_keys(settings: Settings) -> Settings:
+    """The settings with an admin key and an encryption key, made once and kept in the data directory."""
+    if not settings.api_key:
+        key = embedded.secret_file(
+            settings.data_dir / KEPT_KEY, lambda: f"ryd_admin_{secrets.token_urlsafe(32)}"
+        )
+        settings = replace(settings, api_key=key)
+    if not settings.encryption_keys:
+        path = settings.data_dir / embedded.SECRET_KEYS
+        embedded.secret_file(path, lambda: base64.urlsafe_b64encode(os.urandom(32)).decode())
+        settings = replace(settings, encryption_keys=embedded.read_keys(path))
+    return settings
+
+
+def require_free_port(settings: Settings) -> None:
+    """Raises CannotStart when web could not listen."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            chosen_with = "RUNYARD_PORT" if settings.dev_deployment is None else "--port"
+            raise CannotStart(
+                f"Port {settings.port} on {settings.host} cannot be used ({error.strerror})."
+                f" Stop what listens there, or choose another with {chosen_with}."
+            ) from error
+
+
+# The servers
+
+
+def _start_servers(settings: Settings, supervisor: Supervisor, started: list[Child], lock: int) -> Settings:
+    """Start those that no setting names, together; the settings with their addresses."""
+    waiting: list[tuple[embedded.Server, Child]] = []
+    if settings.redis_url is None:
+        server = embedded.valkey(settings.data_dir)
+        waiting.append((server, supervisor.start(_program(server, settings.data_dir, lock))))
+        settings = replace(settings, redis_url=server.url)
+        started.append(waiting[-1][1])
+    if settings.database_url is None:
+        server = embedded.postgres(settings.data_dir)
+        waiting.append((server, supervisor.start(_program(server, settings.data_dir, lock))))
+        settings = replace(settings, database_url=server.url)
+        started.append(waiting[-1][1])
+    for server, child in waiting:
+        _await_server(supervisor, server, child)
+    return settings
+
+
+def _program(server: embedded.Server, data_dir: Path, lock: int) -> SupervisedProgram:
+    return SupervisedProgram(
+        name=server.name,
+        argv=server.command,
+        environment={**without_secrets(os.environ), **server.environment},
+        folder=data_dir,
+        stop_signal=server.stop_signal,
+        death_signal=server.stop_signal,  # a server that loses its starter stops cleanly
+        before_exec=server.before_exec,
+        pass_fds=(lock,),
+    )
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the servers start with: they need none of our addresses and keys, and their environment is no secret."""
+    own = tuple(VARIABLES.values())
+    return {name: value for name, value in environment.items() if not name.startswith(own)}
+
+
+def _await_server(supervisor: Supervisor, server: embedded.Server, child: Child) -> None:
+    try:
+        ready = supervisor.wait_until(
+            lambda: child.pid is not None and server.is_ready(child.pid), seconds=SERVER_SECONDS, needs=child
+        )
+    except Died as died:
+        raise CannotStart(f"{died}. Its last lines are above.") from died
+    if not ready and not supervisor.is_asked_to_stop:
+        raise CannotStart(f"{server.name} did not become ready within {SERVER_SECONDS:g} s.")
+
+
+def _migrate(
+    settings: Settings, supervisor: Supervisor, environment: Mapping[str, str], lines: Lines
+) -> None:
+    """Bring the database to this version of the code, if it is not there already."""
+    assert settings.database_url is not None
+    try:
+        if schema.is_enough(schema.applied(settings.database_url)):
+            return
+    except schema.NoDatabase as error:
+        raise CannotStart(f"The database of DATABASE_URL does not answer: {error}") from error
+    lines.say("Preparing the database.")
+    release = next(line for line in procfile.read() if line.name == procfile.RELEASE)
+    code = supervisor.run(SupervisedProgram(release.name, release.argv, environment, procfile.PROJECT))
+    if code != 0 and not supervisor.is_asked_to_stop:
+        raise CannotStart(f"The database could not be prepared: {release.command!r} {ended(code)}.")
+
+
+# The processes
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """What the processes start with: ours, and every address and key that has been settled."""
+    own = {
+        "DATABASE_URL": settings.database_url or "",
+        "REDIS_URL": settings.redis_url or "",
+        "RUNYARD_DATA_DIR": str(settings.data_dir),
+        "RUNYARD_CACHE_DIR": str(settings.cache_dir),
+        "RUNYARD_HOST": settings.host,
+        "RUNYARD_PORT": str(settings.port),
+        "RUNYARD_PROCESSES": formation.written(settings.processes),
+        "RUNYARD_URL": settings.url,
+        "RUNYARD_APP_DOMAIN": settings.app_domain or "",
+        "RUNYARD_DEV_DEPLOYMENT": settings.dev_deployment or "",
+        "RUNYARD_DEV_ORIGIN": settings.dev_origin or "",
+        "RUNYARD_HOST_IDLE_SECONDS": f"{settings.host_idle_seconds:g}",
+        "RUNYARD_API_KEY": settings.api_key or "",
+        "RUNYARD_ENCRYPTION_KEYS": ",".join(settings.encryption_keys),
+        "RUNYARD_LOG_LEVEL": settings.log_level,
+        "RUNYARD_LOG_FORMAT": settings.log_format,
+    }
+    return {**system.environment(), **os.environ, **procfile.surroundings(os.environ), **own}
+
+
+def _start_processes(
+    settings: Settings, supervisor: Supervisor, environment: Mapping[str, str], started: list[Child]
+) -> None:
+    """Start every line of the Procfile, those a run needs first; return when web answers."""
+    lines = [line for line in procfile.read() if line.name != procfile.RELEASE]
+    answers = _answers(settings)
+    for is_first in (True, False):
+        for line in lines:
+            if (line.name in FIRST) is is_first and not supervisor.is_asked_to_stop:
+                for number in range(1, formation.children(settings.processes, line.name) + 1):
+                    name = line.name if number == 1 else f"{line.name}.{number}"
+                    program = SupervisedProgram(
+                        name, line.argv, line.environment(environment), procfile.PROJECT
+                    )
+                    started.append(supervisor.start(program))
+        ready = supervisor.wait_until(lambda: next(answers), seconds=READY_SECONDS)
+        if not ready and not supervisor.is_asked_to_stop:
+            raise CannotStart(f"The service did not answer at {settings.url}/ok within {READY_SECONDS:g} s.")
+
+
+def local_address(settings: Settings) -> str:
+    """Where web is found on this machine."""
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
+def _answers(settings: Settings) -> Iterator[bool]:
+    """Whether the service answers, each time it is asked."""
+    address = f"{local_address(settings)}/ok"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while True:
+        try:
+            with opener.open(address, timeout=1) as answer:
+                yield answer.status == 200
+        except (urllib.error.URLError, OSError):
+            yield False
+
+
+class _Visitor(threading.Thread):
+    """What is done with the service once it answers."""
+
+    def __init__(self, visit: Visit, settings: Settings, supervisor: Supervisor) -> None:
+        super().__init__(name="visitor", daemon=True)
+        self._visit, self._settings, self._supervisor = visit, settings, supervisor
+        self.exit_code: int | None = None
+
+    def run(self) -> None:
+        code: int | None = 1  # what escapes is our bug, and ends the service with its traceback
+        try:
+            code = self._visit(self._settings)
+        finally:
+            self.exit_code = code
+            if code is not None:
+                self._supervisor.ask_to_stop()

@@ -1,0 +1,70 @@
+"""`runyard open`: the console, or a deployment's page in it, in a browser where there is one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from cli.api.access import find_url
+from cli.deployments.deployments import chosen
+from cli.deployments.served import echo_json
+from cli.errors import BadUsage
+from cli.options import Json, Key, Org, Url, open_client, sentences, settings
+
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        help="The deployment whose page is meant, by its name or id.", metavar="NAME|ID", show_default=False
+    ),
+]
+
+
+def command(
+    name: Name = None,
+    deployment: Annotated[
+        str | None, typer.Option(help="The same.", metavar="NAME|ID", show_default=False)
+    ] = None,
+    print_only: Annotated[bool, typer.Option("--print", help="Print the address alone.")] = False,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Open the console, or a deployment's page in it. It asks for an API key, but for `runyard dev`'s.
+
+    Prints the address, too; where no browser can be shown, that is all.
+    """
+    with sentences(as_json=as_json):
+        if name and deployment:
+            raise BadUsage("Name one deployment.")
+        meant = name or deployment
+        if meant is None:
+            found = {"url": f"{find_url(url, settings())}/"}
+        else:
+            with open_client(url, api_key, org) as client:
+                record = chosen(client, meant)
+                found = {"name": record["name"], "url": page_of(client.url, record)}
+        if as_json:
+            echo_json(found)
+            return
+        typer.echo(found["url"])
+        if not print_only and sys.stdout.isatty() and has_screen(os.environ):
+            webbrowser.open(found["url"])
+
+
+def page_of(url: str, found: Mapping[str, Any]) -> str:
+    return f"{url}/o/{found['tenant_id']}/host/deployments/{found['id']}"
+
+
+def has_screen(environment: Mapping[str, str], platform: str = sys.platform) -> bool:
+    """Whether a browser would be seen by who typed the command: not on a server, nor through SSH."""
+    if any(environment.get(name) for name in ("SSH_CONNECTION", "SSH_TTY", "CI")):
+        return False
+    return platform in ("darwin", "win32") or any(
+        environment.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )

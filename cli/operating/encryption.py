@@ -1,0 +1,112 @@
+"""`runyard encryption`: change the key that secrets are encrypted with, on the machine of the service."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from cli.api.access import KEPT_URL
+from cli.errors import CommandFailed
+from cli.options import Json, new_app, sentences, settings
+from shared.settings import Settings
+
+app = new_app("The key that secrets are encrypted with: change it while the service runs.")
+
+
+@app.command("new-key")
+def new_key() -> None:
+    """Make an encryption key: put before the others in secret.key, or printed for RUNYARD_ENCRYPTION_KEYS."""
+    with sentences():
+        from cli.machine import local  # brings the whole database layer along; few commands need it
+
+        own = settings()
+        if own.encryption_keys or not local.key_file(own).is_file():
+            typer.echo(local.new_key())
+            typer.echo(
+                "Put it at the end of RUNYARD_ENCRYPTION_KEYS of every process and restart them; then at the"
+                " beginning, and restart them again; then call `runyard encryption rotate`.",
+                err=True,
+            )
+            return
+        path = local.add_first(own)
+        typer.echo(
+            f"Put a new key first in {path}. Restart `runyard up`, then call `runyard encryption rotate`."
+        )
+
+
+@app.command("list")
+def list_keys(as_json: Json = False) -> None:
+    """Show the fingerprints of the keys there are, the one that encrypts first: backups name the keys they need so."""
+    with sentences(as_json=as_json):
+        from cli.backups.keys import fingerprint
+        from cli.machine import local  # see new_key()
+
+        found = [fingerprint(key) for key in local.encryption_keys(settings())]
+        typer.echo(json.dumps(found) if as_json else "\n".join(found))
+
+
+@app.command("rotate")
+def rotate(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Encrypt every stored secret with the first key, so that the others can be taken away.
+
+    The service may go on meanwhile; cut off, call it again. Exit code 1: something is left to do.
+    """
+    with sentences(as_json=as_json):
+        from cli.machine import local  # see new_key()
+
+        own = settings()
+        _require_known(own, yes=yes or as_json)
+
+        def print_counts(column: str, counts: Counter[str]) -> None:
+            if counts and not as_json:
+                typer.echo(f"{column}: {_said(counts)}")
+
+        totals = local.rotate(own, print_counts)
+        late = local.remaining(own)
+        if as_json:
+            typer.echo(json.dumps({name: totals[name] for name in ("rotated", "current", "unreadable")}))
+        if late["rotated"] or late["changed"]:
+            raise CommandFailed(
+                "While this ran, something was written with an older key: a process of the service does not have"
+                " the new one first. Restart it, and call this again."
+            )
+        if totals["unreadable"]:
+            raise CommandFailed(
+                f"{totals['unreadable']} values cannot be read with any of the keys. Is a key missing?"
+            )
+        if not as_json:
+            typer.echo(
+                f"Done: {_said(totals) or 'nothing is stored'}. The older keys are not needed any longer."
+            )
+
+
+def _said(counts: Counter[str]) -> str:
+    words = {
+        "rotated": "encrypted anew",
+        "current": "as it should be",
+        "unreadable": "unreadable",
+        "changed": "changed",
+    }
+    return ", ".join(f"{counts[name]} {word}" for name, word in words.items() if counts[name])
+
+
+def _require_known(own: Settings, *, yes: bool) -> None:
+    """What is encrypted with a key that a process does not have is lost to it: make sure that all have it."""
+    if own.encryption_keys:
+        if not yes:
+            typer.confirm("Has every process been restarted with the new key first?", abort=True, err=True)
+        return
+    from cli.machine import local  # see new_key()
+
+    path, started = local.key_file(own), own.data_dir / KEPT_URL  # written when the service has come up
+    local.encryption_keys(own)
+    if started.exists() and started.stat().st_mtime < path.stat().st_mtime:
+        raise CommandFailed(
+            f"The service was started before the newest key came into {path}. Restart it first."
+        )

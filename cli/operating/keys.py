@@ -1,0 +1,151 @@
+"""`runyard keys`: the API keys of an organization."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from cli.api.access import find_key, find_tenant
+from cli.errors import BadUsage, CommandFailed
+from cli.options import Json, Key, Org, Url, new_app, open_client, sentences, settings
+from cli.output import console, printable
+
+ROLES = ("read", "run", "deploy", "admin", "operator")
+DEFAULT_ORGANIZATION = "default"
+
+app = new_app("API keys: make, list, rename and revoke them.")
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Option(help="What the key is for.", metavar="TEXT")] = "cli",
+    role: Annotated[
+        str,
+        typer.Option(
+            help="What it may do: read (look), run (also use deployments), deploy (also change them), admin (also"
+            " make keys), operator (also see to organizations).",
+            metavar="ROLE",
+        ),
+    ] = "admin",
+    days: Annotated[
+        int | None, typer.Option(min=1, max=3650, help="Let it end after so many days.", metavar="N")
+    ] = None,
+    local: Annotated[
+        bool,
+        typer.Option(
+            "--local",
+            help="Make it in the service's database, on its own machine. So it is also without any key.",
+        ),
+    ] = False,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Make an API key and print it: it cannot be shown again."""
+    with sentences(as_json=as_json):
+        if role not in ROLES:
+            raise BadUsage(f"There is no role {role!r}: choose one of {', '.join(ROLES)}.")
+        if local or not _has_key(api_key):
+            key = _create_locally(name, role, days, find_tenant(org) or DEFAULT_ORGANIZATION)
+            typer.echo(json.dumps({"key": key}, indent=2) if as_json else key)
+            return
+        with open_client(url, api_key, org) as client:
+            body = {"name": name, "role": role, "lifetime_days": days}
+            made = client.send("POST", "/v2/keys", body)
+        typer.echo(json.dumps(made, indent=2) if as_json else made["key"])
+
+
+def _has_key(api_key: str | None) -> bool:
+    try:
+        find_key(api_key, settings())
+    except CommandFailed:
+        return False
+    return True
+
+
+def _create_locally(name: str, role: str, days: int | None, organization: str) -> str:
+    from cli.machine import local  # brings the whole database layer along; few commands need it
+
+    lifetime = None if days is None else timedelta(days=days)
+    return local.create_key(settings(), name=name, role=role, organization=organization, lifetime=lifetime)
+
+
+@app.command("list")
+def list_keys(as_json: Json = False, url: Url = None, api_key: Key = None, org: Org = None) -> None:
+    """List the organization's API keys, newest first; their secrets are nowhere kept."""
+    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
+        rows = list(client.every("/v2/keys"))
+        if as_json:
+            typer.echo(json.dumps(rows, indent=2))
+            return
+        if not rows:
+            typer.echo("There are no API keys. `runyard keys create` makes one.")
+            return
+        table = Table("ID", "Name", "Role", "State", "Created", "Last used", box=None, pad_edge=False)
+        for row in rows:
+            cells = (
+                row["id"],
+                row["name"],
+                row["role"],
+                state(row),
+                day(row["created_at"]),
+                day(row["last_used_at"]),
+            )
+            table.add_row(*(printable(str(cell)) for cell in cells))
+        console().print(table)
+
+
+@app.command("rename")
+def rename(
+    key_id: Annotated[str, typer.Argument(help="The key's id, or the key itself.", metavar="ID")],
+    name: Annotated[str, typer.Argument(help="What it shall be called.", metavar="NAME")],
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Give an API key another name."""
+    with sentences(), open_client(url, api_key, org) as client:
+        client.send("PATCH", f"/v2/keys/{id_of(key_id)}", {"name": name})
+        typer.echo(f"Key {id_of(key_id)} is now called {name}.")
+
+
+@app.command("revoke")
+def revoke(
+    key_id: Annotated[str, typer.Argument(help="The key's id, or the key itself.", metavar="ID")],
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """End an API key for good: within seconds it is refused everywhere."""
+    with sentences(as_json=as_json), open_client(url, api_key, org) as client:
+        client.send("DELETE", f"/v2/keys/{id_of(key_id)}")
+        typer.echo(json.dumps({"revoked": id_of(key_id)}) if as_json else f"Revoked {id_of(key_id)}.")
+
+
+def id_of(text: str) -> str:
+    """The id, also of somebody who gives the whole key: its secret must not go into an address."""
+    parts = text.split("_", 2)
+    id = parts[1] if len(parts) == 3 and parts[0] == "ryd" else text
+    if not id.isascii() or not id.isalnum():
+        raise BadUsage(f"{printable(text)} is no key's id. `runyard keys list` shows the ids.")
+    return id
+
+
+def state(row: dict[str, Any]) -> str:
+    """Whether a key is good, and until when."""
+    if row["revoked_at"]:
+        return f"revoked {day(row['revoked_at'])}"
+    if not row["expires_at"]:
+        return "valid"
+    has_ended = datetime.fromisoformat(row["expires_at"]) <= datetime.now(UTC)
+    return f"{'expired' if has_ended else 'valid until'} {day(row['expires_at'])}"
+
+
+def day(time: str | None) -> str:
+    return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M") if time else "never"

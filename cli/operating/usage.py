@@ -1,0 +1,102 @@
+"""`runyard usage`: the tokens of an organization's runs, and what they cost."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from cli.deployments.logs import moment
+from cli.errors import BadUsage
+from cli.options import Json, Key, Org, Url, open_client, sentences
+from cli.output import console, printable
+
+DIMENSIONS = ("day", "key", "deployment", "model")
+COUNTS = ("runs", "input_tokens", "output_tokens", "total_tokens")
+HEADS = {"runs": "runs", "input_tokens": "input", "output_tokens": "output", "total_tokens": "total"}
+
+
+def command(
+    by: Annotated[
+        str, typer.Option(help="Any of day, key, deployment and model, between commas.", metavar="LIST")
+    ] = "deployment,model",
+    since: Annotated[
+        str | None,
+        typer.Option(help="The first day: one like 2026-01-31, or so long ago (30d).", metavar="TIME"),
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")] = False,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Show which tokens runs used, and what they cost by RUNYARD_MODEL_PRICES: of the last 30 days, until today."""
+    with sentences(as_json=as_json):
+        wanted = {"by": ",".join(_dimensions(by))}
+        if since is not None:
+            wanted["from"] = datetime.fromisoformat(moment(since)).date().isoformat()
+        if as_csv and as_json:
+            raise BadUsage("--csv and --json are two forms of one answer: choose one.")
+        with open_client(url, api_key, org) as client:
+            rows = client.get("/v2/usage", wanted)["usage"]
+        if as_json:
+            typer.echo(json.dumps(rows, indent=2))
+        elif as_csv:
+            _write(rows, wanted["by"].split(","))
+        elif rows:
+            console().print(shown(rows, wanted["by"].split(",")))
+        else:
+            typer.echo("No run has ended in this time.")
+
+
+def _dimensions(by: str) -> list[str]:
+    """What is asked for, in the order of the columns; raises BadUsage."""
+    asked = [word.strip() for word in by.split(",") if word.strip()]
+    unknown = [word for word in asked if word not in DIMENSIONS]
+    if unknown or not asked:
+        raise BadUsage(f"--by takes any of {', '.join(DIMENSIONS)}, not {by!r}.")
+    return [name for name in DIMENSIONS if name in asked]
+
+
+def shown(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Table:
+    """The table, with the sum of all below where there are several rows."""
+    table = Table(box=None, pad_edge=False)
+    for name in by:
+        table.add_column(name.capitalize(), no_wrap=True)
+    for name in (*HEADS.values(), "cost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_name(row, name) for name in by), *_numbers(row))
+    if len(rows) > 1 and "model" not in by:  # a run may call several models
+        total = {name: sum(row[name] for row in rows) for name in COUNTS}
+        costs = [row["cost"] for row in rows if row["cost"] is not None]
+        table.add_row(
+            "Total", *[""] * (len(by) - 1), *_numbers({**total, "cost": sum(costs) if costs else None})
+        )
+    return table
+
+
+def _name(row: Mapping[str, Any], dimension: str) -> str:
+    """A name; the id of what has none any more, and a dash for none at all."""
+    return printable(str(row[dimension] or row.get(f"{dimension}_id") or "-"))
+
+
+def _numbers(row: Mapping[str, Any]) -> list[str]:
+    cost = "-" if row["cost"] is None else f"{row['cost']:,.2f}"
+    return [*(f"{row[name]:,}" for name in COUNTS), cost]
+
+
+def _write(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> None:
+    """The columns of the answer, in its order, as the service writes them."""
+    ids = {"key": ("key_id", "key"), "deployment": ("deployment_id", "deployment")}
+    columns = [column for name in by for column in ids.get(name, (name,))]
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow([*columns, *COUNTS, "cost"])
+    for row in rows:
+        table.writerow([row[name] for name in (*columns, *COUNTS, "cost")])

@@ -1,0 +1,247 @@
+"""`runyard run`: start a run on a deployment and watch it stream."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from cli.api.addresses import address_of
+from cli.api.client import AS_STUDIO
+from cli.api.statuses import UNSUCCESSFUL_RUNS
+from cli.deployments.deployments import Name, chosen
+from cli.deployments.served import require_serving
+from cli.errors import FAILED, INTERRUPTED, BadUsage, CommandFailed
+from cli.options import Key, Org, Url, open_client, sentences
+from cli.output import console, printable
+from cli.runs.transcript import Transcript, as_text, error_text
+
+STREAM_MODES = ["messages-tuple", "updates", "custom"]
+
+Show = Callable[[str, Any], None]
+
+
+def command(
+    name: Name = None,
+    said: Annotated[
+        str | None,
+        typer.Argument(
+            help="What to run it with: JSON, or text that becomes a message. `-`: read it from stdin.",
+            metavar="INPUT",
+            show_default=False,
+        ),
+    ] = None,
+    assistant: Annotated[
+        str | None,
+        typer.Option(
+            "--assistant", "-a", help="An assistant's id or a graph's. Default: the only graph.", metavar="ID"
+        ),
+    ] = None,
+    thread: Annotated[
+        str | None,
+        typer.Option("--thread", "-t", help="Go on with this thread. Default: a new one.", metavar="ID"),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", help="Answer the thread's question, with JSON or text.", metavar="ANSWER"),
+    ] = None,
+    stream_mode: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stream-mode",
+            "-m",
+            help="What to stream; may be given several times. Default: messages-tuple, updates, custom.",
+            metavar="MODE",
+        ),
+    ] = None,
+    subgraphs: Annotated[bool, typer.Option("--subgraphs", help="Stream what subgraphs do too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as a JSON line.")] = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Start a run and watch it stream. Ctrl-C cancels it.
+
+    Tokens are shown as they come, then what each step changed. A run that asks
+    something ends with the question: answer with --thread and --resume.
+
+    Exit codes: 0 it succeeded, or waits for an answer · 1 it failed ·
+    2 wrong usage · 130 cancelled by Ctrl-C.
+    """
+    with sentences(as_json=as_json):
+        body = _body(said, resume, thread)
+        with open_client(url, api_key, org) as client:
+            found = chosen(client, name)
+            require_serving(found)
+            address = address_of(client.url, found)
+            headers = {**client.headers, **AS_STUDIO}
+        request = RunCommand(assistant, thread, body, stream_mode or STREAM_MODES, subgraphs)
+        out, notes = console(), console(stderr=True)
+        transcript = Transcript(out, notes, streams_messages="messages-tuple" in request.stream_mode)
+        show: Show = _json_line if as_json else transcript.show
+        try:
+            ended = execute(
+                address, headers, request, show, lambda text: None if as_json else notes.print(text)
+            )
+        except httpx.HTTPError as error:
+            transcript.finish()
+            raise CommandFailed(_refusal(error, address)) from error
+        transcript.finish()
+        if as_json:
+            _json_line("result", ended.record)
+        elif ended.interrupts:
+            for interrupt in ended.interrupts:
+                notes.print("It waits for an answer:", style="yellow")
+                out.print(printable(as_text(interrupt.get("value"))))
+            where = " ".join(["runyard run", *([name] if name else []), "--thread", str(ended.thread_id)])
+            notes.print(f"Answer with: {where} --resume {_answer(ended.interrupts)}", markup=False)
+        else:
+            notes.print(f"Go on with: --thread {ended.thread_id}", style="dim")
+        if ended.was_cancelled:
+            raise typer.Exit(INTERRUPTED)
+        if ended.status in UNSUCCESSFUL_RUNS:
+            if as_json:
+                raise typer.Exit(FAILED)  # the result names the reason
+            raise CommandFailed(f"The run ended as {ended.status}. {printable(ended.error or '')}".rstrip())
+
+
+def _body(said: str | None, resume: str | None, thread: str | None) -> dict[str, Any]:
+    """What the run starts with. Raises BadUsage."""
+    if resume is not None:
+        if thread is None:
+            raise BadUsage("--resume answers a question of a thread: name it with --thread.")
+        if said is not None:
+            raise BadUsage("A run either begins with INPUT or goes on with --resume.")
+        # Strictly: an answer that nothing asked for is a mistake, not a run that does nothing.
+        return {"command": {"resume": _json_or(resume, lambda text: text)}, "strict_resume": True}
+    if said == "-":
+        said = sys.stdin.read().strip()
+    if not said:
+        raise BadUsage('Say what to run it with: `runyard run NAME "Hello!"`, or JSON, or - for stdin.')
+    found = _json_or(said, _message)
+    return {"input": found if isinstance(found, dict) else _message(said)}
+
+
+def _message(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def _json_or(text: str, otherwise: Callable[[str], Any]) -> Any:
+    """JSON where the text is; what looks like an object or a list and is none is a slip."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        if text.lstrip()[:1] in ("{", "["):
+            raise BadUsage(f"This looks like JSON and is not: {error}") from error
+        return otherwise(text)
+
+
+@dataclass(frozen=True)
+class RunCommand:
+    """What a run is started with."""
+
+    assistant: str | None
+    thread: str | None
+    body: dict[str, Any]
+    stream_mode: list[str]
+    subgraphs: bool
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended."""
+
+    thread_id: str
+    run_id: str | None
+    status: str
+    error: str | None
+    interrupts: list[dict[str, Any]]
+    was_cancelled: bool = False
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return {
+            "thread_id": self.thread_id,
+            "run_id": self.run_id,
+            "status": self.status,
+            "error": self.error,
+            "interrupts": self.interrupts,
+        }
+
+
+def execute(
+    url: str, headers: Mapping[str, str], request: RunCommand, show: Show, note: Callable[[str], None]
+) -> Ended:
+    """Run it and show each event; how it ended. Raises CommandFailed and httpx.HTTPError."""
+    from langgraph_sdk import get_sync_client  # takes half a second: only commands that run something need it
+
+    client = get_sync_client(url=url, api_key=None, headers=dict(headers))
+    assistant = request.assistant or _only_graph(client)
+    thread_id = request.thread or client.threads.create()["thread_id"]
+    run_ids: list[str] = []
+    error, was_cancelled = None, False
+    try:
+        stream: Any = client.runs.stream(
+            thread_id,
+            assistant,
+            **request.body,
+            stream_mode=request.stream_mode,  # type: ignore[arg-type]  the service knows which there are
+            stream_subgraphs=request.subgraphs,
+            on_disconnect="cancel",  # whoever stops watching before the run's id is known has cancelled it too
+            on_run_created=lambda made: run_ids.append(made["run_id"]),
+        )
+        note(f"{assistant} on thread {thread_id}")
+        for part in stream:
+            show(part.event, part.data)
+            error = error_text(part.data) if part.event == "error" else error
+    except KeyboardInterrupt:
+        was_cancelled = True
+        if run_ids:
+            client.runs.cancel(thread_id, run_ids[0], wait=True)
+            note("Cancelled.")
+    run: Any = client.runs.get(thread_id, run_ids[0]) if run_ids else {"status": "error"}
+    interrupts = [] if was_cancelled else _interrupts(client.threads.get(thread_id))
+    run_id = run_ids[0] if run_ids else None
+    return Ended(thread_id, run_id, run["status"], error, interrupts, was_cancelled=was_cancelled)
+
+
+def _only_graph(client: Any) -> str:
+    """The id of the deployment's graph. Raises BadUsage when it has several."""
+    found = client.assistants.search(metadata={"created_by": "system"}, limit=100)
+    graphs = sorted({assistant["graph_id"] for assistant in found})
+    if len(graphs) != 1:
+        raise BadUsage(f"Name a graph with --assistant: {', '.join(graphs) or 'the deployment has none'}.")
+    return graphs[0]
+
+
+def _interrupts(thread: Any) -> list[dict[str, Any]]:
+    if thread["status"] != "interrupted":
+        return []
+    return [interrupt for task in (thread.get("interrupts") or {}).values() for interrupt in task]
+
+
+def _answer(interrupts: list[dict[str, Any]]) -> str:
+    """What to put in for an answer; of several questions each has to be named."""
+    if len(interrupts) == 1:
+        return "ANSWER"
+    return shlex.quote(json.dumps({str(one.get("id")): "ANSWER" for one in interrupts}))
+
+
+def _json_line(event: str, data: Any) -> None:
+    typer.echo(json.dumps({"event": event, "data": data}, ensure_ascii=False))
+
+
+def _refusal(error: httpx.HTTPError, url: str) -> str:
+    if not isinstance(error, httpx.HTTPStatusError):
+        return f"{url} does not answer ({error or type(error).__name__})."
+    try:
+        detail = error.response.json()["detail"]
+    except (httpx.ResponseNotRead, ValueError, KeyError, TypeError):
+        detail = str(error)
+    return f"The run was refused ({error.response.status_code}): {detail}"

@@ -1,0 +1,204 @@
+"""`runyard threads`: a deployment's conversations, as they are and as they were."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.table import Column, Table
+from rich.text import Text
+
+from cli.api.client import Client
+from cli.api.ids import is_id, is_part, short, with_part
+from cli.api.statuses import run_style
+from cli.deployments.deployments import Wide, id_column, show_table
+from cli.deployments.served import Deployment, Limit, echo_json, served
+from cli.errors import BadUsage, CommandFailed
+from cli.options import Json, Key, Org, Url, confirm_deletion, new_app, sentences
+from cli.output import console, printable, when
+from cli.runs.messages import message_of
+from cli.runs.transcript import as_text, shortened
+
+app = new_app("List, show and delete the threads of a deployment.")
+
+SEARCHED = 1000  # how far back a part of an id is looked for
+SHOWN = ["thread_id", "status", "created_at", "updated_at", "metadata"]  # values may be large
+
+Name = Annotated[
+    str, typer.Argument(help="The thread's id, or the end of it.", metavar="THREAD", show_default=False)
+]
+Status = Literal["idle", "busy", "interrupted", "error"]
+
+
+def search(
+    api: Client, *, limit: int, select: list[str] | None = None, **filters: Any
+) -> list[dict[str, Any]]:
+    """The threads that changed last."""
+    body = {
+        "limit": limit,
+        "sort_by": "updated_at",
+        "sort_order": "desc",
+        "select": select or SHOWN,
+        **filters,
+    }
+    return api.send("POST", "/threads/search", {k: v for k, v in body.items() if v is not None}, repeat=True)
+
+
+def thread_id_of(api: Client, text: str) -> str:
+    """The id of the thread with that id or a part of it. Raises CommandFailed unless it is one."""
+    if is_id(text):
+        return text
+    rows = with_part(search(api, limit=SEARCHED), text, key="thread_id") if is_part(text) else []
+    if len(rows) > 1:
+        raise BadUsage(f"{len(rows)} threads have an id with {text!r}: give more of it.")
+    if not rows:
+        raise CommandFailed(f"There is no thread {text!r}. `runyard threads list` shows the newest.")
+    return rows[0]["thread_id"]
+
+
+@app.command("list")
+def list_threads(
+    name: Deployment = None,
+    status: Annotated[Status | None, typer.Option(help="Only those that are so.", show_default=False)] = None,
+    limit: Limit = 20,
+    wide: Wide = False,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """List a deployment's threads, the last to change first."""
+    with sentences(as_json=as_json), served(url, api_key, org, name) as api:
+        rows = search(api, limit=limit, status=status)
+        if as_json:
+            echo_json(rows)
+        elif rows:
+            show_table(lambda is_wide: _threads(rows, is_wide=is_wide), wide=wide)
+        else:
+            typer.echo("There are no such threads." if status else "There are no threads.")
+
+
+def _threads(rows: list[dict[str, Any]], *, is_wide: bool) -> Table:
+    table = Table(id_column("Thread"), "Status", "Changed", "Graph", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(
+            row["thread_id"] if is_wide else short(row["thread_id"]),
+            Text(row["status"], run_style(row["status"])),
+            when(row["updated_at"]),
+            Text(printable(str((row.get("metadata") or {}).get("graph_id") or "-"))),
+        )
+    return table
+
+
+@app.command("show")
+def show(
+    thread: Name,
+    name: Deployment = None,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Show a thread: its status, its values, and what it waits for."""
+    with sentences(as_json=as_json), served(url, api_key, org, name) as api:
+        found = api.get(f"/threads/{thread_id_of(api, thread)}")
+        if as_json:
+            echo_json(found)
+            return
+        facts = {
+            "Thread": found["thread_id"],
+            "Status": found["status"],
+            "Created": when(found["created_at"]),
+            "Changed": when(found["updated_at"]),
+            "Metadata": found.get("metadata"),
+            "Error": found.get("error"),
+            "Waits for": [
+                one.get("value") for task in (found.get("interrupts") or {}).values() for one in task
+            ],
+        }
+        print_facts(facts)
+        for key, value in (found.get("values") or {}).items():
+            print_value(key, value)
+
+
+@app.command("history")
+def history(
+    thread: Name,
+    limit: Limit = 10,
+    name: Deployment = None,
+    wide: Wide = False,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """List a thread's checkpoints, newest first."""
+    with sentences(as_json=as_json), served(url, api_key, org, name) as api:
+        path = f"/threads/{thread_id_of(api, thread)}/history"
+        rows = api.send("POST", path, {"limit": limit}, repeat=True)
+        if as_json:
+            echo_json(rows)
+        elif rows:
+            show_table(lambda is_wide: _checkpoints(rows, is_wide=is_wide), wide=wide)
+        else:
+            typer.echo("The thread has no checkpoint.")
+
+
+def _checkpoints(rows: list[dict[str, Any]], *, is_wide: bool) -> Table:
+    columns = ("Step", "Source", "Created", id_column("Checkpoint"), Column("Next", overflow="fold"))
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        metadata, id = row.get("metadata") or {}, (row.get("checkpoint") or {}).get("checkpoint_id") or "-"
+        table.add_row(
+            str(metadata.get("step", "-")),
+            str(metadata.get("source") or "-"),
+            when(row.get("created_at")),
+            id if is_wide else short(id),
+            Text(printable(", ".join(row.get("next") or []) or "-")),
+        )
+    return table
+
+
+@app.command("delete")
+def delete(
+    thread: Name,
+    force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    name: Deployment = None,
+    as_json: Json = False,
+    url: Url = None,
+    api_key: Key = None,
+    org: Org = None,
+) -> None:
+    """Delete a thread with its state and runs. It asks first."""
+    with sentences(as_json=as_json), served(url, api_key, org, name) as api:
+        id = thread_id_of(api, thread)
+        if not force:
+            confirm_deletion(f"thread {id}", "state and runs", as_json=as_json)
+        api.send("DELETE", f"/threads/{id}")
+        if as_json:
+            echo_json({"thread_id": id, "deleted": True})
+        else:
+            typer.echo(f"Deleted thread {id}.")
+
+
+def print_facts(facts: dict[str, Any]) -> None:
+    """One line for each that there is."""
+    out = console()
+    for label, value in facts.items():
+        if value not in (None, "", {}, []):
+            out.print(Text.assemble((f"{label:<12}", "bold"), printable(shortened(as_text(value)))))
+
+
+def print_value(key: str, value: Any) -> None:
+    """A value of a state; a list with one item a line."""
+    out = console()
+    items = value if isinstance(value, list) else [value]
+    out.print(Text(printable(key), "bold cyan"))
+    for item in items:
+        out.print(Text(f"  {printable(shortened(_readable(item)))}"))
+
+
+def _readable(item: Any) -> str:
+    """A message as it is spoken, anything else as JSON."""
+    message = message_of(item) if isinstance(item, dict) else None
+    return f"{message.role}: {message.text}" if message and message.text else as_text(item)

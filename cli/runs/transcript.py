@@ -1,0 +1,126 @@
+"""A run as a person reads it: tokens as they come, then what each step changed, questions, errors.
+
+What the run says goes to stdout; what there is to know about it (its thread, its steps) to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from cli.output import printable
+from cli.runs.messages import ASSISTANT, TOOL, ShownMessage, message_of, messages_of
+
+SHOWN_CHARACTERS = 2_000
+
+
+class Transcript:
+    """Shows the events of one run.
+
+    `streams_messages`: what the library takes for a message comes as an event of its own, so that of a step's
+    update the others alone are shown.
+    """
+
+    def __init__(self, out: Console, notes: Console, *, streams_messages: bool = True) -> None:
+        self._out, self._notes = out, notes
+        self._streams_messages = streams_messages
+        self._speaking: str | None = None  # the message whose text is being printed
+        self._said: dict[str, str] = {}  # the text of each message that has been printed
+
+    def show(self, event: str, data: Any) -> None:
+        """One event of the stream."""
+        kind, _, namespace = event.partition("|")
+        if kind in ("metadata", "messages/metadata"):
+            return
+        if kind == "error":
+            self.finish()  # shown at the end
+        elif kind == "messages":
+            self._token(data)
+        elif kind in ("messages/partial", "messages/complete"):
+            for message in messages_of(data):
+                self._whole(message)
+        elif kind == "updates" and isinstance(data, dict):
+            self._updates(data, namespace)
+        else:
+            self.finish()
+            self._notes.print(Text.assemble(("· ", "magenta"), (event, "dim")))
+            self._out.print(printable(as_text(data)))
+
+    def finish(self) -> None:
+        """End the line that tokens are being printed on."""
+        if self._speaking is not None:
+            self._speaking = None
+            self._out.print()
+
+    def _token(self, data: Any) -> None:
+        """A part of a message, or a whole one: `[chunk, metadata]`."""
+        chunk = message_of(data[0]) if isinstance(data, list) and data else None
+        if chunk is not None:
+            self._say(chunk, chunk.text)
+
+    def _whole(self, message: ShownMessage) -> None:
+        """A message as it is by now: what of it has been printed is not printed again."""
+        said = self._said.get(message.id or "", "")
+        if message.text.startswith(said):
+            self._say(message, message.text[len(said) :])
+
+    def _say(self, message: ShownMessage, text: str) -> None:
+        if not text:
+            return
+        if message.id:
+            self._said[message.id] = self._said.get(message.id, "") + text
+        if message.role in TOOL:
+            self._answer_of_tool(message, text)
+        if message.role not in ASSISTANT:
+            return
+        if self._speaking is None or self._speaking != message.id:
+            self.finish()
+            self._speaking = message.id or ""
+        self._out.print(Text(printable(text)), end="")
+
+    def _answer_of_tool(self, message: ShownMessage, text: str) -> None:
+        self.finish()
+        self._notes.print(
+            Text.assemble(("⚙ ", "yellow"), (printable(f"{message.name or 'tool'}: "), "yellow")), end=""
+        )
+        self._notes.print(Text(printable(shortened(text)), "dim"))
+
+    def _updates(self, data: dict[str, Any], namespace: str) -> None:
+        for node, update in data.items():
+            if node == "__interrupt__":
+                continue  # shown at the end, with what to do
+            self.finish()
+            place = f"{namespace}/{node}" if namespace else node
+            self._notes.print(Text.assemble(("✓ ", "green"), (printable(place), "cyan")))
+            # A node that ran several times in one step has a list of updates.
+            for one in update if isinstance(update, list) else [update]:
+                self._update(one)
+
+    def _update(self, update: Any) -> None:
+        rest = update
+        if isinstance(update, dict):
+            rest = {name: value for name, value in update.items() if name != "messages"}
+            for message in messages_of(update.get("messages")):
+                if not (self._streams_messages and message.is_streamed):
+                    self._whole(message)
+                    self.finish()
+        if rest:
+            self._out.print(Text(printable(shortened(as_text(rest)))))
+
+
+def error_text(data: Any) -> str:
+    """`ValueError: it broke`, of an error event's data."""
+    if isinstance(data, dict):
+        return ": ".join(str(data[name]) for name in ("error", "message") if data.get(name))
+    return str(data)
+
+
+def as_text(data: Any) -> str:
+    return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + " …"

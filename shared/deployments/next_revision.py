@@ -1,0 +1,125 @@
+"""The revision that a change of a deployment makes: the latest one with the change applied, or its placeholder filled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, RowMapping, text
+
+from shared.deployments import revision_changes, revisions
+from shared.deployments import secrets as revision_secrets
+from shared.deployments.revisions import Transition
+from shared.errors import Invalid
+from shared.infra.postgres import dumps
+from shared.models import RevisionStatus
+
+REPOSITORY = "github"  # the contract's word for a git repository, wherever it is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a PATCH or a new revision asks for; None and empty mean: as it is."""
+
+    display_name: str | None = None
+    source: str | None = None
+    source_config: Mapping[str, Any] = field(default_factory=dict)
+    revision_config: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Sequence[Mapping[str, str]] = ()
+    secret_changes: Mapping[str, str | None] = field(
+        default_factory=dict
+    )  # after those; None: not set any more
+    tracked_packages: Sequence[str] = ()
+    pool: str | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def makes_revision(self) -> bool:
+        return bool(
+            self.secrets
+            or self.secret_changes
+            or any(value is not None for value in self.revision_config.values())
+            or self.source_config.get("resource_spec") is not None
+        )
+
+
+def make(
+    conn: Connection,
+    deployment: RowMapping,
+    change: Change,
+    by: Mapping[str, str] | None,
+    preview: str | None = None,
+) -> tuple[UUID, list[Transition]]:
+    """The latest revision with the change applied: a new one, or the placeholder filled."""
+    deployment_id = deployment["id"]
+    latest = revisions.get(conn, deployment_id, deployment["latest_revision_id"])
+    given = {key: value for key, value in change.revision_config.items() if value is not None}
+    config = {**latest["source_revision_config"], **given}
+    if change.tracked_packages:
+        config["tracked_packages"] = list(change.tracked_packages)
+    digest = latest["archive_digest"]
+    source = change.source or latest["source"]
+    if source == REPOSITORY:
+        _require_repository(deployment, given)
+        digest = config["repo_commit_sha"] = None  # what the ref stands for now is for the builder to see
+    elif given.get("source_tarball_path"):
+        digest = _uploaded(conn, deployment_id, given["source_tarball_path"])
+        config["repo_commit_sha"] = None
+    has_source = digest is not None or source == REPOSITORY
+    if preview is not None and not has_source:
+        loc = ("body", "source_revision_config", "source_tarball_path")
+        raise Invalid("a preview needs source: the deployment has none yet", loc=loc, status=400)
+    is_placeholder = latest["status"] == RevisionStatus.CREATING and latest["archive_digest"] is None
+    if is_placeholder and preview is None:
+        revision_id = latest["id"]
+        _fill(conn, revision_id, source=source, config=config, digest=digest)
+    else:
+        revision_id = revisions.create(
+            conn, deployment_id, source=source, config=config, digest=digest, preview=preview
+        )
+        if not change.secrets:
+            revision_secrets.carry_over(conn, latest["id"], revision_id)
+    if change.secrets:
+        revision_secrets.replace(conn, revision_id, change.secrets)
+    revision_secrets.change(conn, revision_id, change.secret_changes)
+    revision_changes.keep(conn, revision_id, by)
+    return revision_id, revisions.start(conn, deployment_id, revision_id) if has_source else []
+
+
+def _require_repository(deployment: RowMapping, given: Mapping[str, Any]) -> None:
+    """Raises Invalid (400) for a revision that cannot be built from a repository."""
+    if not deployment["source_config"].get("repo_url"):
+        loc = ("body", "revision_source")
+        raise Invalid("this deployment has no repository (source_config.repo_url)", loc=loc, status=400)
+    if given.get("source_tarball_path"):
+        loc = ("body", "source_revision_config", "source_tarball_path")
+        raise Invalid(
+            "an upload cannot be built from a repository: send revision_source 'internal_source'",
+            loc=loc,
+            status=400,
+        )
+
+
+def _fill(
+    conn: Connection, revision_id: UUID, *, source: str, config: Mapping[str, Any], digest: str | None
+) -> None:
+    query = text(
+        "UPDATE revision SET source = :source, source_revision_config = CAST(:config AS json),"
+        " archive_digest = :digest, updated_at = now() WHERE id = :id"
+    )
+    conn.execute(query, {"id": revision_id, "source": source, "config": dumps(config), "digest": digest})
+
+
+def _uploaded(conn: Connection, deployment_id: UUID, object_path: str) -> str:
+    """The digest of what was put at the path; raises Invalid (400)."""
+    # Shared: upkeep must not remove the place, and then the archive, before a revision names it.
+    query = text("SELECT digest FROM upload WHERE object_path = :path AND deployment_id = :id FOR KEY SHARE")
+    row = conn.execute(query, {"path": object_path, "id": deployment_id}).one_or_none()
+    loc = ("body", "source_revision_config", "source_tarball_path")
+    if row is None:
+        raise Invalid("source_tarball_path was not handed out for this deployment", loc=loc, status=400)
+    if row.digest is None:
+        raise Invalid("nothing was uploaded to source_tarball_path", loc=loc, status=400)
+    return str(row.digest)

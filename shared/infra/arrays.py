@@ -1,0 +1,82 @@
+"""Lists as PostgreSQL's binary arrays, packed in one step by the type that is wanted.
+
+The driver finds a list's type by looking at each item: a list of small numbers, or of nothing but None, is of another
+type than the next one, and a statement with it is prepared and planned anew. What is of another type than the wanted
+one is refused as the database would refuse it: with `DataError`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from psycopg import Connection, DataError
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+_HEAD = struct.Struct(
+    ">iiIii"
+)  # dimensions, whether there may be nulls, the items' type, length, lower bound
+_EMPTY = struct.Struct(">iiI")
+_LENGTH = struct.Struct(">i")
+_NULL = _LENGTH.pack(-1)
+UNFIT = (AttributeError, TypeError, ValueError, struct.error)  # what an item of another type leads to
+
+
+class Packed(bytes):
+    """An array as it is sent; each type has a class of its own."""
+
+
+class _PackedDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: Packed) -> Packed:
+        return obj
+
+
+Pack = Callable[[Sequence[Any]], Packed]
+
+
+def _type(
+    array_oid: int, item_oid: int, pack: Callable[[Any], bytes]
+) -> tuple[Pack, type[Packed], type[Dumper]]:
+    made = type("Packed", (Packed,), {})
+    dumper = type("PackedDumper", (_PackedDumper,), {"oid": array_oid})
+    empty = made(_EMPTY.pack(0, 0, item_oid))
+
+    def packed(items: Sequence[Any]) -> Packed:
+        if not items:
+            return empty
+        try:
+            return joined(items)
+        except UNFIT as error:
+            raise DataError(f"not for the database: {error}") from error
+
+    def joined(items: Sequence[Any]) -> Packed:
+        parts = [_HEAD.pack(1, 1, item_oid, len(items), 1)]
+        for item in items:
+            if item is None:
+                parts.append(_NULL)
+            else:
+                data = pack(item)
+                parts += (_LENGTH.pack(len(data)), data)
+        return made(b"".join(parts))
+
+    return packed, made, dumper
+
+
+_TYPES = {
+    "uuid[]": _type(2951, 2950, lambda item: item.bytes),
+    "text[]": _type(1009, 25, str.encode),
+    "bytea[]": _type(1001, 17, lambda item: memoryview(item).tobytes()),
+    "bigint[]": _type(1016, 20, struct.Struct(">q").pack),
+    "float8[]": _type(1022, 701, struct.Struct(">d").pack),
+}
+PACK: Mapping[str, Pack] = {name: packed for name, (packed, _, _) in _TYPES.items()}
+
+
+def register(connection: Connection[Any]) -> None:
+    """Let a connection send them."""
+    for _, made, dumper in _TYPES.values():
+        connection.adapters.register_dumper(made, dumper)

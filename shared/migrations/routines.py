@@ -1,0 +1,8 @@
+"""The functions that this release calls; a version of the database makes each of them."""
+
+from __future__ import annotations
+
+from shared.infra.routines import Routine
+from shared.runs import claims, commits
+
+CURRENT: tuple[Routine, ...] = (claims.CLAIM_RUNS, commits.COMMIT_RUNS)

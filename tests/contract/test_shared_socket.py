@@ -1,0 +1,64 @@
+"""One `web` of several processes behind one socket: whichever of them is asked shows the figures of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.waiting import wait_until
+from tests.support.web_process import KEY, started
+
+# Before any other fixture: the processes wait for the tables of their release.
+pytestmark = pytest.mark.usefixtures("_engines")
+
+
+@pytest.fixture
+def web(database: str, tmp_path: Path) -> Iterator[tuple[psutil.Process, str]]:
+    more = {"RUNYARD_PROCESSES": "web=2", "TMPDIR": str(tmp_path)}
+    with started(database, tmp_path, **more) as (process, base):
+        arbiter = psutil.Process(process.pid)
+        wait_until(lambda: have_both_counted(base, tmp_path), timeout=120)
+        yield arbiter, base
+
+
+def have_both_counted(base: str, folder: Path) -> bool:
+    """Asks often enough at once for either to answer; each has a file from its first request on."""
+    with ThreadPoolExecutor(8) as callers:
+        list(callers.map(lambda _: figures(base), range(16)))
+    return len(list(folder.glob("runyard-web-*/counter_*.db"))) == 2
+
+
+def workers(arbiter: psutil.Process) -> list[int]:
+    return [child.pid for child in arbiter.children()]
+
+
+def figures(base: str) -> dict[str, int]:
+    """As one of them shows them, each time over a new connection."""
+    answer = httpx.get(f"{base}/metrics?format=json", headers={"x-api-key": KEY})
+    assert answer.status_code == 200
+    return answer.json()["api"]
+
+
+def test_each_shows_what_all_have_counted_also_those_that_are_gone(
+    web: tuple[psutil.Process, str], tmp_path: Path
+) -> None:
+    arbiter, base = web
+    asked = figures(base)["n_requests"]
+    for number in range(1, 21):
+        assert figures(base)["n_requests"] == asked + number
+
+    first, second = workers(arbiter)
+    psutil.Process(first).kill()
+    wait_until(lambda: len(set(workers(arbiter)) - {first}) == 2, timeout=60)
+
+    assert figures(base)["n_requests"] == asked + 21
+    assert second in workers(arbiter)
+
+    arbiter.terminate()
+    arbiter.wait(timeout=60)
+    assert list(tmp_path.glob("runyard-web-*")) == []

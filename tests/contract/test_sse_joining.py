@@ -1,0 +1,332 @@
+"""Joining a stream and resuming it: what is replayed, what is missing, and how a wait ends."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import orjson
+import pytest
+from redis.exceptions import RedisError
+from sqlalchemy import text
+
+from shared.eventlog import events, follow
+from shared.eventlog.events import RESERVED
+from shared.eventlog.hub import hub
+from shared.infra import redis
+from shared.infra.postgres import connection
+from shared.models import RunStatus, ThreadStatus
+from shared.runs import end_event
+from tests.contract.conftest import Api
+from tests.contract.streaming import ALL, FAILURE, HEARTBEAT, first, join, names, sse, start, text_of
+from tests.support.acting import Actor, act
+
+EXPIRED = ": history expired\r\n\r\n"
+
+
+@pytest.fixture
+def ended(api: Api, thread_id: str) -> str:
+    """A resumable run that has ended; its visible events are `ALL`."""
+    run_id = start(api, thread_id, stream_resumable=True)
+    actor = Actor(run_id)
+    actor.emit("values", {"a": 1})
+    actor.emit("updates", {"n": {"a": 1}})
+    actor.finish({"a": 1})
+    return run_id
+
+
+POSITIONS = [
+    ("-1", ALL), ("-", ALL), ("0", ALL), (" -1 ", ALL), ("1", ALL[1:]), ("2", ALL[2:]), ("3", []),
+    ("4", []), ("50", []), ("9999", []), ("9" * 40, []), ("nonsense", []), ("1.5", []), ("²", []), ("", []),
+    (None, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("last", "seen"), POSITIONS)
+def test_an_ended_resumable_run_replays_from_an_id(
+    api: Api, ended: str, last: str | None, seen: list[tuple[str, int]]
+) -> None:
+    assert names(join(api, ended, last)) == seen
+
+
+@pytest.mark.parametrize(("last", "seen"), POSITIONS)
+def test_a_live_resumable_run_replays_from_an_id_and_goes_on(
+    api: Api, thread_id: str, last: str | None, seen: list[tuple[str, int]]
+) -> None:
+    run_id = start(api, thread_id, stream_resumable=True)
+    actor = Actor(run_id)
+    actor.emit("values", {"a": 1})
+    actor.emit("updates", {"n": 1})
+    response = join(api, run_id, last)
+    actor.emit("custom", 1)
+    actor.finish({})
+    assert names(response) == [*seen, ("custom", 4)]
+
+
+def test_both_addresses_of_a_run_s_stream_work(api: Api, thread_id: str, ended: str) -> None:
+    path = f"/threads/{thread_id}/runs/{ended}"
+    short, long = join(api, ended), api.get(f"{path}/stream", headers={"Last-Event-ID": "-1"})
+    assert short.headers["Location"] == f"/runs/{ended}/stream"
+    assert short.headers["Content-Location"] == f"/runs/{ended}"
+    assert long.headers["Location"] == f"{path}/stream"
+    assert long.headers["Content-Location"] == path
+    assert names(long) == ALL
+
+
+def test_an_ended_run_that_is_not_resumable_streams_nothing(api: Api, thread_id: str) -> None:
+    run_id = start(api, thread_id)
+    act(run_id, {})
+    assert text_of(join(api, run_id, "-1")) == ""
+
+
+def test_all_that_is_kept_of_a_run_can_be_asked_for(api: Api, thread_id: str) -> None:
+    ended, failed = start(api, thread_id), start(api, thread_id)
+    act(ended, {"a": 1})
+    whole = first(ended) + sse("values", {"a": 1})
+    assert text_of(join(api, ended, "-")) == whole
+    assert text_of(join(api, ended, "-", "?stream_mode=values")) == sse("values", {"a": 1})
+    actor = Actor(failed)
+    actor.emit("values", {"a": 1})
+    response = join(api, failed, "-")
+    actor.finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
+    assert text_of(response) == first(failed) + sse("values", {"a": 1}) + sse("error", FAILURE)
+
+    redis.client().flushall()
+    assert text_of(join(api, ended, "-")) == EXPIRED
+    assert text_of(join(api, failed, "-")) == EXPIRED + sse("error", FAILURE)
+
+
+def test_a_pending_run_is_joined_from_its_start(api: Api, thread_id: str) -> None:
+    run_id = start(api, thread_id)
+    response = join(api, run_id)
+    act(run_id, {"a": 1})
+    assert text_of(response) == first(run_id) + sse("values", {"a": 1})
+
+
+def test_a_running_run_that_is_not_resumable_is_joined_from_now_on(api: Api, thread_id: str) -> None:
+    run_id = start(api, thread_id)
+    actor = Actor(run_id)
+    response = join(api, run_id, "0")
+    actor.emit("values", {"a": 1})
+    actor.finish({})
+    assert text_of(response) == sse("values", {"a": 1})
+
+
+def test_a_failed_run_replays_its_error(api: Api, thread_id: str) -> None:
+    run_id = start(api, thread_id, stream_resumable=True)
+    Actor(run_id).finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
+    assert text_of(join(api, run_id, "0")) == first(run_id, id=1) + sse("error", FAILURE, 2)
+    assert text_of(join(api, run_id, "1")) == sse("error", FAILURE, 2)
+    assert text_of(join(api, run_id, "2")) == ""
+
+
+def test_an_expired_log_says_so_and_ends_as_the_row_does(api: Api, thread_id: str, ended: str) -> None:
+    failed = start(api, thread_id, stream_resumable=True)
+    Actor(failed).finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
+    redis.client().flushall()
+    assert text_of(join(api, ended, "2")) == EXPIRED
+    assert text_of(join(api, failed, "-1")) == EXPIRED + sse("error", FAILURE)
+    assert text_of(join(api, failed)) == ""
+
+
+def test_a_log_that_lacks_its_end_says_so(api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "SETTLE_SECONDS", 0.0)
+    run_id = start(api, thread_id, stream_resumable=True)
+    Actor(run_id)
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET status = 'success', owner = NULL"))
+    assert text_of(join(api, run_id, "0")) == first(run_id, id=1) + EXPIRED
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_nothing_is_missing_where_the_end_alone_was_not_written(
+    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch, failed: bool
+) -> None:
+    """A runner may be killed when it has committed a run's end, and before that is in the log."""
+    monkeypatch.setattr(follow, "SETTLE_SECONDS", 0.0)
+    run_id = start(api, thread_id, stream_resumable=True)
+    actor = Actor(run_id)
+    actor.emit("values", {"a": 1})
+    if failed:
+        actor.finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE, dies=True)
+    else:
+        actor.finish({"a": 1}, dies=True)
+
+    error = sse("error", FAILURE, 3) if failed else ""
+    assert text_of(join(api, run_id, "1")) == sse("values", {"a": 1}, 2) + error
+    assert text_of(join(api, run_id, "2")) == error
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_what_was_not_written_before_the_end_is_said_to_be_missing(
+    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch, failed: bool
+) -> None:
+    monkeypatch.setattr(follow, "SETTLE_SECONDS", 0.0)
+    run_id = start(api, thread_id, stream_resumable=True)
+    actor = Actor(run_id)
+    monkeypatch.setattr(events, "append", lambda _, batches, **more: [events.OK] * len(batches))
+    if failed:
+        actor.finish(status=RunStatus.ERROR, thread_status=ThreadStatus.ERROR, error=FAILURE)
+    else:
+        actor.emit("values", {"a": 1})
+        actor.finish({"a": 1})
+
+    assert text_of(join(api, run_id, "1")) == EXPIRED + (sse("error", FAILURE) if failed else "")
+
+
+def test_an_id_beyond_the_numbers_reserved_is_known_once_the_run_has_ended(api: Api, thread_id: str) -> None:
+    """What an ended run still has to send may go beyond them."""
+    run_id = start(api, thread_id, stream_resumable=True)
+    actor = Actor(run_id)
+    for number in range(2, RESERVED + 6):
+        actor.emit("custom", number)
+    actor.finish({})
+
+    assert names(join(api, run_id, str(RESERVED + 3))) == [("custom", RESERVED + 4), ("custom", RESERVED + 5)]
+
+
+def test_a_log_that_begins_late_says_so(api: Api, ended: str) -> None:
+    redis.client().xtrim(f"{redis.PREFIX}{{{ended}}}:log", minid="0-3", approximate=False)
+    assert text_of(join(api, ended, "0")) == EXPIRED + sse("updates", {"n": {"a": 1}}, 3)
+    assert names(join(api, ended, "2")) == [("updates", 3)]
+
+
+def test_an_id_from_before_redis_lost_everything_still_counts(api: Api, thread_id: str) -> None:
+    run_id = start(api, thread_id, stream_resumable=True)
+    Actor(run_id)
+    redis.client().flushall()
+    response = join(api, run_id, "120")
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET status = 'pending', owner = NULL"))
+    Actor(run_id, owner="another").finish({})
+    assert text_of(response) == EXPIRED + first(run_id, attempt=2, id=501)
+
+
+@pytest.mark.parametrize(
+    ("query", "seen"),
+    [
+        ("", ALL),
+        ("?stream_mode=", ALL),
+        ("?stream_mode=values", ALL[1:2]),
+        ("?stream_mode=values&stream_mode=updates", ALL[1:]),
+        ('?stream_mode=["values","updates"]', ALL[1:]),
+        ("?stream_mode=values,updates", ALL[1:]),
+        ("?stream_mode=metadata", ALL[:1]),
+        ("?stream_mode=nonsense", []),
+        ("?checkpoint_id=x", ALL),
+    ],
+)
+def test_only_the_modes_asked_for_come(api: Api, ended: str, query: str, seen: list[tuple[str, int]]) -> None:
+    assert names(join(api, ended, "-1", query)) == seen
+
+
+@pytest.mark.parametrize(
+    ("query", "seen"),
+    [
+        ("stream_mode=messages", ["messages/metadata", "messages/partial", "messages/complete", "messages"]),
+        ("stream_mode=messages&namespace=child", ["messages/partial"]),
+        ("stream_mode=messages&namespace=", ["messages/metadata", "messages/complete", "messages"]),
+        ("stream_mode=messages-tuple", ["messages"]),
+        ("stream_mode=values", ["values|child:1"]),
+    ],
+)
+def test_a_mode_s_events_of_subgraphs_belong_to_it(
+    api: Api, thread_id: str, query: str, seen: list[str]
+) -> None:
+    run_id = start(api, thread_id, stream_resumable=True)
+    actor = Actor(run_id)
+    for name in (
+        "messages/metadata", "messages/partial|child:1", "messages/complete", "messages", "values|child:1",
+    ):  # fmt: skip
+        actor.emit(name, [])
+    actor.finish({})
+    assert [name for name, _ in names(join(api, run_id, "0", f"?{query}"))] == seen
+
+
+@pytest.mark.parametrize("query", ["?cancel_on_disconnect=perhaps", "?namespace=[1]"])
+def test_what_a_join_cannot_do_is_422(api: Api, ended: str, query: str) -> None:
+    assert api.get(f"/runs/{ended}/stream{query}").status_code == 422
+
+
+@pytest.mark.parametrize("end", ["stream", "join"])
+def test_following_an_unknown_run_is_404(api: Api, end: str) -> None:
+    response = api.get(f"/runs/00000000-0000-0000-0000-00000000dead/{end}")
+    assert (response.status_code, response.json) == (404, {"detail": "Not Found"})
+    assert api.get(f"/runs/nope/{end}").json == {"detail": "Invalid run ID: must be a UUID"}
+
+
+def test_a_retention_that_ends_takes_the_log(api: Api, ended: str) -> None:
+    for key in redis.client().keys(f"{redis.PREFIX}{{{ended}}}:*"):
+        assert 0 < redis.client().ttl(key) <= 900
+
+
+@pytest.mark.parametrize("end", ["stream", "join"])
+def test_an_answer_breaks_off_when_the_process_stops(api: Api, thread_id: str, end: str) -> None:
+    response = api.get(f"/runs/{start(api, thread_id)}/{end}", buffered=False)
+    body = response.iter_encoded()
+    next(body)
+    for reader in hub()._all():
+        reader.close()
+    with pytest.raises(ConnectionResetError):  # clients take a proper end for the run's
+        list(body)
+    response.close()
+
+
+def test_a_run_without_a_thread_can_be_read_after_it_has_gone(api: Api) -> None:
+    made = api.post(
+        "/runs", {"assistant_id": "agent", "stream_resumable": True, "stream_mode": ["updates"]}
+    ).json
+    actor = Actor(made["run_id"])
+    actor.emit("updates", {"n": 1})
+    actor.finish({"a": 1}, output={"a": 1})
+    place, alone = f"/threads/{made['thread_id']}/runs/{made['run_id']}", f"/runs/{made['run_id']}"
+    assert api.get(place).status_code == 404, "it has gone"
+
+    for path in (place, alone):
+        assert api.get(f"{path}/join").json == {"a": 1}
+        replayed = api.get(f"{path}/stream", headers={"Last-Event-ID": "-1"})
+        assert text_of(replayed) == first(made["run_id"], id=1) + sse("updates", {"n": 1}, 2)
+        assert text_of(api.get(f"{path}/stream")) == ""
+    assert api.get(f"/threads/{uuid4()}/runs/{made['run_id']}/join").status_code == 404
+    assert end_event.gone(uuid4(), UUID(made["run_id"])) is None, "of another deployment"
+    for key in redis.client().keys(f"{redis.PREFIX}{{{made['run_id']}}}:*"):
+        redis.client().delete(key)
+    assert api.get(f"{alone}/join").status_code == 404
+
+
+def test_a_wait_breaks_off_when_nothing_is_left_that_knows_the_output(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SETTLE_SECONDS", "SELF_CHECK_SECONDS", "ROW_CHECK_SECONDS"):
+        monkeypatch.setattr(follow, name, 0.0)
+    made = api.post("/runs", {"assistant_id": "agent"}).json
+    response = api.get(f"/runs/{made['run_id']}/join", buffered=False)
+    body = response.iter_encoded()
+    next(body)
+    with connection() as conn:
+        conn.execute(text("DELETE FROM thread WHERE thread_id = :id"), {"id": made["thread_id"]})
+    with pytest.raises(ConnectionResetError):  # `{}` would look like its output
+        list(body)
+    response.close()
+
+
+@pytest.mark.parametrize("ending", ["join", "stream"])
+def test_a_run_that_ends_while_redis_is_away_answers_who_waits_for_its_output(
+    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """Who follows its events waits for Redis: it may have some that were not sent yet."""
+    monkeypatch.setattr(follow, "AWAY_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(follow, "SELF_CHECK_SECONDS", 0.1)
+    run_id = start(api, thread_id)
+    actor = Actor(run_id)
+    response = api.get(f"/threads/{thread_id}/runs/{run_id}/{ending}", buffered=False)
+    chunks = response.iter_encoded()
+    next(chunks)
+    redis.use(redis.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
+    with pytest.raises(RedisError):
+        actor.finish({"a": 1})  # its row first, then its log
+
+    if ending == "join":
+        assert orjson.loads(b"".join(chunks)) == {"a": 1}
+    else:
+        assert [next(chunks) for _ in range(20)] == [HEARTBEAT.encode()] * 20
+    response.close()

@@ -1,0 +1,119 @@
+"""A build's steps: what they say, why they fail, and what they may take; nothing of them outlives them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import psutil
+import pytest
+
+from shared.errors import BuildFailed
+from tests.support.greened import World, child, greened
+from tests.support.waiting import wait_until
+from workers.builder import (
+    environments,
+    steps,
+    untrusted_files,
+)
+
+__all__ = ["child"]
+
+
+@greened
+def test_a_link_a_build_step_leaves_is_not_followed(world: World) -> None:
+    secret = world.tmp_path / "secret"
+    secret.write_text("private")
+    link = world.tmp_path / "list.txt"
+    link.symlink_to(secret)
+
+    with pytest.raises(BuildFailed, match="cannot be read"):
+        environments._read(link)
+    untrusted_files.write(link, "new")
+
+    assert secret.read_text() == "private"
+    assert link.read_text() == "new"
+
+
+@greened
+def test_a_step_says_its_output_a_bounded_line_at_a_time(world: World) -> None:
+    said: list[str] = []
+    code = "print('one'); print('x' * 20_000); import sys; sys.stderr.write('two')"
+
+    reason = steps.execute(
+        [sys.executable, "-c", code], world.tmp_path, {}, lambda level, message: said.append(message)
+    )
+
+    assert reason is None
+    assert {said[0], said[-1]} == {"one", "two"}
+    assert max(map(len, said)) == steps.LINE_BYTES
+    assert sum(map(len, said)) == 20_006
+
+
+@greened
+def test_a_step_that_fails_gives_its_reason(world: World) -> None:
+    def reason(code: str) -> str | None:
+        return steps.execute([sys.executable, "-c", code], world.tmp_path, {}, lambda level, message: None)
+
+    assert reason("raise ValueError('seven')") == "ValueError: seven"
+    assert reason("import os; os._exit(7)") == "the step ended with 7"
+    assert reason("import os; os.kill(os.getpid(), 9)") == "the step was killed by SIGKILL"
+
+
+def test_the_installer_s_causes_become_one_line() -> None:
+    told = ["warning: x", "error: No solution found", "  cause: Because a", "  cause: and b", "", "hint: c"]
+
+    assert steps.cause(told) == "No solution found: Because a: and b"
+    assert steps.cause(["first", "ValueError: boom", ""]) == "ValueError: boom"
+    assert steps.cause([]) == ""
+
+
+def test_what_was_raised_becomes_one_line_of_a_failure() -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\n    ^^^\n'
+    message = "RuntimeError: Form data requires a package.\nInstall it with:\n\n  pip install a-package\n"
+
+    assert steps.summary(f"./a.py failed\n{trace}{message}") == (
+        "./a.py failed: RuntimeError: Form data requires a package."
+    )
+    chained = f"./a.py failed\n{trace}KeyError: 1\n\nDuring handling of this:\n\n{trace}ValueError: two"
+    assert steps.summary(chained) == "./a.py failed: ValueError: two"
+    assert steps.summary("no graphs\n  what is there\n  and that") == "no graphs: and that"
+    assert steps.summary("one line\n") == "one line"
+    assert steps.summary("") == "failed"
+
+
+@greened
+def test_a_step_that_takes_too_much_is_ended(world: World) -> None:
+    hoard = "x = bytearray(200 * 2**20); import time; time.sleep(300)"
+    fill = "[open(str(n), 'wb').write(bytes(10**5)) for n in range(20)]; import time; time.sleep(300)"
+
+    def reason(code: str) -> str | None:
+        return steps.execute([sys.executable, "-c", code], world.tmp_path, {}, lambda level, message: None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps, "WATCH_SECONDS", 0.05)
+        patch.setattr(steps, "MAX_MEMORY_BYTES", 100 * 2**20)
+        assert reason(hoard) == "the step took more than 100 MiB of memory"
+        patch.setattr(steps, "MAX_DISK_BYTES", 2**20)
+        assert reason(fill) == "the build took more than 1 MiB of disk"
+
+
+@greened
+def test_what_a_step_started_does_not_outlive_it(world: World) -> None:
+    said: list[str] = []
+
+    steps.execute(
+        ["/bin/sh", "-c", 'sleep 300 >/dev/null 2>&1 & echo "$!"'],
+        world.tmp_path,
+        {"PATH": os.environ["PATH"]},
+        lambda level, message: said.append(message),
+    )
+
+    wait_until(lambda: not _runs(int(said[0])))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

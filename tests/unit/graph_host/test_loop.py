@@ -1,0 +1,114 @@
+"""The host's loop: what its own thread gives it needs no wake-up, and nothing that is given to it is left lying."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from workers.graph_host.loop import Loop
+
+STUCK_SECONDS = 20  # then the loop wakes by itself, and the test fails
+
+
+class CountingLoop(Loop):
+    """Counts how often it was woken up."""
+
+    wake_ups = 0
+
+    def _write_to_self(self) -> None:
+        self.wake_ups += 1
+        super()._write_to_self()  # type: ignore[misc]  # asyncio names it nowhere
+
+
+@pytest.fixture
+def loop() -> Iterator[CountingLoop]:
+    loop = CountingLoop()
+    yield loop
+    loop.close()
+
+
+def run_until_called(loop: Loop, begin: Callable[[Callable[[], None]], Any]) -> bool:
+    """Whether the loop came to what `begin` had it called."""
+    called: list[bool] = []
+
+    def end(is_called: bool) -> None:
+        called.append(is_called)
+        loop.stop()
+
+    stuck = loop.call_later(STUCK_SECONDS, end, False)
+    begin(lambda: end(True))
+    loop.run_forever()
+    stuck.cancel()
+    return called[0]
+
+
+def test_what_the_loop_gives_itself_comes_in_order_and_without_a_wake_up(loop: CountingLoop) -> None:
+    seen: list[str] = []
+
+    def give() -> None:
+        loop.call_soon(seen.append, "first")
+        loop.call_soon_threadsafe(seen.append, "second")
+        loop.call_soon(seen.append, "third")
+        loop.call_soon_threadsafe(loop.stop)
+
+    loop.call_soon(give)
+    loop.run_forever()
+    assert seen == ["first", "second", "third"]
+    assert loop.wake_ups == 0
+
+
+def test_another_thread_wakes_a_loop_that_waits(loop: CountingLoop) -> None:
+    def begin(done: Callable[[], None]) -> None:
+        threading.Timer(0.05, loop.call_soon_threadsafe, (done,)).start()
+
+    assert run_until_called(loop, begin)
+    assert loop.wake_ups == 1
+
+
+def test_a_handler_of_a_signal_wakes_a_loop_that_waits(loop: CountingLoop) -> None:
+    earlier = signal.getsignal(signal.SIGALRM)
+
+    def begin(done: Callable[[], None]) -> None:
+        signal.signal(signal.SIGALRM, lambda number, frame: loop.call_soon_threadsafe(done))
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    try:
+        assert run_until_called(loop, begin)
+    finally:
+        signal.signal(signal.SIGALRM, earlier)
+
+
+def test_what_a_handler_gives_just_before_the_loop_waits_is_not_left_lying(loop: CountingLoop) -> None:
+    waits = loop._waits
+    select = waits.select
+
+    def begin(done: Callable[[], None]) -> None:
+        def interrupted(timeout: float | None = None) -> list[Any]:  # how long to wait has been decided
+            waits.select = select  # type: ignore[method-assign]
+            loop.call_soon_threadsafe(done)
+            return select(timeout)
+
+        waits.select = interrupted  # type: ignore[method-assign]
+
+    assert run_until_called(loop, begin)
+
+
+def test_what_is_given_can_be_cancelled_and_has_the_context_it_came_with(loop: CountingLoop) -> None:
+    name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="none")
+    seen: list[str] = []
+
+    async def give() -> None:
+        context = contextvars.copy_context()
+        context.run(name.set, "given")
+        loop.call_soon_threadsafe(lambda: seen.append(name.get()), context=context)
+        loop.call_soon_threadsafe(seen.append, "cancelled").cancel()
+        await asyncio.sleep(0)
+
+    loop.run_until_complete(give())
+    assert seen == ["given"]
