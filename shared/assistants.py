@@ -455,6 +455,7 @@ class Resolved:
     run_timeout_seconds: float | None = None
     traffic: Sequence[Share] = ()
     having: Sequence[UUID] = ()
+    versions: str = ""  # of the rows that say so: see UNCHANGED
 
     def revision_for(self, thread_id: UUID) -> UUID:
         """The revision of a run on this thread."""
@@ -463,17 +464,47 @@ class Resolved:
         return shares.chosen(self.traffic, thread_id, serving=self.revision_id, having=self.having)
 
 
-RESOLVE = """
+_VERSIONS = "concat(d.xmin, ' ', a.xmin, ' ', v.xmin)"
+RESOLVE = f"""
 SELECT a.assistant_id, v.graph_id, v.config, v.context, v.metadata, d.active_revision_id, d.pool,
        d.run_timeout_seconds, d.traffic,
        CASE WHEN d.traffic IS NOT NULL THEN ARRAY(
            SELECT g.revision_id FROM graph g JOIN revision r ON r.id = g.revision_id
-           WHERE r.deployment_id = d.id AND g.graph_id = v.graph_id) END AS having
+           WHERE r.deployment_id = d.id AND g.graph_id = v.graph_id) END AS having,
+       {_VERSIONS} AS versions
 FROM deployment d
 LEFT JOIN assistant a ON a.deployment_id = d.id AND a.assistant_id = %(assistant_id)s
 LEFT JOIN assistant_version v ON v.deployment_id = d.id AND v.assistant_id = a.assistant_id
     AND v.version = a.version
 WHERE d.id = %(deployment_id)s AND d.deleted_at IS NULL"""
+# Whether an assistant is as it was when it had these versions; always, where none are given.
+UNCHANGED = f"""(CAST(%(versions)s AS text) = '' OR CAST(%(versions)s AS text) = (
+    SELECT {_VERSIONS} FROM deployment d
+    JOIN assistant a ON a.deployment_id = d.id AND a.assistant_id = %(assistant_id)s
+    JOIN assistant_version v ON v.deployment_id = d.id AND v.assistant_id = a.assistant_id AND v.version = a.version
+    WHERE d.id = %(deployment_id)s AND d.deleted_at IS NULL))"""
+
+REMEMBERED, REMEMBERED_CHARACTERS = (
+    1_000,
+    64 * 1024,
+)  # assistants a process; what each may have for a configuration
+_remembered: dict[tuple[UUID, str], Resolved] = {}
+
+
+def remembered(deployment: DeploymentRef, assistant: str) -> Resolved | None:
+    """What this process found out of an assistant last: it holds only where UNCHANGED does. None: find it out."""
+    return _remembered.get((deployment.id, assistant)) if deployment.preview is None else None
+
+
+def _remember(deployment: DeploymentRef, assistant: str, found: Resolved) -> None:
+    """A preview's revision and what traffic is split over are in rows that versions do not tell of."""
+    if deployment.preview is not None or found.traffic:
+        return
+    if len(dumps([found.config, found.context, found.metadata])) > REMEMBERED_CHARACTERS:
+        return
+    if len(_remembered) >= REMEMBERED:
+        _remembered.clear()
+    _remembered[deployment.id, assistant] = found
 
 
 def _as_uuid(value: str) -> UUID | None:
@@ -512,4 +543,6 @@ def resolve(conn: Connection | Driver, deployment: DeploymentRef, assistant: str
             )
         raise NotFound("Thread or assistant not found.")
     row |= {"revision_id": serving, "traffic": traffic, "having": row["having"] or ()}
-    return Resolved(**row)
+    found = Resolved(**row)
+    _remember(deployment, assistant, found)
+    return found

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, text
 
 from shared.errors import NotFound
-from shared.infra.postgres import dumps
+from shared.infra.postgres import Row, dumps
 from shared.models import is_live
 from shared.runs import cancel
 from shared.runs.cancel import Displaced
 from shared.threads import checkpoints, records
 
 
-def copy(conn: Connection, deployment_id: UUID, thread_id: UUID, *, target: UUID | None = None) -> RowMapping:
+def copy(conn: Connection, deployment_id: UUID, thread_id: UUID, *, target: UUID | None = None) -> Row:
     """A new, idle thread with this one's metadata and checkpoints, but none of its runs; raises NotFound."""
     key = {"deployment_id": deployment_id, "thread_id": thread_id}
     source = (

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import orjson
 import psycopg
-from psycopg import waiting
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.array import ListBinaryDumper
@@ -71,7 +70,7 @@ def connect(
     is kept in a session: limits and time zone are the role's (`session_defaults`), and everything waits for the disk.
     """
     global _engine, _quick
-    _check_waiting()
+    _wait_in_greenlets()
     shared: dict[str, Any] = {
         "pool_size": pool_size,
         "statement_timeout_seconds": statement_timeout_seconds,
@@ -85,13 +84,14 @@ def connect(
     return _engine
 
 
-def _check_waiting() -> None:
-    """Refuse to work where a statement that waits for its answer would stop every greenlet of the process."""
+def _wait_in_greenlets() -> None:
+    """See that no statement that waits for its answer stops every greenlet of the process."""
     patches = sys.modules.get("gevent.monkey")
     if patches is None or not patches.is_module_patched("select"):
         return
-    if waiting.wait is getattr(waiting, "wait_c", None):
-        raise RuntimeError("psycopg was imported before gevent patched this process")
+    from shared.infra import greenlet_wait  # here: the processes without greenlets have no gevent either
+
+    greenlet_wait.install()
 
 
 def make_engine(

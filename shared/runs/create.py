@@ -62,10 +62,22 @@ def create_run(
     wanted; nothing serves yet), Invalid (unknown graph), TooMany. A request that depends on other runs of its
     thread (`depends_on_thread`) needs a transaction: TypeError on the driver's connection, which has none.
     """
-    assistant = assistants.resolve(conn, deployment, request.assistant_id)
-    made = drafts.draft(
-        request, assistant, thread_id=thread_id, run_id=run_id, request_id=request_id, user=user
-    )
+    asked: dict[str, Any] = {
+        "thread_id": thread_id,
+        "run_id": run_id,
+        "request_id": request_id,
+        "user": user,
+    }
+    remembered = assistants.remembered(deployment, request.assistant_id)
+    if remembered is not None and not isinstance(conn, Connection):
+        made = drafts.draft(request, remembered, **asked)
+        try:
+            return insert(
+                conn, deployment, made, max_pending=max_pending, key_id=key_id, versions=remembered.versions
+            )
+        except (TooMany, NotFound):
+            pass  # or its assistant is another by now: nothing was done
+    made = drafts.draft(request, assistants.resolve(conn, deployment, request.assistant_id), **asked)
     return insert(conn, deployment, made, max_pending=max_pending, key_id=key_id)
 
 
@@ -77,10 +89,12 @@ def insert(
     max_pending: int = 1_000,
     key_id: str = "",
     filter: Filter | None = None,
+    versions: str = "",
 ) -> Created:
     """The rest of it, of what is to be made; a thread that is hidden by the filter is as if there were none.
 
-    A filter needs a transaction. Raises the same.
+    A filter needs a transaction. `versions`: nothing is inserted when the assistant has others by now, and TooMany
+    or NotFound says no more than that. Raises the same.
     """
     request, assistant, thread_id = draft.request, draft.assistant, draft.thread_id
     _require_visible(conn, deployment.id, thread_id, filter)
@@ -110,6 +124,7 @@ def insert(
         "timeout_seconds": assistant.run_timeout_seconds,
         "max_pending": max_pending,
         "after": max(request.after_seconds, 0),
+        "versions": versions,
     }
     row = _inserted(conn, deployment.id, draft, values, filter)
     if row is None:
@@ -244,13 +259,14 @@ RETURNING run_id, thread_id, assistant_id, created_at, updated_at, status, metad
 # A run that is to start later is not notified of: upkeep does so when its time has come.
 
 INSERT_ON_THREAD = (
-    """
+    f"""
 WITH old AS (
     SELECT metadata, CAST(config AS text) AS config, CAST(%(thread_config)s AS text) AS new_config,
         status <> 'busy' AS was_idle, coalesce(protocol_until > now(), false) AS is_watched FROM thread
     WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s
       AND (SELECT count(*) FROM run WHERE deployment_id = %(deployment_id)s
            AND thread_id = %(thread_id)s AND status = 'pending') < %(max_pending)s
+      AND {assistants.UNCHANGED}
     FOR NO KEY UPDATE
 ), t AS (
     UPDATE thread SET status = 'busy', error = NULL, updated_at = now(), last_seq = last_seq + 1,
@@ -271,10 +287,11 @@ INSERT_WITH_THREAD = (
     f"""
 WITH t AS (
     INSERT INTO thread (deployment_id, thread_id, status, metadata, config, last_seq, ttl_minutes, ttl_strategy)
-    VALUES (%(deployment_id)s, %(thread_id)s, 'busy', CAST(%(metadata)s AS jsonb),
+    SELECT %(deployment_id)s, %(thread_id)s, 'busy', CAST(%(metadata)s AS jsonb),
         CAST(%(thread_config)s AS json), 1,
         CASE WHEN NOT %(temporary)s THEN {ttl.default_minutes("%(deployment_id)s")} END,
-        CASE WHEN NOT %(temporary)s THEN {ttl.default_strategy("%(deployment_id)s")} END)
+        CASE WHEN NOT %(temporary)s THEN {ttl.default_strategy("%(deployment_id)s")} END
+    WHERE {assistants.UNCHANGED}
     ON CONFLICT DO NOTHING
     RETURNING deployment_id, thread_id, last_seq, CAST('{{}}' AS jsonb) AS before, true AS was_idle,
         false AS is_watched, CAST(NULL AS jsonb) AS taken

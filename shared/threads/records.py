@@ -27,11 +27,11 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy import update as update_table
-from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.dialects.postgresql import JSONB
 from uuid_utils.compat import uuid7
 
 from shared.errors import Conflict, NotFound
-from shared.infra.postgres import Driver, dumps, query
+from shared.infra.postgres import Driver, Row, dumps, query
 from shared.models import Thread, is_live
 from shared.threads import ttl
 
@@ -61,11 +61,11 @@ COLUMNS = (
 class Made:
     """A thread that was asked for; `is_new` False: it was there."""
 
-    record: RowMapping
+    record: Row
     is_new: bool
 
 
-def record(row: RowMapping) -> dict[str, Any]:
+def record(row: Row) -> dict[str, Any]:
     """A thread as the API shows it; `error` and `interrupts` appear with the first run that ends."""
     shown = {
         "thread_id": row["thread_id"],
@@ -96,8 +96,20 @@ def taken(thread_id: UUID) -> Conflict:
     return Conflict(f"Thread with ID {thread_id} already exists")
 
 
+_RECORD = """
+thread_id, created_at, updated_at, state_updated_at, metadata, status, config, "values", interrupts, error
+"""
+CREATE = f"""
+INSERT INTO thread (deployment_id, thread_id, metadata, ttl_minutes, ttl_strategy)
+VALUES (%(deployment_id)s, %(thread_id)s, CAST(%(metadata)s AS jsonb), {ttl.default_minutes("%(deployment_id)s")},
+    {ttl.default_strategy("%(deployment_id)s")})
+ON CONFLICT DO NOTHING
+RETURNING {_RECORD}"""
+GET = f"SELECT {_RECORD} FROM thread WHERE deployment_id = %(deployment_id)s AND thread_id = %(thread_id)s"
+
+
 def create(
-    conn: Connection,
+    conn: Connection | Driver,
     deployment_id: UUID,
     *,
     thread_id: UUID | None = None,
@@ -105,33 +117,18 @@ def create(
     if_exists: str = "raise",
 ) -> Made:
     """A new thread, or the existing one with `do_nothing`; raises Conflict when the id is taken."""
-    thread_id = thread_id or uuid7()
-    row = (
-        conn.execute(
-            insert(Thread)
-            .values(
-                deployment_id=deployment_id,
-                thread_id=thread_id,
-                metadata_=metadata or {},
-                ttl_minutes=text(ttl.default_minutes(":owner")).bindparams(owner=deployment_id),
-                ttl_strategy=text(ttl.default_strategy(":owner")).bindparams(owner=deployment_id),
-            )
-            .on_conflict_do_nothing()
-            .returning(*COLUMNS)
-        )
-        .mappings()
-        .one_or_none()
-    )
+    key = {"deployment_id": deployment_id, "thread_id": thread_id or uuid7()}
+    row = query(conn, CREATE, {**key, "metadata": dumps(metadata or {})}).fetchone()
     if row is not None:
         return Made(row, is_new=True)
     if if_exists == "do_nothing":
-        return Made(get(conn, deployment_id, thread_id), is_new=False)
-    raise taken(thread_id)
+        return Made(get(conn, **key), is_new=False)
+    raise taken(key["thread_id"])
 
 
-def get(conn: Connection, deployment_id: UUID, thread_id: UUID) -> RowMapping:
+def get(conn: Connection | Driver, deployment_id: UUID, thread_id: UUID) -> Row:
     """One thread's row; raises NotFound."""
-    row = conn.execute(_one(deployment_id, thread_id, *COLUMNS)).mappings().one_or_none()
+    row = query(conn, GET, {"deployment_id": deployment_id, "thread_id": thread_id}).fetchone()
     if row is None:
         raise missing(thread_id)
     return row

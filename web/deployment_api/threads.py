@@ -11,8 +11,9 @@ from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
 from shared import thread_copies, thread_stream
+from shared.access.idempotency import HEADER
 from shared.errors import Invalid, NotFound, RunyardError
-from shared.infra.postgres import connection
+from shared.infra.postgres import connection, driver
 from shared.infra.replica import read
 from shared.removal import expiry
 from shared.runs import cancel
@@ -130,15 +131,18 @@ def create_thread() -> Response:
     ttl, supersteps = body.pop("ttl", None), body.pop("supersteps", None)
     if_exists, key = body.get("if_exists", "raise"), body.get("thread_id") or uuid7()
     asked = allow("threads", "create", thread_id=key, metadata=body.get("metadata", {}), if_exists=if_exists)
-    with connection() as conn:
+    # What looks at an earlier answer or does more than insert is several statements in one transaction.
+    is_alone = not (ttl or asked.filter or HEADER in request.headers)
+    with driver() if is_alone else connection() as conn:
         keep = once(conn)
         row = records.create(
             conn, deployment().id, thread_id=key, metadata=changed(asked), if_exists=if_exists
         )
-        if not row.is_new and not filters.is_thread_visible(conn, deployment().id, key, asked.filter):
-            raise records.taken(key)
-        if row.is_new and ttl:
-            expiry.set_ttl(conn, deployment().id, row.record["thread_id"], ttl)
+        if isinstance(conn, Connection):
+            if not row.is_new and not filters.is_thread_visible(conn, deployment().id, key, asked.filter):
+                raise records.taken(key)
+            if row.is_new and ttl:
+                expiry.set_ttl(conn, deployment().id, row.record["thread_id"], ttl)
         if not row.is_new or not supersteps:
             return keep(jsonify(records.record(row.record)))
     return _built(row.record["thread_id"], [step["updates"] for step in supersteps])

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import text
 
 import tests.support.factories as make
+from shared import assistants
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Conflict, NotFound, TooMany
 from shared.eventlog.events import RESERVED
@@ -103,6 +104,77 @@ def test_what_is_missing_or_too_much_is_refused(deployment: DeploymentRef, threa
     create(deployment, thread_id)
     with pytest.raises(TooMany):
         create(deployment, thread_id, max_pending=1)
+
+
+def at_once(deployment: DeploymentRef, thread_id: UUID | None, **asked: Any) -> Created:
+    """A run that depends on no other, as most are created: without a transaction around."""
+    asked = {"assistant_id": "agent", "if_not_exists": "create", **asked}
+    with driver() as conn:
+        return creation.create_run(conn, deployment, RunRequest(**asked), thread_id=thread_id)
+
+
+@pytest.mark.parametrize("on", ["a thread", "a thread yet to be made", "no thread"])
+def test_an_assistant_that_is_as_it_was_is_not_looked_up_again(
+    deployment: DeploymentRef, thread_id: UUID, on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once(deployment, thread_id)
+    monkeypatch.setattr(creation.assistants, "resolve", None)
+
+    made = at_once(deployment, {"a thread": thread_id, "no thread": None}.get(on, uuid4()))
+
+    assert made.row["assistant_id"] == assistants.default_id("agent")
+
+
+CHANGES = {
+    "UPDATE deployment SET pool = 'gpu' WHERE id = :id": ("pool", "gpu"),
+    """UPDATE assistant_version SET config = '{"tags": ["new"]}' WHERE deployment_id = :id""": (
+        "tags",
+        ["new"],
+    ),
+    """
+    INSERT INTO assistant_version (deployment_id, assistant_id, version, graph_id, name, config)
+    SELECT deployment_id, assistant_id, 2, 'agent', 'two', '{"tags": ["two"]}' FROM assistant
+    WHERE deployment_id = :id;
+    UPDATE assistant SET version = 2 WHERE deployment_id = :id""": ("tags", ["two"]),
+}
+
+
+@pytest.mark.parametrize("on", ["a thread", "a thread yet to be made", "no thread"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_an_assistant_holds_for_the_next_run(
+    deployment: DeploymentRef, thread_id: UUID, change: str, on: str
+) -> None:
+    at_once(deployment, thread_id)
+    with connection() as conn:
+        for statement in change.split(";"):
+            conn.execute(text(statement), {"id": deployment.id})
+
+    made = at_once(deployment, {"a thread": thread_id, "no thread": None}.get(on, uuid4()))
+
+    name, value = CHANGES[change]
+    assert {"pool": made.pool, "tags": made.row["kwargs"]["config"].get("tags")}[name] == value
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM assistant WHERE deployment_id = :id",
+        "UPDATE deployment SET deleted_at = now() WHERE id = :id",
+    ],
+)
+def test_an_assistant_that_is_gone_makes_no_more_runs(
+    deployment: DeploymentRef, thread_id: UUID, change: str
+) -> None:
+    at_once(deployment, thread_id)
+    with connection() as conn:
+        conn.execute(text(change), {"id": deployment.id})
+
+    for where in (thread_id, uuid4(), None):
+        with pytest.raises(NotFound):
+            at_once(deployment, where)
+    with connection() as conn:
+        count = text("SELECT count(*) FROM run WHERE deployment_id = :id")
+        assert conn.execute(count, {"id": deployment.id}).scalar_one() == 1
 
 
 @pytest.mark.parametrize("strategy", ["interrupt", "rollback"])
