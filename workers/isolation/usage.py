@@ -44,8 +44,9 @@ class Program:
     def end(self) -> None:
         """Kill all of it, and what was last seen of it if it has gone before.
 
-        It is frozen until all others are dead: it adopts what their deaths leave behind. One that is being
-        killed can start nothing any more, one that is being frozen may: its state tells.
+        It is frozen until all others are dead: it adopts what their deaths leave behind, which a look that met one of
+        them alive may have missed. One that is being killed can start nothing any more, one that is being frozen may:
+        its state tells.
         """
         sent: set[Process] = set()
         for _ in range(END_ROUNDS):
@@ -54,7 +55,7 @@ class Program:
             for process in new:
                 _send(process.pid, signal.SIGSTOP if process == self._root else signal.SIGKILL)
             sent |= new
-            if not new and all(process.state == "T" for process in found if process == self._root):
+            if not new and all(process == self._root and process.state == "T" for process in found):
                 break
             if not new:
                 time.sleep(END_PAUSE_SECONDS)

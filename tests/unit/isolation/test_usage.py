@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -151,6 +152,23 @@ def test_no_process_of_a_storm_is_left() -> None:
 
         process.wait()
         wait_until(lambda: not [p for p in psutil.process_iter() if in_group(p, process.pid)])
+
+
+def test_a_child_that_no_look_could_see_yet_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parent was still dying when the root's children were read, and had handed it over when its own were."""
+    root, parent, child = (usage.Process(pid, pid, "S", 0) for pid in (11, 12, 13))
+    stopped = dataclasses.replace(root, state="T")
+    looks = [[root, parent], [stopped, parent], [stopped, child], [stopped, child], [stopped]]
+    sent: list[tuple[int, signal.Signals]] = []
+    monkeypatch.setattr(usage, "_look", lambda pid: root)
+    monkeypatch.setattr(usage, "_family", lambda pids: iter(looks.pop(0)))
+    monkeypatch.setattr(usage, "_send", lambda pid, number: sent.append((pid, number)))
+
+    usage.Program(root.pid).end()
+
+    assert looks == []
+    assert sorted(sent[:2]) == [(11, signal.SIGSTOP), (12, signal.SIGKILL)]
+    assert sent[2:] == [(13, signal.SIGKILL), (11, signal.SIGKILL)]
 
 
 def in_group(process: psutil.Process, group: int) -> bool:
