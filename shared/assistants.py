@@ -484,10 +484,8 @@ UNCHANGED = f"""(CAST(%(versions)s AS text) = '' OR CAST(%(versions)s AS text) =
     JOIN assistant_version v ON v.deployment_id = d.id AND v.assistant_id = a.assistant_id AND v.version = a.version
     WHERE d.id = %(deployment_id)s AND d.deleted_at IS NULL))"""
 
-REMEMBERED, REMEMBERED_CHARACTERS = (
-    1_000,
-    64 * 1024,
-)  # assistants a process; what each may have for a configuration
+REMEMBERED = 1_000  # assistants a process
+REMEMBERED_CHARACTERS = 64 * 1024  # of what each has for a configuration
 _remembered: dict[tuple[UUID, str], Resolved] = {}
 
 

@@ -96,9 +96,7 @@ def taken(thread_id: UUID) -> Conflict:
     return Conflict(f"Thread with ID {thread_id} already exists")
 
 
-_RECORD = """
-thread_id, created_at, updated_at, state_updated_at, metadata, status, config, "values", interrupts, error
-"""
+_RECORD = ", ".join(f'"{column.name}"' for column in COLUMNS)
 CREATE = f"""
 INSERT INTO thread (deployment_id, thread_id, metadata, ttl_minutes, ttl_strategy)
 VALUES (%(deployment_id)s, %(thread_id)s, CAST(%(metadata)s AS jsonb), {ttl.default_minutes("%(deployment_id)s")},
