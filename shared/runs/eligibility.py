@@ -65,10 +65,12 @@ def unlimited(alias: str) -> str:
     return f"{free_deployment(alias)} AND {_FREE_KEY.format(alias)}"
 
 
+# It starts now, and not when a transaction began that has waited for its deployment or its key since: whoever looks
+# at the times would find more runs at once than there may be.
 _CLAIM = """
 UPDATE run r SET status = 'running', attempt = attempt + 1, owner = %(owner)s,
-    lease_until = now() + make_interval(secs => %(lease)s), updated_at = now(),
-    started_at = coalesce(started_at, now()),
+    lease_until = now() + make_interval(secs => %(lease)s), updated_at = statement_timestamp(),
+    started_at = coalesce(started_at, statement_timestamp()),
     deadline_at = coalesce(
         deadline_at, now() + make_interval(secs => coalesce(timeout_seconds, %(run_timeout)s))),
     seq_reserved = seq_reserved + %(reserved)s

@@ -7,8 +7,8 @@ DECLARE
 BEGIN
 FOR claimed_run_id, claimed_deployment_id, claimed_thread_id, claimed_assistant_id, claimed_revision_id, claimed_graph_id, claimed_attempt, claimed_floor, claimed_temporary, claimed_metadata, claimed_input, claimed_kwargs, claimed_last_death, claimed_deaths, claimed_quarantine, claimed_timeout_seconds, claimed_seconds_left, claimed_key_id IN 
 UPDATE run r SET status = 'running', attempt = attempt + 1, owner = $2,
-    lease_until = now() + make_interval(secs => $3), updated_at = now(),
-    started_at = coalesce(started_at, now()),
+    lease_until = now() + make_interval(secs => $3), updated_at = statement_timestamp(),
+    started_at = coalesce(started_at, statement_timestamp()),
     deadline_at = coalesce(
         deadline_at, now() + make_interval(secs => coalesce(timeout_seconds, $4))),
     seq_reserved = seq_reserved + $5

@@ -17,6 +17,7 @@ from shared.infra.postgres import connection, driver
 from shared.runs import claims, create, deployment_limits, eligibility
 from shared.runs.claims import Claimed, Terms
 from tests.support import factories
+from tests.support.waiting import wait_until
 
 TERMS = Terms("w", 30, 3600, "default")
 NONE = dict.fromkeys(limits.NAMES)
@@ -65,7 +66,9 @@ def claim(ref: DeploymentRef, *, most: int = 100) -> list[Claimed]:
 
 def finish(run: Claimed) -> None:
     with connection() as conn:
-        conn.execute(text("UPDATE run SET status = 'success' WHERE run_id = :id"), {"id": run.run_id})
+        conn.execute(
+            text("UPDATE run SET status = 'success', ended_at = now() WHERE run_id = :id"), {"id": run.run_id}
+        )
 
 
 def test_limits_are_set_kept_and_cleared() -> None:
@@ -94,6 +97,32 @@ def test_a_limit_is_exact_under_many_claimers_and_the_oldest_runs_go_first() -> 
     assert [run.run_id for run in claim(ref)] == [made[3]]
     change(ref, limits={"max_concurrent_runs": 5})
     assert [run.run_id for run in claim(ref)] == made[4:6], "a change holds for the next claim"
+
+
+def test_a_run_starts_after_the_end_of_the_one_it_waited_for() -> None:
+    ref = limited(1)
+    waiting(ref, 2)
+    (first,) = claim(ref)
+    with ThreadPoolExecutor() as pool, connection() as conn:
+        conn.execute(text("SELECT FROM deployment WHERE id = :id FOR UPDATE"), {"id": ref.id})
+        later = pool.submit(claim, ref)
+        wait_until(lambda: blocked() == 1, what="a claim to wait for the deployment")
+        finish(first)
+        conn.rollback()
+    (second,) = later.result()
+
+    assert row(first.run_id).ended_at < row(second.run_id).started_at
+
+
+def blocked() -> int:
+    """How many of this database's transactions wait for a lock."""
+    with connection() as conn:
+        found = conn.execute(
+            text(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+        )
+        return found.scalar_one()
 
 
 def test_it_claims_only_what_there_is_a_slot_for() -> None:
