@@ -111,7 +111,9 @@ class _Maker:
         interpreter = self._interpreter(found)
         inputs = resolving.inputs_of(self._workspace.project, found, interpreter, self._plan.digest)
         requirements = Requirements.parse(self._plan.requirements or _read(self._workspace.requirements))
-        return self._made(found, requirements, interpreter, inputs.digest)
+        made = self._made(found, requirements, interpreter, inputs.digest)
+        self._link(made)
+        return made
 
     def make(self, settled: Settled) -> Environment:
         shutil.rmtree(self._workspace.root, ignore_errors=True)
@@ -179,13 +181,21 @@ class _Maker:
         # What build steps may have put in its place is gone before we write below it.
         shutil.rmtree(env, ignore_errors=True)
         installer.create_environment(env, self._write_line)
-        site = f"lib/python{made.python_version}/site-packages"
+        self._link(made)
         if made.packages is not None:
-            # addsitedir: `.pth` files among the packages count too
-            line = f"import site; site.addsitedir({str(made.packages / site)!r})\n"
-            untrusted_files.write(env / site / "_packages.pth", line)
             untrusted_files.write(self._workspace.packages, made.packages.parent.name)
         untrusted_files.write(self._workspace.requirements, str(made.requirements))
+
+    def _link(self, made: Environment) -> None:
+        """Have the environment look for the shared packages where they are: the cache may have moved since."""
+        if made.packages is None:
+            return
+        site = f"lib/python{made.python_version}/site-packages"
+        # addsitedir: `.pth` files among the packages count too
+        line = f"import site; site.addsitedir({str(made.packages / site)!r})\n"
+        path = self._workspace.env / site / "_packages.pth"
+        if not _holds(path, line):
+            untrusted_files.write(path, line)
 
     def _install(self, installer: Installer, made: Environment) -> None:
         """What may run code of its own, and the project's packages."""
@@ -209,6 +219,13 @@ class _Maker:
             project=self._workspace.project,
             readonly=[] if made.packages is None else [made.packages],
         )
+
+
+def _holds(path: Path, line: str) -> bool:
+    try:
+        return untrusted_files.read(path, len(line.encode()) + 1) == line.encode()
+    except OSError:
+        return False
 
 
 def _read(path: Path) -> str:

@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import zipfile
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -228,6 +229,23 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
         writable = [argv[at + 1] for at, word in enumerate(argv) if word == "--bind"]
         assert writable == [str(plain.workspace.home)]
     assert said_by(plain, "import iniconfig; print(iniconfig.__file__)").strip() == str(module)
+
+
+@greened
+def test_a_cache_that_has_moved_is_found(world: World) -> None:
+    before = dataclasses.replace(settings_for(world), cache_dir=world.tmp_path / "cache")
+    after = dataclasses.replace(before, cache_dir=world.tmp_path / "elsewhere")
+    revision_id, plan = uuid4(), planned(keep(FILES), WHEEL)
+
+    def make(settings: Settings) -> Environment:
+        return environments.make(settings, revision_id, plan, write_line=lambda *_: None, deadline_seconds=60)
+
+    make(before)
+    before.cache_dir.rename(after.cache_dir)
+    moved = make(after)
+
+    found = said_by(moved, "import iniconfig; print(iniconfig.__file__)")
+    assert Path(found).is_relative_to(after.cache_dir)
 
 
 class Index:
