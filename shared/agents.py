@@ -12,12 +12,12 @@ from shared import assistants
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import NotFound
 from shared.infra.postgres import Driver, Row, dumps, query
-from shared.models import Graph
+from shared.models import GRAPH
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
 # As the revision that serves says it, else the first of those that share the traffic and have it.
-GRAPH = """JOIN LATERAL (
+SERVED = """JOIN LATERAL (
     SELECT description, schemas FROM graph WHERE graph_id = v.graph_id AND revision_id = ANY(%(revision_ids)s)
     ORDER BY array_position(%(revision_ids)s, revision_id) LIMIT 1) g ON true"""
 
@@ -27,7 +27,7 @@ SELECT a.assistant_id, v.graph_id, v.name, coalesce(v.description, g.description
 FROM assistant a
 JOIN assistant_version v ON v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id
     AND v.version = a.version
-{GRAPH}
+{SERVED}
 WHERE a.deployment_id = %(deployment_id)s AND a.assistant_id = %(assistant_id)s"""
 
 
@@ -55,8 +55,8 @@ def input_of_thread(conn: Connection, deployment: DeploymentRef, thread_id: UUID
     if not deployment.traffic:
         return agent["input_schema"]
     revision_id = assistants.revision_of_thread(conn, deployment, thread_id, agent["graph_id"])
-    query = select(Graph.schemas["input_schema"]).where(
-        Graph.revision_id == revision_id, Graph.graph_id == agent["graph_id"]
+    query = select(GRAPH.c.schemas["input_schema"]).where(
+        GRAPH.c.revision_id == revision_id, GRAPH.c.graph_id == agent["graph_id"]
     )
     return conn.execute(query).scalar_one_or_none()
 
@@ -70,7 +70,7 @@ WITH known AS (
     FROM assistant a
     JOIN assistant_version v ON v.deployment_id = a.deployment_id AND v.assistant_id = a.assistant_id
         AND v.version = a.version
-    {GRAPH}
+    {SERVED}
     WHERE a.deployment_id = %(deployment_id)s
       AND json_typeof(g.schemas #> '{{input_schema,properties}}') = 'object'
       AND CAST(g.schemas #> '{{input_schema,properties}}' AS text) <> '{{}}'

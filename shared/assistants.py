@@ -22,7 +22,7 @@ from shared.deployments.deployments import DeploymentRef
 from shared.deployments.shares import Share
 from shared.errors import Conflict, Invalid, NotFound
 from shared.infra.postgres import Driver, dumps, query
-from shared.models import Assistant, AssistantVersion, Graph, is_live
+from shared.models import ASSISTANT, ASSISTANT_VERSION, GRAPH, is_live
 from shared.user_code import filters
 from shared.user_code.filters import Filter
 
@@ -30,11 +30,11 @@ from shared.user_code.filters import Filter
 NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 
 SORTABLE = {
-    "assistant_id": Assistant.assistant_id,
-    "created_at": Assistant.created_at,
-    "updated_at": Assistant.updated_at,
-    "name": AssistantVersion.name,
-    "graph_id": AssistantVersion.graph_id,
+    "assistant_id": ASSISTANT.c.assistant_id,
+    "created_at": ASSISTANT.c.created_at,
+    "updated_at": ASSISTANT.c.updated_at,
+    "name": ASSISTANT_VERSION.c.name,
+    "graph_id": ASSISTANT_VERSION.c.graph_id,
 }
 FIELDS = (
     "assistant_id", "graph_id", "config", "context", "metadata", "name", "created_at", "updated_at",
@@ -52,23 +52,23 @@ def default_id(graph_id: str) -> UUID:
 
 def _active() -> Select[*tuple[Any, ...]]:
     return select(
-        Assistant.assistant_id,
-        AssistantVersion.graph_id,
-        AssistantVersion.config,
-        AssistantVersion.context,
-        AssistantVersion.metadata_,
-        AssistantVersion.name,
-        Assistant.created_at,
-        Assistant.updated_at,
-        Assistant.version,
-        AssistantVersion.description,
-        Assistant.last_version,
+        ASSISTANT.c.assistant_id,
+        ASSISTANT_VERSION.c.graph_id,
+        ASSISTANT_VERSION.c.config,
+        ASSISTANT_VERSION.c.context,
+        ASSISTANT_VERSION.c.metadata,
+        ASSISTANT_VERSION.c.name,
+        ASSISTANT.c.created_at,
+        ASSISTANT.c.updated_at,
+        ASSISTANT.c.version,
+        ASSISTANT_VERSION.c.description,
+        ASSISTANT.c.last_version,
     ).join_from(
-        Assistant,
-        AssistantVersion,
-        (AssistantVersion.deployment_id == Assistant.deployment_id)
-        & (AssistantVersion.assistant_id == Assistant.assistant_id)
-        & (AssistantVersion.version == Assistant.version),
+        ASSISTANT,
+        ASSISTANT_VERSION,
+        (ASSISTANT_VERSION.c.deployment_id == ASSISTANT.c.deployment_id)
+        & (ASSISTANT_VERSION.c.assistant_id == ASSISTANT.c.assistant_id)
+        & (ASSISTANT_VERSION.c.version == ASSISTANT.c.version),
     )
 
 
@@ -79,7 +79,9 @@ def record(row: RowMapping) -> dict[str, Any]:
 
 def get(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> RowMapping:
     """An assistant's active version; raises NotFound."""
-    query = _active().where(Assistant.deployment_id == deployment_id, Assistant.assistant_id == assistant_id)
+    query = _active().where(
+        ASSISTANT.c.deployment_id == deployment_id, ASSISTANT.c.assistant_id == assistant_id
+    )
     row = conn.execute(query).mappings().one_or_none()
     if row is None:
         raise NotFound("Not Found")
@@ -120,10 +122,10 @@ def create(
     require_graph(conn, deployment, graph_id)
     assistant_id = assistant_id or uuid4()
     made = conn.execute(
-        insert(Assistant)
+        insert(ASSISTANT)
         .values(deployment_id=deployment.id, assistant_id=assistant_id)
         .on_conflict_do_nothing()
-        .returning(Assistant.assistant_id)
+        .returning(ASSISTANT.c.assistant_id)
     )
     if made.one_or_none() is None:
         if if_exists == "do_nothing" and filters.is_assistant_visible(
@@ -159,9 +161,8 @@ def _fill_in_context(
 def _add_version(
     conn: Connection, deployment_id: UUID, assistant_id: UUID, version: int, **content: Any
 ) -> None:
-    content["metadata_"] = content.pop("metadata")
     conn.execute(
-        insert(AssistantVersion).values(
+        insert(ASSISTANT_VERSION).values(
             deployment_id=deployment_id, assistant_id=assistant_id, version=version, **content
         )
     )
@@ -205,8 +206,8 @@ def _configuration(
 
 def _lock(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> RowMapping:
     locked = conn.execute(
-        select(Assistant.assistant_id)
-        .where(Assistant.deployment_id == deployment_id, Assistant.assistant_id == assistant_id)
+        select(ASSISTANT.c.assistant_id)
+        .where(ASSISTANT.c.deployment_id == deployment_id, ASSISTANT.c.assistant_id == assistant_id)
         .with_for_update()
     )
     if locked.one_or_none() is None:
@@ -216,8 +217,8 @@ def _lock(conn: Connection, deployment_id: UUID, assistant_id: UUID) -> RowMappi
 
 def _activate(conn: Connection, deployment_id: UUID, assistant_id: UUID, **columns: Any) -> None:
     conn.execute(
-        update(Assistant)
-        .where(Assistant.deployment_id == deployment_id, Assistant.assistant_id == assistant_id)
+        update(ASSISTANT)
+        .where(ASSISTANT.c.deployment_id == deployment_id, ASSISTANT.c.assistant_id == assistant_id)
         .values(updated_at=func.now(), **columns)
     )
 
@@ -242,25 +243,28 @@ def versions(
 ) -> list[dict[str, Any]]:
     """An assistant's versions, newest first; raises NotFound."""
     query = (
-        select(AssistantVersion)
+        select(ASSISTANT_VERSION)
         .with_only_columns(
-            AssistantVersion.assistant_id,
-            AssistantVersion.graph_id,
-            AssistantVersion.config,
-            AssistantVersion.context,
-            AssistantVersion.metadata_,
-            AssistantVersion.name,
-            AssistantVersion.created_at,
-            AssistantVersion.version,
-            AssistantVersion.description,
+            ASSISTANT_VERSION.c.assistant_id,
+            ASSISTANT_VERSION.c.graph_id,
+            ASSISTANT_VERSION.c.config,
+            ASSISTANT_VERSION.c.context,
+            ASSISTANT_VERSION.c.metadata,
+            ASSISTANT_VERSION.c.name,
+            ASSISTANT_VERSION.c.created_at,
+            ASSISTANT_VERSION.c.version,
+            ASSISTANT_VERSION.c.description,
         )
-        .where(AssistantVersion.deployment_id == deployment_id, AssistantVersion.assistant_id == assistant_id)
-        .order_by(AssistantVersion.version.desc())
+        .where(
+            ASSISTANT_VERSION.c.deployment_id == deployment_id,
+            ASSISTANT_VERSION.c.assistant_id == assistant_id,
+        )
+        .order_by(ASSISTANT_VERSION.c.version.desc())
         .limit(limit)
         .offset(offset)
     )
     if metadata:
-        query = query.where(AssistantVersion.metadata_.contains(metadata))
+        query = query.where(ASSISTANT_VERSION.c.metadata.contains(metadata))
     rows = [dict(row) for row in conn.execute(query).mappings()]
     if not rows:
         try:
@@ -271,14 +275,14 @@ def versions(
 
 
 def _matching(deployment_id: UUID, wanted: Mapping[str, Any]) -> list[Any]:
-    where = [Assistant.deployment_id == deployment_id]
+    where = [ASSISTANT.c.deployment_id == deployment_id]
     if wanted.get("metadata"):
-        where.append(AssistantVersion.metadata_.contains(wanted["metadata"]))
+        where.append(ASSISTANT_VERSION.c.metadata.contains(wanted["metadata"]))
     where += wanted.get("visible") or ()
     if wanted.get("graph_id") is not None:
-        where.append(AssistantVersion.graph_id == wanted["graph_id"])
+        where.append(ASSISTANT_VERSION.c.graph_id == wanted["graph_id"])
     if wanted.get("name"):
-        where.append(AssistantVersion.name.icontains(wanted["name"], autoescape=True))
+        where.append(ASSISTANT_VERSION.c.name.icontains(wanted["name"], autoescape=True))
     return where
 
 
@@ -303,7 +307,7 @@ def search(
     query = (
         _active()
         .where(*_matching(deployment.id, wanted))
-        .order_by(order, Assistant.assistant_id)
+        .order_by(order, ASSISTANT.c.assistant_id)
         .limit(limit)
         .offset(offset)
     )
@@ -332,8 +336,8 @@ def delete(
     and the ids of its threads when those go too: the ones that the filter lets through.
     """
     gone = conn.execute(
-        delete_from(Assistant).where(
-            Assistant.deployment_id == deployment_id, Assistant.assistant_id == assistant_id
+        delete_from(ASSISTANT).where(
+            ASSISTANT.c.deployment_id == deployment_id, ASSISTANT.c.assistant_id == assistant_id
         )
     )
     if gone.rowcount == 0:
@@ -407,9 +411,9 @@ def revision_of_thread(conn: Connection, deployment: DeploymentRef, thread_id: U
         raise Conflict(NOTHING_SERVES)
     if not deployment.traffic:
         return serving
-    query = select(Graph.revision_id).where(
-        Graph.graph_id == graph_id,
-        Graph.revision_id.in_([serving, *(share.revision_id for share in deployment.traffic)]),
+    query = select(GRAPH.c.revision_id).where(
+        GRAPH.c.graph_id == graph_id,
+        GRAPH.c.revision_id.in_([serving, *(share.revision_id for share in deployment.traffic)]),
     )
     having = conn.execute(query).scalars().all()
     return shares.chosen(deployment.traffic, thread_id, serving=serving, having=having)
@@ -429,8 +433,8 @@ def graph(conn: Connection, deployment: DeploymentRef, assistant: str) -> RowMap
     graph_id = assistant
     if (assistant_id := _as_uuid(assistant)) is not None:
         graph_id = get(conn, deployment.id, assistant_id)["graph_id"]
-    query = select(Graph.graph_id, Graph.drawings, Graph.schemas, Graph.subgraphs).where(
-        Graph.revision_id == deployment.active_revision_id, Graph.graph_id == graph_id
+    query = select(GRAPH.c.graph_id, GRAPH.c.drawings, GRAPH.c.schemas, GRAPH.c.subgraphs).where(
+        GRAPH.c.revision_id == deployment.active_revision_id, GRAPH.c.graph_id == graph_id
     )
     row = conn.execute(query).mappings().one_or_none()
     if row is None:

@@ -19,7 +19,7 @@ from shared.infra import egress, encryption, schema
 from shared.infra import postgres as shared_postgres
 from shared.infra import redis as shared_redis
 from shared.migrations import routines
-from shared.models import Base
+from shared.models import METADATA
 from shared.settings import Settings
 from tests.support.servers import running
 from tests.support.stack import Stack
@@ -91,7 +91,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def _engines(database: str) -> tuple[Engine, Engine | None]:
     """The process's engines, on a database with its tables."""
     engine = shared_postgres.connect(database)
-    Base.metadata.create_all(engine)
+    METADATA.create_all(engine)
     with engine.begin() as connection:
         for routine in routines.CURRENT:
             connection.exec_driver_sql(routine.definition)

@@ -22,7 +22,7 @@ from shared import migrations
 from shared.access.api_keys import DEFAULT_ORGANIZATION_NAME
 from shared.infra import encryption, redis
 from shared.infra.schema import needed
-from shared.models import Base, is_live
+from shared.models import METADATA, is_live
 from shared.store_vectors import NAME as VECTORS
 
 VERSION = "alembic_version"
@@ -65,7 +65,7 @@ def check(backup: Backup, encryption_keys: Sequence[str]) -> dict[str, int]:
 def look(conn: Connection) -> TargetDatabase:
     """What the database of this connection holds."""
     tables = _names(conn, RELATIONS)
-    known = {*Base.metadata.tables, VERSION, VECTORS}
+    known = {*METADATA.tables, VERSION, VECTORS}
     foreign = tuple(name for name in tables if name not in known)
     filled = [name for name in tables if name not in (*foreign, *OF_EMPTY_SERVICE) and _has_rows(conn, name)]
     is_used = bool(filled) or _has_own_organizations(conn, tables)

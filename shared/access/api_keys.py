@@ -28,7 +28,7 @@ from sqlalchemy.dialects.postgresql import insert
 from shared.errors import Forbidden, Invalid, NotFound
 from shared.figures import budgets
 from shared.infra.postgres import connection
-from shared.models import ApiKey
+from shared.models import API_KEY
 
 OPERATOR = "operator"
 ROLES = ("read", "run", "deploy", "admin", OPERATOR)  # each may do what those before it may
@@ -86,7 +86,7 @@ def create(
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
     secret = secrets.token_urlsafe(32)
     conn.execute(
-        insert(ApiKey).values(
+        insert(API_KEY).values(
             id=key_id,
             organization_id=organization_id,
             name=name,

@@ -15,7 +15,7 @@ from sqlalchemy import Column, Row, Table, select, tuple_, update
 from shared.infra import encryption
 from shared.infra.encryption import Undecryptable
 from shared.infra.postgres import connection
-from shared.models import Base
+from shared.models import METADATA
 
 CHUNK = 200
 
@@ -73,7 +73,7 @@ def _state_of(stored: bytes) -> str:
 
 def _column(name: str) -> Column[Any]:
     table, _, column = name.partition(".")
-    return Base.metadata.tables[table].c[column]
+    return METADATA.tables[table].c[column]
 
 
 def _rotate_column(column: Column[Any]) -> Counter[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from alembic import context
 
 from shared.migrations import is_compared
-from shared.models import Base
+from shared.models import METADATA
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
+    target_metadata=METADATA,
     include_object=is_compared,
     compare_type=True,
     compare_server_default=False,

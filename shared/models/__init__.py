@@ -4,25 +4,25 @@ Columns that hold what users sent and nobody queries are `json` (kept as sent); 
 `jsonb`. Everything below a deployment carries its `deployment_id`, or the id of its revision.
 """
 
-from shared.models.assistants import Assistant, AssistantVersion
-from shared.models.backups import LastBackup
-from shared.models.base import Base
-from shared.models.crons import Cron
+from shared.models.assistants import ASSISTANT, ASSISTANT_VERSION
+from shared.models.backups import LAST_BACKUP
+from shared.models.base import METADATA
+from shared.models.crons import CRON
 from shared.models.deployments import (
-    Archive,
-    ArchiveChunk,
-    Deployment,
-    Graph,
-    LogLine,
-    Preview,
-    Revision,
-    Secret,
-    Upload,
+    ARCHIVE,
+    ARCHIVE_CHUNK,
+    DEPLOYMENT,
+    GRAPH,
+    LOG_LINE,
+    PREVIEW,
+    REVISION,
+    SECRET,
+    UPLOAD,
 )
-from shared.models.figures import BuildFigure, DailyUsage, EndedRun, Figure, SpentTokens
-from shared.models.organizations import ApiKey, IdempotentAnswer, Organization
-from shared.models.providers import OAuthGrant, OAuthProvider, OAuthRequest
-from shared.models.runs import Run
+from shared.models.figures import BUILD_FIGURE, DAILY_USAGE, ENDED_RUN, FIGURE, SPENT_TOKENS
+from shared.models.organizations import API_KEY, IDEMPOTENT_ANSWER, ORGANIZATION
+from shared.models.providers import OAUTH_GRANT, OAUTH_PROVIDER, OAUTH_REQUEST
+from shared.models.runs import RUN
 from shared.models.statuses import (
     ENDED_RUN_STATUSES,
     LIVE_RUN_STATUSES,
@@ -38,54 +38,54 @@ from shared.models.statuses import (
     is_unsuccessful,
     waiting_since,
 )
-from shared.models.store import StoreItem
-from shared.models.threads import Checkpoint, CheckpointBlob, CheckpointWrite, Thread
-from shared.models.webhooks import WebhookDelivery
-from shared.models.workers import Leader, Worker
+from shared.models.store import STORE_ITEM
+from shared.models.threads import CHECKPOINT, CHECKPOINT_BLOB, CHECKPOINT_WRITE, THREAD
+from shared.models.webhooks import WEBHOOK_DELIVERY
+from shared.models.workers import LEADER, WORKER
 
 __all__ = [
+    "API_KEY",
+    "ARCHIVE",
+    "ARCHIVE_CHUNK",
+    "ASSISTANT",
+    "ASSISTANT_VERSION",
+    "BUILD_FIGURE",
+    "CHECKPOINT",
+    "CHECKPOINT_BLOB",
+    "CHECKPOINT_WRITE",
+    "CRON",
+    "DAILY_USAGE",
+    "DEPLOYMENT",
+    "ENDED_RUN",
     "ENDED_RUN_STATUSES",
+    "FIGURE",
+    "GRAPH",
+    "IDEMPOTENT_ANSWER",
+    "LAST_BACKUP",
+    "LEADER",
     "LIVE_RUN_STATUSES",
+    "LOG_LINE",
+    "METADATA",
+    "OAUTH_GRANT",
+    "OAUTH_PROVIDER",
+    "OAUTH_REQUEST",
+    "ORGANIZATION",
+    "PREVIEW",
+    "REVISION",
     "REVISION_ENDS",
+    "RUN",
+    "SECRET",
+    "SPENT_TOKENS",
+    "STORE_ITEM",
+    "THREAD",
     "UNSUCCESSFUL_RUN_STATUSES",
-    "ApiKey",
-    "Archive",
-    "ArchiveChunk",
-    "Assistant",
-    "AssistantVersion",
-    "Base",
-    "BuildFigure",
-    "Checkpoint",
-    "CheckpointBlob",
-    "CheckpointWrite",
-    "Cron",
-    "DailyUsage",
-    "Deployment",
+    "UPLOAD",
+    "WEBHOOK_DELIVERY",
+    "WORKER",
     "DeploymentStatus",
-    "EndedRun",
-    "Figure",
-    "Graph",
-    "IdempotentAnswer",
-    "LastBackup",
-    "Leader",
-    "LogLine",
-    "OAuthGrant",
-    "OAuthProvider",
-    "OAuthRequest",
-    "Organization",
-    "Preview",
-    "Revision",
     "RevisionStatus",
-    "Run",
     "RunStatus",
-    "Secret",
-    "SpentTokens",
-    "StoreItem",
-    "Thread",
     "ThreadStatus",
-    "Upload",
-    "WebhookDelivery",
-    "Worker",
     "has_ended",
     "is_due",
     "is_live",

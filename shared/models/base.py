@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, ClassVar
-from uuid import UUID
+from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, ForeignKey, ForeignKeyConstraint, MetaData, Text, func, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import Column, DateTime, ForeignKey, ForeignKeyConstraint, MetaData, Uuid, func, text
 
-
-class Base(DeclarativeBase):
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
-    type_annotation_map: ClassVar[dict[Any, Any]] = {
-        datetime: DateTime(timezone=True),
-        str: Text,
-        int: BigInteger,
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
     }
-
-
+)
+TIME = DateTime(timezone=True)
 NOW = func.now()
 EMPTY = text("'{}'")
 
 
-def deployment_key(*, primary: bool = False) -> Mapped[UUID]:
-    return mapped_column(ForeignKey("deployment.id", ondelete="CASCADE"), primary_key=primary)
+def column(name: str, *arguments: Any, nullable: bool = False, **options: Any) -> Column[Any]:
+    """A column; unlike SQLAlchemy's it takes NULL only where that is said."""
+    return Column(name, *arguments, nullable=nullable, **options)
+
+
+def deployment_key(*, primary: bool = False) -> Column[Any]:
+    return column("deployment_id", Uuid, ForeignKey("deployment.id", ondelete="CASCADE"), primary_key=primary)
 
 
 def of_thread() -> ForeignKeyConstraint:

@@ -2,92 +2,85 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from uuid import UUID
+from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Index
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import JSON, Boolean, Column, ForeignKey, Index, LargeBinary, Table, Text, Uuid
 
-from shared.models.base import NOW, Base
+from shared.models.base import METADATA, NOW, TIME, column
 
-
-class OAuthProvider(Base):
-    """Where users give consent, and who we are there; `client_secret` is encrypted."""
-
-    __tablename__ = "oauth_provider"
-    id: Mapped[UUID] = mapped_column(primary_key=True)
-    organization_id: Mapped[UUID] = mapped_column(ForeignKey("organization.id", ondelete="CASCADE"))
-    provider_id: Mapped[str]  # its name within the organization, chosen by the caller
-    name: Mapped[str]
-    client_id: Mapped[str]
-    client_secret: Mapped[bytes | None]
-    auth_url: Mapped[str]
-    token_url: Mapped[str]
-    uses_pkce: Mapped[bool] = mapped_column(server_default="false")
-    code_challenge_method: Mapped[str | None]
-    provider_type: Mapped[str | None]
-    token_endpoint_auth_method: Mapped[str]
-    mcp_server_url: Mapped[str | None]
-    is_dynamic_client: Mapped[bool] = mapped_column(server_default="false")
-    issuer: Mapped[str | None]  # as discovery named it
-    revocation_url: Mapped[str | None]
-    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
-
-    __table_args__ = (
-        Index("uq_oauth_provider_organization_id_provider_id", "organization_id", "provider_id", unique=True),
-    )
+# Where users give consent, and who we are there; `client_secret` is encrypted.
+OAUTH_PROVIDER = Table(
+    "oauth_provider",
+    METADATA,
+    column("id", Uuid, primary_key=True),
+    column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE")),
+    column("provider_id", Text),  # its name within the organization, chosen by the caller
+    column("name", Text),
+    column("client_id", Text),
+    column("client_secret", LargeBinary, nullable=True),
+    column("auth_url", Text),
+    column("token_url", Text),
+    column("uses_pkce", Boolean, server_default="false"),
+    column("code_challenge_method", Text, nullable=True),
+    column("provider_type", Text, nullable=True),
+    column("token_endpoint_auth_method", Text),
+    column("mcp_server_url", Text, nullable=True),
+    column("is_dynamic_client", Boolean, server_default="false"),
+    column("issuer", Text, nullable=True),  # as discovery named it
+    column("revocation_url", Text, nullable=True),
+    column("created_at", TIME, server_default=NOW),
+    column("updated_at", TIME, server_default=NOW),
+    Index("uq_oauth_provider_organization_id_provider_id", "organization_id", "provider_id", unique=True),
+)
 
 
-def _provider_key() -> Mapped[UUID]:
-    return mapped_column(ForeignKey("oauth_provider.id", ondelete="CASCADE"))
+def _provider_key() -> Column[Any]:
+    return column("provider_key", Uuid, ForeignKey("oauth_provider.id", ondelete="CASCADE"))
 
 
-class OAuthGrant(Base):
-    """What a user consented to: the tokens, encrypted. `agent_id` None: for all agents of the user."""
-
-    __tablename__ = "oauth_grant"
-    id: Mapped[UUID] = mapped_column(primary_key=True)
-    organization_id: Mapped[UUID] = mapped_column(ForeignKey("organization.id", ondelete="CASCADE"))
-    provider_key: Mapped[UUID] = _provider_key()
-    user_id: Mapped[str]
-    agent_id: Mapped[str | None]
-    requested: Mapped[list[str]] = mapped_column(JSON)
-    scopes: Mapped[list[str]] = mapped_column(JSON)  # as granted
-    access_token: Mapped[bytes]
-    refresh_token: Mapped[bytes | None]
-    expires_at: Mapped[datetime | None]
-    refreshing_until: Mapped[datetime | None]  # somebody asks for new tokens now
-    account_label: Mapped[str | None]
-    is_default: Mapped[bool] = mapped_column(server_default="false")
-    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
-
-    __table_args__ = (
-        Index("ix_oauth_grant_provider_key_user_id", "provider_key", "user_id"),
-        Index("ix_oauth_grant_organization_id", "organization_id"),
-    )
+# What a user consented to: the tokens, encrypted. `agent_id` None: for all agents of the user.
+OAUTH_GRANT = Table(
+    "oauth_grant",
+    METADATA,
+    column("id", Uuid, primary_key=True),
+    column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE")),
+    _provider_key(),
+    column("user_id", Text),
+    column("agent_id", Text, nullable=True),
+    column("requested", JSON),
+    column("scopes", JSON),  # as granted
+    column("access_token", LargeBinary),
+    column("refresh_token", LargeBinary, nullable=True),
+    column("expires_at", TIME, nullable=True),
+    column("refreshing_until", TIME, nullable=True),  # somebody asks for new tokens now
+    column("account_label", Text, nullable=True),
+    column("is_default", Boolean, server_default="false"),
+    column("created_at", TIME, server_default=NOW),
+    column("updated_at", TIME, server_default=NOW),
+    Index("ix_oauth_grant_provider_key_user_id", "provider_key", "user_id"),
+    Index("ix_oauth_grant_organization_id", "organization_id"),
+)
 
 
-class OAuthRequest(Base):
-    """A consent that was asked for; its id is the `auth_id`. See the states in shared/oauth/tokens.py."""
-
-    __tablename__ = "oauth_request"
-    id: Mapped[UUID] = mapped_column(primary_key=True)
-    organization_id: Mapped[UUID] = mapped_column(ForeignKey("organization.id", ondelete="CASCADE"))
-    provider_key: Mapped[UUID] = _provider_key()
-    status: Mapped[str] = mapped_column(server_default="pending")
-    state_hash: Mapped[bytes] = mapped_column(unique=True)  # SHA-256
-    verifier: Mapped[bytes | None]  # of PKCE, encrypted
-    redirect_uri: Mapped[str]
-    scopes: Mapped[list[str]] = mapped_column(JSON)
-    user_id: Mapped[str]
-    agent_id: Mapped[str | None]
-    is_default: Mapped[bool]
-    is_another: Mapped[bool]  # consent for one more account, beside those there are
-    grant_id: Mapped[UUID | None]
-    error: Mapped[str | None]
-    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    expires_at: Mapped[datetime]
-
-    __table_args__ = (Index("ix_oauth_request_expires_at", "expires_at"),)
+# A consent that was asked for; its id is the `auth_id`. See the states in shared/oauth/tokens.py.
+OAUTH_REQUEST = Table(
+    "oauth_request",
+    METADATA,
+    column("id", Uuid, primary_key=True),
+    column("organization_id", Uuid, ForeignKey("organization.id", ondelete="CASCADE")),
+    _provider_key(),
+    column("status", Text, server_default="pending"),
+    column("state_hash", LargeBinary, unique=True),  # SHA-256
+    column("verifier", LargeBinary, nullable=True),  # of PKCE, encrypted
+    column("redirect_uri", Text),
+    column("scopes", JSON),
+    column("user_id", Text),
+    column("agent_id", Text, nullable=True),
+    column("is_default", Boolean),
+    column("is_another", Boolean),  # consent for one more account, beside those there are
+    column("grant_id", Uuid, nullable=True),
+    column("error", Text, nullable=True),
+    column("created_at", TIME, server_default=NOW),
+    column("expires_at", TIME),
+    Index("ix_oauth_request_expires_at", "expires_at"),
+)

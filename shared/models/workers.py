@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from sqlalchemy import JSON, BigInteger, Boolean, Double, Table, Text, false
 
-from sqlalchemy import JSON, Double, false
-from sqlalchemy.orm import Mapped, mapped_column
+from shared.models.base import METADATA, NOW, TIME, column
 
-from shared.models.base import NOW, Base
-
-
-class Worker(Base):
-    """A runner or builder process, by the name it has in leases; it says so itself every few seconds."""
-
-    __tablename__ = "worker"
-    id: Mapped[str] = mapped_column(primary_key=True)
-    kind: Mapped[str]  # runner or builder
-    pool: Mapped[str | None]  # a runner's
-    host_name: Mapped[str]
-    pid: Mapped[int]
-    version: Mapped[str]
-    isolation: Mapped[int]
-    bounds_tasks: Mapped[bool] = mapped_column(server_default=false())  # of user code, by the kernel
-    bounds_memory: Mapped[bool] = mapped_column(server_default=false())
-    state: Mapped[str]  # ready or draining
-    slots: Mapped[int]
-    running: Mapped[int]
-    ended_a_minute: Mapped[int]
-    heard_seconds: Mapped[float] = mapped_column(Double)  # since the last message came through
-    hosts: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
-    drain_requested_at: Mapped[datetime | None]  # by an operator
-    started_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    seen_at: Mapped[datetime] = mapped_column(server_default=NOW)
+# A runner or builder process, by the name it has in leases; it says so itself every few seconds.
+WORKER = Table(
+    "worker",
+    METADATA,
+    column("id", Text, primary_key=True),
+    column("kind", Text),  # runner or builder
+    column("pool", Text, nullable=True),  # a runner's
+    column("host_name", Text),
+    column("pid", BigInteger),
+    column("version", Text),
+    column("isolation", BigInteger),
+    column("bounds_tasks", Boolean, server_default=false()),  # of user code, by the kernel
+    column("bounds_memory", Boolean, server_default=false()),
+    column("state", Text),  # ready or draining
+    column("slots", BigInteger),
+    column("running", BigInteger),
+    column("ended_a_minute", BigInteger),
+    column("heard_seconds", Double),  # since the last message came through
+    column("hosts", JSON),
+    column("drain_requested_at", TIME, nullable=True),  # by an operator
+    column("started_at", TIME, server_default=NOW),
+    column("seen_at", TIME, server_default=NOW),
+)
 
 
-class Leader(Base):
-    """Which process does what only one at a time does: see shared/leadership.py."""
-
-    __tablename__ = "leader"
-    role: Mapped[str] = mapped_column(primary_key=True)
-    owner: Mapped[str]
-    lease_until: Mapped[datetime]
+# Which process does what only one at a time does: see shared/leadership.py.
+LEADER = Table(
+    "leader",
+    METADATA,
+    column("role", Text, primary_key=True),
+    column("owner", Text),
+    column("lease_until", TIME),
+)

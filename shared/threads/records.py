@@ -32,28 +32,28 @@ from uuid_utils.compat import uuid7
 
 from shared.errors import Conflict, NotFound
 from shared.infra.postgres import Driver, Row, dumps, query
-from shared.models import Thread, is_live
+from shared.models import THREAD, is_live
 from shared.threads import ttl
 
 SORTABLE = {
-    "thread_id": Thread.thread_id,
-    "status": Thread.status,
-    "created_at": Thread.created_at,
-    "updated_at": Thread.updated_at,
-    "state_updated_at": Thread.state_updated_at,
+    "thread_id": THREAD.c.thread_id,
+    "status": THREAD.c.status,
+    "created_at": THREAD.c.created_at,
+    "updated_at": THREAD.c.updated_at,
+    "state_updated_at": THREAD.c.state_updated_at,
 }
 COUNTED = 10_000
 COLUMNS = (
-    Thread.thread_id,
-    Thread.created_at,
-    Thread.updated_at,
-    Thread.state_updated_at,
-    Thread.metadata_,
-    Thread.status,
-    Thread.config,
-    Thread.values,
-    Thread.interrupts,
-    Thread.error,
+    THREAD.c.thread_id,
+    THREAD.c.created_at,
+    THREAD.c.updated_at,
+    THREAD.c.state_updated_at,
+    THREAD.c.metadata,
+    THREAD.c.status,
+    THREAD.c.config,
+    THREAD.c["values"],
+    THREAD.c.interrupts,
+    THREAD.c.error,
 )
 
 
@@ -133,7 +133,7 @@ def get(conn: Connection | Driver, deployment_id: UUID, thread_id: UUID) -> Row:
 
 
 def _one(deployment_id: UUID, thread_id: UUID, *columns: Any) -> Select[*tuple[Any, ...]]:
-    return select(*columns).where(Thread.deployment_id == deployment_id, Thread.thread_id == thread_id)
+    return select(*columns).where(THREAD.c.deployment_id == deployment_id, THREAD.c.thread_id == thread_id)
 
 
 def require(conn: Connection | Driver, deployment_id: UUID, thread_id: UUID) -> None:
@@ -150,7 +150,7 @@ def lock(conn: Connection, deployment_id: UUID, thread_id: UUID) -> bool:
     NO KEY UPDATE, because who writes a run's checkpoints holds the run and then refers to the thread: a
     full FOR UPDATE would stop it there, and wait for its run in turn.
     """
-    query = _one(deployment_id, thread_id, Thread.thread_id).with_for_update(key_share=True)
+    query = _one(deployment_id, thread_id, THREAD.c.thread_id).with_for_update(key_share=True)
     return conn.execute(query).one_or_none() is not None
 
 
@@ -173,9 +173,9 @@ def update(
     """Merge metadata at the top level; raises NotFound."""
     row = (
         conn.execute(
-            update_table(Thread)
-            .where(Thread.deployment_id == deployment_id, Thread.thread_id == thread_id)
-            .values(metadata_=Thread.metadata_.op("||")(metadata), updated_at=func.now())
+            update_table(THREAD)
+            .where(THREAD.c.deployment_id == deployment_id, THREAD.c.thread_id == thread_id)
+            .values(metadata=THREAD.c.metadata.op("||")(metadata), updated_at=func.now())
             .returning(*COLUMNS)
         )
         .mappings()
@@ -195,17 +195,17 @@ def remove(conn: Connection, deployment_id: UUID, thread_id: UUID) -> None:
 
 
 def _matching(deployment_id: UUID, filters: Mapping[str, Any]) -> list[Any]:
-    where = [Thread.deployment_id == deployment_id]
+    where = [THREAD.c.deployment_id == deployment_id]
     if filters.get("ids"):
-        where.append(Thread.thread_id.in_(filters["ids"]))
+        where.append(THREAD.c.thread_id.in_(filters["ids"]))
     if filters.get("metadata"):
-        where.append(Thread.metadata_.contains(filters["metadata"]))
+        where.append(THREAD.c.metadata.contains(filters["metadata"]))
     if filters.get("status"):
-        where.append(Thread.status == filters["status"])
+        where.append(THREAD.c.status == filters["status"])
     if filters.get("since"):
-        where.append(Thread.updated_at >= filters["since"])
+        where.append(THREAD.c.updated_at >= filters["since"])
     if filters.get("until"):
-        where.append(Thread.updated_at < filters["until"])
+        where.append(THREAD.c.updated_at < filters["until"])
     where += filters.get("visible") or ()
     where += [_holds(path, wanted) for path, wanted in _leaves(filters.get("values") or {})]
     return where
@@ -225,7 +225,7 @@ def _leaves(wanted: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[t
 
 def _holds(path: tuple[str, ...], wanted: Any) -> ColumnElement[bool]:
     """Whether the values hold this at that place; only what is found there is parsed whole."""
-    found: Any = Thread.values
+    found: Any = THREAD.c["values"]
     for key in path:
         found = found.op("->", return_type=JSON())(literal(key, Text))
     return cast(found, JSONB).op("=", is_comparison=True)(
@@ -252,7 +252,7 @@ def search(
     query = (
         select(*COLUMNS)
         .where(*_matching(deployment_id, filters))
-        .order_by(order, Thread.thread_id.desc())
+        .order_by(order, THREAD.c.thread_id.desc())
         .limit(limit)
         .offset(offset)
     )
@@ -261,7 +261,7 @@ def search(
 
 def count(conn: Connection, deployment_id: UUID, *, most: int | None = None, **filters: Any) -> int:
     """How many threads match all filters, counted up to `most`."""
-    matching = select(Thread.thread_id).where(*_matching(deployment_id, filters)).limit(most)
+    matching = select(THREAD.c.thread_id).where(*_matching(deployment_id, filters)).limit(most)
     return conn.execute(select(func.count()).select_from(matching.subquery())).scalar_one()
 
 

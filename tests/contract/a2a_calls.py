@@ -6,7 +6,7 @@ from typing import Any
 
 from shared import assistants
 from shared.infra.postgres import connection
-from shared.models import Run, ThreadStatus
+from shared.models import RUN, ThreadStatus
 from tests.contract import rpc
 from tests.contract.conftest import Api, Notifications
 from tests.contract.rpc import Called, text_message
@@ -56,7 +56,7 @@ def task_of(version: str, result: Any) -> Any:
 
 def row(run_id: str) -> Any:
     with connection() as conn:
-        return conn.execute(Run.__table__.select().where(Run.run_id == run_id)).mappings().one()
+        return conn.execute(RUN.select().where(RUN.c.run_id == run_id)).mappings().one()
 
 
 def said(body: Any, answer: str = "ho") -> dict[str, Any]:

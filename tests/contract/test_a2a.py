@@ -15,7 +15,7 @@ from werkzeug.test import TestResponse
 import tests.support.factories as make
 from shared.access import api_keys
 from shared.infra.postgres import connection
-from shared.models import RunStatus, Thread, ThreadStatus
+from shared.models import THREAD, RunStatus, ThreadStatus
 from tests.contract import rpc
 from tests.contract.a2a_calls import (
     AGENT,
@@ -216,7 +216,7 @@ def test_others_neither_read_nor_list_nor_cancel_nor_continue_tasks(
     own = live(neighbour, contextId=task["contextId"])
     assert row(run_of(own))["deployment_id"] == neighbour.deployment.id
     with connection() as conn:
-        assert len(conn.execute(Thread.__table__.select()).all()) == 2
+        assert len(conn.execute(THREAD.select()).all()) == 2
 
 
 def test_what_takes_long_holds_a_stream_slot_and_the_rest_does_not(

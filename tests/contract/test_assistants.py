@@ -12,7 +12,7 @@ from sqlalchemy import update
 import tests.support.factories as make
 from shared import assistants
 from shared.infra.postgres import connection
-from shared.models import Graph
+from shared.models import GRAPH
 from tests.contract.conftest import Api
 from tests.support.acting import Actor
 
@@ -333,8 +333,8 @@ def drawn(api: Api) -> Api:
     subgraphs = {name: {"title": name} for name in ("child", "child|inner", "child|inner|low", "sister")}
     with connection() as conn:
         conn.execute(
-            update(Graph)
-            .where(Graph.graph_id == "agent")
+            update(GRAPH)
+            .where(GRAPH.c.graph_id == "agent")
             .values(drawings=drawings, schemas=schemas, subgraphs=subgraphs)
         )
     return api

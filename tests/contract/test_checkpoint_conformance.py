@@ -12,11 +12,11 @@ from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from langgraph.checkpoint.conformance import checkpointer_test, validate
-from sqlalchemy import select
+from sqlalchemy import Row, select
 from sqlalchemy.dialects.postgresql import insert
 
 from shared.infra.postgres import connection
-from shared.models import Run, Thread
+from shared.models import RUN, THREAD
 from shared.threads import checkpoint_reads, checkpoints
 from shared.threads.checkpoints import Write
 from tests.support import factories
@@ -30,7 +30,7 @@ from workers.graph_host.storage import Storage
 class Pump(threading.Thread):
     """The runner's end of the socket. The suite's thread ids are any text: here they become UUIDs."""
 
-    def __init__(self, sock: socket.socket, run: Run) -> None:
+    def __init__(self, sock: socket.socket, run: Row[Any]) -> None:
         super().__init__(daemon=True)
         self._socket = sock
         self._run = run
@@ -72,7 +72,7 @@ class Pump(threading.Thread):
         if thread_id not in self._names:
             self._names[thread_id] = name
             with connection() as conn:
-                made = insert(Thread).values(deployment_id=self._run.deployment_id, thread_id=thread_id)
+                made = insert(THREAD).values(deployment_id=self._run.deployment_id, thread_id=thread_id)
                 conn.execute(made.on_conflict_do_nothing())
         return thread_id
 
@@ -85,7 +85,7 @@ class Pump(threading.Thread):
 
 
 @contextmanager
-def connected(run: Run) -> Iterator[HostSaver]:
+def connected(run: Row[Any]) -> Iterator[HostSaver]:
     """A saver on the running loop whose other end is a pump."""
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()
@@ -109,7 +109,7 @@ def connected(run: Run) -> Iterator[HostSaver]:
 def test_the_saver_passes_the_whole_conformance_suite(db: object) -> None:
     run_id = factories.run(factories.deployment(), status="running", attempt=1, owner="here")
     with connection() as conn:
-        run: Any = conn.execute(select(Run).where(Run.run_id == run_id)).one()
+        run: Any = conn.execute(select(RUN).where(RUN.c.run_id == run_id)).one()
 
     @checkpointer_test(name="runyard")
     async def saver() -> AsyncGenerator[HostSaver, None]:

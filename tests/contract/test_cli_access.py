@@ -23,7 +23,7 @@ from cli.operating.keys import id_of, state
 from shared.access import organizations
 from shared.infra import encryption
 from shared.infra.postgres import connection
-from shared.models import Secret
+from shared.models import SECRET
 from tests.contract.conftest import ADMIN_KEY
 
 OLD = encryption.new_key()
@@ -168,7 +168,7 @@ def stored(db: Any) -> Iterator[None]:
     revision_id = make.revision(make.deployment(serving=False).id)
     with connection() as conn:
         conn.execute(
-            insert(Secret), {"revision_id": revision_id, "name": "A", "value": encryption.encrypt("hush")}
+            insert(SECRET), {"revision_id": revision_id, "name": "A", "value": encryption.encrypt("hush")}
         )
     yield
     encryption._cipher, encryption._first = before
@@ -176,7 +176,7 @@ def stored(db: Any) -> Iterator[None]:
 
 def secret() -> bytes:
     with connection() as conn:
-        return bytes(conn.execute(select(Secret.value)).scalar_one())
+        return bytes(conn.execute(select(SECRET.c.value)).scalar_one())
 
 
 def rotate(*words: str) -> Result:

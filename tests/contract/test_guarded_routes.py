@@ -20,7 +20,7 @@ from werkzeug.test import TestResponse
 import tests.support.factories as make
 from shared.errors import Unanswered, Unavailable
 from shared.infra.postgres import connection
-from shared.models import Base, RunStatus
+from shared.models import METADATA, RunStatus
 from tests.contract.conftest import Api, caller
 from tests.support.user_code import Context, PlayedAuth, crash, owner_only, refuse
 from web import auth, operations
@@ -191,7 +191,7 @@ def rows() -> dict[str, list[str]]:
     with connection() as conn:
         return {
             table.name: sorted(str(row) for row in conn.execute(select(table)))
-            for table in Base.metadata.sorted_tables
+            for table in METADATA.sorted_tables
             if table.name != "log_line"
         }
 

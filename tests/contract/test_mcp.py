@@ -11,7 +11,7 @@ from werkzeug.test import TestResponse
 import tests.support.factories as make
 from shared import __version__
 from shared.infra.postgres import connection
-from shared.models import Run, RunStatus, ThreadStatus
+from shared.models import RUN, RunStatus, ThreadStatus
 from tests.contract import rpc
 from tests.contract.bad_input import BODIES, MAX_BYTES, bad_objects
 from tests.contract.conftest import Api, Notifications
@@ -50,7 +50,7 @@ def called(api: Api, notifications: Notifications, tool: str, arguments: Any, **
 
 def row(run_id: str) -> Any:
     with connection() as conn:
-        return conn.execute(Run.__table__.select().where(Run.run_id == run_id)).mappings().one()
+        return conn.execute(RUN.select().where(RUN.c.run_id == run_id)).mappings().one()
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/"])
@@ -321,7 +321,7 @@ def test_a_client_that_leaves_cancels_its_run(api: Api, notifications: Notificat
     assert row(calling.run_id)["status"] == RunStatus.PENDING
     calling.response.close()
     with connection() as conn:
-        assert conn.execute(Run.__table__.select().where(Run.run_id == calling.run_id)).first() is None
+        assert conn.execute(RUN.select().where(RUN.c.run_id == calling.run_id)).first() is None
 
 
 def test_a_call_holds_a_stream_slot_and_the_rest_do_not(api: Api, notifications: Notifications) -> None:

@@ -12,7 +12,7 @@ import tests.support.factories as make
 from shared.eventlog import events
 from shared.infra import redis
 from shared.infra.postgres import connection
-from shared.models import Checkpoint, RunStatus, ThreadStatus
+from shared.models import CHECKPOINT, RunStatus, ThreadStatus
 from shared.runs import finish
 from tests.contract.conftest import Api, Notifications
 from tests.contract.run_calls import MISSING, start, status_of, thread
@@ -106,7 +106,7 @@ def test_a_bad_cancel_query_is_422(api: Api, thread_id: str, query: str) -> None
 
 def checkpoint(api: Api, run: dict[str, Any], checkpoint_id: str) -> None:
     make._insert(
-        Checkpoint,
+        CHECKPOINT,
         deployment_id=api.deployment.id,
         thread_id=UUID(run["thread_id"]),
         checkpoint_ns="",
@@ -132,7 +132,7 @@ def test_a_deleted_run_takes_its_checkpoints_and_leaves_the_values(api: Api, thr
     assert (response.status_code, response.data) == (204, b"")
     assert thread(api, thread_id) == before
     with connection() as conn:
-        assert conn.scalars(select(Checkpoint.checkpoint_id)).all() == ["c2"]
+        assert conn.scalars(select(CHECKPOINT.c.checkpoint_id)).all() == ["c2"]
     again = api.delete(f"/threads/{thread_id}/runs/{first['run_id']}")
     assert (again.status_code, again.json) == (404, {"detail": "Run not found"})
 

@@ -23,7 +23,7 @@ from shared.figures import folding, totals
 from shared.fleet import Heartbeat, record_heartbeat
 from shared.infra import redis
 from shared.infra.postgres import connection
-from shared.models import LastBackup, Run, WebhookDelivery
+from shared.models import LAST_BACKUP, RUN, WEBHOOK_DELIVERY
 from tests.contract.conftest import Api
 from tests.support.acting import act
 from tests.support.servers import free_port
@@ -48,7 +48,7 @@ def busy(api: Api) -> Api:
         totals.record_build(conn, "DEPLOYED", 3.0)
         totals.record_build(conn, "DEPLOYED", 40.0)
         leadership.hold(conn.connection.driver_connection, leadership.UPKEEP, "runner")
-        conn.execute(insert(LastBackup).values(is_last=True, bytes=1))
+        conn.execute(insert(LAST_BACKUP).values(is_last=True, bytes=1))
         for kind in ("runner", "builder"):
             record_heartbeat(
                 conn,
@@ -95,10 +95,10 @@ def test_what_ended_is_counted_by_deployment_and_status(busy: Api) -> None:
 def test_an_operator_sees_what_the_service_leans_on(busy: Api) -> None:
     waiting = make.webhook_delivery(busy.deployment, make.run(busy.deployment))
     with connection() as conn:
-        failed = update(WebhookDelivery).where(WebhookDelivery.delivery_id == waiting)
+        failed = update(WEBHOOK_DELIVERY).where(WEBHOOK_DELIVERY.c.delivery_id == waiting)
         conn.execute(failed.values(failure="500", attempt=1))
         expired = {"status": "running", "owner": "dead", "lease_until": func.now() - timedelta(minutes=1)}
-        conn.execute(update(Run).where(Run.status == "pending").values(**expired))
+        conn.execute(update(RUN).where(RUN.c.status == "pending").values(**expired))
     text = shown(busy)
 
     assert value(text, "runyard_webhooks_waiting") == value(text, "runyard_webhooks_failing") == 1

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from shared.infra import redis
 from shared.infra.postgres import connection
-from shared.models import Run, RunStatus, ThreadStatus
+from shared.models import RUN, RunStatus, ThreadStatus
 from tests.contract.conftest import Api
 from tests.contract.run_calls import start, status_of
 from tests.support.acting import Actor, act
@@ -80,7 +80,7 @@ def test_a_join_of_a_live_run_waits_for_its_output(api: Api, thread_id: str) -> 
 def test_a_wait_without_a_thread_names_the_thread_it_made(api: Api) -> None:
     response = api.post("/runs/wait", {"assistant_id": "agent"})
     with connection() as conn:
-        run = conn.execute(select(Run.run_id, Run.thread_id)).one()
+        run = conn.execute(select(RUN.c.run_id, RUN.c.thread_id)).one()
     act(run.run_id, {"a": 1})
     path = f"/threads/{run.thread_id}/runs/{run.run_id}"
     assert response.headers["Content-Location"] == path

@@ -15,7 +15,7 @@ from shared import assistants
 from shared.eventlog import events
 from shared.infra import redis
 from shared.infra.postgres import connection, driver
-from shared.models import Run
+from shared.models import RUN
 from shared.runs import claims
 from tests.contract.conftest import Api, Notifications
 from tests.contract.run_calls import MISSING, start, status_of, thread
@@ -347,7 +347,7 @@ def test_a_bad_body_is_422_and_names_the_field(api: Api, body: dict[str, Any], f
     assert response.status_code == 422
     assert response.json["detail"].startswith(f"{field}: "), response.json
     with connection() as conn:
-        assert conn.execute(select(Run.run_id)).all() == []
+        assert conn.execute(select(RUN.c.run_id)).all() == []
 
 
 @pytest.mark.parametrize("path", ["/runs", "/runs/stream", "/runs/wait"])

@@ -21,7 +21,7 @@ import tests.support.factories as make
 from shared.access import api_keys, organizations
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
-from shared.models import Base, Graph, RunStatus
+from shared.models import GRAPH, METADATA, RunStatus
 from tests.contract.conftest import ControlPlane, caller
 from tests.contract.test_roles import NEEDED
 
@@ -93,7 +93,7 @@ class Theirs:
 
     def rows(self) -> dict[str, list[Any]]:
         """Everything they have in the database."""
-        return {table.name: sorted(map(str, self._rows_of(table))) for table in Base.metadata.sorted_tables}
+        return {table.name: sorted(map(str, self._rows_of(table))) for table in METADATA.sorted_tables}
 
     def _rows_of(self, table: Table) -> list[Any]:
         mine = {"organization_id": self.organization_id, "deployment_id": self.deployment.id}
@@ -122,21 +122,21 @@ def theirs(app: Flask, control: ControlPlane) -> Theirs:
         key = api_keys.create(conn, organization_id, name="theirs")
     owner = ControlPlane(caller(app, key))
     deployment = make.deployment("chat", organization_id=organization_id)
-    thread_id = make.thread(deployment.id, metadata_={"of": "their-metadata"})
+    thread_id = make.thread(deployment.id, metadata={"of": "their-metadata"})
     run_id = make.run(
         deployment,
         thread_id,
         status=RunStatus.SUCCESS,
         kwargs={"resumable": True},
-        metadata_={"of": "their-metadata"},
+        metadata={"of": "their-metadata"},
     )
     upload: Any = owner.post(f"/v2/deployments/{deployment.id}/upload-url").json
     with connection() as conn:
         conn.execute(
-            Base.metadata.tables["log_line"].insert(),
+            METADATA.tables["log_line"].insert(),
             {"deployment_id": deployment.id, "kind": "deploy", "level": "INFO", "message": "their line"},
         )
-        conn.execute(update(Graph).values(drawings={"0": {}, "all": {}}))
+        conn.execute(update(GRAPH).values(drawings={"0": {}, "all": {}}))
     owner.call(
         "PUT", "/d/chat/store/items", {"namespace": ["theirs"], "key": "k", "value": {"v": "their-metadata"}}
     )

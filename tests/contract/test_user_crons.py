@@ -13,7 +13,7 @@ from shared import crons, user_crons
 from shared.errors import Denied, HostDied, Unanswered, Unavailable
 from shared.infra import encryption
 from shared.infra.postgres import connection
-from shared.models import Deployment
+from shared.models import DEPLOYMENT
 from shared.user_crons import NoAnswer
 from tests.contract.conftest import Users
 from tests.support import factories as make
@@ -199,6 +199,6 @@ def test_without_an_authorization_it_fires_unasked(users: Users) -> None:
     due(users)
     plain = make.revision(users.guard.deployment.id, number=2, graphs=("agent",))
     with connection() as conn:
-        conn.execute(update(Deployment).values(active_revision_id=plain))
+        conn.execute(update(DEPLOYMENT).values(active_revision_id=plain))
     assert len(crons.fire_due(max_pending=10)) == 1
     assert runs()[0]["kwargs"]["config"]["configurable"]["langgraph_auth_user"] is None

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, insert, select, text, update
+from sqlalchemy import Connection, Table, insert, select, text, update
 from uuid_utils.compat import uuid7
 
 from shared import assistants
@@ -17,23 +17,23 @@ from shared.deployments.deployments import DeploymentRef, resolve
 from shared.infra import encryption
 from shared.infra.postgres import connection
 from shared.models import (
-    Assistant,
-    AssistantVersion,
-    Cron,
-    Deployment,
+    ASSISTANT,
+    ASSISTANT_VERSION,
+    CRON,
+    DEPLOYMENT,
+    GRAPH,
+    OAUTH_GRANT,
+    OAUTH_PROVIDER,
+    OAUTH_REQUEST,
+    ORGANIZATION,
+    PREVIEW,
+    REVISION,
+    RUN,
+    THREAD,
+    WEBHOOK_DELIVERY,
     DeploymentStatus,
-    Graph,
-    OAuthGrant,
-    OAuthProvider,
-    OAuthRequest,
-    Organization,
-    Preview,
-    Revision,
     RevisionStatus,
-    Run,
     RunStatus,
-    Thread,
-    WebhookDelivery,
 )
 from shared.threads import checkpoints
 from shared.threads.checkpoints import ClaimedRun, Write
@@ -44,7 +44,7 @@ from workers.graph_host import frames
 def organization(name: str | None = None) -> UUID:
     """An organization; its id."""
     id = uuid7()
-    _insert(Organization, id=id, name=name or f"organization-{id}")
+    _insert(ORGANIZATION, id=id, name=name or f"organization-{id}")
     return id
 
 
@@ -77,7 +77,7 @@ def deployment(
     with _one_transaction() as conn:
         organization_id = organization_id or organization()
         _insert(
-            Deployment,
+            DEPLOYMENT,
             id=id,
             organization_id=organization_id,
             name=name,
@@ -106,15 +106,15 @@ def revision(
     """A revision with its graphs; its id."""
     id = uuid7()
     values = {"source": "internal_source", "requirements": "langgraph==1.2.22\n", **columns}
-    _insert(Revision, id=id, deployment_id=deployment_id, number=number, status=status, **values)
+    _insert(REVISION, id=id, deployment_id=deployment_id, number=number, status=status, **values)
     for graph_id in graphs:
-        _insert(Graph, revision_id=id, graph_id=graph_id, **LOOKS)
+        _insert(GRAPH, revision_id=id, graph_id=graph_id, **LOOKS)
     return id
 
 
 def preview(deployment_id: UUID, revision_id: UUID | None, name: str = "pr-1") -> str:
     """A preview that shows this revision; its name."""
-    _insert(Preview, deployment_id=deployment_id, name=name, revision_id=revision_id)
+    _insert(PREVIEW, deployment_id=deployment_id, name=name, revision_id=revision_id)
     return name
 
 
@@ -122,8 +122,8 @@ def takes(deployment: DeploymentRef, graph_id: str, input_schema: Any) -> None:
     """Let a graph of the serving revision say what it takes."""
     with connection() as conn:
         conn.execute(
-            update(Graph)
-            .where(Graph.revision_id == deployment.active_revision_id, Graph.graph_id == graph_id)
+            update(GRAPH)
+            .where(GRAPH.c.revision_id == deployment.active_revision_id, GRAPH.c.graph_id == graph_id)
             .values(schemas={**LOOKS["schemas"], "input_schema": input_schema})
         )
 
@@ -132,8 +132,8 @@ def switched_off(deployment: DeploymentRef, *switches: str) -> None:
     """Let the serving revision's langgraph.json switch interfaces off."""
     with connection() as conn:
         conn.execute(
-            update(Revision)
-            .where(Revision.id == deployment.active_revision_id)
+            update(REVISION)
+            .where(REVISION.c.id == deployment.active_revision_id)
             .values(manifest={"http": dict.fromkeys(switches, True)})
         )
 
@@ -141,9 +141,9 @@ def switched_off(deployment: DeploymentRef, *switches: str) -> None:
 def assistant(deployment_id: UUID, graph_id: str = "agent", **columns: Any) -> UUID:
     """An assistant at version 1; its id."""
     id = columns.pop("assistant_id", None) or uuid7()
-    _insert(Assistant, deployment_id=deployment_id, assistant_id=id, created_at=datetime.now(UTC))
+    _insert(ASSISTANT, deployment_id=deployment_id, assistant_id=id, created_at=datetime.now(UTC))
     _insert(
-        AssistantVersion,
+        ASSISTANT_VERSION,
         deployment_id=deployment_id,
         assistant_id=id,
         version=1,
@@ -156,7 +156,7 @@ def assistant(deployment_id: UUID, graph_id: str = "agent", **columns: Any) -> U
 def thread(deployment_id: UUID, **columns: Any) -> UUID:
     """A thread; its id."""
     id = columns.pop("thread_id", None) or uuid7()
-    _insert(Thread, deployment_id=deployment_id, thread_id=id, **columns)
+    _insert(THREAD, deployment_id=deployment_id, thread_id=id, **columns)
     return id
 
 
@@ -166,13 +166,13 @@ def run(deployment: DeploymentRef, thread_id: UUID | None = None, **columns: Any
     thread_id = thread_id or thread(deployment.id)
     with connection() as conn:
         graph_id = conn.scalar(
-            select(Graph.graph_id).where(Graph.revision_id == deployment.active_revision_id)
+            select(GRAPH.c.graph_id).where(GRAPH.c.revision_id == deployment.active_revision_id)
         )
         seq = conn.scalar(
-            update(Thread)
-            .where(Thread.deployment_id == deployment.id, Thread.thread_id == thread_id)
-            .values(last_seq=Thread.last_seq + 1)
-            .returning(Thread.last_seq)
+            update(THREAD)
+            .where(THREAD.c.deployment_id == deployment.id, THREAD.c.thread_id == thread_id)
+            .values(last_seq=THREAD.c.last_seq + 1)
+            .returning(THREAD.c.last_seq)
         )
     streamed = {"stream_mode": ["values"], "subgraphs": False, "resumable": False}
     values = {
@@ -185,7 +185,7 @@ def run(deployment: DeploymentRef, thread_id: UUID | None = None, **columns: Any
         **columns,
         "kwargs": {**streamed, **columns.get("kwargs", {})},
     }
-    _insert(Run, run_id=id, deployment_id=deployment.id, thread_id=thread_id, **values)
+    _insert(RUN, run_id=id, deployment_id=deployment.id, thread_id=thread_id, **values)
     return id
 
 
@@ -201,7 +201,7 @@ def cron(deployment: DeploymentRef, **columns: Any) -> UUID:
         "enabled": True,
         **columns,
     }
-    _insert(Cron, cron_id=id, deployment_id=deployment.id, **values)
+    _insert(CRON, cron_id=id, deployment_id=deployment.id, **values)
     return id
 
 
@@ -213,7 +213,7 @@ def webhook_delivery(deployment: DeploymentRef, run_id: UUID, **columns: Any) ->
             text("SELECT row_to_json(r) FROM run r WHERE run_id = :id"), {"id": run_id}
         ).scalar()
     values = {"url": "https://receiver.example/hook", "status": "success", "run": own, **columns}
-    _insert(WebhookDelivery, delivery_id=id, deployment_id=deployment.id, run_id=run_id, **values)
+    _insert(WEBHOOK_DELIVERY, delivery_id=id, deployment_id=deployment.id, run_id=run_id, **values)
     return id
 
 
@@ -249,7 +249,7 @@ def oauth(organization_id: UUID, provider_id: str) -> dict[str, str]:
     """A provider, a user's token of it, and the request that led to it; their ids by path parameter."""
     key, token_id, auth_id = uuid7(), uuid7(), uuid7()
     _insert(
-        OAuthProvider,
+        OAUTH_PROVIDER,
         id=key,
         organization_id=organization_id,
         provider_id=provider_id,
@@ -261,10 +261,10 @@ def oauth(organization_id: UUID, provider_id: str) -> dict[str, str]:
     )
     owner = {"organization_id": organization_id, "provider_key": key, "user_id": "ann"}
     _insert(
-        OAuthGrant, id=token_id, requested=[], scopes=[], access_token=encryption.encrypt("token"), **owner
+        OAUTH_GRANT, id=token_id, requested=[], scopes=[], access_token=encryption.encrypt("token"), **owner
     )
     _insert(
-        OAuthRequest,
+        OAUTH_REQUEST,
         id=auth_id,
         status="completed",
         state_hash=auth_id.bytes,
@@ -296,6 +296,6 @@ def _one_transaction() -> Iterator[Connection]:
             _current.reset(token)
 
 
-def _insert(model: Any, **values: Any) -> None:
+def _insert(table: Table, **values: Any) -> None:
     with _one_transaction() as conn:
-        conn.execute(insert(model), values)
+        conn.execute(insert(table), values)

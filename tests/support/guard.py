@@ -15,7 +15,7 @@ from sqlalchemy import update
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Denied
 from shared.infra.postgres import connection
-from shared.models import Revision
+from shared.models import REVISION
 from shared.user_code import calls, known_users
 from web import named
 
@@ -28,7 +28,7 @@ def protect(deployment: DeploymentRef, **auth: Any) -> None:
     stored = {"auth": {"parameters": ["headers"], "handlers": EVERYTHING, **auth}}
     with connection() as conn:
         conn.execute(
-            update(Revision).where(Revision.id == deployment.active_revision_id).values(user_code=stored)
+            update(REVISION).where(REVISION.c.id == deployment.active_revision_id).values(user_code=stored)
         )
     named.forget()
     known_users.forget()

@@ -17,7 +17,7 @@ from sqlalchemy import update
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Unavailable
 from shared.infra.postgres import connection
-from shared.models import Revision
+from shared.models import REVISION
 from shared.user_code.exchanges import Exchange, Lost
 from shared.user_code.parts import BODY, BYTES, CLOSE, END, FAILED, HEAD, TEXT
 
@@ -161,8 +161,8 @@ def serve(
     stored = {"app": app if routes or openapi else None, "auth": auth}
     with connection() as conn:
         conn.execute(
-            update(Revision)
-            .where(Revision.id == deployment.active_revision_id)
+            update(REVISION)
+            .where(REVISION.c.id == deployment.active_revision_id)
             .values(
                 manifest={"http": dict(http or {})},
                 user_code=stored if any(stored.values()) else None,

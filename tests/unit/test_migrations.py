@@ -21,7 +21,7 @@ from shared import migrations
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import schema
 from shared.infra.postgres import driver_url
-from shared.models import Base
+from shared.models import METADATA
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def test_they_make_what_the_models_say(empty: str) -> None:
         context = MigrationContext.configure(
             connection, opts={"compare_type": True, "include_object": migrations.is_compared}
         )
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(context, METADATA) == []
 
 
 def test_a_database_is_current_once_they_have_run(empty: str) -> None:
@@ -93,7 +93,7 @@ def test_a_migration_that_was_interrupted_is_carried_out_again(empty: str) -> No
     migrations.upgrade(empty)
     with create_engine(driver_url(empty), poolclass=NullPool).connect() as connection:
         context = MigrationContext.configure(connection, opts={"include_object": migrations.is_compared})
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(context, METADATA) == []
         invalid = connection.execute(text("SELECT count(*) FROM pg_index WHERE NOT indisvalid")).scalar_one()
     assert invalid == 0
 

@@ -10,8 +10,8 @@ import pytest
 
 from shared.models import (
     LIVE_RUN_STATUSES,
+    RUN,
     UNSUCCESSFUL_RUN_STATUSES,
-    Run,
     RunStatus,
     is_live,
     is_unsuccessful,
@@ -57,6 +57,6 @@ def test_every_end_is_a_success_or_not() -> None:
 )
 def test_the_condition_is_that_of_its_index(condition: object, name: str) -> None:
     assert callable(condition)
-    [index] = [index for index in Run.metadata.tables["run"].indexes if index.name == name]
+    [index] = [index for index in RUN.indexes if index.name == name]
     assert str(index.dialect_options["postgresql"]["where"]) == condition()
     assert condition("r") == f"r.{condition()}"

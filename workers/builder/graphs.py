@@ -22,7 +22,7 @@ from shared import assistants
 from shared.deployments import secrets
 from shared.errors import BuildFailed, HostUnusable
 from shared.infra.encryption import Undecryptable
-from shared.models import Assistant, AssistantVersion, Graph
+from shared.models import ASSISTANT, ASSISTANT_VERSION, GRAPH
 from shared.settings import Settings
 from workers.builder import user_code
 from workers.builder.config.manifest import Manifest
@@ -177,7 +177,7 @@ def store(conn: Connection, revision_id: UUID, graphs: Graphs) -> None:
     for graph_id, graph in graphs.items():
         row = {name: graph[name] for name in PARTS}
         conn.execute(
-            insert(Graph)
+            insert(GRAPH)
             .values(revision_id=revision_id, graph_id=graph_id, **row)
             .on_conflict_do_update(index_elements=["revision_id", "graph_id"], set_=row)
         )
@@ -208,19 +208,19 @@ def make_default_assistants(
         config = configs.get(graph_id, {})
         content = {"config": config, "context": config.get("configurable", {})}
         made = conn.execute(
-            insert(Assistant).values(**key).on_conflict_do_nothing().returning(Assistant.assistant_id)
+            insert(ASSISTANT).values(**key).on_conflict_do_nothing().returning(ASSISTANT.c.assistant_id)
         ).one_or_none()
         if made is None:
             if reconfigure:
                 assistants.reconfigure_default(conn, deployment_id, graph_id, config)
             continue
         conn.execute(
-            insert(AssistantVersion).values(
+            insert(ASSISTANT_VERSION).values(
                 **key,
                 **content,
                 version=1,
                 graph_id=graph_id,
-                metadata_={"created_by": "system"},
+                metadata={"created_by": "system"},
                 name=graph_id,
                 description=graph["description"],
             )

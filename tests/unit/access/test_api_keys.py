@@ -15,7 +15,7 @@ from sqlalchemy import select, text, update
 from shared.access import api_keys
 from shared.errors import Forbidden, Invalid, NotFound
 from shared.infra.postgres import connection
-from shared.models import ApiKey
+from shared.models import API_KEY
 from tests.support import factories
 
 
@@ -35,7 +35,7 @@ def make(**options: Any) -> str:
 
 def row() -> Any:
     with connection() as conn:
-        return conn.execute(select(ApiKey)).one()
+        return conn.execute(select(API_KEY)).one()
 
 
 def test_a_key_has_an_id_and_256_random_bits() -> None:
@@ -99,7 +99,7 @@ def test_another_organization_cannot_revoke_a_key() -> None:
 def test_a_key_expires() -> None:
     assert api_keys.authenticate(make(lifetime=timedelta(hours=1)))
     with connection() as conn:
-        conn.execute(update(ApiKey).values(expires_at=ApiKey.created_at))
+        conn.execute(update(API_KEY).values(expires_at=API_KEY.c.created_at))
     api_keys.forget()
     assert api_keys.authenticate("ryd_" + row().id + "_" + "A" * 43) is None
 
@@ -112,7 +112,7 @@ def test_a_known_key_is_believed_without_asking_again() -> None:
     key = make()
     first = api_keys.authenticate(key)
     with connection() as conn:
-        conn.execute(update(ApiKey).values(role="read"))
+        conn.execute(update(API_KEY).values(role="read"))
     assert api_keys.authenticate(key) == first
     api_keys.forget()
     again = api_keys.authenticate(key)
@@ -193,6 +193,6 @@ def test_what_another_process_revoked_is_noticed_when_belief_ends(monkeypatch: p
     assert caller is not None
     assert api_keys.is_alive(caller.key_id)
     with connection() as conn:
-        conn.execute(update(ApiKey).values(revoked_at=ApiKey.created_at))
+        conn.execute(update(API_KEY).values(revoked_at=API_KEY.c.created_at))
     assert api_keys.authenticate(key) is None
     assert not api_keys.is_alive(caller.key_id)

@@ -25,8 +25,7 @@ from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
 from shared.infra import encryption, postgres
 from shared.infra.postgres import connection
-from shared.models import ArchiveChunk, Secret
-from shared.models.deployments import Archive
+from shared.models import ARCHIVE, ARCHIVE_CHUNK, SECRET
 from tests.support.databases import fresh
 
 KEY, OTHER = encryption.new_key(), encryption.new_key()
@@ -102,10 +101,10 @@ def fill() -> None:
     make.cron(deployment)
     make.webhook_delivery(deployment, run)
     with connection() as conn:
-        conn.execute(insert(Archive).values(digest="d", size=len(BYTES)))
-        conn.execute(insert(ArchiveChunk).values(digest="d", n=0, data=BYTES))
+        conn.execute(insert(ARCHIVE).values(digest="d", size=len(BYTES)))
+        conn.execute(insert(ARCHIVE_CHUNK).values(digest="d", n=0, data=BYTES))
         value = encryption.encrypt("s3cret")
-        conn.execute(insert(Secret).values(revision_id=deployment.active_revision_id, name="A", value=value))
+        conn.execute(insert(SECRET).values(revision_id=deployment.active_revision_id, name="A", value=value))
         api_keys.create(conn, DEFAULT_ORGANIZATION_ID, name="ci", role="deploy")
 
 

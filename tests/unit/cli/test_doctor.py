@@ -24,7 +24,7 @@ from cli.main import app
 from shared.infra import encryption, postgres
 from shared.infra.postgres import connection
 from shared.infra.schema import needed
-from shared.models import Secret
+from shared.models import SECRET
 from shared.settings import MIB, Settings
 from tests.support import factories
 
@@ -151,7 +151,7 @@ def test_keys_that_do_not_read_what_is_stored_fail(doctor: Doctor, database: str
     revision_id = factories.revision(factories.deployment(serving=False).id)
     with connection() as conn:
         value = {"revision_id": revision_id, "name": "NAME", "value": encryption.encrypt("value")}
-        conn.execute(insert(Secret), value)
+        conn.execute(insert(SECRET), value)
 
     both = doctor({"DATABASE_URL": database, "RUNYARD_ENCRYPTION_KEYS": f"{new},{old}"})
     only = doctor({"DATABASE_URL": database, "RUNYARD_ENCRYPTION_KEYS": new})

@@ -18,7 +18,7 @@ ROWS = re.findall(
 
 
 def names(tree: ast.AST) -> Iterator[str]:
-    """What a module defines, reads or passes by name."""
+    """What a module defines, reads or passes by name, and the columns it declares."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -28,6 +28,8 @@ def names(tree: ast.AST) -> Iterator[str]:
             yield node.attr
         elif isinstance(node, ast.arg):
             yield node.arg
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "column":
+            yield from (name.value for name in node.args[:1] if isinstance(name, ast.Constant))
 
 
 @pytest.fixture(scope="module")

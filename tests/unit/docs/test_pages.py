@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from cli.main import app
 from docs import settings
-from shared.models import Base
+from shared.models import METADATA
 from shared.settings import VARIABLES
 
 PROJECT = Path(__file__).parents[3]
@@ -125,4 +125,4 @@ def test_what_grows_names_each_table() -> None:
     first_cells = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
     named = [name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)]
 
-    assert sorted(named) == sorted(Base.metadata.tables)
+    assert sorted(named) == sorted(METADATA.tables)

@@ -12,7 +12,7 @@ from sqlalchemy import LargeBinary, insert, select
 from shared.infra import encryption, key_rotation
 from shared.infra.encryption import decrypt, encrypt, new_key
 from shared.infra.postgres import connection
-from shared.models import Base, IdempotentAnswer, Secret
+from shared.models import IDEMPOTENT_ANSWER, METADATA, SECRET
 from tests.support import factories
 
 OLD, NEW = new_key(), new_key()
@@ -42,7 +42,7 @@ def keys(db: Any) -> Iterator[None]:
 def test_every_column_of_bytes_is_known() -> None:
     found = {
         f"{table.name}.{column.name}"
-        for table in Base.metadata.sorted_tables
+        for table in METADATA.sorted_tables
         for column in table.columns
         if isinstance(column.type, LargeBinary)
     }
@@ -58,12 +58,12 @@ def store(revision_id: UUID, **values: str | bytes) -> None:
     with connection() as conn:
         for name, value in values.items():
             stored = value if isinstance(value, bytes) else encrypt(value)
-            conn.execute(insert(Secret), {"revision_id": revision_id, "name": name, "value": stored})
+            conn.execute(insert(SECRET), {"revision_id": revision_id, "name": name, "value": stored})
 
 
 def stored(revision_id: UUID) -> dict[str, bytes]:
     with connection() as conn:
-        rows = conn.execute(select(Secret.name, Secret.value).where(Secret.revision_id == revision_id))
+        rows = conn.execute(select(SECRET.c.name, SECRET.c.value).where(SECRET.c.revision_id == revision_id))
         return {row.name: bytes(row.value) for row in rows}
 
 
@@ -79,7 +79,7 @@ def test_afterwards_the_new_key_reads_everything(revision_id: UUID, monkeypatch:
             "digest": b"digest",
             "answer": encrypt("answer"),
         }
-        conn.execute(insert(IdempotentAnswer), kept)
+        conn.execute(insert(IDEMPOTENT_ANSWER), kept)
 
     encryption.configure([NEW, OLD])
     told: dict[str, dict[str, int]] = {}
@@ -115,7 +115,7 @@ def test_a_value_written_meanwhile_stays(revision_id: UUID, monkeypatch: pytest.
 
     def while_another_writes(value: bytes) -> bytes:
         with connection() as conn:
-            conn.execute(Secret.__table__.update().values(value=encrypt("newer")))  # type: ignore[attr-defined]
+            conn.execute(SECRET.update().values(value=encrypt("newer")))  # type: ignore[attr-defined]
         return renew(value)
 
     monkeypatch.setattr(encryption, "rotate", while_another_writes)

@@ -7,11 +7,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import delete, select, update
+from sqlalchemy import Row, Table, delete, select, update
 
 from shared.deployments.deployments import DeploymentRef
 from shared.infra.postgres import connection
-from shared.models import Checkpoint, CheckpointBlob, CheckpointWrite, Run
+from shared.models import CHECKPOINT, CHECKPOINT_BLOB, CHECKPOINT_WRITE, RUN
 from shared.threads import checkpoint_reads, checkpoints
 from shared.threads.checkpoints import Write
 from tests.support import factories
@@ -21,20 +21,20 @@ pytestmark = pytest.mark.usefixtures("db")
 
 
 @pytest.fixture
-def run() -> Run:
+def run() -> Row[Any]:
     return running()
 
 
-def running(deployment: DeploymentRef | None = None, thread_id: UUID | None = None) -> Run:
+def running(deployment: DeploymentRef | None = None, thread_id: UUID | None = None) -> Row[Any]:
     """A running run of ours, on a thread of its own unless one is named."""
     deployment = deployment or factories.deployment()
     run_id = factories.run(deployment, thread_id, status="running", attempt=1, owner="here")
     with connection() as conn:
-        found: Any = conn.execute(select(Run).where(Run.run_id == run_id)).one()
+        found: Any = conn.execute(select(RUN).where(RUN.c.run_id == run_id)).one()
     return found
 
 
-def checkpoint(run: Run, id: str, parent: str | None = None, **fields: Any) -> Write:
+def checkpoint(run: Row[Any], id: str, parent: str | None = None, **fields: Any) -> Write:
     """A CHECKPOINT frame; `blobs` are values by (channel, version), new in this one unless in `old`."""
     values = fields.pop("blobs", {})
     old = fields.pop("old", {})
@@ -48,7 +48,7 @@ def checkpoint(run: Run, id: str, parent: str | None = None, **fields: Any) -> W
     return factories.checkpoint(run, id, *values.values(), **head)
 
 
-def writes(run: Run, id: str, items: dict[int, bytes], *, task: str = "t", path: str = "") -> Write:
+def writes(run: Row[Any], id: str, items: dict[int, bytes], *, task: str = "t", path: str = "") -> Write:
     """A WRITES frame of values by index."""
     head = {
         "thread_id": str(run.thread_id),
@@ -66,7 +66,7 @@ def store(*items: Write) -> set[Any]:
         return checkpoints.write(conn, items)
 
 
-def read(run: Run, **ask: Any) -> tuple[dict[str, Any], list[bytes]]:
+def read(run: Row[Any], **ask: Any) -> tuple[dict[str, Any], list[bytes]]:
     question = {
         "op": "get_tuple",
         "thread_id": str(run.thread_id),
@@ -79,17 +79,17 @@ def read(run: Run, **ask: Any) -> tuple[dict[str, Any], list[bytes]]:
     return json.loads(head), blobs
 
 
-def listed(run: Run, **ask: Any) -> list[str]:
+def listed(run: Row[Any], **ask: Any) -> list[str]:
     defaults = {"op": "list", "before": None, "filter": {}, "limit": 10}
     return [item["checkpoint_id"] for item in read(run, **{**defaults, **ask})[0]["items"]]
 
 
-def count(table: type[Any]) -> int:
+def count(table: Table) -> int:
     with connection() as conn:
         return len(conn.execute(select(table)).all())
 
 
-def test_a_checkpoint_comes_back_with_its_blobs_and_writes(run: Run) -> None:
+def test_a_checkpoint_comes_back_with_its_blobs_and_writes(run: Row[Any]) -> None:
     store(
         checkpoint(run, "1", blobs={("messages", "1"): b"old", ("facts", "1"): b"fact"}),
         checkpoint(run, "2", "1", blobs={("messages", "2"): b"new"}, old={"facts": "1"}),
@@ -108,12 +108,12 @@ def test_a_checkpoint_comes_back_with_its_blobs_and_writes(run: Run) -> None:
     assert blobs[3:] == [b"a0", b"a1", b"b"]
 
 
-def test_an_empty_thread_has_no_checkpoint(run: Run) -> None:
+def test_an_empty_thread_has_no_checkpoint(run: Row[Any]) -> None:
     assert read(run) == ({"found": False}, [])
     assert listed(run) == []
 
 
-def test_frames_that_come_twice_change_nothing(run: Run) -> None:
+def test_frames_that_come_twice_change_nothing(run: Row[Any]) -> None:
     first = [checkpoint(run, "1", blobs={("c", "1"): b"value"}), writes(run, "1", {0: b"w", -3: b"i"})]
     store(*first)
     before = read(run)
@@ -124,7 +124,7 @@ def test_frames_that_come_twice_change_nothing(run: Run) -> None:
     assert read(run) == before
 
 
-def test_of_special_writes_the_newest_holds_and_of_plain_ones_the_first(run: Run) -> None:
+def test_of_special_writes_the_newest_holds_and_of_plain_ones_the_first(run: Row[Any]) -> None:
     store(checkpoint(run, "1"), writes(run, "1", {0: b"first", -3: b"first"}))
 
     store(writes(run, "1", {0: b"second", -3: b"second"}))
@@ -135,31 +135,31 @@ def test_of_special_writes_the_newest_holds_and_of_plain_ones_the_first(run: Run
 @pytest.mark.parametrize(
     "change", [{"attempt": 2}, {"owner": "elsewhere"}, {"status": "success"}, {"status": "pending"}]
 )
-def test_only_the_owner_of_a_running_run_may_write(run: Run, change: dict[str, Any]) -> None:
+def test_only_the_owner_of_a_running_run_may_write(run: Row[Any], change: dict[str, Any]) -> None:
     other = running()
     with connection() as conn:
-        conn.execute(update(Run).where(Run.run_id == run.run_id).values(**change))
+        conn.execute(update(RUN).where(RUN.c.run_id == run.run_id).values(**change))
 
     refused = store(checkpoint(run, "1"), writes(run, "1", {0: b"w"}), checkpoint(other, "1"))
 
     assert refused == {run.run_id}
     assert read(run)[0] == {"found": False}
     assert read(other)[0]["found"]
-    assert count(CheckpointWrite) == 0
+    assert count(CHECKPOINT_WRITE) == 0
 
 
-def test_a_run_that_is_gone_is_refused(run: Run) -> None:
+def test_a_run_that_is_gone_is_refused(run: Row[Any]) -> None:
     with connection() as conn:
-        conn.execute(delete(Run).where(Run.run_id == run.run_id))
+        conn.execute(delete(RUN).where(RUN.c.run_id == run.run_id))
 
     assert store(checkpoint(run, "1")) == {run.run_id}
 
 
-def test_nothing_to_write_still_says_whose_the_run_is(run: Run) -> None:
+def test_nothing_to_write_still_says_whose_the_run_is(run: Row[Any]) -> None:
     assert store(writes(run, "", {})) == set()
 
 
-def test_a_foreign_thread_or_a_blob_too_few_is_refused(run: Run) -> None:
+def test_a_foreign_thread_or_a_blob_too_few_is_refused(run: Row[Any]) -> None:
     with pytest.raises(ValueError, match="foreign"):
         checkpoint(run, "1", thread_id=str(uuid4()))
     with pytest.raises(ValueError, match="blobs"):
@@ -177,7 +177,7 @@ def test_many_threads_are_read_at_once() -> None:
     assert [parts[1:] for parts in found.values()] == [[b"data of 1", b"v"]] * 5
 
 
-def test_newest_is_what_the_host_would_be_sent(run: Run) -> None:
+def test_newest_is_what_the_host_would_be_sent(run: Row[Any]) -> None:
     empty = running()
     store(
         checkpoint(run, "1"),
@@ -195,7 +195,7 @@ def test_newest_is_what_the_host_would_be_sent(run: Run) -> None:
     assert (json.loads(head), blobs) == read(run)
 
 
-def test_it_lists_what_is_asked_for_newest_first(run: Run) -> None:
+def test_it_lists_what_is_asked_for_newest_first(run: Row[Any]) -> None:
     store(
         checkpoint(run, "1", metadata={"source": "input", "step": -1}),
         checkpoint(run, "2", "1", metadata={"source": "loop", "step": 0}),
@@ -212,7 +212,7 @@ def test_it_lists_what_is_asked_for_newest_first(run: Run) -> None:
     assert read(run, op="list", before=None, filter={}, limit=3)[0]["more"] is False
 
 
-def test_a_list_stops_before_it_is_too_large(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_stops_before_it_is_too_large(run: Row[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_reads, "MAX_ANSWER_BYTES", 12)
     store(checkpoint(run, "1"), checkpoint(run, "2", "1"))
 
@@ -232,7 +232,7 @@ def test_a_list_stops_before_it_is_too_large(run: Run, monkeypatch: pytest.Monke
         {"op": "drop_everything"},
     ],
 )
-def test_a_run_reaches_its_own_thread_only(run: Run, ask: dict[str, Any]) -> None:
+def test_a_run_reaches_its_own_thread_only(run: Row[Any], ask: dict[str, Any]) -> None:
     other = running()
     store(checkpoint(other, "1"))
 
@@ -248,7 +248,7 @@ def test_a_rolled_back_run_leaves_what_was_before() -> None:
     earlier = running(deployment, thread_id)
     store(checkpoint(earlier, "1", blobs={("c", "1"): b"old"}))
     with connection() as conn:
-        conn.execute(update(Run).values(status="success"))
+        conn.execute(update(RUN).values(status="success"))
     run = running(deployment, thread_id)
     before = read(run)
     store(
@@ -264,7 +264,7 @@ def test_a_rolled_back_run_leaves_what_was_before() -> None:
         assert checkpoints.having_checkpoints(conn, [run.run_id]) == set()
 
     assert read(run) == before
-    assert (count(CheckpointBlob), count(CheckpointWrite)) == (1, 0)
+    assert (count(CHECKPOINT_BLOB), count(CHECKPOINT_WRITE)) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -288,17 +288,17 @@ def test_what_builds_on_a_deleted_run_goes_on_from_what_was_before_it(
         for id in chain:
             store(checkpoint(runs[-1], id, str(int(id) - 1) if id != "1" else None, metadata=metadata))
         with connection() as conn:
-            conn.execute(update(Run).values(status="success"))
+            conn.execute(update(RUN).values(status="success"))
 
     with connection() as conn:
         checkpoints.delete_run(conn, deployment.id, thread_id, runs[1].run_id)
         assert not checkpoints.having_checkpoints(conn, [runs[1].run_id])
-        rows = conn.execute(select(Checkpoint.checkpoint_id, Checkpoint.parent_checkpoint_id)).all()
+        rows = conn.execute(select(CHECKPOINT.c.checkpoint_id, CHECKPOINT.c.parent_checkpoint_id)).all()
 
     assert {row.checkpoint_id: row.parent_checkpoint_id for row in rows} == parents
 
 
-def test_keeping_the_latest_keeps_what_it_refers_to(run: Run) -> None:
+def test_keeping_the_latest_keeps_what_it_refers_to(run: Row[Any]) -> None:
     store(
         checkpoint(run, "1", blobs={("c", "1"): b"old", ("d", "1"): b"kept"}),
         checkpoint(run, "2", "1", blobs={("c", "2"): b"new"}, old={"d": "1"}),
@@ -313,10 +313,10 @@ def test_keeping_the_latest_keeps_what_it_refers_to(run: Run) -> None:
 
     assert read(run) == before
     assert listed(run, checkpoint_ns=None) == ["3", "2"]
-    assert (count(CheckpointBlob), count(CheckpointWrite)) == (2, 1)
+    assert (count(CHECKPOINT_BLOB), count(CHECKPOINT_WRITE)) == (2, 1)
 
 
-def test_keeping_the_latest_spares_what_a_delta_channel_is_rebuilt_from(run: Run) -> None:
+def test_keeping_the_latest_spares_what_a_delta_channel_is_rebuilt_from(run: Row[Any]) -> None:
     delta = {"counters_since_delta_snapshot": {"log": [1, 1]}}
     store(checkpoint(run, "1"), checkpoint(run, "2", "1", metadata=delta), writes(run, "1", {0: b"w"}))
 
@@ -326,7 +326,7 @@ def test_keeping_the_latest_spares_what_a_delta_channel_is_rebuilt_from(run: Run
     assert listed(run) == ["2", "1"]
 
 
-def test_a_copy_holds_the_same(run: Run) -> None:
+def test_a_copy_holds_the_same(run: Row[Any]) -> None:
     target = factories.thread(run.deployment_id)
     metadata = {"thread_id": str(run.thread_id), "step": 1}
     store(checkpoint(run, "1", blobs={("c", "1"): b"v"}, metadata=metadata), writes(run, "1", {0: b"w"}))
