@@ -9,7 +9,7 @@ monkey.patch_all()
 import os  # noqa: E402  the patch comes before every other import
 
 from shared.figures import prices  # noqa: E402
-from shared.infra import broker, egress, encryption, logs, postgres, redis, replica, tracers  # noqa: E402
+from shared.infra import egress, encryption, logs, postgres, redis, replica, tracers  # noqa: E402
 from shared.infra.hardening import close_memory  # noqa: E402
 from shared.settings import BadSetting, Settings  # noqa: E402
 from web.app import create_app  # noqa: E402
@@ -41,8 +41,6 @@ def connect(settings: Settings) -> None:
         events_urls=settings.redis_events_urls,
         timeout_seconds=BUS_TIMEOUT_SECONDS,
     )
-    broker_url = settings.redis_broker_url or settings.redis_url
-    broker.configure(broker_url, pool=settings.pool, socket_timeout_seconds=BUS_TIMEOUT_SECONDS)
 
 
 close_memory()

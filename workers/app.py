@@ -16,11 +16,11 @@ from celery.signals import setup_logging, worker_init, worker_ready, worker_shut
 from shared.infra import broker, collector, logs, postgres, redis, schema, tracers
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
-from workers import control, heartbeat, transport
+from workers import celery_app, control, heartbeat, transport
 
 close_memory()
 settings = Settings.from_env(os.environ)
-app = broker.configure(
+app = celery_app.configure(
     settings.redis_broker_url or settings.redis_url or "redis://127.0.0.1:6379/0",
     pool=settings.pool,
     tells_events=settings.celery_control,

@@ -17,13 +17,14 @@ from shared.infra import broker, logs
 from shared.infra.hardening import close_memory
 from shared.infra.health_socket import HealthSocket
 from shared.settings import Settings
+from workers import celery_app
 
 SWEEP_SECONDS = 10.0
 SILENT_SECONDS = 6 * SWEEP_SECONDS
 
 close_memory()
 settings = Settings.from_env(os.environ)
-app = broker.configure(
+app = celery_app.configure(
     settings.redis_broker_url or settings.redis_url or "redis://127.0.0.1:6379/0", pool=settings.pool
 )
 app.conf.update(

@@ -30,6 +30,7 @@ from shared.infra.health_socket import HealthSocket
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
 from shared.settings import Settings
+from workers import celery_app
 from workers.isolation.sandbox import Isolation
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ def consume_canaries(consumed: Any, worker: str) -> None:
 def send_canary(worker: str) -> None:
     """A message of this process to itself; raises what the broker's absence raises."""
     name = broker.canary_queue(worker)
-    broker.celery.send_task(broker.CANARY, queue=Queue(name, Exchange(""), routing_key=name))
+    celery_app.celery.send_task(broker.CANARY, queue=Queue(name, Exchange(""), routing_key=name))
 
 
 def stop_in_good_order() -> None:

@@ -22,6 +22,7 @@ from shared.settings import Settings
 from workers import messages
 from workers.builder import caches, host_commands, workspaces
 from workers.builder.builder import Builder
+from workers.celery_app import celery
 from workers.heartbeat import Figures, HeartbeatSender
 from workers.isolation import sandbox
 from workers.messages import MessageTask
@@ -114,39 +115,39 @@ def _die() -> None:
     os._exit(os.EX_UNAVAILABLE)
 
 
-@broker.celery.task(name=broker.EXECUTE_RUNS, base=MessageTask)
+@celery.task(name=broker.EXECUTE_RUNS, base=MessageTask)
 def execute_runs(run_ids: list[str]) -> None:
     if _runner is not None:
         _runner.notify([UUID(run_id) for run_id in run_ids])
 
 
-@broker.celery.task(name=broker.ANSWER_QUERIES, base=MessageTask)
+@celery.task(name=broker.ANSWER_QUERIES, base=MessageTask)
 def answer_queries(query_ids: list[str]) -> None:
     if _runner is not None:
         graph_queries.answer_all(_runner.hosts, [UUID(query_id) for query_id in query_ids])
 
 
-@broker.celery.task(name=broker.PREPARE_HOSTS, base=MessageTask)
+@celery.task(name=broker.PREPARE_HOSTS, base=MessageTask)
 def prepare_hosts(revision_ids: list[str]) -> None:
     if _runner is not None:
         _runner.user_code.prepare_all([UUID(revision_id) for revision_id in revision_ids])
 
 
-@broker.celery.task(name=broker.BUILD_REVISION, base=MessageTask)
+@celery.task(name=broker.BUILD_REVISION, base=MessageTask)
 def build_revisions(revision_ids: list[str]) -> None:
     if _builder is not None:
         for revision_id in revision_ids:
             _builder.build(UUID(revision_id))
 
 
-@broker.celery.task(name=broker.CANARY, base=MessageTask)
+@celery.task(name=broker.CANARY, base=MessageTask)
 def canary() -> None:
     """What this process sends to itself."""
     if _heartbeats is not None:
         _heartbeats.canary_returned()
 
 
-@broker.celery.task(name=broker.SWEEP, base=MessageTask)
+@celery.task(name=broker.SWEEP, base=MessageTask)
 def sweep() -> None:
     """Beat's notification: upkeep does not depend on it, it only makes a first round come sooner."""
     if _upkeep is not None:

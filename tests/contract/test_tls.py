@@ -18,6 +18,7 @@ from shared.infra import broker, postgres, subscriptions
 from shared.infra import redis as shared_redis
 from tests.support.machines import certificates
 from tests.support.machines.network import HOST, Network, PostgresTlsEnd, TlsEnd
+from workers import celery_app
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def subscribe(address: str) -> None:
 
 
 def notify(address: str) -> None:
-    app = broker.configure(address, app=Celery("producer"))
+    app = celery_app.configure(address, app=Celery("producer"))
     with app.connection_for_write() as connection:
         app.send_task(broker.SWEEP, queue="tried", connection=connection)
         assert connection.default_channel.client.delete("tried") == 1

@@ -17,7 +17,7 @@ import sys
 from typing import Any
 from uuid import UUID
 
-from shared.infra import broker, encryption, postgres, redis
+from shared.infra import encryption, postgres, redis
 from shared.settings import Settings
 from workers.builder.builder import Builder
 
@@ -30,7 +30,6 @@ def main(revision_id: str, module: str, function: str) -> None:
     settings = Settings.from_env(os.environ)
     postgres.connect(settings.database_url or "")
     redis.connect(settings.redis_url or "")
-    broker.configure(settings.redis_url or "")
     encryption.configure(settings.encryption_keys)
     place: Any = importlib.import_module(module)
     *classes, name = function.split(".")

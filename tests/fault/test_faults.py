@@ -29,6 +29,7 @@ from tests.support.receiver import receiving
 from tests.support.runners import lead
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
+from workers import celery_app
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 LEASE_SECONDS = 3
@@ -320,7 +321,7 @@ def _log(sdk: SyncLangGraphClient, thread_id: str) -> list[int] | None:
 
 
 def producer(stack: Stack) -> Celery:
-    return broker.configure(stack.redis_url, app=Celery("producer"))
+    return celery_app.configure(stack.redis_url, app=Celery("producer"))
 
 
 def test_a_message_that_comes_twice_changes_nothing(

@@ -139,12 +139,11 @@ def serve() -> None:
 
 
 def _connect(database_url: str, redis_url: str) -> None:
-    from shared.infra import broker, postgres
+    from shared.infra import postgres
     from shared.infra import redis as shared_redis
 
     postgres.connect(database_url)
     shared_redis.connect(redis_url)
-    broker.configure(redis_url)
 
 
 def _load(path: str) -> Any:

@@ -12,10 +12,9 @@ from redis import Redis
 from sqlalchemy import Engine, text
 
 from shared import fleet
-from shared.infra import broker
 from shared.infra.postgres import connection
 from shared.settings import Settings
-from workers import heartbeat
+from workers import celery_app, heartbeat
 from workers.heartbeat import DEAD_SECONDS, HEARTBEAT_SECONDS, HeartbeatSender
 from workers.isolation.sandbox import Isolation
 
@@ -70,7 +69,7 @@ def stage(settings: Settings) -> Stage:
 
 
 def test_a_process_that_gets_its_canaries_lives(stage: Stage, redis_url: str, redis: Redis) -> None:
-    broker.configure(redis_url)
+    celery_app.configure(redis_url)
     stage.sent = heartbeat.send_canary
     stage.live(5 * DEAD_SECONDS, hears=True)
     assert stage.ended == 0
@@ -131,7 +130,7 @@ def test_it_writes_its_row(stage: Stage, db: Engine) -> None:
 
 
 def test_a_worker_consumes_a_queue_of_its_own_that_leaves_nothing_behind(redis_url: str) -> None:
-    app = broker.configure(redis_url, app=Celery("one"))
+    app = celery_app.configure(redis_url, app=Celery("one"))
     app.amqp.queues.select(["runs.default"])
 
     heartbeat.consume_canaries(app.amqp.queues, "box:1:a")

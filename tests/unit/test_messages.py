@@ -14,6 +14,7 @@ from redis import Redis
 from shared.infra import broker
 from shared.infra.broker import Notifier
 from tests.support.waiting import wait_until
+from workers import celery_app
 
 QUEUE = broker.runs_queue("default")
 FAILS, LASTS = str(UUID(int=1)), str(UUID(int=2))
@@ -27,10 +28,10 @@ from time import sleep
 from celery.signals import worker_init
 from redis import Redis
 from shared.infra import broker
-from workers import messages, transport
+from workers import celery_app, messages, transport
 
 url, queue, fails, lasts, watched = sys.argv[1:]
-app = broker.configure(url, tells_events=bool(watched))
+app = celery_app.configure(url, tells_events=bool(watched))
 worker_init.connect(lambda **_: transport.use(app), weak=False)
 redis = Redis.from_url(url)
 
@@ -52,7 +53,7 @@ app.worker_main(["-q", "worker", "-P", "gevent", "-c", "4", "-Q", queue, "--with
 def test_a_worker_takes_messages_from_whomever(
     redis: Redis, redis_url: str, tmp_path: Path, watched: str
 ) -> None:
-    app = broker.configure(redis_url, app=Celery("anybody"))
+    app = celery_app.configure(redis_url, app=Celery("anybody"))
     notifier, first, second = Notifier(), str(uuid4()), str(uuid4())
 
     def ids(key: str) -> list[str]:

@@ -11,9 +11,9 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 
 UNUSED = {
-    "web.app": {"sqlalchemy.orm"},
+    "web.app": {"celery", "kombu", "sqlalchemy.orm"},
     "workers.tasks": {"sqlalchemy.orm"},
-    "cli.main": {"sqlalchemy.orm"},
+    "cli.main": {"celery", "kombu", "sqlalchemy.orm"},
 }
 
 

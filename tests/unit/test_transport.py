@@ -20,7 +20,7 @@ from redis import Redis
 
 from shared.infra import broker, encryption
 from shared.infra import redis as shared_redis
-from workers import tasks, transport
+from workers import celery_app, tasks, transport
 from workers.transport import Malformed, checked
 
 QUEUE = "runs.default"
@@ -49,7 +49,7 @@ def item(*args: Any, **changes: Any) -> bytes:
 
 
 def test_every_task_of_a_worker_is_let_through() -> None:
-    ours = {task for task in tasks.broker.celery.tasks if not task.startswith("celery.")}
+    ours = {task for task in tasks.celery.tasks if not task.startswith("celery.")}
     assert ours == {*transport.TAKES_IDS, *transport.TAKES_NOTHING}
 
 
@@ -110,7 +110,7 @@ def test_only_the_task_and_its_arguments_pass() -> None:
 def test_everything_else_in_a_queue_is_dropped_with_a_line(
     redis: Redis, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = broker.configure(redis_url, app=Celery("consumer"))
+    app = celery_app.configure(redis_url, app=Celery("consumer"))
     for found in GARBAGE.values():
         redis.lpush(KEY, found)
     redis.lpush(KEY, item())
@@ -118,7 +118,7 @@ def test_everything_else_in_a_queue_is_dropped_with_a_line(
 
     with Connection(app.conf.broker_url, transport_options=app.conf.broker_transport_options) as connection:
         connection.transport_cls = transport.Transport
-        with Consumer(connection, [broker._queue(QUEUE)], on_message=heard.append, accept=["json"]):
+        with Consumer(connection, [celery_app._queue(QUEUE)], on_message=heard.append, accept=["json"]):
             while not heard:
                 connection.drain_events(timeout=20)
 
@@ -146,7 +146,7 @@ BOUND = f"{transport.Connection} {transport.Transport}"
 def test_a_worker_consumes_by_way_of_it_and_celerys_tools_do_not(starts: str, is_bound: bool) -> None:
     """These read what workers answer, which is no message of ours."""
     script = (
-        f"import workers.app; from shared.infra.broker import celery; {starts}"
+        f"import workers.app; from workers.celery_app import celery; {starts}"
         "made = [celery.connection(url) for url in ('redis://x', 'redis+socket:///x')];"
         "print(*{type(each) for each in made}, *{each.get_transport_cls() for each in made})"
     )

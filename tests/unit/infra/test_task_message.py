@@ -14,13 +14,14 @@ from redis import Redis
 from shared.infra import broker, task_message
 from shared.infra.broker import CELERY_PREFIX, Notifier
 from tests.support.waiting import wait_until
+from workers import celery_app
 
 QUEUE = broker.runs_queue("default")
 
 
 def test_it_says_what_celerys_own_says(redis: Redis, redis_url: str) -> None:
     args = [[str(uuid4()), str(uuid4())]]
-    app = broker.configure(redis_url, app=Celery("producer"))
+    app = celery_app.configure(redis_url, app=Celery("producer"))
     app.send_task(broker.EXECUTE_RUNS, args=args, queue=QUEUE)
     (sent,) = redis.lrange(f"{CELERY_PREFIX}{QUEUE}", 0, -1)
     celerys = json.loads(sent)
@@ -67,7 +68,14 @@ def test_any_celery_worker_takes_it(redis: Redis, redis_url: str) -> None:
     """One with nothing of ours but the broker's address and the prefix of its keys."""
     ids = [str(uuid4()).encode() for _ in range(broker.IDS_A_MESSAGE + 1)]
     notifier = Notifier()
-    arguments = (redis_url, broker._broker_url(redis_url), CELERY_PREFIX, broker.EXECUTE_RUNS, "-Q", QUEUE)
+    arguments = (
+        redis_url,
+        celery_app._broker_url(redis_url),
+        CELERY_PREFIX,
+        broker.EXECUTE_RUNS,
+        "-Q",
+        QUEUE,
+    )
     worker = subprocess.Popen([sys.executable, "-c", STOCK, *arguments])
     try:
         for id in ids:
