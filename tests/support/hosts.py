@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -150,6 +151,15 @@ class HostProcess:
 
     def cancel(self, run: Run) -> None:
         self.send(frames.CANCEL, run.id.bytes, b'{"action":"interrupt"}')
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The process reads nothing meanwhile."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     def query(self, document: Mapping[str, Any]) -> list[bytes]:
         """Ask something that is not a run; the parts of the answer."""

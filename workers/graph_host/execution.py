@@ -79,6 +79,7 @@ class Execution:
         self._events = EventWriter(connection, id, asked, max_bytes=limits.event_bytes)
         self._usage = UsageCounter(lambda total: connection.send(frames.USED, id, b"%d" % total))
         self._cancelled = False
+        self._has_begun = False
         self._is_done = False
         self._graph: Pregel | None = None
         self._task: asyncio.Task[None] | None = None
@@ -94,7 +95,8 @@ class Execution:
         if self._cancelled or self._task is None:
             return
         self._cancelled = True
-        self._task.cancel()
+        if self._has_begun:  # a task that is cancelled before its first step does not even end the run
+            self._task.cancel()
         if not self._is_done:  # else it only reads the state, and ends without it
             self._connection.loop.call_later(GIVE_UP_SECONDS, self._give_up)
 
@@ -129,13 +131,15 @@ class Execution:
         )
 
     async def _run(self) -> None:
+        self._has_begun = True
         current_run.set(self._checkpoints)
         current_run_id.set(self._id)
         current_usage.set(self._usage)
         current_user.set(configurable_of(self._spec).get(AUTH_USER))
         try:
-            with traced_as(self._spec.get("langsmith_tracer")):
-                await self._stream_graph()
+            if not self._cancelled:
+                with traced_as(self._spec.get("langsmith_tracer")):
+                    await self._stream_graph()
         except UnknownInterruptError as error:
             outcome = Outcome("error", describe_error(error), keeps_thread=True)
         except asyncio.CancelledError as error:

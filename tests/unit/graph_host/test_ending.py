@@ -62,6 +62,19 @@ def test_a_cancelled_run_ends_at_its_last_checkpoint(host: HostProcess, graph_id
     assert host.run("steps", {"text": "b"}).values["text"] == "b"
 
 
+def test_a_run_that_is_cancelled_before_its_first_step_ends_without_one(host: HostProcess) -> None:
+    said_before = len(host.logs)
+    with host.stopped():  # it reads both frames at once
+        run = host.start("steps", {"text": "a"})
+        host.cancel(run)
+    host.wait_done(run)
+
+    assert run.outcome is not None
+    assert (run.outcome["status"], run.outcome["unchanged"]) == ("cancelled", True)
+    assert (run.events, run.stored) == ([], [])
+    assert host.logs[said_before:] == [], "it was not given up"
+
+
 @pytest.mark.parametrize("graph_id", ["leaves", "leaves_async"])
 def test_a_node_that_exits_fails_its_run_only(host: HostProcess, graph_id: str) -> None:
     run = host.run(graph_id, {"text": "a"})
