@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import BadUsage, CommandFailed
+from cli.machine import embedded
 from cli.options import Json, sentences, settings
 from shared.settings import Settings
 
@@ -177,7 +178,7 @@ def _keys(own: Settings, manifest: dict[str, Any], passphrase: str | None) -> tu
 
     if own.encryption_keys:
         return own.encryption_keys
-    path = local.key_file(own)
+    path = embedded.key_file(own.data_dir)
     known = local.encryption_keys(own) if path.is_file() else ()
     sealed = manifest["sealed_keys"]
     if passphrase is not None:

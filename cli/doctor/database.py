@@ -10,7 +10,7 @@ from typing import Any
 
 from cli.doctor.findings import Finding, UnreadableAddress, check_address, fails, masked, ok, warning
 from cli.errors import CommandFailed
-from cli.machine import embedded, formation, local
+from cli.machine import embedded, formation
 from shared import __version__
 from shared.infra import system
 from shared.infra.schema import needed
@@ -297,6 +297,7 @@ def _keys(settings: Settings, url: str, found: Database) -> Finding:
 def _tried(settings: Settings, url: str) -> Finding:
     from sqlalchemy.exc import SQLAlchemyError
 
+    from cli.machine import local
     from shared.infra import key_rotation
 
     name = "encryption keys"
@@ -339,15 +340,15 @@ def _configured(settings: Settings) -> Iterator[Finding | None]:
 
 
 def _has_keys(settings: Settings) -> bool:
-    return bool(settings.encryption_keys) or local.key_file(settings).exists()
+    return bool(settings.encryption_keys) or embedded.key_file(settings.data_dir).exists()
 
 
 def _kept(settings: Settings) -> tuple[str, ...]:
-    path = local.key_file(settings)
+    path = embedded.key_file(settings.data_dir)
     return embedded.read_keys(path) if path.exists() else ()
 
 
 def _origin(settings: Settings) -> str:
     if settings.encryption_keys:
         return f"{len(settings.encryption_keys)} in RUNYARD_ENCRYPTION_KEYS"
-    return f"{len(_kept(settings))} in {local.key_file(settings).name}"
+    return f"{len(_kept(settings))} in {embedded.key_file(settings.data_dir).name}"

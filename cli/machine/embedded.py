@@ -398,6 +398,10 @@ def secret_file(path: Path, make: Callable[[], str]) -> str:
     return path.read_text().strip()
 
 
+def key_file(data_dir: Path) -> Path:
+    return data_dir / SECRET_KEYS
+
+
 def read_keys(path: Path) -> tuple[str, ...]:
     """The encryption keys kept in this file, separated by commas: the first encrypts."""
     return tuple(part.strip() for part in path.read_text().split(",") if part.strip())

@@ -63,16 +63,12 @@ def encryption_keys(settings: Settings) -> tuple[str, ...]:
     """The operator's keys, or those in the data directory. Raises CommandFailed."""
     if settings.encryption_keys:
         return settings.encryption_keys
-    path = key_file(settings)
+    path = embedded.key_file(settings.data_dir)
     if not path.is_file():
         raise CommandFailed(
             f"There is no {path}. Set RUNYARD_ENCRYPTION_KEYS as the service has it, or RUNYARD_DATA_DIR."
         )
     return embedded.read_keys(path)
-
-
-def key_file(settings: Settings) -> Path:
-    return settings.data_dir / embedded.SECRET_KEYS
 
 
 def add_first(settings: Settings) -> Path:
@@ -82,7 +78,7 @@ def add_first(settings: Settings) -> Path:
 
 def keep_keys(settings: Settings, keys: Sequence[str]) -> Path:
     """Make these the keys in the data directory; the file, rewritten whole or not at all."""
-    path = key_file(settings)
+    path = embedded.key_file(settings.data_dir)
     written = path.with_name(path.name + ".new")
     written.unlink(missing_ok=True)
     with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -144,7 +144,7 @@ def _with_keys(settings: Settings) -> Settings:
         )
         settings = replace(settings, api_key=key)
     if not settings.encryption_keys:
-        path = settings.data_dir / embedded.SECRET_KEYS
+        path = embedded.key_file(settings.data_dir)
         embedded.secret_file(path, lambda: base64.urlsafe_b64encode(os.urandom(32)).decode())
         settings = replace(settings, encryption_keys=embedded.read_keys(path))
     return settings

@@ -10,6 +10,7 @@ import typer
 
 from cli.api.access import KEPT_URL
 from cli.errors import CommandFailed
+from cli.machine import embedded
 from cli.options import Json, new_app, sentences, settings
 from shared.settings import Settings
 
@@ -23,7 +24,7 @@ def new_key() -> None:
         from cli.machine import local  # brings the whole database layer along; few commands need it
 
         own = settings()
-        if own.encryption_keys or not local.key_file(own).is_file():
+        if own.encryption_keys or not embedded.key_file(own.data_dir).is_file():
             typer.echo(local.new_key())
             typer.echo(
                 "Put it at the end of RUNYARD_ENCRYPTION_KEYS of every process and restart them; then at the"
@@ -104,7 +105,10 @@ def _require_known(own: Settings, *, yes: bool) -> None:
         return
     from cli.machine import local  # see new_key()
 
-    path, started = local.key_file(own), own.data_dir / KEPT_URL  # written when the service has come up
+    path, started = (
+        embedded.key_file(own.data_dir),
+        own.data_dir / KEPT_URL,
+    )  # written when the service has come up
     local.encryption_keys(own)
     if started.exists() and started.stat().st_mtime < path.stat().st_mtime:
         raise CommandFailed(

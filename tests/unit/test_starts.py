@@ -13,7 +13,7 @@ PROJECT = Path(__file__).parents[2]
 UNUSED = {
     "web.app": {"celery", "kombu", "sqlalchemy.orm"},
     "workers.tasks": {"sqlalchemy.orm"},
-    "cli.main": {"celery", "kombu", "sqlalchemy.orm"},
+    "cli.main": {"celery", "psycopg", "sqlalchemy"},
 }
 
 
