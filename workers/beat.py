@@ -1,6 +1,6 @@
 """The Celery app of beat: a schedule of names, and nothing that could do the work.
 
-`celery -A workers.beat beat` decides nothing. Without it, crons are late and nothing else changes.
+`python -m workers.beat` decides nothing. Without it, crons are late and nothing else changes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import time
 from typing import Any
 
 from celery.beat import Scheduler
+from celery.bin.base import CLIContext
+from celery.bin.beat import beat
 from celery.signals import beat_init, setup_logging
 
 from shared.infra import broker, logs
@@ -31,7 +33,6 @@ app.conf.update(
     beat_schedule={
         "sweep": {"task": broker.SWEEP, "schedule": SWEEP_SECONDS, "options": {"queue": broker.BUILDS}}
     },
-    beat_scheduler="workers.beat:TimedScheduler",
 )
 
 
@@ -43,6 +44,9 @@ class TimedScheduler(Scheduler):
     def tick(self, *args: Any, **kwargs: Any) -> Any:
         TimedScheduler.ticked_at = time.monotonic()
         return super().tick(*args, **kwargs)
+
+
+app.conf.beat_scheduler = TimedScheduler
 
 
 def why_not_ready() -> str | None:
@@ -64,3 +68,7 @@ def answer(**_: Any) -> None:
 @setup_logging.connect
 def configure_logging(**_: Any) -> None:
     logs.configure(settings)
+
+
+if __name__ == "__main__":
+    beat(obj=CLIContext(app=app, no_color=None, workdir=None, quiet=True), prog_name="python -m workers.beat")

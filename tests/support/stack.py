@@ -37,7 +37,7 @@ MARKS = {
     "web": "web/gunicorn.py",
     "runner": "runner@",
     "builder": "builder@",
-    "beat": "workers.beat beat",
+    "beat": "workers.beat",
     "postgres": "bin/postgres -D",
     "valkey": "valkey-server",
     "host": "workers/graph_host",

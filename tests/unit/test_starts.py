@@ -12,7 +12,8 @@ PROJECT = Path(__file__).parents[2]
 
 UNUSED = {
     "web.app": {"celery", "kombu", "sqlalchemy.orm"},
-    "workers.tasks": {"sqlalchemy.orm"},
+    "workers.__main__, workers.tasks": {"celery.bin.celery", "flask", "sqlalchemy.orm"},
+    "workers.beat": {"celery.bin.celery", "flask", "sqlalchemy"},
     "cli.main": {"celery", "psycopg", "sqlalchemy"},
 }
 
