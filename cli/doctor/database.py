@@ -297,7 +297,7 @@ def _keys(settings: Settings, url: str, found: Database) -> Finding:
 def _tried(settings: Settings, url: str) -> Finding:
     from sqlalchemy.exc import SQLAlchemyError
 
-    from cli.machine import local
+    from cli.machine import local  # it brings SQLAlchemy along
     from shared.infra import key_rotation
 
     name = "encryption keys"
