@@ -55,7 +55,7 @@ def start(sdk: SyncLangGraphClient, graph: str, input: dict[str, Any], count: in
 
 def hosts(stack: Stack) -> int:
     """How many there are: a sandbox is several processes, the first of which the runner has started."""
-    (runner,) = stack.pids("runner")
+    runner, *_ = stack.pids("runner")  # a fork that is about to be a host bears its name too
     return len(set(stack.pids("host")) & {child.pid for child in psutil.Process(runner).children()})
 
 
