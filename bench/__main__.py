@@ -12,7 +12,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from bench import capacity, last, report, side_by_side
+from bench import capacity, last, page, report, side_by_side
 from bench.in_process import InProcess
 from bench.measuring import Processes, Row, our_process, processes_named
 from bench.scenarios import BY_DEFAULT, SCENARIOS
@@ -41,9 +41,9 @@ def header(text: str) -> tuple[str, str]:
 
 
 def named_url(text: str) -> tuple[str, str]:
-    name, equals, url = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"not NAME=URL: {text!r}")
+    name, _, url = text.partition("=")
+    if not url.startswith("http://"):
+        raise argparse.ArgumentTypeError(f"not NAME=http://…: {text!r}")
     return name, url
 
 
@@ -141,6 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return capacity.main(given[1:])
     if given[:1] == ["last"]:
         return last.main(given[1:])
+    if given[:1] == ["page"]:
+        return page.main(given[1:])
     usage = parser()
     asked = usage.parse_args(given)
     try:
