@@ -14,7 +14,6 @@ def configure(
     redis_url: str,
     *,
     pool: str = "default",
-    socket_timeout_seconds: float = 10.0,
     tells_events: bool = False,
     app: Celery = celery,
 ) -> Celery:
@@ -38,7 +37,7 @@ def configure(
         broker_channel_error_retry=True,  # … also for one that refuses to write: a full disk, a replica
         broker_transport_options={
             "visibility_timeout": 43_200,
-            "socket_timeout": socket_timeout_seconds,
+            "socket_timeout": 10.0,
             "socket_connect_timeout": 1,
             "socket_keepalive": not redis_url.startswith("unix:"),
             "health_check_interval": 10,

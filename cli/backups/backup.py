@@ -129,7 +129,7 @@ def _restore(
     as_json: bool,
 ) -> None:
     from cli.backups import archive, contents, database, keys, restoring
-    from cli.machine import local  # see _make()
+    from cli.machine import local  # it brings SQLAlchemy along
     from shared import migrations
 
     read = archive.read(file)
@@ -174,7 +174,7 @@ def _restore(
 def _keys(own: Settings, manifest: dict[str, Any], passphrase: str | None) -> tuple[str, ...]:
     """The service's keys and, unless settings name them, those of the backup. Raises CommandFailed."""
     from cli.backups import keys
-    from cli.machine import local  # see _make()
+    from cli.machine import local  # it brings SQLAlchemy along
 
     if own.encryption_keys:
         return own.encryption_keys

@@ -105,10 +105,8 @@ def _require_known(own: Settings, *, yes: bool) -> None:
         return
     from cli.machine import local  # see new_key()
 
-    path, started = (
-        embedded.key_file(own.data_dir),
-        own.data_dir / KEPT_URL,
-    )  # written when the service has come up
+    path = embedded.key_file(own.data_dir)
+    started = own.data_dir / KEPT_URL  # written when the service has come up
     local.encryption_keys(own)
     if started.exists() and started.stat().st_mtime < path.stat().st_mtime:
         raise CommandFailed(

@@ -104,7 +104,10 @@ class _Maker:
         self._sandbox = StepSandbox(settings, folder=workspace.root, cache=cache)
 
     def find(self) -> Environment | None:
-        """The environment if it is whole already."""
+        """The environment if it is whole already, and finds the shared packages where the cache is now.
+
+        One that does not is made anew: below it a build step may have put links, so nothing is written there.
+        """
         if not self._workspace.mark.exists():
             return None
         found = manifest.read(self._workspace.project, self._plan.config_path)
@@ -112,8 +115,7 @@ class _Maker:
         inputs = resolving.inputs_of(self._workspace.project, found, interpreter, self._plan.digest)
         requirements = Requirements.parse(self._plan.requirements or _read(self._workspace.requirements))
         made = self._made(found, requirements, interpreter, inputs.digest)
-        self._link(made)
-        return made
+        return made if _is_linked(made) else None
 
     def make(self, settled: Settled) -> Environment:
         shutil.rmtree(self._workspace.root, ignore_errors=True)
@@ -181,21 +183,10 @@ class _Maker:
         # What build steps may have put in its place is gone before we write below it.
         shutil.rmtree(env, ignore_errors=True)
         installer.create_environment(env, self._write_line)
-        self._link(made)
         if made.packages is not None:
+            untrusted_files.write(*_link(made, made.packages))
             untrusted_files.write(self._workspace.packages, made.packages.parent.name)
         untrusted_files.write(self._workspace.requirements, str(made.requirements))
-
-    def _link(self, made: Environment) -> None:
-        """Have the environment look for the shared packages where they are: the cache may have moved since."""
-        if made.packages is None:
-            return
-        site = f"lib/python{made.python_version}/site-packages"
-        # addsitedir: `.pth` files among the packages count too
-        line = f"import site; site.addsitedir({str(made.packages / site)!r})\n"
-        path = self._workspace.env / site / "_packages.pth"
-        if not _holds(path, line):
-            untrusted_files.write(path, line)
 
     def _install(self, installer: Installer, made: Environment) -> None:
         """What may run code of its own, and the project's packages."""
@@ -221,7 +212,18 @@ class _Maker:
         )
 
 
-def _holds(path: Path, line: str) -> bool:
+def _link(made: Environment, packages: Path) -> tuple[Path, str]:
+    """The file by which an environment finds the shared packages, and what is in it."""
+    site = f"lib/python{made.python_version}/site-packages"
+    # addsitedir: `.pth` files among the packages count too
+    line = f"import site; site.addsitedir({str(packages / site)!r})\n"
+    return made.workspace.env / site / "_packages.pth", line
+
+
+def _is_linked(made: Environment) -> bool:
+    if made.packages is None:
+        return True
+    path, line = _link(made, made.packages)
     try:
         return untrusted_files.read(path, len(line.encode()) + 1) == line.encode()
     except OSError:

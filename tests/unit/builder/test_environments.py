@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -231,21 +232,37 @@ def test_wheels_are_shared_and_nobody_s_code_can_change_them(world: World) -> No
     assert said_by(plain, "import iniconfig; print(iniconfig.__file__)").strip() == str(module)
 
 
-@greened
-def test_a_cache_that_has_moved_is_found(world: World) -> None:
+def moved(world: World, change: Callable[[Environment], None] = lambda made: None) -> Environment:
+    """An environment that is asked for again after its cache has got another place."""
     before = dataclasses.replace(settings_for(world), cache_dir=world.tmp_path / "cache")
     after = dataclasses.replace(before, cache_dir=world.tmp_path / "elsewhere")
     revision_id, plan = uuid4(), planned(keep(FILES), WHEEL)
-
-    def make(settings: Settings) -> Environment:
-        return environments.make(settings, revision_id, plan, write_line=lambda *_: None, deadline_seconds=60)
-
-    make(before)
+    change(environments.make(before, revision_id, plan, write_line=lambda *_: None, deadline_seconds=60))
     before.cache_dir.rename(after.cache_dir)
-    moved = make(after)
+    return environments.make(after, revision_id, plan, write_line=lambda *_: None, deadline_seconds=60)
 
-    found = said_by(moved, "import iniconfig; print(iniconfig.__file__)")
-    assert Path(found).is_relative_to(after.cache_dir)
+
+@greened
+def test_a_cache_that_has_moved_is_found(world: World) -> None:
+    found = said_by(moved(world), "import iniconfig; print(iniconfig.__file__)")
+
+    assert Path(found).is_relative_to(world.tmp_path / "elsewhere")
+
+
+@greened
+def test_nothing_is_written_where_a_build_step_has_put_a_link(world: World) -> None:
+    theirs = world.tmp_path / "theirs"
+    theirs.mkdir()
+
+    def put_a_link(made: Environment) -> None:
+        site = made.workspace.env / "lib" / f"python{made.python_version}" / "site-packages"
+        site.rename(site.with_name("kept"))
+        site.symlink_to(theirs)
+
+    anew = moved(world, put_a_link)
+
+    assert list(theirs.iterdir()) == []
+    assert said_by(anew, "import iniconfig; print(1)").strip() == "1"
 
 
 class Index:
