@@ -8,9 +8,11 @@ import re
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console
+
+from shared.infra.outlet import Outlet
 
 COLOURS = ("36", "33", "32", "35", "34", "31", "96", "93")
 WIDTH = 8
@@ -20,14 +22,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # What a service, a graph or a model says is shown and never obeyed: a terminal's codes are data here.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-class Buffered(Protocol):
-    """Takes lines at once and writes them when whoever reads them is ready."""
-
-    def put(self, line: bytes, /) -> object: ...
-
-    def flush(self, timeout_seconds: float, /) -> object: ...
 
 
 class Lines:
@@ -71,11 +65,8 @@ class Lines:
                 return  # whoever read us has gone; the service has not
 
 
-def _outlet(out: TextIO) -> Buffered | None:
+def _outlet(out: TextIO) -> Outlet | None:
     """What writes to the descriptor behind this; None where there is none, and nobody to wait for."""
-    # Here, since it brings gevent along, which most commands do without.
-    from shared.infra.logs import Outlet
-
     try:
         descriptor = os.dup(out.fileno())
     except (OSError, ValueError):

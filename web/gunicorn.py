@@ -74,6 +74,7 @@ def on_exit(server: Any) -> None:
 
 
 wsgi_app = "web.wsgi:app"
+proc_name = "web"
 bind = f"{settings.host}:{settings.port}"
 worker_class = Worker
 # Requests find room beside the streams; each is a greenlet and a descriptor.

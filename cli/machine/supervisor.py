@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import IO, Protocol
 
 from cli.machine.embedded import die_with_parent
 from shared.infra import system
@@ -47,6 +48,27 @@ class SupervisedProgram:
     death_signal: signal.Signals = signal.SIGKILL  # when the supervisor dies
     before_exec: Callable[[], None] | None = None
     pass_fds: Sequence[int] = ()
+    command: str | None = None  # what `argv` has a shell execute, for who may start it in another way
+
+
+class RunningProcess(Protocol):
+    """What is known of a running process; `subprocess.Popen` is one."""
+
+    pid: int
+    stdout: IO[bytes] | None
+    returncode: int | None
+
+
+@dataclass
+class ForkedProcess:
+    """One that we have not started ourselves, and whose parent we are."""
+
+    pid: int
+    stdout: IO[bytes] | None
+    returncode: int | None = None
+
+
+Fork = Callable[[SupervisedProgram], ForkedProcess | None]
 
 
 @dataclass
@@ -54,7 +76,7 @@ class Child:
     """A program's current process, if it has one."""
 
     program: SupervisedProgram
-    popen: subprocess.Popen[bytes] | None = None
+    process: RunningProcess | None = None
     started_at: float = 0.0
     deaths: int = 0  # in a row
     starts_at: float | None = None  # when to start it again
@@ -64,7 +86,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        return self.popen.pid if self.popen else None
+        return self.process.pid if self.process else None
 
 
 class Supervisor:
@@ -74,6 +96,7 @@ class Supervisor:
         self._show = show
         self._children: list[Child] = []
         self._selector = selectors.DefaultSelector()
+        self.fork: Fork = lambda program: None  # starts what it can; else we do
         self._stop_asked = 0
 
     @contextlib.contextmanager
@@ -108,9 +131,9 @@ class Supervisor:
         """Like a signal; may be called from another thread."""
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def start(self, program: SupervisedProgram) -> Child:
-        """Run this program and keep it running."""
-        child = Child(program)
+    def start(self, program: SupervisedProgram, *, restarts: bool = True) -> Child:
+        """Run this program and keep it running; `restarts` false: until it ends."""
+        child = Child(program, restarts=restarts)
         self._children.append(child)
         self._spawn(child)
         return child
@@ -121,7 +144,7 @@ class Supervisor:
         self._children.append(child)
         self._spawn(child)
         try:
-            while child.popen is not None and not self.is_asked_to_stop:
+            while child.process is not None and not self.is_asked_to_stop:
                 self.serve(0.05)
         finally:
             self.stop([child], grace_seconds=GRACE_SECONDS)
@@ -148,7 +171,7 @@ class Supervisor:
         program = child.program
         child.starts_at = None
         child.started_at = time.monotonic()
-        child.popen = subprocess.Popen(
+        child.process = self.fork(program) or subprocess.Popen(
             program.argv,
             cwd=program.folder,
             env=dict(program.environment),
@@ -159,9 +182,9 @@ class Supervisor:
             pass_fds=program.pass_fds,
             preexec_fn=lambda: _prepare(program),
         )
-        assert child.popen.stdout is not None
-        os.set_blocking(child.popen.stdout.fileno(), False)
-        self._selector.register(child.popen.stdout, selectors.EVENT_READ, child)
+        assert child.process.stdout is not None
+        os.set_blocking(child.process.stdout.fileno(), False)
+        self._selector.register(child.process.stdout, selectors.EVENT_READ, child)
 
     def serve(self, seconds: float = TICK_SECONDS) -> None:
         """One turn: output, deaths, restarts."""
@@ -178,16 +201,16 @@ class Supervisor:
                 self._spawn(child)
 
     def _relay(self, child: Child) -> None:
-        popen = child.popen
-        if popen is None or popen.stdout is None:
+        process = child.process
+        if process is None or process.stdout is None:
             return
         try:
-            data = os.read(popen.stdout.fileno(), LINE_LIMIT)
+            data = os.read(process.stdout.fileno(), LINE_LIMIT)
         except BlockingIOError:
             return
         if not data:
-            self._selector.unregister(popen.stdout)
-            popen.stdout.close()
+            self._selector.unregister(process.stdout)
+            process.stdout.close()
         *lines, rest = (child.unfinished + data).split(b"\n")
         if rest and (not data or len(rest) > LINE_LIMIT):
             lines, rest = [*lines, rest], b""
@@ -204,17 +227,17 @@ class Supervisor:
             if pid == 0:
                 return
             for child in self._children:
-                if child.popen is not None and child.popen.pid == pid:
-                    child.popen.returncode = os.waitstatus_to_exitcode(status)
+                if child.process is not None and child.process.pid == pid:
+                    child.process.returncode = os.waitstatus_to_exitcode(status)
                     self._bury(child)
 
     def _bury(self, child: Child) -> None:
-        assert child.popen is not None
-        popen, child.popen = child.popen, None
-        child.last_exit = popen.returncode
-        _signal_group(popen.pid, signal.SIGKILL)  # what it left in its session
-        if popen.stdout is not None and not popen.stdout.closed:
-            self._drain(child, popen)
+        assert child.process is not None
+        process, child.process = child.process, None
+        child.last_exit = process.returncode
+        _signal_group(process.pid, signal.SIGKILL)  # what it left in its session
+        if process.stdout is not None and not process.stdout.closed:
+            self._drain(child, process)
         if not child.restarts:
             return
         now = time.monotonic()
@@ -223,18 +246,18 @@ class Supervisor:
         child.starts_at = now + pause
         self._show(child.program.name, f"{ended(child.last_exit)}; it starts again in {pause:g} s")
 
-    def _drain(self, child: Child, popen: subprocess.Popen[bytes]) -> None:
+    def _drain(self, child: Child, process: RunningProcess) -> None:
         """Show its last words; a grandchild may still hold the pipe, so its end is not waited for."""
-        assert popen.stdout is not None
-        child.popen = popen
+        assert process.stdout is not None
+        child.process = process
         for _ in range(16):
-            if popen.stdout.closed:
+            if process.stdout.closed:
                 break
             self._relay(child)
-        child.popen = None
-        if not popen.stdout.closed:
-            self._selector.unregister(popen.stdout)
-            popen.stdout.close()
+        child.process = None
+        if not process.stdout.closed:
+            self._selector.unregister(process.stdout)
+            process.stdout.close()
 
     def stop(self, children: Sequence[Child] | None = None, *, grace_seconds: float) -> None:
         """Ask these (all) to end, wait, then kill. Asked to stop a second time, we no longer wait."""
@@ -242,20 +265,20 @@ class Supervisor:
         patience = max(self._stop_asked, 1)
         for child in chosen:
             child.starts_at, child.restarts = None, False
-            if child.popen is not None:
+            if child.process is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(child.popen.pid, child.program.stop_signal)
+                    os.kill(child.process.pid, child.program.stop_signal)
         deadline = time.monotonic() + grace_seconds
         while (
-            any(child.popen for child in chosen)
+            any(child.process for child in chosen)
             and time.monotonic() < deadline
             and self._stop_asked <= patience
         ):
             self.serve(0.05)
         for child in chosen:
-            if child.popen is not None:
-                _signal_group(child.popen.pid, signal.SIGKILL)
-        while any(child.popen for child in chosen):
+            if child.process is not None:
+                _signal_group(child.process.pid, signal.SIGKILL)
+        while any(child.process for child in chosen):
             self.serve(0.05)
 
 

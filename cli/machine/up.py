@@ -23,6 +23,7 @@ from pathlib import Path
 from cli.api.access import KEPT_KEY, KEPT_URL
 from cli.machine import embedded, formation, procfile
 from cli.machine.embedded import CannotStart
+from cli.machine.fork_server.client import ForkServer
 from cli.machine.supervisor import Child, Died, Show, SupervisedProgram, Supervisor, ended
 from cli.output import Lines
 from shared.infra import schema, system
@@ -77,11 +78,16 @@ def _serve(settings: Settings, lines: Lines, visit: Visit, supervisor: Superviso
     processes: list[Child] = []
     address_file = settings.data_dir / KEPT_URL
     try:
+        forks = start_fork_server(settings, supervisor)
         settings = _start_servers(settings, supervisor, servers, lock)
         environment = environment_of(settings)
         if not supervisor.is_asked_to_stop:
             _migrate(settings, supervisor, environment, lines)
+        if forks is not None:
+            supervisor.wait_until(forks.has_settled, seconds=READY_SECONDS)
         _start_processes(settings, supervisor, environment, processes)
+        if forks is not None:
+            forks.close()
         if supervisor.is_asked_to_stop:
             return 0
         address_file.write_text(settings.url + "\n")
@@ -222,7 +228,8 @@ def _migrate(
     """Bring the database to this version of the code, if it is not there already."""
     assert settings.database_url is not None
     try:
-        if schema.is_enough(schema.applied(settings.database_url)):
+        # By a child: we live as long as the service, and need no driver for anything else.
+        if schema.is_enough(schema.applied_by_child(settings.database_url)):
             return
     except schema.NoDatabase as error:
         raise CannotStart(f"The database of DATABASE_URL does not answer: {error}") from error
@@ -259,6 +266,15 @@ def environment_of(settings: Settings) -> dict[str, str]:
     return {**system.environment(), **os.environ, **procfile.surroundings(os.environ), **own}
 
 
+def start_fork_server(settings: Settings, supervisor: Supervisor) -> ForkServer | None:
+    """It loads the processes' modules while the servers start; None where a fork is not safe, as on macOS."""
+    if not system.is_linux():
+        return None
+    forks = ForkServer(supervisor, without_secrets(environment_of(settings)))
+    supervisor.fork = forks.fork
+    return forks
+
+
 def _start_processes(
     settings: Settings, supervisor: Supervisor, environment: Mapping[str, str], started: list[Child]
 ) -> None:
@@ -271,7 +287,11 @@ def _start_processes(
                 for number in range(1, formation.children(settings.processes, line.name) + 1):
                     name = line.name if number == 1 else f"{line.name}.{number}"
                     program = SupervisedProgram(
-                        name, line.argv, line.environment(environment), procfile.PROJECT
+                        name,
+                        line.argv,
+                        line.environment(environment),
+                        procfile.PROJECT,
+                        command=line.command,
                     )
                     started.append(supervisor.start(program))
         ready = supervisor.wait_until(lambda: next(answers), seconds=READY_SECONDS)

@@ -12,28 +12,21 @@ import contextvars
 import logging
 import os
 import sys
-import time
-from _queue import SimpleQueue  # queue's is another one once gevent has patched it
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import orjson
-from gevent import monkey
 from gevent.hub import Hub
 
+from shared.infra.outlet import Outlet
 from shared.settings import Settings
 
 log = logging.getLogger(__name__)
 
 _bound: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("bound", default={})  # noqa: B039
 
-select: Any = monkey.get_original("select", "select")
-sleep: Any = monkey.get_original("time", "sleep")
-start_new_thread: Any = monkey.get_original("_thread", "start_new_thread")
-
-MOST_WAITING = 10_000  # lines that are kept for a reader who does not keep up
 FLUSH_SECONDS = 1.0
 
 # What every record has of itself; whatever else it carries came with `extra=`.
@@ -118,67 +111,6 @@ class Handler(logging.StreamHandler[TextIO]):
             {**record, "msg": "%d log lines were dropped: nobody read them", "args": (dropped,)}
         )
         return (self.format(record) + self.terminator).encode()
-
-
-class Outlet:
-    """A descriptor that a thread of its own writes to, line by line in order, and drops what does not fit.
-
-    The thread and what it waits on are the system's, also under gevent: it is there to be blocked. Each line
-    carries how many were dropped before it, so that the notice of them comes where they would have been.
-    """
-
-    def __init__(self, descriptor: int, notice: Callable[[int], bytes]) -> None:
-        self._descriptor, self._notice = descriptor, notice
-        self._dropped = 0  # by `put`
-        self._begin()
-        os.register_at_fork(
-            after_in_child=self._begin
-        )  # threads do not come along, lines belong to the parent
-
-    def _begin(self) -> None:
-        self._lines: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
-        self._written = self._accepted = 0
-        self._reported = self._dropped
-        self._is_writing = False
-
-    def put(self, line: bytes) -> None:
-        """Never waits."""
-        if not self._is_writing:
-            self._is_writing = True
-            start_new_thread(self._write_forever, ())
-        if self._accepted - self._written >= MOST_WAITING:
-            self._dropped += 1
-            return
-        self._accepted += 1
-        self._lines.put((self._dropped, line))
-
-    def flush(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while self._written < self._accepted and time.monotonic() < deadline:
-            sleep(0.001)
-
-    def _write_forever(self) -> None:
-        while True:
-            dropped, line = self._lines.get()
-            self._report(dropped)
-            self._write(line)
-            self._written += 1
-            if self._lines.empty():
-                self._report(self._dropped)
-
-    def _report(self, dropped: int) -> None:
-        if dropped > self._reported:
-            self._write(self._notice(dropped - self._reported))
-            self._reported = dropped
-
-    def _write(self, data: bytes) -> None:
-        while data:
-            try:
-                data = data[os.write(self._descriptor, data) :]
-            except BlockingIOError:  # somebody else has made it so
-                select((), (self._descriptor,), ())
-            except OSError:
-                return  # there is no reader any more, and nobody to tell
 
 
 class TextLines(logging.Formatter):

@@ -19,4 +19,5 @@ def with_clocks(settings: Settings) -> dict[str, str]:
 
 if __name__ == "__main__":
     up.environment_of = with_clocks
+    up.start_fork_server = lambda settings, supervisor: None  # a fork has the clock it was loaded with
     app()

@@ -34,10 +34,10 @@ TAIL_LINES = 80
 
 # What of each process' command line tells it apart.
 MARKS = {
-    "web": "web/gunicorn.py",
+    "web": "gunicorn: ",
     "runner": "runner@",
     "builder": "builder@",
-    "beat": "workers.beat",
+    "beat": "[celery beat]",
     "postgres": "bin/postgres -D",
     "valkey": "valkey-server",
     "host": "workers/graph_host",

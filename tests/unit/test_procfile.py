@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from cli.machine import up
 from cli.machine.procfile import PROJECT, BadProcfile, ProcfileLine, read
 from cli.machine.supervisor import Child, SupervisedProgram, Supervisor
-from shared.infra import broker
+from shared.infra import broker, system
 from shared.settings import Settings
 from workers.isolation import sandbox
 
@@ -70,7 +71,7 @@ class Recorder(Supervisor):
         super().__init__(lambda name, line: None)
         self.given: dict[str, Mapping[str, str]] = {}
 
-    def start(self, program: SupervisedProgram) -> Child:
+    def start(self, program: SupervisedProgram, *, restarts: bool = True) -> Child:
         self.given[program.name] = program.environment
         return Child(program)
 
@@ -100,6 +101,28 @@ def test_each_of_several_processes_has_a_name_of_its_own() -> None:
 
     assert set(recorder.given) == {"web", "runner", "runner.2", "runner.3", "builder", "beat"}
     assert recorder.given["web"]["RUNYARD_PROCESSES"] == "web=2,runner=3"
+
+
+def test_where_a_fork_is_not_safe_each_process_is_a_program_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(system, "is_linux", lambda: False)
+    recorder = Recorder()
+
+    assert up.start_fork_server(Settings.from_env({}), recorder) is None
+    assert recorder.given == {}
+
+
+def test_the_fork_server_gets_no_address_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://secret")
+    monkeypatch.setattr(system, "is_linux", lambda: True)
+    recorder = Recorder()
+
+    up.start_fork_server(
+        replace(Settings.from_env({}), api_key="secret", encryption_keys=("secret",)), recorder
+    )
+
+    assert "secret" not in str(recorder.given["forks"])
 
 
 def test_no_process_looks_for_modules_where_its_starter_has_his(monkeypatch: pytest.MonkeyPatch) -> None:

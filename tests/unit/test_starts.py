@@ -8,25 +8,47 @@ from pathlib import Path
 
 import pytest
 
+from cli.machine.fork_server import SHARED
+
 PROJECT = Path(__file__).parents[2]
 
 UNUSED = {
     "web.app": {"celery", "kombu", "sqlalchemy.orm"},
     "workers.__main__, workers.tasks": {"celery.bin.celery", "flask", "sqlalchemy.orm"},
     "workers.beat": {"celery.bin.celery", "flask", "sqlalchemy"},
-    "cli.main": {"celery", "psycopg", "sqlalchemy"},
+    "cli.main": {"celery", "gevent", "psycopg", "sqlalchemy"},
 }
 
 
 @pytest.mark.parametrize("module", UNUSED)
 def test_a_process_loads_nothing_that_it_may_never_use(module: str) -> None:
+    assert UNUSED[module] & modules_after(f"import {module}") == set()
+
+
+def modules_after(code: str) -> set[str]:
+    """What an interpreter has loaded that did this."""
     found = subprocess.run(
-        [sys.executable, "-c", f"import sys, {module}; print(*sys.modules)"],
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
         cwd=PROJECT,
         env={"PYTHONPATH": str(PROJECT)},
         capture_output=True,
         text=True,
         check=True,
     )
+    return set(found.stdout.split())
 
-    assert UNUSED[module] & set(found.stdout.split()) == set()
+
+def test_the_fork_server_loads_what_several_processes_do_and_nothing_that_reads_its_settings_then() -> None:
+    loaded = {
+        name: modules_after(code)
+        for name, code in {
+            "forks": f"import {', '.join(SHARED)}",
+            "web": "import web.app, gunicorn.workers.ggevent",
+            "worker": "import workers.__main__, workers.tasks",
+        }.items()
+    }
+
+    assert loaded["web"] & loaded["worker"] - loaded["forks"] == set()
+    assert loaded["forks"] & {"web.wsgi", "workers.app", "workers.beat"} == set()
+    # It decides when it is imported whether several processes of web count together.
+    assert "prometheus_client" not in loaded["forks"]

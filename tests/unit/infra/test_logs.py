@@ -14,7 +14,7 @@ from dataclasses import replace
 import gevent
 import pytest
 
-from shared.infra import logs
+from shared.infra import logs, outlet
 from shared.settings import Settings
 
 log = logging.getLogger("runyard.test")
@@ -76,7 +76,7 @@ def test_a_greenlet_that_fails_is_logged_as_all_else(output: io.StringIO) -> Non
     assert "ValueError: invalid literal" in line["trace"]
 
 
-LINES = logs.MOST_WAITING + 7_000  # more than a pipe and what is kept for it hold
+LINES = outlet.MOST_WAITING + 7_000  # more than a pipe and what is kept for it hold
 
 
 @pytest.fixture
@@ -102,9 +102,9 @@ def read_until(descriptor: int, last: str) -> list[str]:
 
 def test_lines_keep_their_order_and_none_is_lost(unread: tuple[logging.Logger, int]) -> None:
     logger, pipe = unread
-    for number in range(logs.MOST_WAITING):
+    for number in range(outlet.MOST_WAITING):
         logger.info("%d", number)
-    expected = [str(number) for number in range(logs.MOST_WAITING)]
+    expected = [str(number) for number in range(outlet.MOST_WAITING)]
     assert read_until(pipe, expected[-1]) == expected
 
 
