@@ -14,10 +14,12 @@ from collections import deque
 from collections.abc import Iterable
 from uuid import UUID
 
-from redis.exceptions import RedisError
+from redis import Redis
+from redis.exceptions import ConnectionError, RedisError
 
 from shared.infra import redis, task_message
 from shared.infra.loops import forever
+from shared.infra.packed import OwnConnection, command, pack
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,8 @@ class Notifier:
         self._thread: threading.Thread | None = None
         self._failures = 0
         self._open_until = 0.0
+        self._redis: Redis | None = None
+        self._connection: OwnConnection
 
     def notify(self, task: str, queue: str, id: UUID | str) -> None:
         self._waiting.append((task, queue, str(id)))
@@ -94,22 +98,32 @@ class Notifier:
         for (task, queue), ids in batches.items():
             for at in range(0, len(ids), IDS_A_MESSAGE):
                 made = task_message.made(task, queue, [ids[at : at + IDS_A_MESSAGE]])
-                messages.setdefault(queue, []).append(made)
-        for queue, together in messages.items():
-            self._send(queue, together)
+                messages.setdefault(queue, []).append(pack(made))
+        self._send(
+            [
+                command(2 + len(together), pack(b"LPUSH", f"{CELERY_PREFIX}{queue}".encode()), *together)
+                for queue, together in messages.items()
+            ]
+        )
 
-    def _send(self, queue: str, messages: list[bytes]) -> None:
-        """What `Celery.send_task` does for one message, for several in one round-trip."""
+    def _send(self, commands: list[bytes]) -> None:
+        """What `Celery.send_task` does for one message, for all queues in one round-trip."""
         if time.monotonic() < self._open_until:
             return  # upkeep notifies again for rows nobody claimed
+        if self._redis is not redis.broker():
+            self._redis = redis.broker()
+            self._connection = OwnConnection(self._redis)
         try:
-            redis.broker().lpush(f"{CELERY_PREFIX}{queue}", *messages)
+            try:
+                self._connection.send(commands)
+            except ConnectionError:  # nobody has used it for a while, and it was lost meanwhile
+                self._connection.send(commands)
             self._failures = 0
         except (RedisError, OSError) as error:
             self._failures += 1
             if self._failures >= BREAKER_FAILURES:
                 self._open_until = time.monotonic() + BREAKER_SECONDS
-            log.warning("could not notify %s in %d messages: %s", queue, len(messages), error)
+            log.warning("could not notify %d queues: %s", len(commands), error)
 
 
 notifier = Notifier()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64decode
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -57,8 +58,10 @@ class Broker:
         self._failures = failures
         self.tries: list[str] = []
         monkeypatch.setattr(shared_redis, "broker", lambda: self)
+        monkeypatch.setattr(shared_broker, "OwnConnection", lambda broker: broker)
 
-    def lpush(self, key: str, *messages: bytes) -> None:
+    def send(self, commands: Sequence[bytes]) -> None:
+        key = commands[0].split(b"\r\n")[4].decode()
         self.tries.append(key)
         if key.endswith("bad"):
             raise TypeError("a bug")
@@ -91,6 +94,17 @@ def test_it_notifies_again_after_its_pause(monkeypatch: pytest.MonkeyPatch) -> N
         wait_until(lambda n=n: len(broker.tries) == n + 1)
 
     wait_until(lambda: notifier._failures == 0)
+
+
+def test_a_connection_that_was_lost_meanwhile_loses_no_notification(redis: Redis) -> None:
+    notifier = Notifier()
+    notifier.notify(shared_broker.EXECUTE_RUNS, "runs.default", "first")
+    wait_until(lambda: ids_in(redis, "runs.default") == ["first"])
+    redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    notifier.notify(shared_broker.EXECUTE_RUNS, "runs.default", "second")
+
+    wait_until(lambda: ids_in(redis, "runs.default") == ["first", "second"])
 
 
 def test_a_bug_in_one_notification_does_not_end_the_notifier(
