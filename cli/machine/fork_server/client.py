@@ -50,12 +50,15 @@ class ForkServer:
         """Start a line of the Procfile; None when that is to be done without a fork server."""
         if not self._is_ready or program.command is None or not FORKED.fullmatch(program.command):
             return None
+        words = words_of(program.command, program.environment)
+        if words is None:
+            return None
         printed, output = os.pipe()
         own, theirs = socket.socketpair()
         own.settimeout(ANSWER_SECONDS)
         order = {
             "supervisor": os.getpid(),
-            "words": words_of(program.command, program.environment),
+            "words": words,
             "environment": dict(program.environment),
             "folder": str(program.folder),
             "death_signal": int(program.death_signal),
@@ -75,12 +78,14 @@ class ForkServer:
         return ForkedProcess(pid, os.fdopen(printed, "rb", buffering=0))
 
 
-def words_of(command: str, environment: Mapping[str, str]) -> list[str]:
-    """What a shell makes of the command: its words, with variables filled in."""
-    printed = subprocess.check_output(
+def words_of(command: str, environment: Mapping[str, str]) -> list[str] | None:
+    """What a shell makes of the command: its words, with variables filled in; None where it cannot read it."""
+    done = subprocess.run(
         ["/bin/sh", "-c", f"printf '%s\\0' {command.replace('$$', OWN_PID)}"],
         env=dict(environment),
+        capture_output=True,
         text=True,
         errors="surrogateescape",
+        check=False,
     )
-    return printed.split("\0")[:-1]
+    return done.stdout.split("\0")[:-1] if done.returncode == 0 else None

@@ -120,3 +120,7 @@ def test_a_command_has_the_words_that_a_shell_makes_of_it() -> None:
         "-n",
         "%h-@own-pid@",
     ]
+
+
+def test_a_command_that_no_shell_can_read_is_left_to_one() -> None:
+    assert words_of("python -m a 'b", {}) is None
