@@ -8,14 +8,70 @@ With TEST_FORKS it has a fork server; with "killed" that is killed before the pr
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
 from cli.machine.fork_server.client import ForkServer
+from cli.machine.procfile import PROJECT
 from cli.machine.supervisor import SupervisedProgram, Supervisor
 from cli.output import Lines
+
+
+class Supervised:
+    """A supervisor in a process of its own, with what it printed."""
+
+    def __init__(self, folder: Path, *commands: str, grace_seconds: float = 5) -> None:
+        self._output = folder / "output"
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.supervised", str(grace_seconds), *commands],
+                cwd=PROJECT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def lines(self) -> list[str]:
+        return self._output.read_text().splitlines()
+
+    def said(self, text: str) -> list[str]:
+        return [line for line in self.lines() if text in line]
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def end(self, number: signal.Signals) -> list[psutil.Process]:
+        """Send it this signal; what outlives it."""
+        family = self.family()
+        self.process.send_signal(number)
+        self.process.wait(20)
+        _, left = psutil.wait_procs(family, timeout=10)
+        return left
+
+
+Start = Callable[..., Supervised]
+
+
+@contextmanager
+def supervising(folder: Path) -> Iterator[Start]:
+    """Starts supervisors that print into this folder, and ends them."""
+    started: list[Supervised] = []
+
+    def start(*commands: str, grace_seconds: float = 5) -> Supervised:
+        started.append(Supervised(folder, *commands, grace_seconds=grace_seconds))
+        return started[-1]
+
+    yield start
+    for supervised in started:
+        if supervised.process.poll() is None:
+            supervised.process.kill()
+            supervised.process.wait()
 
 
 def fork_server(supervisor: Supervisor) -> ForkServer | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,9 @@ import pytest
 
 from cli.machine.fork_server.client import FORKED, words_of
 from cli.machine.procfile import PROJECT, read
+from tests.support.supervised import Start, Supervised, supervising
 from tests.support.waiting import wait_until
-from tests.unit.cli.test_supervisor import Supervised
 
-Start = Callable[..., Supervised]
 PROGRAM = "python -m tests.support.what_it_is"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
@@ -24,21 +23,17 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothi
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    started: list[Supervised] = []
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    with supervising(tmp_path) as supervise:
 
-    def run(*commands: str, forks: str = "yes") -> Supervised:
-        monkeypatch.setenv("TEST_FORKS", forks)
-        monkeypatch.setenv("PYTHONPATH", str(PROJECT))
-        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
-        started.append(Supervised(tmp_path, *commands))
-        wait_until(lambda: started[-1].said("forked all"), 60)
-        return started[-1]
+        def run(*commands: str, forks: str = "yes") -> Supervised:
+            monkeypatch.setenv("TEST_FORKS", forks)
+            supervised = supervise(*commands)
+            wait_until(lambda: supervised.said("forked all"), 60)
+            return supervised
 
-    yield run
-    for supervised in started:
-        if supervised.process.poll() is None:
-            supervised.process.kill()
-            supervised.process.wait()
+        yield run
 
 
 def facts_of(supervised: Supervised, name: str = "p0") -> dict[str, Any]:

@@ -5,63 +5,21 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from cli.machine.procfile import PROJECT
+from tests.support.supervised import Start, supervising
 from tests.support.waiting import wait_until
-
-Start = Callable[..., "Supervised"]
-
-
-class Supervised:
-    """A supervisor in a process of its own, with what it printed."""
-
-    def __init__(self, folder: Path, *commands: str, grace_seconds: float = 5) -> None:
-        self._output = folder / "output"
-        with self._output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.supervised", str(grace_seconds), *commands],
-                cwd=PROJECT,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def lines(self) -> list[str]:
-        return self._output.read_text().splitlines()
-
-    def said(self, text: str) -> list[str]:
-        return [line for line in self.lines() if text in line]
-
-    def family(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def end(self, number: signal.Signals) -> list[psutil.Process]:
-        """Send it this signal; what outlives it."""
-        family = self.family()
-        self.process.send_signal(number)
-        self.process.wait(20)
-        _, left = psutil.wait_procs(family, timeout=10)
-        return left
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    started: list[Supervised] = []
-
-    def run(*commands: str, grace_seconds: float = 5) -> Supervised:
-        started.append(Supervised(tmp_path, *commands, grace_seconds=grace_seconds))
-        return started[-1]
-
-    yield run
-    for supervised in started:
-        if supervised.process.poll() is None:
-            supervised.process.kill()
-            supervised.process.wait()
+    with supervising(tmp_path) as start:
+        yield start
 
 
 def test_it_shows_each_line_after_its_program_s_name(start: Start) -> None:
