@@ -140,9 +140,7 @@ class Supervisor:
 
     def run(self, program: SupervisedProgram) -> int | None:
         """Run this program to its end; its exit code, None when we were asked to stop before."""
-        child = Child(program, restarts=False)
-        self._children.append(child)
-        self._spawn(child)
+        child = self.start(program, restarts=False)
         try:
             while child.process is not None and not self.is_asked_to_stop:
                 self.serve(0.05)
