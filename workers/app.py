@@ -7,16 +7,23 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
+import signal
 from typing import Any
 
-from celery.apps.worker import install_worker_term_handler
-from celery.signals import setup_logging, worker_init, worker_ready, worker_shutting_down
+import gevent
+from celery.bootsteps import StartStopStep
+from celery.signals import setup_logging, worker_init, worker_ready
+from celery.worker import state
 
 from shared.infra import broker, collector, logs, postgres, redis, schema, tracers
 from shared.infra.hardening import close_memory
 from shared.settings import Settings
-from workers import celery_app, control, heartbeat, transport
+from workers import celery_app, control, heartbeat, stop_signals, transport
+from workers.stop_signals import STOP_SIGNALS
+
+log = logging.getLogger(__name__)
 
 close_memory()
 settings = Settings.from_env(os.environ)
@@ -72,15 +79,31 @@ def start(sender: Any, **_: Any) -> None:
     consumed = set(sender.app.amqp.queues.consume_from)
     is_runner = broker.runs_queue(settings.pool) in consumed
     tasks.start(settings, is_runner=is_runner, slots=sender.controller.concurrency)
-    for name in ("SIGINT", "SIGQUIT"):  # a cold shutdown blocks in the handler, which gevent refuses
-        install_worker_term_handler(sender.controller, sig=name)
 
 
-@worker_shutting_down.connect
-def drain(**_: Any) -> None:
+class SignalStep(StartStopStep):
+    """Have signals drain this worker instead of Celery's handlers.
+
+    Those run wherever a signal interrupts the process: a second one, or one that finds gevent's hub, waits for a lock
+    that is not given back. These are greenlets.
+    """
+
+    def start(self, parent: Any) -> None:
+        for number in STOP_SIGNALS:
+            gevent.signal_handler(number, drain, number)
+
+
+app.steps["worker"].add(SignalStep)  # pyright: ignore[reportOptionalSubscript]  filled when the app is made
+
+
+def drain(number: signal.Signals) -> None:
+    """Take nothing new, end when what runs has ended; the first signal says it all."""
     from workers import tasks  # see start()
 
-    tasks.drain()
+    if state.should_stop is None:
+        state.should_stop = os.EX_OK
+        log.info("%s: takes nothing new, ends when its work has", number.name)
+        tasks.drain()
 
 
 @atexit.register
@@ -88,3 +111,4 @@ def close() -> None:
     from workers import tasks  # see start()
 
     tasks.close()
+    stop_signals.ignore()  # Python gives them back to the system before it exits

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from celery.beat import Scheduler
 from celery.bin.base import CLIContext
@@ -19,7 +20,8 @@ from shared.infra import broker, logs
 from shared.infra.hardening import close_memory
 from shared.infra.health_socket import HealthSocket
 from shared.settings import Settings
-from workers import celery_app
+from workers import celery_app, stop_signals
+from workers.stop_signals import STOP_SIGNALS
 
 SWEEP_SECONDS = 10.0
 SILENT_SECONDS = 6 * SWEEP_SECONDS
@@ -63,6 +65,14 @@ def answer(**_: Any) -> None:
     health = HealthSocket(settings.runtime_dir, "beat", why_not_ready)
     health.open()
     atexit.register(health.close)
+    for number in STOP_SIGNALS:
+        signal.signal(number, stop)
+
+
+def stop(*_: Any) -> NoReturn:
+    """End this process; Celery's handler would raise anew, into the end, for each further signal."""
+    stop_signals.ignore()
+    raise SystemExit
 
 
 @setup_logging.connect
