@@ -252,7 +252,7 @@ def peek(state: State) -> State:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-        if b"DATABASE_URL" in environ:
+        if b"\0DATABASE_URL=" in b"\0" + environ:
             seen["credentials"].append(command)
     for module in ("shared.models", "workers.runner.execution", "web.app", "celery", "sqlalchemy"):
         try:
