@@ -17,6 +17,8 @@ from shared.errors import NotFound
 from shared.infra.postgres import dumps
 from shared.models import is_live, waiting_since
 
+HEARTBEAT_SECONDS = 5.0
+CUT_OFF_SECONDS = 3 * HEARTBEAT_SECONDS  # without one: until then it may be a restart of the database
 SILENT_SECONDS = 60.0
 READY, DRAINING = "ready", "draining"
 
@@ -78,6 +80,14 @@ def request_drain(conn: Connection, worker: str) -> None:
     """Have a worker drain itself, which it learns with its next heartbeat; raises NotFound."""
     if conn.execute(DRAIN, {"id": worker}).rowcount != 1:
         raise NotFound(f"Worker {worker} not found.")
+
+
+def is_heard(conn: Connection, worker: str) -> bool:
+    """Whether a worker lives, by its heartbeats."""
+    query = text(
+        "SELECT EXISTS (SELECT FROM worker WHERE id = :id AND seen_at > now() - make_interval(secs => :cut_off))"
+    )
+    return bool(conn.execute(query, {"id": worker, "cut_off": CUT_OFF_SECONDS}).scalar())
 
 
 def leave(conn: Connection, worker: str) -> None:

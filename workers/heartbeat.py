@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 
 from shared import __version__, fleet
 from shared.errors import Unavailable
-from shared.fleet import DRAINING, READY, Heartbeat
+from shared.fleet import DRAINING, HEARTBEAT_SECONDS, READY, Heartbeat
 from shared.infra import broker
 from shared.infra.health_socket import HealthSocket
 from shared.infra.loops import forever
@@ -35,10 +35,8 @@ from workers.isolation.sandbox import Isolation
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_SECONDS = 5.0
 HEARTBEATS_A_CANARY = 2
 DEAD_SECONDS = 60.0
-CUT_OFF_HEARTBEATS = 3  # that were not written: until then it may be a restart of the database
 DEAD_CANARIES = 4  # unanswered ones: what was lost with a broker that restarted does not count
 
 Figures = Callable[[], Mapping[str, Any]]
@@ -123,7 +121,7 @@ class HeartbeatSender:
         if self._sent_at is None:
             return "it has not reached the database yet"
         silent = self._clock() - self._sent_at
-        if silent > CUT_OFF_HEARTBEATS * HEARTBEAT_SECONDS:
+        if silent > fleet.CUT_OFF_SECONDS:
             return f"it has not reached the database for {silent:.0f} s"
         return None
 

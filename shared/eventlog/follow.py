@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from redis import Redis
@@ -25,8 +26,17 @@ ROW_CHECK_SECONDS = 15.0  # … and whether the row has ended, which its owner c
 AWAY_CHECK_SECONDS = 5.0  # … and while Redis is away, where the row says all that is wanted
 PAUSE_SECONDS = 0.2
 SETTLE_SECONDS = 1.5  # between the row's end and a log without one: longer than a writer pauses
+HELD_SECONDS = 30.0  # … and than it takes one to notice that it has been cut off from Redis for a while
 
-Ended = Callable[[int], Sequence[Event] | None]
+
+class RowEnd(NamedTuple):
+    """The last events of a log, by the row. `is_held`: its writer lives, and may have some that it could not send."""
+
+    events: Sequence[Event]
+    is_held: bool = False
+
+
+Ended = Callable[[int], RowEnd | None]
 
 
 def follow(
@@ -40,9 +50,9 @@ def follow(
 ) -> Iterator[list[Event]]:
     """A log's events in order from number `after`, in batches, to its last; [] on each quiet spell.
 
-    `after` None means from now on. `ended(last)` answers from the row, for a log that was lost: the last
-    events to send to who has those up to number `last`, or None while the thing lives. `quiet_seconds()` is
-    how long to wait for something new.
+    `after` None means from now on. `ended(last)` answers from the row, for a log that was lost: the end for who
+    has the events up to number `last`, or None while the thing lives. `quiet_seconds()` is how long to wait for
+    something new.
     `ended_by_row` is for callers who need the end alone, not what led to it: it is asked while Redis is away.
     Raises Stopping when the process stops first.
 
@@ -142,15 +152,16 @@ def _look(position: _Position, checks: _Checks, row: _Row, ended: Ended) -> Sequ
 class _Checks:
     """When a quiet reader looks for itself: at the log often, at the row seldom.
 
-    The row is believed when it says twice that all is over and nothing was added in between: the row ends
-    first, its log a moment later, and a writer that has just got Redis back may still hold the last events.
+    The row is believed when it has said for a while that all is over, and nothing was added meanwhile: the row
+    ends first, its log a moment later, and a writer that has just got Redis back may still hold the last events.
     """
 
     def __init__(self, is_new: bool) -> None:
         now = time.monotonic()
         self._next = now + (SELF_CHECK_SECONDS if is_new else 0)
         self._row_at = now + (ROW_CHECK_SECONDS if is_new else 0)
-        self._ended_with: int | None = None  # the row had ended when this was the log's last event
+        self._ended_with: int | None = None  # the row had ended when this was the log's last event …
+        self._ended_at = 0.0  # … and that was seen first
 
     @property
     def seconds_left(self) -> float:
@@ -161,11 +172,14 @@ class _Checks:
         now = time.monotonic()
         if now < self._row_at:
             return None
-        final = ended(last)
-        if final and self._ended_with == last:
-            return final
-        self._ended_with = last if final else None
-        self._row_at = now + (SETTLE_SECONDS if final else ROW_CHECK_SECONDS)
+        end = ended(last)
+        if end is None:
+            self._ended_with = None
+        elif self._ended_with != last:
+            self._ended_with, self._ended_at = last, now
+        elif now - self._ended_at >= (HELD_SECONDS if end.is_held else SETTLE_SECONDS):
+            return end.events
+        self._row_at = now + (SETTLE_SECONDS if end else ROW_CHECK_SECONDS)
         return None
 
     def again(self) -> None:

@@ -12,10 +12,13 @@ from uuid import UUID
 
 import orjson
 from redis.exceptions import RedisError
+from sqlalchemy import Connection, text
 
+from shared import fleet
 from shared.errors import NotFound, Unavailable
 from shared.eventlog import events
 from shared.eventlog.events import END, EXPIRED, Event
+from shared.eventlog.follow import HELD_SECONDS, RowEnd
 from shared.infra import redis
 from shared.infra.postgres import connection, dumps
 from shared.models import LIVE_RUN_STATUSES, RunStatus
@@ -133,27 +136,47 @@ def extent(run_id: UUID) -> tuple[int, bool]:
     return int(newest or 0), end is not None
 
 
-def end_of_lost(deployment_id: UUID, run_id: UUID, last: int) -> Sequence[Event] | None:
+def end_of_lost(deployment_id: UUID, run_id: UUID, last: int, *, end_alone: bool = False) -> RowEnd | None:
     """The end of a log that was lost, made from the row, for who has its events up to number `last`.
 
     None while the run lives. An owner notes in the row which number the end has: who has all before it lacks
-    nothing, though the owner was killed before it had written the end.
+    nothing, though the owner was killed before it had written the end. `end_alone`: nothing before it is wanted.
     """
     try:
         with connection() as conn:
             row = read.get(conn, deployment_id, run_id)
+            if row["status"] in LIVE_RUN_STATUSES:
+                return None
+            is_held = not end_alone and _is_held(conn, run_id)
     except NotFound:
-        return [END_OF_LOG]
+        return RowEnd([END_OF_LOG], is_held=_is_held_of_gone(run_id))
     except Unavailable:
         return None
-    if row["status"] in LIVE_RUN_STATUSES:
-        return None
     if 0 < row["seq_reserved"] - 1 <= last:
-        return [END_OF_LOG]
+        return RowEnd([END_OF_LOG])
     lost = [EXPIRED] if row["attempt"] and not extent(run_id)[1] else []  # who writes no end may lack more
     if row["status"] in FAILED and row["error"]:
-        return [*lost, Event(0, 0, "error", dumps(row["error"]).encode()), END_OF_LOG]
-    return [*lost, END_OF_LOG]
+        lost.append(Event(0, 0, "error", dumps(row["error"]).encode()))
+    return RowEnd([*lost, END_OF_LOG], is_held)
+
+
+def _is_held(conn: Connection, run_id: UUID) -> bool:
+    """Whether the owner of a run that has ended may still come to write its last events: it lives, and ended it recently."""
+    query = text(
+        "SELECT owner FROM run WHERE run_id = :run_id AND ended_at > now() - make_interval(secs => :held)"
+    )
+    owner = conn.execute(query, {"run_id": run_id, "held": HELD_SECONDS}).scalar()
+    return owner is not None and fleet.is_heard(conn, owner)
+
+
+def _is_held_of_gone(run_id: UUID) -> bool:
+    """The same of a run whose row is gone: its log knows whose it is, unless nothing of it could be written yet."""
+    try:
+        owner: Any = redis.events(run_id).hget(events.meta_key(run_id), "owner")
+        with connection() as conn:
+            return owner is None or fleet.is_heard(conn, owner.decode())
+    except (RedisError, Unavailable):
+        return True
 
 
 def end_by_row(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from uuid import UUID, uuid4
 
 import orjson
@@ -12,6 +13,7 @@ from sqlalchemy import text
 from shared.eventlog import events, follow
 from shared.eventlog.events import RESERVED
 from shared.eventlog.hub import hub
+from shared.fleet import Heartbeat, record_heartbeat
 from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
@@ -154,6 +156,57 @@ def test_nothing_is_missing_where_the_end_alone_was_not_written(
     error = sse("error", FAILURE, 3) if failed else ""
     assert text_of(join(api, run_id, "1")) == sse("values", {"a": 1}, 2) + error
     assert text_of(join(api, run_id, "2")) == error
+
+
+@pytest.fixture
+def owner() -> str:
+    """A runner that lives."""
+    with connection() as conn:
+        heartbeat = Heartbeat(
+            id="actor", kind="runner", pool="default", host_name="h", pid=1, version="1", isolation=2
+        )
+        record_heartbeat(conn, heartbeat)
+    return heartbeat.id
+
+
+SILENCE = "UPDATE worker SET seen_at = now() - interval '20 seconds'"
+AGE = "UPDATE run SET ended_at = now() - interval '1 minute'"
+
+
+@pytest.mark.parametrize("since", [SILENCE, AGE])
+def test_an_owner_that_lives_may_hold_the_last_events_for_a_while(
+    api: Api, thread_id: str, owner: str, since: str
+) -> None:
+    actor = Actor(start(api, thread_id), owner)
+    actor.finish({"a": 1}, dies=True, unsent=1)
+
+    assert is_held(actor, last=1)
+    assert not is_held(actor, last=2), "nothing is missing"
+    assert not is_held(actor, last=1, end_alone=True)
+    with connection() as conn:
+        conn.execute(text(since))
+    assert not is_held(actor, last=1)
+
+
+def test_so_may_that_of_a_run_whose_row_has_gone(api: Api, owner: str) -> None:
+    unwritten = UUID(api.post("/runs", {"assistant_id": "agent"}).json["run_id"])
+    actor = Actor(api.post("/runs", {"assistant_id": "agent"}).json["run_id"], owner)
+    actor.finish({"a": 1}, dies=True)
+
+    assert is_held(actor, last=1)
+    with connection() as conn:
+        conn.execute(text(SILENCE))
+        conn.execute(text("DELETE FROM run WHERE run_id = :id"), {"id": unwritten})
+    assert not is_held(actor, last=1)
+    actor.run = dataclasses.replace(actor.run, run_id=unwritten)
+    assert is_held(actor, last=0), "its log does not say whose it is"
+
+
+def is_held(actor: Actor, *, last: int, end_alone: bool = False) -> bool:
+    """Whether who has the events up to `last` is to wait for more, by the row."""
+    end = end_event.end_of_lost(actor.run.deployment_id, actor.run.run_id, last, end_alone=end_alone)
+    assert end is not None
+    return end.is_held
 
 
 @pytest.mark.parametrize("failed", [False, True])

@@ -62,8 +62,12 @@ class Actor:
         output: Any = None,
         usage: dict[str, Any] | None = None,
         dies: bool = False,
+        unsent: int = 0,
     ) -> None:
-        """End the run: its row first, then its log, unless its owner dies in between."""
+        """End the run: its row first, then its log, unless its owner dies in between.
+
+        `unsent`: how many events before the last it could not write.
+        """
         if error is not None and status is not RunStatus.INTERRUPTED:
             self.emit("error", error)
         end = Finish(
@@ -75,7 +79,7 @@ class Actor:
             None if state is None else orjson.dumps(state).decode(),
             orjson.dumps(interrupts or {}).decode(),
             None if usage is None else orjson.dumps(usage).decode(),
-            end_seq=self._next,
+            end_seq=self._next + unsent,
         )
         with driver() as conn, conn.transaction():
             records.lock_all(conn, [(self.run.deployment_id, self.run.thread_id)])

@@ -12,10 +12,11 @@ from redis import Redis
 from sqlalchemy import Engine, text
 
 from shared import fleet
+from shared.fleet import HEARTBEAT_SECONDS
 from shared.infra.postgres import connection
 from shared.settings import Settings
 from workers import celery_app, heartbeat
-from workers.heartbeat import DEAD_SECONDS, HEARTBEAT_SECONDS, HeartbeatSender
+from workers.heartbeat import DEAD_SECONDS, HeartbeatSender
 from workers.isolation.sandbox import Isolation
 
 QUEUE = "runyard:celery:canary.box:1:a"

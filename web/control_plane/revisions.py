@@ -197,13 +197,18 @@ def stream_revision(deployment_id: str, revision_id: str) -> Response:
     after = _position(request.headers.get("Last-Event-ID"), row["seq_reserved"])
     if row["status"] in REVISION_ENDS and _newest(id) <= after:
         return _streamed(_stored_events(row, after), heartbeat, holds=nullcontext())
+
+    def ended(_last: int) -> follow.RowEnd | None:
+        found = logs.last_events(id)
+        return None if found is None else follow.RowEnd(found)
+
     with ExitStack() as stack:
         reader = stack.enter_context(hub().reader(id))
         batches = follow.follow(
             reader,
             id,
             after=after,
-            ended=lambda _last: logs.last_events(id),
+            ended=ended,
             quiet_seconds=heartbeat.quiet_seconds,
         )
         return _streamed(batches, heartbeat, holds=stack.pop_all())

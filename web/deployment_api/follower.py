@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import chain
 from typing import Any
 from uuid import UUID
@@ -47,7 +48,7 @@ class RunFollower:
             reader,
             self.run_id,
             after=after,
-            ended=self.ended,
+            ended=partial(self.ended, end_alone=end_alone),
             quiet_seconds=self.heartbeat.quiet_seconds,
             ended_by_row=self.ended_by_row if end_alone else None,
         )
@@ -93,9 +94,9 @@ class RunFollower:
         """The number of the log's newest event (0: it holds nothing), and whether nothing will be added."""
         return end_event.extent(self.run_id)
 
-    def ended(self, last: int) -> Sequence[Event] | None:
+    def ended(self, last: int, *, end_alone: bool) -> follow.RowEnd | None:
         """The end of a log that was lost, after event `last`; None while the run lives."""
-        return end_event.end_of_lost(self.deployment_id, self.run_id, last)
+        return end_event.end_of_lost(self.deployment_id, self.run_id, last, end_alone=end_alone)
 
     def ended_by_row(self) -> Sequence[Event] | None:
         """The end alone, while the log cannot be read."""

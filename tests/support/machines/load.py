@@ -193,7 +193,9 @@ class Load:
         assert not reading.is_alive(), f"{run}: its stream did not end; so far: {reading.parts[-3:]}"
         ids = [int(part.id) for part in reading.parts if part.id is not None]
         assert ids == sorted(set(ids))
-        assert (reading.parts[-1].event, reading.parts[-1].data["log"]) == ("values", list(range(STEPS)))
+        last = reading.parts[-1]
+        assert last.event == "values", f"{run}: its stream ended early, with {reading.parts[-3:]}"
+        assert last.data["log"] == list(range(STEPS))
         steps = [part.data["step"] for part in reading.parts if part.event == "custom"]
         assert sorted(set(steps)) == list(range(STEPS)), f"{run}: its stream has a hole: {steps}"
         assert len(steps) <= STEPS + attempts - 1

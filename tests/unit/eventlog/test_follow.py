@@ -6,7 +6,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from uuid import UUID, uuid4
 
@@ -15,10 +15,13 @@ from redis import Redis
 
 from shared.eventlog import events, follow
 from shared.eventlog.events import DONE, END, EXPIRED, GAP, LOST, OK, Batch, Event
+from shared.eventlog.follow import RowEnd
 from shared.eventlog.hub import Hub, Reader
 from shared.infra import redis as shared_redis
 from tests.support.event_logs import RETENTION, Log
 from tests.support.waiting import wait_until
+
+FROM_THE_ROW = RowEnd([Event(0, 0, END, b"from the row")])
 
 
 class Follower(threading.Thread):
@@ -253,7 +256,7 @@ def test_a_new_attempt_is_no_hole(hub: Hub, written: Log) -> None:
 
 def test_the_end_comes_from_the_row_when_the_log_is_gone(hub: Hub, written: Log) -> None:
     last = [Event(0, 0, "error", b"{}"), Event(0, 0, END, b"{}")]
-    reader = Follower(hub, written.id, ended=lambda _last: last)
+    reader = Follower(hub, written.id, ended=lambda _last: RowEnd(last))
 
     wait_until(lambda: reader.is_done)
     assert reader.seen == last
@@ -262,11 +265,11 @@ def test_the_end_comes_from_the_row_when_the_log_is_gone(hub: Hub, written: Log)
 def test_a_row_that_ended_is_not_believed_before_its_log_has_had_time(hub: Hub, written: Log) -> None:
     asked: list[float] = []
 
-    def ended(_last: int) -> Sequence[Event] | None:
+    def ended(_last: int) -> RowEnd:
         asked.append(time.monotonic())
         if len(asked) == 1:  # the row is committed, the writer is a moment behind
             written.append(1, 2, floor=0, final=True)
-        return [Event(0, 0, END, b"from the row")]
+        return FROM_THE_ROW
 
     reader = Follower(hub, written.id, ended=ended)
 
@@ -275,10 +278,38 @@ def test_a_row_that_ended_is_not_believed_before_its_log_has_had_time(hub: Hub, 
     assert reader.seen[-1].data != b"from the row"
 
 
+def test_a_writer_that_lives_may_be_late(hub: Hub, written: Log) -> None:
+    """It was cut off from Redis when it ended the row, and has not noticed yet that it is back."""
+    asked: list[int] = []
+
+    def ended(last: int) -> RowEnd:
+        asked.append(last)
+        return FROM_THE_ROW._replace(is_held=True)
+
+    written.append(1, 2, floor=0)
+    reader = Follower(hub, written.id, ended=ended)
+    wait_until(lambda: len(asked) == 5)
+    written.append(3, 4, final=True)
+
+    wait_until(lambda: reader.is_done)
+    assert reader.numbers == [1, 2, 3, 4]
+
+
+def test_a_writer_that_lives_is_not_waited_for_for_ever(
+    hub: Hub, written: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "HELD_SECONDS", 1.0)
+    written.append(1, 2, floor=0)
+    reader = Follower(hub, written.id, ended=lambda _last: FROM_THE_ROW._replace(is_held=True))
+
+    wait_until(lambda: reader.is_done)
+    assert reader.seen[-1].data == b"from the row"
+
+
 def test_a_reader_waits_while_redis_is_away(hub: Hub, written: Log) -> None:
     """The log may hold what is missing: the row's word is not enough."""
     shared_redis.use(shared_redis.make_client("redis://127.0.0.1:1/0", timeout_seconds=0.2))
-    reader = Follower(hub, written.id, ended=lambda _last: [Event(0, 0, END, b"{}")])
+    reader = Follower(hub, written.id, ended=lambda _last: FROM_THE_ROW)
     wait_until(lambda: reader.quiet > 20)
     assert reader.seen == []
 
