@@ -41,7 +41,7 @@ BACKGROUND_SECONDS = 10.0
 SETTLE_SECONDS = 2.0  # PostgreSQL's processes hand in their statistics once a second
 WRITERS, WRITE_SECONDS = 8, 2.0
 MARKS = {
-    "web": "gunicorn: ",
+    "web": "web/gunicorn.py",
     "runner": "runner@",
     "postgres": "bin/postgres -D",
     "redis": "valkey-server",

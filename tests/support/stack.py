@@ -34,10 +34,10 @@ TAIL_LINES = 80
 
 # What of each process' command line tells it apart.
 MARKS = {
-    "web": "gunicorn: ",
+    "web": "web/gunicorn.py",
     "runner": "runner@",
     "builder": "builder@",
-    "beat": "[celery beat]",
+    "beat": "workers.beat",
     "postgres": "bin/postgres -D",
     "valkey": "valkey-server",
     "host": "workers/graph_host",

@@ -8,6 +8,7 @@ READY = b"r"  # everything is loaded
 FORK = b"f"  # … with two descriptors
 GO = b"g"  # the supervisor knows the new process: it may begin
 OWN_PID = "@own-pid@"  # in a command, where its shell would have put `$$`
+LONGEST = 4000  # bytes of a command that `ps` shows: the fork server's own is as long
 REPARENTED_SECONDS = 2.0  # an orphan is its new parent's by then
 ANSWER_SECONDS = 5.0  # longer than that
 

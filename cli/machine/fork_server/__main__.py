@@ -1,4 +1,4 @@
-"""The process that forks: `python -m cli.machine.fork_server CONTROL`, the number of a socket to the supervisor.
+"""The process that forks: `python -m cli.machine.fork_server CONTROL ROOM`, the number of a socket to the supervisor, and spaces.
 
 It loads what at least two processes of the service need, says that it is ready, and then forks for each
 message that comes with two descriptors: what the new process prints to, and a socket to its supervisor alone.
@@ -27,8 +27,6 @@ import runpy  # noqa: E402
 import sys  # noqa: E402
 import time  # noqa: E402
 from typing import NoReturn  # noqa: E402
-
-from setproctitle import setproctitle  # noqa: E402
 
 from cli.machine.fork_server import GO, OWN_PID, READY, REPARENTED_SECONDS, SHARED  # noqa: E402
 from shared.infra import system  # noqa: E402
@@ -85,7 +83,7 @@ def become(output: int, own: socket.socket) -> NoReturn:
     if not _is_parent(order["supervisor"]):
         os._exit(1)  # it died before it would have taken us along
     words = [word.replace(OWN_PID, str(os.getpid())) for word in order["words"]]
-    setproctitle(" ".join(words))
+    system.show_command(words)
     _, _, module, *arguments = words  # python -m
     sys.argv = [module, *arguments]
     gc.enable()

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 
 from cli.machine import procfile
-from cli.machine.fork_server import ANSWER_SECONDS, FORK, GO, OWN_PID
+from cli.machine.fork_server import ANSWER_SECONDS, FORK, GO, LONGEST, OWN_PID
 from cli.machine.supervisor import ForkedProcess, SupervisedProgram, Supervisor
 
 # A module of Python and its arguments; what else a shell could be told is left to a shell.
@@ -28,7 +28,8 @@ class ForkServer:
         self._is_ready = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            argv = [sys.executable, "-m", "cli.machine.fork_server", str(theirs.fileno())]
+            room = " " * LONGEST
+            argv = [sys.executable, "-m", "cli.machine.fork_server", str(theirs.fileno()), room]
             self._child = supervisor.start(
                 SupervisedProgram("forks", argv, environment, procfile.PROJECT, pass_fds=(theirs.fileno(),)),
                 restarts=False,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cli.machine.fork_server import LONGEST
 from cli.machine.fork_server.client import FORKED, words_of
 from cli.machine.procfile import PROJECT, read
 from tests.support.supervised import Start, Supervised, supervising
@@ -60,6 +61,16 @@ def test_a_fork_is_what_the_program_would_be(start: Start) -> None:
     alike = ("environment", "folder", "input", "descriptors")
     assert {name: forked[name] for name in alike} == {name: executed[name] for name in alike}
     assert " ".join(forked["title"]).strip() == f"{PROGRAM} nobody two words {forked['pid']}"
+
+
+def test_of_a_long_command_the_beginning_is_shown(start: Start) -> None:
+    words = [f"word-{number}" for number in range(LONGEST // 5)]
+    facts = facts_of(start(" ".join((PROGRAM, *words))))
+
+    assert facts["arguments"] == words
+    shown = " ".join(facts["title"])
+    assert " ".join((PROGRAM, *words)).startswith(shown)
+    assert len(shown) > LONGEST
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
