@@ -7,20 +7,20 @@ tells, for as long as it is kept, what a reader who comes late must know of the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import orjson
 from redis.exceptions import RedisError
-from sqlalchemy import Connection, text
 
 from shared import fleet
 from shared.errors import NotFound, Unavailable
 from shared.eventlog import events
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.follow import HELD_SECONDS, RowEnd
-from shared.infra import redis
-from shared.infra.postgres import connection, dumps
+from shared.infra import clock, redis
+from shared.infra.postgres import Row, connection, dumps
 from shared.models import LIVE_RUN_STATUSES, RunStatus
 from shared.runs import read
 from shared.runs.claims import Claimed
@@ -145,38 +145,44 @@ def end_of_lost(deployment_id: UUID, run_id: UUID, last: int, *, end_alone: bool
     try:
         with connection() as conn:
             row = read.get(conn, deployment_id, run_id)
-            if row["status"] in LIVE_RUN_STATUSES:
-                return None
-            is_held = not end_alone and _is_held(conn, run_id)
     except NotFound:
         return RowEnd([END_OF_LOG], is_held=_is_held_of_gone(run_id))
     except Unavailable:
+        return None
+    if row["status"] in LIVE_RUN_STATUSES:
         return None
     if 0 < row["seq_reserved"] - 1 <= last:
         return RowEnd([END_OF_LOG])
     lost = [EXPIRED] if row["attempt"] and not extent(run_id)[1] else []  # who writes no end may lack more
     if row["status"] in FAILED and row["error"]:
         lost.append(Event(0, 0, "error", dumps(row["error"]).encode()))
-    return RowEnd([*lost, END_OF_LOG], is_held)
+    return RowEnd([*lost, END_OF_LOG], is_held=not end_alone and _is_held(row))
 
 
-def _is_held(conn: Connection, run_id: UUID) -> bool:
+def _is_held(row: Row) -> bool:
     """Whether the owner of a run that has ended may still come to write its last events: it lives, and ended it recently."""
-    query = text(
-        "SELECT owner FROM run WHERE run_id = :run_id AND ended_at > now() - make_interval(secs => :held)"
-    )
-    owner = conn.execute(query, {"run_id": run_id, "held": HELD_SECONDS}).scalar()
-    return owner is not None and fleet.is_heard(conn, owner)
+    if row["owner"] is None or row["ended_at"] is None:
+        return False
+    try:
+        if clock.now() - row["ended_at"] > timedelta(seconds=HELD_SECONDS):
+            return False
+        return _is_heard(row["owner"])
+    except Unavailable:
+        return True
 
 
 def _is_held_of_gone(run_id: UUID) -> bool:
     """The same of a run whose row is gone: its log knows whose it is, unless nothing of it could be written yet."""
     try:
         owner: Any = redis.events(run_id).hget(events.meta_key(run_id), "owner")
-        with connection() as conn:
-            return owner is None or fleet.is_heard(conn, owner.decode())
+        return owner is None or _is_heard(owner.decode())
     except (RedisError, Unavailable):
         return True
+
+
+def _is_heard(owner: str) -> bool:
+    with connection() as conn:
+        return fleet.is_heard(conn, owner)
 
 
 def end_by_row(deployment_id: UUID, run_id: UUID) -> Sequence[Event] | None:
