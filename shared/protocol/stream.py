@@ -198,14 +198,9 @@ class ProtocolStream(ThreadReader[Item]):
             return
         self._renew_at = time.monotonic() + watching.RENEW_SECONDS
         try:
-            with connection() as conn:
-                watching.watch(conn, self._keys)
-                widened = watching.widen(conn, self._keys)
+            watching.begin(self._keys)
         except Unavailable as error:
             log.warning("thread %s: not noted that it is watched: %s", self._thread_id, error)
-            return
-        for run in widened:
-            run.publish()
 
     def _look(self) -> Look | None:
         with connection() as conn:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from shared.infra.postgres import connection
 from shared.models import RunStatus, is_live
 from shared.runs import create, signals
 from shared.runs.read import PROTOCOL
@@ -63,6 +64,15 @@ def widen(conn: Connection, keys: Keys) -> list[Widened]:
         elif run.owner:
             running.append(Widened(run.run_id, run.owner))
     return running
+
+
+def begin(keys: Keys) -> None:
+    """Both at once, for who reads nothing yet; raises Unavailable."""
+    with connection() as conn:
+        watch(conn, keys)
+        widened = widen(conn, keys)
+    for run in widened:
+        run.publish()
 
 
 END_GIVEN = text("""

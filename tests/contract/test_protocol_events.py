@@ -30,6 +30,7 @@ from tests.support.protocol import (
     one_run,
     replay,
     started,
+    stored_kwargs,
     subscribed,
 )
 
@@ -272,12 +273,12 @@ def test_a_stream_of_a_thread_of_others_is_that_of_one_nobody_has(api: Api, neig
 
 def test_runs_of_a_thread_that_is_watched_are_to_write_content(api: Api, thread_id: str) -> None:
     waiting = classic(api, thread_id)
-    assert "joined" not in _kwargs(waiting)
+    assert "joined" not in stored_kwargs(waiting)
     with subscribed(api, thread_id, WAITING):
         new = classic(api, thread_id, stream_mode="updates")
     later = classic(api, thread_id)
     for run_id in (waiting, new, later):
-        assert _kwargs(run_id)["joined"] == {"stream_mode": ["protocol"], "subgraphs": False}
+        assert stored_kwargs(run_id)["joined"] == {"stream_mode": ["protocol"], "subgraphs": False}
     record = api.get(f"/threads/{thread_id}/runs/{new}").json
     assert "joined" not in record["kwargs"]
     assert record["kwargs"]["stream_mode"] == ["updates"]
@@ -287,7 +288,7 @@ def test_content_is_not_written_for_who_has_left_long_ago(api: Api, thread_id: s
     replay(api, thread_id)
     with connection() as conn:
         conn.execute(text("UPDATE thread SET protocol_until = now() - interval '1 second'"))
-    assert "joined" not in _kwargs(classic(api, thread_id))
+    assert "joined" not in stored_kwargs(classic(api, thread_id))
 
 
 def test_the_owner_of_a_running_run_is_notified_that_somebody_watches(api: Api, thread_id: str) -> None:
@@ -309,11 +310,6 @@ def test_watching_is_said_again(api: Api, thread_id: str, monkeypatch: pytest.Mo
         reader.quiet()
         with connection() as conn:
             assert conn.execute(text("SELECT protocol_until > now() FROM thread")).scalar_one()
-
-
-def _kwargs(run_id: str) -> Any:
-    with connection() as conn:
-        return conn.execute(text("SELECT kwargs FROM run WHERE run_id = :id"), {"id": run_id}).scalar_one()
 
 
 # What is refused.

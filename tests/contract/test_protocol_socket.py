@@ -20,7 +20,7 @@ from shared.infra.postgres import connection
 from tests.contract.conftest import Api
 from tests.support import sockets
 from tests.support.played_app import serve
-from tests.support.protocol import WAITING, Host, brief, started
+from tests.support.protocol import WAITING, Host, brief, classic, started, stored_kwargs
 from tests.support.sockets import Socket
 from tests.support.web_process import KEY
 from tests.support.web_process import started as web_process
@@ -93,6 +93,17 @@ def test_events_are_those_of_a_stream(chat: Api, thread_id: str, open_socket: Op
     ]
     assert [event["seq"] for event in events] == [RUN + 1, RUN + 2, 2 * RUN - 1]
     assert {event["type"] for event in events} == {"event"}
+
+
+def test_a_run_that_overtakes_the_subscription_of_an_open_socket_is_to_write_content(
+    chat: Api, thread_id: str, open_socket: Open
+) -> None:
+    waiting = classic(chat, thread_id)
+    assert "joined" not in stored_kwargs(waiting)
+    with open_socket():
+        new = classic(chat, thread_id)
+    for run_id in (waiting, new):
+        assert stored_kwargs(run_id)["joined"] == {"stream_mode": ["protocol"], "subgraphs": False}
 
 
 def test_each_new_subscription_replays_to_itself_and_live_events_come_once(

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import orjson
+from sqlalchemy import text
 
 from shared.eventlog import events
 from shared.eventlog.events import END
+from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
 from tests.contract.conftest import Api
 from tests.support.acting import Actor
@@ -164,3 +166,9 @@ def one_run(api: Api, thread_id: str, **params: Any) -> str:
 
 def classic(api: Api, thread_id: str, **body: Any) -> str:
     return api.post(f"/threads/{thread_id}/runs", {"assistant_id": "agent", **body}).json["run_id"]
+
+
+def stored_kwargs(run_id: str) -> Any:
+    """As its row has them; `joined` is what readers want of it beyond what its creator asked for."""
+    with connection() as conn:
+        return conn.execute(text("SELECT kwargs FROM run WHERE run_id = :id"), {"id": run_id}).scalar_one()

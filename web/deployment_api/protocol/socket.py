@@ -23,7 +23,7 @@ from shared.errors import Forbidden, Invalid, Refused, RunyardError, TooMany, Un
 from shared.eventlog.hub import Reader, Stopping, hub
 from shared.infra import logs
 from shared.infra.postgres import connection, dumps
-from shared.protocol import stream
+from shared.protocol import stream, watching
 from shared.protocol.events import Failure, Item, Note, ProtocolEvent
 from shared.protocol.stream import Joined, ProtocolStream
 from shared.runs import visibility
@@ -76,6 +76,9 @@ def open_socket(thread_id: str) -> Response:
         opened, opening = websocket.handshake(request.environ)
     except NoUpgrade as refusal:
         return websocket.refusal(refusal)
+    # A client that is connected may count on seeing what it starts next, also by another connection that overtakes
+    # its subscription.
+    watching.begin({"deployment_id": deployment().id, "thread_id": key})
     client = request.environ[websocket.GATEWAY_SOCKET]
     served = WebSocket(client, opened, opening, most_bytes=settings().max_body_bytes)
     session = Session(served, key, visible, heartbeat_seconds=settings().heartbeat_seconds)
