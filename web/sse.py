@@ -19,6 +19,7 @@ from flask import Response, request
 
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.hub import Stopping
+from web.chunks import LastChunk
 from web.client_watch import ClientWatch
 
 HEARTBEAT = b": heartbeat\r\n\r\n"
@@ -124,7 +125,7 @@ def body(
         if heartbeat.take_due():
             out.append(HEARTBEAT)
         if heartbeat.take_headers() or out:
-            yield b"".join(out)
+            yield (LastChunk if batch and batch[-1].is_last else bytes)(b"".join(out))
 
 
 def waiting(
@@ -140,7 +141,7 @@ def waiting(
             yield HEADERS
         if heartbeat.take_due():
             yield KEEP_ALIVE
-    yield answer(last)
+    yield LastChunk(answer(last))
 
 
 class Stream:

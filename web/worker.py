@@ -22,6 +22,7 @@ from gunicorn.workers.ggevent import GeventWorker
 
 from shared.infra import logs
 from shared.settings import Settings
+from web.chunks import LastChunk
 from web.connections import Connections
 from web.request_bodies import CLOSE
 from web.upgrade import HandedOver
@@ -34,6 +35,7 @@ APP_SECONDS = 3.0  # for answers of projects' apps to end by themselves once the
 SOCKETS_SECONDS = 10.0  # for WebSockets to say goodbye then
 MOST_DETAIL = 200  # characters: what gunicorn quotes of a request may be long
 
+END_OF_CHUNKS = b"0\r\n\r\n"
 REQUEST_ID = "request_id"
 
 
@@ -112,10 +114,15 @@ class Worker(GeventWorker):
 
 
 class Response(wsgi.Response):
-    """An answer without the header Server, which may say that it is the connection's last one.
+    """An answer in few packets, without the header Server; a header may say that it is the connection's last one.
 
-    gunicorn has no setting for the first, and ignores the second.
+    gunicorn sends the head and what ends a chunked answer by themselves, has no setting for the second, and ignores
+    the third.
     """
+
+    _head = b""  # held for the first chunk
+    _holds_head = False
+    _has_ended = False
 
     def process_headers(self, headers: Iterable[tuple[str, str]]) -> None:
         headers = list(headers)
@@ -125,6 +132,47 @@ class Response(wsgi.Response):
 
     def default_headers(self) -> list[str]:
         return [header for header in super().default_headers() if not header.startswith("Server:")]
+
+    def send_headers(self) -> None:
+        if self.headers_sent:
+            return
+        lines = [*self.default_headers(), *(f"{name}: {value}\r\n" for name, value in self.headers), "\r\n"]
+        self._head = "".join(lines).encode("latin-1")
+        self.headers_sent = True
+        if not self._holds_head:
+            self._send_head()
+
+    def write(self, arg: bytes) -> None:
+        """Send a chunk, the first one with the head; the head alone where nothing comes with it."""
+        self._holds_head = not self.headers_sent
+        self._has_ended = self.chunked and type(arg) is LastChunk and len(arg) > 0
+        super().write(arg)
+        self._send_head()
+
+    def _send_head(self) -> None:
+        self._holds_head = False
+        if self._head:
+            head, self._head = self._head, b""
+            self._send(head)
+
+    def _emit_body(self, data: bytes) -> None:
+        if self.chunked:
+            data = b"%X\r\n%b\r\n" % (len(data), data)
+        if self._has_ended:
+            data += END_OF_CHUNKS
+        if self._head:
+            data, self._head = self._head + data, b""
+        self._send(data)
+
+    def _send(self, data: bytes) -> None:
+        """All of it. gevent's `sendall` asks for the size of the buffer first and makes a timer."""
+        sent = self.sock.send(data)
+        if sent < len(data):
+            self.sock.sendall(memoryview(data)[sent:])
+
+    def close(self) -> None:
+        if not self._has_ended:
+            super().close()
 
 
 def refuse(client: socket.socket, status: int, detail: str) -> None:
