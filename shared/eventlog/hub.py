@@ -5,6 +5,7 @@ Each reader has a queue of its own, with a bound: who reads too slowly reads the
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,13 @@ from redis.exceptions import RedisError
 
 from shared.eventlog.events import Event, channel, parse_message
 from shared.infra import redis as servers
+from shared.infra.loops import forever
 from shared.infra.subscriptions import OneOfProcess, keep_subscribed, messages
 
 QUEUE_EVENTS, QUEUE_BYTES = 1_000, 4 * 1024 * 1024  # a slow reader's queue before it must read the log
+# A wait as long as this has no timer of its own: to make one for each event is a fifth of what the event costs.
+LONG_SECONDS = 2.0
+LOOK_SECONDS = 0.5  # between two looks for such waits that are over
 
 
 class Stopping(Exception):
@@ -30,8 +35,8 @@ class Reader:
     """One follower's queue, filled by the hub. `stale` means: the log knows more than the queue."""
 
     __slots__ = (
-        "_bytes", "_events", "_is_woken", "_lock", "_ready",
-        "channel", "confirmed", "is_closed", "is_new", "stale", "unseen",
+        "_bytes", "_events", "_is_woken", "_lock", "_ready", "_waits_until",
+        "channel", "confirmed", "is_closed", "is_looked_after", "is_new", "stale", "unseen",
     )  # fmt: skip
 
     def __init__(self, channel: bytes, *, unseen: bool) -> None:
@@ -41,6 +46,8 @@ class Reader:
         self.confirmed = False
         self.stale = not unseen
         self.is_closed = False
+        self.is_looked_after = False  # its long waits are ended by `end_wait`
+        self._waits_until = math.inf
         self._is_woken = False
         self._events: list[Event] = []
         self._bytes = 0
@@ -94,7 +101,7 @@ class Reader:
         while not self._has_something() and (left := deadline - time.monotonic()) > 0:
             if self.is_closed:
                 raise Stopping
-            self._ready.wait(left)
+            self._wait(left)
             self._ready.clear()
         with self._lock:
             self._ready.clear()
@@ -104,13 +111,26 @@ class Reader:
                 self._is_woken = False
         return events, stale
 
+    def _wait(self, seconds: float) -> None:
+        if seconds < LONG_SECONDS or not self.is_looked_after:
+            self._ready.wait(seconds)
+            return
+        self._waits_until = time.monotonic() + seconds
+        self._ready.wait()
+        self._waits_until = math.inf
+
+    def end_wait(self, now: float) -> None:
+        """End a long wait whose time is over."""
+        if self._waits_until <= now:
+            self._ready.set()
+
     def _has_something(self) -> bool:
         return bool(self._events) or self.stale or self._is_woken
 
     def wait_confirmed(self, timeout_seconds: float) -> bool:
         deadline = time.monotonic() + timeout_seconds
         while not self.confirmed and not self._is_woken and time.monotonic() < deadline:
-            self._ready.wait(deadline - time.monotonic())
+            self._wait(deadline - time.monotonic())
             if not self.confirmed:
                 self._ready.clear()
         return self.confirmed
@@ -156,6 +176,14 @@ class Hub:
                 self._thread = keep_subscribed(
                     self._redis, self._follow, name="events-hub", until=lambda: self._is_closed
                 )
+                threading.Thread(
+                    target=forever,
+                    args=(self._end_waits, LOOK_SECONDS),
+                    kwargs={"what": "ending waits", "until": lambda: self._is_closed},
+                    name="events-hub-waits",
+                    daemon=True,
+                ).start()
+            reader.is_looked_after = True
             readers = self._readers.setdefault(reader.channel, set())
             if any(other.confirmed for other in readers):
                 reader.confirm()
@@ -221,6 +249,11 @@ class Hub:
             for reader in tuple(self._readers.get(message[1], ())):
                 if not reader.confirmed:
                     reader.confirm()
+
+    def _end_waits(self) -> None:
+        now = time.monotonic()
+        for reader in self._all():
+            reader.end_wait(now)
 
     def _all(self) -> list[Reader]:
         return [reader for readers in tuple(self._readers.values()) for reader in tuple(readers)]
