@@ -198,7 +198,7 @@ class ProtocolStream(ThreadReader[Item]):
             return
         self._renew_at = time.monotonic() + watching.RENEW_SECONDS
         try:
-            watching.begin(self._keys)
+            watching.note(self._keys)
         except Unavailable as error:
             log.warning("thread %s: not noted that it is watched: %s", self._thread_id, error)
 

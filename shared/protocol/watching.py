@@ -66,8 +66,8 @@ def widen(conn: Connection, keys: Keys) -> list[Widened]:
     return running
 
 
-def begin(keys: Keys) -> None:
-    """Both at once, for who reads nothing yet; raises Unavailable."""
+def note(keys: Keys) -> None:
+    """Somebody watches: for runs to come and those that are there, in a transaction of its own. Raises Unavailable."""
     with connection() as conn:
         watch(conn, keys)
         widened = widen(conn, keys)

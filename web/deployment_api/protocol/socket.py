@@ -78,7 +78,7 @@ def open_socket(thread_id: str) -> Response:
         return websocket.refusal(refusal)
     # A client that is connected may count on seeing what it starts next, also by another connection that overtakes
     # its subscription.
-    watching.begin({"deployment_id": deployment().id, "thread_id": key})
+    watching.note({"deployment_id": deployment().id, "thread_id": key})
     client = request.environ[websocket.GATEWAY_SOCKET]
     served = WebSocket(client, opened, opening, most_bytes=settings().max_body_bytes)
     session = Session(served, key, visible, heartbeat_seconds=settings().heartbeat_seconds)
