@@ -42,14 +42,14 @@ class Question:
     document: Mapping[str, Any]
 
 
-def ask(question: Question, *, patience_seconds: float = PATIENCE_SECONDS) -> bytes:
+def ask(question: Question, *, patience_seconds: float | None = None) -> bytes:
     """The answer, as JSON.
 
     Raises Unanswered when no runner answers in time, and what the answer refuses: Invalid (400), Conflict,
     TooLarge, HostUnusable.
     """
     id = uuid7()
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + (patience_seconds or PATIENCE_SECONDS)
     with hub().reader(id) as reader:
         _put(id, question)
         broker.enqueue_query(question.pool, id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,13 @@ def on_starting(server: Any) -> None:
 
 
 def post_fork(server: Any, worker: Any) -> None:
-    """What the worker loads stays for good: the collector would look through it again and again."""
+    """Prepare a forked worker for loading the app.
+
+    Until the worker installs its own handlers it has the arbiter's, which would only queue a SIGTERM in the worker's
+    memory: the arbiter would then wait for its graceful timeout. What the worker loads stays for good, so the garbage
+    collector need not scan it.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.disable()
 
 

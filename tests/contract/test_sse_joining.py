@@ -349,7 +349,7 @@ def test_a_run_without_a_thread_can_be_read_after_it_has_gone(api: Api) -> None:
 def test_a_wait_breaks_off_when_nothing_is_left_that_knows_the_output(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("SETTLE_SECONDS", "SELF_CHECK_SECONDS", "ROW_CHECK_SECONDS"):
+    for name in ("SETTLE_SECONDS", "HELD_SECONDS", "SELF_CHECK_SECONDS", "ROW_CHECK_SECONDS"):
         monkeypatch.setattr(follow, name, 0.0)
     made = api.post("/runs", {"assistant_id": "agent"}).json
     response = api.get(f"/runs/{made['run_id']}/join", buffered=False)
