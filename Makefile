@@ -9,19 +9,22 @@ export UV_PYTHON_DOWNLOADS := never
 # Tests start hundreds of Python processes: they do not each compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
-# One worker more than processors, since many tests wait; each has a PostgreSQL and a Valkey of its own, so at most four.
-# Modules are shared out in the order of their names, and contract goes first: its longest tests are alone in their modules.
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-PARALLEL := --numprocesses $(WORKERS) --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+# Two workers more than processors, since many tests wait; each has a PostgreSQL and a Valkey of its own, so at most four.
+# A worker takes a module at a time, those that take longest first.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+PARALLEL := --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+SUITE := -m "not release" $(PARALLEL)
 FAST := tests/contract tests/unit
 
-.PHONY: help install run demo test test-fast coverage soak check format lock dist sbom docs pictures vendor clean
+.PHONY: help install run demo test test-fast test-release test-times coverage soak check format lock dist sbom docs pictures vendor clean
 
 help:
 	@echo "make run      start everything, deploy an example, stream one run, keep serving until Ctrl-C"
 	@echo "make demo     the same, and stop after the run"
 	@echo "make test     the whole test suite; make test ARGS='tests/unit -k claims' a part of it"
 	@echo "make test-fast  the rings that start no platform: unit and contract"
+	@echo "make test-release  what is tried before a release: client versions, transports, packages, machines"
+	@echo "make test-times  all tests, and how long each module takes: the order of the next runs"
 	@echo "make coverage  the same, and how much of the code they execute"
 	@echo "make soak     faults and loads that take minutes each; not part of the suite"
 	@echo "make check    lint, format and types"
@@ -51,23 +54,23 @@ run: install
 demo: install
 	@$(BIN)/runyard demo
 
-# All rings, also after one has failed; with ARGS one run of pytest with these.
+# One session for all rings: its workers use the time in which tests of faults wait.
 test: install
-ifdef ARGS
-	@$(PYTEST) $(ARGS)
-else
-	@failed=0; \
-	$(PYTEST) $(PARALLEL) $(FAST) || failed=1; \
-	$(PYTEST) $(PARALLEL) tests/e2e || failed=1; \
-	$(PYTEST) $(PARALLEL) --maxprocesses 2 tests/fault || failed=1; \
-	exit $$failed
-endif
+	@$(PYTEST) $(if $(ARGS),$(ARGS),$(SUITE))
 
 test-fast: install
-	@$(PYTEST) $(PARALLEL) $(FAST) $(ARGS)
+	@$(PYTEST) $(SUITE) $(FAST) $(ARGS)
+
+# What is tried before a release: other versions of clients, other transports, packages, machines, measuring code.
+test-release: install
+	@$(PYTEST) -m release $(PARALLEL) $(ARGS)
+
+# The suite, and how long each module takes: the order of the next runs.
+test-times: install
+	@RUNYARD_TEST_TIMES=1 $(PYTEST) $(PARALLEL) $(ARGS)
 
 coverage: install
-	@$(PYTEST) $(PARALLEL) --cov --cov-report term:skip-covered --cov-report html $(FAST) $(ARGS)
+	@$(PYTEST) $(PARALLEL) --cov --cov-report term:skip-covered --cov-report html -m "not release" $(FAST) $(ARGS)
 
 soak: install
 	@$(PYTEST) tests/soak --timeout 1800 $(ARGS)
@@ -84,7 +87,7 @@ docs: install
 
 # Of the console, by the scenarios of the suite.
 pictures: install
-	@PICTURES=$(CURDIR)/docs/pictures $(PYTEST) tests/e2e/console/test_pictures.py $(ARGS)
+	@PICTURES=$(CURDIR)/docs/pictures $(PYTEST) tests/release/test_pictures.py $(ARGS)
 
 # The console's libraries, and what checks its types, come from the lock file in web/vendoring.
 CONSOLE_JS := $(BIN)/python -m tests.support.javascript web/vendoring

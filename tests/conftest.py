@@ -21,7 +21,9 @@ from shared.infra import redis as shared_redis
 from shared.migrations import routines
 from shared.models import METADATA
 from shared.settings import Settings
+from tests.support import module_times, shared_stack
 from tests.support.servers import running
+from tests.support.shared_stack import SharedStack
 from tests.support.stack import Stack
 
 # Deletes rows from where there are some: TRUNCATE makes new files for every table there is. Without triggers,
@@ -49,9 +51,39 @@ END $$
 # Tests run servers on loopback ports, in the part of those outside.
 OUTSIDE = {"RUNYARD_ALLOWED_ADDRESSES": "127.0.0.1", "RUNYARD_ALLOW_HTTP": "true"}
 
+RELEASE = Path(__file__).parent / "release"
+
 # How long an example takes says nothing: the machine may be busy.
 hypothesis.settings.register_profile("runyard", deadline=None)
 hypothesis.settings.load_profile("runyard")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shared_stack.prepare()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what the release ring alone plays, and begin with the modules that take longest."""
+    for item in items:
+        if item.path.is_relative_to(RELEASE):
+            item.add_marker(pytest.mark.release)
+    module_times.longest_first(items)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    module_times.count(report)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stop the shared platform once all workers are done; a process that it leaves behind fails the run."""
+    if hasattr(session.config, "workerinput"):
+        return
+    module_times.write()
+    if left := shared_stack.stop():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        print(f"\nFAILED the platform left processes behind: {', '.join(left)}")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -164,10 +196,9 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
-    """The whole platform, one for the session: a test that breaks it takes `fresh_stack`."""
-    with Stack(env=OUTSIDE) as running:
-        yield running
+def stack() -> SharedStack:
+    """The whole platform, one for all workers: a test that breaks it takes `fresh_stack`."""
+    return shared_stack.shared(OUTSIDE)
 
 
 @pytest.fixture

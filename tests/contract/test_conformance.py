@@ -49,7 +49,9 @@ CHECKS = [
 ]
 
 ASKS_OTHERS = frozenset({"/v2/auth/providers/mcp-discover"})  # a 502 is the other server's
-EXAMPLES = 12  # of each operation; drawn in the same order each time
+EXAMPLES = pytest.mark.parametrize(
+    "examples", [6, pytest.param(12, marks=pytest.mark.release)]
+)  # of each operation, always the same
 FOLLOWS = ("/stream", "/wait", "/join", "/stream/events")  # they answer when a run has ended
 KNOWN = {"assistant_id": "agent", "graph_id": "agent", "schedule": "0 0 1 1 *", "version": 1}
 CHECKPOINT = "1f0c1b9e-0000-6000-8000-000000000000"
@@ -84,6 +86,7 @@ def require_conforming(
     *,
     change: Callable[[Case, bool], None] = lambda case, exists: None,
     timeout: float | None = None,
+    examples: int,
 ) -> None:
     """Each operation keeps to the document, whatever it is sent; raises what the checks find.
 
@@ -92,7 +95,7 @@ def require_conforming(
     failures = []
     for operation in operations:
         try:
-            _exercise(operation, records(operation), change, timeout)
+            _exercise(operation, records(operation), change, timeout, examples)
         except (FailureGroup, AssertionError) as failure:
             failure.add_note(operation.label)
             failures.append(failure)
@@ -101,7 +104,7 @@ def require_conforming(
 
 
 def _exercise(
-    operation: Any, known: Known, change: Callable[[Case, bool], None], timeout: float | None
+    operation: Any, known: Known, change: Callable[[Case, bool], None], timeout: float | None, examples: int
 ) -> None:
     allowed, forbidden = (operation.as_strategy(generation_mode=mode) for mode in GenerationMode)
     cases = st.one_of(allowed, allowed, forbidden)
@@ -110,7 +113,7 @@ def _exercise(
     ]
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         derandomize=True,
         database=None,
         phases=[Phase.generate, Phase.shrink],
@@ -128,10 +131,11 @@ def _exercise(
     check()
 
 
-def test_the_control_plane_keeps_to_its_document(control: ControlPlane) -> None:
+@EXAMPLES
+def test_the_control_plane_keeps_to_its_document(control: ControlPlane, examples: int) -> None:
     document: Any = control.get("/openapi.json").json
     described = operations(control.client.application, document, path_regex=CONTROL_PLANE)
-    require_conforming(described, lambda operation: control_plane_records(control))
+    require_conforming(described, lambda operation: control_plane_records(control), examples=examples)
 
 
 class Runner:
@@ -173,7 +177,10 @@ def keys() -> Iterator[None]:
     encryption.configure([])
 
 
-def test_a_deployment_keeps_to_its_document(api: Api, notifications: Notifications, keys: None) -> None:
+@EXAMPLES
+def test_a_deployment_keeps_to_its_document(
+    api: Api, notifications: Notifications, keys: None, examples: int
+) -> None:
     document: Any = api.get("/openapi.json").json
     described = operations(api.client.application, document)
     runner = Runner(notifications)
@@ -186,7 +193,7 @@ def test_a_deployment_keeps_to_its_document(api: Api, notifications: Notificatio
             known |= {"thread_id": known["idle_thread_id"], "run_id": known["ended_run_id"]}
         return known
 
-    require_conforming(described, records, change=sendable, timeout=0.2)
+    require_conforming(described, records, change=sendable, timeout=0.2, examples=examples)
 
 
 def sendable(case: Case, exists: bool) -> None:

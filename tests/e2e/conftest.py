@@ -1,4 +1,4 @@
-"""What the modules of this ring share: one platform for the session, and one deployment that none of them changes."""
+"""What the modules of this ring share: one platform for all workers, and deployments that none of them changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stack import Stack
+from tests.support.shared_stack import SharedStack
 
 KITCHEN = Path(__file__).parent.parent / "projects" / "kitchen"
 AGENCY = KITCHEN.with_name("agency")
@@ -14,18 +14,18 @@ CHATROOM = KITCHEN.with_name("chatroom")
 
 
 @pytest.fixture(scope="session")
-def kitchen(stack: Stack) -> str:
+def kitchen(stack: SharedStack) -> str:
     """The name of a deployment with one graph for each behaviour."""
-    return stack.deploy(KITCHEN, name="kitchen")
+    return stack.deploy_once(KITCHEN, "kitchen")
 
 
 @pytest.fixture(scope="session")
-def agency(stack: Stack) -> str:
+def agency(stack: SharedStack) -> str:
     """The name of a deployment whose graphs are agents and tools to others."""
-    return stack.deploy(AGENCY, name="agency")
+    return stack.deploy_once(AGENCY, "agency")
 
 
 @pytest.fixture(scope="session")
-def chatroom(stack: Stack) -> str:
+def chatroom(stack: SharedStack) -> str:
     """The name of a deployment with graphs to chat with."""
-    return stack.deploy(CHATROOM, name="chatroom")
+    return stack.deploy_once(CHATROOM, "chatroom")

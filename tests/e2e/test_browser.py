@@ -13,7 +13,12 @@ from tests.support.javascript import CACHE, JS, chromium, outcomes
 from tests.support.stack import Stack
 
 ROWS = re.findall(r'^  (row|newer)\("([^"]+)"', (JS / "browser.mjs").read_text(), re.MULTILINE)
-TABLE = [(hook, row) for hook in ("old", "new") for kind, row in ROWS if hook == "new" or kind == "row"]
+TABLE = [
+    pytest.param(hook, row, marks=pytest.mark.release if hook == "old" else ())
+    for hook in ("old", "new")
+    for kind, row in ROWS
+    if hook == "new" or kind == "row"
+]
 
 
 @pytest.mark.parametrize(("hook", "row"), TABLE)

@@ -50,7 +50,7 @@ async def _each(parts: Iterator[Any]) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("kind", ["async", "sync"])
+@pytest.mark.parametrize("kind", ["async", pytest.param("sync", marks=pytest.mark.release)])
 def test_each_method_does_what_it_says(stack: Stack, kitchen: str, kind: str, name: str) -> None:
     async def call() -> None:
         if kind == "sync":

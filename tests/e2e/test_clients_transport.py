@@ -14,7 +14,7 @@ from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
 
 from tests.support.cutting_proxy import Break, Proxy, proxy
-from tests.support.javascript import LINES, outcomes
+from tests.support.javascript import LINES, NEWEST, outcomes
 from tests.support.stack import Stack
 
 NUMBERS = {"n": 60, "seconds": 0.02}
@@ -112,7 +112,9 @@ def test_a_run_whose_answer_was_lost_is_asked_for_again_under_its_key(
     assert answers[1].headers["Content-Location"].endswith(run["run_id"])
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize(
+    "line", [NEWEST, *(pytest.param(line, marks=pytest.mark.release) for line in LINES if line != NEWEST)]
+)
 def test_the_javascript_client_goes_on_and_makes_no_second_run(
     stack: Stack, kitchen: str, broken: Proxy, line: str
 ) -> None:

@@ -12,7 +12,7 @@ from tests.support.stack import Stack
 ROWS = re.findall(r'^  test\("([^"]+)"', (JS / "protocol.mjs").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("transport", ["sse", "websocket"])
+@pytest.mark.parametrize("transport", ["websocket", pytest.param("sse", marks=pytest.mark.release)])
 @pytest.mark.parametrize("row", ROWS)
 def test_the_newer_client_streams_threads(
     stack: Stack, kitchen: str, chatroom: str, row: str, transport: str

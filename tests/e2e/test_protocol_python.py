@@ -56,7 +56,7 @@ class World:
         return list(self.sdk.runs.list(thread_id))
 
 
-@pytest.fixture(scope="module", params=["sse", "websocket"])
+@pytest.fixture(scope="module", params=["websocket", pytest.param("sse", marks=pytest.mark.release)])
 def transport(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

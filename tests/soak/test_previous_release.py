@@ -1,7 +1,7 @@
 """The release before, whose processes go on while this one's tables are already there: its own suite, on them.
 
 The other way round, this release on the tables of the one before, does not happen: a process waits until the database is
-migrated (`shared/infra/schema.py`). What it finds there then, written by processes of before, `tests/fault/test_upgrade.py` goes
+migrated (`shared/infra/schema.py`). What it finds there then, written by processes of before, `tests/release/test_upgrade.py` goes
 on with.
 """
 

@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+from _pytest.mark.structures import ParameterSet
+
 from tests.support.javascript import CACHE, JS, chromium, outcomes
 from tests.support.stack import Stack
 
 FOLDER = JS / "console"
-WIDTHS = (1280, 400)
+WIDE, NARROW = 1280, 400  # pixels; the release ring plays the narrow ones
 SECONDS = 600  # for all scenarios of a file, in one browser
 
 
-def rows(page: str) -> list[str]:
-    """The names of a file's scenarios, once for each width."""
+def rows(page: str) -> list[ParameterSet]:
+    """Return the names of a file's scenarios, once for each width."""
     names = re.findall(r'^scenario\(\s*"([^"]+)"', (FOLDER / f"{page}.mjs").read_text(), re.MULTILINE)
-    return [f"{name} ({width})" for name in names for width in WIDTHS]
+    return [
+        pytest.param(f"{name} ({width})", marks=marks)
+        for name in names
+        for width, marks in ((WIDE, ()), (NARROW, pytest.mark.release))
+    ]
 
 
 def check(page: str, row: str, stack: Stack, **deployments: str) -> None:
@@ -27,6 +34,7 @@ def check(page: str, row: str, stack: Stack, **deployments: str) -> None:
         stack.url,
         stack.api_key,
         seconds=SECONDS,
+        WIDTH=row.rpartition("(")[2].rstrip(")"),
         CONSOLE_URL=stack.url,
         CONSOLE_KEY=stack.api_key,
         DEPLOYMENTS=json.dumps(deployments, sort_keys=True),

@@ -22,7 +22,8 @@ from tests.support.stack import FOREIGN
 JS = Path(__file__).parents[1] / "js"
 CACHE = JS.parent.parent / ".cache" / "js"
 NODE = Path(sys.executable).parent
-LINES = {"v1": "1.15.0", "v2": "2.0.0"}  # the older one has the higher number
+LINES = {"v1": "1.15.0", "v2": "2.0.0"}  # `v2` is the older one, although its number is higher
+NEWEST = "v1"
 INSTALL_SECONDS, RUN_SECONDS = 240, 180
 
 

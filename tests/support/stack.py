@@ -187,16 +187,24 @@ class Stack:
         assert not left, f"outlived `kill -9`: {left}"
 
     @property
+    def up(self) -> psutil.Process | None:
+        """`runyard up` itself, while it runs."""
+        if self._process is None or self._process.poll() is not None:
+            return None
+        return psutil.Process(self._process.pid)
+
+    @property
     def up_pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+        assert self.up is not None
+        return self.up.pid
 
     def pids(self, name: str) -> list[int]:
         """The processes of that name, those of their children that bear it too, oldest first."""
-        if self._process is None or self._process.poll() is not None:
+        up = self.up
+        if up is None:
             return []
         found = []
-        for process in psutil.Process(self._process.pid).children(recursive=True):
+        for process in up.children(recursive=True):
             try:
                 if MARKS[name] in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)

@@ -1,4 +1,4 @@
-// What people do on a page of the console, in a browser, once for each width.
+// Scenarios of a page of the console, played in a browser at the width that WIDTH names.
 //
 // A page has a file `tests/js/console/PAGE.mjs` with its scenarios and a file `tests/e2e/console/test_PAGE.py` that runs them:
 //
@@ -30,7 +30,7 @@ export { assert };
 
 const { CONSOLE_URL: url, CONSOLE_KEY: key, ARTIFACTS: artifacts, DEPLOYMENTS: deployments = "{}", PICTURES: pictures } = process.env;
 const AXE = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-const WIDTHS = [1280, 400];
+const WIDTH = Number(process.env.WIDTH ?? 1280);
 const WAIT_MS = Number(process.env.WAIT_MS ?? 30_000);
 const ORIGIN = new URL(url).origin;
 
@@ -44,10 +44,10 @@ before(async () => {
 
 after(() => browser?.close());
 
-/** Something that a person does; `run` gets what the head of this file says. */
+/** One scenario; `run` gets the object that the head of this file describes. */
 export function scenario(name, run) {
   suite("console", () => {
-    for (const width of WIDTHS) test(`${name} (${width})`, () => play(name, width, run));
+    test(`${name} (${WIDTH})`, () => play(name, WIDTH, run));
   });
 }
 

@@ -241,7 +241,7 @@ def test_a_service_that_does_not_answer_is_a_sentence(bench: Bench) -> None:
     assert "http://127.0.0.1:9 does not answer" in bench.github.by(BOT)[0]
 
 
-@pytest.mark.parametrize("with_uv", [True, False], ids=["uv", "pip"])
+@pytest.mark.parametrize("with_uv", [True, pytest.param(False, marks=pytest.mark.release)], ids=["uv", "pip"])
 @pytest.mark.parametrize("version", ["9.8.7", "", "a path"])
 def test_it_installs_nothing_but_the_command(bench: Bench, with_uv: bool, version: str) -> None:
     wheel = a_wheel(bench.folder / "wheels")

@@ -10,7 +10,7 @@ import pytest
 
 PROJECT = Path(__file__).parents[3]
 FOLDER = PROJECT / "docs" / "pictures"
-CHART = FOLDER / "performance.svg"  # tests/unit/test_performance_page.py
+CHART = FOLDER / "performance.svg"  # tests/release/test_performance_page.py
 PICTURES = sorted({*FOLDER.iterdir()} - {CHART})
 SHOWN = re.compile(r"!\[[^\]]+\]\(([^)]+)\)")
 WIDTH, LARGEST_BYTES, MOST = 1280, 100_000, 10

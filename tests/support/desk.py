@@ -17,7 +17,7 @@ from cli.deployments.project import Project
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-PROJECT = Path(__file__).parents[3]
+PROJECT = Path(__file__).parents[2]
 EXAMPLES = PROJECT / "examples"
 DEPLOYMENTS = {
     "support": PROJECT / "tests" / "projects" / "desk",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.console.desk import furnish
 from tests.support import console
+from tests.support.desk import furnish
 from tests.support.stack import Stack
 
 
