@@ -1,0 +1,200 @@
+"""Break the product in random places and show whether the suite notices.
+
+    python -m tests.support.mutations draw --seed 7 --count 60 LIST.json      choose mutations of this tree
+    python -m tests.support.mutations run LIST.json RESULT.json [--tree DIR]  apply each in a checkout, run the tests of its room
+
+A mutation is a file, a function and the text of a line, before and after, so that the same list can be tried on a later
+state of the tree. One whose text is gone there is reported as `missing`. A run changes files of its tree and restores
+them: give it a checkout of its own (`git worktree add`). It stops at the first failure of each mutation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+TREE = Path(__file__).parents[2]
+ROOMS = ("web", "workers", "shared", "cli")
+UNTOUCHED = ("shared/migrations/", "workers/graph_host/protocol/forms.py")
+LONGEST_SECONDS = 900  # of the tests of one mutation
+# Tests by the start of a file's path, the longest match first, each list from the cheapest ring to the dearest.
+TESTS = {
+    "cli": ["tests/unit/cli", "tests/contract/test_cli_access.py", "tests/e2e/test_cli.py", "tests/e2e/test_up.py"],
+    "cli/backups": ["tests/unit/cli/test_backup.py", "tests/e2e/test_backup.py"],
+    "cli/runs": ["tests/unit/cli", "tests/e2e/test_cli.py", "tests/e2e/test_cli_served.py"],
+    "shared": ["tests/unit", "tests/contract"],
+    "shared/access": ["tests/unit/access", "tests/contract"],
+    "shared/deployments": ["tests/unit/deployments", "tests/unit/runs", "tests/contract"],
+    "shared/eventlog": ["tests/unit/eventlog", "tests/contract/test_sse.py", "tests/contract/test_sse_joining.py"],
+    "shared/figures": ["tests/unit/figures", "tests/contract"],
+    "shared/infra": ["tests/unit/infra", "tests/unit/runner", "tests/contract"],
+    "shared/oauth": ["tests/unit/oauth", "tests/contract", "tests/e2e/test_oauth.py"],
+    "shared/protocol": ["tests/unit/protocol", "tests/contract", "tests/e2e/test_protocol_python.py"],
+    "shared/removal": ["tests/unit/removal", "tests/contract"],
+    "shared/runs": ["tests/unit/runs", "tests/unit/runner", "tests/contract"],
+    "shared/threads": ["tests/unit/threads", "tests/unit/runs", "tests/contract"],
+    "shared/user_code": ["tests/unit/user_code", "tests/contract", "tests/e2e/test_guarded.py"],
+    "web": ["tests/unit/web", "tests/contract"],
+    "workers": ["tests/unit", "tests/fault/test_faults.py", "tests/fault/test_processes.py"],
+    "workers/builder": ["tests/unit/builder", "tests/fault/test_build_steps.py", "tests/e2e/test_builds.py"],
+    "workers/graph_host": ["tests/unit/graph_host", "tests/unit/runner", "tests/e2e/test_sdk.py", "tests/fault/test_hosts.py"],
+    "workers/isolation": ["tests/unit/isolation", "tests/unit/builder", "tests/fault/test_isolation.py"],
+    "workers/runner": ["tests/unit/runner", "tests/e2e/test_sdk.py", "tests/fault"],
+    "workers/upkeep": ["tests/unit/upkeep", "tests/contract/test_webhook_deliveries.py", "tests/fault"],
+}  # fmt: skip
+OPPOSITES = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change: the source text of a node within a function of a file, and what takes its place."""
+
+    file: str
+    function: str
+    before: str
+    after: str
+
+    def apply(self, tree: Path) -> str | None:
+        """Change the file; returns its former text, None where the text to change is not there."""
+        path = tree / self.file
+        source = path.read_text() if path.exists() else ""
+        for function in functions(ast.parse(source)):
+            start, end = span(source.splitlines(keepends=True), function)
+            if function.name == self.function and self.before in source[start:end]:
+                start = source.index(self.before, start)
+                path.write_text(source[:start] + self.after + source[start + len(self.before) :])
+                return source
+        return None
+
+
+def functions(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(module) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+def span(lines: list[str], node: ast.expr | ast.stmt) -> tuple[int, int]:
+    """Where a node begins and ends, in characters; columns of a syntax tree count bytes."""
+    start = sum(map(len, lines[: node.lineno - 1])) + _column(lines[node.lineno - 1], node.col_offset)
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    last = sum(map(len, lines[: node.end_lineno - 1]))
+    return start, last + _column(lines[node.end_lineno - 1], node.end_col_offset)
+
+
+def _column(line: str, bytes_before: int) -> int:
+    return len(line.encode()[:bytes_before].decode())
+
+
+def mutations_of(file: str, source: str) -> Iterator[Mutation]:
+    """Yield every mutation of a file."""
+    lines = source.splitlines(keepends=True)
+    for function in functions(ast.parse(source)):
+        for node in ast.walk(function):
+            if not isinstance(node, (ast.expr, ast.stmt)) or node is function:
+                continue
+            start, end = span(lines, node)
+            before = source[start:end]
+            after = changed(node, before)
+            if after and "log." not in before:
+                yield Mutation(file, function.name, before, after)
+
+
+def changed(node: ast.AST, source: str) -> str | None:
+    """Return the text that breaks a node, None where it is not of a kind that is broken."""
+    match node:
+        case ast.If(test=test) | ast.While(test=test):
+            condition = ast.unparse(test)
+            head, found, rest = source.partition(":\n")
+            return f"{head.split(maxsplit=1)[0]} not ({condition}){found}{rest}" if "\n" not in head else None
+        case ast.Compare(ops=[operator]) if type(operator) in OPPOSITES:
+            return ast.unparse(ast.Compare(node.left, [OPPOSITES[type(operator)]()], node.comparators))
+        case ast.Constant(value=bool()):
+            return str(not node.value)
+        case ast.Constant(value=int() | float()) if node.value not in (0, 1):
+            return repr(node.value * 2 + 1)
+        case ast.Expr(value=ast.Call()) | ast.AugAssign():
+            return "pass"
+        case ast.Return(value=ast.expr()):
+            return "return None"
+    return None
+
+
+def draw(tree: Path, seed: int, count: int) -> list[Mutation]:
+    """Choose mutations, by room in proportion to its lines and at least two in each."""
+    chance = random.Random(seed)
+    rooms: dict[str, list[Mutation]] = {room: [] for room in ROOMS}
+    lines: Counter[str] = Counter()
+    for path in sorted(path for room in ROOMS for path in (tree / room).rglob("*.py")):
+        file, source = str(path.relative_to(tree)), path.read_text()
+        room = file.partition("/")[0]
+        lines[room] += source.count("\n")
+        if not file.startswith(UNTOUCHED):
+            rooms[room].extend(mutations_of(file, source))
+    shares = {room: max(2, round(count * lines[room] / lines.total())) for room in ROOMS}
+    return [mutation for room in ROOMS for mutation in chance.sample(rooms[room], shares[room])][:count]
+
+
+def tests_of(file: str, tree: Path) -> list[str]:
+    """Return the tests of a file's room that the tree has."""
+    start = max((start for start in TESTS if file.startswith(start)), key=len)
+    return [test for test in TESTS[start] if (tree / test).exists()]
+
+
+def outcome(mutation: Mutation, tree: Path) -> str:
+    """Return `killed`, `survived` or `missing`."""
+    before = mutation.apply(tree)
+    if before is None:
+        return "missing"
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--timeout", "120", "-p", "no:cacheprovider"]
+    try:
+        for test in tests_of(mutation.file, tree):
+            ran = subprocess.run(
+                [*command, test], cwd=tree, capture_output=True, timeout=LONGEST_SECONDS, check=False
+            )
+            if ran.returncode != 0:
+                return "killed"
+    except subprocess.TimeoutExpired:
+        return "killed"
+    finally:
+        (tree / mutation.file).write_text(before)
+    return "survived"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    drawing = commands.add_parser("draw")
+    drawing.add_argument("--seed", type=int, default=7)
+    drawing.add_argument("--count", type=int, default=60)
+    drawing.add_argument("list", type=Path)
+    running = commands.add_parser("run")
+    running.add_argument("list", type=Path)
+    running.add_argument("result", type=Path)
+    running.add_argument("--tree", type=Path, default=TREE)
+    given = parser.parse_args()
+    if given.command == "draw":
+        chosen = [asdict(mutation) for mutation in draw(TREE, given.seed, given.count)]
+        given.list.write_text(json.dumps(chosen, indent=1))
+        return
+    results = []
+    for entry in json.loads(given.list.read_text()):
+        results.append(entry | {"outcome": outcome(Mutation(**entry), given.tree)})
+        print(results[-1]["outcome"], entry["file"], entry["function"], flush=True)
+        given.result.write_text(json.dumps(results, indent=1))
+    print(dict(Counter(result["outcome"] for result in results)))
+
+
+if __name__ == "__main__":
+    main()
