@@ -17,6 +17,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from shared import store_vectors
 from shared.errors import Invalid
+from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import dumps
 from shared.store_vectors import Vectors
 
@@ -59,7 +60,7 @@ def check_item(key: str, value: Mapping[str, Any]) -> None:
     document = dumps(value)
     if len(document) > MAX_VALUE_BYTES:
         raise Invalid(f"value: at most {MAX_VALUE_BYTES} bytes of JSON", loc=("body", "value"))
-    if "\\u0000" in document:
+    if document_holds_nul(document):
         raise Invalid("value: must not hold NUL characters", loc=("body", "value"))
 
 

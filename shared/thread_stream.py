@@ -24,6 +24,7 @@ from shared.eventlog import events, follow
 from shared.eventlog.events import END, EXPIRED, Event
 from shared.eventlog.hub import hub
 from shared.infra import redis
+from shared.infra.json_text import readable
 from shared.infra.postgres import connection, dumps
 from shared.models import is_live
 from shared.runs import end_event
@@ -68,12 +69,12 @@ class StreamPosition:
 
 
 # Runs after `known` are live or new when the stream begins; earlier ones are replayed only where they can be.
-LOOK = text("""
+LOOK = text(f"""
 SELECT t.last_seq, t.state_updated_at, r.run_id, r.created_seq, r.status, r.attempt, r.kwargs
 FROM thread AS t LEFT JOIN LATERAL (
     SELECT run_id, created_seq, status, attempt, kwargs FROM run
     WHERE deployment_id = t.deployment_id AND thread_id = t.thread_id AND created_seq > :after
-      AND (created_seq > :known OR (CAST(kwargs ->> 'resumable' AS boolean)
+      AND (created_seq > :known OR (CAST({readable("kwargs")} ->> 'resumable' AS boolean)
            AND ended_at > now() - make_interval(secs => :retention)))
     ORDER BY created_seq LIMIT 1
 ) AS r ON true

@@ -18,6 +18,8 @@ import orjson
 from marshmallow import EXCLUDE, ValidationError, fields
 from marshmallow import Schema as MarshmallowSchema
 
+from shared.infra.json_text import holds_nul
+
 
 class Rule(str):
     """A message that knows the machine word of the rule it speaks of."""
@@ -232,7 +234,7 @@ class JsonObject(Field):
             raise ValidationError([self.type_rule])
         if self.max_bytes is not None and not _fits(value, self.max_bytes):
             raise ValidationError([too_long(self.max_bytes)])
-        if self.searchable and _has_nul(value):
+        if self.searchable and holds_nul(value):
             raise ValidationError([Rule("must not contain the character U+0000", "value_error")])
         return value
 
@@ -371,12 +373,3 @@ def _fits(value: Any, max_bytes: int) -> bool:
 def _keys(value: Any) -> int:
     """How many keys an object and the objects in its values have."""
     return len(value) + sum(map(_keys, value.values())) if isinstance(value, dict) else 0
-
-
-def _has_nul(value: Any) -> bool:
-    """Whether a string or key inside holds U+0000."""
-    if isinstance(value, str):
-        return "\x00" in value
-    if isinstance(value, dict):
-        return any("\x00" in key for key in value) or any(map(_has_nul, value.values()))
-    return isinstance(value, list) and any(map(_has_nul, value))

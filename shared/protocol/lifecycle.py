@@ -15,6 +15,7 @@ import orjson
 from sqlalchemy import Connection, text
 
 from shared.eventlog.events import Event
+from shared.infra.json_text import readable
 from shared.models import RunStatus
 from shared.protocol import position
 from shared.protocol.events import ProtocolEvent, made
@@ -23,10 +24,11 @@ from shared.runs.end_event import END_OF_LOG, FAILED, ROLLBACK
 
 REFUSED = "UnknownInterruptError"  # the error of a strict resume that fits no open interrupt
 
+_KWARGS = readable("r.kwargs")
 # `left_open`: the thread rests as this run left it, and waits.
-ROW = text("""
+ROW = text(f"""
 SELECT r.run_id, r.created_seq, r.graph_id, r.status, r.attempt, r.started_at, r.ended_at, r.error,
-    r.kwargs -> 'command' -> 'resume' AS resume, r.kwargs ->> 'strict_resume' AS is_strict, t.interrupts,
+    {_KWARGS} -> 'command' -> 'resume' AS resume, {_KWARGS} ->> 'strict_resume' AS is_strict, t.interrupts,
     t.rest_status = 'interrupted' AND NOT EXISTS (SELECT FROM run AS later
         WHERE later.deployment_id = r.deployment_id AND later.thread_id = r.thread_id
         AND later.created_seq > r.created_seq AND later.attempt > 0) AS left_open

@@ -14,6 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from shared.errors import NotFound
+from shared.infra.json_text import readable
 from shared.models import ThreadStatus, is_live
 from shared.protocol.lifecycle import open_interrupts
 from shared.runs.drafts import RunRequest
@@ -33,7 +34,7 @@ FOR NO KEY UPDATE
 """)
 
 COMMANDS = text(f"""
-SELECT kwargs -> 'command' -> 'resume' AS resume FROM run
+SELECT {readable("kwargs")} -> 'command' -> 'resume' AS resume FROM run
 WHERE deployment_id = :deployment_id AND thread_id = :thread_id AND {is_live()} ORDER BY created_seq
 """)
 

@@ -19,6 +19,7 @@ from shared import assistants
 from shared.assistants import Resolved
 from shared.deployments.deployments import DeploymentRef
 from shared.errors import Refused
+from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import Driver, dumps
 from shared.models import RunStatus
 from shared.runs import configurable
@@ -183,7 +184,7 @@ def changed(draft: Draft, value: Mapping[str, Any]) -> Draft:
     metadata, kwargs = _object(value, "metadata"), _object(value, "kwargs")
     config, context = _object(kwargs, "config"), _object(kwargs, "context")
     entries = _object(config, "configurable")
-    if "\\u0000" in dumps(metadata):
+    if document_holds_nul(dumps(metadata)):
         raise ValueError("a handler left metadata that holds NUL")
     own = {**configurable.given(entries), **vars(draft.identity)}
     return replace(

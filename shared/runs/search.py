@@ -15,6 +15,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, text
 
+from shared.infra.json_text import readable
 from shared.infra.postgres import dumps
 from shared.models import (
     LIVE_RUN_STATUSES,
@@ -34,7 +35,7 @@ _GIVEN = {
     "assistant_id": "assistant_id = :assistant_id",
     "thread_id": "thread_id = :thread_id",
     "graph_id": "graph_id = :graph_id",
-    "error": "error ->> 'error' = :error",
+    "error": f"{readable('error')} ->> 'error' = :error",
     "metadata": "metadata @> CAST(:metadata AS jsonb)",
     # the same again, in the words of an index
     CRON_ID: f"metadata ? '{CRON_ID}' AND metadata ->> '{CRON_ID}' = :{CRON_ID}",

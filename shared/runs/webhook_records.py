@@ -14,6 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, text
 
 from shared.errors import NotFound
+from shared.infra.json_text import readable
 from shared.infra.postgres import Row
 from shared.runs import visibility
 from shared.user_code.filters import Filter
@@ -36,7 +37,8 @@ _CONDITIONS = {
     DeliveryStatus.FAILED: "w.ended_at IS NOT NULL AND w.failure IS NOT NULL",
 }
 _STATUS = "CASE " + " ".join(f"WHEN {said} THEN '{status}'" for status, said in _CONDITIONS.items()) + " END"
-THREAD_ID = "CAST(w.run ->> 'thread_id' AS uuid)"
+_RUN = readable("w.run")
+THREAD_ID = f"CAST({_RUN} ->> 'thread_id' AS uuid)"
 _COLUMNS = f"""w.delivery_id, w.run_id, {THREAD_ID} AS thread_id, w.url, {_STATUS} AS status,
     w.attempt AS attempts, w.response_status, w.failure AS error, w.created_at,
     CASE WHEN w.ended_at IS NULL AND w.owner IS NULL THEN w.due_at END AS next_attempt_at,
@@ -71,7 +73,7 @@ def search(
 
 def _visible(filter: Filter | None, metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Of a thread that went with its run, what the run says of it counts."""
-    said = "coalesce(CAST(w.run -> 'kwargs' -> 'thread_metadata' AS jsonb), '{}')"
+    said = f"coalesce(CAST({_RUN} -> 'kwargs' -> 'thread_metadata' AS jsonb), '{{}}')"
     return visibility.of_threads_or_what_they_were(
         filter, metadata, owner="w", thread_id=THREAD_ID, said=said
     )

@@ -16,6 +16,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from shared.errors import NotFound
+from shared.infra.json_text import readable
 from shared.infra.postgres import Driver, dumps, query
 
 
@@ -223,7 +224,7 @@ _NO_BLOB_WITHOUT_CHECKPOINT = f"""
 DELETE FROM checkpoint_blob AS blob WHERE {_IN_THREADS} AND NOT EXISTS (
     SELECT 1 FROM checkpoint AS c
     WHERE c.deployment_id = blob.deployment_id AND c.thread_id = blob.thread_id
-        AND c.checkpoint_ns = blob.checkpoint_ns AND c.blobs ->> blob.channel = blob.version
+        AND c.checkpoint_ns = blob.checkpoint_ns AND {readable("c.blobs")} ->> blob.channel = blob.version
 )"""
 _NO_WRITE_WITHOUT_CHECKPOINT = f"""
 DELETE FROM checkpoint_write AS own WHERE {_IN_THREADS} AND NOT EXISTS (

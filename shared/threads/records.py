@@ -23,6 +23,7 @@ from sqlalchemy import (
     cast,
     func,
     literal,
+    literal_column,
     select,
     text,
 )
@@ -31,6 +32,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from uuid_utils.compat import uuid7
 
 from shared.errors import Conflict, NotFound
+from shared.infra.json_text import readable
 from shared.infra.postgres import Driver, Row, dumps, query
 from shared.models import THREAD, is_live
 from shared.threads import ttl
@@ -225,7 +227,7 @@ def _leaves(wanted: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[t
 
 def _holds(path: tuple[str, ...], wanted: Any) -> ColumnElement[bool]:
     """Whether the values hold this at that place; only what is found there is parsed whole."""
-    found: Any = THREAD.c["values"]
+    found: Any = literal_column(readable("thread.values"), JSON())
     for key in path:
         found = found.op("->", return_type=JSON())(literal(key, Text))
     return cast(found, JSONB).op("=", is_comparison=True)(
@@ -279,6 +281,7 @@ def total(
     return count(conn, deployment_id, most=offset + limit + COUNTED if looks_inside else None, **filters)
 
 
+_NEXT = f"{readable('t.state')} -> 'next'"
 SETTLE = text(
     f"""
 UPDATE thread t SET updated_at = now(),
@@ -286,7 +289,7 @@ UPDATE thread t SET updated_at = now(),
   status = CASE
     WHEN live.are THEN 'busy'
     WHEN t.rest_status IS NOT NULL THEN t.rest_status
-    WHEN json_typeof(t.state -> 'next') = 'array' AND json_array_length(t.state -> 'next') > 0
+    WHEN json_typeof({_NEXT}) = 'array' AND json_array_length({_NEXT}) > 0
         THEN 'interrupted'
     ELSE 'idle' END
 FROM (SELECT EXISTS (SELECT 1 FROM run r WHERE r.deployment_id = :deployment_id

@@ -17,6 +17,7 @@ from uuid import UUID
 from sqlalchemy import Connection, TextClause, text
 
 from shared.errors import Denied, NotFound
+from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import Driver, dumps, query
 from shared.threads import records
 
@@ -88,7 +89,7 @@ class _Condition:
             written = dumps(filter)
             if len(written) > MAX_BYTES:
                 raise BadFilter(f"filter has more than {MAX_BYTES} bytes")
-            if "\\u0000" in written:
+            if document_holds_nul(written):
                 raise BadFilter("filter holds NUL characters")
         return self._all(filter, 1)
 

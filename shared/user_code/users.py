@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import dumps
 
 MAX_BYTES = 32 * 1024
@@ -44,7 +45,7 @@ def user_of(document: Any) -> User:
     written = dumps(document)
     if len(written.encode()) > MAX_BYTES:
         raise ValueError(f"authenticate returned a user of more than {MAX_BYTES} bytes")
-    if "\\u0000" in written:
+    if document_holds_nul(written):
         raise ValueError("authenticate returned a user with NUL characters")
     return User(identity, permissions, {**document, "permissions": permissions})
 

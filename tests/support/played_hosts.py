@@ -36,7 +36,7 @@ if part == "leaves at once":
     print("no such library", flush=True)
     sys.exit(3)
 if part == "cannot load":
-    say(frames.READY, frames.NOBODY, b'{"error": {"step": "load", "message": "no such file"}}')
+    say(frames.READY, frames.NOBODY, b'{"error": {"step": "load", "message": "no such file\\\\u0000"}}')
     time.sleep(60)
 if part == "never ready":
     time.sleep(60)

@@ -12,6 +12,7 @@ from typing import Any
 from flask import g
 
 from shared.deployments.deployments import DeploymentRef
+from shared.infra.json_text import document_holds_nul
 from shared.infra.postgres import dumps
 from shared.user_code import authorization
 from shared.user_code.authorization import Ask, Granted, User
@@ -57,7 +58,7 @@ def changed(granted: Granted, name: str = "metadata") -> dict[str, Any]:
     if user() is None:
         return found  # nobody has changed it
     written = dumps(found)
-    if not isinstance(found, dict) or len(written) > MAX_CHANGED or "\\u0000" in written:
+    if not isinstance(found, dict) or len(written) > MAX_CHANGED or document_holds_nul(written):
         authorization.fail(g.deployment, f"a handler left {name} that is no object, too large, or holds NUL")
     return found
 

@@ -22,6 +22,8 @@ from shared import assistants
 from shared.deployments import secrets
 from shared.errors import BuildFailed, HostUnusable
 from shared.infra.encryption import Undecryptable
+from shared.infra.json_text import document_holds_nul, holds_nul
+from shared.infra.postgres import dumps
 from shared.models import ASSISTANT, ASSISTANT_VERSION, GRAPH
 from shared.settings import Settings
 from workers.builder import user_code
@@ -165,7 +167,7 @@ def _described(answer: Mapping[str, Any], wanted: Mapping[str, Any]) -> Graphs:
                 raise TypeError("a description that is no text")
             if not all(isinstance(graph[name], dict) for name in ("drawings", "schemas", "subgraphs")):
                 raise TypeError("a description without its parts")
-        if b"\\u0000" in orjson.dumps(graphs):
+        if document_holds_nul(dumps(graphs)):
             raise TypeError("a NUL character in a schema or description")
     except (KeyError, TypeError) as error:
         raise BuildFailed("graphs", f"the graphs could not be described: {error}") from error
@@ -190,6 +192,8 @@ def configs(variables: Mapping[str, str]) -> Configs:
         found = orjson.loads(text or "{}")
     except ValueError as error:
         raise BuildFailed(STEP, f"{CONFIGS} is not JSON: {error}") from error
+    if holds_nul(found):
+        raise BuildFailed(STEP, f"{CONFIGS} must not hold NUL characters")
     for config in [found, *(found.values() if isinstance(found, dict) else ())]:
         if not isinstance(config, dict) or not isinstance(config.get("configurable", {}), dict):
             raise BuildFailed(STEP, f"{CONFIGS} must be an object of configurations by graph: {OBJECT}")

@@ -15,6 +15,8 @@ import orjson
 
 from shared.deployments.user_code import ANY
 from shared.errors import BuildFailed
+from shared.infra.json_text import document_holds_nul
+from shared.infra.postgres import dumps
 from workers.builder import built_in_routes
 from workers.builder.config import http
 from workers.builder.config.checks import refused
@@ -54,7 +56,7 @@ def found(answer: Mapping[str, Any], manifest: Manifest, write_line: WriteLine) 
         auth = _auth(_part(described, "auth", bool(manifest.auth)), manifest.auth, write_line)
         app = _app(_part(described, "app", "app" in manifest.http), write_line)
         document = {"auth": auth, "app": app}
-        if b"\\u0000" in orjson.dumps(document):
+        if document_holds_nul(dumps(document)):
             raise _Odd("it has a NUL character")
     except (_Odd, orjson.JSONEncodeError) as error:
         raise BuildFailed(STEP, f"the authorization and the app could not be described: {error}") from error

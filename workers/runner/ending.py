@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from shared.errors import Fenced, HostDied, HostError, RunyardError, Unavailable
+from shared.infra.json_text import canonical, without_nul
 from shared.infra.postgres import dumps
 from shared.models import RunStatus, ThreadStatus
 from shared.runs import end_event
@@ -60,10 +61,10 @@ class Done:
             thread_status=ThreadStatus(head.get("thread_status") or ThreadStatus.IDLE),
             error=head.get("error"),
             keeps_thread=head.get("keeps_thread", False),
-            values=parts[1].decode() if has_state else None,
+            values=canonical(parts[1]) if has_state else None,
             state=dumps(head["state"]) if has_state else None,
             interrupts=None if head.get("unchanged") else dumps(head.get("interrupts") or {}),
-            usage=dumps(head["usage"]) if head.get("usage") else None,
+            usage=without_nul(dumps(head["usage"])) if head.get("usage") else None,
             first_token_ago=_seconds(head.get("first_token_ago")),
             answer=parts[2],
         )

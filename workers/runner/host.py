@@ -22,6 +22,7 @@ import orjson
 from gevent.event import AsyncResult
 from gevent.lock import RLock
 
+from shared.deployments.logs import clean
 from shared.errors import HostDied, HostError, HostUnusable, NotBegun
 from shared.settings import MIB, Settings
 from workers.graph_host import frames
@@ -378,9 +379,9 @@ class Host:
         if error is None:
             self._ready.set(answer)
             return
-        message = error.get("message") if isinstance(error, dict) else error
-        self._output("ERROR", str(message), None)
-        self._ready.set_exception(HostUnusable(str(message)))
+        message = clean(str(error.get("message") if isinstance(error, dict) else error))
+        self._output("ERROR", message, None)
+        self._ready.set_exception(HostUnusable(message))
         self.kill("could not load the project")
 
     def _how_it_ended(self) -> str:

@@ -42,7 +42,10 @@ def test_a_default_assistant_that_somebody_changed_stays(db: Any) -> None:
     assert deploy(deployment, '{"fresh": {"configurable": {"a": 1}}}')["context"] == {"mine": 1}
 
 
-@pytest.mark.parametrize("variable", ["{nope", "[1]", '{"fresh": 3}', '{"fresh": {"configurable": 3}}'])
+@pytest.mark.parametrize(
+    "variable",
+    ["{nope", "[1]", '{"fresh": 3}', '{"fresh": {"a": "\\u0000"}}', '{"fresh": {"configurable": 3}}'],
+)
 def test_a_configuration_that_is_none_fails_the_build(variable: str) -> None:
     with pytest.raises(BuildFailed, match="LANGGRAPH_CONFIG"):
         graphs.configs({"LANGGRAPH_CONFIG": variable})

@@ -162,3 +162,18 @@ def test_a_run_over_its_budget_is_an_error_however_far_it_came(outcome: Done | H
     assert (ended.status, ended.thread_status) == (RunStatus.ERROR, ThreadStatus.ERROR)
     assert ended.error == {"error": "BudgetExceeded", "message": "too many tokens"}
     assert ended.is_announced
+
+
+@pytest.mark.parametrize("values", [b'"\\ud800"', b"1e400000", b"NaN", b"{", b'"\xff"'])
+def test_values_that_nobody_could_read_again_are_nonsense_of_the_host(values: bytes) -> None:
+    with pytest.raises(ValueError):
+        Done.of([b'{"status":"success","state":{"next":[]}}', values, b"null"])
+
+
+def test_a_nul_stays_in_the_values_and_not_in_the_names_of_models() -> None:
+    head = {"status": "success", "state": {"next": []}, "usage": {"model\x00": {"input_tokens": 1}}}
+
+    done = Done.of([orjson.dumps(head), b'{"a":"\\u0000"}', b"null"])
+
+    assert done.values == '{"a":"\\u0000"}'
+    assert done.usage == '{"model\\ufffd":{"input_tokens":1}}'

@@ -1,0 +1,326 @@
+"""Texts that PostgreSQL's text and jsonb refuse, in every field that is stored or searched: no answer is a 5xx.
+
+Requests are made from the API document, so that a new field is covered by being documented. What graphs leave in rows
+is written as a runner writes it, and read and searched through every route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+import orjson
+import pytest
+from werkzeug.test import TestResponse
+
+import tests.support.factories as make
+from shared import graph_queries
+from shared.errors import Conflict
+from shared.infra.postgres import connection
+from shared.models import RunStatus, ThreadStatus
+from shared.protocol import watching
+from tests.contract.bad_input import good, good_query
+from tests.contract.conftest import Api, ControlPlane
+from tests.contract.documented import (
+    Described,
+    Document,
+    Schema,
+    deployment_records,
+    document_of,
+    records,
+    types,
+)
+from tests.support.acting import Actor
+from tests.support.hooked import outbox
+
+NUL = "a\x00b"
+NUL_ESCAPED = b"\\u0000"
+MARK = "a-hostile-value"
+# JSON texts that are put in place of a value: some are no JSON, some are none that PostgreSQL can cast.
+TEXTS = (
+    rb'"\u0000"',
+    rb'"a\u0000b\\u0000"',
+    rb'{"\u0000":"\u0000"}',
+    rb'{"a":["\u0000"]}',
+    rb'"\ud800"',
+    rb'"\udc00\ud800"',
+    rb'{"\ud800":1}',
+    b"NaN",
+    b"-Infinity",
+    b"1e400000",
+    b"1e-400000",
+    b"9" * 400,
+    b'"\xff"',
+    b'"\xed\xa0\x80"',
+)
+WORDS = ("%00", "a%00b", "%5B%22%5Cu0000%22%5D", "%7B%22%5Cu0000%22:1%7D", "%FF", "%ED%A0%80", "1e400000")
+# What is accepted of required fields, so that it is the hostile text that a request is refused for.
+ACCEPTED = {b"assistant_id": b"agent", b"graph_id": b"agent", b"schedule": b"0 0 1 1 *", b"key": b"k"}
+STATE = {"messages": [{"content": NUL, "\x00": ["\\u0000", "\x00\x00"]}], "topic": "billing", NUL: NUL}
+SEARCHES: list[tuple[str, Any]] = [
+    ("/threads/search", {}),
+    ("/threads/search", {"values": {"topic": "billing"}}),
+    ("/threads/search", {"values": {"topic": {"deep": 1}}}),
+    ("/threads/search", {"values": {"messages": []}, "metadata": {"a": 1}}),
+    ("/threads/count", {"values": {"topic": "billing"}}),
+    ("/assistants/search", {}),
+    ("/assistants/count", {}),
+    ("/runs/search", {"error": "ValueError"}),
+    ("/runs/search", {"status": ["error", "success"], "metadata": {"a": 1}}),
+    ("/runs/crons/search", {}),
+    ("/runs/crons/count", {}),
+    ("/store/items/search", {"namespace_prefix": ["a"], "filter": {"a": 1}}),
+    ("/store/namespaces", {}),
+    ("/webhooks/search", {}),
+]
+
+
+@pytest.fixture
+def unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for a graph host: there is none."""
+
+    def ask(*_: Any, **__: Any) -> bytes:
+        raise Conflict("no graph host")
+
+    monkeypatch.setattr(graph_queries, "ask", ask)
+
+
+def places(document: Document, schema: Schema, depth: int = 0) -> Iterator[Any]:
+    """Bodies that are right, each with MARK as the value of one field, or as a name in an object."""
+    base = good(document, schema)
+    allowed = types(schema)
+    if not allowed or depth > 4:
+        yield MARK
+        return
+    if "string" in allowed:
+        yield MARK
+    if "object" in allowed:
+        properties = schema.get("properties", {})
+        if not properties:
+            yield from (MARK, {MARK: 1}, {"a": MARK}, {"a": {MARK: [MARK]}})
+        for name, inner in properties.items():
+            yield from ({**base, name: one} for one in places(document, document.whole(inner), depth + 1))
+    if "array" in allowed:
+        yield from ([one] for one in places(document, document.whole(schema.get("items", {})), depth + 1))
+
+
+def bodies(document: Document, schema: Schema) -> Iterator[bytes]:
+    """The same with each of TEXTS in place of MARK."""
+    mark = orjson.dumps(MARK)
+    for body in places(document, schema):
+        raw = orjson.dumps(body)
+        for field, value in ACCEPTED.items():
+            raw = raw.replace(b'"%s":"abc"' % field, b'"%s":"%s"' % (field, value))
+        for hostile in TEXTS:
+            as_name = hostile if hostile.startswith(b'"') else b'"\\u0000"'
+            yield raw.replace(mark + b":", as_name + b":").replace(mark, hostile)
+
+
+def queries(described: Described) -> Iterator[str]:
+    for name in described.parameters("query"):
+        others = {key: value for key, value in good_query(described).items() if key != name}
+        yield from (f"{urlencode(others)}&{name}={word}" for word in WORDS)
+
+
+def failed(response: TestResponse, what: str) -> Iterator[str]:
+    if response.status_code >= 500:
+        yield f"{what}: {response.status_code} {response.text[:120]}"
+    response.close()
+
+
+def problems_of_bodies(
+    api: Any, described: Described, schema: Schema, path: str, document: Document
+) -> Iterator[str]:
+    for raw in dict.fromkeys(bodies(document, schema)):
+        response = api.client.open(path, method=described.method, data=raw)
+        yield from failed(response, f"{described} {raw[:120]!r}")
+
+
+def waits(described: Described) -> bool:
+    """Whether an answer of it goes on until a run ends, or never ends."""
+    return described.path.endswith(("/wait", "/stream", "/join", "/stream/events", "/logs/stream"))
+
+
+def test_no_request_to_a_deployment_fails_by_its_texts(api: Api, unanswered: None) -> None:
+    document, known = document_of(api), deployment_records(api)
+    api.set(max_pending_per_thread=100_000)
+    problems = []
+    for described in document.operations():
+        schema = document.body(described)
+        path = f"/d/{api.deployment.name}{described.address(known)}"
+        if schema is not None and described.method != "DELETE":
+            if described.path.endswith(("/runs/wait", "/runs/stream", "/runs/batch")):
+                continue  # the bodies of their runs are those of the route beside them
+            problems += problems_of_bodies(api, described, schema, path, document)
+        body = None if schema is None else orjson.dumps(good(document, schema))
+        if described.method == "DELETE" or waits(described):
+            continue
+        for query in queries(described):
+            response = api.client.open(path, method=described.method, data=body, query_string=query)
+            problems += failed(response, f"{described} {query}")
+    assert not problems, "\n".join(problems[:50])
+    assert problems_of_searches(api) == []
+    created: Any = api.get(f"/threads/{known['thread_id']}/runs?limit=1000").json
+    assert len([run for run in created if NUL_ESCAPED in orjson.dumps(run)]) > 20, "runs hold such texts"
+
+
+def test_no_request_to_the_control_plane_fails_by_its_texts(control: ControlPlane) -> None:
+    document, known = document_of(control), records(control)
+    problems = []
+    for described in document.control_plane():
+        schema = document.body(described)
+        path = described.address(known)
+        if schema is not None and described.method != "DELETE":
+            problems += problems_of_bodies(control, described, schema, path, document)
+        body = None if schema is None else orjson.dumps(good(document, schema))
+        if described.method == "DELETE" or waits(described):
+            continue
+        for query in queries(described):
+            response = control.client.open(path, method=described.method, data=body, query_string=query)
+            problems += failed(response, f"{described} {query}")
+    assert not problems, "\n".join(problems[:50])
+    for path in ("/v2/deployments", "/v2/deployments?deployment_type=dev", "/v2/auth/providers"):
+        assert control.client.get(path).status_code == 200, path
+
+
+@pytest.mark.parametrize("raw", TEXTS)
+def test_no_command_fails_by_its_texts(api: Api, thread_id: str, raw: bytes) -> None:
+    starts = (
+        {"input": MARK},
+        {"config": {"configurable": {"a": MARK}}},
+        {"metadata": {"a": MARK}},
+        {"assistant_id": MARK},
+    )
+    answers = (
+        {"response": MARK, "interrupt_id": "i", "namespace": []},
+        {"response": 1, "interrupt_id": MARK, "namespace": [MARK]},
+    )
+    calls = [("run.start", {"assistant_id": "agent", "input": {}, **params}) for params in starts]
+    calls += [("input.respond", params) for params in answers]
+    for method, params in calls:
+        body = orjson.dumps({"id": 1, "method": method, "params": params}).replace(orjson.dumps(MARK), raw)
+        response = api.client.post(f"/d/chat/threads/{thread_id}/commands", data=body)
+        assert response.status_code < 500, (body, response.text)
+    assert problems_of_searches(api) == []
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_no_id_in_a_path_fails_by_its_text(api: Api, unanswered: None, word: str) -> None:
+    document, known = document_of(api), deployment_records(api)
+    problems = []
+    for described in document.operations():
+        schema = document.body(described)
+        body = None if schema is None else orjson.dumps(good(document, schema))
+        for name in described.parameters("path"):
+            address = described.address(known, **{name: word})
+            response = api.client.open(f"/d/chat{address}", method=described.method, data=body)
+            problems += failed(response, f"{described} {name}={word!r}")
+    assert not problems, "\n".join(problems[:50])
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "X-Api-Key",
+        "Authorization",
+        "Idempotency-Key",
+        "Last-Event-ID",
+        "X-Request-Id",
+        "traceparent",
+        "X-Tenant",
+        "Cookie",
+    ],
+)
+def test_no_header_fails_by_its_text(api: Api, header: str) -> None:
+    for word in ("\x00", "a\x00b", "\xff\xfe", "\x7f\x80"):
+        for path in ("/threads", "/runs"):
+            response = api.post(path, {"assistant_id": "agent"}, headers={header: word})
+            assert response.status_code < 500, (path, word, response.text)
+    assert problems_of_searches(api) == []
+
+
+def problems_of_searches(api: Api) -> list[str]:
+    found = ((path, body, api.post(path, body)) for path, body in SEARCHES)
+    return [
+        f"{path} {body}: {answer.text[:200]}" for path, body, answer in found if answer.status_code != 200
+    ]
+
+
+def ended(api: Api, status: RunStatus = RunStatus.SUCCESS, **kwargs: Any) -> Any:
+    """A run that leaves such texts wherever a graph can; its record."""
+    thread: Any = api.post("/threads").json
+    thread_id: str = thread["thread_id"]
+    body = {"assistant_id": "agent", "input": STATE, "context": {NUL: STATE}, **kwargs}
+    created: Any = api.post(f"/threads/{thread_id}/runs", {**body, "webhook": "https://93.184.216.34/run"})
+    assert created.status_code == 200, created.text
+    actor = Actor(created.json["run_id"])
+    checkpoint_id = "1ef4f797-8335-6428-8001-8a1503f9b875"
+    make.stored(actor.run, checkpoint_id)
+    task = {
+        "id": "t",
+        "name": NUL,
+        "path": [],
+        "error": NUL,
+        "interrupts": [],
+        "checkpoint": None,
+        "result": STATE,
+    }
+    asked = [{"id": "i", "value": STATE}]
+    actor.emit("values", STATE)
+    actor.finish(
+        STATE,
+        status=status,
+        thread_status=ThreadStatus.ERROR if status is RunStatus.ERROR else ThreadStatus.INTERRUPTED,
+        error={"error": "ValueError", "message": NUL} if status is RunStatus.ERROR else None,
+        interrupts={"t": asked},
+        state=make.state(thread_id, checkpoint_id, next=["ask"], tasks=[task], interrupts=asked),
+        usage={"model": {"input_tokens": 1, "output_tokens": 1}},
+        output=STATE,
+    )
+    return created.json
+
+
+@pytest.mark.parametrize("status", [RunStatus.SUCCESS, RunStatus.ERROR])
+def test_what_a_graph_leaves_is_returned_as_it_is_and_fails_no_search(api: Api, status: RunStatus) -> None:
+    other: Any = api.post("/threads").json
+    run = ended(api, status)
+    thread_id = run["thread_id"]
+
+    thread: Any = api.get(f"/threads/{thread_id}").json
+    state: Any = api.get(f"/threads/{thread_id}/state").json
+    found: Any = api.post("/threads/search", {"values": {"topic": "billing"}}).json
+    listed: Any = api.post("/threads/search").json
+
+    assert thread["values"] == state["values"] == STATE
+    assert thread["interrupts"] == {"t": [{"id": "i", "value": STATE}]}
+    assert state["tasks"][0]["result"] == STATE
+    assert [each["thread_id"] for each in found] == [thread_id], "what else it holds does not hide it"
+    assert {each["thread_id"] for each in listed} == {thread_id, other["thread_id"]}
+    assert problems_of_searches(api) == []
+
+
+def test_every_route_answers_for_a_thread_with_such_texts(api: Api, unanswered: None) -> None:
+    document, known = document_of(api), deployment_records(api)
+    failed_run, run = ended(api, RunStatus.ERROR), ended(api)
+    with connection() as conn:
+        watching.watch(conn, {"deployment_id": api.deployment.id, "thread_id": UUID(run["thread_id"])})
+    problems = []
+    for described in document.operations():
+        if described.method == "DELETE" or described.path.endswith("/wait"):
+            continue
+        schema = document.body(described)
+        body = None if schema is None else orjson.dumps(good(document, schema))
+        for one in (run, failed_run):
+            ids = {"thread_id": one["thread_id"], "run_id": one["run_id"]}
+            delivery = next(
+                str(row["delivery_id"]) for row in outbox() if str(row["run_id"]) == one["run_id"]
+            )
+            path = f"/d/chat{described.address({**known, **ids, 'delivery_id': delivery})}"
+            response = api.client.open(
+                path, method=described.method, data=body, query_string=good_query(described)
+            )
+            problems += failed(response, str(described))
+    assert not problems, "\n".join(problems)
+    assert problems_of_searches(api) == []
