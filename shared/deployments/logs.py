@@ -10,7 +10,7 @@ import base64
 import binascii
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 BUILD, DEPLOY = "build", "deploy"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_LINE = 8 * 1024
-LONGEST_CHARACTER = 4  # in bytes: graph hosts cut lines at so many bytes, between characters
-LEAST_SECRET = 6  # characters
 RETENTION_SECONDS = 900
 REPLAYED_AT_ONCE = 1_000
 CONTROL = "control-plane"  # writes events for revisions no builder holds
@@ -47,32 +45,6 @@ def clean(message: str) -> str:
     """A line fit to be stored and shown: no control characters, no more than MAX_LINE characters."""
     message = CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", message)
     return message if len(message) <= MAX_LINE else message[:MAX_LINE] + " …"
-
-
-def scrubber(values: Iterable[str]) -> Callable[[str], str]:
-    """Replaces secret values in text; short ones would make everything unreadable and are left."""
-    # Text is looked at a line at a time: so a value of several lines is known by each of them.
-    parts = {part for value in values for part in (value, *value.splitlines())}
-    wanted = sorted((part for part in parts if len(part) >= LEAST_SECRET), key=len, reverse=True)
-    if not wanted:
-        return lambda message: message
-    pattern = re.compile("|".join(re.escape(value) for value in wanted))
-
-    def scrub(message: str) -> str:
-        scrubbed = pattern.sub("***", message)
-        was_cut = len(message.encode()) > MAX_LINE - LONGEST_CHARACTER
-        return _without_beginning(scrubbed, wanted) if was_cut else scrubbed
-
-    return scrub
-
-
-def _without_beginning(message: str, values: Sequence[str]) -> str:
-    """A text that was cut off, perhaps within one of these values, whose beginning it then ends with."""
-    for value in values:
-        for length in range(min(len(value) - 1, len(message)), LEAST_SECRET - 1, -1):
-            if message.endswith(value[:length]):
-                return message[:-length] + "***"
-    return message
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,18 +203,8 @@ def test_a_bad_wish_is_placed(control: ControlPlane, deployment: Any, body: Any,
     assert [item["loc"] for item in response.json["detail"]] == [loc]  # type: ignore[index]
 
 
-def test_what_a_build_prints_is_cleaned_and_scrubbed() -> None:
+def test_what_a_build_prints_is_cleaned() -> None:
     assert logs.clean("\x1b[31mred\x1b[0m") == "\\x1b[31mred\\x1b[0m"
-    assert logs.scrubber(["sk-secret", "x"])("key sk-secret x") == "key *** x"
-
-
-@pytest.mark.parametrize("shown", ["sk-sec", "sk-secre"])
-@pytest.mark.parametrize("filler", ["x", "é", "😀"])
-def test_nor_is_the_beginning_of_one_where_its_line_was_cut_off(shown: str, filler: str) -> None:
-    scrub = logs.scrubber(["sk-secret", "another"])
-    line = f"{filler * 9_000}".encode()[: logs.MAX_LINE - len(shown)].decode("utf-8", "ignore")
-    assert scrub(line + shown) == f"{line}***"
-    assert scrub(f"short {shown}") == f"short {shown}"
 
 
 def events_of(raw: bytes) -> list[tuple[str | None, str, Any]]:

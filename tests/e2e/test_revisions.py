@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.support.receiver import receiving
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -105,6 +106,13 @@ class App:
         answer = self.call("POST", f"/v1/projects/{self.id}/revisions/{id}/build_logs", json=body)
         return "\n".join(line["message"] for line in answer["logs"])
 
+    def deploy_log(self) -> str:
+        """What its user code has said; the lines are stored a moment after they are written."""
+        answer = self.call(
+            "POST", f"/v1/projects/{self.id}/deploy_logs", json={"limit": 1000, "level": "ERROR"}
+        )
+        return "\n".join(line["message"] for line in answer["logs"])
+
     def deployed(self, files: Mapping[str, str], **options: Any) -> str:
         id = self.push(files, **options)
         record = self.ended(id)
@@ -164,6 +172,55 @@ def test_variables_come_from_secrets_and_from_the_configuration(stack: Stack) ->
 
     assert app.says() == "s3cret-token|given|secret|-"
     assert "the token is ***" in app.build_log(id)
+
+
+def test_no_way_out_of_an_error_shows_a_secret(stack: Stack) -> None:
+    secret = "s3cret 'token'/é"
+    app = App(stack, secrets=[{"name": "TOKEN", "value": secret}, {"name": "SHORT", "value": "a"}])
+    app.deployed(project("{}[__import__('os').environ['TOKEN']]"))
+    sdk, address = stack.sdk(app.name), f"/d/{app.name}"
+    call = {"jsonrpc": "2.0", "id": 1}
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"data": {"said": "hi"}}]}
+
+    with receiving() as receiver:
+        thread_id = sdk.threads.create()["thread_id"]
+        modes: Any = ["values", "tasks", "debug", "checkpoints", "events"]
+        streamed = list(
+            sdk.runs.stream(thread_id, "agent", input={}, stream_mode=modes, webhook=receiver.url)
+        )
+        run = sdk.runs.list(thread_id)[0]
+        hook = wait_until(lambda: receiver.calls_of(run["run_id"]), 20)[0].document
+    said = {
+        "stream": [[part.event, part.data] for part in streamed],
+        "run": run,
+        "thread": sdk.threads.get(thread_id),
+        "state": sdk.threads.get_state(thread_id),
+        "history": sdk.threads.get_history(thread_id),
+        "wait": sdk.runs.wait(thread_id, "agent", input={}, raise_error=False),
+        "webhook": hook,
+        "search": app.call("POST", f"{address}/runs/search", json={"error": "KeyError"}),
+        "mcp": app.call(
+            "POST",
+            f"{address}/mcp",
+            json={**call, "method": "tools/call", "params": {"name": "agent", "arguments": {}}},
+            headers={"Accept": "application/json, text/event-stream"},
+        ),
+        "a2a": app.call(
+            "POST",
+            f"{address}/a2a/agent",
+            json={**call, "method": "SendMessage", "params": {"message": message}},
+        ),
+        "log": wait_until(app.deploy_log, 20),
+    }
+    broken = project()
+    broken["agent.py"] += "\nraise ValueError('no access with ' + __import__('os').environ['TOKEN'])\n"
+    failed = app.ended(app.push(broken))
+    said |= {"revision": failed, "build log": app.build_log(failed["id"])}
+
+    for exit, content in said.items():
+        assert "***" in json.dumps(content) or exit in ("run", "search"), exit  # which name no text
+        assert "s3cret" not in json.dumps(content), exit
+    assert failed["status_message"].endswith("ValueError: no access with ***")
 
 
 def test_a_new_version_takes_over_and_the_old_one_can_come_back(stack: Stack) -> None:

@@ -17,6 +17,7 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 OURS = frozenset({"shared", "web", "workers", "cli", "tests", "bench"})
 HOST = PROJECT / "workers" / "graph_host"
+SHARED_WITH_HOST = ("workers.graph_host.frames", "workers.graph_host.masking")
 
 # What the library brings along may be used where the library is.
 HOST_MAY_IMPORT = frozenset(
@@ -260,7 +261,7 @@ def test_nothing_but_the_graph_host_can_decode_a_checkpoint(package: str) -> Non
             assert not imported(path) & DECODERS, path
 
 
-def test_of_the_runner_only_frames_is_shared_with_the_graph_host() -> None:
+def test_only_frames_and_the_masking_of_secrets_are_shared_with_the_graph_host() -> None:
     for package in ("workers", "shared", "web", "cli"):
         for path in modules(PROJECT / package):
             if path.is_relative_to(HOST):
@@ -268,7 +269,7 @@ def test_of_the_runner_only_frames_is_shared_with_the_graph_host() -> None:
             for node in ast.walk(tree(path)):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("workers.graph_host"):
                     names = {alias.name for alias in node.names}
-                    assert names <= {"frames"} or node.module == "workers.graph_host.frames", name(path)
+                    assert names <= {"frames"} or node.module in SHARED_WITH_HOST, name(path)
 
 
 def test_only_settings_reads_the_environment() -> None:

@@ -17,6 +17,7 @@ from shared.deployments.revisions import ClaimedRevision
 from shared.errors import Fenced, Unavailable
 from shared.infra.postgres import connection
 from shared.models import RevisionStatus
+from workers.graph_host.masking import masker
 from workers.runner.event_writer import RunLog, Writer
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class BuildLog:
 
     def __init__(self, writer: Writer, claimed: ClaimedRevision, secrets: Mapping[str, str]) -> None:
         self._claimed = claimed
-        self._scrub = logs.scrubber(secrets.values())
+        self._mask = masker(secrets.values())
         self._clock = RisingClock()
         self._lines: list[Line] = []
         self._bytes = 0
@@ -70,7 +71,7 @@ class BuildLog:
 
     def shown(self, message: str) -> str:
         """The message as anyone may see it."""
-        return logs.clean(self._scrub(message))
+        return logs.clean(self._mask(message))
 
     def _add(self, level: str, message: str) -> None:
         claimed = self._claimed

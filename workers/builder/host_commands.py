@@ -46,6 +46,7 @@ def host_command(
         "store": made.manifest.store,
         "auth": {"path": made.manifest.auth["path"]} if made.manifest.auth else None,
         "http": made.manifest.http or None,
+        "secrets": list(variables),
         **made.manifest.checkpointer.get("serde", {}),
     }
     env = {

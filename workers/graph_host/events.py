@@ -18,7 +18,7 @@ from .connection import Connection
 from .protocol.log import PROTOCOL, ProtocolLog
 from .protocol.writer import ProtocolWriter
 from .run_checkpoints import PRIVATE
-from .serialization import dumps
+from .serialization import dumps, error_text, with_masked_error
 
 Namespace = tuple[str, ...]
 Handler = Callable[[Namespace, Any], None]
@@ -88,7 +88,7 @@ class EventWriter:
         optional: dict[str, Handler] = {
             "updates": self._on_updates,
             "custom": self._passed_on("custom"),
-            "tasks": self._passed_on("tasks"),
+            "tasks": self._on_plain_task,
             "checkpoints": self._on_checkpoint,
             "debug": self._on_debug,
             "tools": self._on_tool,
@@ -259,20 +259,26 @@ class EventWriter:
         call = payload["tool_call_id"]
         name = self._tool_names.setdefault(call, payload.get("tool_name", ""))
         event, part, given = TOOL_EVENTS[payload["event"]]
-        data = {"event": event, "toolCallId": call, "name": name, part: payload.get(given)}
+        brought = payload.get(given)
+        if part == "error" and brought is not None:
+            brought = error_text(brought)
+        data = {"event": event, "toolCallId": call, "name": name, part: brought}
         if event in TOOL_ENDS:
             del self._tool_names[call]
         self.emit("tools", ns, dumps(data))
 
+    def _on_plain_task(self, ns: Namespace, payload: dict[str, Any]) -> None:
+        self.emit("tasks", ns, dumps(with_masked_error(payload)))
+
     def _on_task(self, ns: Namespace, payload: dict[str, Any]) -> None:
         """A task that has ended takes the subgraph that it was along."""
         if "tasks" in self._modes:
-            self.emit("tasks", ns, dumps(payload))
+            self._on_plain_task(ns, payload)
         inner = self._alive.pop(payload["id"], None) if self._alive and "result" in payload else None
         if inner is None:
             return
         if payload.get("error"):
-            self._lived(inner, "failed", _message_of(payload["error"]))
+            self._lived(inner, "failed", error_text(payload["error"]))
         else:
             self._lived(inner, "interrupted" if payload.get("interrupts") else "completed")
 
@@ -285,7 +291,7 @@ class EventWriter:
             "within": ns[-1].rpartition(":")[2] if ns else None,
             "at": time.time(),
             "ended": "result" in payload,
-            "error": _message_of(error) if error else None,
+            "error": error_text(error) if error else None,
         }
         self._connection.send(frames.NODE, self._id, dumps(told))
 
@@ -318,6 +324,8 @@ class EventWriter:
             inner["parent_checkpoint"] = coordinates(inner.get("parent_config"))
             inner["tasks"] = [_with_place(task) for task in inner.get("tasks") or ()]
             payload = {**payload, "payload": inner}
+        elif payload["type"] == "task_result":
+            payload = {**payload, "payload": with_masked_error(payload["payload"])}
         self.emit("debug", ns, dumps(payload))
 
     def on_library_event(self, event: Mapping[str, Any]) -> None:
@@ -342,20 +350,15 @@ def _streamed(interrupt: Interrupt) -> dict[str, Any]:
     return {"value": interrupt.value, "id": interrupt.id, "response_schema": schema}
 
 
-def _message_of(error: Any) -> str:
-    """The text of a failed task's error, however the library gives it."""
-    if isinstance(error, Mapping):
-        return str(error.get("message", ""))
-    return str(error)
-
-
 def _public(payload: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint payload without what is internal in its configs."""
+    """A checkpoint payload without what is internal in its configs, and without secrets in errors of its tasks."""
     out = dict(payload)
     for key in ("config", "parent_config"):
         if out.get(key):
             conf = out[key].get("configurable", {})
             out[key] = {"configurable": {k: v for k, v in conf.items() if _is_shown(k)}}
+    if out.get("tasks"):
+        out["tasks"] = [with_masked_error(task) for task in out["tasks"]]
     return out
 
 

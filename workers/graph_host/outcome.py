@@ -10,9 +10,10 @@ from langgraph.pregel import Pregel
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from .events import INTERRUPT, coordinates
+from .masking import masked
 from .protocol.input_events import OpenInterrupt, open_interrupts
 from .run_checkpoints import Saved
-from .serialization import dumps, loads, text_of
+from .serialization import dumps, error_text, loads, text_of
 
 TASKS = "__pregel_tasks"  # the channel of what is sent to nodes
 DELTA = "DeltaChannel"  # by name: not every library that is supported has it
@@ -207,9 +208,9 @@ def interrupt_record(interrupt: Interrupt) -> dict[str, Any]:
 
 
 def describe_error(error: BaseException) -> dict[str, str]:
-    """An exception's class and text."""
-    return {"error": type(error).__name__, "message": text_of(error)}
+    """An exception's class and text, without secrets of the deployment."""
+    return {"error": type(error).__name__, "message": error_text(error)}
 
 
 def _error_text(error: Any) -> str:
-    return error if isinstance(error, str) else text_of(error, repr)
+    return masked(error if isinstance(error, str) else text_of(error, repr))

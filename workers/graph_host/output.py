@@ -18,9 +18,9 @@ from typing import Any, TextIO
 
 from . import frames, tracebacks
 from .connection import Connection
+from .masking import MAX_RECORD_BYTES
 from .standard import get_ident, json_dumps, monotonic
 
-MAX_RECORD_BYTES = 8 * 1024
 MAX_CHARACTERS = 1_000_000  # of what is said at once: no other run goes on while it is cut up
 MAX_LINES_PER_RUN = 10_000
 LINES_PER_SECOND = 200

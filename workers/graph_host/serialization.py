@@ -23,6 +23,8 @@ from langchain_core.messages import BaseMessage
 from langgraph.types import Send
 from pydantic import BaseModel
 
+from .masking import masked
+
 # How deep the slow way follows nested values; what is deeper is shown as text.
 MAX_DEPTH = 100
 
@@ -70,7 +72,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (AbstractSet, deque, tuple)):
         return list(value)
     if isinstance(value, BaseException):
-        return {"error": type(value).__name__, "message": text_of(value)}
+        return {"error": type(value).__name__, "message": error_text(value)}
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(bytes(value)).decode()
     if isinstance(value, Send):
@@ -108,6 +110,19 @@ def text_of(value: Any, how: Any = str) -> str:
         return text if isinstance(text, str) else type(value).__name__
     except Exception:  # the object's own code, of any kind
         return f"<{type(value).__name__}>"
+
+
+def error_text(error: Any) -> str:
+    """The text of an exception, or of what a library shows of one, without secrets of the deployment."""
+    if isinstance(error, Mapping):
+        error = error.get("message", "")
+    return masked(text_of(error))
+
+
+def with_masked_error(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A task's record whose error is a text; exceptions are masked as they are encoded."""
+    error = record.get("error")
+    return {**record, "error": masked(error)} if isinstance(error, str) else record
 
 
 def _model_dict(value: BaseModel) -> Any:

@@ -5,7 +5,7 @@ sees it: `graphs` (graph id → "path:attribute" or {"path", "description"}), `p
 after the working directory), `inspect` (describe the graphs and exit), `allowed_msgpack_modules`
 ([[module, class] …] that checkpoints may hold beside the project's own; true: any), `store` (of the
 project's configuration: `ttl`, `index`), `limits`, `auth` ({"path"} of the project's `Auth` object),
-`http` (of the project's configuration: `app`).
+`http` (of the project's configuration: `app`), `secrets` (names of the variables whose values are masked in errors).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any, NoReturn
 
-from . import damage, frames, watch
+from . import damage, frames, masking, watch
 from .connection import Connection
 from .loop import Loop
 from .output import Limiter, capture
@@ -184,7 +184,7 @@ class Host:
         self._connection.flush_and_exit(0)
 
     def _unusable(self, step: str, message: str) -> NoReturn:
-        body = _json({"error": {"step": step, "message": message}})
+        body = _json({"error": {"step": step, "message": masking.masked(message)}})
         self._limiter.finish()
         self._connection.send(frames.READY, frames.NOBODY, body)
         self._connection.flush_and_exit(EXIT_UNUSABLE)
@@ -326,6 +326,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--threads", type=int, default=DEFAULT_THREADS)
     options = parser.parse_args(arguments)
     config = json_loads(os.environ.pop(CONFIG_VARIABLE))
+    masking.configure(os.environ[name] for name in config.get("secrets", ()) if name in os.environ)
     sock = socket.socket(fileno=options.socket)
     sock.set_inheritable(False)
     _die_with_the_runner(sock)

@@ -16,11 +16,12 @@ from uuid import UUID
 import gevent
 from gevent.event import Event as Signal
 
-from shared.deployments.logs import DEPLOY, Line, RisingClock, append, clean, notify, scrubber
+from shared.deployments.logs import DEPLOY, Line, RisingClock, append, clean, notify
 from shared.errors import Unavailable
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
 from shared.runs.claims import Claimed
+from workers.graph_host.masking import masker
 from workers.runner.host import Output
 
 log = logging.getLogger(__name__)
@@ -74,8 +75,8 @@ class DeployLog:
         )
 
     def of(self, deployment_id: UUID, revision_id: UUID, secrets: Iterable[str]) -> Output:
-        """A function that takes lines of one revision; its secret values are blotted out."""
-        scrub = scrubber(secrets)
+        """A function that takes lines of one revision; its secret values are masked."""
+        mask = masker(secrets)
         allowance = Allowance()
 
         def write(level: str, message: str, run_id: UUID | None) -> None:
@@ -92,7 +93,7 @@ class DeployLog:
                 self._dropped += 1
                 return
             known = level if level in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL") else "INFO"
-            text = clean(scrub(message))
+            text = clean(mask(message))
             line = Line(deployment_id, revision_id, DEPLOY, self._clock.now(), known, text, run_id)
             self._lines.append(line)
             self._wake.set()

@@ -58,6 +58,7 @@ def test_a_host_gets_the_allowed_variables_and_no_other(tmp_path: Path) -> None:
         "inspect": False,
         "auth": None,
         "http": None,
+        "secrets": ["API_KEY", "COLOUR"],
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..serialization import dumps, text_of
+from ..serialization import dumps, error_text
 from .log import Namespace, ProtocolLog
 
 
@@ -64,7 +64,7 @@ class SubgraphLives:
         if task.get("interrupts"):
             self._end(life, "interrupted")
         elif task.get("error"):
-            self._end(life, "failed", _text(task["error"]))
+            self._end(life, "failed", error_text(task["error"]))
         else:
             self._end(life, "completed")
 
@@ -93,9 +93,3 @@ def _tool_call(input: Any) -> str | None:
         call["id"] for call in input if isinstance(call, Mapping) and call.keys() >= {"id", "name", "args"}
     ]
     return ids[0] if ids and isinstance(ids[0], str) else None
-
-
-def _text(error: Any) -> str:
-    if isinstance(error, Mapping):
-        return str(error.get("message", ""))
-    return text_of(error)

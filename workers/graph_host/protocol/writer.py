@@ -14,7 +14,8 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, BaseMessageChunk
 
-from ..serialization import dumps, text_of
+from ..masking import masked
+from ..serialization import dumps, error_text, with_masked_error
 from .input_events import OpenInterrupt, write_requested
 from .log import Namespace, ProtocolLog, now
 from .message_blocks import MessageBlocks
@@ -177,7 +178,7 @@ class ProtocolWriter:
             if call.error is None:
                 self._end_message(call.run_id)
             elif isinstance(call.error, Exception):  # a cancelled one only stops
-                error = {"message": text_of(call.error), "error": type(call.error).__name__}
+                error = {"message": error_text(call.error), "error": type(call.error).__name__}
                 self._end_message(call.run_id, "failed", error)
 
     def _say(self, streamed: Streamed, events: Iterable[dict[str, Any]]) -> None:
@@ -242,7 +243,7 @@ class ProtocolWriter:
                 if inner[len(ns)].partition(":")[2] == payload["id"]:
                     self._release(inner)
             self._lives.end_task(ns, payload)
-        self._log.write("tasks", ns, dumps(payload), timestamp=at)
+        self._log.write("tasks", ns, dumps(with_masked_error(payload)), timestamp=at)
 
     def _on_updates(self, ns: Namespace, payload: Any, at: int) -> None:
         """One event a node; what the library adds under names of its own is sent elsewhere."""
@@ -265,6 +266,8 @@ class ProtocolWriter:
         delta = payload.get("delta")
         if delta is not None and not isinstance(delta, str):
             payload = {**payload, "delta": dumps(delta).decode()}
+        if isinstance(payload.get("message"), str):  # of a tool that failed
+            payload = {**payload, "message": masked(payload["message"])}
         self._log.write("tools", ns, dumps(payload), timestamp=at)
 
 
