@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -63,7 +64,7 @@ class Runner:
         )
         self.user_code = UserCodeRunner(settings, hosts)
         self.draining = False
-        self._drains_until = time.monotonic()  # requests in an app that still run may take as long
+        self._drains_until = time.monotonic()  # executions and requests in an app may take as long
         self._executions: dict[UUID, Execution] = {}
         self._ended: deque[float] = deque(maxlen=MAX_ENDED)
         self._notified_at = time.monotonic()
@@ -152,7 +153,9 @@ class Runner:
         quiet = time.monotonic() - self._notified_at > OVERLOOKED_SECONDS
         most = self.free_slots
         if not self.draining and most > 0 and quiet:
-            self._claim(lambda: self._claiming.overlooked(most, waited_seconds=OVERLOOKED_SECONDS), most)
+            overlooked = partial(self._claiming.overlooked, most, waited_seconds=OVERLOOKED_SECONDS)
+            # In the group: a runner that stops waits for what is being claimed.
+            self._group.spawn(self._claim, overlooked, most).get()
 
     def _give_back_unanswered(self) -> None:
         """A claim whose answer was lost may have been carried out: those runs would wait for their leases to end."""
@@ -319,14 +322,23 @@ class Runner:
                 log.info("run %s: its host has no thread for it, it goes to another", run_id)
                 execution.cancel("handover", None)
 
+    @property
+    def _drain_seconds_left(self) -> float:
+        return max(self._drains_until - time.monotonic(), 0)
+
     def _hand_over_all(self) -> None:
         for execution in tuple(self._executions.values()):
             execution.cancel("handover", None)
 
     def close(self) -> None:
-        """Hand over what is left and end the hosts; called when the process exits."""
+        """Wait for executions until the drain ends, hand over what is left, end the hosts.
+
+        Called when the process exits. Celery has waited for its tasks by then, but an execution that was claimed from
+        the backlog belongs to no task. A runner that does not drain hands over at once.
+        """
         self.draining = True
-        self.user_code.close(max(self._drains_until - time.monotonic(), 0))
+        self._group.join(timeout=self._drain_seconds_left)
+        self.user_code.close(self._drain_seconds_left)
         self._hand_over_all()
         self._group.join(timeout=CLOSE_SECONDS)
         self.hosts.close()

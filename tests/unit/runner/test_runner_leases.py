@@ -51,6 +51,39 @@ def test_a_runner_that_drains_hands_its_runs_over(world: World) -> None:
 
 
 @greened
+def test_a_draining_runner_waits_for_runs_that_it_claimed_from_the_backlog(world: World) -> None:
+    with bench(world, runner_slots=2, drain_seconds=60.0) as b:
+        ids = [b.create("counts", {"n": 4, "seconds": 0.1}) for _ in range(8)]
+        task = gevent.spawn(b.runner.notify, ids)
+        until(task.ready)  # what runs now was claimed when others ended, and belongs to no task
+        until(lambda: len(b.runner._executions) == 2)
+        b.runner.drain()
+        in_flight = set(b.runner._executions)
+        b.runner.close()
+
+        rows = {run_id: b.row(run_id) or {} for run_id in ids}
+        succeeded = {run_id for run_id, row in rows.items() if row["status"] == "success"}
+        assert in_flight <= succeeded
+        assert all(rows[run_id]["attempt"] == 1 for run_id in succeeded)
+        waiting = [row for run_id, row in rows.items() if run_id not in succeeded]
+        assert waiting
+        assert all((row["status"], row["attempt"]) == ("pending", 0) for row in waiting)
+
+
+@greened
+def test_a_draining_runner_waits_no_longer_than_its_limit(world: World) -> None:
+    with bench(world, runner_slots=1, drain_seconds=0.5) as b:
+        ids = [b.create("echo"), b.create("sleeps", stream_mode=["custom"])]
+        until(gevent.spawn(b.runner.notify, ids).ready)
+        b.wait_for_event(ids[1], b"asleep")
+        b.runner.drain()
+        b.runner.close()
+
+        row = b.row(ids[1]) or {}
+        assert (row["status"], row["owner"], row["deaths"]) == ("pending", None, 0)
+
+
+@greened
 def test_a_draining_runner_takes_nothing(world: World) -> None:
     with bench(world) as b:
         b.runner.drain()
