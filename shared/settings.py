@@ -176,7 +176,9 @@ class Settings:
 
     # Runs
     pool: str = setting("RUNYARD_POOL", "default", "the pool whose runs a runner executes")
-    runner_slots: int = setting("RUNYARD_RUNNER_SLOTS", 2000, "runs a runner has at a time")
+    runner_slots: int = setting(
+        "RUNYARD_RUNNER_SLOTS", 2000, "runs a runner has at a time; nested runs have as many at each depth"
+    )
     lease_seconds: float = setting(
         "RUNYARD_LEASE_SECONDS",
         30.0,
@@ -289,7 +291,7 @@ class Settings:
     max_hosts: int = setting(
         "RUNYARD_MAX_HOSTS",
         16,
-        "hosts of all revisions a runner keeps, and half as many more for runs whose host died; the one idle for longest makes room, and where none is idle runs wait",
+        "hosts of all revisions a runner keeps, half as many more for runs whose host died, and one more for each depth of nested runs; the one idle for longest makes room, and where none is idle runs wait",
     )
     host_idle_seconds: float = setting(
         "RUNYARD_HOST_IDLE_SECONDS",
@@ -308,7 +310,11 @@ class Settings:
         256,
         "a host with more processes is killed; processes and threads together stop at four times as many",
     )
-    host_threads: int = setting("RUNYARD_HOST_THREADS", 64, "synchronous nodes a host executes at a time")
+    host_threads: int = setting(
+        "RUNYARD_HOST_THREADS",
+        64,
+        "synchronous nodes a host executes at a time; nested runs have as many threads at each depth",
+    )
     isolation: str = setting(
         "RUNYARD_ISOLATION",
         "auto",

@@ -129,6 +129,17 @@ def uuid_path(value: str, name: str, *, message: str | None = None) -> UUID:
     raise Invalid(text, loc=("path", name), kind="uuid_parsing")
 
 
+def uuid_header(name: str) -> UUID | None:
+    """A UUID from a header of the current request; None without the header. Raises Invalid."""
+    value = request.headers.get(name)
+    if value is None:
+        return None
+    try:
+        return UUID(value)
+    except ValueError:
+        raise Invalid(f"{name}: must be a UUID", loc=("header", name), kind="uuid_parsing") from None
+
+
 _instances: dict[type[Schema], Schema] = {}
 
 

@@ -30,6 +30,8 @@ RUN = Table(
     column("temporary", Boolean, server_default="false"),
     column("pool", Text),
     column("key_id", Text, server_default=""),  # of the API key it was created with, if any
+    # how many runs are above it, each of which called the next: see shared/runs/nesting.py
+    column("depth", BigInteger, server_default="0"),
     column("error", JSON(none_as_null=True), nullable=True),
     # tokens by model, as the models' messages report them; of the attempt that ended the run, not of those before
     column("usage", JSONB(none_as_null=True), nullable=True),
@@ -75,6 +77,14 @@ RUN = Table(
         "key_id",
         "run_id",
         postgresql_where=text("status = 'pending'"),
+    ),
+    # nested runs that wait: few of all that wait
+    Index(
+        "ix_run_nested",
+        "pool",
+        "depth",
+        "run_id",
+        postgresql_where=text("status = 'pending' AND depth > 0"),
     ),
     Index(
         "ix_run_failed",

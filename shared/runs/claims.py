@@ -54,6 +54,7 @@ class Claimed:
     key_id: str = ""
     limited: bool = False  # its deployment may run only so many at a time (shared/runs/deployment_limits.py)
     key_limited: bool = False  # and so may its key (shared/runs/key_limits.py)
+    depth: int = 0  # how many runs are above it (shared/runs/nesting.py)
     has_checkpoint: bool = False  # an earlier attempt got so far
 
 
@@ -80,7 +81,7 @@ _CLAIMED, _STORED = _named(CLAIMED_COLUMNS, "claimed"), _named(checkpoint_reads.
 # Claimed runs, and after them the newest checkpoints of their threads. They are read when the runs are claimed: the
 # run before has ended by then.
 CLAIM_RUNS = Routine(
-    name="claim_runs_1",
+    name="claim_runs_2",
     parameters={
         "ids": "uuid[]",
         "owner": "text",
@@ -140,13 +141,20 @@ def claim_waiting(
 
 
 def claim_round_robin(
-    conn: Driver, pool: str, terms: Terms, *, limit: int, served: Sequence[str]
+    conn: Driver, pool: str, terms: Terms, *, limit: int, served: Sequence[str], depth: int = 0
 ) -> list[tuple[Claimed, Stored]]:
-    """Take waiting runs round robin between keys, notified of or not: for a runner that cannot take all.
+    """Take waiting runs of one depth round robin between keys, notified of or not: for a runner that cannot take all.
 
     `served` are the keys it took runs of, the longest ago first. Fewer than `limit`: no more wait.
     """
-    which = {"pool": pool, "limit": limit, "served": list(served), "capacities": [], "limited_keys": []}
+    which = {
+        "pool": pool,
+        "limit": limit,
+        "served": list(served),
+        "capacities": [],
+        "limited_keys": [],
+        "depth": depth,
+    }
     return take(conn, CLAIM_ROUND_ROBIN, terms, which)
 
 

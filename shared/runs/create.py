@@ -52,11 +52,13 @@ def create_run(
     request_id: str = "",
     max_pending: int = 1_000,
     key_id: str = "",
+    depth: int = 0,
     user: Mapping[str, Any] | None = None,
 ) -> Created:
     """Insert a pending run with its configuration frozen in; a run without thread gets one of its own.
 
-    `user` is the document of whom the deployment's authorization found to ask for it.
+    `user` is the document of whom the deployment's authorization found to ask for it, `depth` as in
+    `shared/runs/nesting.py`.
 
     Raises NotFound (thread or assistant), Conflict (strategy `reject` on a busy thread; a status that was not
     wanted; nothing serves yet), Invalid (unknown graph), TooMany. A request that depends on other runs of its
@@ -68,17 +70,16 @@ def create_run(
         "request_id": request_id,
         "user": user,
     }
+    bounds: dict[str, Any] = {"max_pending": max_pending, "key_id": key_id, "depth": depth}
     remembered = assistants.remembered(deployment, request.assistant_id)
     if remembered is not None and not isinstance(conn, Connection):
         made = drafts.draft(request, remembered, **asked)
         try:
-            return insert(
-                conn, deployment, made, max_pending=max_pending, key_id=key_id, versions=remembered.versions
-            )
+            return insert(conn, deployment, made, versions=remembered.versions, **bounds)
         except (TooMany, NotFound):
             pass  # or its assistant is another by now: nothing was done
     made = drafts.draft(request, assistants.resolve(conn, deployment, request.assistant_id), **asked)
-    return insert(conn, deployment, made, max_pending=max_pending, key_id=key_id)
+    return insert(conn, deployment, made, **bounds)
 
 
 def insert(
@@ -88,6 +89,7 @@ def insert(
     *,
     max_pending: int = 1_000,
     key_id: str = "",
+    depth: int = 0,
     filter: Filter | None = None,
     versions: str = "",
 ) -> Created:
@@ -121,6 +123,7 @@ def insert(
         "temporary": draft.is_temporary,
         "pool": assistant.pool,
         "key_id": key_id,
+        "depth": depth,
         "timeout_seconds": assistant.run_timeout_seconds,
         "max_pending": max_pending,
         "after": max(request.after_seconds, 0),
@@ -237,11 +240,11 @@ def _may_make_thread(conn: Connection | Driver, deployment_id: UUID, draft: Draf
 # Of a run on a thread that somebody watches, the kwargs begin with this.
 _JOINED = f'{{"joined":{dumps({"stream_mode": [PROTOCOL], "subgraphs": False})},'
 _INSERT_RUN = f"""
-INSERT INTO run (webhook, key_id,
+INSERT INTO run (webhook, key_id, depth,
                  run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, status, metadata,
                  input, kwargs, multitask_strategy, temporary, pool, timeout_seconds, created_seq,
                  created_at, not_before, notified_at, metadata_before)
-SELECT CAST(%(webhook)s AS text), %(key_id)s,
+SELECT CAST(%(webhook)s AS text), %(key_id)s, %(depth)s,
        %(run_id)s, t.deployment_id, t.thread_id, %(assistant_id)s, %(revision_id)s, %(graph_id)s, 'pending',
        CAST(%(assistant_metadata)s AS jsonb) || t.before || CAST(%(metadata)s AS jsonb),
        CAST(%(input)s AS json), CAST(CASE WHEN t.is_watched

@@ -4,6 +4,7 @@ A deployment without `max_concurrent_runs` costs a claim nothing: those that hav
 ordinary claims by a list that is usually empty. Runs of the others are claimed here, a deployment at a time:
 its row is locked while its running runs are counted, so the count is exact however many runners ask. Keys are
 served round robin, and of each key the oldest waiting run goes first. Who ends one of them claims the next.
+Runs of each depth are counted for themselves (`shared/runs/nesting.py`).
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def move_stragglers(conn: Connection) -> int:
 
 WITH_CAPACITY = """
 SELECT d.id FROM deployment d
-WHERE d.id IN (SELECT deployment_id FROM run WHERE run_id = ANY(%(ids)s) AND status = 'pending')
+WHERE d.id IN (SELECT deployment_id FROM run WHERE run_id = ANY(%(ids)s) AND status = 'pending' AND depth = 0)
   AND d.max_concurrent_runs
-      > (SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running')
+      > (SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running' AND e.depth = 0)
 """
 
 
@@ -55,8 +56,9 @@ def with_capacity(conn: Driver, run_ids: Sequence[UUID]) -> list[UUID]:
 OVERLOOKED = f"""
 SELECT d.id FROM deployment d
 WHERE d.max_concurrent_runs
-      > (SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running')
+      > (SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running' AND e.depth = 0)
   AND EXISTS (SELECT FROM run w WHERE w.pool = %(pool)s AND w.deployment_id = d.id AND w.status = 'pending'
+      AND w.depth = 0
       AND {has_waited("w")})
 """
 
@@ -67,7 +69,9 @@ def overlooked(conn: Driver, pool: str, *, waited_seconds: float) -> list[UUID]:
 
 
 LOCKED = "SELECT max_concurrent_runs FROM deployment WHERE id = %(id)s FOR NO KEY UPDATE"
-RUNNING = "SELECT count(*) AS n FROM run WHERE deployment_id = %(id)s AND status = 'running'"
+RUNNING = """
+SELECT count(*) AS n FROM run WHERE deployment_id = %(id)s AND status = 'running' AND depth = %(depth)s
+"""
 
 
 def claim(
@@ -78,8 +82,9 @@ def claim(
     *,
     most: int,
     served: Sequence[str] = (),
+    depth: int = 0,
 ) -> list[tuple[Claimed, Stored]]:
-    """Take a limited deployment's waiting runs, as many as its limit, and those of their keys, allow.
+    """Take a limited deployment's waiting runs of one depth, as many as its limit, and those of their keys, allow.
 
     Raises UniqueViolation as `claims.claim` does.
     """
@@ -87,11 +92,11 @@ def claim(
         row = query(conn, LOCKED, {"id": deployment_id}).fetchone()
         if row is None or row["max_concurrent_runs"] is None:
             return []  # deleted, or unlimited by now: an ordinary claim finds its runs
-        counted = query(conn, RUNNING, {"id": deployment_id}).fetchone()
+        counted = query(conn, RUNNING, {"id": deployment_id, "depth": depth}).fetchone()
         capacity = row["max_concurrent_runs"] - (counted["n"] if counted else 0)
         if min(capacity, most) <= 0:
             return []
-        keys = key_limits.capacities_within(conn, deployment_id)
+        keys = key_limits.capacities_within(conn, deployment_id, depth=depth)
         which = {
             "deployment_id": deployment_id,
             "pool": pool,
@@ -99,6 +104,7 @@ def claim(
             "served": list(served),
             "limited_keys": list(keys),
             "capacities": list(keys.values()),
+            "depth": depth,
         }
         taken = take(conn, CLAIM_LIMITED, terms, which)
     return [
@@ -112,10 +118,10 @@ UPDATE run SET {NOTIFIED_AGAIN} WHERE run_id IN (
     SELECT w.run_id FROM deployment d
     CROSS JOIN LATERAL (
         SELECT d.max_concurrent_runs - count(*) AS n FROM run e
-        WHERE e.deployment_id = d.id AND e.status = 'running') free
+        WHERE e.deployment_id = d.id AND e.status = 'running' AND e.depth = 0) free
     CROSS JOIN LATERAL (
         SELECT r.run_id, r.notified_at, r.notifications FROM run r
-        WHERE r.deployment_id = d.id AND r.pool = d.pool AND r.status = 'pending'
+        WHERE r.deployment_id = d.id AND r.pool = d.pool AND r.status = 'pending' AND r.depth = 0
           AND {eligible("r")}
         ORDER BY r.run_id LIMIT greatest(least(free.n, 50), 0)) w
     WHERE d.max_concurrent_runs IS NOT NULL

@@ -79,13 +79,14 @@ WHERE {which} AND {pending}
 RETURNING run_id, deployment_id, thread_id, assistant_id, revision_id, graph_id, attempt,
     seq_reserved - %(reserved)s AS floor, temporary, metadata, CAST(input AS text) AS input, kwargs,
     last_death, deaths, quarantine, timeout_seconds,
-    date_part('epoch', deadline_at - now()) AS seconds_left, key_id
+    date_part('epoch', deadline_at - now()) AS seconds_left, key_id, depth
 """
 CLAIMED_COLUMNS = {
     "run_id": "uuid", "deployment_id": "uuid", "thread_id": "uuid", "assistant_id": "uuid", "revision_id": "uuid",
     "graph_id": "text", "attempt": "bigint", "floor": "bigint", "temporary": "boolean", "metadata": "jsonb",
     "input": "text", "kwargs": "json", "last_death": "text", "deaths": "bigint", "quarantine": "bigint",
     "timeout_seconds": "float8", "seconds_left": "float8", "key_id": "text",
+    "depth": "bigint",
 }  # fmt: skip
 
 
@@ -116,13 +117,13 @@ ALL_LANES = """
 """
 # Round robin: every key's oldest run, then every key's second; of equals first who was served longest ago.
 # A few more are looked at than are wanted, because other runners may be taking the same ones. A key with a
-# limit is in no more rounds than it has capacity.
+# limit is in no more rounds than it has capacity. Runs of one depth at a time (`shared/runs/nesting.py`).
 _ROUND_ROBIN = """r.run_id = ANY(ARRAY(
     WITH RECURSIVE lane AS ({lanes}), ranked AS (
         SELECT c.run_id, l.key_id, row_number() OVER (PARTITION BY l.key_id ORDER BY c.run_id) AS round
         FROM lane l CROSS JOIN LATERAL (
             SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s
-              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND {eligible}
+              AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id AND w.depth = %(depth)s AND {eligible}
             ORDER BY w.run_id LIMIT %(limit)s + 8) c
         WHERE {of}
     ), chosen AS (
@@ -143,7 +144,7 @@ def _round_robin(of: str) -> str:
 
 # An array is made once: a subquery with LIMIT and FOR UPDATE may be run again for every row of a join.
 _WAITING = """r.run_id = ANY(ARRAY(
-            SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s AND {which}
+            SELECT w.run_id FROM run w WHERE w.status = 'pending' AND w.pool = %(pool)s AND w.depth = 0 AND {which}
               AND {eligible}
             ORDER BY w.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED))"""
 # Created in the future: before the clock was put back.

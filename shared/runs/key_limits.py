@@ -4,6 +4,7 @@ A key without `max_concurrent_runs` costs a claim nothing: runners ask every few
 other. Of one that has it the row is locked while its running runs are counted (as with deployments:
 `shared/runs/deployment_limits.py`). A deployment that is limited too goes first:
 its runs are claimed there, as far as their keys have capacity. Runs of schedules are nobody's key's.
+Runs of each depth are counted for themselves (`shared/runs/nesting.py`).
 """
 
 from __future__ import annotations
@@ -27,22 +28,24 @@ from shared.runs.eligibility import (
     notification_lost,
 )
 
-RUNNING = (
-    "SELECT key_id, count(*) AS n FROM run WHERE status = 'running' AND key_id = ANY(%(ids)s) GROUP BY key_id"
-)
+RUNNING = """
+SELECT key_id, count(*) AS n FROM run
+WHERE status = 'running' AND key_id = ANY(%(ids)s) AND depth = %(depth)s GROUP BY key_id
+"""
 LOCKED = "SELECT max_concurrent_runs FROM api_key WHERE id = %(id)s FOR NO KEY UPDATE"
 LOCKED_WITHIN = """
 SELECT id, max_concurrent_runs FROM api_key
 WHERE max_concurrent_runs IS NOT NULL
-  AND id IN (SELECT key_id FROM run WHERE deployment_id = %(id)s AND status = 'pending')
+  AND id IN (SELECT key_id FROM run WHERE deployment_id = %(id)s AND status = 'pending' AND depth = %(depth)s)
 ORDER BY id FOR NO KEY UPDATE
 """
 # Those with capacity among some: what runs is counted without a lock.
 _WITH_CAPACITY = """
 SELECT k.id FROM api_key k
 WHERE k.max_concurrent_runs IS NOT NULL AND k.id IN (SELECT w.key_id FROM run w WHERE {which}
-      AND w.status = 'pending' AND {free})
-  AND k.max_concurrent_runs > (SELECT count(*) FROM run e WHERE e.key_id = k.id AND e.status = 'running')
+      AND w.status = 'pending' AND w.depth = 0 AND {free})
+  AND k.max_concurrent_runs
+      > (SELECT count(*) FROM run e WHERE e.key_id = k.id AND e.status = 'running' AND e.depth = 0)
 """
 WITH_CAPACITY = _WITH_CAPACITY.format(which="w.run_id = ANY(%(ids)s)", free=free_deployment("w"))
 OVERLOOKED = _WITH_CAPACITY.format(
@@ -57,16 +60,18 @@ def are_there(conn: Connection) -> bool:
     return bool(found.scalar_one())
 
 
-def _running(conn: Driver, ids: Sequence[str]) -> dict[str, int]:
-    return {row["key_id"]: row["n"] for row in query(conn, RUNNING, {"ids": list(ids)})} if ids else {}
+def _running(conn: Driver, ids: Sequence[str], depth: int) -> dict[str, int]:
+    if not ids:
+        return {}
+    rows = query(conn, RUNNING, {"ids": list(ids), "depth": depth})
+    return {row["key_id"]: row["n"] for row in rows}
 
 
-def capacities_within(conn: Driver, deployment_id: UUID) -> dict[str, int]:
-    """Of the limited keys whose runs wait in a deployment: how many may start. Holds these keys."""
-    limits = {
-        row["id"]: row["max_concurrent_runs"] for row in query(conn, LOCKED_WITHIN, {"id": deployment_id})
-    }
-    running = _running(conn, list(limits))
+def capacities_within(conn: Driver, deployment_id: UUID, *, depth: int = 0) -> dict[str, int]:
+    """Of the limited keys whose runs of this depth wait in a deployment: how many may start. Holds these keys."""
+    rows = query(conn, LOCKED_WITHIN, {"id": deployment_id, "depth": depth})
+    limits = {row["id"]: row["max_concurrent_runs"] for row in rows}
+    running = _running(conn, list(limits), depth)
     return {id: max(most - running.get(id, 0), 0) for id, most in limits.items()}
 
 
@@ -80,8 +85,10 @@ def overlooked(conn: Driver, pool: str, *, waited_seconds: float) -> list[str]:
     return [row["id"] for row in query(conn, OVERLOOKED, {"pool": pool, "waited": waited_seconds})]
 
 
-def claim(conn: Driver, key_id: str, pool: str, terms: Terms, *, most: int) -> list[tuple[Claimed, Stored]]:
-    """Take a limited key's oldest waiting runs, as many as its limit allows.
+def claim(
+    conn: Driver, key_id: str, pool: str, terms: Terms, *, most: int, depth: int = 0
+) -> list[tuple[Claimed, Stored]]:
+    """Take a limited key's oldest waiting runs of one depth, as many as its limit allows.
 
     Raises UniqueViolation as `claims.claim` does.
     """
@@ -89,7 +96,7 @@ def claim(conn: Driver, key_id: str, pool: str, terms: Terms, *, most: int) -> l
         row = query(conn, LOCKED, {"id": key_id}).fetchone()
         if row is None or row["max_concurrent_runs"] is None:
             return []  # deleted, or unlimited by now: an ordinary claim finds its runs
-        capacity = min(row["max_concurrent_runs"] - _running(conn, [key_id]).get(key_id, 0), most)
+        capacity = min(row["max_concurrent_runs"] - _running(conn, [key_id], depth).get(key_id, 0), most)
         if capacity <= 0:
             return []
         which = {
@@ -99,6 +106,7 @@ def claim(conn: Driver, key_id: str, pool: str, terms: Terms, *, most: int) -> l
             "served": [],
             "limited_keys": [key_id],
             "capacities": [capacity],
+            "depth": depth,
         }
         taken = take(conn, CLAIM_OF_KEY, terms, which)
     return [(dataclasses.replace(run, key_limited=True), stored) for run, stored in taken]
@@ -113,14 +121,14 @@ UPDATE run SET {NOTIFIED_AGAIN} WHERE run_id = ANY(ARRAY(
         FROM lane l CROSS JOIN LATERAL (
             SELECT r.run_id, r.notified_at, r.notifications FROM run r
             WHERE r.status = 'pending' AND r.pool = l.pool AND r.deployment_id = l.deployment_id
-              AND r.key_id = l.key_id AND {eligible("r")}
+              AND r.key_id = l.key_id AND r.depth = 0 AND {eligible("r")}
             ORDER BY r.run_id LIMIT 50) c
         WHERE (CAST(:id AS text) IS NULL OR l.key_id = :id)
           AND l.key_id IN (SELECT id FROM api_key WHERE max_concurrent_runs IS NOT NULL)
           AND {free_deployment("l")}) w
     JOIN api_key k ON k.id = w.key_id
     LEFT JOIN (
-        SELECT key_id, count(*) AS n FROM run WHERE status = 'running' GROUP BY key_id) busy
+        SELECT key_id, count(*) AS n FROM run WHERE status = 'running' AND depth = 0 GROUP BY key_id) busy
         ON busy.key_id = k.id
     WHERE w.round <= least(k.max_concurrent_runs - coalesce(busy.n, 0), 50)
       AND (CAST(:id AS text) IS NOT NULL OR {notification_lost("w")})

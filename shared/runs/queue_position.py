@@ -61,16 +61,17 @@ _OF_POOL = """
     (SELECT count(*) FROM worker w WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready') AS runners,
     (SELECT CAST(coalesce(sum(w.slots), 0) AS bigint) FROM worker w
         WHERE w.kind = 'runner' AND w.pool = d.pool AND w.state = 'ready') AS slots,
-    (SELECT count(*) FROM run e WHERE e.status = 'running' AND e.pool = d.pool) AS busy
+    (SELECT count(*) FROM run e WHERE e.status = 'running' AND e.pool = d.pool AND e.depth = {depth}) AS busy
 """
 _RUNNING = "SELECT count(*) FROM run e WHERE e.deployment_id = d.id AND e.status = 'running'"
 
 CAPACITY_OF_RUN = text(f"""
 SELECT r.run_id, r.pool, r.key_id, d.max_concurrent_runs AS "limit", k.max_concurrent_runs AS key_limit,
-    ({_RUNNING}) AS running,
+    ({_RUNNING} AND e.depth = r.depth) AS running,
     CASE WHEN k.max_concurrent_runs IS NULL THEN 0 ELSE (
-        SELECT count(*) FROM run e WHERE e.key_id = k.id AND e.status = 'running') END AS key_running,
-    CASE WHEN r.not_before > now() THEN r.not_before END AS due_at,{_OF_POOL}
+        SELECT count(*) FROM run e
+        WHERE e.key_id = k.id AND e.status = 'running' AND e.depth = r.depth) END AS key_running,
+    CASE WHEN r.not_before > now() THEN r.not_before END AS due_at,{_OF_POOL.format(depth="r.depth")}
 FROM run r JOIN deployment d ON d.id = r.deployment_id LEFT JOIN api_key k ON k.id = r.key_id
 WHERE r.run_id = :run_id
 """)
@@ -98,10 +99,10 @@ WITH RECURSIVE lane AS ({LANES.format(pool=":pool")}), line AS (
         SELECT count(*) AS n FROM (
             SELECT FROM run w WHERE w.status = 'pending' AND w.pool = :pool
               AND w.deployment_id = l.deployment_id AND w.key_id = l.key_id
-              AND {is_due("w")} LIMIT own.n - 1) x) c
+              AND {is_due("w")} LIMIT greatest(own.n - 1, 0)) x) c
     WHERE l.key_id <> :own_key GROUP BY l.key_id
 )
-SELECT CAST(own.n + coalesce((SELECT sum(least(o.n, own.n - 1)) FROM others o), 0) AS bigint) FROM own
+SELECT CAST(own.n + coalesce((SELECT sum(least(o.n, greatest(own.n - 1, 0))) FROM others o), 0) AS bigint) FROM own
 """)
 
 
@@ -174,7 +175,7 @@ def _capacity(row: RowMapping, **more: Any) -> Capacity:
 
 
 CAPACITY_OF_DEPLOYMENT = text(f"""
-SELECT d.pool, d.max_concurrent_runs AS "limit", ({_RUNNING}) AS running,{_OF_POOL}
+SELECT d.pool, d.max_concurrent_runs AS "limit", ({_RUNNING} AND e.depth = 0) AS running,{_OF_POOL.format(depth="0")}
 FROM deployment d WHERE d.id = :deployment_id
 """)
 

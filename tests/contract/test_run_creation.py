@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from shared.infra.postgres import connection, driver
 from shared.models import ThreadStatus
-from shared.runs import claims, eligibility
+from shared.runs import claims, eligibility, nesting
 from tests.contract.conftest import Api, Notifications
 from tests.contract.run_calls import MISSING, start
 from tests.support.acting import Actor, act
@@ -299,3 +299,50 @@ def test_named_runs_of_a_thread_are_cancelled_and_the_thread_is_free(
 def test_a_bulk_cancel_names_one_of_two_things(api: Api, body: dict[str, Any], status: int) -> None:
     assert api.post("/runs/cancel", body).status_code == status
     assert api.post("/runs/cancel?action=stop", body).status_code == 422
+
+
+# By another run
+
+
+def depth_of(run: Any) -> int:
+    with connection() as conn:
+        found = conn.execute(text("SELECT depth FROM run WHERE run_id = :id"), {"id": UUID(run["run_id"])})
+        return found.scalar_one()
+
+
+@pytest.mark.parametrize("path", ["/runs", "/threads/{thread_id}/runs", "/runs/batch"])
+def test_a_run_that_a_run_creates_is_one_deeper(api: Api, thread_id: str, path: str) -> None:
+    calling = start(api, thread_id)
+    body: Any = {"assistant_id": "agent"}
+    place = path.format(thread_id=api.post("/threads").json["thread_id"])
+    headers = {nesting.HEADER: calling["run_id"]}
+
+    def create() -> Any:
+        made = api.post(place, [body] if path.endswith("batch") else body, headers=headers).json
+        return made[0] if isinstance(made, list) else made
+
+    assert depth_of(create()) == 0, "a run that does not run calls nobody"
+    Actor(calling["run_id"])
+    assert depth_of(create()) == 1
+
+
+def test_a_run_that_is_nested_too_deep_creates_none(api: Api, thread_id: str) -> None:
+    calling = start(api, thread_id)
+    Actor(calling["run_id"])
+    with connection() as conn:
+        conn.execute(text("UPDATE run SET depth = :depth"), {"depth": nesting.MAX_DEPTH})
+    headers = {nesting.HEADER: calling["run_id"]}
+
+    for path in ("/runs", "/runs/wait", "/runs/stream"):
+        refused = api.post(path, {"assistant_id": "agent"}, headers=headers)
+        assert refused.status_code == 409
+        assert f"Run {calling['run_id']} is nested 10 deep" in refused.json["detail"]
+    with connection() as conn:
+        assert conn.execute(text("SELECT count(*) FROM run")).scalar_one() == 1
+
+
+def test_what_names_no_run_is_refused_with_the_header(api: Api) -> None:
+    refused = api.post("/runs", {"assistant_id": "agent"}, headers={nesting.HEADER: "nobody"})
+
+    assert refused.status_code == 422
+    assert refused.json["detail"] == f"{nesting.HEADER}: must be a UUID"

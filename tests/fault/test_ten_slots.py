@@ -1,14 +1,17 @@
-"""A runner with ten slots: what becomes of a backlog when the runner drains."""
+"""A runner with ten slots and one host: a backlog while the runner drains, and runs that call runs."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psutil
 import pytest
 
+from shared.runs import nesting
 from tests.support import counting
 from tests.support.counting import KITCHEN, rows
 from tests.support.runners import workers
@@ -21,7 +24,12 @@ DRAIN_SECONDS = 60
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    env = {"RUNYARD_RUNNER_SLOTS": str(SLOTS), "RUNYARD_DRAIN_SECONDS": str(DRAIN_SECONDS)}
+    env = {
+        "RUNYARD_RUNNER_SLOTS": str(SLOTS),
+        "RUNYARD_DRAIN_SECONDS": str(DRAIN_SECONDS),
+        "RUNYARD_MAX_HOSTS": "1",
+        "RUNYARD_HOST_THREADS": "8",
+    }
     with Stack(env=env) as own:
         own.deploy(KITCHEN, name="kitchen")
         yield own
@@ -54,3 +62,54 @@ def test_a_runner_that_drains_under_a_backlog_hands_nothing_over(
     assert {(row["status"], row["attempt"], row["owner"]) for row in left} == {("success", 1, worker)}
     ended = counting.check_whole(stack, threads, 4, timeout=120)
     assert {row["attempt"] for row in ended} == {1}
+
+
+DEEP, AT_ONCE = 5, 30
+NESTED_SECONDS = 240
+
+
+def all_reach_the_bottom(stack: Stack, graph: str, input: dict[str, Any], *, at_once: int = AT_ONCE) -> None:
+    """Start so many runs at once whose graph calls itself: each ends with the log of the deepest."""
+    body = {"assistant_id": graph, "input": input}
+
+    def answer(_: int) -> list[str]:
+        sent = stack.client.post("/d/kitchen/runs/wait", json=body, timeout=NESTED_SECONDS)
+        return sent.raise_for_status().json()["log"]
+
+    with ThreadPoolExecutor(at_once) as pool:
+        answers = list(pool.map(answer, range(at_once)))
+    assert answers == [["bottom", *["called"] * input["n"]]] * at_once
+
+
+@pytest.mark.parametrize("how", ["waits", "polls"])
+def test_runs_that_call_their_own_deployment_do_not_wait_for_each_other(stack: Stack, how: str) -> None:
+    all_reach_the_bottom(stack, "recurses", {"n": DEEP, "how": how})
+
+
+def test_nor_do_those_that_keep_a_thread_meanwhile_or_are_limited(stack: Stack) -> None:
+    found = stack.client.get("/v2/deployments?name=kitchen").json()["resources"][0]
+    limit = f"/v2/deployments/{found['id']}"
+    stack.client.patch(limit, json={"limits": {"max_concurrent_runs": 3}}).raise_for_status()
+    try:
+        url = f"{stack.url}/d/kitchen"
+        how = f"{url} {url} {stack.api_key}"
+        all_reach_the_bottom(stack, "passes_on", {"n": DEEP, "how": how})
+    finally:
+        stack.client.patch(limit, json={"limits": {"max_concurrent_runs": 0}}).raise_for_status()
+
+
+def test_nor_do_two_deployments_that_call_each_other_on_a_runner_with_one_host(stack: Stack) -> None:
+    stack.deploy(KITCHEN, name="pantry")
+    how = f"{stack.url}/d/pantry {stack.url}/d/kitchen {stack.api_key}"
+    all_reach_the_bottom(stack, "passes_on", {"n": 3, "how": how}, at_once=SLOTS)
+
+
+def test_a_graph_that_calls_itself_without_end_is_refused_the_eleventh_call(stack: Stack) -> None:
+    thread_id = stack.sdk("kitchen").threads.create()["thread_id"]
+    body = {"assistant_id": "recurses", "input": {"n": 100, "how": "polls"}}
+    path = f"/d/kitchen/threads/{thread_id}/runs/wait"
+    stack.client.post(path, json=body, timeout=NESTED_SECONDS).raise_for_status()
+
+    failed = rows(stack, "graph_id = 'recurses' AND status = 'error'")
+    assert [row["depth"] for row in failed] == [nesting.MAX_DEPTH]
+    assert "nested 10 deep" in failed[0]["error"]["message"]

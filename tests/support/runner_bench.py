@@ -62,8 +62,10 @@ class SharedHosts(HostPool):
 
     REVISION = uuid4()
 
-    def acquire(self, revision_id: UUID, group: Group = OPEN, *, unless: AsyncResult = NEVER) -> Host:
-        return super().acquire(self.REVISION, group, unless=unless)
+    def acquire(
+        self, revision_id: UUID, group: Group = OPEN, *, depth: int = 0, unless: AsyncResult = NEVER
+    ) -> Host:
+        return super().acquire(self.REVISION, group, depth=depth, unless=unless)
 
     def warm(self, revision_id: UUID) -> None:
         super().warm(self.REVISION)
@@ -112,6 +114,7 @@ class Bench:
         stateless: bool = False,
         key: str = "",
         deployment: DeploymentRef | None = None,
+        depth: int = 0,
         **fields: Any,
     ) -> UUID:
         """A pending run's id; nobody has been notified."""
@@ -123,6 +126,7 @@ class Bench:
                 request,
                 thread_id=None if stateless else thread or uuid4(),
                 key_id=key,
+                depth=depth,
             )
         return created.run_id
 

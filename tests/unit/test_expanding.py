@@ -117,7 +117,9 @@ def _of_repetition(tree: ast.AST, made: set[str | None]) -> list[str]:
     """What has indexes made online is no single transaction: the rest must bear to be carried out again."""
     if not list(_calls(tree, "online")):
         return []
-    others = [call for call in _calls(tree, "op") if _name(call) not in ("f", "get_context", "execute")]
+    others = [
+        call for call in _calls(tree, "op") if _name(call) not in ("f", "get_bind", "get_context", "execute")
+    ]
     return [
         f"{_name(call)}: beside an index made online it needs if_exists or if_not_exists"
         for call in others

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from flask import Response, g, jsonify, request
+from flask import Response, g, has_request_context, jsonify, request
 from sqlalchemy import Connection
 from uuid_utils.compat import uuid7
 
@@ -21,7 +21,7 @@ from shared.access.idempotency import HEADER
 from shared.errors import Conflict, OutcomeUnknown, Refused, TooMany
 from shared.infra import broker
 from shared.infra.postgres import Driver, connection, driver
-from shared.runs import create, drafts, read, visibility
+from shared.runs import create, drafts, nesting, read, visibility
 from shared.runs.create import Created
 from shared.runs.drafts import Draft, RunRequest
 from shared.runs.signals import publish_cancels
@@ -35,6 +35,7 @@ from web.deployment_api.authorization import allow_all, unasked, user
 from web.deployment_api.json_rpc import RpcError
 from web.deployment_api.locations import run_path
 from web.idempotency import once
+from web.validation import uuid_header
 
 COUNT_SECONDS = 2.0
 TRIES = 3  # a thread that moves each time is somebody's loop
@@ -208,7 +209,8 @@ def make_all(wanted: Sequence[WantedRun]) -> Response:
         keep = once(conn)
         if is_full:
             raise is_full
-        made = [_made(conn, *each) for each in zip(wanted, permitted, strict=True)]
+        depth = _depth(conn)
+        made = [_made(conn, *each, depth=depth) for each in zip(wanted, permitted, strict=True)]
         response = keep(jsonify([read.record(one.row) for one in made]))
     for one in made:
         _notify(one)
@@ -247,16 +249,31 @@ def _try_to_insert(wanted: WantedRun, permit: Permit | None, *, has_key: bool) -
         keep = once(conn) if has_key else None  # a repetition makes nothing: it is answered also when full
         if is_full:
             raise is_full
-        created = _made(conn, wanted, permit)
+        created = _made(conn, wanted, permit, depth=_depth(conn))
         response = _record(created, wanted.thread_id)
         if keep is not None:
             keep(response)
     return created, response
 
 
-def _made(conn: Connection | Driver, wanted: WantedRun, permit: Permit | None) -> Created:
+def _depth(conn: Connection | Driver) -> int:
+    """The depth of a run that this request creates. Raises Invalid, and Conflict for one that is nested too deep.
+
+    Clients in graph hosts send commands over HTTP: what comes on a WebSocket names no run.
+    """
+    if not has_request_context():
+        return 0
+    calling = uuid_header(nesting.HEADER)
+    return 0 if calling is None else nesting.depth_below(conn, calling)
+
+
+def _made(conn: Connection | Driver, wanted: WantedRun, permit: Permit | None, *, depth: int) -> Created:
     serving = deployment()
-    bounds: dict[str, Any] = {"max_pending": settings().max_pending_per_thread, "key_id": caller().key_id}
+    bounds: dict[str, Any] = {
+        "max_pending": settings().max_pending_per_thread,
+        "key_id": caller().key_id,
+        "depth": depth,
+    }
     if permit is not None:
         permit.require_same(conn, serving.id)
         return create.insert(conn, serving, permit.draft, filter=permit.threads, **bounds)

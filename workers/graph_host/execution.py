@@ -27,6 +27,7 @@ from .protocol.transforming import transformed
 from .run_checkpoints import CHECKPOINT_KEYS, RunCheckpoints, configured, current_run
 from .serialization import dumps, loads
 from .storage import MemoryStorage, Storage
+from .threads import current_depth
 from .tracing import traced_as
 from .usage import UsageCounter, current_usage
 from .user_code.loopback import current_user
@@ -134,6 +135,7 @@ class Execution:
         self._has_begun = True
         current_run.set(self._checkpoints)
         current_run_id.set(self._id)
+        current_depth.set(self._spec.get("depth", 0))
         current_usage.set(self._usage)
         current_user.set(configurable_of(self._spec).get(AUTH_USER))
         try:

@@ -4,6 +4,7 @@ Notifications say nothing about the order. A runner with a free slot for each cl
 notified of; one that has turned runs away claims waiting runs round robin between keys, so that nobody waits
 behind all that somebody else has queued. Each runner remembers the keys it served: no claim writes a row for it.
 What has a limit is claimed a deployment or a key at a time (`shared/runs/deployment_limits.py`, `shared/runs/key_limits.py`).
+Nested runs are claimed a depth at a time (`shared/runs/nesting.py`).
 
 The database away, or a run of the same thread just started elsewhere: nothing is claimed, upkeep notifies again. What
 was claimed by a statement whose answer was lost, nobody knows here: the runner looks for it.
@@ -24,8 +25,9 @@ from psycopg.errors import UniqueViolation
 
 from shared.errors import OutcomeUnknown, Unavailable
 from shared.infra.postgres import Driver, driver
-from shared.runs import claims, deployment_limits, key_limits
+from shared.runs import claims, deployment_limits, key_limits, nesting
 from shared.runs.claims import Claimed, Stored, Terms
+from shared.runs.nesting import WaitingDepth
 
 log = logging.getLogger(__name__)
 
@@ -77,26 +79,38 @@ class Claiming:
             self._failed(error)
             return []
 
-    def of(self, lines: Iterable[LimitedId], most: int) -> Taken:
+    def of(self, lines: Iterable[LimitedId], most: int, depth: int = 0) -> Taken:
         """The first of each of these limited deployments and keys, as many as they have capacity for."""
         taken: Taken = []
         for line in lines:
-            taken += self._of(line, most - len(taken))
+            taken += self._of(line, most - len(taken), depth)
         return taken
 
-    def _of(self, line: LimitedId, most: int) -> Taken:
+    def _of(self, line: LimitedId, most: int, depth: int) -> Taken:
         if most <= 0:
             return []
         if isinstance(line, str):
             return self._served_by(
-                lambda conn: key_limits.claim(conn, line, self._pool, self._terms, most=most)
+                lambda conn: key_limits.claim(conn, line, self._pool, self._terms, most=most, depth=depth)
             )
         served = list(self._served)
         return self._served_by(
             lambda conn: deployment_limits.claim(
-                conn, line, self._pool, self._terms, most=most, served=served
+                conn, line, self._pool, self._terms, most=most, served=served, depth=depth
             )
         )
+
+    def nested_waiting(self) -> list[WaitingDepth]:
+        """The depths at which nested runs wait."""
+        return self._tried(lambda conn: nesting.waiting(conn, self._pool))
+
+    def nested(self, waiting: WaitingDepth, most: int) -> Taken:
+        """Nested runs of one depth, `most` in all."""
+        most = min(most, AT_ONCE)
+        taken: Taken = []
+        if waiting.has_unlimited:
+            taken += self._free_round_robin(most, waiting.depth)
+        return taken + self.of([*waiting.deployments, *waiting.keys], most - len(taken), waiting.depth)
 
     def round_robin(self, most: int) -> Taken:
         """Waiting runs, notified of or not. Those with a limit and those without go first alternately."""
@@ -109,10 +123,12 @@ class Claiming:
                 taken += step(most - len(taken))
         return taken
 
-    def _free_round_robin(self, most: int) -> Taken:
+    def _free_round_robin(self, most: int, depth: int = 0) -> Taken:
         served = list(self._served)
         return self._served_by(
-            lambda conn: claims.claim_round_robin(conn, self._pool, self._terms, limit=most, served=served)
+            lambda conn: claims.claim_round_robin(
+                conn, self._pool, self._terms, limit=most, served=served, depth=depth
+            )
         )
 
     def _limited_round_robin(self, most: int) -> Taken:

@@ -296,7 +296,7 @@ class Execution:
         run = self.run
         group = quarantine.group(run.run_id, run.quarantine)
         try:
-            host = self._services.hosts.acquire(run.revision_id, group, unless=self._outcome)
+            host = self._services.hosts.acquire(run.revision_id, group, depth=run.depth, unless=self._outcome)
         except GaveUp:
             return cast("Done", self._outcome.get())
         self._host = host
@@ -327,6 +327,7 @@ class Execution:
             "graph_id": run.graph_id,
             "assistant_id": str(run.assistant_id),
             "attempt": run.attempt,
+            "depth": run.depth,
             "metadata": run.metadata,
             "fresh": not with_checkpoint,
             "resume_from_checkpoint": run.has_checkpoint,

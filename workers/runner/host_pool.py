@@ -1,8 +1,9 @@
 """The pool of graph hosts (`workers/runner/host.py`): start, choose, watch, evict. The one door to user code.
 
 Slots. A runner has at most `max_hosts` processes for runs under which no host died, and half as many more for
-the others (`workers/runner/quarantine.py`): what one deployment crashes takes nothing from another. Of a revision
-two start at a time. Who needs a host that there is no slot for waits: the revision with the fewest hosts goes
+the others (`workers/runner/quarantine.py`): what one deployment crashes takes nothing from another. Runs of each depth
+from 1 on have one slot more (`shared/runs/nesting.py`): a nested run may be what runs wait for that have all other slots.
+Of a revision two hosts start at a time. Who needs a host that there is no slot for waits: the revision with the fewest hosts goes
 first, then who has waited longest. The host idle for longest gives up its slot, one that somebody waits for never does.
 Where none gets idle, the one that will soonest takes no new runs.
 
@@ -27,7 +28,7 @@ from shared.errors import HostError, HostUnusable
 from shared.infra.loops import forever
 from shared.settings import Settings
 from workers.runner.host import Host, HostCommand, Output
-from workers.runner.quarantine import ALONE, OPEN, Group
+from workers.runner.quarantine import ALONE, OPEN, Group, reserved
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,9 @@ STARTS_OF_ONE = 2  # hosts of one revision that start at a time
 EXPECTED_SECONDS = 30.0  # how long a host waits for runs that were to come after a death
 REPLACED_IDLE_SECONDS = 600.0  # where hosts of what serves never leave, those of earlier revisions do
 SLOT_WAIT_SECONDS = 5.0  # how long somebody waits for a slot until another host takes no new runs
+
+# Kinds of slots; the slot that is reserved for nested runs of a depth is of the kind `-depth`.
+OPEN_HOSTS, QUARANTINED = 0, 1
 
 NEVER: AsyncResult = AsyncResult()
 
@@ -83,7 +87,7 @@ class HostPool:
         self._queue: list[_Start] = []  # those that there is no slot for yet
         self._starting: list[_Start] = []
         self._leaving: list[Host] = []  # asked to stop; a slot is free when the process has ended
-        self._retired_at = 0.0
+        self._retired_at: dict[int, float] = {}  # by kind of slot
         self.on_ready: Callable[[], None] = lambda: None  # called when there is a new host
         # … when a host opens a request to its own deployment
         self.on_open: Callable[[Host, bytes, Mapping[str, Any]], None] = lambda host, id, head: None
@@ -91,27 +95,46 @@ class HostPool:
 
     # choosing
 
-    def acquire(self, revision_id: UUID, group: Group = OPEN, *, unless: AsyncResult = NEVER) -> Host:
-        """The least busy healthy host of a revision for runs of this group, started if there is none.
+    def acquire(
+        self, revision_id: UUID, group: Group = OPEN, *, depth: int = 0, unless: AsyncResult = NEVER
+    ) -> Host:
+        """The least busy healthy host of a revision for runs of this group and depth, started if there is none.
 
         Raises HostUnusable when it cannot be started, GaveUp when `unless` is set before it is ready. Who
         gets the host enters at once: it may be evicted as soon as other greenlets run.
         """
+        host = self._wait_for_host(revision_id, group, unless, waits_for_slot=not depth)
+        if host is None:
+            group = reserved(group, depth)
+            host = self._wait_for_host(revision_id, group, unless)
+            assert host is not None
+        hosts = self._hosts(revision_id, group)
+        if self._needs_another_host(revision_id, group, hosts):
+            self._request(revision_id, group)
+        return host
+
+    def _wait_for_host(
+        self, revision_id: UUID, group: Group, unless: AsyncResult, *, waits_for_slot: bool = True
+    ) -> Host | None:
+        """A host for runs of this group; None when one must be started, has no slot, and `waits_for_slot` is false."""
         hosts = self._hosts(revision_id, group)
         hosts.waiting += 1
         try:
             while not (host := self._choose(revision_id, hosts)):
                 start = hosts.start or self._request(revision_id, group)
-                gevent.wait([start.done, unless], count=1)
+                if not waits_for_slot and start in self._queue and not self._has_slot(group):
+                    return None
+                # A start that waits for its turn with a slot free may find that slot taken.
+                timeout = None if waits_for_slot else SLOT_WAIT_SECONDS
+                gevent.wait([start.done, unless], timeout=timeout, count=1)
                 if unless.ready():
                     raise GaveUp
-                start.done.get()
+                if start.done.ready():
+                    start.done.get()
         finally:
             hosts.waiting -= 1
             if not hosts.waiting and hosts.start is not None and hosts.start in self._queue:
                 self._answer(hosts.start)
-        if self._needs_another_host(revision_id, group, hosts):
-            self._request(revision_id, group)
         return host
 
     def _hosts(self, revision_id: UUID, group: Group) -> _Hosts:
@@ -210,16 +233,16 @@ class HostPool:
             yield start.revision_id, start.group
 
     def _has_slot(self, group: Group) -> bool:
-        most = self._settings.max_hosts if group == OPEN else max(self._settings.max_hosts // 2, 2)
-        return sum((taken == OPEN) == (group == OPEN) for _, taken in self._taken()) < most
+        kind, hosts = _kind(group), self._settings.max_hosts
+        most = {OPEN_HOSTS: hosts, QUARANTINED: max(hosts // 2, 2)}.get(kind, 1)
+        return sum(_kind(taken) == kind for _, taken in self._taken()) < most
 
     def _free_slot(self, group: Group) -> None:
         """Let the host idle for longest go, unless one that goes will do for who waits."""
-        if any((host.group == OPEN) == (group == OPEN) and host.died is None for host in self._leaving):
+        kind = _kind(group)
+        if any(_kind(host.group) == kind and host.died is None for host in self._leaving):
             return
-        idle = [
-            host for host in self.all() if (host.group == OPEN) == (group == OPEN) and self._is_idle(host)
-        ]
+        idle = [host for host in self.all() if _kind(host.group) == kind and self._is_idle(host)]
         if idle:
             self._evict(min(idle, key=lambda host: host.last_used), "makes room for another")
 
@@ -357,17 +380,21 @@ class HostPool:
             if self._choose(start.revision_id, self._hosts(start.revision_id, start.group)):
                 self._answer(start)
         self._advance()
-        waits_since = min((start.asked_at for start in self._queue if start.group == OPEN), default=None)
-        if waits_since is None:
-            for host in self.all():
+        waits_since: dict[int, float] = {}
+        for start in self._queue:
+            if (kind := _kind(start.group)) != QUARANTINED:
+                waits_since[kind] = min(start.asked_at, waits_since.get(kind, math.inf))
+        for host in self.all():
+            if _kind(host.group) not in waits_since:
                 host.is_retiring = False
-        elif time.monotonic() - max(waits_since, self._retired_at) > SLOT_WAIT_SECONDS:
-            self._retire_one()
+        for kind, since in waits_since.items():
+            if time.monotonic() - max(since, self._retired_at.get(kind, 0.0)) > SLOT_WAIT_SECONDS:
+                self._retire_one(kind)
 
-    def _retire_one(self) -> None:
+    def _retire_one(self, kind: int) -> None:
         """The host that will soonest be idle, by how long its longest run has been there, takes no new ones."""
-        self._retired_at = time.monotonic()
-        hosts = [host for host in self.all() if host.group == OPEN and host.entered_at]
+        self._retired_at[kind] = time.monotonic()
+        hosts = [host for host in self.all() if _kind(host.group) == kind and host.entered_at]
         for host in hosts:
             host.is_retiring = False
         if hosts:
@@ -382,6 +409,11 @@ class HostPool:
         starting = [start.host for start in self._starting if start.host is not None]
         for host in (*self.all(), *self._leaving, *starting):
             host.kill("the runner stops")
+
+
+def _kind(group: Group) -> int:
+    """The kind of slot that a host for runs of this group takes."""
+    return min(group[0], QUARANTINED)
 
 
 def _takes_runs(host: Host) -> bool:

@@ -31,7 +31,7 @@ from workers.runner.host import Host
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 64  # of one host; one too many is refused
+AT_ONCE = 512  # of one host, for waits of nested runs too; one too many is refused
 MOST = 1024  # … and as many as nobody makes who reads the refusals
 WINDOW = 16  # parts that were not credited, either way
 PART_BYTES = 64 * 1024

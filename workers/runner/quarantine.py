@@ -24,6 +24,11 @@ Group = tuple[int, int]  # level, and which part of the runs at this level
 OPEN: Group = (0, 0)  # runs under which no host died
 
 
+def reserved(group: Group, depth: int) -> Group:
+    """The group of nested runs of this group and depth that no other host has a slot for: its level is `-depth`."""
+    return -depth, 0 if group == OPEN else (group[1] << 8) + group[0]
+
+
 def group(run_id: UUID, level: int) -> Group:
     """The runs of its revision that a run shares a host with."""
     if level >= ALONE:

@@ -3,13 +3,16 @@
 Notifications bring run ids; those that are ours to claim are executed, each in a greenlet of its own
 (`workers/runner/execution.py` is the story of one). Leases are renewed for all in one statement. A runner that gets
 no notification looks for itself, and one that stops hands over what still runs.
+
+Runs of each depth have slots of their own (`shared/runs/nesting.py`). Notifications do not name depths: a loop looks for
+nested runs every second, and at once after a notification whose runs could not all be claimed.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -17,6 +20,7 @@ from uuid import UUID
 
 import gevent
 import orjson
+from gevent.event import Event
 from gevent.pool import Group
 
 from shared.deployments import deployments, limits
@@ -24,7 +28,7 @@ from shared.errors import Unavailable
 from shared.infra import broker, logs, redis
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
-from shared.runs import claims, deployment_limits, eligibility, key_limits
+from shared.runs import claims, deployment_limits, eligibility, key_limits, nesting
 from shared.runs.claims import Claimed, Stored, Terms
 from shared.runs.signals import WIDEN
 from shared.settings import Settings
@@ -43,6 +47,8 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0  # until a step for which a server was away is tried again, at most
 OVERLOOKED_SECONDS = 2.0
+NESTED_SECONDS = 1.0  # between two looks for nested runs that wait
+NESTED_PAUSE_SECONDS = 0.02  # … and at least: notifications that come together cause one look
 WARM_AT_START = 2
 PASS_ON_SECONDS = 0.2  # until our own consumer has stopped, or the notification would come back
 MAX_ENDED = 100_000  # ends that are remembered for a minute
@@ -66,11 +72,15 @@ class Runner:
         self.draining = False
         self._drains_until = time.monotonic()  # executions and requests in an app may take as long
         self._executions: dict[UUID, Execution] = {}
+        self._busy: Counter[int] = Counter()  # executions by depth
+        self._may_have_nested = Event()  # nested runs may wait that this runner has slots for
         self._ended: deque[float] = deque(maxlen=MAX_ENDED)
         self._notified_at = time.monotonic()
         terms = Terms(settings.worker, settings.lease_seconds, settings.run_timeout_seconds, settings.pool)
         self._claiming = Claiming(settings.pool, terms)
-        self._reserved_slots = 0  # for runs that are being claimed
+        self._reserved_slots: Counter[int | None] = (
+            Counter()
+        )  # for runs that are being claimed, by depth; None: of any
         self._has_backlog = False  # notifications were turned away, and some of their runs may still wait
         self._group = Group()
         self._loops = [
@@ -85,6 +95,9 @@ class Runner:
                 (self._listen, 1.0, "listening for control messages"),
             )
         ]
+        self._loops.append(
+            gevent.spawn(forever, self._claim_nested, self._wait_for_nested, what="claiming nested runs")
+        )
 
     @property
     def settings(self) -> Settings:
@@ -96,7 +109,16 @@ class Runner:
 
     @property
     def free_slots(self) -> int:
-        return self.settings.runner_slots - len(self._executions) - self._reserved_slots
+        """Slots for runs that no run called."""
+        return self._free_slots(0)
+
+    def _free_slots(self, depth: int) -> int:
+        reserved = self._reserved_slots[None] + self._reserved_slots[depth]
+        return self.settings.runner_slots - self._busy[depth] - reserved
+
+    @property
+    def _free_at_each_depth(self) -> int:
+        return min(self._free_slots(depth) for depth in range(nesting.MAX_DEPTH + 1))
 
     def notify(self, run_ids: Iterable[UUID]) -> None:
         """Execute those of these runs that are ours to claim; returns when they have ended."""
@@ -109,11 +131,14 @@ class Runner:
         wanted = notified[: max(most, 0)]
         self._has_backlog = self._has_backlog or len(wanted) < len(notified)
         if not wanted:
-            return  # they are claimed when a slot is free
-        if self._has_backlog:
+            self._may_have_nested.set()
+            return  # the others are claimed when a slot is free
+        if self._has_backlog or len(wanted) > self._free_at_each_depth:
             begun = self._claim_backlog(len(wanted))
         else:
             begun = self._claim(lambda: self._claiming.notified(wanted, most), len(wanted))
+        if len(begun) < len(notified):
+            self._may_have_nested.set()
         gevent.joinall(begun)
 
     def _pass_on(self, run_ids: Iterable[UUID]) -> None:
@@ -154,8 +179,25 @@ class Runner:
         most = self.free_slots
         if not self.draining and most > 0 and quiet:
             overlooked = partial(self._claiming.overlooked, most, waited_seconds=OVERLOOKED_SECONDS)
-            # In the group: a runner that stops waits for what is being claimed.
-            self._group.spawn(self._claim, overlooked, most).get()
+            self._claim_in_group(overlooked, most)
+
+    def _wait_for_nested(self) -> None:
+        self._may_have_nested.wait(NESTED_SECONDS)
+        gevent.sleep(NESTED_PAUSE_SECONDS)
+
+    def _claim_nested(self) -> None:
+        """Claim nested runs, as many of each depth as there are slots for it. The deepest go first."""
+        self._may_have_nested.clear()
+        if self.draining:
+            return
+        for waiting in self._claiming.nested_waiting():
+            most = self._free_slots(waiting.depth)
+            if most > 0 and not self.draining:
+                self._claim_in_group(partial(self._claiming.nested, waiting, most), most, waiting.depth)
+
+    def _claim_in_group(self, claim: Callable[[], Taken], slots: int, depth: int = 0) -> None:
+        """Claim in a greenlet that `close` waits for: what was claimed is executed or handed over."""
+        self._group.spawn(self._claim, claim, slots, depth).get()
 
     def _give_back_unanswered(self) -> None:
         """A claim whose answer was lost may have been carried out: those runs would wait for their leases to end."""
@@ -171,21 +213,24 @@ class Runner:
     def _claim_backlog(self, most: int) -> list[gevent.Greenlet]:
         """Claim of the backlog, in round robin between keys; fewer than asked for: none is left."""
         self._has_backlog = False  # again True if others are turned away meanwhile
-        begun = self._claim(lambda: self._claiming.round_robin(most), most)
+        begun = self._claim(lambda: self._claiming.round_robin(most), most, 0)
         self._has_backlog = self._has_backlog or len(begun) >= min(most, AT_ONCE)
         return begun
 
-    def _claim(self, claim: Callable[[], Taken], slots: int) -> list[gevent.Greenlet]:
-        """Claim and execute; so many slots are reserved while the database answers."""
-        self._reserved_slots += slots
+    def _claim(
+        self, claim: Callable[[], Taken], slots: int, depth: int | None = None
+    ) -> list[gevent.Greenlet]:
+        """Claim and execute; so many slots are reserved while the database answers, at each depth for None."""
+        self._reserved_slots[depth] += slots
         try:
             return [self._spawn(*item) for item in claim()]
         finally:
-            self._reserved_slots -= slots
+            self._reserved_slots[depth] -= slots
 
     def _spawn(self, run: Claimed, stored: Stored) -> gevent.Greenlet:
         execution = Execution(self.services, run, stored)
         self._executions[run.run_id] = execution
+        self._busy[run.depth] += 1
         return self._group.spawn(self._execute, execution)
 
     def _execute(self, execution: Execution) -> None:
@@ -198,13 +243,16 @@ class Runner:
             finally:
                 if self._executions.get(run.run_id) is execution:
                     del self._executions[run.run_id]
+                self._busy[run.depth] -= 1
                 self._ended.append(time.monotonic())
+                if run.depth:
+                    self._may_have_nested.set()
             if self._has_backlog and not self.draining and self.free_slots > 0:
                 self._claim_backlog(self.free_slots)
                 return
-            if run.limited:
+            if run.limited and not run.depth:
                 self._start_next_of(run.deployment_id)
-            if run.key_limited:
+            if run.key_limited and not run.depth:
                 self._start_next_of(run.key_id)
 
     # what others see of it

@@ -22,6 +22,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
+from langgraph_sdk import get_client, get_sync_client
 
 
 class State(TypedDict, total=False):
@@ -296,3 +297,35 @@ def call(state: State) -> State:
 
 
 calls = chain(call)
+
+
+async def recurse(state: State) -> State:
+    """Creates a run of its own graph, one level deeper, and waits for it or (`how`: "polls") looks for its end."""
+    if not state["n"]:
+        return {"log": ["bottom"]}
+    client, asked = get_client(), {"n": state["n"] - 1, "how": state.get("how", "waits")}
+    if asked["how"] == "waits":
+        answer = await client.runs.wait(None, "recurses", input=asked)
+        return {"log": [*answer["log"], "called"]}
+    thread_id = (await client.threads.create())["thread_id"]
+    run_id = (await client.runs.create(thread_id, "recurses", input=asked))["run_id"]
+    while (await client.runs.get(thread_id, run_id))["status"] in ("pending", "running"):
+        await asyncio.sleep(0.2)
+    answer = (await client.threads.get_state(thread_id))["values"]
+    return {"log": [*answer["log"], "called"]}
+
+
+recurses = chain(recurse)
+
+
+def pass_on(state: State) -> State:
+    """A synchronous node that keeps its thread while it calls the first of two addresses, which calls the second."""
+    if not state["n"]:
+        return {"log": ["bottom"]}
+    url, other, key = state["how"].split()
+    asked = {"n": state["n"] - 1, "how": f"{other} {url} {key}"}
+    answer = get_sync_client(url=url, api_key=key).runs.wait(None, "passes_on", input=asked)
+    return {"log": [*answer["log"], "called"]}
+
+
+passes_on = chain(pass_on)

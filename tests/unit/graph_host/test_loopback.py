@@ -18,7 +18,9 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TypedDict
 from langgraph.graph import StateGraph
-from langgraph_sdk import Auth, get_client
+import httpx
+from langgraph.pregel.remote import RemoteGraph
+from langgraph_sdk import Auth, get_client, get_sync_client
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -83,11 +85,32 @@ async def odd(state):
             seen.append(type(error).__name__)
     return {"seen": seen}
 
+def elsewhere(state):
+    seen = []
+    def answer(request):
+        seen.append(request.headers.get("x-runyard-parent-run"))
+        return httpx.Response(200, json=[])
+    sync, named = (get_sync_client(url="http://elsewhere", api_key="k") for _ in range(2))
+    remote = RemoteGraph("agent", url="http://elsewhere", api_key="k").sync_client
+    named.http.client.headers["X-Runyard-Parent-Run"] = "chosen"
+    for each in (sync, remote, named):
+        each.http.client._transport = httpx.MockTransport(answer)
+        each.threads.search()
+    async def ask():
+        other = get_client(url="http://elsewhere", api_key="k")
+        other.http.client._transport = httpx.MockTransport(answer)
+        await other.threads.search()
+    asyncio.run(ask())
+    with httpx.Client(transport=httpx.MockTransport(answer)) as unknown:
+        unknown.get("http://elsewhere")
+    return {"seen": seen}
+
 def graph(node):
     return StateGraph(S).add_node("node", node).set_entry_point("node").compile()
 
 asks, in_thread, streams, fails = graph(ask), graph(ask_in_thread), graph(stream), graph(fails)
 sends, leaves, impatient, odd = graph(sends), graph(leaves), graph(impatient), graph(odd)
+elsewhere = graph(elsewhere)
 
 early = []
 
@@ -104,7 +127,7 @@ async def route(request):
 
 app = Starlette(routes=[Route("/route", route)], lifespan=lifespan)
 """
-NAMES = ("asks", "in_thread", "streams", "fails", "sends", "leaves", "impatient", "odd")
+NAMES = ("asks", "in_thread", "streams", "fails", "sends", "leaves", "impatient", "odd", "elsewhere")
 ANN = {"identity": "ann", "permissions": [], "org": "o1"}
 
 
@@ -144,6 +167,7 @@ def test_a_node_calls_for_the_user_of_its_run(calling: HostProcess) -> None:
     assert calling.wait_done(run).values == {"seen": [{"thread_id": "t"}]}
     assert (call.head["method"], call.head["path"], call.head["query"]) == ("GET", "/threads/a%20b%2Fc", "")
     assert call.head["user"] == ANN
+    assert ["x-runyard-parent-run", str(run.id)] in call.head["headers"]
     names = {name for name, _ in call.head["headers"]}
     assert "user-agent" in names
     assert not names & {"x-api-key", "host", "accept-encoding"}
@@ -159,6 +183,13 @@ def test_a_call_goes_below_the_path_that_everything_is_below(tmp_path: Path) -> 
         assert call.head["path"] == "/my/api/threads/a%20b%2Fc"
         reply(call, {"thread_id": "t"})
         host.wait_done(run)
+
+
+def test_clients_with_an_address_name_the_run_that_calls_and_nothing_else_does(calling: HostProcess) -> None:
+    run = calling.start("elsewhere", {})
+    calling.wait_done(run)
+
+    assert run.values == {"seen": [str(run.id), str(run.id), "chosen", str(run.id), None]}
 
 
 def test_without_authorization_a_call_has_no_user(calling: HostProcess) -> None:
@@ -276,6 +307,7 @@ def test_a_route_calls_for_its_caller_and_a_lifespan_cannot_call(calling: HostPr
     early, found = json.loads(got.wait_end().body)
     assert found == {"thread_id": "t-route"}
     assert call.head["user"] == ANN
+    assert "x-runyard-parent-run" not in {name for name, _ in call.head["headers"]}, "no run calls"
     assert early == ["the deployment does not serve yet: it is being loaded"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 from workers.graph_host.output import current_run_id
-from workers.graph_host.threads import NodeThreads
+from workers.graph_host.threads import NodeThreads, current_depth
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 
@@ -80,8 +80,23 @@ def test_a_run_that_calls_again_is_not_starved_yet() -> None:
         wait_until(lambda: all(call.running() for call in threads.calls))
         threads.call(OTHER)
         future = threads.calls[-1]
-        threads.pool._calls[future] = (OTHER, threads.pool._calls[future][1] - 60)
+        run_id, depth, since = threads.pool._calls[future]
+        threads.pool._calls[future] = (run_id, depth, since - 60)
         assert threads.pool.starved(30) == {OTHER}
 
         threads.call(OTHER)
         assert threads.pool.starved(30) == set()
+
+
+def test_runs_of_each_depth_have_threads_of_their_own() -> None:
+    with blocked() as threads:
+        threads.call(ONE, 4)
+        token = current_depth.set(1)
+        try:
+            nested = threads.pool.submit(threading.get_ident)
+            threads.call(OTHER, 3)
+        finally:
+            current_depth.reset(token)
+
+        assert nested.result(timeout=10)
+        assert threads.pool.queued == 2 + 1

@@ -308,3 +308,60 @@ def test_hosts_of_what_is_deleted_stop_when_they_are_idle(world: World) -> None:
         s.pool.adjust(gone)
         assert list(s.pool.all()) == []
         until(lambda: not is_alive(busy.pid) and not is_alive(idle.pid))
+
+
+@greened
+def test_a_nested_run_needs_no_slot_that_runs_above_it_hold(world: World) -> None:
+    with stage(world, max_hosts=1) as s:
+        others = [uuid4() for _ in range(3)]
+        Occupant().enter(s.acquire())
+        waits = gevent.spawn(s.acquire, others[0])
+        first = s.acquire(others[1], depth=1)
+        in_first = Occupant().enter(first)
+        Occupant().enter(s.acquire(others[2], depth=2))
+        second = gevent.spawn(s.acquire, others[2], depth=1)
+
+        assert s.acquire(others[1], depth=1) is first
+        assert not waits.ready()
+        assert not second.ready()
+        first.leave(in_first.id)
+        until(second.ready)
+        assert second.get().group == quarantine.reserved(OPEN, 1)
+
+
+@greened
+def test_a_reserved_host_takes_no_new_runs_when_another_revision_waits_for_its_slot(world: World) -> None:
+    with stage(world, max_hosts=1) as s:
+        waits_before, host_pool.SLOT_WAIT_SECONDS = host_pool.SLOT_WAIT_SECONDS, 0.1
+        try:
+            Occupant().enter(s.acquire())
+            busy, other = uuid4(), uuid4()
+            reserved = s.acquire(busy, depth=1)
+            occupant = Occupant().enter(reserved)
+            waits = gevent.spawn(s.acquire, other, depth=1)
+            until(lambda: reserved.is_retiring)
+            late = gevent.spawn(s.acquire, busy, depth=1)
+            reserved.leave(occupant.id)
+            until(waits.ready)
+            Occupant().enter(waits.get())
+            assert not late.ready()
+        finally:
+            host_pool.SLOT_WAIT_SECONDS = waits_before
+
+
+@greened
+def test_nested_runs_that_are_kept_apart_are_so_on_reserved_hosts(world: World) -> None:
+    with stage(world, max_hosts=2) as s:
+        alone = [(ALONE, number) for number in range(4)]
+        for group in alone[:2]:
+            Occupant().enter(s.acquire(group=group))
+        third = s.acquire(group=alone[2], depth=1)
+        in_third = Occupant().enter(third)
+        fourth = gevent.spawn(s.acquire, group=alone[3], depth=1)
+        open_to_all = s.acquire(depth=1)
+
+        assert open_to_all not in (third, None)
+        assert not fourth.ready()
+        third.leave(in_third.id)
+        until(fourth.ready)
+        assert fourth.get() is not third

@@ -133,3 +133,58 @@ def test_the_next_run_of_another_pool_is_notified(world: World) -> None:
         b.runner.notify_next(eligibility.Next(other, "gpu"))
 
         assert b.notified == [(broker.EXECUTE_RUNS, "runs.gpu", str(other))]
+
+
+@greened
+def test_runs_of_each_depth_have_slots_of_their_own(world: World) -> None:
+    with bench(world, runner_slots=1) as b:
+        running = [b.start("sleeps", stream_mode=["custom"])]
+        b.wait_for_event(running[0], b"asleep")
+        for depth in (1, 2):
+            running.append(b.start("sleeps", stream_mode=["custom"], depth=depth))
+            b.wait_for_event(running[-1], b"asleep")
+        second, root = b.start("echo", depth=1), b.start("echo")
+        third = b.start("echo", depth=3)
+        b.wait(third)
+        assert [b.status(run_id) for run_id in (*running, second, root)] == ["running"] * 3 + ["pending"] * 2
+
+        b.cancel(running[1], "interrupt")
+        b.wait(second)
+        assert b.status(root) == "pending"
+        b.cancel(running[0], "interrupt")
+        b.wait(root)
+
+
+@greened
+def test_a_nested_run_of_which_no_notification_comes_is_claimed_by_a_full_runner(world: World) -> None:
+    with bench(world, runner_slots=1) as b:
+        first = b.start("sleeps", stream_mode=["custom"])
+        b.wait_for_event(first, b"asleep")
+        b.wait(b.create("echo", depth=1))
+
+        assert b.status(first) == "running"
+
+
+@greened
+def test_a_burst_of_nested_runs_takes_no_more_slots_than_its_depth_has(world: World) -> None:
+    with bench(world, runner_slots=2) as b:
+        ids = [b.create("sleeps", {"seconds": 0.3}, depth=1) for _ in range(6)]
+        root = b.create("echo")
+        gevent.spawn(b.runner.notify, [*ids, root])
+        b.wait(root)
+        while not all(b.status(run_id) == "success" for run_id in ids):
+            assert b.runner._busy[1] <= 2
+
+
+@greened
+def test_nested_runs_of_a_limited_deployment_do_not_wait_for_those_that_call_them(world: World) -> None:
+    with bench(world) as b:
+        with connection() as conn:
+            limits.change(conn, b.deployment.id, {"max_concurrent_runs": 1})
+        first = b.start("sleeps", stream_mode=["custom"])
+        b.wait_for_event(first, b"asleep")
+        nested = [b.start("echo", depth=1) for _ in range(3)]
+        for run_id in nested:
+            b.wait(run_id)
+
+        assert b.status(first) == "running"

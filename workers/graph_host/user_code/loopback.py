@@ -3,6 +3,9 @@
 They go over the socket, and the runner makes the request: user code has no key of the platform's. Each names the
 user of the run or of the request that it is made in, whom the deployment's authorization is then asked about.
 
+Every request of an SDK client that a run makes, to whatever address, also names the run in the header PARENT_RUN:
+the service gives runs that it creates capacity of their own (`shared/runs/nesting.py`).
+
 Why the SDK's module is changed: it looks for the neighbour's server where it would find it, and for a transport that
 collects a whole response before it hands on the first byte. The two names it takes these from are its seam.
 """
@@ -10,18 +13,22 @@ collects a whole response before it hands on the first byte. The two names it ta
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 from urllib.parse import quote
+from uuid import UUID
 
 import httpx
 import langgraph_sdk
+from langgraph_sdk.client import HttpClient, SyncHttpClient
 
 from .. import frames
+from ..output import current_run_id
 from ..serialization import loads
 from .exchanges import Exchange, Exchanges
 
@@ -32,6 +39,7 @@ SERVER = "langgraph_api.server"
 # The runner's own: a key among the deployment's variables is for somebody else.
 LEFT_OUT = frozenset((b"host", b"connection", b"transfer-encoding", b"accept-encoding", b"x-api-key"))
 METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
+PARENT_RUN = "X-Runyard-Parent-Run"  # as in shared/runs/nesting.py
 # What ends an exchange that user code began.
 LAST = frozenset((frames.END, frames.FAILED, frames.CLOSE))
 
@@ -56,6 +64,31 @@ def install() -> None:
     sys.modules[SERVER] = None  # type: ignore[assignment]  # it cannot be imported
     client.__dict__["get_asgi_transport"] = lambda: LoopbackTransport
     client.__dict__["_registered_transports"] = deque(maxlen=0)  # it keeps one for each client ever made
+    name_callers()
+
+
+def name_callers() -> None:
+    """Have each SDK client name the run in which it sends a request."""
+
+    def name(request: httpx.Request) -> None:
+        run_id = current_run_id.get()
+        if run_id != frames.NOBODY:
+            request.headers.setdefault(PARENT_RUN, str(UUID(bytes=run_id)))
+
+    async def name_asynchronously(request: httpx.Request) -> None:
+        name(request)
+
+    for kind, hook in ((HttpClient, name_asynchronously), (SyncHttpClient, name)):
+        kind.__init__ = _hooked(kind.__init__, hook)  # type: ignore[method-assign]
+
+
+def _hooked(init: Callable[..., None], hook: Callable[[httpx.Request], Any]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def __init__(self: Any, client: Any) -> None:
+        init(self, client)
+        client.event_hooks["request"].append(hook)
+
+    return __init__
 
 
 def connect(exchanges: Exchanges, mount_prefix: str = "") -> None:
