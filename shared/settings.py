@@ -257,7 +257,7 @@ class Settings:
     max_streams: int = setting(
         "RUNYARD_MAX_STREAMS",
         5_000,
-        "streams, waits and long polls that all keys together may have open in one `web` process, else 503",
+        "streams, waits and long polls that all keys together may have open in one `web` process, else 503; one key may have eight times as many as are left, operators' keys too, else 429",
     )
     connections_per_address: int = setting(
         "RUNYARD_CONNECTIONS_PER_ADDRESS",

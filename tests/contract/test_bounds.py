@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
+from uuid import UUID
 
 import pytest
 from flask import Flask
+from prometheus_client import Gauge
 from werkzeug.test import TestResponse
 
 import tests.support.factories as make
 from shared.access import api_keys
-from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.access.api_keys import DEFAULT_ORGANIZATION_ID, Caller
+from shared.errors import TooMany
 from shared.infra.postgres import connection
+from shared.settings import Settings
 from tests.contract.conftest import ADMIN_KEY, Api, MakeApp, caller
 from web import sse
 from web.rate_limits import Buckets, Streams
@@ -100,6 +105,40 @@ def test_a_process_has_so_many_streams_and_no_more(api: Api, bounded: MakeApp, o
     assert sse.HEARTBEAT in islice(first.iter_encoded(), 5), "it goes on beside them"
     first.close()
     assert open_stream(operator).status_code == 200
+
+
+@pytest.mark.parametrize("role", ["run", "operator"])
+def test_one_key_leaves_streams_to_the_others(
+    api: Api, bounded: MakeApp, open_stream: Open, role: str
+) -> None:
+    busy = bounded(max_streams=10)
+    greedy = Api(caller(busy, ADMIN_KEY if role == "operator" else key()), api.deployment)
+    opened = [open_stream(greedy) for _ in range(10)]
+
+    assert [response.status_code for response in opened] == [200] * 8 + [429] * 2
+    assert opened[-1].headers["Retry-After"] == "5"
+    assert "8 open streams" in opened[-1].text
+    others = [Api(caller(busy, key()), api.deployment) for _ in range(2)]
+    assert [open_stream(other).status_code for other in others] == [200, 200]
+
+    opened[0].close()
+    assert open_stream(greedy).status_code == 429, "what it gives back is for others now"
+    assert open_stream(others[0]).status_code == 429, "also those who have one"
+    assert open_stream(Api(caller(busy, key()), api.deployment)).status_code == 200
+
+
+@pytest.mark.parametrize("most", [2, 3, 10, 100])
+@pytest.mark.parametrize("callers", [1, 2, 3])
+def test_a_stream_is_left_however_many_callers_take_what_they_can(most: int, callers: int) -> None:
+    streams = Streams(Settings(max_streams=most), Gauge("shown", "", registry=None))
+    several = [Caller(UUID(int=0), "", f"k{n}", "operator") for n in range(min(callers, most - 1))]
+    for _ in range(most):
+        for who in several:
+            with suppress(TooMany):
+                streams.open(who)
+
+    assert streams.count < most
+    streams.open(Caller(UUID(int=0), "", "late", "run"))
 
 
 @pytest.mark.parametrize(
