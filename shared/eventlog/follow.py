@@ -30,10 +30,15 @@ HELD_SECONDS = 30.0  # … and than it takes one to notice that it has been cut 
 
 
 class RowEnd(NamedTuple):
-    """The last events of a log, by the row. `is_held`: its writer lives, and may have some that it could not send."""
+    """The last events of a log, by the row.
+
+    `is_held`: its writer lives, and may have some that it could not send. `is_settled`: the row ended a while ago, and
+    no writer has any.
+    """
 
     events: Sequence[Event]
     is_held: bool = False
+    is_settled: bool = False
 
 
 Ended = Callable[[int], RowEnd | None]
@@ -144,6 +149,8 @@ def _look(position: _Position, checks: _Checks, row: _Row, ended: Ended) -> Sequ
         position.is_stale = True
     else:
         final = checks.ask(ended, position.last)
+        if final and (position.newest() or 0) > position.last:  # sent while the row was read
+            position.is_stale, final = True, None
     if not final:
         checks.again()
     return final
@@ -173,6 +180,8 @@ class _Checks:
         if now < self._row_at:
             return None
         end = ended(last)
+        if end is not None and end.is_settled:
+            return end.events
         if end is None:
             self._ended_with = None
         elif self._ended_with != last:

@@ -18,11 +18,11 @@ from shared import fleet
 from shared.errors import NotFound, Unavailable
 from shared.eventlog import events
 from shared.eventlog.events import END, EXPIRED, Event
-from shared.eventlog.follow import HELD_SECONDS, RowEnd
+from shared.eventlog.follow import HELD_SECONDS, SETTLE_SECONDS, RowEnd
 from shared.infra import clock, redis
 from shared.infra.postgres import Row, connection, dumps
 from shared.models import LIVE_RUN_STATUSES, RunStatus
-from shared.runs import read
+from shared.runs import read, unsent_events
 from shared.runs.claims import Claimed
 
 FAILED = (RunStatus.ERROR, RunStatus.TIMEOUT)
@@ -153,20 +153,34 @@ def end_of_lost(deployment_id: UUID, run_id: UUID, last: int, *, end_alone: bool
         return None
     if 0 < row["seq_reserved"] - 1 <= last:
         return RowEnd([END_OF_LOG])
+    is_held = not end_alone and _is_held(row)
     lost = [EXPIRED] if row["attempt"] and not extent(run_id)[1] else []  # who writes no end may lack more
     if row["status"] in FAILED and row["error"]:
         lost.append(Event(0, 0, "error", dumps(row["error"]).encode()))
-    return RowEnd([*lost, END_OF_LOG], is_held=not end_alone and _is_held(row))
+    return RowEnd([*lost, END_OF_LOG], is_held=is_held, is_settled=not is_held and _is_settled(row))
+
+
+def _is_settled(row: Row) -> bool:
+    """Whether a run ended so long ago that what nobody holds has reached its log."""
+    if row["ended_at"] is None:
+        return False
+    try:
+        return clock.now() - row["ended_at"] > timedelta(seconds=SETTLE_SECONDS)
+    except Unavailable:
+        return False
 
 
 def _is_held(row: Row) -> bool:
-    """Whether the owner of a run that has ended may still come to write its last events: it lives, and ended it recently."""
+    """Whether the owner of a run that has ended may still write its last events.
+
+    It lives, has ended the run recently, and does not say that all events are sent.
+    """
     if row["owner"] is None or row["ended_at"] is None:
         return False
     try:
         if clock.now() - row["ended_at"] > timedelta(seconds=HELD_SECONDS):
             return False
-        return _is_heard(row["owner"])
+        return _is_heard(row["owner"]) and unsent_events.may_have(row["owner"], row["run_id"])
     except Unavailable:
         return True
 
@@ -175,7 +189,9 @@ def _is_held_of_gone(run_id: UUID) -> bool:
     """The same of a run whose row is gone: its log knows whose it is, unless nothing of it could be written yet."""
     try:
         owner: Any = redis.events(run_id).hget(events.meta_key(run_id), "owner")
-        return owner is None or _is_heard(owner.decode())
+        if owner is None:
+            return True
+        return _is_heard(owner.decode()) and unsent_events.may_have(owner.decode(), run_id)
     except (RedisError, Unavailable):
         return True
 

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import gevent
 from gevent.event import Event as Signal
@@ -243,7 +244,17 @@ class Writers:
         redises = servers.event_servers()
         self._writers = {redis: Writer(redis, retention_seconds=retention_seconds) for redis in redises}
         self._only = self._writers[redises[0]] if len(redises) == 1 else None
+        self._logs: WeakValueDictionary[UUID, RunLog] = WeakValueDictionary()  # the newest of each run
 
     def of(self, id: UUID) -> Writer:
         """The writer of this log."""
         return self._only or self._writers[servers.events(id)]
+
+    def watch(self, run_log: RunLog) -> None:
+        """Know of this log for as long as anything may be sent of it."""
+        self._logs[run_log.id] = run_log
+
+    def has_unsent(self, id: UUID) -> bool:
+        """Whether events of this run are, or may be, still to be sent."""
+        run_log = self._logs.get(id)
+        return run_log is not None and not run_log.flushed.is_set()

@@ -92,6 +92,7 @@ class Execution:
             on_fenced=lambda: self.fence("another attempt writes its events"),
             wake_channel=events.WakeChannel(run.thread_id, thread_stream.channel(run.thread_id)),
         )
+        services.writers.watch(self.log)
 
     # what happens to it from outside
 

@@ -28,7 +28,7 @@ from shared.errors import Unavailable
 from shared.infra import broker, logs, redis
 from shared.infra.loops import forever
 from shared.infra.postgres import connection
-from shared.runs import claims, deployment_limits, eligibility, key_limits, nesting
+from shared.runs import claims, deployment_limits, eligibility, key_limits, nesting, unsent_events
 from shared.runs.claims import Claimed, Stored, Terms
 from shared.runs.signals import WIDEN
 from shared.settings import Settings
@@ -335,7 +335,12 @@ class Runner:
             gevent.spawn(self.hosts.warm, UUID(data.decode()))
             return
         message = orjson.loads(data)
-        execution = self._executions.get(UUID(message["run_id"]))
+        run_id = UUID(message["run_id"])
+        if message["action"] == unsent_events.ACTION:
+            has_unsent = self.services.writers.has_unsent(run_id)
+            gevent.spawn(unsent_events.answer, message["answers"], has_unsent)
+            return
+        execution = self._executions.get(run_id)
         if execution is None:
             return
         if message["action"] == WIDEN:

@@ -278,6 +278,32 @@ def test_a_row_that_ended_is_not_believed_before_its_log_has_had_time(hub: Hub, 
     assert reader.seen[-1].data != b"from the row"
 
 
+def test_a_row_that_ended_a_while_ago_is_believed_at_once(hub: Hub, written: Log) -> None:
+    asked: list[int] = []
+
+    def ended(last: int) -> RowEnd:
+        asked.append(last)
+        return FROM_THE_ROW._replace(is_settled=True)
+
+    reader = Follower(hub, written.id, ended=ended)
+
+    wait_until(lambda: reader.is_done)
+    assert asked == [0]
+    assert reader.seen[-1].data == b"from the row"
+
+
+def test_what_was_sent_while_the_row_was_read_is_not_missing(hub: Hub, written: Log) -> None:
+    def ended(_last: int) -> RowEnd:
+        written.append(1, 2, floor=0, final=True)
+        return FROM_THE_ROW._replace(is_settled=True)
+
+    reader = Follower(hub, written.id, ended=ended)
+
+    wait_until(lambda: reader.is_done)
+    assert reader.numbers == [1, 2]
+    assert reader.seen[-1].data != b"from the row"
+
+
 def test_a_writer_that_lives_may_be_late(hub: Hub, written: Log) -> None:
     """It was cut off from Redis when it ended the row, and has not noticed yet that it is back."""
     asked: list[int] = []

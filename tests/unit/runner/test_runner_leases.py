@@ -7,18 +7,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import gevent
 import orjson
 import pytest
 from sqlalchemy import text
 
+from shared import fleet
 from shared.errors import OutcomeUnknown, Unavailable
+from shared.eventlog.events import EXPIRED
+from shared.infra import redis
 from shared.infra.postgres import Driver, connection, driver
-from shared.runs import cancel, claims, signals
+from shared.runs import cancel, claims, end_event, signals, unsent_events
 from tests.support.greened import World, child, greened
 from tests.support.log_records import logged_by
-from tests.support.runner_bench import bench, shared_hosts
+from tests.support.runner_bench import Bench, bench, shared_hosts
 from tests.support.waiting import until
 from workers.runner import claiming, execution
 from workers.upkeep.upkeep import Upkeep
@@ -265,3 +269,45 @@ def test_a_renewal_waits_for_no_commit_and_renews_what_one_had_locked_afterwards
             renewing.get()
             assert all(b.row(run_id)["lease_until"] > before[run_id] for run_id in runs)
         assert all(b.status(run_id) == "running" for run_id in runs)
+
+
+@greened
+def test_a_runner_says_whether_it_has_unsent_events_of_a_run(world: World) -> None:
+    with bench(world) as b:
+        owner = b.settings.worker
+        until(lambda: redis.broker().pubsub_numsub(redis.control_channel(owner))[0][1])
+        run_id = b.start("sleeps", stream_mode=["custom"])
+        b.wait_for_event(run_id, b"asleep")
+        assert unsent_events.may_have(owner, run_id)
+
+        b.cancel(run_id, "interrupt")
+        b.wait(run_id)
+        until(lambda: not b.runner._executions)
+        assert not unsent_events.may_have(owner, run_id)
+        assert not unsent_events.may_have(owner, uuid4())
+        assert unsent_events.may_have("a runner that has gone", run_id)
+
+
+@greened
+def test_who_joins_after_the_log_was_lost_gets_the_end_from_the_row(world: World) -> None:
+    with bench(world) as b:
+        until(lambda: redis.broker().pubsub_numsub(redis.control_channel(b.settings.worker))[0][1])
+        run_id = b.start("echo")
+        b.wait(run_id)
+        until(lambda: not b.runner._executions)
+        with connection() as conn:
+            fleet.record_heartbeat(conn, heartbeat(b))
+            conn.execute(text("UPDATE run SET ended_at = ended_at - interval '2 seconds'"))
+        redis.client().flushall()
+
+        end = end_event.end_of_lost(b.deployment.id, run_id, 0)
+        assert end is not None
+        assert (end.is_held, end.is_settled) == (False, True)
+        assert end.events == [EXPIRED, end_event.END_OF_LOG]
+
+
+def heartbeat(b: Bench) -> fleet.Heartbeat:
+    """Of the bench's runner."""
+    return fleet.Heartbeat(
+        id=b.settings.worker, kind="runner", pool="default", host_name="h", pid=1, version="1", isolation=2
+    )

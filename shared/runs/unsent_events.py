@@ -1,0 +1,46 @@
+"""Asking a runner whether it still has events to send of a run that has ended.
+
+A runner sends the last events of a run after it has committed the end. Where the log lacks the end, they may still come,
+or the log was lost after them. Only the runner knows.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+from uuid import UUID, uuid4
+
+from shared.infra import redis
+from shared.infra.postgres import dumps
+
+log = logging.getLogger(__name__)
+
+ACTION = "unsent"  # of the control message
+ANSWER_SECONDS = 1
+KEPT_SECONDS = 10  # an answer that nobody fetches
+YES, NO = b"1", b"0"
+
+
+def may_have(owner: str, run_id: UUID) -> bool:
+    """Whether a runner may still send events of this run; True when it does not answer."""
+    answers = f"{redis.PREFIX}unsent:{uuid4().hex}"
+    message = dumps({"run_id": str(run_id), "action": ACTION, "answers": answers})
+    try:
+        if not redis.broker().publish(redis.control_channel(owner), message):
+            return True
+        found: Any = redis.broker().brpop([answers], timeout=ANSWER_SECONDS)
+    except redis.RedisError as error:
+        log.warning("run %s: whether %s has unsent events is not known: %s", run_id, owner, error)
+        return True
+    return found is None or found[1] != NO
+
+
+def answer(answers: str, has_unsent: bool) -> None:
+    """Answer a process that asks; it gives up by itself when the answer is lost."""
+    try:
+        with redis.broker().pipeline(transaction=False) as pipeline:
+            pipeline.lpush(answers, YES if has_unsent else NO)
+            pipeline.expire(answers, KEPT_SECONDS)
+            pipeline.execute()
+    except redis.RedisError as error:
+        log.warning("nobody learns whether events are unsent: %s", error)
