@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from flask import Flask
-from sqlalchemy import text
+from redis.exceptions import ConnectionError
+from sqlalchemy import Connection, text
 
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
@@ -16,9 +17,11 @@ from shared.eventlog.events import PAGE
 from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
+from shared.protocol import resume
 from tests.contract.conftest import Api, Notifications, caller
 from tests.support.acting import act
 from tests.support.protocol import Host, command, replay, started
+from web.deployment_api.protocol import commands
 
 RUN = 1 << 26
 CHECKPOINT = "1f0c1b9e-0000-6000-8000-000000000000"
@@ -293,6 +296,49 @@ def test_a_bad_answer_is_refused(api: Api, thread_id: str, params: Any, code: st
     asking(api, thread_id)
     refused(command(api, thread_id, "input.respond", **params), code, said)
     assert len(api.get(f"/threads/{thread_id}/runs").json) == 1
+
+
+def test_an_answer_waits_until_the_end_of_the_run_that_asked_is_stored(
+    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking(api, thread_id)
+    command(api, thread_id, "input.respond", interrupt_id="q", response=1)
+    host = Host(newest(api, thread_id)["run_id"])
+    host.publish(q="and again?", r="?")
+    looks: list[bool] = []
+    is_running = resume.is_running
+
+    def look(conn: Connection, run_id: UUID) -> bool:
+        if len(looks) == 2:
+            host.rest(q="and again?", r="?")
+        looks.append(is_running(conn, run_id))
+        return looks[-1]
+
+    monkeypatch.setattr(resume, "is_running", look)
+    responses = [{"interrupt_id": "q", "response": 2}, {"interrupt_id": "r", "response": 3}]
+    assert command(api, thread_id, "input.respond", responses=responses)["type"] == "success"
+    assert newest(api, thread_id)["kwargs"]["command"] == {"resume": {"q": 2, "r": 3}}
+    assert looks == [True, True, False]
+
+
+def test_an_answer_does_not_wait_for_ever(api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "STORED_SECONDS", 0.05)
+    Host(started(api, thread_id)["result"]["run_id"]).publish(q="?")
+    refused(command(api, thread_id, "input.respond", interrupt_id="q", response=1), "no_such_interrupt", "q")
+
+
+@pytest.mark.parametrize("is_redis_away", [False, True])
+def test_an_answer_to_what_was_not_asked_is_refused_at_once(
+    api: Api, thread_id: str, monkeypatch: pytest.MonkeyPatch, is_redis_away: bool
+) -> None:
+    def names(*_: Any) -> Any:
+        raise ConnectionError
+
+    if is_redis_away:
+        monkeypatch.setattr(resume.logs, "names", names)
+    monkeypatch.setattr(commands, "_wait_for_end", lambda _: pytest.fail("it waits"))
+    Host(started(api, thread_id)["result"]["run_id"]).publish(**({"r": 1} if not is_redis_away else {"q": 1}))
+    refused(command(api, thread_id, "input.respond", interrupt_id="q", response=1), "no_such_interrupt", "q")
 
 
 def test_a_thread_without_a_run_has_none_to_resume(api: Api, thread_id: str) -> None:

@@ -45,9 +45,17 @@ class Host(Actor):
 
     def ask(self, **questions: Any) -> None:
         """End the run with these interrupts open."""
+        self.publish(**questions)
+        self.rest(**questions)
+
+    def publish(self, **questions: Any) -> None:
+        """Write the questions to the log."""
         for id, value in questions.items():
             asked = {"interrupt_id": id, "payload": value, "value": value}
             self.show("input.requested", asked, tail=f"input||{id}")
+
+    def rest(self, **questions: Any) -> None:
+        """Store the end of the run, with these interrupts open."""
         self.is_interrupted = True
         interrupts = {"task": [{"id": id, "value": value} for id, value in questions.items()]}
         self.finish({}, thread_status=ThreadStatus.INTERRUPTED, interrupts=interrupts)

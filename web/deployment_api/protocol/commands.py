@@ -5,6 +5,7 @@ A refusal is an answer like any other: status 200, with a code. Only what is no 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from sqlalchemy import Connection
 from shared.errors import Denied, Forbidden, Invalid, NotFound, Refused
 from shared.infra.postgres import connection
 from shared.protocol import position, resume, stream, tree
-from shared.protocol.resume import NoSuchInterrupt, NoSuchRun
+from shared.protocol.resume import NoSuchInterrupt, NoSuchRun, NotStoredYet
 from shared.runs.create import Created, RunRequest
 from shared.runs.read import PROTOCOL
 from shared.user_code import filters
@@ -45,6 +46,10 @@ from web.operations import operation
 from web.validation import BAD_JSON, checked, parse_body, raw_body, uuid_path
 
 bp = Blueprint("protocol_commands", __name__)
+
+# A run's end is stored a moment after its questions are in the log: usually 20 ms, up to seconds on a busy machine.
+STORED_SECONDS = 5.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.2
 
 STRATEGIES = ("reject", "rollback", "interrupt", "enqueue")
 # What a run that a command makes writes for its readers, of this kind and of the older one.
@@ -191,7 +196,7 @@ CODES: dict[type[Refused], str] = {
 
 def _refusal(error: Refused) -> CommandRefused:
     """A refusal of the rules; one without a code of its own has the status that it would have as an answer."""
-    code = CODES.get(type(error))
+    code = next((code for kind, code in CODES.items() if isinstance(error, kind)), None)
     if code is not None:
         return CommandRefused(code, error.message)
     status = 422 if isinstance(error, NotFound) else status_of(error)
@@ -235,8 +240,26 @@ def _responded(thread_id: UUID, asked: RunRequest, given: Mapping[str, Any]) -> 
         return resume.of_answers(conn, deployment_id, asked, given, thread_id=thread_id)
 
     hidden = partial(resume.no_run, thread_id)
-    created = make_unkeyed(WantedRun(request=asked, thread_id=thread_id, of_thread=rule, hidden=hidden))
+    wanted = WantedRun(request=asked, thread_id=thread_id, of_thread=rule, hidden=hidden)
+    try:
+        created = make_unkeyed(wanted)
+    except NotStoredYet as refusal:
+        if not resume.has_published(refusal.run_id, refusal.ids):
+            raise
+        _wait_for_end(refusal.run_id)
+        created = make_unkeyed(wanted)
     return CommandDone({}, _before(created))
+
+
+def _wait_for_end(run_id: UUID) -> None:
+    """Return when the end of a run is stored, or after STORED_SECONDS."""
+    give_up_at, pause = time.monotonic() + STORED_SECONDS, FIRST_PAUSE_SECONDS
+    while time.monotonic() < give_up_at:
+        with connection() as conn:
+            if not resume.is_running(conn, run_id):
+                return
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 def _before(created: Created) -> int:
