@@ -72,6 +72,7 @@ STREAMS = [
     "forgetful",
     "speaks_twice",
     "writes",
+    "writes_named",
     "writes_much",
     "gives",
     "pushes",

@@ -194,6 +194,18 @@ async def write(state: Chat) -> Chat:
 writes = chain(write).compile()
 
 
+async def write_named(state: Chat) -> Chat:
+    writer = get_stream_writer()
+    writer({"name": "status", "percent": 50, "payload": None})
+    writer({"name": "only"})
+    writer({"name": 7, "payload": "numbered"})
+    writer({"name": "", "payload": "nameless"})
+    return {"log": ["written"]}
+
+
+writes_named = chain(write_named).compile()
+
+
 async def give(state: Chat) -> Chat:
     return {
         "messages": [

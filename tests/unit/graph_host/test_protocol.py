@@ -184,6 +184,17 @@ def test_custom_events_are_known_by_name(streams: HostProcess) -> None:
     ]
 
 
+def test_an_object_with_a_name_goes_out_as_it_is(streams: HostProcess) -> None:
+    events = sent(watched(streams, "writes_named"), "custom")
+
+    assert [(event.name, event.data) for event in events] == [
+        ("status", {"name": "status", "percent": 50, "payload": None}),
+        ("only", {"name": "only"}),
+        (None, {"payload": {"name": 7, "payload": "numbered"}}),
+        (None, {"payload": {"name": "", "payload": "nameless"}}),
+    ]
+
+
 def test_a_run_of_an_entrypoint_is_sent_too(streams: HostProcess) -> None:
     run = watched(streams, "numbers", 2)
 

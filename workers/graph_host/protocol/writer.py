@@ -252,12 +252,9 @@ class ProtocolWriter:
                 self._log.write("updates", ns, short_dumps(output), node=node, timestamp=at)
 
     def _on_custom(self, ns: Namespace, payload: Any, at: int) -> None:
-        name = (
-            payload.get("name")
-            if isinstance(payload, dict) and payload.keys() == {"name", "payload"}
-            else None
-        )
-        if isinstance(name, str):
+        """An object with a name goes out as it is, on the channel of that name."""
+        name = payload.get("name") if isinstance(payload, dict) else None
+        if isinstance(name, str) and name:
             self._log.write("custom", ns, dumps(payload), name=name, timestamp=at)
         else:
             self._log.write("custom", ns, dumps({"payload": payload}), timestamp=at)
