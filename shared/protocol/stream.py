@@ -26,7 +26,7 @@ from shared.eventlog.hub import Reader, Stopping, hub
 from shared.infra import redis
 from shared.infra.json_text import readable
 from shared.infra.postgres import connection
-from shared.models import LIVE_RUN_STATUSES, ThreadStatus, is_live
+from shared.models import LIVE_RUN_STATUSES, RunStatus, ThreadStatus, is_live
 from shared.protocol import events, lifecycle, position, watching
 from shared.protocol.events import EXPIRED, Failure, Item, Note
 from shared.runs import end_event, visibility
@@ -311,9 +311,16 @@ class _RunView:
         return [lifecycle.running(self._run, None if row is None else row.started_at)]
 
     def _ending(self, end: Event, row: Any) -> list[Item]:
-        """The end; where the log does not tell them, that the run had begun and what it asks."""
+        """The end; where the log does not tell them, that the run had begun and what it asks.
+
+        A run that was cancelled or deleted before it began ends without an event: clients would take the thread for
+        interrupted, though the run that they watch goes on or has completed.
+        """
         if row is None:
-            return [lifecycle.gone(self._run, end)]
+            has_begun = self._has_begun or end is end_event.END_OF_LOG
+            return [lifecycle.gone(self._run, end)] if has_begun else []
+        if not row.attempt and row.status == RunStatus.INTERRUPTED:
+            return []
         begun = self._beginning(row) if row.attempt else []
         asked = lifecycle.requested(row) if end is end_event.END_OF_LOG else []
         return [

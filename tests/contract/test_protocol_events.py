@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from flask import Flask
@@ -13,9 +13,11 @@ from sqlalchemy import text
 from shared import thread_runs
 from shared.access import api_keys
 from shared.access.api_keys import DEFAULT_ORGANIZATION_ID
+from shared.eventlog import events
 from shared.infra import redis
 from shared.infra.postgres import connection
 from shared.models import RunStatus, ThreadStatus
+from shared.runs import end_event, finish
 from tests.contract.conftest import Api, caller
 from tests.support.acting import act
 from tests.support.protocol import (
@@ -187,24 +189,48 @@ def test_a_refused_strict_resume_says_what_is_still_open(api: Api, thread_id: st
     }
 
 
-def test_a_run_that_was_cancelled_before_it_began_only_ends(api: Api, thread_id: str) -> None:
+@pytest.mark.parametrize("is_log_lost", [False, True])
+@pytest.mark.parametrize("by", ["cancel", "delete"])
+def test_a_run_that_was_stopped_before_it_began_is_not_shown(
+    api: Api, thread_id: str, by: str, is_log_lost: bool
+) -> None:
     host = Host(started(api, thread_id)["result"]["run_id"])
-    run_id = started(api, thread_id)["result"]["run_id"]
-    api.post(f"/threads/{thread_id}/runs/{run_id}/cancel")
-    host.finish({})
-    assert [event["event_id"] for event in replay(api, thread_id, WAITING, since=2 * RUN - 1)] == [
-        f"synth:{run_id}:lc||interrupted"
-    ]
+    with subscribed(api, thread_id, WAITING) as reader:
+        run_id = started(api, thread_id)["result"]["run_id"]
+        path = f"/threads/{thread_id}/runs/{run_id}"
+        stopped = api.post(f"{path}/cancel") if by == "cancel" else api.delete(path)
+        assert stopped.status_code in (202, 204)
+        if is_log_lost:
+            redis.client().delete(events.log_key(UUID(run_id)), events.meta_key(UUID(run_id)))
+        host.finish({})
+        assert brief(reader.until("lifecycle completed")) == ["lifecycle running", "lifecycle completed"]
+        one_run(api, thread_id)
+        assert brief(reader.until("lifecycle completed")) == ["lifecycle running", "lifecycle completed"]
+    assert not any(run_id in event["event_id"] for event in replay(api, thread_id, WAITING, since=RUN))
 
 
-def test_a_run_that_is_rolled_back_ends_as_interrupted(api: Api, thread_id: str) -> None:
+def test_a_run_that_is_deleted_while_it_is_watched_and_has_not_begun_is_not_shown(
+    api: Api, thread_id: str
+) -> None:
     with subscribed(api, thread_id, WAITING) as reader:
         run_id = started(api, thread_id)["result"]["run_id"]
         assert reader.quiet() == []
         assert api.delete(f"/threads/{thread_id}/runs/{run_id}").status_code == 204
-        assert [event["event_id"] for event in reader.quiet()] == [f"synth:{run_id}:lc||interrupted"]
+        assert reader.quiet() == []
         one_run(api, thread_id)
         assert brief(reader.quiet()) == ["lifecycle running", "lifecycle completed"]
+
+
+def test_a_run_that_is_rolled_back_after_it_began_ends_as_interrupted(api: Api, thread_id: str) -> None:
+    with subscribed(api, thread_id, WAITING) as reader:
+        run_id = started(api, thread_id)["result"]["run_id"]
+        host = Host(run_id)
+        host.show("values", {"n": 1})
+        assert brief(reader.until("lifecycle running")) == ["lifecycle running"]
+        with connection() as conn:
+            finish.roll_back(conn, host.run, error={"error": "UserRollback", "message": "rolled back"})
+        host.end(end_event.ROLLBACK)
+        assert [event["event_id"] for event in reader.quiet()] == [f"synth:{run_id}:lc||interrupted"]
 
 
 def test_a_second_attempt_begins_nothing_anew(api: Api, thread_id: str) -> None:
